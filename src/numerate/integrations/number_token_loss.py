@@ -19,7 +19,7 @@ DEFAULT_SAMPLE = ("The answer is 7, 42, 365, 1024 or 31415.", "12 + 30 = 42, 2.5
 """The default sample for the coverage of a tokenizer."""
 
 NUM_COMPARED_BATCHES = 10
-"""Training batches whose mean terms are compared: a number term above cross-entropy is a warning."""
+"""Number of training batches whose mean terms are compared: a number term above cross-entropy gives a warning."""
 
 
 class NumberTokenLoss(nn.Module):
@@ -29,10 +29,10 @@ class NumberTokenLoss(nn.Module):
     the probabilities of all number tokens measure the distance from its value. `numerate.kernels.number_loss` has
     the definitions.
 
-    - `values`: what each number token is worth, by id. `from_tokenizer` finds them.
+    - `values`: the value of each number token, by id. `from_tokenizer` determines them.
     - `loss_function`: "was" and "was-cdf" (Wasserstein-1 distance), or "mse", "mae", "huber" of the expected value.
     - `weight`: the factor of the number part; 0.3 in the paper.
-    - `cross_entropy=False`: the number part alone (x `weight`), to be added to a cross-entropy that you have.
+    - `cross_entropy=False`: only the number part (x `weight`), to be added to your own cross-entropy.
     - `mean_over`: the number part is a mean over the "numbers" among the labels, as published, or over all "labels".
       The cross-entropy is a mean over all labels that are not ignored.
     - `shift`: whether the logits at a position predict the *next* label. A decoder-only model of Hugging Face
@@ -77,7 +77,7 @@ class NumberTokenLoss(nn.Module):
         super().__init__()
         if loss_function not in LOSS_FUNCTIONS:
             raise UserError(f"loss_function: must be one of {', '.join(LOSS_FUNCTIONS)}, not {loss_function!r}")
-        NumberDistance(loss_function, gaussian_sigma, reweigh, squash_factor)  # refuses what cannot be
+        NumberDistance(loss_function, gaussian_sigma, reweigh, squash_factor)  # raises for invalid settings
         if not 0 <= weight < float("inf"):
             raise UserError(
                 f"weight: must be finite and 0 or more, not {weight}; 0.3 in the paper, 0 is cross-entropy alone"
@@ -92,7 +92,7 @@ class NumberTokenLoss(nn.Module):
         self.weight, self.cross_entropy, self.mean_over, self.shift = weight, cross_entropy, mean_over, shift
         self.ignore_index, self.check_finite = ignore_index, check_finite
         self._first_terms: list[Tensor] | None = []
-        """The two terms of the first batches, until they have been compared."""
+        """The two terms of the first batches, until they are compared."""
 
     @classmethod
     def from_tokenizer(
@@ -118,7 +118,7 @@ class NumberTokenLoss(nn.Module):
         [5.0]
         """
         tokens = number_tokens(tokenizer, which=which, override=override)
-        with suppress(UserError) if sample is None else nullcontext():  # a tokenizer may fail on our sample
+        with suppress(UserError) if sample is None else nullcontext():  # a tokenizer may fail on the default sample
             tokens.coverage(DEFAULT_SAMPLE if sample is None else sample)
         if model is not None:
             needs_shift = not model.config.is_encoder_decoder
@@ -170,7 +170,7 @@ class NumberTokenLoss(nn.Module):
         loss_weights: Float[Tensor, "*positions"] | None = None,
         is_quantity: Bool[Tensor, "*positions"] | None = None,
     ) -> dict[str, Float[Tensor, ""]]:
-        """The two means apart, before `weight`: `cross_entropy` and `number`. Arguments as of a call."""
+        """The two means separately, before `weight`: `cross_entropy` and `number`. Arguments as of a call."""
         self._check_inputs(logits, labels, loss_weights, is_quantity)
         if self.table.ids.device != logits.device:
             self.to(logits.device)
@@ -262,7 +262,7 @@ class NumberTokenLoss(nn.Module):
         )
 
     def _shift_left(self, positions: Tensor, fill_value: int | bool) -> Tensor:
-        """Shifts left by one position; the last one gets `fill_value`. The logits are not copied."""
+        """Shifts left by one position and fills the last with `fill_value`. The logits are not copied."""
         if not self.shift:
             return positions
         return torch.cat([positions[..., 1:], torch.full_like(positions[..., :1], fill_value)], dim=-1)

@@ -33,7 +33,7 @@ from numerate.kernels.number_loss_gradients import number_loss_gradients
 from numerate.kernels.number_table import NumberTokenTable
 
 CHUNK_LOGITS = {"cpu": 2**23}
-"""How many logits are computed at a time, by device: 32 MB of float32, enough rows for fast products."""
+"""Number of logits computed at a time, by device: 32 MB of float32, enough rows for fast products."""
 DEFAULT_CHUNK_LOGITS = 2**27
 
 
@@ -189,7 +189,7 @@ class LinearCrossEntropyAndNumberLossFunction(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
-        """One after the other: a member's rows are a batch of their own."""
+        """Processes the members one after the other, since their rows are separate batches."""
         return vmap_sequentially(LinearCrossEntropyAndNumberLossFunction, info, in_dims, args, 2)
 
 

@@ -1,10 +1,10 @@
 """Cross-entropy and a number token loss in one operation: one pass over the logits, one buffer as large as they are.
 
-Memory bandwidth is the bottleneck. Logits of 32 x 64 places and 32,128 tokens in float32 are 263 MB. They must be read
-once and their gradient written once, into pages that the system has first to give (a quarter of the time of torch's own
-cross-entropy by itself, on one core). torch writes three such tensors and reads five. Here the forward takes the
-softmax of a few rows at a time, so that each row stays in the cache between its passes, straight into the buffer that
-becomes the gradient; whatever depends on the incoming gradients is one number per row, and a few columns.
+Memory bandwidth is the bottleneck. Logits of 32 x 64 positions and 32,128 tokens in float32 are 263 MB. They must be
+read once and their gradient written once, into pages that the system has first to give (a quarter of the time of
+torch's own cross-entropy by itself, on one core). torch writes three such tensors and reads five. Here the forward
+takes the softmax of a few rows at a time, so that each row stays in the cache between its passes, straight into the
+buffer that becomes the gradient; whatever depends on the incoming gradients is one number per row, and a few columns.
 
 A second backward through the same graph works the softmax out again. Second derivatives are not supported:
 `create_graph=True` raises an error; `reference_loss_sums` has all of them. On a GPU the same rows are taken many at a
@@ -31,7 +31,7 @@ from numerate.kernels.number_loss_gradients import number_loss_gradients
 from numerate.kernels.number_table import NumberTokenTable
 
 CHUNK_LOGITS = {"cpu": 2**18}
-"""How many logits are taken at a time, by device: a megabyte of float32, which a core's own cache holds."""
+"""Number of logits processed at a time, by device: a megabyte of float32, which a core's own cache holds."""
 DEFAULT_CHUNK_LOGITS = 2**26
 
 
@@ -249,7 +249,7 @@ class CrossEntropyAndNumberLossFunction(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
-        """One after the other: a member's rows are a batch of their own."""
+        """Processes the members one after the other, since their rows are separate batches."""
         return vmap_sequentially(CrossEntropyAndNumberLossFunction, info, in_dims, args, 2)
 
 
@@ -412,5 +412,5 @@ class CrossEntropyAndTokenLogitsFunction(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
-        """One after the other: a member's rows are a batch of their own."""
+        """Processes the members one after the other, since their rows are separate batches."""
         return vmap_sequentially(CrossEntropyAndTokenLogitsFunction, info, in_dims, args, 3)

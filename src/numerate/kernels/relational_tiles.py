@@ -31,14 +31,14 @@ from numerate.kernels.token_shift import disable_compile
 TileBackend = Literal["tiles", "triton"]
 
 TILE_SIZE = 64
-"""How many queries, and how many keys, the form in torch reads at a time."""
+"""Number of queries and of keys that the PyTorch implementation processes at a time."""
 
 TILED_ACTIVATIONS = ("identity", "relu", "sigmoid", "tanh", "gelu", "silu")
 """Relations that are activated one by one: a softmax of relations would need a running sum of its own."""
 
 
 def unsupported_feature(heads: RelationalHeads, variant: Variant, activation: Activation) -> str | None:
-    """The feature that tiles do not support, in words; None if all are supported."""
+    """A description of the feature that tiles do not support; None if all are supported."""
     for what, there in (
         (f"the variant {variant}", variant != "relational"),
         (f"the activation {activation}", activation not in TILED_ACTIVATIONS),
@@ -82,7 +82,7 @@ a relation (both rounded up to a power of two, 16 at least): the most of its for
 
 
 def max_shared_memory(device: torch.device) -> int:
-    """Bytes of shared memory that one program may take on a CUDA device, 0 where torch does not say (ROCm)."""
+    """Bytes of shared memory that one program may use on a CUDA device; 0 if torch does not provide it (ROCm)."""
     return int(getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0))
 
 
