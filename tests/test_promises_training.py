@@ -55,7 +55,7 @@ def test_a_schedule_stays_defined_beyond_and_without_a_budget(any_schedule: Any)
     for steps in (1, 50, 100):
         assert all(0 <= any_schedule.multiplier(step, steps) <= 1 for step in range(steps + 1))
     name = "peak" if isinstance(any_schedule, OneCycle) else "warmup"
-    with pytest.raises(UserError, match=f"^{name}: must be 0 or more: .*; it is -1$"):
+    with pytest.raises(UserError, match=f"^{name}: must be at least 0 .*, not -1$"):
         type(any_schedule)(**{name: -1})
 
 
@@ -182,5 +182,5 @@ def test_impossible_values_are_refused_by_name(settings: dict[str, Any], field: 
     ("settings", "field"), [({"initial_lr_ratio": 1.5}, "initial_lr_ratio"), ({"min_lr_ratio": -0.1}, "min_lr_ratio")]
 )
 def test_a_triangle_has_factors_between_none_and_all(settings: dict[str, float], field: str) -> None:
-    with pytest.raises(UserError, match=f"^{field}: must be from 0 to 1; it is "):
+    with pytest.raises(UserError, match=f"^{field}: must be from 0 to 1, not "):
         OneCycle(**settings)

@@ -1,11 +1,10 @@
 """The interface between data and models: `Batch`, `Tokens`, `Output`, `Model`.
 
-Tasks, tokens, losses and evaluation make a `Batch`; models (with positions and mixers) compute an `Output` from its
-`Tokens`. Neither side imports the other.
+Tasks, tokenizers and evaluation produce a `Batch`; models compute an `Output` from its `Tokens`; losses read both.
 
-Dimension names, the same everywhere: `rows` (examples of a batch), `time` (positions), `targets` (positions with a
-label), `width` (hidden size of the model), `vocabulary`, `heads`, `head_width`.
-"""
+Dimension names, the same everywhere: `rows` (examples of a batch), `time` (all positions of a row), `targets`
+(positions with a label), `positions` (`time` or `targets`, whichever an output covers), `width` (hidden size of the
+model), `vocabulary`, `heads`, `head_width`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -25,13 +24,13 @@ IGNORE_INDEX = -100
 
 @dataclass(frozen=True)
 class StepContext:
-    """Where the random numbers of a forward pass come from; they depend only on this and on each row's example index.
+    """The source of randomness of a forward pass: random numbers depend only on it and on each row's example index.
 
-    `StepContext(seed, step)` is a training step: position ids draw their offsets from a counter hash of (seed, step,
-    row). `StepContext.for_evaluation(i)` is evaluation: nothing is drawn; position ids take their i-th fixed offset
-    (the 0-th is none). `StepContext.from_contexts(draws, rows_per_context)` is for the concatenated rows of several
-    runs, `rows_per_context` of each: every row draws what it would in its own run (see `numerate.positions.counter`).
-    """
+    `StepContext(seed, step)` is for a training step: position offsets are drawn by a counter-based hash of (seed, step,
+    example index). `StepContext.for_evaluation(i)` is for evaluation: nothing is random; position ids use the i-th
+    fixed offset (offset 0 is no shift). `StepContext.from_contexts(contexts, rows_per_context)` is for the concatenated
+    rows of several runs, `rows_per_context` of each: each row gets the same random numbers as in its own run (see
+    `numerate.positions.counter`)."""
 
     seed: int = 0
     step: int | None = None
@@ -56,10 +55,10 @@ class StepContext:
 class Tokens:
     """The input of a model. Rows are padded on the right.
 
-    - `ids` are token ids (PAD beyond a row's length); `lengths` are the numbers of real tokens of each row.
+    - `ids` are token ids ([PAD] beyond a row's length); `lengths` are the numbers of tokens per row without padding.
     - `example_indices` is the global index of each example in its stream of data, used to seed per-row random numbers.
-    - `number_values` is the number at each token (xVal), None where the tokenizer has none.
-    - `blocked_keys` is True at keys that are masked for all queries, None where there are none.
+    - `number_values` is the number at each token (xVal), None if the tokenizer has none.
+    - `blocked_keys` is True at keys that are masked for all queries, None if there are none.
     - `position_ids` has one tensor per positional encoding of the model, set by `Model.assign_positions`.
     """
 
@@ -78,12 +77,12 @@ class Tokens:
 class Batch:
     """Inputs and labels.
 
-    - `targets[r, t]` is the label of position t (already shifted); `IGNORE_INDEX` where there is none.
+    - `targets[r, t]` is the label of position t (already shifted), `IGNORE_INDEX` if it has none.
     - `target_positions` lists the positions of each row that have a label, in order; rows with fewer than others repeat
-      their last position, where `target_ids` is IGNORE.
-    - `target_number_values` are the numbers of the targets where the tokenizer has values.
-    - `source` is the encoder's input (layout Seq2Seq), None elsewhere.
-    - `counts` are the denominators of means, known before any forward: `{"tokens": labels, "examples": rows}`.
+      their last position, where `target_ids` is `IGNORE_INDEX`.
+    - `target_number_values` are the numeric values of the targets, None if the tokenizer has none.
+    - `source` is the encoder's input (layout Seq2Seq), None for other layouts.
+    - `counts` are the denominators of means, known before the forward pass: `{"tokens": labels, "examples": rows}`.
     - `num_input_tokens` is the number of input tokens that are not padding.
     """
 
@@ -101,7 +100,7 @@ class Batch:
 
     @property
     def target_positions_or_none(self) -> Tensor | None:
-        """`target_positions`, None if some row has a label at every position, so that nothing can be skipped."""
+        """`target_positions`; None if some row has a label at every position, so that no position can be skipped."""
         return self.target_positions if self.target_positions.shape[1] < self.tokens.ids.shape[1] else None
 
     def targets_for(self, output: "Output") -> Tensor:
@@ -122,13 +121,12 @@ def _fields_on_device(instance: Any, device: torch.device) -> dict[str, Any]:
 class Output:
     """The output of a model: hidden states and the language modeling head.
 
-    Logits are computed on access, so that a fused loss may take `hidden_states` and `lm_head` without the memory of
-    rows x time x vocabulary. With `target_positions`, `hidden_states` covers only those positions of each row.
-    """
+    Logits are computed on access, so that a fused loss can use `hidden_states` and `lm_head` without rows x time x
+    vocabulary logits in memory. With `target_positions`, `hidden_states` covers only those positions of each row."""
 
     def __init__(
         self,
-        hidden_states: Float[Tensor, "rows places width"],
+        hidden_states: Float[Tensor, "rows positions width"],
         lm_head: Callable[[Tensor], Tensor],
         *,
         target_positions: Int[Tensor, "rows targets"] | None = None,
@@ -142,17 +140,17 @@ class Output:
         self.unscale = unscale
 
     @property
-    def logits(self) -> Float[Tensor, "rows places vocabulary"]:
+    def logits(self) -> Float[Tensor, "rows positions vocabulary"]:
         return self.lm_head(self.hidden_states)
 
     @property
-    def scaled_numbers(self) -> Float[Tensor, "rows places"] | None:
-        """The number head's predictions on the scale of training, None without a number head."""
+    def scaled_numbers(self) -> Float[Tensor, "rows positions"] | None:
+        """The predictions of the number head, in training scale; None without a number head."""
         return None if self.number_head is None else self.number_head(self.hidden_states)
 
     @property
-    def number_predictions(self) -> Float[Tensor, "rows places"] | None:
-        """The predicted numbers, as in `Tokens.number_values`: `scaled_numbers`, unscaled."""
+    def number_predictions(self) -> Float[Tensor, "rows positions"] | None:
+        """The predicted numbers on the original scale, as in `Tokens.number_values`."""
         scaled_numbers = self.scaled_numbers
         return scaled_numbers if scaled_numbers is None or self.unscale is None else self.unscale(scaled_numbers)
 
@@ -174,7 +172,7 @@ class Loops(NamedTuple):
 
     @classmethod
     def from_argument(cls, loops: "Loops | tuple[int, int] | int | None", default: int) -> "Loops":
-        """From the argument of a forward. Raises `UserError` for zero loops, or a negative number of them."""
+        """Parses the `loops` argument of `Model.forward`. Raises `UserError` for zero or negative numbers of loops."""
         if loops is None:
             loops = default
         result = loops if isinstance(loops, Loops) else cls(*loops) if isinstance(loops, tuple) else cls(0, loops)
@@ -195,12 +193,12 @@ class Model(nn.Module, ABC):
     """The interface of models for training and evaluation."""
 
     regression_token_id: int | None = None
-    """For a model with a regression head, the id of the token at which the number head gives the entire answer; else
-    None."""
+    """The id of the token at which the number head predicts the whole answer, for a model with a regression head;
+    otherwise None."""
 
     @abstractmethod
     def assign_positions(self, tokens: Tokens, step_context: StepContext) -> Tokens:
-        """Sets the position ids. All randomness of a forward is here, before anything compiled."""
+        """Sets the position ids. All randomness of a forward pass happens here, outside compiled code."""
 
     @abstractmethod
     def forward(
@@ -213,14 +211,14 @@ class Model(nn.Module, ABC):
     ) -> Output:
         """Processes complete rows. If `position_ids` is missing, the evaluation position ids are used.
 
-        `default_num_loops`, for looped models: the number of loops, or (without, with a gradient); None is the model's
-        default."""
+        `loops`, for looped models: the number of loops, or (loops without gradient, loops with gradient); None: the
+        model's default."""
 
     @abstractmethod
     def prefill(
         self, tokens: Tokens, source: Tokens | None = None, *, capacity: int, position_offset: int = 0
     ) -> "DecodingStep":
-        """Prefills prompts of different lengths; returns the output at each row's last token, and the state.
+        """Prefills prompts of different lengths; returns the output at each row's last token, and the decoding state.
         `capacity` is the maximum length of a row."""
 
     @abstractmethod
@@ -233,8 +231,9 @@ class Model(nn.Module, ABC):
 
     @abstractmethod
     def check_tokens(self, tokens: Tokens, training_tokens: Tokens | None = None) -> list[str]:
-        """Raises `UserError` if these tokens cannot be read (a position beyond an embedding table). Returns warnings,
-        such as the first position that no token of the training task (`training_tokens`, its longest rows) has."""
+        """Raises `UserError` if the model cannot process these tokens (a position beyond its position embeddings).
+        Returns warnings, such as the first position that never occurs in training (`training_tokens` are the longest
+        training rows)."""
 
     @abstractmethod
     def optimizer_options_by_parameter(self) -> dict[str, tuple[float, bool]]:
@@ -242,34 +241,37 @@ class Model(nn.Module, ABC):
 
     @abstractmethod
     def flops(self, batch_size: int, sequence_length: int, loops: Loops | tuple[int, int] | int | None = None) -> int:
-        """Floating-point operations of one forward, a multiply-add counted as two; `default_num_loops` as in `forward`.
+        """Floating-point operations of one forward pass, a multiply-add counted as two; `loops` as in `forward`.
 
-        The backward pass costs twice the part that has gradients: 2 * flops(rows, time, grad_loops).
+        The backward pass costs twice the loops that have gradients: 2 * flops(rows, time, grad_loops).
         """
 
     def source_flops(self, batch_size: int, sequence_length: int, source_length: int) -> int:
-        """Floating-point operations that a source of this length adds to a forward; 0 without an encoder."""
+        """Additional floating-point operations of a forward pass for an encoder input of this length; 0 without an
+        encoder."""
         return 0
 
     def reorder_rows(self, state: Any, rows: Int[Tensor, " reorder_rows"]) -> Any:
         """The state of these rows, in this order, possibly repeated, for beam search; the given state is consumed. None
-        where a model cannot reorder, so that prompts are prefilled again."""
+        if the model does not support it; prompts are then prefilled again."""
         return None
 
     def blocks(self) -> list[nn.Module]:
-        """Its layers, where they are not `numerate.models.block.Block`s: those of a Hugging Face model."""
+        """The layers of a model that does not consist of `numerate.models.block.Block`s, such as a Hugging Face
+        model."""
         return []
 
-    def origin(self) -> dict[str, Any] | None:
-        """What rebuilds a model of pretrained weights without them, as JSON; None for every other model."""
+    def pretrained_config(self) -> dict[str, Any] | None:
+        """The configuration (JSON) from which a pretrained model can be rebuilt without its pretrained weights; None
+        for other models."""
         return None
 
     def default_num_loops(self) -> int:
-        """Default number of loops; 1 for a model without a loop."""
+        """Default number of loops; 1 for a model that is not looped."""
         return 1
 
     def non_causal_reason(self) -> str | None:
-        """Why its outputs depend on later tokens, in words; None for a causal model.
+        """A description of how its outputs depend on later tokens; None for a causal model.
 
         Under teacher forcing a non-causal model sees the answer, so its scores are meaningless, and it cannot
         generate: `prefill` raises `UserError`."""
@@ -289,17 +291,19 @@ class ModelSpec(ABC):
 
     @abstractmethod
     def build(self, vocabulary: Vocabulary, seed: int) -> Model:
-        """Builds the model with weights that are a function of `seed`. Raises `UserError` for impossible settings."""
+        """Builds the model with weights initialized from `seed`. Raises `UserError` for invalid settings."""
 
-    def rebuild(self, vocabulary: Vocabulary, seed: int, origin: Mapping[str, Any] | None = None) -> Model:
-        """Builds the model to load a checkpoint into. With `origin` (`Model.origin`, from the checkpoint), a pretrained
-        model gets random weights instead of its pretrained ones."""
+    def rebuild(self, vocabulary: Vocabulary, seed: int, pretrained_config: Mapping[str, Any] | None = None) -> Model:
+        """Builds the model to load a checkpoint into. With `pretrained_config` (`Model.pretrained_config`, from the
+        checkpoint), a pretrained model gets random weights instead of its pretrained ones."""
         return self.build(vocabulary, seed)
 
-    def build_on_meta(self, vocabulary: Vocabulary, seed: int, origin: Mapping[str, Any] | None = None) -> Model:
+    def build_on_meta(
+        self, vocabulary: Vocabulary, seed: int, pretrained_config: Mapping[str, Any] | None = None
+    ) -> Model:
         """The model on torch's meta device (shapes without memory), for counting parameters.
 
-        `origin` is as for `rebuild`. Raises torch's `RuntimeError` or `NotImplementedError` for a model that cannot be
-        built there."""
+        `pretrained_config` is as for `rebuild`. Raises torch's `RuntimeError` or `NotImplementedError` for a model that
+        cannot be built there."""
         with torch.device("meta"):
-            return self.rebuild(vocabulary, seed, origin)
+            return self.rebuild(vocabulary, seed, pretrained_config)

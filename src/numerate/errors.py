@@ -1,8 +1,8 @@
 """The exceptions of the program.
 
-`UserError` is for wrong input (exit status 2), `OperationalError` for a failure at run time (exit status 1). Either
-message is one or two lines: what is wrong, where, and what must be. Any other exception is a bug of the program, unless
-it comes from a file of the user's own.
+`UserError` is for wrong input (exit status 2), `OperationalError` for a failure at run time (exit status 1). A message
+is one or two lines: what is wrong, where, and what is required. Any other exception is a bug, unless it comes from a
+file of the user's own.
 """
 
 import os
@@ -13,27 +13,27 @@ from difflib import get_close_matches
 from numerate.old_names import new_names
 
 _MAX_MESSAGE_LENGTH = 300
-"""Most characters of a message that are shown."""
+"""Maximum number of characters of a message that are shown."""
 
 
 class _NumerateError(Exception):
     should_print: bool | None = None
-    """Whether this process prints it, of several that it ends; None: rank 0 does."""
+    """Whether this process, of several, prints the error; None: rank 0 does."""
 
 
 class UserError(_NumerateError):
-    """Something the user can fix: a mistyped name, an impossible value, a folder that is no run."""
+    """An error that the user can fix: a misspelled name, an invalid value, a folder that is not a run."""
 
 
 class OperationalError(_NumerateError):
-    """Something that went wrong while working: a full disk, a loss that is not finite, a checkpoint that is torn."""
+    """A failure at run time: a full disk, a loss that is not finite, a corrupted checkpoint."""
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """A closing hint, or nothing: `did_you_mean("Lstm", ["LSTM"])` is `" Did you mean 'LSTM'?"`.
 
-    A name of version 0.1 gives its new one. Case and the difference between `-` and `_` are ignored when looking for
-    the nearest name.
+    For a name of version 0.1 the hint is its new name. Case and the difference between `-` and `_` are ignored when
+    looking for the nearest name.
     """
     choices = list(choices)
     if renamed := [name for name in new_names(word) if name in choices]:
@@ -44,8 +44,8 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """An exception that nobody expected, in one line: `"TypeError in my.py, line 12: unsupported operand ..."` where it
-    comes from a file of the user's own (`user_code_location`), else a fault of the program."""
+    """An unexpected exception, in one line: `"TypeError in my.py, line 12: unsupported operand ..."` where it
+    comes from a file of the user's own (`user_code_location`), otherwise as an internal error."""
     name, message, location = type(error).__name__, " ".join(str(error).split()), user_code_location(error)
     message = message if len(message) <= _MAX_MESSAGE_LENGTH else f"{message[: _MAX_MESSAGE_LENGTH - 4]} ..."
     if location is not None:
@@ -54,10 +54,10 @@ def describe_error(error: BaseException) -> str:
 
 
 def user_code_location(error: BaseException) -> str | None:
-    """`my.py, line 12` where an exception comes from a file of the user's own, None where it does not.
+    """`my.py, line 12` where an exception comes from a file of the user's own, None if it does not.
 
-    Such a file is neither ours nor of an installed package. The innermost call that is no package's decides: an error
-    in torch is the user's where his file called it, and ours where we did.
+    Such a file belongs neither to numerate nor to an installed package. The innermost call outside of packages decides:
+    an error in torch is the user's if the user's file called it, and ours if we did.
     """
     import sysconfig
 

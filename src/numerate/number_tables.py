@@ -1,8 +1,8 @@
-"""Fixed number embeddings and scales: pure numpy functions, for tokens and models alike.
+"""Fixed number embeddings and scales: pure numpy functions, for tokenizers and models.
 
 - The Regression Transformer's fixed embedding: Born and Manica (2023), https://arxiv.org/abs/2202.01338; its variants
   in the number token loss, linear and logarithmic: Zausinger et al. (2025), https://arxiv.org/abs/2411.02083.
-- The scales that xVal multiplies an embedding with: Golkar et al. (2023), https://arxiv.org/abs/2310.02989.
+- The scales by which xVal multiplies an embedding: Golkar et al. (2023), https://arxiv.org/abs/2310.02989.
 """
 
 import re
@@ -15,13 +15,13 @@ MAX_VALUE = 3e9
 """The value that regression-transformer vectors and xVal scales map to 10."""
 
 EXPONENTS = range(-12, 20)
-"""The powers of ten that regression-transformer tokens stand for: 0.000000000001 to 9e19."""
+"""The powers of ten of regression-transformer tokens: 0.000000000001 to 9e19."""
 
 _DIGIT_AND_EXPONENT = re.compile(r"_([0-9])_(-?[0-9]+)_")
 
 
 def digit_and_exponent(token: str) -> tuple[int, int] | None:
-    """The digit and the power of ten of a regression-transformer token, None for any other text.
+    """The digit and the power of ten of a regression-transformer token; None for any other text.
 
     >>> digit_and_exponent("_5_-2_"), digit_and_exponent("5")
     ((5, -2), None)

@@ -12,15 +12,15 @@ from types import FrameType
 from typing import Any
 
 _CONTROL_SEQUENCE = re.compile(r"\x1b\[(?:[01]|(?:1;)?[34]8;[0-9;]+)m|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""The colors of our own maps, or one control character other than a tab and the end of a line."""
+"""The colors of our own maps, or one control character other than tab and newline."""
 
 
 @contextlib.contextmanager
 def command_output() -> Iterator[None]:
     """The context of a command, whose output may contain untrusted text: prompts, names, generated text.
 
-    On a terminal control characters are escaped; what standard output cannot encode is replaced there;
-    and Ctrl-C is never lost.
+    On a terminal, control characters are escaped; characters that standard output cannot encode are replaced; Ctrl-C is
+    never lost.
     """
     original_streams = sys.stdout, sys.stderr
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -43,7 +43,7 @@ def command_output() -> Iterator[None]:
 class EscapedStream:
     """A terminal's stream that shows control characters, such as `\\x1b`, instead of sending them.
 
-    `stream` is the terminal itself, for what is drawn on it.
+    `stream` is the raw stream, for drawing.
     """
 
     def __init__(self, stream: Any) -> None:
@@ -58,7 +58,7 @@ class EscapedStream:
 
 
 def escape_control_characters(text: str) -> str:
-    r"""A text with its control characters as they are written in Python; colours as our own maps use them stay.
+    r"""Escapes control characters as in Python literals, except the colors of our own maps.
 
     >>> escape_control_characters("a\x1b[2Jb")
     'a\\x1b[2Jb'

@@ -1,4 +1,4 @@
-"""Vocabularies: the symbol, kind and value of each token id. Imports numpy only, so that commands start quickly."""
+"""Vocabularies: the text, kind and value of each token id. Imports only numpy, so that commands start quickly."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ SPECIAL, DIGIT, NUMBER, SIGN, POINT, TEXT, HELPER = range(7)
 """Kinds of tokens: special; one decimal digit; an integer; a sign; a decimal point; any other text; a helper."""
 
 HELPER_TOKENS = ("<pad>", "<blk>")
-"""Helper tokens, which give a model extra positions, as in the published counting tasks
-(https://arxiv.org/abs/2405.20131): `a <pad> a <pad>`. Position ids may give them that of the next real token."""
+"""Helper tokens, which add positions, as in the published counting tasks (https://arxiv.org/abs/2405.20131): `a <pad> a
+<pad>`. Position ids may give them the position of the next other token."""
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[BOS]", "[EOS]")
 """The special tokens in the order of their ids."""
@@ -24,18 +24,18 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[BOS]", "[EOS]")
 _GREEK = "βΓΔδεζηθκΛλμΞξΠπΣςτΦφχΨψΩω"
 
 INDEX_HINTS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwyz!@£#$%^&*()~?.,<>{}[]:;/|" + _GREEK
-"""The 102 characters that index hints are taken from, in a circle. There is no `x`, which is an operator."""
+"""The 102 characters used cyclically as index hints. `x` is missing, since it is an operator."""
 
 ITEM_LABELS = "".join(character for character in INDEX_HINTS if character not in "D,:")
-"""The 99 characters that items of a list are labeled with, in a circle: the hints without those that the published
-vocabulary for sorting has another id for (`,` and `:` stand between the items)."""
+"""The 99 characters used cyclically as labels of list items: the hints without those with another id in the published
+vocabulary for sorting (`,` and `:` separate items)."""
 
 PUBLISHED_SYMBOLS: dict[str, tuple[str, ...]] = {
     "pad": (*"+-x= ",),
     "index": (*"+-x= ", *INDEX_HINTS),
     "sort": (*"D,:= ", *ITEM_LABELS),
 }
-"""What follows the special tokens and the ten digits in the vocabularies of the published arithmetic system
+"""The tokens after the special tokens and the ten digits in the vocabularies of the published arithmetic system
 (https://github.com/mcleish7/arithmetic): 19, 121 and 118 ids."""
 
 
@@ -88,7 +88,8 @@ class Vocabulary:
 
     @classmethod
     def from_published(cls, name: str) -> "Vocabulary":
-        """One of `PUBLISHED_SYMBOLS`, id for id. The point is a hint or a label there, and no decimal point.
+        """One of `PUBLISHED_SYMBOLS`, with the published ids. The point is a hint or a label there, not a decimal
+        point.
 
         >>> Vocabulary.from_published("index").size, Vocabulary.from_published("sort").token_to_id["A"]
         (121, 19)
@@ -123,7 +124,8 @@ class Vocabulary:
         return {symbol: i for i, symbol in enumerate(self.tokens)}
 
     def number_ids(self, which: Literal["digits", "numbers"] = "digits") -> list[int]:
-        """The ids of its digits, or of all tokens with a finite value; `digits` takes all where none is a digit."""
+        """The ids of the digits, or of all tokens with a finite value, which `digits` also selects if there are no
+        digits."""
         only_digits = which == "digits" and bool((self.token_kinds == DIGIT).any())
         wanted = (DIGIT,) if only_digits else (DIGIT, NUMBER)
         ids: list[int] = np.flatnonzero(np.isin(self.token_kinds, wanted) & np.isfinite(self.number_values)).tolist()

@@ -104,7 +104,7 @@ def test_an_override_has_the_last_word() -> None:
     found = number_tokens(tokenizer, override={4: 0.5, 3: None, 900: 7})
     assert found.values == {2: 5.0, 4: 0.5, 900: 7.0}
     assert number_tokens(words(["a", "b"]), override={1: 3}).values == {1: 3.0}
-    for wrong, message in (({-1: 2.0}, "got -1"), ({"5": 2.0}, "got '5'"), ({2: float("inf")}, "finite")):
+    for wrong, message in (({-1: 2.0}, "not -1"), ({"5": 2.0}, "not '5'"), ({2: float("inf")}, "finite")):
         with pytest.raises(UserError, match=message):
             number_tokens(tokenizer, override=wrong)
 
@@ -114,9 +114,9 @@ def test_a_tokenizer_without_numbers_is_refused_in_plain_words() -> None:
         number_tokens(words(["a", "b"]))
     with pytest.raises(UserError, match="which='numbers' takes them"):
         number_tokens(words(["a", "12"]))
-    with pytest.raises(UserError, match=r"tokenizer: must be a tokenizer of transformers .* got a str"):
+    with pytest.raises(UserError, match=r"tokenizer: must be a tokenizer of transformers .* not a str"):
         number_tokens("t5-small")
-    with pytest.raises(UserError, match="which: must be 'digits' or 'numbers', got"):
+    with pytest.raises(UserError, match="which: must be 'digits' or 'numbers', not"):
         number_tokens(words(["5"]), which="all")  # type: ignore[arg-type]
 
 

@@ -155,11 +155,11 @@ def test_logits_may_be_wider_than_the_tokenizer_and_labels_may_stand_there() -> 
         (
             torch.zeros(2, 5, 20),
             torch.zeros(2, 6, dtype=torch.long),
-            r"logits \(2, 5, 20\) of float32, got \(2, 6\) of int64",
+            r"logits \(2, 5, 20\) of float32, not \(2, 6\) of int64",
         ),
         (torch.zeros(2, 5, 20), torch.full((2, 5), 20), "20 is outside the vocabulary; 0 to 19"),
         (torch.zeros(2, 5, 20), torch.full((2, 5), -1), "-1 is outside the vocabulary"),
-        (torch.zeros(2, 5, 20), torch.zeros(2, 5), r"integer token ids, got \(2, 5\) of float32"),
+        (torch.zeros(2, 5, 20), torch.zeros(2, 5), r"integer token ids, not \(2, 5\) of float32"),
         (torch.zeros(2, 5, 20, dtype=torch.long), torch.zeros(2, 5, dtype=torch.long), "floating point"),
         (torch.zeros(20), torch.tensor(3), "floating point"),
     ],
@@ -172,7 +172,7 @@ def test_logits_and_labels_that_are_no_pair_are_refused(logits: Tensor, labels: 
 def test_what_stands_beside_the_labels_has_their_shape() -> None:
     logits, labels = batch()
     loss = NumberTokenLoss(DIGITS)
-    with pytest.raises(UserError, match=r"loss_weights: must have the shape of the labels .* got \(7,\)"):
+    with pytest.raises(UserError, match=r"loss_weights: must have the shape of the labels .* not \(7,\)"):
         loss(logits, labels, loss_weights=torch.ones(7))
     with pytest.raises(UserError, match=r"is_quantity: must be boolean"):
         loss(logits, labels, is_quantity=torch.ones(3, 7))
@@ -193,12 +193,12 @@ def test_logits_that_are_not_finite_are_named_when_requested() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"loss_function": "wasserstein"}, "loss_function: .*got 'wasserstein'"),
-        ({"weight": -1.0}, "weight: .*got -1.0"),
-        ({"mean_over": "tokens"}, "mean_over: .*got 'tokens'"),
-        ({"shift": None}, "shift: .*got None"),
-        ({"squash_factor": 0.5}, "squash_factor: 0.5"),
-        ({"gaussian_sigma": -1.0}, "gaussian_sigma: -1.0"),
+        ({"loss_function": "wasserstein"}, "loss_function: .*not 'wasserstein'"),
+        ({"weight": -1.0}, "weight: .*not -1.0"),
+        ({"mean_over": "tokens"}, "mean_over: .*not 'tokens'"),
+        ({"shift": None}, "shift: .*not None"),
+        ({"squash_factor": 0.5}, "squash_factor: .*not 0.5"),
+        ({"gaussian_sigma": -1.0}, "gaussian_sigma: .*not -1.0"),
     ],
 )
 def test_settings_without_sense_are_refused(settings: dict[str, Any], message: str) -> None:
@@ -273,7 +273,7 @@ def test_a_model_says_whether_its_labels_are_shifted() -> None:
     assert NumberTokenLoss.from_tokenizer(model=Wrapped(transformers.GPT2Config()), **make).shift
     assert not NumberTokenLoss.from_tokenizer(model=Wrapped(transformers.T5Config()), **make).shift
     assert not NumberTokenLoss.from_tokenizer(**make).shift
-    with pytest.raises(UserError, match="shift: must be True for Wrapped, which is decoder-only, got False"):
+    with pytest.raises(UserError, match="shift: must be True for Wrapped, which is decoder-only, not False"):
         NumberTokenLoss.from_tokenizer(model=Wrapped(transformers.GPT2Config()), shift=False, **make)
 
 
@@ -287,7 +287,7 @@ def test_a_count_from_before_the_shift_is_understood() -> None:
     loss = NumberTokenLoss({token: float(token) for token in range(4, 14)}, shift=True)
     assert loss(logits, labels, num_items=int((labels != -100).sum())) == loss(logits, labels)
     for wrong in (-3, math.nan):
-        with pytest.raises(UserError, match="num_items: must be a count of 0 or more, got"):
+        with pytest.raises(UserError, match="num_items: must be a count of 0 or more, not"):
             loss(logits, labels, num_items=wrong)
 
 

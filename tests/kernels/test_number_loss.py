@@ -277,8 +277,8 @@ def test_a_table_of_a_vocabulary_has_its_digits_or_all_its_numbers() -> None:
         ({}, "there must be at least one token with a value"),
         ({3: float("inf")}, "id 3 must be finite, not inf"),
         ({3: float("nan")}, "id 3 must be finite, not nan"),
-        ({8: 1.0}, "id 8 is outside the vocabulary; 0 to 7"),
-        ({-1: 1.0}, "id -1 is outside the vocabulary"),
+        ({8: 1.0}, "ids must be from 0 to 7, not 8"),
+        ({-1: 1.0}, "ids must be from 0 to 7, not -1"),
     ],
 )
 def test_a_table_that_cannot_be_is_refused(values: dict[int, float], says: str) -> None:
@@ -306,9 +306,9 @@ def test_a_vocabulary_that_is_padded_is_none_the_less_right() -> None:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"squash_factor": 1.0}, "squash_factor: 1.0 must be more than 1"),
+        ({"squash_factor": 1.0}, "squash_factor: must be above 1 and finite, not 1.0"),
         ({"loss_function": "mse", "squash_factor": 2.0}, "squash_factor: must be null for loss_function=mse"),
-        ({"gaussian_sigma": -1.0}, "gaussian_sigma: -1.0 must be 0 or more"),
+        ({"gaussian_sigma": -1.0}, "gaussian_sigma: must be at least 0 and finite, not -1.0"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], says: str) -> None:

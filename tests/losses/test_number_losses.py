@@ -181,11 +181,11 @@ def test_numbers_without_values_or_a_head_are_refused() -> None:
     batch = batch_of([[num]], [[54.0]])
     for loss in (XValLoss(), Regression()):
         part = loss.build(NUMBER)
-        with pytest.raises(UserError, match="needs number values from the tokenizer; use number_format=XVal"):
+        with pytest.raises(UserError, match="requires a tokenizer with number values; use number_format=XVal"):
             part.counts(replace(batch, target_number_values=None))
         with pytest.raises(UserError, match="model: must have a number head"):
             part(Output(torch.zeros(1, 1, NUMBER.size), nn.Identity()), batch)
-        with pytest.raises(UserError, match=r"loss.token: the tokenizer has no \[NUM\]"):
+        with pytest.raises(UserError, match=r"loss.number_token: must be a token of the vocabulary, not \[NUM\]"):
             loss.build(Vocabulary.with_digits(["+"]))
 
 
@@ -222,12 +222,12 @@ def test_published_without_a_number_is_an_attached_zero() -> None:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: NumberToken(weight=-0.1), "weight: -0.1 must be 0 or more"),
-        (lambda: NumberToken(digit_weight_ratio=0.0), "digit_weight_ratio: 0.0 must be more than 0"),
-        (lambda: NumberToken(squash_factor=0.5), "squash_factor: 0.5 must be more than 1"),
-        (lambda: GaussianCrossEntropy(sigma=-1.0), "sigma: -1.0 must be 0 or more"),
-        (lambda: SoftLabels(temperature=0.0), "temperature: 0.0 must be finite and more than 0"),
-        (lambda: XValLoss(weight=-1.0), "weight: -1.0 must be finite and 0 or more"),
+        (lambda: NumberToken(weight=-0.1), "weight: must be at least 0 and finite, not -0.1"),
+        (lambda: NumberToken(digit_weight_ratio=0.0), "digit_weight_ratio: must be above 0 and finite, not 0.0"),
+        (lambda: NumberToken(squash_factor=0.5), "squash_factor: must be above 1 and finite, not 0.5"),
+        (lambda: GaussianCrossEntropy(sigma=-1.0), "sigma: must be at least 0 and finite, not -1.0"),
+        (lambda: SoftLabels(temperature=0.0), "temperature: must be above 0 and finite, not 0.0"),
+        (lambda: XValLoss(weight=-1.0), "weight: must be at least 0 and finite, not -1.0"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(make: Any, says: str) -> None:

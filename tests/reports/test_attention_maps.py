@@ -81,10 +81,10 @@ def test_the_report_of_a_run_draws_its_records_and_says_which_are_damaged_or_too
     (folder / "maps").mkdir()
     for name in ("a", "b"):
         (folder / "maps" / f"{name}.json").write_text(json.dumps(record(name)))
-    torn = folder / "maps" / "c.json"
-    torn.write_text(json.dumps(record())[:-40])
+    corrupted = folder / "maps" / "c.json"
+    corrupted.write_text(json.dumps(record())[:-40])
     with pytest.raises(OperationalError, match=r"^maps/c.json: cannot be read"):
-        read_map(torn)
+        read_map(corrupted)
     page = write_run_report(folder).read_text()
     assert page == write_run_report(folder).read_text()
     assert "Attention and relations" in page

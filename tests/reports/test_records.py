@@ -1,4 +1,4 @@
-"""Reading what a run left: whole, torn, damaged, or no run at all."""
+"""Reading what a run left: whole, corrupted, damaged, or no run at all."""
 
 import json
 

@@ -69,7 +69,7 @@ def finished(study: Study, runs: Path) -> dict[str, int]:
     }
 
 
-def assert_no_line_is_torn(runs: Path) -> None:
+def assert_no_line_is_corrupted(runs: Path) -> None:
     for path in runs.rglob("*.jsonl"):
         content = path.read_bytes()
         assert content.endswith(b"\n") or not content, path
@@ -86,7 +86,7 @@ def goes_on(study: Study, runs: Path, begin: Begin, undisturbed: Mapping[str, An
         statuses.append(begin(study, runs).wait())
     assert left_by(study, runs) == undisturbed
     assert finished(study, runs).items() >= before.items(), "nothing that was done is begun again"
-    assert_no_line_is_torn(runs)
+    assert_no_line_is_corrupted(runs)
     until(lambda: not list((runs / study.title / "states").glob("*.json")))  # a worker left behind may still be at work
 
 
@@ -179,7 +179,7 @@ def test_two_commands_on_one_study_share_its_runs(
     assert [command.wait() for command in commands] == [0, 0], "\n".join(one.output for one in commands)
     assert left_by(study, runs) == undisturbed
     assert set(finished(study, runs).values()) == {1}, "each run is begun once, by one of them"
-    assert_no_line_is_torn(runs)
+    assert_no_line_is_corrupted(runs)
 
 
 def test_two_studies_that_share_runs_do_them_once(

@@ -131,11 +131,11 @@ def refused(place: Path, known: PretrainedTokenizer, *messages: str) -> None:
         assert one in str(raised.value)
 
 
-def test_a_shard_of_ours_that_is_torn_or_changed_is_refused(written: Path, characters: PretrainedTokenizer) -> None:
+def test_a_shard_that_is_corrupted_or_changed_is_refused(written: Path, characters: PretrainedTokenizer) -> None:
     shard = written / "stories-0001.bin"
     whole = shard.read_bytes()
     shard.write_bytes(whole[:-2])
-    refused(written, characters, "stories-0001.bin", "it is torn")
+    refused(written, characters, "stories-0001.bin", "it is corrupted")
     shard.write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
     refused(written, characters, "stories-0001.bin", "checksum mismatch")
     shard.write_bytes(b"")

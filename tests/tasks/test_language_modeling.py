@@ -220,7 +220,7 @@ def test_shards_that_are_damaged_or_not_all_there_are_refused(written: Path, tmp
     shard = written / "stories-0001.bin"
     whole = shard.read_bytes()
     shard.write_bytes(whole[: len(whole) // 2])
-    refused(task_of(written), "stories-0001.bin", "it is torn")
+    refused(task_of(written), "stories-0001.bin", "it is corrupted")
     shard.write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
     refused(task_of(written), "checksum mismatch")
     shard.write_bytes(b"")

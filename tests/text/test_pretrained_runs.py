@@ -165,10 +165,10 @@ def test_what_is_built_again_computes_the_same(kind: str, tmp_path: Path) -> Non
     spec = replace(spec, dropout=0.25) if kind != "llama" else spec
     vocabulary = over(20)
     first = spec.build(vocabulary, 0)
-    origin = first.origin()
-    assert origin is not None
-    assert str(tmp_path) not in str(origin)
-    second = spec.rebuild(vocabulary, 1, origin)
+    pretrained_config = first.pretrained_config()
+    assert pretrained_config is not None
+    assert str(tmp_path) not in str(pretrained_config)
+    second = spec.rebuild(vocabulary, 1, pretrained_config)
     assert second.is_tied == first.is_tied == (kind == "t5")
     second.load_state_dict(first.state_dict())
     assert [name for name, _ in first.named_parameters()] == [name for name, _ in second.named_parameters()]
@@ -186,7 +186,7 @@ def test_what_is_built_again_computes_the_same(kind: str, tmp_path: Path) -> Non
 def test_models_of_random_weights_are_built_by_their_recipe_alone() -> None:
     vocabulary = Vocabulary.with_digits(["+"])
     for spec in (T5(hidden_size=16, num_layers=1, num_heads=2, head_dim=8, intermediate_size=16), PretrainedDecoder()):
-        assert spec.build(vocabulary, 0).origin() is None
+        assert spec.build(vocabulary, 0).pretrained_config() is None
 
 
 def test_every_name_of_the_table_of_a_t5_is_one_parameter(tmp_path: Path) -> None:

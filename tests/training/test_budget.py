@@ -93,7 +93,7 @@ def places(budget: Budget) -> Iterator[At]:
         yield at
         at = At(
             at.step + 1,
-            at.examples + budget.training.min_batch_size * budget.batch_size_multiple(budget.fraction_used(at)),
+            at.examples + budget.training.base_batch_size * budget.batch_size_multiple(budget.fraction_used(at)),
         )
 
 
@@ -286,20 +286,20 @@ def test_the_debug_preset_still_grows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "match"),
     [
-        ({"batch_size_warmup": 0.6}, "batch_size_warmup: 0.6 needs initial_batch_size"),
-        ({"batch_size_warmup": 1.5, "initial_batch_size": 4}, "batch_size_warmup: must be a fraction .*; it is 1.5"),
-        ({"initial_batch_size": 4}, "initial_batch_size: 4 needs batch_size_warmup"),
+        ({"batch_size_warmup": 0.6}, "batch_size_warmup: 0.6 requires initial_batch_size"),
+        ({"batch_size_warmup": 1.5, "initial_batch_size": 4}, "batch_size_warmup: must be a fraction .*, not 1.5"),
+        ({"initial_batch_size": 4}, "initial_batch_size: must be null without batch_size_warmup"),
         (
             {"batch_size_warmup": 0.6, "initial_batch_size": 5},
-            "initial_batch_size: must divide batch_size=64; it is 5",
+            "initial_batch_size: must divide batch_size=64, not 5",
         ),
         (
             {"batch_size_warmup": 0.6, "initial_batch_size": 0},
-            "initial_batch_size: must divide batch_size=64; it is 0",
+            "initial_batch_size: must divide batch_size=64, not 0",
         ),
         (
             {"batch_size_warmup": 0.6, "initial_batch_size": 4, "gradient_accumulation_steps": 8},
-            "gradient_accumulation_steps: 4 examples must be divisible by 8",
+            "gradient_accumulation_steps: must divide the 4 examples of a batch, not 8",
         ),
     ],
 )

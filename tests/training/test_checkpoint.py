@@ -1,4 +1,4 @@
-"""Promises of checkpoints: whole or not there, recognised when torn, and the last good one never lost."""
+"""Promises of checkpoints: whole or not there, recognised when corrupted, and the last good one never lost."""
 
 import errno
 import json
@@ -136,7 +136,7 @@ def test_steps_are_ordered_as_numbers(tmp_path: Path) -> None:
     assert list_steps(tmp_path / "nowhere") == []
 
 
-# Torn checkpoints
+# Corrupted checkpoints
 
 
 def cut_short(path: Path) -> None:
@@ -185,7 +185,7 @@ def test_every_single_changed_byte_of_the_state_is_noticed(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("content", ["[]", "3", "{}", "[" * 100_000, '{"sha256": 1}', '{"sha256": null, "files": 3}'])
-def test_a_state_that_is_something_else_is_torn(tmp_path: Path, content: str) -> None:
+def test_a_state_that_is_something_else_is_corrupted(tmp_path: Path, content: str) -> None:
     put(tmp_path, 100)
     (put(tmp_path, 200).path / "state.json").write_text(content)
     found, warnings = latest_valid(tmp_path)
@@ -194,7 +194,7 @@ def test_a_state_that_is_something_else_is_torn(tmp_path: Path, content: str) ->
     assert "state.json" in warnings[0]
 
 
-def test_a_file_in_the_place_of_a_checkpoint_is_torn(tmp_path: Path) -> None:
+def test_a_file_in_the_place_of_a_checkpoint_is_corrupted(tmp_path: Path) -> None:
     (tmp_path / "step-000300").write_text("")
     put(tmp_path, 100)
     found, warnings = latest_valid(tmp_path)
@@ -402,7 +402,7 @@ def test_on_a_full_disk_writing_is_a_fault_and_the_checkpoints_before_stay(small
     (place / "ballast").write_bytes(bytes(300_000))
     with pytest.raises(
         OperationalError,
-        match=r"step-000004: the disk is full \(.* free\)\. The checkpoints of step 3 and before are safe",
+        match=r"step-000004: the disk is full \(.* free\)\. The checkpoints up to step 3 are intact",
     ):
         write(place / "c", 4, groups, {})
     assert os.listdir(place / "c") == ["step-000003", "step-000002"]
@@ -418,9 +418,7 @@ def test_a_limit_on_the_size_of_files_is_a_fault_and_leaves_nothing_behind(tmp_p
     if child == 0:
         try:
             resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-            with pytest.raises(
-                OperationalError, match=r"larger than this process may write.* step 1 and before are safe"
-            ):
+            with pytest.raises(OperationalError, match=r"larger than this process may write.* up to step 1 are intact"):
                 write(tmp_path, 2, {"weights": {"w": torch.zeros(100_000)}}, {})
             os._exit(0)
         finally:

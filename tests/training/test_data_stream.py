@@ -129,9 +129,9 @@ def test_slices_and_places_that_do_not_fit_are_refused() -> None:
         stream().batch(StreamPosition(), rank=0, world_size=5)
     with pytest.raises(UserError, match="30 examples have been seen"):
         stream().batch(StreamPosition(30))
-    with pytest.raises(UserError, match=r"^batch_size: must be at least 1; it is 0"):
+    with pytest.raises(UserError, match=r"^batch_size: must be at least 1, not 0"):
         stream(batch_size=0)
-    with pytest.raises(UserError, match=r"^window: must be at least 1; it is -1"):
+    with pytest.raises(UserError, match=r"^window: must be at least 1, not -1"):
         stream(window=-1)
 
 

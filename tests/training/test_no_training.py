@@ -40,7 +40,7 @@ def test_no_steps_are_a_budget_and_fewer_are_not() -> None:
     for wrong in (-1, -1000):
         with pytest.raises(UserError, match="steps: "):
             Training(steps=wrong)
-    with pytest.raises(UserError, match=r"examples: must be above 0, .*; it is 0"):
+    with pytest.raises(UserError, match=r"examples: must be above 0, .*, not 0"):
         Training(examples=0)
 
 

@@ -43,7 +43,7 @@ def rates_of(schedule: Plateau, measured: list[float]) -> list[float]:
     found = []
     for value in measured:
         memory = json.loads(json.dumps(schedule.update_state(memory, value)))  # as a checkpoint keeps it
-        found.append(0.01 * schedule.evaluation_factor(memory))
+        found.append(0.01 * schedule.plateau_factor(memory))
     return found
 
 

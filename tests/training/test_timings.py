@@ -110,11 +110,11 @@ def test_a_run_logs_speeds_and_the_norms_of_its_layers_and_evaluates_its_start(t
 def test_parts_are_as_many_as_it_takes() -> None:
     assert Training(batch_size=512, micro_batch_size=16).num_micro_batches(8) == 4
     assert Training(batch_size=512, gradient_accumulation_steps=4).num_micro_batches(2) == 4
-    with pytest.raises(UserError, match="micro_batch_size: must divide the 512 examples of a batch; it is 100"):
+    with pytest.raises(UserError, match="micro_batch_size: must divide the 512 examples of a batch, not 100"):
         Training(batch_size=512, micro_batch_size=100)
     with pytest.raises(UserError, match="set only one of them"):
         Training(batch_size=512, micro_batch_size=16, gradient_accumulation_steps=2)
-    with pytest.raises(UserError, match="must divide equally into parts of 16 on 3 processes"):
+    with pytest.raises(UserError, match="must divide equally into micro-batches of 16 on 3 processes"):
         Training(batch_size=512, micro_batch_size=16).num_micro_batches(3)
 
 
@@ -132,12 +132,10 @@ def test_a_batch_may_be_given_in_tokens_of_running_text() -> None:
         None,
         4,
     )
-    with pytest.raises(
-        UserError, match=r"training.batch_tokens: 1,000 must be a multiple of the context length, 512 tokens"
-    ):
+    with pytest.raises(UserError, match=r"training.batch_tokens: must be a multiple of context_length=512, not 1000"):
         recipe("addition_abacus", *text, "training.batch_tokens=1000")
     with pytest.raises(
-        UserError, match=r"training.batch_tokens: the examples of Arithmetic are not rows of equal length"
+        UserError, match=r"training.batch_tokens: must be null for Arithmetic, whose examples differ in length"
     ):
         recipe("addition_abacus", "training.batch_tokens=1024")
 

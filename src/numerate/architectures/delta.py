@@ -291,5 +291,5 @@ class DeltaMixer(TokenMixer):
         )
 
 
-def _scale_to_norm(x: Float[Tensor, "*places head_width"], norm: float) -> Float[Tensor, "*places head_width"]:
+def _scale_to_norm(x: Float[Tensor, "*positions head_width"], norm: float) -> Float[Tensor, "*positions head_width"]:
     return x * (norm * torch.rsqrt(x.square().sum(dim=-1, keepdim=True) + 1e-6))

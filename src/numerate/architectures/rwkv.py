@@ -121,7 +121,7 @@ def self_initialized_names(mixer: nn.Module, published_initialization: bool) -> 
 
 def split_chunks(
     x: Float[Tensor, "rows time heads size"], pad_value: float = 0.0
-) -> Float[Tensor, "rows heads chunks places size"]:
+) -> Float[Tensor, "rows heads chunks positions size"]:
     """Splits rows into chunks, with padding at the end. Rows shorter than a chunk get a smaller one."""
     time, places = x.shape[1], MIN_BLOCK_SIZE
     while places < min(time, CHUNK_SIZE):
@@ -130,7 +130,9 @@ def split_chunks(
     return torch.unflatten(filled, 1, (-1, places)).movedim(3, 1)
 
 
-def merge_chunks(x: Float[Tensor, "rows heads chunks places size"], time: int) -> Float[Tensor, "rows time heads size"]:
+def merge_chunks(
+    x: Float[Tensor, "rows heads chunks positions size"], time: int
+) -> Float[Tensor, "rows time heads size"]:
     """The inverse of `split_chunks`: the first `time` tokens."""
     return x.movedim(1, 3).flatten(1, 2)[:, :time]
 
@@ -141,9 +143,9 @@ def upcast_all(*tensors: Tensor) -> list[Tensor]:
 
 
 def decayed_scores(
-    queries: Float[Tensor, "*batch places asking size"],
-    keys: Float[Tensor, "*batch places targets size"],
-    decays: Float[Tensor, "*batch places size"],
+    queries: Float[Tensor, "*batch positions asking size"],
+    keys: Float[Tensor, "*batch positions targets size"],
+    decays: Float[Tensor, "*batch positions size"],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Each query times each earlier key, channel by channel through the decays of all places strictly between them.
 

@@ -79,7 +79,7 @@ class TrainingSession:
             check_unchanged_files(recipe.task, RunFolder.open(self.path).metadata(), self.path)
         set_threads(recipe.training.threads, last_checkpoint)
         self.trainer = Trainer(
-            recipe, world, origin=None if last_checkpoint is None else last_checkpoint.state.get("origin")
+            recipe, world, pretrained_config=None if last_checkpoint is None else last_checkpoint.state.get("origin")
         )
         self.initial_checkpoint = None
         if source is not None and last_checkpoint is None:

@@ -73,9 +73,9 @@ class StoredRun:
 
     @cached_property
     def untrained_model(self) -> Model:
-        """The initialized model on the CPU, for anything that needs no trained weights (position offsets, checks)."""
-        origin = checkpoint.last_state(self.folder.checkpoints).get("origin")
-        return self.recipe.model.rebuild(self.evaluation_data.vocabulary, self.recipe.seed, origin)
+        """The initialized model on the CPU, for what needs no trained weights (position offsets, tables)."""
+        pretrained_config = checkpoint.last_state(self.folder.checkpoints).get("origin")
+        return self.recipe.model.rebuild(self.evaluation_data.vocabulary, self.recipe.seed, pretrained_config)
 
     def checkpoints(self, name: str = "final") -> list[checkpoint.Checkpoint]:
         """The checkpoints selected by `final`, `best`, `all` or a step."""

@@ -21,7 +21,7 @@ from numerate.text.models.numformer import Numformer
 from numerate.text.models.t5 import T5
 from numerate.text.tasks.corpus_presets import presets as corpus_presets
 from numerate.training.budget import format_flops
-from numerate.training.data_stream import StreamPosition, num_padded_tokens
+from numerate.training.data_stream import StreamPosition, num_total_tokens
 from numerate.training.distributed import World
 from numerate.training.progress import format_duration
 from numerate.training.recipe import Recipe
@@ -88,8 +88,13 @@ def dry_run(recipe: Recipe, *, num_timed_steps: int = 5) -> TrainingEstimate:
     with World.connect(recipe.device) as world:
         set_threads(recipe.training.threads, None)
         timed_training = replace(recipe.training, log_every=10**9, evaluate_every=10**9, checkpoint_every=None)
-        origin, count_only = _pretrained_origin(recipe, world)
-        trainer = Trainer(replace(recipe, training=timed_training), world, origin=origin, use_meta_device=count_only)
+        pretrained_config, count_only = _load_pretrained_config(recipe, world)
+        trainer = Trainer(
+            replace(recipe, training=timed_training),
+            world,
+            pretrained_config=pretrained_config,
+            use_meta_device=count_only,
+        )
         steps, budget = trainer.total_steps, trainer.budget
         first_batch = trainer.stream.batch(StreamPosition())
         timed_trainer = trainer if count_only else _with_smaller_batches(trainer, world)
@@ -100,7 +105,7 @@ def dry_run(recipe: Recipe, *, num_timed_steps: int = 5) -> TrainingEstimate:
             timed_trainer.training_step(steps)
             if world.device.type == "cuda":
                 torch.cuda.synchronize()
-            batch_ratio = (timed_trainer.state.examples - num_examples_before) / recipe.training.min_batch_size
+            batch_ratio = (timed_trainer.state.examples - num_examples_before) / recipe.training.base_batch_size
             times.append((time.perf_counter() - start_time) / batch_ratio)
     parameters = sum(p.numel() for p in trainer.model.parameters())
     return TrainingEstimate(
@@ -111,7 +116,7 @@ def dry_run(recipe: Recipe, *, num_timed_steps: int = 5) -> TrainingEstimate:
         num_steps=steps,
         num_examples=budget.total_examples,
         seconds_per_step=sorted(times)[len(times) // 2] if times else None,
-        first_batch_shape=(len(first_batch.tokens.ids), num_padded_tokens(first_batch) // len(first_batch.tokens.ids)),
+        first_batch_shape=(len(first_batch.tokens.ids), num_total_tokens(first_batch) // len(first_batch.tokens.ids)),
         first_batch_targets=first_batch.counts["tokens"],
     )
 
@@ -119,10 +124,10 @@ def dry_run(recipe: Recipe, *, num_timed_steps: int = 5) -> TrainingEstimate:
 def _with_smaller_batches(trainer: Trainer, world: World) -> Trainer:
     """The trainer, or one with fewer rows per step if a CPU would take minutes."""
     recipe, training = trainer.recipe, trainer.training
-    flops = trainer.budget.flops_per_example * training.min_batch_size
+    flops = trainer.budget.flops_per_example * training.base_batch_size
     if world.device.type != "cpu" or flops <= MAX_TIMED_FLOPS:
         return trainer
-    rows = max(1, int(training.min_batch_size * MAX_TIMED_FLOPS / flops))
+    rows = max(1, int(training.base_batch_size * MAX_TIMED_FLOPS / flops))
     small_training = replace(
         training,
         batch_size=rows,
@@ -132,19 +137,19 @@ def _with_smaller_batches(trainer: Trainer, world: World) -> Trainer:
         batch_size_warmup=0.0,
         initial_batch_size=None,
     )
-    return Trainer(replace(recipe, training=small_training), world, origin=trainer.origin)
+    return Trainer(replace(recipe, training=small_training), world, pretrained_config=trainer.pretrained_config)
 
 
-def _pretrained_origin(recipe: Recipe, world: World) -> tuple[dict[str, Any] | None, bool]:
+def _load_pretrained_config(recipe: Recipe, world: World) -> tuple[dict[str, Any] | None, bool]:
     """The configuration of a model of transformers without its weights, and whether it is too large to time a step."""
     if not isinstance(recipe.model, HuggingFaceSpec):
         return None, False
     vocabulary = recipe.tokenizer.build_vocabulary(recipe.task)
-    origin = recipe.model.pretrained_config(vocabulary)
+    pretrained_config = recipe.model.pretrained_config(vocabulary)
     if world.device.type != "cpu":
-        return origin, False
-    model = recipe.model.build_on_meta(vocabulary, recipe.seed, origin)
-    return origin, sum(parameter.numel() for parameter in model.parameters()) > MAX_TIMED_PARAMETERS
+        return pretrained_config, False
+    model = recipe.model.build_on_meta(vocabulary, recipe.seed, pretrained_config)
+    return pretrained_config, sum(parameter.numel() for parameter in model.parameters()) > MAX_TIMED_PARAMETERS
 
 
 def debug(recipe: Recipe) -> Recipe:

@@ -1,4 +1,4 @@
-"""A cache of numerate models that transformers' `generate` can hold, reorder and crop."""
+"""A cache for numerate models that transformers' `generate` can reorder and crop."""
 
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
@@ -17,7 +17,7 @@ from numerate.vocabulary import PAD
 _Cache: Any = import_module("transformers.cache_utils").Cache  # of which little is typed
 
 EXTRA_CAPACITY = 64
-"""Spare positions of a cache beyond twice the longest row, where `generate` gives no length."""
+"""Extra positions of a cache beyond twice the longest row, if `generate` specifies no length."""
 
 
 class NumerateCache(_Cache):  # type: ignore[misc]
@@ -77,7 +77,7 @@ class NumerateCache(_Cache):  # type: ignore[misc]
     # What transformers does with it -----------------------------------------------------------------------------------
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """How many columns were read, padding included."""
+        """Number of columns read, including padding."""
         return 0 if self.ids is None else int(self.ids.shape[1])
 
     def get_max_length(self, layer_idx: int | None = None) -> int:
@@ -113,7 +113,7 @@ class NumerateCache(_Cache):  # type: ignore[misc]
         self.ids, self.attention_mask, self.state = self.ids[:, :new_length], self.attention_mask[:, :new_length], None
 
     def reorder_cache(self, beam_idx: Int[Tensor, " chosen"]) -> None:
-        """These rows, in this order, some of them perhaps several times."""
+        """Selects these rows, in this order, possibly repeated."""
         if self.ids is None or self.attention_mask is None:
             return
         row_indices, num_rows = beam_idx.to(self.ids.device), self.ids.shape[0]
@@ -148,7 +148,7 @@ class _UnknownBatchDimensionError(Exception):
 def _select_tensor_rows(tensor: Tensor, row_indices: Tensor, num_rows: int) -> Tensor:
     if tensor.dim() == 0:
         return tensor
-    is_single_row = num_rows == 1  # which dimension are the rows?
+    is_single_row = num_rows == 1  # find the batch dimension
     if tensor.shape[0] == num_rows and not (is_single_row and len(row_indices) != 1):
         return tensor.index_select(0, row_indices)
     if tensor.dim() == 3 and tensor.shape[:2] == (1, num_rows) and not is_single_row:

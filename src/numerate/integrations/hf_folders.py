@@ -41,8 +41,8 @@ tokenizer = AutoTokenizer.from_pretrained("{name}")
 def write_folder(
     folder: Path, config: NumerateConfig, model: Model, special_ids: SpecialIds, tokenizer: Any, name: str
 ) -> None:
-    """Writes configuration, weights (safetensors), how to generate, the tokenizer unless it is None, and a model
-    card that says how to load it as `name`."""
+    """Writes the configuration, weights (safetensors), generation configuration, the tokenizer unless it is None, and a
+    model card with instructions for loading it as `name`."""
     hf_model = NumerateForCausalLM(config)
     hf_model.model.load_state_dict(model.state_dict())
     hf_model.generation_config = _transformers.GenerationConfig(
@@ -74,7 +74,7 @@ def _silence_transformers() -> Iterator[None]:
 
 
 def read_configuration(folder: Path) -> NumerateConfig:
-    """The config.json of a folder. Raises `UserError` where it is not from a numerate run."""
+    """The config.json of a folder. Raises `UserError` if it is not from a numerate run."""
     path = folder / "config.json"
     if not path.is_file():
         if (folder / "adapter_config.json").is_file():

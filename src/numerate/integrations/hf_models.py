@@ -73,7 +73,7 @@ class NumerateConfig(_transformers.PreTrainedConfig):  # type: ignore[misc]
 
     @classmethod
     def register_for_auto_class(cls, auto_class: Any = "AutoConfig") -> None:
-        """Does nothing: a folder refers to this file, and no copy of it is written there."""
+        """Does nothing: exported folders import this file instead of containing a copy."""
 
 
 def make_config(
@@ -114,7 +114,7 @@ def make_config(
 
 
 def fingerprint(vocabulary: Vocabulary) -> str:
-    """A hash of which id is which token."""
+    """A hash of the mapping from ids to tokens."""
     return hashlib.blake2b(
         json.dumps(list(vocabulary.tokens)).encode("utf-8", "surrogatepass"), digest_size=16
     ).hexdigest()
@@ -123,10 +123,10 @@ def fingerprint(vocabulary: Vocabulary) -> str:
 class NumerateForCausalLM(_transformers.PreTrainedModel, _transformers.GenerationMixin):  # type: ignore[misc]
     """A numerate `Decoder` as a Hugging Face model: any backbone, mixer and positions.
 
-    `model.model` is the decoder itself. Padding may stand anywhere: tokens that `attention_mask` masks have no
-    position and are not attended to, so a row gives the same outputs alone, padded on the left and on the right. In
-    training mode position offsets are drawn from (the recipe's seed, how many batches were read so far); in evaluation
-    the first fixed ones are used.
+    `model.model` is the decoder itself. Padding may be anywhere: masked tokens have no position and are not attended
+    to, so outputs are the same without padding, with left padding and with right padding. In training mode position
+    offsets are drawn from (the recipe's seed, how many batches were read so far); in evaluation the first fixed ones
+    are used.
 
         model = AutoModelForCausalLM.from_pretrained("exported", dtype=torch.bfloat16)
         model.generate(**tokenizer(["Once upon a time", "Tim"], return_tensors="pt", padding=True), max_new_tokens=50)
@@ -165,7 +165,7 @@ class NumerateForCausalLM(_transformers.PreTrainedModel, _transformers.Generatio
         **kwargs: Any,
     ) -> Any:
         """A `CausalLMOutputWithPast` with logits `[rows, columns, vocabulary]`, or of the columns of `logits_to_keep`
-        (so many of the last; 0: all; or their indices). Those of padding are meaningless.
+        (so many of the last; 0: all; or their indices). Logits at padding are meaningless.
 
         `labels` `[rows, columns]` are shifted here: column t is the target of column t - 1, -100 is ignored.
         The loss is the mean over them in nats, or their sum over `num_items_in_batch`, which Trainer gives. A cache is
@@ -201,8 +201,8 @@ class NumerateForCausalLM(_transformers.PreTrainedModel, _transformers.Generatio
         return head
 
     def resize_token_embeddings(self, new_num_tokens: int | None = None, *args: Any, **kwargs: Any) -> nn.Module:
-        """The embeddings as they are. Raises `UserError` for another size: which ids are digits is part of the
-        recipe."""
+        """Returns the embeddings unchanged. Raises `UserError` for another size, since the meaning of ids is part of
+        the recipe."""
         if new_num_tokens not in (None, self.config.vocab_size):
             raise UserError(
                 f"resize_token_embeddings: {self.config.vocab_size} tokens are fixed by the recipe; train a run with a "
@@ -243,7 +243,7 @@ class NumerateForCausalLM(_transformers.PreTrainedModel, _transformers.Generatio
             cache._is_user_defined = True
         elif generation_config.cache_implementation is not None:
             raise UserError(
-                "cache_implementation: must be null, as numerate models have their own cache, got "
+                "cache_implementation: must be null, as numerate models have their own cache, not "
                 f"{generation_config.cache_implementation!r}"
             )
         elif generation_config.use_cache is not False:
@@ -285,7 +285,7 @@ class NumerateForCausalLM(_transformers.PreTrainedModel, _transformers.Generatio
     def _hidden_states_with_cache(
         self, ids: Tensor, attention_mask: Tensor, cache: NumerateCache, logits_to_keep: int | Tensor
     ) -> Tensor:
-        """Hidden states of further columns, which the cache then has."""
+        """Hidden states of further columns, which are added to the cache."""
         cached_length = cache.get_seq_length()
         if cache.extend(ids, attention_mask):
             return cache.step(self.model, ids[:, 0])
@@ -300,14 +300,14 @@ class NumerateForCausalLM(_transformers.PreTrainedModel, _transformers.Generatio
         )
 
     def _new_attention_mask(self, ids: Tensor, mask: Tensor | None, cache: NumerateCache | None) -> Tensor:
-        """Which of the new columns are real."""
+        """The mask of the new columns that are not padding."""
         if mask is None:
             return torch.ones_like(ids, dtype=torch.bool)
         cached_length = 0 if cache is None else cache.get_seq_length()
         expected_shape = (ids.shape[0], cached_length + ids.shape[1])
         if tuple(mask.shape) != expected_shape:
             raise UserError(
-                f"attention_mask: must have the shape {expected_shape}, got {tuple(mask.shape)}: every row with each "
+                f"attention_mask: must have the shape {expected_shape}, not {tuple(mask.shape)}: every row with each "
                 "column that was read, those in the cache included"
             )
         return mask[:, cached_length:].to(ids.device) != 0

@@ -19,10 +19,10 @@ from numerate.vocabulary import DIGIT, NUMBER, POINT, SIGN, SPECIAL, TEXT
 NumberTokenSelection = Literal["digits", "numbers"]
 
 MIN_COVERAGE = 0.95
-"""A smaller share of the digit characters in number tokens gives a warning."""
+"""A smaller fraction of digit characters in number tokens gives a warning."""
 
 _MARKERS = " \t\n\r▁ĠĊ"
-"""What may stand before a number in its token: spaces, and the marks for them where a tokenizer has no decoder."""
+"""Allowed prefixes of a number in its token: spaces, and their marks if a tokenizer has no decoder."""
 
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)")
 
@@ -49,7 +49,7 @@ class NumberTokens:
         return len(self.token_texts)
 
     def coverage(self, texts: Iterable[str]) -> Coverage:
-        """How many digit characters of these texts stand in number tokens; warns where it is less than 95 %.
+        """How many digit characters of these texts are in number tokens; warns if it is less than 95 %.
 
         For `5 + 7 = 12` and the tokenizer of GPT-2, whose ` 12` is one token, the warning begins with "50.0 % of the
         digit characters of this sample are in number tokens; not those of ' 12' (1x)".
@@ -91,7 +91,7 @@ def number_tokens(
     that is no tokenizer.
     """
     if which not in ("digits", "numbers"):
-        raise UserError(f"which: must be 'digits' or 'numbers', got {which!r}")
+        raise UserError(f"which: must be 'digits' or 'numbers', not {which!r}")
     adapter = _adapt_tokenizer(tokenizer)
     size = max(adapter.ids, default=-1) + 1
     token_kinds = np.full(size, TEXT, dtype=np.int8)
@@ -107,11 +107,11 @@ def number_tokens(
             values[i] = float(text)
     for i, value in (override or {}).items():
         if isinstance(i, bool) or not isinstance(i, (int, np.integer)) or i < 0:
-            raise UserError(f"override: token ids must be integers of 0 or more, got {i!r}")
+            raise UserError(f"override: token ids must be integers of 0 or more, not {i!r}")
         if value is None:
             values.pop(int(i), None)
         elif not math.isfinite(value):
-            raise UserError(f"override: the value of id {i} must be finite, or None for no number, got {value}")
+            raise UserError(f"override: the value of id {i} must be finite, or None for no number, not {value}")
         else:
             values[int(i)] = float(value)
     if not values:
@@ -137,7 +137,7 @@ def _token_kind(text: str) -> int:
 
 
 def _decode_tokens(adapter: "_TokenizerAdapter") -> list[str]:
-    """What each id adds to a text, in the order of the ids. Nothing where it changes the text before it."""
+    """The text that each id adds to preceding text, in the order of the ids; empty if it changes the preceding text."""
     context = _context_ids(adapter)
     [context_text] = adapter.decode([context])
     texts = adapter.decode([[*context, i] for i in adapter.ids])
@@ -189,7 +189,7 @@ def _adapt_tokenizer(tokenizer: Any) -> _TokenizerAdapter:
     if isinstance(tokenizer, slow_classes):
         return _adapt_slow(tokenizer)
     raise UserError(
-        "tokenizer: must be a tokenizer of transformers (AutoTokenizer.from_pretrained) or a tokenizers.Tokenizer, got "
+        "tokenizer: must be a tokenizer of transformers (AutoTokenizer.from_pretrained) or a tokenizers.Tokenizer, not "
         f"a {type(tokenizer).__name__}"
     )
 

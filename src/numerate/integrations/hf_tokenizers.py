@@ -1,4 +1,4 @@
-"""A run's tokenizer as one of Hugging Face: the same ids for the same texts."""
+"""The tokenizer of a run as a Hugging Face tokenizer with the same ids."""
 
 import json
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from numerate.vocabulary import BOS, EOS, PAD, SPECIAL_TOKENS, UNK, Vocabulary
 
 @dataclass(frozen=True)
 class SpecialIds:
-    """Which ids begin a text, end it (any of several), and fill rows up."""
+    """The ids that begin a text, that end it (any of several), and that pad rows."""
 
     bos_token_id: int | None
     eos_token_ids: tuple[int, ...]

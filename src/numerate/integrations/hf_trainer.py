@@ -1,8 +1,8 @@
 """The number token loss in Hugging Face's trainers: `Trainer`, `Seq2SeqTrainer`, and those of TRL.
 
-Two ways. `compute_loss_func` gives a function for the argument of that name, and is all that a batch in one piece
-needs. `number_loss_trainer` makes a subclass that also counts the numbers of a batch that is accumulated or spread
-over processes, so that cutting it changes no gradient, and that logs the two terms apart.
+Two ways. `compute_loss_func` gives a function for the argument of that name, and is sufficient for batches that are not
+split. `number_loss_trainer` makes a subclass that also counts the numbers of a batch that is accumulated or spread over
+processes, so that splitting a batch does not change the gradient, and that logs the two terms separately.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +18,7 @@ LossFunction = Callable[..., Tensor]
 
 
 def compute_loss_func(loss: NumberTokenLoss) -> LossFunction:
-    """What `Trainer(compute_loss_func=...)` takes: a function of outputs, labels and how many labels there are in all.
+    """A function for `Trainer(compute_loss_func=...)`, of outputs, labels and the total number of labels.
 
     Both terms are divided by the whole batch's count of labels, or the number part by its own numbers (`mean_over`).
     With mean_over="numbers" and a batch in several parts the count of the whole is not known, and the first step raises
@@ -54,7 +54,7 @@ def number_loss_trainer(trainer_class: type | None = None) -> type[Any]:
 
 
 class _NumberLossTrainer:
-    """The mixin before a trainer of transformers."""
+    """The mixin for a trainer of transformers."""
 
     loss_is_scaled_for_ga = True
     accelerator: Any
@@ -132,7 +132,7 @@ class _NumberLossTrainer:
         super().log(logs, *args, **kwargs)  # type: ignore[misc]
 
     def _tensor_parallel_size(self) -> int:
-        """How many processes see the same batch: those of one tensor-parallel group."""
+        """The number of processes with the same batch: those of one tensor-parallel group."""
         return int(self.get_tp_size())  # type: ignore[attr-defined]
 
 

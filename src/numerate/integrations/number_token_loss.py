@@ -19,7 +19,7 @@ DEFAULT_SAMPLE = ("The answer is 7, 42, 365, 1024 or 31415.", "12 + 30 = 42, 2.5
 """The default sample for the coverage of a tokenizer."""
 
 NUM_COMPARED_BATCHES = 10
-"""Training batches whose mean terms are compared: a number term above cross-entropy is a warning."""
+"""Number of training batches whose mean terms are compared: a number term above cross-entropy gives a warning."""
 
 
 class NumberTokenLoss(nn.Module):
@@ -29,10 +29,10 @@ class NumberTokenLoss(nn.Module):
     the probabilities of all number tokens measure the distance from its value. `numerate.kernels.number_loss` has
     the definitions.
 
-    - `values`: what each number token is worth, by id. `from_tokenizer` finds them.
+    - `values`: the value of each number token, by id. `from_tokenizer` determines them.
     - `loss_function`: "was" and "was-cdf" (Wasserstein-1 distance), or "mse", "mae", "huber" of the expected value.
     - `weight`: the factor of the number part; 0.3 in the paper.
-    - `cross_entropy=False`: the number part alone (x `weight`), to be added to a cross-entropy that you have.
+    - `cross_entropy=False`: only the number part (x `weight`), to be added to your own cross-entropy.
     - `mean_over`: the number part is a mean over the "numbers" among the labels, as published, or over all "labels".
       The cross-entropy is a mean over all labels that are not ignored.
     - `shift`: whether the logits at a position predict the *next* label. A decoder-only model of Hugging Face
@@ -76,23 +76,23 @@ class NumberTokenLoss(nn.Module):
     ) -> None:
         super().__init__()
         if loss_function not in LOSS_FUNCTIONS:
-            raise UserError(f"loss_function: must be one of {', '.join(LOSS_FUNCTIONS)}, got {loss_function!r}")
-        NumberDistance(loss_function, gaussian_sigma, reweigh, squash_factor)  # refuses what cannot be
+            raise UserError(f"loss_function: must be one of {', '.join(LOSS_FUNCTIONS)}, not {loss_function!r}")
+        NumberDistance(loss_function, gaussian_sigma, reweigh, squash_factor)  # raises for invalid settings
         if not 0 <= weight < float("inf"):
             raise UserError(
-                f"weight: must be finite and 0 or more, got {weight}; 0.3 in the paper, 0 is cross-entropy alone"
+                f"weight: must be finite and 0 or more, not {weight}; 0.3 in the paper, 0 is cross-entropy alone"
             )
         if mean_over not in ("numbers", "labels"):
-            raise UserError(f"mean_over: must be 'numbers' or 'labels', got {mean_over!r}")
+            raise UserError(f"mean_over: must be 'numbers' or 'labels', not {mean_over!r}")
         if not isinstance(shift, bool):
-            raise UserError(f"shift: must be True (decoder-only) or False (encoder-decoder), got {shift!r}")
+            raise UserError(f"shift: must be True (decoder-only) or False (encoder-decoder), not {shift!r}")
         self.table = NumberTokenTable.from_values(values, vocabulary_size=max(values, default=-1) + 1)
         self.loss_function: LossFunction = loss_function
         self.gaussian_sigma, self.reweigh, self.squash_factor = gaussian_sigma, reweigh, squash_factor
         self.weight, self.cross_entropy, self.mean_over, self.shift = weight, cross_entropy, mean_over, shift
         self.ignore_index, self.check_finite = ignore_index, check_finite
         self._first_terms: list[Tensor] | None = []
-        """The two terms of the first batches, until they have been compared."""
+        """The two terms of the first batches, until they are compared."""
 
     @classmethod
     def from_tokenizer(
@@ -118,14 +118,14 @@ class NumberTokenLoss(nn.Module):
         [5.0]
         """
         tokens = number_tokens(tokenizer, which=which, override=override)
-        with suppress(UserError) if sample is None else nullcontext():  # a tokenizer may fail on our sample
+        with suppress(UserError) if sample is None else nullcontext():  # a tokenizer may fail on the default sample
             tokens.coverage(DEFAULT_SAMPLE if sample is None else sample)
         if model is not None:
             needs_shift = not model.config.is_encoder_decoder
             if settings.setdefault("shift", needs_shift) != needs_shift:
                 raise UserError(
                     f"shift: must be {needs_shift} for {type(model).__name__}, which is "
-                    f"{'decoder-only' if needs_shift else 'an encoder-decoder'}, got {settings['shift']}"
+                    f"{'decoder-only' if needs_shift else 'an encoder-decoder'}, not {settings['shift']}"
                 )
         return cls(tokens.values, **settings)
 
@@ -170,7 +170,7 @@ class NumberTokenLoss(nn.Module):
         loss_weights: Float[Tensor, "*positions"] | None = None,
         is_quantity: Bool[Tensor, "*positions"] | None = None,
     ) -> dict[str, Float[Tensor, ""]]:
-        """The two means apart, before `weight`: `cross_entropy` and `number`. Arguments as of a call."""
+        """The two means separately, before `weight`: `cross_entropy` and `number`. Arguments as of a call."""
         self._check_inputs(logits, labels, loss_weights, is_quantity)
         if self.table.ids.device != logits.device:
             self.to(logits.device)
@@ -262,7 +262,7 @@ class NumberTokenLoss(nn.Module):
         )
 
     def _shift_left(self, positions: Tensor, fill_value: int | bool) -> Tensor:
-        """Shifts left by one position; the last one gets `fill_value`. The logits are not copied."""
+        """Shifts left by one position and fills the last with `fill_value`. The logits are not copied."""
         if not self.shift:
             return positions
         return torch.cat([positions[..., 1:], torch.full_like(positions[..., :1], fill_value)], dim=-1)
@@ -271,23 +271,23 @@ class NumberTokenLoss(nn.Module):
         self, logits: Tensor, labels: Tensor, loss_weights: Tensor | None, is_quantity: Tensor | None
     ) -> None:
         if not logits.is_floating_point() or logits.ndim < 2:
-            raise UserError(f"logits: must be floating point [rows, time, vocabulary], got {_describe_tensor(logits)}")
+            raise UserError(f"logits: must be floating point [rows, time, vocabulary], not {_describe_tensor(logits)}")
         if labels.is_floating_point() or labels.dtype == torch.bool:
-            raise UserError(f"labels: must be integer token ids, got {_describe_tensor(labels)}")
+            raise UserError(f"labels: must be integer token ids, not {_describe_tensor(labels)}")
         if logits.shape[:-1] != labels.shape:
             hint = " (shift=True shifts them here: pass both unshifted)" if self.shift else ""
             raise UserError(
-                f"labels: must have one label per position of the logits {_describe_tensor(logits)}, got "
+                f"labels: must have one label per position of the logits {_describe_tensor(logits)}, not "
                 f"{_describe_tensor(labels)}{hint}"
             )
         for name, tensor in (("loss_weights", loss_weights), ("is_quantity", is_quantity)):
             if tensor is not None and tensor.shape != labels.shape:
                 raise UserError(
-                    f"{name}: must have the shape of the labels {_describe_tensor(labels)}, got "
+                    f"{name}: must have the shape of the labels {_describe_tensor(labels)}, not "
                     f"{_describe_tensor(tensor)}"
                 )
         if is_quantity is not None and is_quantity.dtype != torch.bool:
-            raise UserError(f"is_quantity: must be boolean, one per label, got {_describe_tensor(is_quantity)}")
+            raise UserError(f"is_quantity: must be boolean, one per label, not {_describe_tensor(is_quantity)}")
         if logits.shape[-1] <= self.table.max_id:
             raise UserError(
                 f"logits: {logits.shape[-1]} wide, and token {self.table.max_id} is a number; logits as wide as the "
@@ -317,7 +317,7 @@ def _scalar_count(count: int | float | Tensor, name: str) -> Tensor:
             "DistributedDataParallel)"
         )
     if not tensor.is_cuda and not float(tensor) >= 0:
-        raise UserError(f"{name}: must be a count of 0 or more, got {float(tensor):g}")
+        raise UserError(f"{name}: must be a count of 0 or more, not {float(tensor):g}")
     return tensor.reshape(())
 
 

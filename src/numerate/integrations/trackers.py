@@ -1,8 +1,7 @@
 """Experiment trackers: wandb, tensorboard, trackio, mlflow.
 
-The files of a run come first and are complete without any of this. Each tracker works in a thread of its own, so that
-a server which is slow, unreachable or full of errors costs a run one warning and nothing else. A tracker's library is
-imported when it is named.
+The files of a run are complete without them. Each tracker works in its own thread, so that a slow, unreachable or
+failing server costs a run only one warning. The library of a tracker is imported only if it is used.
 """
 
 import importlib.util
@@ -28,7 +27,8 @@ _MAX_QUEUE_SIZE = 10_000  # records that may wait for a tracker before it counts
 
 @dataclass(frozen=True)
 class TrackerSettings:
-    """Where a tracker puts a run. `project` falls back to WANDB_PROJECT, then `numerate`; `entity` to WANDB_ENTITY."""
+    """The destination of a run in a tracker. `project` falls back to WANDB_PROJECT, then `numerate`; `entity` to
+    WANDB_ENTITY."""
 
     project: str | None = None
     entity: str | None = None
@@ -51,9 +51,9 @@ class Tracker(ABC):
     """
 
     package: str
-    """What must be importable."""
+    """The module that must be importable."""
     install: str
-    """What pip installs for that."""
+    """The package to install for it."""
 
     def __init__(self, settings: TrackerSettings) -> None:
         self.settings = settings
@@ -239,7 +239,7 @@ TRACKERS: dict[str, type[Tracker]] = {"wandb": Wandb, "tensorboard": Tensorboard
 
 
 class Trackers:
-    """The trackers of a run, none by default. No call raises, and only `finish` waits, for a moment.
+    """The trackers of a run, none by default. No call raises, and only `finish` waits, briefly.
 
     For example:
 
@@ -253,7 +253,7 @@ class Trackers:
         self._workers = [_Worker(name, tracker, warn) for name, tracker in trackers.items()]
 
     def start(self, run_metadata: Record, folder: Path, step: int = 0) -> None:
-        """Starts with the head of a run and its folder; `step` is where a resumed run continues."""
+        """Starts with the metadata of a run and its folder; `step` is where a resumed run continues."""
         self._send("start", dict(run_metadata), folder, step)
 
     def log_record(self, record: Record) -> None:
@@ -303,7 +303,7 @@ class _Worker:
         try:
             self._calls.put_nowait((method, make_args()))
         except queue.Full:
-            self._stop("it does not keep up")
+            self._stop("it cannot keep up")
         except Exception as error:
             self._stop(_describe_error(error))
 
@@ -384,12 +384,12 @@ def flatten(tree: Any, path: str = "") -> dict[str, Any]:
 
 
 def run_name(run_metadata: Record, folder: Path) -> str:
-    """What a tracker shows: the run's `name=`, else its recipe and the beginning of its id."""
+    """The display name: the run's `name=`, otherwise its recipe and the beginning of its id."""
     return str(run_metadata.get("name") or f"{folder.absolute().parent.name}-{folder.absolute().name[:6]}")
 
 
 def run_id(run_metadata: Record) -> str:
-    """The same for every start of one run's folder, and different for another folder of the same recipe."""
+    """An id that is the same for all sessions of a run folder, and differs between folders of the same recipe."""
     created = run_metadata.get("times", {}).get("created") or run_metadata.get("times", {}).get("started")
     return f"{run_metadata.get('id')}-{sha256(str(created).encode()).hexdigest()[:4]}"
 

@@ -34,7 +34,7 @@ def recurrent_delta_rule(
     log_gates: Float[Tensor, "rows time heads"] | None = None,
     state: Float[Tensor, "rows heads head_width value_width"] | None = None,
 ) -> tuple[Float[Tensor, "rows time heads value_width"], Float[Tensor, "rows heads head_width value_width"]]:
-    """The recurrence update by update: the output at each position, and the final state."""
+    """The sequential recurrence: the output at each position, and the final state."""
     rows, time, heads, head_width = queries.shape
     steps = keys.shape[1] // time
     if state is None:
@@ -67,8 +67,8 @@ def chunked_delta_rule(
 
         (1 + diag(beta) tril(D * K K^T, -1)) U = diag(beta) (V - diag(D_0) K S).
 
-    The logarithms behind D are sums of those between two places, none of which is above 0, never differences of longer
-    sums: nothing overflows, and no digits are lost behind a gate that is nearly closed.
+    The logarithms behind D are sums of those between two positions, none of which is above 0, never differences of
+    longer sums: nothing overflows, and no digits are lost behind a gate that is nearly closed.
     """
     rows, time, heads, _ = queries.shape
     num_householder = keys.shape[1] // time
@@ -77,7 +77,7 @@ def chunked_delta_rule(
     padding = num_chunks * chunk_tokens - time
 
     def split_chunks(x: Tensor, per_place: int) -> Tensor:
-        """chunks x (rows x heads) x places of a chunk x the remaining dimensions, padded with zeros, which change
+        """chunks x (rows x heads) x positions of a chunk x the remaining dimensions, padded with zeros, which change
         nothing."""
         if padding:
             x = pad(x, (0, 0) * (x.dim() - 2) + (0, padding * per_place))
@@ -127,16 +127,18 @@ def chunked_delta_rule(
     return torch.cat(outputs, dim=1)[:, :time], state.view(rows, heads, *state.shape[1:])
 
 
-def _pairwise_decays(logs: Float[Tensor, "chunks heads places 1"]) -> Float[Tensor, "chunks heads places places"]:
-    """The product of the gates behind the second place up to the first; 0 where the second is later."""
+def _pairwise_decays(
+    logs: Float[Tensor, "chunks heads positions 1"],
+) -> Float[Tensor, "chunks heads positions positions"]:
+    """The product of the gates after the second position up to the first; 0 if the second is later."""
     places = logs.shape[2]
     visible = _causal_mask(places, 1, logs.device).to(logs.dtype)
-    # As a product with ones the sums are quicker than cumulative ones.
+    # Sums as a matrix product with ones are faster than cumulative sums.
     return (visible @ (logs * visible.tril(-1))).exp() * visible
 
 
-def _causal_mask(places: int, steps: int, device: torch.device) -> Bool[Tensor, "places writes"]:
-    """Which writes each place reads: those of the places before it, and its own."""
+def _causal_mask(places: int, steps: int, device: torch.device) -> Bool[Tensor, "positions writes"]:
+    """The writes that each position reads: those of earlier positions and its own."""
     place = torch.arange(places, device=device)
     return place.repeat_interleave(steps) <= place[:, None]
 

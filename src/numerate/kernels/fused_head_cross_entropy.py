@@ -22,11 +22,12 @@ from numerate.kernels.fused_number_loss import find_target_rows, needs_gradient,
 from numerate.kernels.number_loss import compute_dtype
 
 CHUNK_LOGITS = {"cpu": 2**23}
-"""How many logits are computed at a time, by device: 32 MB of float32, enough rows for fast products."""
+"""Number of logits computed at a time, by device: 32 MB of float32, enough rows for fast products."""
 DEFAULT_CHUNK_LOGITS = 2**27
 
 MIN_CHUNKED_LOGITS = 2**22
-"""From so many logits on they are computed in chunks: 16 MB of float32, of which autograd would keep three."""
+"""If there are at least this many logits, they are computed in chunks: 16 MB of float32, of which autograd would keep
+three."""
 
 
 def linear_head_or_none(head: Any) -> nn.Linear | None:
@@ -37,13 +38,13 @@ def linear_head_or_none(head: Any) -> nn.Linear | None:
 
 
 def linear_cross_entropy(
-    hidden: Float[Tensor, "*places width"],
+    hidden: Float[Tensor, "*positions width"],
     weight: Float[Tensor, "vocabulary width"],
-    labels: Int[Tensor, "*places"],
+    labels: Int[Tensor, "*positions"],
     *,
     bias: Float[Tensor, " vocabulary"] | None = None,
     label_smoothing: float = 0.0,
-    weights: Float[Tensor, "*places"] | None = None,
+    weights: Float[Tensor, "*positions"] | None = None,
     ignore_index: int = -100,
 ) -> Float[Tensor, ""]:
     """The sum over positions of `weights` (1 if None) times the cross-entropy of `hidden @ weight.T + bias`, in nats.
@@ -167,14 +168,14 @@ class LinearCrossEntropyFunction(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
-        """One after the other: a member's rows are a batch of their own."""
+        """Processes the members one after the other, since their rows are separate batches."""
         return vmap_sequentially(LinearCrossEntropyFunction, info, in_dims, args, 1)
 
 
 def _sum_and_gradients(
     inputs: HeadInputs, label_smoothing: float, needs_hidden_gradient: bool, needs_head_gradient: bool
 ) -> tuple[Tensor, HeadGradients]:
-    """The sum and its gradients, a chunk of rows at a time. Places without a label cost nothing on a CPU."""
+    """The sum and its gradients, a chunk of rows at a time. Positions without a label cost nothing on a CPU."""
     hidden, (vocabulary, width) = inputs.hidden, inputs.weight.shape
     dtype = compute_dtype(hidden.dtype)
 

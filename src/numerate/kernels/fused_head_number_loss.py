@@ -33,14 +33,14 @@ from numerate.kernels.number_loss_gradients import number_loss_gradients
 from numerate.kernels.number_table import NumberTokenTable
 
 CHUNK_LOGITS = {"cpu": 2**23}
-"""How many logits are computed at a time, by device: 32 MB of float32, enough rows for fast products."""
+"""Number of logits computed at a time, by device: 32 MB of float32, enough rows for fast products."""
 DEFAULT_CHUNK_LOGITS = 2**27
 
 
 def linear_cross_entropy_and_number_loss(
-    hidden: Float[Tensor, "*places width"],
+    hidden: Float[Tensor, "*positions width"],
     weight: Float[Tensor, "vocabulary width"],
-    labels: Int[Tensor, "*places"],
+    labels: Int[Tensor, "*positions"],
     table: NumberTokenTable,
     *,
     bias: Float[Tensor, " vocabulary"] | None = None,
@@ -49,8 +49,8 @@ def linear_cross_entropy_and_number_loss(
     reweigh: bool = False,
     squash_factor: float | None = None,
     unit_spacing: bool = False,
-    loss_weights: Float[Tensor, "*places"] | None = None,
-    quantity_mask: Bool[Tensor, "*places"] | None = None,
+    loss_weights: Float[Tensor, "*positions"] | None = None,
+    quantity_mask: Bool[Tensor, "*positions"] | None = None,
     ignore_index: int = -100,
 ) -> LossSums:
     """As `cross_entropy_and_number_loss` of the logits `hidden @ weight.T + bias`, which are never in memory
@@ -189,7 +189,7 @@ class LinearCrossEntropyAndNumberLossFunction(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
-        """One after the other: a member's rows are a batch of their own."""
+        """Processes the members one after the other, since their rows are separate batches."""
         return vmap_sequentially(LinearCrossEntropyAndNumberLossFunction, info, in_dims, args, 2)
 
 

@@ -1,10 +1,10 @@
 """Cross-entropy and a number token loss in one operation: one pass over the logits, one buffer as large as they are.
 
-Memory bandwidth is the bottleneck. Logits of 32 x 64 places and 32,128 tokens in float32 are 263 MB. They must be read
-once and their gradient written once, into pages that the system has first to give (a quarter of the time of torch's own
-cross-entropy by itself, on one core). torch writes three such tensors and reads five. Here the forward takes the
-softmax of a few rows at a time, so that each row stays in the cache between its passes, straight into the buffer that
-becomes the gradient; whatever depends on the incoming gradients is one number per row, and a few columns.
+Memory bandwidth is the bottleneck. Logits of 32 x 64 positions and 32,128 tokens in float32 are 263 MB. They must be
+read once and their gradient written once, into pages that the system has first to give (a quarter of the time of
+torch's own cross-entropy by itself, on one core). torch writes three such tensors and reads five. Here the forward
+takes the softmax of a few rows at a time, so that each row stays in the cache between its passes, straight into the
+buffer that becomes the gradient; whatever depends on the incoming gradients is one number per row, and a few columns.
 
 A second backward through the same graph works the softmax out again. Second derivatives are not supported:
 `create_graph=True` raises an error; `reference_loss_sums` has all of them. On a GPU the same rows are taken many at a
@@ -31,13 +31,13 @@ from numerate.kernels.number_loss_gradients import number_loss_gradients
 from numerate.kernels.number_table import NumberTokenTable
 
 CHUNK_LOGITS = {"cpu": 2**18}
-"""How many logits are taken at a time, by device: a megabyte of float32, which a core's own cache holds."""
+"""Number of logits processed at a time, by device: a megabyte of float32, which a core's own cache holds."""
 DEFAULT_CHUNK_LOGITS = 2**26
 
 
 def cross_entropy_and_number_loss(
-    logits: Float[Tensor, "*places vocabulary"],
-    labels: Int[Tensor, "*places"],
+    logits: Float[Tensor, "*positions vocabulary"],
+    labels: Int[Tensor, "*positions"],
     table: NumberTokenTable,
     *,
     loss_function: LossFunction = "was",
@@ -45,8 +45,8 @@ def cross_entropy_and_number_loss(
     reweigh: bool = False,
     squash_factor: float | None = None,
     unit_spacing: bool = False,
-    loss_weights: Float[Tensor, "*places"] | None = None,
-    quantity_mask: Bool[Tensor, "*places"] | None = None,
+    loss_weights: Float[Tensor, "*positions"] | None = None,
+    quantity_mask: Bool[Tensor, "*positions"] | None = None,
     ignore_index: int = -100,
 ) -> LossSums:
     """The sums of cross-entropy and of a number token loss, and the counts to divide them by.
@@ -249,7 +249,7 @@ class CrossEntropyAndNumberLossFunction(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
-        """One after the other: a member's rows are a batch of their own."""
+        """Processes the members one after the other, since their rows are separate batches."""
         return vmap_sequentially(CrossEntropyAndNumberLossFunction, info, in_dims, args, 2)
 
 
@@ -346,12 +346,12 @@ def softmax_to_gradient_(
 
 
 def cross_entropy_and_token_logits(
-    logits: Float[Tensor, "*places vocabulary"],
-    labels: Int[Tensor, "*places"],
+    logits: Float[Tensor, "*positions vocabulary"],
+    labels: Int[Tensor, "*positions"],
     ids: Int[Tensor, " numbers"],
     *,
     ignore_index: int = -100,
-) -> tuple[Float[Tensor, ""], Float[Tensor, "*places numbers"], Float[Tensor, "*places"]]:
+) -> tuple[Float[Tensor, ""], Float[Tensor, "*positions numbers"], Float[Tensor, "*positions"]]:
     """The sum of cross-entropy, the logits of some tokens, and the log-sum-exp of each position, all with gradients.
 
     For losses of few tokens: the latter two need no second buffer as large as the logits, which indexing columns would.
@@ -412,5 +412,5 @@ class CrossEntropyAndTokenLogitsFunction(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
-        """One after the other: a member's rows are a batch of their own."""
+        """Processes the members one after the other, since their rows are separate batches."""
         return vmap_sequentially(CrossEntropyAndTokenLogitsFunction, info, in_dims, args, 3)

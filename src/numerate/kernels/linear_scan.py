@@ -11,8 +11,9 @@ from torch.autograd.function import once_differentiable
 from numerate.kernels.token_shift import disable_compile
 
 MIN_SEQUENTIAL_SIZE = 2048
-"""Real numbers per place from which a CPU works longer on a place than on starting that work. From there on places go
-one by one, which touches each number once; a second level would touch it three times. Measured at 16 to 512 places."""
+"""Real numbers per position above which the work on a position exceeds its overhead on a CPU. Positions are then
+processed one by one, which touches each number once; a second level would touch it three times. Measured at 16 to 512
+positions."""
 
 
 @disable_compile
@@ -26,11 +27,11 @@ def linear_scan(
     >>> linear_scan(torch.full((1, 3, 1), 0.5), torch.ones(1, 3, 1)).flatten().tolist()
     [1.0, 1.5, 1.75]
 
-    Two levels (Blelloch, 1990, "Prefix sums and their applications"): the places of a chunk follow each other in all
-    chunks at once, then the chunks follow each other. That is about 2 root(2 time) operations one after the other
-    instead of `time`, forwards and backwards, and nothing is ever divided by a product of `a`. Only `a` and h are kept
-    for the gradient. An `a` that is the same for all places or rows may have 1 there. Half precision is added up in
-    fp32, and comes back so.
+    Two levels (Blelloch, 1990, "Prefix sums and their applications"): the positions of all chunks are processed in
+    parallel, one after the other, then the chunks one after the other. That is about 2 root(2 time) operations one
+    after the other instead of `time`, forwards and backwards, and nothing is ever divided by a product of `a`. Only `a`
+    and h are kept for the gradient. An `a` that is the same for all places or rows may have 1 there. Half precision is
+    added up in fp32, and comes back so.
 
     The floor is to read a and b and write h: 12 bytes in fp32 and 2 operations for each number, and 24 bytes and 6
     operations backwards. At 32 rows x 50 places x 64 channels that is 0.03 ms; here it is 0.15 ms on one core, most of
@@ -104,7 +105,7 @@ class _Scan(torch.autograd.Function):
 
 
 def _scan_forward(a: Tensor, b: Tensor, start: Tensor | None) -> Tensor:
-    """From the first place on: h_t = a_t h_{t-1} + b_t."""
+    """From the first position on: h_t = a_t h_{t-1} + b_t."""
     time, size = b.shape[1], _chunk_size(b)
     h = _padded(b, time if size is None else size)
     if start is not None:
@@ -128,7 +129,7 @@ def _scan_forward(a: Tensor, b: Tensor, start: Tensor | None) -> Tensor:
 
 
 def _scan_backward(a: Tensor, b: Tensor) -> Tensor:
-    """From the last place on: h_t = a_{t+1} h_{t+1} + b_t."""
+    """From the last position on: h_t = a_{t+1} h_{t+1} + b_t."""
     time, size = b.shape[1], _chunk_size(b)
     h = _padded(b, time if size is None else size)
     if size is None:
@@ -151,7 +152,7 @@ def _scan_backward(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _chunk_size(b: Tensor) -> int | None:
-    """Places per chunk of two levels; None where one level is quicker."""
+    """Positions per chunk of two levels; None if one level is faster."""
     rows, time, channels = b.shape
     numbers = rows * channels * (2 if b.is_complex() else 1)
     if time <= 16 or (b.device.type == "cpu" and numbers >= MIN_SEQUENTIAL_SIZE):

@@ -1,15 +1,15 @@
 """Reference implementation of the number token losses, against which the fused ones are tested.
 
-To cross-entropy, with target `7`, `8` is as wrong as `apple`. A number token loss looks at the probabilities p of the
-number tokens among themselves, and at the values v of those tokens: Zausinger et al. (2025), "Regress, Don't Guess",
+To cross-entropy, with target `7`, `8` is as wrong as `apple`. A number token loss uses the probabilities p renormalized
+over the number tokens, and the values v of these tokens: Zausinger et al. (2025), "Regress, Don't Guess",
 https://arxiv.org/abs/2411.02083. With y the value that the label has,
 
 - `mse`, `mae`, `huber`: (sum p v - y)², |sum p v - y|, and Huber's loss of it with delta 1;
 - `was`: sum p |v - y|, the Wasserstein-1 distance to a target that is one token;
 - `was-cdf`: the sum over neighboring values of |CDF of p - CDF of the target| x the gap between them, the same
-  distance to any target. (The published code takes every gap for 1: `unit_spacing`.)
+  distance to any target. (The published code uses 1 for every gap: `unit_spacing`.)
 
-All of it is computed in float32 at least, in float64 for float64.
+Everything is computed at least in float32, and in float64 for float64.
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ SMOOTHING_EPSILON = 1e-8
 
 
 def warn_number_term_dominates(number_term: float, cross_entropy: float, period: str, suggestion: str) -> list[str]:
-    """A warning where a number term, times its weight, is above cross-entropy; nothing elsewhere.
+    """A warning if a number term, times its weight, is above cross-entropy; otherwise none.
 
     >>> warn_number_term_dominates(1.5, 0.5, "the first 10 batches", "a lower weight")[0]
     'number term 1.5, cross-entropy 0.5 (means over the first 10 batches): 75 % of the loss; use a lower weight'
@@ -49,14 +49,14 @@ def warn_number_term_dominates(number_term: float, cross_entropy: float, period:
 
 @dataclass(frozen=True)
 class NumberDistance:
-    """How far the probabilities of number tokens are from the target: the settings of a number token loss.
+    """The settings of a number token loss, and the distance of probabilities from the target that they define.
 
     - `gaussian_sigma` spreads the target over the number tokens, g ~ exp(-((v - y) / sigma)² / 2), normalized with
-      1e-8 in the denominator; 0 is no spread. Cross-entropy takes it, and so does `was-cdf`.
-    - `reweigh` brings in the mass m that the whole vocabulary gives to number tokens: L becomes m L + 1.01 D (1 - m),
-      with D the largest loss there is.
-    - `squash_factor=s` (`was` alone): distances run from 1 (the closest other value) to s (the farthest).
-    - `unit_spacing` takes the gaps between neighboring values for 1.
+      1e-8 in the denominator; 0: no spread. It applies to cross-entropy and `was-cdf`.
+    - `reweigh` includes the probability m of number tokens in the whole vocabulary: L becomes m L + 1.01 D (1 - m),
+      with D the largest possible loss.
+    - `squash_factor=s` (`was` only): distances range from 1 (the closest other value) to s (the farthest).
+    - `unit_spacing` uses 1 for the gaps between neighboring values.
     """
 
     loss_function: LossFunction = "was"
@@ -67,13 +67,11 @@ class NumberDistance:
 
     def __post_init__(self) -> None:
         if self.loss_function not in LOSS_FUNCTIONS:
-            raise UserError(
-                f"loss_function: {self.loss_function!r} is no number token loss; there are: {', '.join(LOSS_FUNCTIONS)}"
-            )
+            raise UserError(f"loss_function: must be one of {', '.join(LOSS_FUNCTIONS)}, not {self.loss_function!r}")
         if self.gaussian_sigma is not None and not 0 <= self.gaussian_sigma < float("inf"):
-            raise UserError(f"gaussian_sigma: {self.gaussian_sigma} must be 0 or more")
+            raise UserError(f"gaussian_sigma: must be at least 0 and finite, not {self.gaussian_sigma}")
         if self.squash_factor is not None and not 1 < self.squash_factor < float("inf"):
-            raise UserError(f"squash_factor: {self.squash_factor} must be more than 1")
+            raise UserError(f"squash_factor: must be above 1 and finite, not {self.squash_factor}")
         if self.squash_factor is not None and self.loss_function != "was":
             raise UserError(f"squash_factor: must be null for loss_function={self.loss_function}; only 'was' has one")
 
@@ -83,9 +81,9 @@ class NumberDistance:
         return bool(self.gaussian_sigma)
 
     def distances(
-        self, table: NumberTokenTable, number_indices: Int[Tensor, " places"]
-    ) -> Float[Tensor, "places numbers"]:
-        """The cost of each number token for `was` where the label is number token `number_indices`; float64."""
+        self, table: NumberTokenTable, number_indices: Int[Tensor, " positions"]
+    ) -> Float[Tensor, "positions numbers"]:
+        """The cost of each number token for `was`, given the label `number_indices`; float64."""
         distances = (table.values - table.values[number_indices][:, None]).abs()
         if self.squash_factor is None:
             return distances
@@ -94,9 +92,9 @@ class NumberDistance:
         return torch.where(distances == 0, 0.0, 1 + (distances - table.min_distance) * scale)
 
     def target_probabilities(
-        self, table: NumberTokenTable, number_indices: Int[Tensor, " places"]
-    ) -> Float[Tensor, "places numbers"]:
-        """How much of the target each number token is where the label is number token `number_indices`; float64."""
+        self, table: NumberTokenTable, number_indices: Int[Tensor, " positions"]
+    ) -> Float[Tensor, "positions numbers"]:
+        """The target probability of each number token, given the label `number_indices`; float64."""
         if not self.gaussian_sigma:
             is_label = torch.arange(table.count, device=number_indices.device) == number_indices[:, None]
             return is_label.to(table.values.dtype)
@@ -112,7 +110,7 @@ class NumberDistance:
         return torch.cat([sorted_values.diff(), sorted_values.new_zeros(1)])
 
     def max_loss(self, table: NumberTokenTable) -> float:
-        """The largest loss that a number token can have."""
+        """The largest possible number loss."""
         if self.loss_function == "mse":
             return table.max_distance**2
         if self.loss_function == "huber":
@@ -125,11 +123,11 @@ class NumberDistance:
 
     def losses(
         self,
-        number_logits: Float[Tensor, "places numbers"],
-        lse: Float[Tensor, " places"],
+        number_logits: Float[Tensor, "positions numbers"],
+        lse: Float[Tensor, " positions"],
         table: NumberTokenTable,
-        number_indices: Int[Tensor, " places"],
-    ) -> Float[Tensor, " places"]:
+        number_indices: Int[Tensor, " positions"],
+    ) -> Float[Tensor, " positions"]:
         """The loss at each position, from the logits of number tokens and the log-sum-exp of the whole vocabulary."""
         p, dtype = number_logits.softmax(-1), number_logits.dtype
         if self.loss_function == "was":
@@ -148,7 +146,7 @@ class NumberDistance:
         return number_mass * losses + TEXT_FACTOR * self.max_loss(table) * (1 - number_mass)
 
 
-def difference_loss(loss_function: str, difference: Float[Tensor, "*places"]) -> Float[Tensor, "*places"]:
+def difference_loss(loss_function: str, difference: Float[Tensor, "*positions"]) -> Float[Tensor, "*positions"]:
     """The square, the absolute value, or Huber's loss of a difference."""
     if loss_function == "mse":
         return difference * difference
@@ -158,7 +156,7 @@ def difference_loss(loss_function: str, difference: Float[Tensor, "*places"]) ->
 
 
 class LossSums(NamedTuple):
-    """Two sums, and what a mean divides each by. Without a number token the second pair is 0, and still attached."""
+    """Two sums and their divisors. Without a number token the number loss is 0, but still attached to the graph."""
 
     cross_entropy: Float[Tensor, ""]
     number_loss: Float[Tensor, ""]
@@ -172,16 +170,16 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def number_indices_and_weights(
-    labels: Int[Tensor, "*places"],
+    labels: Int[Tensor, "*positions"],
     table: NumberTokenTable,
-    loss_weights: Float[Tensor, "*places"] | None,
-    quantity_mask: Bool[Tensor, "*places"] | None,
+    loss_weights: Float[Tensor, "*positions"] | None,
+    quantity_mask: Bool[Tensor, "*positions"] | None,
     ignore_index: int,
     dtype: torch.dtype,
-) -> tuple[Int[Tensor, "*places"], Float[Tensor, "*places"]]:
-    """Which number token each label is, -1 where it has no number loss, and how much that loss counts.
+) -> tuple[Int[Tensor, "*positions"], Float[Tensor, "*positions"]]:
+    """The number token index of each label (-1: no number loss), and the weight of its loss.
 
-    Raises `UserError` for weights of numbers that are negative or not finite, where looking is cheap (on a CPU).
+    Raises `UserError` for weights of numbers that are negative or not finite, if checking is cheap (on a CPU).
     """
     number_indices = torch.where(labels == ignore_index, -1, table.number_indices(labels))
     if quantity_mask is not None:
@@ -195,21 +193,21 @@ def number_indices_and_weights(
         invalid_mask = number_mask & ~((loss_weights >= 0) & loss_weights.isfinite())
         if bool(invalid_mask.any()):
             first_invalid = loss_weights.expand(number_mask.shape)[invalid_mask][0].item()
-            raise UserError(f"loss_weights: {first_invalid} must be finite and 0 or more")
+            raise UserError(f"loss_weights: must be at least 0 and finite, not {first_invalid}")
     weights = number_mask.to(dtype) if loss_weights is None else torch.where(number_mask, loss_weights, 0).to(dtype)
     return number_indices, weights
 
 
 def token_losses(
-    logits: Float[Tensor, "*places vocabulary"],
-    labels: Int[Tensor, "*places"],
+    logits: Float[Tensor, "*positions vocabulary"],
+    labels: Int[Tensor, "*positions"],
     table: NumberTokenTable,
     number_distance: NumberDistance,
     *,
-    quantity_mask: Bool[Tensor, "*places"] | None = None,
+    quantity_mask: Bool[Tensor, "*positions"] | None = None,
     ignore_index: int = -100,
-) -> tuple[Float[Tensor, "*places"], Float[Tensor, "*places"]]:
-    """Cross-entropy and number loss at every position, 0 where there is none."""
+) -> tuple[Float[Tensor, "*positions"], Float[Tensor, "*positions"]]:
+    """Cross-entropy and number loss at every position, 0 if there is none."""
     dtype = compute_dtype(logits.dtype)
     flat_logits = logits.to(dtype).flatten(0, -2)
     flat_labels = labels.flatten()
@@ -235,16 +233,17 @@ def token_losses(
 
 
 def reference_loss_sums(
-    logits: Float[Tensor, "*places vocabulary"],
-    labels: Int[Tensor, "*places"],
+    logits: Float[Tensor, "*positions vocabulary"],
+    labels: Int[Tensor, "*positions"],
     table: NumberTokenTable,
     number_distance: NumberDistance,
     *,
-    loss_weights: Float[Tensor, "*places"] | None = None,
-    quantity_mask: Bool[Tensor, "*places"] | None = None,
+    loss_weights: Float[Tensor, "*positions"] | None = None,
+    quantity_mask: Bool[Tensor, "*positions"] | None = None,
     ignore_index: int = -100,
 ) -> LossSums:
-    """The sums of cross-entropy and number loss over all positions, by autograd: the reference of the fused forms."""
+    """The sums of cross-entropy and number loss over all positions, by autograd: the reference for the fused
+    implementations."""
     table.check_logits_and_labels(logits.shape[-1], labels, ignore_index)
     cross_entropies, number_losses = token_losses(
         logits, labels, table, number_distance, quantity_mask=quantity_mask, ignore_index=ignore_index
@@ -258,8 +257,8 @@ def reference_loss_sums(
 
 
 def number_token_loss(
-    logits: Float[Tensor, "*places vocabulary"],
-    labels: Int[Tensor, "*places"],
+    logits: Float[Tensor, "*positions vocabulary"],
+    labels: Int[Tensor, "*positions"],
     table: NumberTokenTable,
     *,
     loss_function: LossFunction = "was",
@@ -267,19 +266,19 @@ def number_token_loss(
     reweigh: bool = False,
     squash_factor: float | None = None,
     unit_spacing: bool = False,
-    loss_weights: Float[Tensor, "*places"] | None = None,
-    quantity_mask: Bool[Tensor, "*places"] | None = None,
+    loss_weights: Float[Tensor, "*positions"] | None = None,
+    quantity_mask: Bool[Tensor, "*positions"] | None = None,
     ignore_index: int = -100,
     reduction: Literal["mean", "sum", "none"] = "mean",
 ) -> Tensor:
     """The number loss alone. Labels are not shifted: the logits at a position are compared with the label there.
 
-    `mean` divides by the sum of the weights (1 each without `loss_weights`), and is 0, attached, without a number;
-    `none` has the shape of `labels`, with 0 where there is no number. `quantity_mask` is False at digits that name
-    something instead of counting it (`Figure 3`): they have no number loss. Raises `UserError` for invalid arguments.
+    `mean` divides by the sum of the weights (1 each without `loss_weights`), and is 0, still attached to the graph,
+    without a number; `none` has the shape of `labels`, with 0 at other tokens. `quantity_mask` is False at digits that
+    are names, not quantities (`Figure 3`): they have no number loss. Raises `UserError` for invalid arguments.
     """
     if reduction not in ("mean", "sum", "none"):
-        raise UserError(f"reduction: {reduction!r} is none; 'mean', 'sum' and 'none' are")
+        raise UserError(f"reduction: must be mean, sum or none, not {reduction!r}")
     number_distance = NumberDistance(loss_function, gaussian_sigma, reweigh, squash_factor, unit_spacing)
     table.check_logits_and_labels(logits.shape[-1], labels, ignore_index)
     _, number_losses = token_losses(
@@ -298,21 +297,21 @@ def number_token_loss(
 
 
 def smoothed_cross_entropy(
-    logits: Float[Tensor, "*places vocabulary"],
-    labels: Int[Tensor, "*places"],
+    logits: Float[Tensor, "*positions vocabulary"],
+    labels: Int[Tensor, "*positions"],
     table: NumberTokenTable,
     *,
     sigma: float = 1.0,
-    quantity_mask: Bool[Tensor, "*places"] | None = None,
+    quantity_mask: Bool[Tensor, "*positions"] | None = None,
     ignore_index: int = -100,
     reduction: Literal["mean", "sum", "none"] = "mean",
 ) -> Tensor:
-    """Cross-entropy whose targets at number tokens are spread over their neighbors, and plain at all others.
+    """Cross-entropy with targets spread over neighboring numbers at number tokens, and one-hot targets at all others.
 
     `mean` divides by the number of labels. With `sigma=0` it is plain cross-entropy.
     """
     if reduction not in ("mean", "sum", "none"):
-        raise UserError(f"reduction: {reduction!r} is none; 'mean', 'sum' and 'none' are")
+        raise UserError(f"reduction: must be mean, sum or none, not {reduction!r}")
     number_distance = NumberDistance("was-cdf", gaussian_sigma=sigma)
     table.check_logits_and_labels(logits.shape[-1], labels, ignore_index)
     cross_entropies, _ = token_losses(

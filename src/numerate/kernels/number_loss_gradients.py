@@ -26,17 +26,17 @@ class NumberLossGradients(NamedTuple):
     """The number loss at some positions, and its derivative by logits: `softmax_scale` x softmax, and more at number
     tokens."""
 
-    losses: Float[Tensor, " places"]
-    number_gradients: Float[Tensor, "places numbers"]
-    softmax_scale: Float[Tensor, " places"] | None
+    losses: Float[Tensor, " positions"]
+    number_gradients: Float[Tensor, "positions numbers"]
+    softmax_scale: Float[Tensor, " positions"] | None
 
 
 def number_loss_gradients(
     number_distance: NumberDistance,
-    number_logits: Float[Tensor, "places numbers"],
-    lse: Float[Tensor, " places"],
+    number_logits: Float[Tensor, "positions numbers"],
+    lse: Float[Tensor, " positions"],
     table: NumberTokenTable,
-    number_indices: Int[Tensor, " places"],
+    number_indices: Int[Tensor, " positions"],
 ) -> NumberLossGradients:
     """Losses and derivatives from the logits of the number tokens and the log-sum-exp of the whole vocabulary."""
     p, dtype = number_logits.softmax(-1), number_logits.dtype
@@ -57,7 +57,7 @@ def number_loss_gradients(
 
 def _gradients_and_losses(
     number_distance: NumberDistance, p: Tensor, table: NumberTokenTable, number_indices: Tensor, dtype: torch.dtype
-) -> tuple[Float[Tensor, "places numbers"], Float[Tensor, " places"]]:
+) -> tuple[Float[Tensor, "positions numbers"], Float[Tensor, " positions"]]:
     """The derivative of the loss by each probability, and the loss."""
     if number_distance.loss_function == "was":
         distances = number_distance.distances(table, number_indices).to(dtype)

@@ -10,16 +10,16 @@ from torch import Tensor, nn
 from numerate.errors import UserError
 
 NO_EXPONENT = -1000
-"""The significance of a token without a power of ten of its own."""
+"""The significance of a token without its own power of ten."""
 
 
 class NumberTokenTable(nn.Module):
     """The tokens with a value, as non-persistent buffers.
 
-    - `ids` [n] are their ids, rising; `values` [n] (float64, whatever a model is cast to) what they are worth.
-    - `digit_counts` [n] is how many digits a token writes: 1 for `7`, 3 for `007`, 0 for one that is no run of digits
+    - `ids` [n] are their ids, ascending; `values` [n] their values (float64, even if the model is cast).
+    - `digit_counts` [n] is the number of digits of each token: 1 for `7`, 3 for `007`, 0 for one that is not all digits
       (`-5`).
-    - `significance` [n] is the power of ten that a token itself has (`_5_2_` has 2), `NO_EXPONENT` for an ordinary one.
+    - `significance` [n] is the power of ten of a token that has its own (`_5_2_` has 2), `NO_EXPONENT` for others.
     - `index_of_id` [vocabulary_size] is the index of each id among them, -1 for a token without a value.
 
     `max_distance` is the largest distance between two values and `min_distance` the smallest that is not 0.
@@ -46,12 +46,10 @@ class NumberTokenTable(nn.Module):
         super().__init__()
         ids = sorted(values)
         if not ids:
-            raise UserError("number tokens: there must be at least one token with a value: pass {id: value}")
+            raise UserError("number tokens: there must be at least one token with a value; pass {id: value}")
         if ids[0] < 0 or ids[-1] >= vocabulary_size:
             invalid_id = ids[0] if ids[0] < 0 else ids[-1]
-            raise UserError(
-                f"number tokens: id {invalid_id} is outside the vocabulary; 0 to {vocabulary_size - 1} are inside"
-            )
+            raise UserError(f"number tokens: ids must be from 0 to {vocabulary_size - 1}, not {invalid_id}")
         for i in ids:
             if not math.isfinite(values[i]):
                 raise UserError(f"number tokens: the value of id {i} must be finite, not {values[i]}")
@@ -87,25 +85,24 @@ class NumberTokenTable(nn.Module):
         """From `{id: value}`, for logits of at least `vocabulary_size` entries.
 
         `digit_counts` says how many digits each id writes, for tokens such as `007`; without it, whole numbers write
-        theirs. Raises `UserError` where there is none, for an id outside the vocabulary, and for a value that is not
+        theirs. Raises `UserError` if there is none, for an id outside the vocabulary, and for a value that is not
         finite.
         """
         return cls(values, vocabulary_size, digit_counts, significance)
 
     @property
     def count(self) -> int:
-        """How many tokens have a value."""
+        """Number of tokens with a value."""
         return len(self.ids)
 
-    def number_indices(self, labels: Int[Tensor, "*places"]) -> Int[Tensor, "*places"]:
-        """Which of the number tokens each label is; -1 for any other label, and for what is ignored."""
+    def number_indices(self, labels: Int[Tensor, "*positions"]) -> Int[Tensor, "*positions"]:
+        """The number token index of each label; -1 for any other or ignored label."""
         valid_mask = (labels >= 0) & (labels < self.vocabulary_size)
         return torch.where(valid_mask, self.index_of_id[torch.where(valid_mask, labels, 0)], -1)
 
     def check_logits_and_labels(self, num_logits: int, labels: Tensor | None = None, ignore_index: int = -100) -> None:
-        """Raises `UserError` for logits too narrow for these tokens, and, where looking is cheap, for labels outside.
-
-        Logits may be wider than the table: vocabularies are padded.
+        """Raises `UserError` for logits too narrow for these tokens, and, if checking is cheap, for labels outside the
+        vocabulary. Logits may be wider than the table, as vocabularies are often padded.
         """
         if self.max_id >= num_logits:
             raise UserError(

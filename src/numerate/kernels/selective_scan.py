@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 from numerate.kernels.token_shift import disable_compile
 
 SAVE_INTERVAL = 4
-"""The forward saves every n-th state; the backward recomputes those in between."""
+"""The forward pass saves every n-th state; the backward pass recomputes those in between."""
 
 MIN_ELEMENTS = {"cpu": 2**14, "cuda": 2**20}
 """Numbers in one operation from which on its work outweighs the call: rows are cut into chunks up to there."""
@@ -149,7 +149,7 @@ class _SelectiveScan(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *given: Any) -> tuple[tuple[Tensor, ...], tuple[Any, ...]]:
-        """Models that are stacked are groups of rows."""
+        """Stacked models are groups of rows."""
         size = info.batch_size
         *parts, decay = (
             part.expand(size, *part.shape) if axis is None else part.movedim(axis, 0)

@@ -33,7 +33,7 @@ def length_mask(lengths: Int[Tensor, " rows"], time: int) -> Tensor:
 
 
 def upcast(x: Tensor) -> Tensor:
-    """x in single precision at least: recurrences accumulate rounding errors, and complex numbers need it."""
+    """x in at least single precision: recurrences accumulate rounding errors, and complex numbers need it."""
     return x.float() if x.element_size() < 4 else x
 
 
@@ -68,7 +68,7 @@ class ShortConvolution(nn.Module):
         self.bias = nn.Parameter(torch.empty(channels).uniform_(-(size**-0.5), size**-0.5)) if biases else None
 
     def forward(self, x: Float[Tensor, "rows time channels"]) -> Float[Tensor, "rows time channels"]:
-        """Tap `kernel_size - 1` is that of the newest token."""
+        """Tap `kernel_size - 1` is that of the latest token."""
         kept = torch.promote_types(x.dtype, self.weight.dtype)
         out: Tensor = _Convolution.apply(x.to(kept), self.weight.to(kept))  # type: ignore[no-untyped-call]
         return out if self.bias is None else out + self.bias

@@ -20,28 +20,28 @@ from numerate.vocabulary import Vocabulary
 class CrossEntropy(Loss):
     """Cross-entropy: negative log-probability of the target tokens, in nats.
 
-    `mean_over="tokens"` is the mean over target tokens: long answers weigh more. `mean_over="examples"` is the mean
-    over examples of each one's own mean: every example weighs the same.
+    `mean_over="tokens"` is the mean over target tokens: long answers weigh more. `mean_over="examples"` averages the
+    means of the examples: all examples are weighted equally.
 
-    `label_smoothing=0.1` gives the target probability 0.9, and spreads 0.1 over the whole vocabulary: label smoothing,
-    Szegedy et al. (2016), https://arxiv.org/abs/1512.00567, section 7. The minimum of the loss is then above 0. Raises
-    `UserError` for a share that is none.
+    `label_smoothing=0.1` gives the target probability 0.9 and spreads 0.1 over the whole vocabulary (Szegedy et al.,
+    2016, https://arxiv.org/abs/1512.00567, section 7). The minimum of the loss is then above 0. Raises `UserError` for
+    invalid values.
 
-    Millions of logits, as of texts, are never in memory at once: see `numerate.kernels.fused_head_cross_entropy`. The
-    loss is the same but for rounding.
+    Large numbers of logits, as in language modeling, are computed in chunks, which changes only rounding: see
+    `numerate.kernels.fused_head_cross_entropy`.
     """
 
     mean_over: Literal["tokens", "examples"] = setting("tokens", "what the loss is averaged over")
     label_smoothing: float = setting(
-        0.0, "label smoothing: share of the target probability spread over the whole vocabulary"
+        0.0, "label smoothing: fraction of the target probability spread over the whole vocabulary"
     )
     fused: Literal["auto", "always", "never"] = setting(
-        "auto", "compute logits in chunks, never all at once; auto: for large vocabularies"
+        "auto", "whether logits are computed in chunks, never all at once; auto: if there are many"
     )
 
     def __post_init__(self) -> None:
         if not 0 <= self.label_smoothing < 1:
-            raise UserError(f"label_smoothing: {self.label_smoothing} must be at least 0 and less than 1")
+            raise UserError(f"label_smoothing: must be at least 0 and below 1, not {self.label_smoothing}")
 
     def build(self, vocabulary: Vocabulary) -> LossModule:
         return CrossEntropyModule(self.mean_over == "examples", self.label_smoothing, self.fused)
@@ -88,7 +88,7 @@ class CrossEntropyModule(LossModule):
         }
 
     def _chunked_head(self, output: Output) -> nn.Linear | None:
-        """The head, where its logits are made in chunks."""
+        """The head, if its logits are computed in chunks."""
         head = None if self.fused == "never" else linear_head_or_none(output.lm_head)
         if head is None or self.fused == "always":
             return head
@@ -96,9 +96,11 @@ class CrossEntropyModule(LossModule):
 
 
 def sum_of_example_means(
-    logits: Float[Tensor, "rows places vocabulary"], targets: Int[Tensor, "rows places"], label_smoothing: float = 0.0
+    logits: Float[Tensor, "rows positions vocabulary"],
+    targets: Int[Tensor, "rows positions"],
+    label_smoothing: float = 0.0,
 ) -> Float[Tensor, ""]:
-    """The sum over rows of each row's mean; 0 for a row without targets."""
+    """The sum over rows of the mean loss of each row; 0 for rows without targets."""
     losses = cross_entropy(logits.transpose(1, 2), targets, reduction="none", label_smoothing=label_smoothing)
     num_targets = (targets != IGNORE_INDEX).sum(1)
     return (losses.sum(1) / num_targets.clamp(min=1)).sum()

@@ -1,7 +1,7 @@
-"""Losses return sums, not means: their divisors are known before the forward pass, and only the trainer divides.
+"""Losses return sums, not means: the divisors are known before the forward pass, and only the trainer divides.
 
-So micro-batches, accumulated or distributed over processes, give the gradient of the full batch. (The mean of
-the means of unequal parts is a different number: off by a few thousandths where answers differ in length.)
+Thus micro-batches, accumulated or distributed over processes, give the gradient of the full batch. (The mean of the
+means of micro-batches would differ by a few thousandths if answers differ in length.)
 """
 
 from abc import ABC, abstractmethod
@@ -21,11 +21,11 @@ class LossModule(nn.Module, ABC):
 
     @abstractmethod
     def counts(self, batch: Batch) -> dict[str, int]:
-        """The divisor of each term, for this part of a batch. A function of the batch alone."""
+        """The divisor of each term for this (micro-)batch, which depends on nothing else."""
 
     @abstractmethod
     def forward(self, output: Output, batch: Batch) -> dict[str, Tensor]:
-        """The sum of each term over this part of a batch, in nats, computed in float32 at least."""
+        """The sum of each term over this (micro-)batch, in nats, computed at least in float32."""
 
 
 class Loss(ABC):
@@ -33,4 +33,4 @@ class Loss(ABC):
 
     @abstractmethod
     def build(self, vocabulary: Vocabulary) -> LossModule:
-        """The loss for one vocabulary (a number loss needs to know which tokens have which values)."""
+        """Builds the loss for a vocabulary (number losses need the values of its tokens)."""

@@ -18,7 +18,7 @@ from numerate.vocabulary import Vocabulary
 NumberScale = Literal["ln", "number"]
 
 NUMBER_TOKEN = "[NUM]"
-"""The token that stands for a number, which the number head predicts."""
+"""The token in place of a number, which the number head predicts."""
 
 
 @dataclass(frozen=True)
@@ -26,21 +26,21 @@ class XValLoss(Loss):
     """xVal: cross-entropy of tokens + squared error of the number head at [NUM], Golkar et al. (2023).
 
     https://arxiv.org/abs/2310.02989. At target tokens [NUM] the number head predicts the number. By default both are
-    compared as sign(x) ln(1 + |x|), which is fixed: the published training of the encoder with number inputs did so.
+    compared on the fixed scale sign(x) ln(1 + |x|), as in the published training of the encoder with number inputs.
 
-    `published` is what Zausinger et al. (2025) trained with T5, (cross-entropy + number loss) / 2: predictions and
-    labels are first shifted and divided by the mean and deviation of both together (unbiased, + 1e-6). So it depends on
-    what else is in a batch, and the loss of micro-batches is not that of the full batch; with one number it is always
-    2. It is for a head that predicts numbers themselves.
+    `published` is the loss that Zausinger et al. (2025) trained T5 with, (cross-entropy + number loss) / 2, after
+    standardizing predictions and labels by their joint mean and standard deviation (unbiased, + 1e-6). It therefore
+    depends on the rest of the batch, and the loss of micro-batches differs from that of the full batch; with a single
+    number it is always 2. It requires a head that predicts numbers, not logarithms.
 
-    Raises `UserError` for a vocabulary without [NUM], a batch without values, or a model without a number head; and
-    with `published` for a head that predicts logarithms, as squares of its numbers overflow float32.
+    Raises `UserError` for a vocabulary without [NUM], a batch without number values, or a model without a number head;
+    and with `published` for a head that predicts logarithms, because the squares of its numbers overflow float32.
     """
 
     weight: float = setting(1.0, "weight of the number loss; cross-entropy has weight 1")
     scale: NumberScale = setting("ln", "scale on which numbers are compared; ln is sign(x) ln(1 + |x|)")
     published: bool = setting(
-        False, "as published: numbers divided by the standard deviation of the batch, both losses halved"
+        False, "whether to use the published loss: numbers standardized over the batch, both losses halved"
     )
     number_token: str = setting(NUMBER_TOKEN, "the number token")
 
@@ -53,11 +53,11 @@ class XValLoss(Loss):
 
 @dataclass(frozen=True)
 class Regression(Loss):
-    """Squared error of a regression head, whose one number is the answer.
+    """Squared error of a regression head, which predicts the whole answer as one number.
 
     The number is the first target [NUM] of a row. `scale="ln"` compares sign(x) ln(1 + |x|). A baseline of Zausinger et
-    al. (2025), https://arxiv.org/abs/2411.02083. A row without a number adds nothing. Raises `UserError` as `XValLoss`
-    does.
+    al. (2025), https://arxiv.org/abs/2411.02083. Rows without a number contribute nothing. Raises `UserError` as
+    `XValLoss` does.
     """
 
     scale: NumberScale = setting("number", "scale on which numbers are compared; ln is sign(x) ln(1 + |x|)")
@@ -71,7 +71,7 @@ class Regression(Loss):
 
 
 class XValLossModule(LossModule):
-    """The part behind `XVal`: `number` is a sum over numbers."""
+    """The module of `XValLoss`: `number` is a sum over numbers."""
 
     def __init__(self, spec: XValLoss, token_id: int) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class XValLossModule(LossModule):
 
 
 class RegressionModule(LossModule):
-    """The part behind `Regression`; its only term is `number`, a sum over rows with a number."""
+    """The module of `Regression`; its only term is `number`, a sum over rows with a number."""
 
     weights: Mapping[str, float] = {"number": 1.0}
 
@@ -134,13 +134,13 @@ class RegressionModule(LossModule):
         return {"number": torch.where(mask, errors, 0).sum()}
 
 
-def to_scale(numbers: Float[Tensor, "*places"], scale: NumberScale) -> Float[Tensor, "*places"]:
-    """Numbers as they are, or as sign(x) ln(1 + |x|): 54 is 4.007."""
+def to_scale(numbers: Float[Tensor, "*positions"], scale: NumberScale) -> Float[Tensor, "*positions"]:
+    """Numbers unchanged, or as sign(x) ln(1 + |x|): 54 becomes 4.007."""
     return numbers.sign() * numbers.abs().log1p() if scale == "ln" else numbers
 
 
-def predicted_numbers(output: Output, scale: NumberScale) -> Float[Tensor, "rows places"]:
-    """The number head's predictions on this scale, in float32 at least. Raises `UserError` for a model without one."""
+def predicted_numbers(output: Output, scale: NumberScale) -> Float[Tensor, "rows positions"]:
+    """The predictions of the number head on this scale, at least in float32. Raises `UserError` if there is none."""
     numbers = output.scaled_numbers
     if numbers is None:
         raise UserError("model: must have a number head for this loss; set model.number_head=NumberHead")
@@ -151,20 +151,20 @@ def predicted_numbers(output: Output, scale: NumberScale) -> Float[Tensor, "rows
 
 
 def _has_log_predictions(output: Output) -> bool:
-    """Whether a number head predicts sign(x) ln(1 + |x|): its inverse then maps 1 to e - 1."""
+    """Whether the number head predicts sign(x) ln(1 + |x|): unscaling then maps 1 to e - 1."""
     return output.unscale is not None and abs(float(output.unscale(torch.ones(()))) - 1) > 0.5
 
 
 def standardized_error(
-    predictions: Float[Tensor, "*places"], targets: Float[Tensor, "*places"], mask: Bool[Tensor, "*places"]
+    predictions: Float[Tensor, "*positions"], targets: Float[Tensor, "*positions"], mask: Bool[Tensor, "*positions"]
 ) -> Float[Tensor, ""]:
     """The sum over numbers of the squared error in joint z-scores: the published number loss x the count of numbers.
 
-    A single number always gives 2; none gives 0.
+    A single number always gives 2, no number 0.
     """
     num_numbers = mask.sum()
     num_values = (2 * num_numbers).clamp(min=1)
-    # Squares of numbers of 20 digits overflow float32: all are first divided by the largest, which keeps z-scores.
+    # Squares of 20-digit numbers overflow float32: divide by the largest first, which does not change z-scores.
     magnitudes = (one.detach().abs().where(mask, 0).flatten() for one in (predictions, targets))
     max_magnitude = torch.cat([*magnitudes, predictions.new_ones(1)]).amax()
     predictions, targets = predictions / max_magnitude, targets / max_magnitude
@@ -176,7 +176,7 @@ def standardized_error(
     return ((predictions - targets) / deviation).square().sum()
 
 
-def _target_number_values(output: Output, batch: Batch) -> Float[Tensor, "rows places"]:
+def _target_number_values(output: Output, batch: Batch) -> Float[Tensor, "rows positions"]:
     """The numbers of the targets that an output covers."""
     assert batch.target_number_values is not None
     return (
@@ -188,19 +188,19 @@ def _target_number_values(output: Output, batch: Batch) -> Float[Tensor, "rows p
 
 def _check_settings(scale: str, weight: float) -> None:
     if scale not in ("ln", "number"):
-        raise UserError(f"scale: {scale!r} must be 'ln' or 'number'")
+        raise UserError(f"scale: must be ln or number, not {scale!r}")
     if not 0 <= weight < float("inf"):
-        raise UserError(f"weight: {weight} must be finite and 0 or more")
+        raise UserError(f"weight: must be at least 0 and finite, not {weight}")
 
 
 def _check_number_values(num_numbers: int, batch: Batch) -> None:
     if num_numbers and batch.target_number_values is None:
-        raise UserError("loss: this loss needs number values from the tokenizer; use number_format=XVal")
+        raise UserError("objective.loss: requires a tokenizer with number values; use number_format=XVal")
 
 
 def _number_token_id(token: str, vocabulary: Vocabulary) -> int:
     if token not in vocabulary.token_to_id:
         raise UserError(
-            f"loss.token: the tokenizer has no {token}, which stands for a number; the number format XVal has [NUM]"
+            f"objective.loss.number_token: must be a token of the vocabulary, not {token}; number_format=XVal has [NUM]"
         )
     return vocabulary.token_to_id[token]

@@ -1,7 +1,7 @@
 """Number-level losses: the error of the expected number against the target number.
 
-A token-level loss compares each digit separately. Here the expected values of a number's digits are summed with their
-powers of ten, and compared with the number: a wrong first digit costs what it is worth.
+A token-level loss compares each digit separately. Here the expected values of a number's digits, times their powers of
+ten, are summed and compared with the number: a wrong digit costs as much as its place value.
 """
 
 from collections.abc import Mapping
@@ -19,8 +19,8 @@ from numerate.kernels.fused_number_loss import cross_entropy_and_token_logits
 from numerate.kernels.number_loss import TEXT_FACTOR
 from numerate.kernels.number_table import NumberTokenTable
 from numerate.losses.loss import Loss, LossModule
+from numerate.losses.number_spans import NumberNotation, NumberSpans, find_number_spans
 from numerate.losses.number_tokens import number_table
-from numerate.losses.runs import NumberNotation, NumberSpans, find_number_spans
 from numerate.vocabulary import Vocabulary
 
 PUBLISHED_EPSILON = float(torch.finfo(torch.float32).eps)
@@ -30,17 +30,19 @@ PUBLISHED_EPSILON = float(torch.finfo(torch.float32).eps)
 class NumberLevel(Loss):
     """Cross-entropy + a number-level loss: the relative error of the expected number.
 
-    The expected number is the sum of the expected values of its digits x 10^place, times the expected sign where the
+    The expected number is the sum of the expected values of its digits x 10^place, times the expected sign if the
     vocabulary has a minus. The loss is |expected - target| / max(|target|, 1), which has a gradient at target 0. Digits
-    are compared before they are summed, and scaled by the number's own size, so that the thirtieth digit still counts.
-    Decimal points, thousands and tokens of several digits are read as in `runs`. After the number-level loss of ntloss
-    (https://github.com/AI4SD/number-token-loss); the scale and the sign are additions.
+    are compared before they are summed, and scaled by the size of the number, so that even the thirtieth digit counts.
+    Decimal points, thousands separators and tokens of several digits are handled as in `numerate.losses.number_spans`.
+    Based on the number-level loss of ntloss (https://github.com/AI4SD/number-token-loss); the scale and the sign are
+    additions.
 
-    `published="yes"` is ntloss 0.3.2: |expected - target| / (|expected| + |target|), without the sign; a point ends a
-    number, or with "float_level" is skipped, so that 12.34 is read as 1234. At 0 it has no gradient.
+    `published="yes"` is ntloss 0.3.2: |expected - target| / (|expected| + |target|), without the sign; a decimal point
+    ends a number, or is skipped with "float_level", so that 12.34 is read as 1234. At target 0 it has no gradient.
 
-    `reweigh` includes the probability of number tokens in the whole vocabulary, as in token-level losses; the largest
-    loss counts as 1. Published, it is that at a number's first digit; otherwise the mean over its digits.
+    `reweigh` includes the probability of number tokens in the whole vocabulary, as in token-level losses, with 1 as the
+    largest loss. With `published` it is the probability at the first digit of a number; otherwise the mean over its
+    digits.
     """
 
     weight: float = setting(0.3, "weight of the number loss; cross-entropy has weight 1")
@@ -55,18 +57,18 @@ class NumberLevel(Loss):
 
     def __post_init__(self) -> None:
         if not 0 <= self.weight < float("inf"):
-            raise UserError(f"weight: {self.weight} must be finite and 0 or more")
+            raise UserError(f"weight: must be at least 0 and finite, not {self.weight}")
         if self.digit_order not in ("normal", "reversed"):
-            raise UserError(f"digit_order: {self.digit_order!r} is neither 'normal' nor 'reversed'")
+            raise UserError(f"digit_order: must be normal or reversed, not {self.digit_order!r}")
         if self.published not in ("no", "yes", "float_level"):
-            raise UserError(f"published: {self.published!r} must be 'no', 'yes' or 'float_level'")
+            raise UserError(f"published: must be no, yes or float_level, not {self.published!r}")
 
     def build(self, vocabulary: Vocabulary) -> LossModule:
         return NumberLevelModule(self, vocabulary)
 
 
 class NumberLevelModule(LossModule):
-    """The part behind `NumberLevel`: `number` is a sum over whole numbers."""
+    """The module of `NumberLevel`: `number` is a sum over whole numbers."""
 
     def __init__(self, spec: NumberLevel, vocabulary: Vocabulary) -> None:
         super().__init__()
@@ -115,10 +117,11 @@ def number_level_loss(
 ) -> Tensor:
     """The loss of whole numbers alone (see `NumberLevel`), at each number's first digit.
 
-    `mean` is over numbers, and 0, attached, without any; `none` is 0 where no number starts.
+    `mean` is over numbers (without any: 0, still attached to the graph); `none` is 0 at positions where no number
+    starts.
     """
     if reduction not in ("mean", "sum", "none"):
-        raise UserError(f"reduction: {reduction!r} must be 'mean', 'sum' or 'none'")
+        raise UserError(f"reduction: must be mean, sum or none, not {reduction!r}")
     table.check_logits_and_labels(logits.shape[-1], labels, ignore_index)
     ids = torch.cat([table.ids, torch.tensor(notation.minus_ids, dtype=torch.int64, device=table.ids.device)])
     _, token_logits, lse = cross_entropy_and_token_logits(logits, labels, ids, ignore_index=ignore_index)
@@ -149,7 +152,7 @@ def label_number_spans(
     quantity_mask: Bool[Tensor, "rows time"] | None = None,
     ignore_index: int = -100,
 ) -> NumberSpans:
-    """The numbers in rows of labels, as the loss or its published form reads them."""
+    """The numbers in rows of labels, as defined by the loss or its published form."""
     number_indices = torch.where(labels == ignore_index, -1, table.number_indices(labels))
     if quantity_mask is not None:
         number_indices = torch.where(quantity_mask, number_indices, -1)
@@ -173,8 +176,8 @@ def number_losses(
 ) -> Float[Tensor, "rows time"]:
     """The loss of each number at its first digit, 0 elsewhere.
 
-    `token_logits` are the logits of the number tokens, and behind them of the minus signs, if any. Everything is
-    divided by the number's largest power of ten, and digits are compared before they are summed.
+    `token_logits` are the logits of the number tokens, followed by those of the minus signs, if any. Everything is
+    divided by the largest power of ten of the number, and digits are compared before they are summed.
     """
     spans = label_number_spans(labels, table, notation, published, join_points, quantity_mask, ignore_index)
     num_number_tokens, dtype = table.count, token_logits.dtype
@@ -185,14 +188,14 @@ def number_losses(
     )
     errors = torch.where(spans.number_mask, (p * (values - label_values[..., None])).sum(-1), 0)
     exponent = spans.exponents
-    if published and join_points:  # points are skipped: as many places as there are digits
+    if published and join_points:  # points are skipped: one power of ten per digit
         exponent = exponent - _min_exponents(spans)
         spans = spans._replace(
             max_exponents=torch.where(spans.number_mask, spans.max_exponents - _min_exponents(spans), 0)
         )
     scale = torch.where(spans.number_mask, 10.0 ** (exponent - spans.max_exponents).to(dtype), 0)
     target, error = spans.sum_per_number(label_values * scale), spans.sum_per_number(errors * scale)
-    scaled_one = 10.0 ** -torch.where(spans.start_mask, spans.max_exponents, 0).to(dtype)  # what 1 is, scaled
+    scaled_one = 10.0 ** -torch.where(spans.start_mask, spans.max_exponents, 0).to(dtype)  # 1 on this scale
     if published:
         losses = error.abs() / ((target + error).abs() + target.abs() + PUBLISHED_EPSILON * scaled_one)
     else:
@@ -210,7 +213,7 @@ def number_losses(
     return torch.where(spans.start_mask, losses, 0)
 
 
-def _scatter_to_all_positions(values: Float[Tensor, "rows places tokens"], output: Output, batch: Batch) -> Tensor:
+def _scatter_to_all_positions(values: Float[Tensor, "rows positions tokens"], output: Output, batch: Batch) -> Tensor:
     """Values at the target positions of an output, scattered to all positions of the rows, with 0 elsewhere."""
     if output.target_positions is None:
         return values
@@ -220,7 +223,7 @@ def _scatter_to_all_positions(values: Float[Tensor, "rows places tokens"], outpu
 
 
 def _min_exponents(spans: NumberSpans) -> Int[Tensor, "rows time"]:
-    """The smallest exponent of each number, at all its places."""
+    """The smallest exponent of each number, at all its positions."""
     exponents = torch.where(spans.number_mask, spans.exponents, 0)
     min_exponents = torch.zeros_like(exponents).scatter_reduce(
         1, spans.start_positions, exponents, "amin", include_self=True
@@ -231,12 +234,12 @@ def _min_exponents(spans: NumberSpans) -> Int[Tensor, "rows time"]:
 def _apply_expected_sign(
     token_logits: Tensor, minus_logits: Tensor, spans: NumberSpans, target: Tensor, error: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Number and error with their signs. The expected sign is 1 - 2 x the probability of a minus, among minus and
-    number tokens, at the sign, or at the start of a number without one."""
+    """Target and error with their signs. The expected sign is 1 - 2 x the probability of a minus (among minus and
+    number tokens) at the position of the sign, or at the start of a number without a sign."""
     minus_probabilities = (minus_logits.logsumexp(-1) - token_logits.logsumexp(-1)).exp()
     preceding_probabilities = torch.cat(
         [minus_probabilities[:, :1], minus_probabilities[:, :-1]], dim=1
-    )  # one place before
+    )  # at the preceding position
     sign_probabilities = torch.where(spans.negative_mask, preceding_probabilities, minus_probabilities)
     sign = torch.where(spans.negative_mask, -1.0, 1.0).to(target.dtype)
     expected_sign = 1 - 2 * sign_probabilities

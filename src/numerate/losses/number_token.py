@@ -15,38 +15,38 @@ from numerate.kernels.fused_number_loss import cross_entropy_and_number_loss
 from numerate.kernels.number_loss import LossFunction, LossSums, NumberDistance, reference_loss_sums
 from numerate.kernels.number_table import NumberTokenTable
 from numerate.losses.loss import Loss, LossModule
+from numerate.losses.number_spans import NumberNotation, place_value_weights
 from numerate.losses.number_tokens import number_table
-from numerate.losses.runs import NumberNotation, place_value_weights
 from numerate.vocabulary import Vocabulary
 
 FusedMode = Literal["auto", "head", "logits", "none"]
 
 MIN_CHUNKED_LOGITS = 2**22
-"""From how many logits on `fused="auto"` makes them in chunks: 16 MB of float32."""
+"""`fused="auto"` computes logits in chunks if there are at least this many: 16 MB of float32."""
 
 
 @dataclass(frozen=True)
 class NumberToken(Loss):
     """Cross-entropy + `weight` x a number token loss: Zausinger et al. (2025), https://arxiv.org/abs/2411.02083.
 
-    At target number tokens, the error is computed from the probabilities of all number tokens among themselves:
+    At target number tokens, the error is computed from the probabilities renormalized over all number tokens:
     `loss_function="was"` is the Wasserstein-1 distance (sum p |v - y|), `was-cdf` the same from cumulative
     probabilities, `mse`, `mae` and `huber` use the expected value. `numerate.kernels.number_loss` has the definitions.
 
     `mean_over="number_tokens"` divides the number loss by their count, as published: the rarer numbers are, the more
-    each weighs against other tokens. `mean_over="labels"` divides it by the count of all target tokens, so that
-    `weight` is one number token's share against one token's cross-entropy. Both counts are of the whole batch, however
-    it is cut.
+    each of them weighs relative to other tokens. `mean_over="labels"` divides it by the count of all target tokens, so
+    that `weight` is the weight of one number token's loss relative to one token's cross-entropy. Both counts are over
+    the global batch, however it is split.
 
-    `digit_weight_ratio=10` lets a digit weigh ten times as much as the digit behind it, 1 on average in each number; 1
-    treats all alike, as published. `gaussian_sigma` spreads the targets of cross-entropy (and of `was-cdf`) over
-    neighboring numbers. `reweigh` penalizes the probability of text tokens, as the package ntloss does by default and
-    the paper does not: before a model has learned to predict numbers at all, it leaves hardly any gradient between
-    them. `squash_factor=2` (`was`) makes the farthest number only twice as wrong as the nearest.
+    `digit_weight_ratio=10` gives each digit ten times the weight of the next less significant one, with mean 1 in each
+    number; 1 weights all digits equally, as published. `gaussian_sigma` spreads the targets of cross-entropy (and of
+    `was-cdf`) over neighboring numbers. `reweigh` penalizes the probability of text tokens, as the package ntloss does
+    by default and the paper does not: while a model assigns little probability to numbers, this leaves hardly any
+    gradient among them. `squash_factor=2` (`was`) rescales distances so that the largest is only twice the smallest.
 
-    `fused` is how it is computed, with the same result up to rounding: from hidden states and head without holding
-    the logits ("head", where the head is one linear map), from logits in one pass ("logits"), written out ("none").
-    """
+    `fused` selects the implementation, with the same result up to rounding: from hidden states and the output
+    projection without materializing the logits ("head", for a linear head), from logits in one pass ("logits"), or
+    unfused ("none")."""
 
     loss_function: LossFunction = setting(
         "was", "distance between predicted and target number: was, was-cdf, mse, mae, huber"
@@ -58,7 +58,7 @@ class NumberToken(Loss):
     mean_over: Literal["number_tokens", "labels"] = setting("number_tokens", "what the number loss is averaged over")
     reweigh: bool = setting(False, "whether probability mass on text tokens at number positions is penalized")
     squash_factor: float | None = setting(
-        None, "largest over smallest distance between different numbers; null: as they are"
+        None, "ratio of the largest to the smallest distance between different numbers; null: unchanged"
     )
     digit_weight_ratio: float = setting(1.0, "weight of a digit relative to the next less significant one")
     digit_order: Literal["normal", "reversed"] = setting(
@@ -72,22 +72,23 @@ class NumberToken(Loss):
 
     def __post_init__(self) -> None:
         if self.squash_factor is not None and not 1 < self.squash_factor < float("inf"):
-            raise UserError(f"squash_factor: {self.squash_factor} must be more than 1")
+            raise UserError(f"squash_factor: must be above 1 and finite, not {self.squash_factor}")
         if self.squash_factor is not None and self.loss_function != "was":
             raise UserError(f"squash_factor: must be null for loss_function={self.loss_function}; only 'was' has one")
         self.number_distance()
         if not 0 <= self.weight < float("inf"):
-            raise UserError(f"weight: {self.weight} must be 0 or more; the paper uses 0.3")
+            raise UserError(f"weight: must be at least 0 and finite, not {self.weight}; the paper uses 0.3")
         if self.mean_over not in ("number_tokens", "labels"):
-            raise UserError(f"mean_over: {self.mean_over!r} must be 'number_tokens' or 'labels'")
+            raise UserError(f"mean_over: must be number_tokens or labels, not {self.mean_over!r}")
         if not 0 < self.digit_weight_ratio < float("inf"):
             raise UserError(
-                f"digit_weight_ratio: {self.digit_weight_ratio} must be more than 0; typically 1 (equal weights) to 10"
+                f"digit_weight_ratio: must be above 0 and finite, not {self.digit_weight_ratio}; typical values are 1 "
+                "(equal weights) to 10"
             )
         if self.digit_order not in ("normal", "reversed"):
-            raise UserError(f"digit_order: {self.digit_order!r} must be 'normal' or 'reversed'")
+            raise UserError(f"digit_order: must be normal or reversed, not {self.digit_order!r}")
         if self.fused not in ("auto", "head", "logits", "none"):
-            raise UserError(f"fused: {self.fused!r} is none of 'auto', 'head', 'logits', 'none'")
+            raise UserError(f"fused: must be one of auto, head, logits, none, not {self.fused!r}")
 
     def number_distance(self) -> NumberDistance:
         """The distance between numbers. Raises `UserError` for invalid settings."""
@@ -104,10 +105,9 @@ class GaussianCrossEntropy(Loss):
     """Cross-entropy whose targets at number tokens are spread over neighboring numbers by a Gaussian.
 
     The target probability of number token j is exp(-((v_j - y) / sigma)² / 2), divided by the sum over all of them (+
-    1e-8); all other tokens have their target of plain cross-entropy. `sigma=0` is plain cross-entropy. One of the
-    baselines of Zausinger et al. (2025), https://arxiv.org/abs/2411.02083; with a number token loss beside it:
-    `NumberToken("was-cdf", gaussian_sigma=1)`.
-    """
+    1e-8); all other tokens have the same targets as in plain cross-entropy. `sigma=0` is plain cross-entropy. One of
+    the baselines of Zausinger et al. (2025), https://arxiv.org/abs/2411.02083; combined with a number token loss:
+    `NumberToken("was-cdf", gaussian_sigma=1)`."""
 
     sigma: float = setting(1.0, "standard deviation of the smoothed targets, in units of the values; 0: one-hot")
     number_tokens: Literal["digits", "numbers"] = setting(
@@ -117,9 +117,9 @@ class GaussianCrossEntropy(Loss):
 
     def __post_init__(self) -> None:
         if not 0 <= self.sigma < float("inf"):
-            raise UserError(f"sigma: {self.sigma} must be 0 or more")
+            raise UserError(f"sigma: must be at least 0 and finite, not {self.sigma}")
         if self.fused not in ("auto", "head", "logits", "none"):
-            raise UserError(f"fused: {self.fused!r} is none of 'auto', 'head', 'logits', 'none'")
+            raise UserError(f"fused: must be one of auto, head, logits, none, not {self.fused!r}")
 
     def build(self, vocabulary: Vocabulary) -> LossModule:
         return GaussianCrossEntropyModule(self, vocabulary)
@@ -152,7 +152,7 @@ class NumberTokenModule(LossModule):
 
 
 class GaussianCrossEntropyModule(LossModule):
-    """The part behind `GaussianCrossEntropy`; its only term is `cross_entropy`."""
+    """The module of `GaussianCrossEntropy`; its only term is `cross_entropy`."""
 
     weights: Mapping[str, float] = {"cross_entropy": 1.0}
 
@@ -180,7 +180,7 @@ def compute_loss_sums(
     fused: FusedMode = "auto",
     loss_weights: Tensor | None = None,
 ) -> LossSums:
-    """The two sums of an output, computed as set by `fused` and where the model allows it."""
+    """The sums of cross-entropy and number loss of an output, computed by the implementation that `fused` selects."""
     targets = batch.targets_for(output)
     head = _linear_head_or_none(output.lm_head)
     if fused == "head" and head is None:

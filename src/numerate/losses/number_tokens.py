@@ -12,8 +12,8 @@ def number_table(
 ) -> NumberTokenTable:
     """The digits of a vocabulary, or all its tokens with a value, for logits of at least `width` entries.
 
-    Where no token is a plain digit (as with the `_5_2_` tokens), `digits` takes all. Raises `UserError` for a
-    vocabulary without such tokens.
+    If no token is a plain digit (as with the `_5_2_` tokens), `digits` selects all tokens with a value. Raises
+    `UserError` for a vocabulary without such tokens.
     """
     ids = vocabulary.number_ids(which)
     if not ids:
@@ -27,5 +27,5 @@ def number_table(
 
 
 def _digits_of(symbol: str, value: float) -> int:
-    """Number of digits of a token: those it shows, or 1 for a token with a power of ten of its own."""
+    """Number of digits that a token writes, or 1 for a token with its own power of ten."""
     return len(symbol) if symbol.isascii() and symbol.isdigit() else digit_count(value)

@@ -1,4 +1,4 @@
-"""Losses on number tokens that compare probabilities with a soft target, or each probability by itself."""
+"""Losses on number tokens that compare their probabilities with a soft target, or each probability separately."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,18 +21,18 @@ from numerate.vocabulary import Vocabulary
 
 @dataclass(frozen=True)
 class SoftLabels(Loss):
-    """Cross-entropy + a loss that trains number tokens on soft targets (DIST2) or one by one (DEL).
+    """Cross-entropy + a loss on number tokens with soft targets (DIST2) or separate binary targets (DEL).
 
-    With p the probabilities of the number tokens among themselves, v their values and y the label's:
+    With p the probabilities renormalized over the number tokens, v their values and y that of the label:
 
     - `dist2`: KL(g || p) with g ~ exp(-(v - y)² / temperature). Chung et al. (2025), "Teaching Metric Distance to
       Discrete Autoregressive Language Models", https://arxiv.org/abs/2503.02379.
-    - `del`: the mean over number tokens of p_j x the binary cross-entropy of token j's own logit against "is it the
-      label". Zheng et al. (2026), "DEL: Digit Entropy Loss", https://arxiv.org/abs/2605.20369, after the code that its
-      authors published (https://github.com/PolyU-VCLab/DEL). It fixes the absolute level of logits.
+    - `del`: the mean over number tokens of p_j x the binary cross-entropy of the logit of token j (target: whether it
+      is the label). Zheng et al. (2026), "DEL: Digit Entropy Loss", https://arxiv.org/abs/2605.20369, following the
+      published code (https://github.com/PolyU-VCLab/DEL). It determines the absolute level of the logits.
 
-    Deviations: any values, not digits alone; no weights by place (the authors of DEL weigh each digit by its place, and
-    train the decimal point too); the default weight of `dist2`. The default weight 0.1 is that of DEL.
+    Deviations from the papers: any values, not only digits; no weights by place value (DEL weights each digit by its
+    place, and includes the decimal point); the default weight of `dist2`. The default weight 0.1 is that of DEL.
     """
 
     loss_function: Literal["dist2", "del"] = setting(
@@ -46,18 +46,18 @@ class SoftLabels(Loss):
 
     def __post_init__(self) -> None:
         if self.loss_function not in ("dist2", "del"):
-            raise UserError(f"loss_function: {self.loss_function!r} is neither 'dist2' nor 'del'")
+            raise UserError(f"loss_function: must be dist2 or del, not {self.loss_function!r}")
         if not 0 <= self.weight < float("inf"):
-            raise UserError(f"weight: {self.weight} must be finite and 0 or more")
+            raise UserError(f"weight: must be at least 0 and finite, not {self.weight}")
         if not 0 < self.temperature < float("inf"):
-            raise UserError(f"temperature: {self.temperature} must be finite and more than 0")
+            raise UserError(f"temperature: must be above 0 and finite, not {self.temperature}")
 
     def build(self, vocabulary: Vocabulary) -> LossModule:
         return SoftLabelsModule(self, vocabulary)
 
 
 class SoftLabelsModule(LossModule):
-    """The part behind `SoftLabels`: `number` is a sum over number tokens."""
+    """The module of `SoftLabels`: `number` is a sum over number tokens."""
 
     def __init__(self, spec: SoftLabels, vocabulary: Vocabulary) -> None:
         super().__init__()
@@ -83,12 +83,12 @@ class SoftLabelsModule(LossModule):
 
 
 def dist2_loss(
-    number_logits: Float[Tensor, "*places numbers"],
+    number_logits: Float[Tensor, "*positions numbers"],
     table: NumberTokenTable,
-    number_indices: Int[Tensor, "*places"],
+    number_indices: Int[Tensor, "*positions"],
     temperature: float,
-) -> Float[Tensor, "*places"]:
-    """KL(g || p) at each place, g ~ exp(-(v - y)² / temperature), where the label is number token `number_indices`."""
+) -> Float[Tensor, "*positions"]:
+    """KL(g || p) at each position, g ~ exp(-(v - y)² / temperature); the label is number token `number_indices`."""
     target_log_probs = (
         (-(table.values - table.values[number_indices][..., None]).square() / temperature)
         .log_softmax(-1)
@@ -98,9 +98,11 @@ def dist2_loss(
 
 
 def digit_entropy_loss(
-    number_logits: Float[Tensor, "*places numbers"], table: NumberTokenTable, number_indices: Int[Tensor, "*places"]
-) -> Float[Tensor, "*places"]:
-    """The mean over number tokens of p x binary cross-entropy, where the label is number token `number_indices`."""
+    number_logits: Float[Tensor, "*positions numbers"],
+    table: NumberTokenTable,
+    number_indices: Int[Tensor, "*positions"],
+) -> Float[Tensor, "*positions"]:
+    """The mean over number tokens of p x binary cross-entropy; the label is number token `number_indices`."""
     is_label = torch.arange(table.count, device=number_logits.device) == number_indices[..., None]
     binary_cross_entropy = -torch.where(is_label, logsigmoid(number_logits), logsigmoid(-number_logits))
     return (number_logits.softmax(-1) * binary_cross_entropy).mean(-1)

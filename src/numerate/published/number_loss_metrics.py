@@ -105,9 +105,9 @@ class TokenBatch:
     """A batch of answers as ids, `[rows, places]`: predictions, labels (`IGNORE_INDEX` where nothing counts), and the
     teacher-forced -ln(probability) of the labels, in nats."""
 
-    predictions: Int[np.ndarray, "rows places"]
-    labels: Int[np.ndarray, "rows places"]
-    nll: Float[np.ndarray, "rows places"] | None = None
+    predictions: Int[np.ndarray, "rows positions"]
+    labels: Int[np.ndarray, "rows positions"]
+    nll: Float[np.ndarray, "rows positions"] | None = None
 
     def pad(self, padding: int = PADDING_LENGTH) -> "TokenBatch":
         """As in the published trainer: predictions and labels are padded with id 0 to the longest label and `padding`

@@ -1,1 +1,1 @@
-"""Many small models trained as one stack, each as if it were trained alone."""
+"""Many small models trained together as one stack (`torch.vmap`), with the same results as separately."""

@@ -1,4 +1,4 @@
-"""The weights of several models as one matrix, and one step of their optimizers on it."""
+"""The weights of several models as one matrix, and joint optimizer steps."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -93,7 +93,7 @@ class FlatParameters:
                 self._rebuild_groups(member, has_gradient)
 
     def clip_grad_norm(self, max_norms: Float[Tensor, " members"]) -> Float[Tensor, " members"]:
-        """Scales each member's gradient down to the norm `max_norms` (infinite: any); returns the norms before."""
+        """Clips the gradient norm of each member to `max_norms` (infinite: no clipping); returns the norms before."""
         norms: Tensor = torch.linalg.vector_norm(self.gradients, dim=1)
         self.gradients.mul_((max_norms / (norms + 1e-6)).clamp(max=1.0)[:, None])
         return norms
@@ -147,8 +147,8 @@ class FlatParameters:
         }
 
     def _rebuild_groups(self, member: int, has_gradient: tuple[bool, ...]) -> None:
-        """Cuts a member's weights into runs, which leave out what had no part in its gradient: such a parameter is not
-        stepped, and does not decay."""
+        """Divides a member's weights into contiguous spans without unused parameters, which are neither updated nor
+        decayed."""
         self.sync_step_counts()
         counts = self.step_counts[member].tolist()
         options = [

@@ -1,8 +1,7 @@
 """Attention under `torch.vmap`: the stacked models are folded into the batch dimension.
 
 In torch 2.13 `vmap` (https://docs.pytorch.org/docs/stable/generated/torch.func.vmap.html) has no rule for the fused
-attention of a CPU: it would compute one model after the other, and warn. Attention knows no weights, so nothing is lost
-by folding.
+attention of a CPU: it would compute one model after the other, and warn. Attention has no weights, so folding is exact.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 
 class FoldedAttentionMode(TorchFunctionMode):
-    """While it is entered, `scaled_dot_product_attention` under one `vmap` folds the mapped dimension into the rows.
+    """A context in which `scaled_dot_product_attention` under one `vmap` folds the mapped dimension into the rows.
 
     >>> queries = keys = values = torch.zeros(2, 3, 4, 5, 8)  # models x rows x heads x time x width
     >>> with FoldedAttentionMode():

@@ -1,4 +1,4 @@
-"""Several runs trained as one model: batches, forwards and optimizer steps together, everything else separately."""
+"""Several runs trained together: batches, forward passes and optimizer steps are joint, everything else is separate."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,23 +22,21 @@ from numerate.training.trainer import Trainer, TrainingResult
 from numerate.vocabulary import PAD
 
 MAX_STACKED_FLOPS = 2e9
-"""Floating-point operations that a step of several models may have on a CPU before it is split: beyond, it no longer
-fits into the cache, and the overhead that stacking saves is small beside it."""
+"""Maximum floating-point operations of a joint step on a CPU before it is split: larger steps do not fit into the
+cache, and save little overhead."""
 
 EndCallback = Callable[[int, TrainingResult | Exception], None]
 """Called when a run ends: its index, and its outcome or error."""
 
 
 class StackedTrainer:
-    """Trains runs of one shape, each with a seed, data, budget, optimizer, schedule and folder of its own.
+    """Trains runs with models of one shape together; seed, data, budget, optimizer, schedule and folder may differ.
 
-    Each has its own `Trainer`, which evaluates, logs, saves and decides when it is over; only the step is one for all
-    of them: the forward of every model at once (`torch.vmap` over stacked weights), one backward, one
-    step of all optimizers. Shorter batches are padded to the longest. What comes of each run is what training it alone
-    gives, but for rounding.
-
-    A run that is over, or whose loss is not finite, leaves; the others continue. Raises `UserError` for models that are
-    not of one shape, and whatever goes wrong with the step of all.
+    Each run has its own `Trainer`, which evaluates, logs, saves and decides when to stop; only the step is joint: one
+    forward pass of all models (`torch.vmap` over stacked weights), one backward pass, one step of all optimizers.
+    Shorter batches are padded to the longest. The results are those of separate training up to rounding. A run that has
+    ended, or whose loss is not finite, is removed; the others continue. Raises `UserError` for models of different
+    shapes, and any error of the joint step.
     """
 
     def __init__(self, trainers: Sequence[Trainer]) -> None:
@@ -49,7 +47,8 @@ class StackedTrainer:
         self._stack = _Stack(self.trainers)
 
     def train(self, stop: Stop, on_end: EndCallback = lambda index, outcome: None) -> list[TrainingResult | Exception]:
-        """Trains until each is over; `on_end` is called for each as soon as it is. In the order of the trainers."""
+        """Trains until all runs have ended, and returns results in the order of the trainers; `on_end` is called as
+        soon as a run ends."""
         outcomes: dict[int, TrainingResult | Exception] = {}
 
         def finish(index: int, outcome: TrainingResult | Exception) -> None:
@@ -73,14 +72,14 @@ class StackedTrainer:
             self._remove_finished(outcomes)
 
     def _try(self, index: int, action: Callable[[Trainer], Any]) -> Any:
-        """The result or the error of one run alone."""
+        """The result or the error of one run."""
         try:
             return action(self.trainers[index])
         except Exception as error:
             return error
 
     def _remove_finished(self, outcomes: Mapping[int, Any]) -> None:
-        """Continues without the runs that are over."""
+        """Removes the runs that have ended."""
         remaining = [index for index in self._active if index not in outcomes]
         if remaining != self._active:
             self._stack.remove([member for member, index in enumerate(self._active) if index in outcomes])
@@ -93,7 +92,7 @@ class StackedTrainer:
 class _StackedStep:
     """The inputs of a step. Positions and target positions are padded to the longest of all members.
 
-    `batches` are the members' own, as each would have by itself. `fields` are members x rows x ...: ids, lengths, row,
+    `batches` are the separate batches of the members. `fields` are members x rows x ...: ids, lengths, row,
     targets, target_positions, target_ids; `position_ids` too, or 1 x time where all rows of all members have the same.
     """
 
@@ -106,7 +105,7 @@ class _StackedStep:
 
 
 class _Stack:
-    """Stacked models, and one step of all of them."""
+    """Stacked models, and their joint steps."""
 
     def __init__(self, trainers: Sequence[Trainer]) -> None:
         self.trainers = trainers
@@ -135,14 +134,14 @@ class _Stack:
         self.flat_parameters.sync_step_counts()
 
     def remove(self, members: Sequence[int]) -> None:
-        """Removes some members, whose weights and moments then have their own memory."""
+        """Removes members; their weights and moments then have their own memory."""
         self.flush()
         for member in members:
             self.flat_parameters.detach_member(member)
             self.trainers[member].flush_hook = lambda: None
 
     def step(self) -> None:
-        """One optimizer step of each."""
+        """One optimizer step of each member."""
         learning_rates = [trainer.learning_rate(trainer.total_steps) for trainer in self.trainers]
         step = self._next_step()
         for group in self._groups(step):
@@ -154,7 +153,7 @@ class _Stack:
             trainer.count_step(rows, batch.num_input_tokens, rows * time, flops)
 
     def _next_step(self) -> _StackedStep:
-        """The next batch of each, laid out and placed together."""
+        """The next batches of all members, padded to one shape and moved to the device together."""
         rows_and_indices = [trainer.stream.rows(StreamPosition(trainer.state.examples)) for trainer in self.trainers]
         index = np.concatenate([index for _, index in rows_and_indices])
         batch = self.trainers[0].stream.layout.build_batch(
@@ -190,14 +189,15 @@ class _Stack:
         )
 
     def _step_flops(self, batch: Batch, step_context: StepContext, forward_key: Hashable) -> int:
-        """What a step of one member costs, worked out once for each length and form."""
+        """The FLOPs of a step of one member, computed once per length and forward key."""
         key = (batch.tokens.ids.shape[1], forward_key)
         if key not in self.flops:
             self.flops[key] = self.trainers[0].budget.batch_flops(batch, step_context)
         return self.flops[key]
 
     def _groups(self, step: _StackedStep) -> list[list[int]]:
-        """Members whose forwards are made at once: of one form, and of like length where there are too many for one."""
+        """Groups of members with joint forward passes: with the same forward key, and of similar length if a joint step
+        would be too large."""
         max_flops = MAX_STACKED_FLOPS if self.device.type == "cpu" else float("inf")
         groups_by_key: dict[Hashable, list[list[int]]] = {}
         for member in sorted(range(len(self.trainers)), key=step.flops.__getitem__):
@@ -208,7 +208,7 @@ class _Stack:
         return [sorted(group) for groups in groups_by_key.values() for group in groups]
 
     def _compute_gradients(self, step: _StackedStep, group: list[int]) -> None:
-        """Losses and gradients of some members."""
+        """Computes losses and gradients of some members."""
         is_bf16 = self.trainers[0].training.precision == "bf16"
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=is_bf16):
             leaves, loss_sums = (
@@ -268,7 +268,7 @@ class _Stack:
 
 
 class _Forward(nn.Module):
-    """Model and objective as one module: a loss may call the head after the model's own forward."""
+    """Model and objective as one module, since a loss may call the head after the model's forward pass."""
 
     def __init__(self, model: Model, objective: ObjectiveModule) -> None:
         super().__init__()
@@ -308,14 +308,14 @@ def _concatenate_rows(parts: Sequence[TokenizedExamples]) -> TokenizedExamples:
 
 
 def _split_batch(batch: Batch, members: int) -> list[Batch]:
-    """The batch of each member as it would be by itself, from one of all of them. Raises `UserError` for a batch with
-    more fields than can be split by member."""
+    """Splits a joint batch into the batches of its members. Raises `UserError` for a batch with fields that cannot be
+    split."""
     if (
         batch.source is not None
         or batch.target_number_values is not None
         or set(batch.counts) != {"tokens", "examples"}
     ):
-        raise UserError("layout: its batches hold more than tokens and targets, and those cannot be stacked")
+        raise UserError("layout: batches with other inputs than tokens and targets cannot be stacked")
     if batch.tokens.number_values is not None or batch.tokens.blocked_keys is not None:
         raise UserError("tokenizer: tokens with number values or blocked keys cannot be stacked")
     rows = len(batch.tokens.ids) // members
@@ -341,14 +341,14 @@ def _split_batch(batch: Batch, members: int) -> list[Batch]:
 
 
 def _truncate(field: Tensor, name: str, time: int, targets: int) -> Tensor:
-    """A field of a batch, members x rows x ..., cut to so many positions or target positions."""
+    """A field of a batch, members x rows x ..., truncated to a number of positions or target positions."""
     if name in ("lengths", "row"):
         return field
     return field[..., : targets if name in ("target_positions", "target_ids") else time]
 
 
 def _differing_tensors(models: Sequence[nn.Module], trained: set[str]) -> dict[str, Tensor]:
-    """What is not trained but differs between models (buffers, frozen parameters): members x its shape."""
+    """Untrained tensors that differ between models (buffers, frozen parameters), each members x its shape."""
     differing = {}
     for name, first in (*models[0].named_buffers(), *models[0].named_parameters()):
         if name in trained:

@@ -275,7 +275,7 @@ def _open_shard_with_metadata(path: Path, metadata: dict[str, Any], tokenizer: T
     if size != num_tokens * dtype.itemsize:
         raise UserError(
             f"{path}: has {size:,} bytes, and its head says {num_tokens:,} tokens of {dtype.itemsize} bytes; it is "
-            "torn: remove it, and the same `numerate data tokenise` writes it anew"
+            "corrupted: remove it and run `numerate data tokenise` again"
         )
     if metadata["tokenizer"] != tokenizer.fingerprint:
         raise UserError(

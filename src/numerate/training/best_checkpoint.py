@@ -1,4 +1,4 @@
-"""Which step of a run is its best: by accuracy, or by the validation loss."""
+"""The choice of the best step of a run, by accuracy or by validation loss."""
 
 import math
 import sys
@@ -12,7 +12,7 @@ BestMetric = Literal["accuracy", "loss"]
 
 
 class ValidationScore(NamedTuple):
-    """The score of a step: its `value` on `split`, and the validation `loss` where that decides among equals."""
+    """The score of a step: its `value` on `split`, and the validation `loss` if that breaks ties."""
 
     metric: BestMetric
     split: str
@@ -22,10 +22,10 @@ class ValidationScore(NamedTuple):
 
 @dataclass(frozen=True)
 class BestStepRule:
-    """How the best step is chosen: the highest accuracy, or the lowest validation loss; of equals the later step.
+    """How the best step is chosen: by the highest accuracy or the lowest validation loss; of equals the later step.
 
-    Accuracy is that of OOD validation where there is one. With `loss_breaks_ties` the lower validation loss decides
-    between steps of the same accuracy before the later one does.
+    Accuracy is that of OOD validation if there is one. With `loss_breaks_ties`, the lower validation loss decides
+    between steps of the same accuracy.
     """
 
     metric: BestMetric
@@ -33,8 +33,8 @@ class BestStepRule:
 
     @classmethod
     def from_metric(cls, best_metric: BestMetric | None, evaluation_data: EvaluationData) -> "BestStepRule":
-        """As set; by default by the loss for answers with numbers beside their tokens, which are hardly ever
-        an exact match, and for language modeling; else by accuracy, with ties for answers that are texts."""
+        """The rule for a metric. By default the loss for language modeling and for tokens with numeric values, which
+        are hardly ever an exact match; otherwise accuracy, with the loss breaking ties for text answers."""
         metric: BestMetric = best_metric or (
             "loss" if evaluation_data.has_number_tokens or evaluation_data.is_language_modeling else "accuracy"
         )
@@ -42,11 +42,11 @@ class BestStepRule:
 
     @property
     def needs_loss(self) -> bool:
-        """Whether it needs the validation loss."""
+        """Whether the validation loss is needed."""
         return self.metric == "loss" or self.loss_breaks_ties
 
     def score(self, accuracy: Mapping[str, float], loss: float | None) -> ValidationScore:
-        """The score of a step. A loss that is not finite is the worst."""
+        """The score of a step. A non-finite loss is the worst."""
         finite_loss = None if loss is None else loss if math.isfinite(loss) else sys.float_info.max
         if self.metric == "loss":
             assert finite_loss is not None, "the loss must be computed"
@@ -55,7 +55,7 @@ class BestStepRule:
         return ValidationScore("accuracy", split, accuracy[split], finite_loss if self.loss_breaks_ties else None)
 
     def is_improvement(self, new: ValidationScore, best: ValidationScore | None) -> bool:
-        """Whether a later step replaces the best one known; a score by another criterion is always replaced."""
+        """Whether a later step replaces the best one; a score by another metric is always replaced."""
         if best is None or best.metric != self.metric:
             return True
         if self.metric == "loss":

@@ -29,29 +29,30 @@ def format_flops(flops: float) -> str:
 class Budget:
     """The budget of a run, which ends at the first limit reached.
 
-    A budget in examples, tokens, epochs or FLOPs is estimated in steps by the mean over the first window of data;
-    what ends the run is what was really used. Batches grow over the first `batch_size_warmup` of the budget, from
-    `initial_batch_size` examples to `batch_size` in multiples of it: with m batch sizes, the n-th starts at
-    (n - 1) / m of the ramp. The position in the budget is the share of steps that are done, or, where batches grow and
-    the budget is not one in steps, the share of examples: then the cost of a step is proportional to its size.
+    A budget in tokens or FLOPs is converted to steps with the mean over the first window of data; the run ends when the
+    actual use reaches the limit. Batches grow over the first `batch_size_warmup` of the budget, from
+    `initial_batch_size` examples to `batch_size` in multiples of it: with m batch sizes, the n-th starts at (n - 1) / m
+    of the warm-up. The position in the budget is the fraction of steps done; if batches grow and the budget is not in
+    steps, it is the fraction of examples, since the cost of a step is then proportional to its size.
     """
 
     def __init__(
         self, training: Training, task: Task, stream: BatchStream, model: Model, objective: ObjectiveModule
     ) -> None:
         self.training, self.task, self.stream, self.model, self.objective = training, task, stream, model, objective
-        self.max_multiple = training.batch_size // training.min_batch_size
+        self.max_multiple = training.batch_size // training.base_batch_size
 
     # What is used --------------------------------------------------------------------------------------------------
 
     def fraction_used(self, state: TrainingState) -> float:
-        """The share of the budget that is used, for schedules and ramps: from 0 up to 1, or more."""
+        """The fraction of the budget used, for schedules and batch size warm-up: from 0 to 1, or more."""
         if self._is_in_examples:
             return state.examples / self._estimated_examples
         return state.step / max(1, self.total_steps)
 
     def schedule_step(self, state: TrainingState) -> float:
-        """The same in steps of `total_steps`: how many are done, unless batches grow."""
+        """The position in the schedule: the number of steps done, or if batches grow the fraction used x
+        `total_steps`."""
         return self.fraction_used(state) * self.total_steps if self._is_in_examples else state.step
 
     def is_spent(self, state: TrainingState) -> bool:
@@ -67,10 +68,10 @@ class Budget:
     # The size of a step --------------------------------------------------------------------------------------------
 
     def batch_size_multiple(self, fraction_used: float) -> int:
-        """How many times `initial_batch_size` examples a step takes at a place in the budget; 1 where batches do not
-        grow.
+        """The batch size as a multiple of `base_batch_size` at this point of the budget; 1 if batches do not grow.
 
-        A ramp from 512 to 8192 over 0.6 of the budget has 2 multiples from 0.0375 (0.9 of 24 hours) on, 16 from 0.5625.
+        A warm-up from 512 to 8192 over 0.6 of the budget has the multiple 2 from 0.0375 (0.9 of 24 hours) on, 16 from
+        0.5625.
         """
         if fraction_used >= self.training.batch_size_warmup:
             return self.max_multiple
@@ -86,7 +87,7 @@ class Budget:
 
     @cached_property
     def total_steps(self) -> int:
-        """The total budget in optimizer steps; an estimate for budgets in tokens and FLOPs; 0 where nothing is
+        """The total budget in optimizer steps; estimated for budgets in tokens and FLOPs; 0 if nothing is
         trained."""
         training = self.training
         if training.steps == 0:
@@ -98,7 +99,7 @@ class Budget:
 
     @property
     def total_examples(self) -> int:
-        """How many examples the whole budget takes: an estimate for budgets in tokens and operations."""
+        """The total budget in examples, estimated for budgets in tokens and FLOPs."""
         if self.max_multiple == 1:
             return self.total_steps * self.training.batch_size
         return (
@@ -113,7 +114,7 @@ class Budget:
         return self._mean([self.objective.flops(self.model, batch) for batch in batches]) / stream.batch_size
 
     def batch_flops(self, batch: Batch, step_context: StepContext) -> int:
-        """What a part of a step costs, padding included."""
+        """Floating-point operations of training on a micro-batch, padding included."""
         return self.objective.flops(self.model, batch, step_context)
 
     @cached_property
@@ -132,8 +133,8 @@ class Budget:
         epoch = self.task.num_questions()
         if epoch is None:
             raise UserError(
-                f"training.epochs: {type(self.task).__name__} does not say how many different questions it has, so "
-                "there are no epochs; set training.steps instead"
+                f"training.epochs: must be null for {type(self.task).__name__}, whose number of questions is unknown; "
+                "set training.steps instead"
             )
         return epoch
 
@@ -141,7 +142,7 @@ class Budget:
 
     @cached_property
     def _is_in_examples(self) -> bool:
-        """Whether batches grow over a budget that something else than steps ends first."""
+        """Whether batches grow, and a limit other than `steps` ends the run."""
         if self.max_multiple == 1:
             return False
         steps = self.training.steps
@@ -149,14 +150,14 @@ class Budget:
 
     @cached_property
     def _max_examples(self) -> float:
-        """The budget in examples and passes; infinite where it is neither."""
+        """The limit in examples and epochs; infinite if neither is set."""
         training, infinite = self.training, math.inf
         examples = infinite if training.examples is None else training.examples
         return min(examples, infinite if training.epochs is None else training.epochs * self._examples_per_epoch)
 
     @cached_property
     def _estimated_examples(self) -> float:
-        """The budget in examples, whatever it was given in, but for steps."""
+        """The budget in examples, from all limits except steps."""
         training, num_examples = self.training, self._max_examples
         if training.tokens is not None:
             num_examples = min(num_examples, training.tokens / self._tokens_per_batch * self.stream.batch_size)
@@ -165,19 +166,19 @@ class Budget:
         return num_examples
 
     def _examples_for_steps(self, steps: int) -> int:
-        """How many examples so many steps take where the ramp goes by steps."""
+        """The number of examples of `steps` steps if the batch size warm-up is in steps."""
         ends = [
             math.floor(self.training.batch_size_warmup * n / self.max_multiple * steps + _TOLERANCE) + 1
             for n in range(1, self.max_multiple)
         ]
-        return self.training.min_batch_size * (self.max_multiple * steps - sum(min(end, steps) for end in ends))
+        return self.training.base_batch_size * (self.max_multiple * steps - sum(min(end, steps) for end in ends))
 
     def _steps_for_examples(self, examples: float) -> int:
-        """How many steps so many examples take where the ramp goes by examples."""
+        """The number of steps of `examples` examples if the batch size warm-up is in examples."""
         num_examples_seen, steps = 0, 0
         for n in range(1, self.max_multiple):
             size, end = (
-                n * self.training.min_batch_size,
+                n * self.training.base_batch_size,
                 self.training.batch_size_warmup * n / self.max_multiple * examples,
             )
             if num_examples_seen <= end:

@@ -4,8 +4,8 @@
       weights.safetensors  optimizer.safetensors  ...   one file per group of tensors
       state.json           position in the data, shapes, and the sha256 of every file and of itself
 
-A checkpoint is written beside its place, flushed to the disk, and renamed. One that was cut short or garbled later is
-detected by its checksum; it is renamed to `torn-000500`, never deleted. No pickle is written or read.
+A checkpoint is written to a temporary folder, flushed to disk, and renamed. A truncated or corrupted one is detected by
+its checksum; it is renamed to `torn-000500`, never deleted. No pickle is written or read.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ _REPLACED_PREFIX = ".old-"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint whose `state.json` is sound: `state` as given to `write`, and the best step known at the time."""
+    """A checkpoint with a valid `state.json`: `state` as passed to `write`, and the best step at that time."""
 
     path: Path
     step: int
@@ -39,7 +39,7 @@ class Checkpoint:
     state: dict[str, Any]
 
     def read(self, only: Collection[str] | None = None, device: str = "cpu") -> "dict[str, dict[str, Tensor]]":
-        """Its tensors by group and name; `only=["weights"]` leaves the other files alone. See `read`."""
+        """Its tensors by group and name; `only=["weights"]` reads only that file. See `read`."""
         return read(self.path, only, device)[0]
 
 
@@ -52,21 +52,21 @@ def write(
     keep_last: int | None = 2,
     best: int | None = None,
 ) -> Checkpoint:
-    """Writes the checkpoint of a step, then removes those no longer wanted. Under the run's lock.
+    """Writes the checkpoint of a step, then removes old ones. Requires the run's lock.
 
-    `tensors` is `{"weights": {name: tensor}, "optimizer": {...}}`, one file each; a tensor that stands under two names
-    is stored once. `state` is anything that JSON keeps as it is (no tuples, text as keys). Kept are the last
-    `keep_last` (None: all), the step `best`, and what each of these knew as the best, so that resuming from one
-    of them finds it. Nothing is removed before the new checkpoint is safe. Raises `OperationalError` on a full disk,
-    with the old checkpoints unharmed.
+    `tensors` is `{"weights": {name: tensor}, "optimizer": {...}}`, one file each; a tensor with two names is stored
+    once. `state` must survive a round trip through JSON (no tuples, strings as keys). The last `keep_last` checkpoints
+    (None: all) are kept, the step `best`, and the best step stored in each of them, so that it exists after resuming
+    from one of them. Nothing is removed before the new checkpoint is on disk. Raises `OperationalError` on a full disk;
+    the old checkpoints are then intact.
     """
     if keep_last is not None and keep_last < 1:
-        raise UserError(f"keep_last: must be at least 1, or null for all; it is {keep_last}")
+        raise UserError(f"keep_last: must be at least 1, or null for all, not {keep_last}")
     existing_steps = list_steps(folder)
     unharmed_note = (
-        f"The checkpoints of step {existing_steps[-1]} and before are safe."
+        f"The checkpoints up to step {existing_steps[-1]} are intact."
         if existing_steps
-        else "No earlier checkpoint was harmed."
+        else "There was no earlier checkpoint."
     )
     path = folder / step_folder(step)
     temporary_path = disk.temporary_path(path)
@@ -116,8 +116,7 @@ def _write_files(
 
 
 def _deduplicate(tensors: "Mapping[str, Tensor]") -> "tuple[dict[str, Tensor], dict[str, Any]]":
-    """Deduplicated tensors, on the CPU and each with its own memory; and for every name its dtype, its shape and the
-    name that it is stored under."""
+    """Deduplicated tensors, each with its own CPU memory; and for every name its dtype, shape and stored name."""
     stored: dict[str, Tensor] = {}
     tensor_index: dict[str, Any] = {}
     name_by_memory: dict[Any, str] = {}
@@ -139,8 +138,8 @@ def _deduplicate(tensors: "Mapping[str, Tensor]") -> "tuple[dict[str, Tensor], d
 
 
 def _move_into_place(temporary_path: Path, path: Path) -> None:
-    """Renames a finished checkpoint to its place. An older one there is then removed if it is sound, and kept under
-    another name if it is not."""
+    """Renames a finished checkpoint to its final path. An existing checkpoint there is removed if it is valid,
+    otherwise renamed."""
     replaced_path = None
     if path.exists():
         if find_corruption(path) is None:
@@ -166,7 +165,7 @@ def _remove_old(folder: Path, step: int, keep_last: int, best: int | None) -> No
         if at not in kept_steps | best_steps:
             path = folder / step_folder(at)
             doomed_path = disk.temporary_path(path)
-            os.rename(path, doomed_path)  # so that no half of it ever bears the name
+            os.rename(path, doomed_path)  # so that no partly removed folder has the name of a checkpoint
             shutil.rmtree(doomed_path, ignore_errors=True)
 
 
@@ -176,7 +175,7 @@ def step_folder(step: int) -> str:
 
 
 def list_steps(folder: Path) -> list[int]:
-    """The steps of the checkpoints in a folder, sound or not, in order; none if there is no such folder."""
+    """The steps of the checkpoints in a folder, valid or not, in order; empty if the folder does not exist."""
     try:
         names = os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
@@ -188,14 +187,13 @@ def list_steps(folder: Path) -> list[int]:
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """A checkpoint by its folder, from its `state.json` alone. Raises `OperationalError` if that is missing or
-    garbled."""
+    """Loads a checkpoint's `state.json`. Raises `OperationalError` if it is missing or corrupted."""
     content = _read_state_file(path)
     return Checkpoint(path, content["step"], content["best"], content["state"])
 
 
 def last_state(folder: Path) -> dict[str, Any]:
-    """The state of the last checkpoint whose `state.json` is sound; {} where there is none. No tensor is read."""
+    """The state of the last checkpoint with a valid `state.json`; {} if there is none. No tensor is read."""
     for step in reversed(list_steps(folder)):
         with contextlib.suppress(OperationalError):
             return read_checkpoint(folder / step_folder(step)).state
@@ -249,8 +247,8 @@ def read(
 ) -> "tuple[dict[str, dict[str, Tensor]], dict[str, Any]]":
     """The tensors of a checkpoint by group and name, and its state. Every file read is checked against its checksum.
 
-    `only=["weights"]` reads one group. Raises `OperationalError` for a checkpoint that is not whole, `UserError` for a
-    group that it does not have.
+    `only=["weights"]` reads one group. Raises `OperationalError` for an incomplete or corrupted checkpoint, `UserError`
+    for a group that it does not have.
     """
     from safetensors.torch import load_file
 
@@ -267,9 +265,9 @@ def read(
 
 
 def find_corruption(path: Path) -> str | None:
-    """Why a checkpoint cannot be used, or None if it is sound. Reads all of it.
+    """Why a checkpoint cannot be used, or None if it is valid. Reads all of it.
 
-    Raises `OperationalError` or `UserError` where it cannot be judged: no permission, a failing disk, a later format.
+    Raises `OperationalError` or `UserError` if it cannot be checked: no permission, a failing disk, a later format.
     """
     try:
         for name, expected in _read_state_file(path)["files"].items():
@@ -283,7 +281,7 @@ def find_corruption(path: Path) -> str | None:
 
 
 def latest_valid(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The last sound checkpoint, with a warning for each later one that is not. Changes nothing."""
+    """The last valid checkpoint, with a warning for each later one that is not. Changes nothing."""
     warnings: list[str] = []
     for step in reversed(list_steps(folder)):
         path = folder / step_folder(step)
@@ -294,8 +292,8 @@ def latest_valid(folder: Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def resume(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The checkpoint to resume from, under the run's lock: as `latest_valid`, and sets aside every one that is torn, so
-    that none of them is counted as kept."""
+    """The checkpoint to resume from, under the run's lock: as `latest_valid`, but renames every corrupted checkpoint,
+    so that `keep_last` does not count it."""
     warnings: list[str] = []
     for step in list_steps(folder):
         path = folder / step_folder(step)
@@ -305,7 +303,7 @@ def resume(folder: Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def rename_corrupt(path: Path) -> Path:
-    """Renames a torn checkpoint to `torn-000500`, out of the way and not lost."""
+    """Renames a corrupted checkpoint to `torn-000500`."""
     name = path.name.replace("step-", "torn-")
     candidates = (path.with_name(name + suffix) for suffix in ("", *(f"-{i}" for i in range(2, 10_000))))
     new_path = next(candidate for candidate in candidates if not candidate.exists())
@@ -315,10 +313,10 @@ def rename_corrupt(path: Path) -> Path:
 
 
 def select_checkpoints(folder: Path, selector: str) -> tuple[list[Checkpoint], list[str]]:
-    """The checkpoints meant by `final` (the last sound one), `best`, `all` or a step such as `500`, with warnings.
+    """The checkpoints selected by `final` (the last valid one), `best`, `all` or a step such as `500`, with warnings.
 
-    Raises `UserError` for one that is not there, with those that are; `OperationalError` for a named one that is not
-    whole.
+    Raises `UserError` for a missing one, listing those that exist; `OperationalError` for a selected one that is
+    incomplete or corrupted.
     """
     existing_steps = list_steps(folder)
     steps_text = ", ".join(map(str, existing_steps)) or "none yet"
@@ -355,8 +353,8 @@ def _existing_path(folder: Path, step: int, steps_text: str) -> Path:
 
 
 def clean_up(folder: Path) -> None:
-    """Cleans up after a killed writer, under the run's lock: removes unfinished folders, and puts a checkpoint
-    back that was about to be replaced."""
+    """Cleans up after a killed writer: removes unfinished folders, and restores a checkpoint that was being replaced.
+    Requires the run's lock."""
     for leftover in sorted(folder.glob(".*")):
         if leftover.name.startswith(disk.TEMPORARY_PREFIX):
             shutil.rmtree(leftover, ignore_errors=True)

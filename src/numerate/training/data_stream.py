@@ -1,4 +1,4 @@
-"""The order of training examples: a function of the position, whatever the workers and processes."""
+"""The order of training examples: a function of the position only, independent of workers and processes."""
 
 from dataclasses import dataclass
 
@@ -15,12 +15,12 @@ from numerate.tokenizers.tokenizer import TokenizedExamples, Tokenizer
 
 @dataclass(frozen=True)
 class StreamPosition:
-    """The position in the training data: the number of examples seen. All that a resumed run needs to know."""
+    """The position in the training data, the number of examples seen, which is all that resuming requires."""
 
     num_examples_seen: int = 0
 
     def advance(self, batch_size: int) -> "StreamPosition":
-        """The place after one more global batch."""
+        """The position after one more global batch."""
         return StreamPosition(self.num_examples_seen + batch_size)
 
 
@@ -37,12 +37,12 @@ class _Window:
 class BatchStream:
     """Batches of a split of a task, grouped by length.
 
-    `window` global batches of examples are drawn at once, sorted by length (ties by index), cut into batches, and the
-    batches shuffled by a key of (seed, split, window). A rank, or a part of an accumulated step, gets an equal slice of
-    a global batch, cut to its own longest row: so all of them together see the same examples as one process does.
+    The examples of `window` global batches are drawn at once, sorted by length (ties by index) and split into batches,
+    which are shuffled by a key of (seed, split, window). Each rank or micro-batch gets an equal slice of a global
+    batch, padded to its own longest row: together they contain the same examples as in a single process.
 
-    A task with `shuffled_row_indices` is read in its own order: nothing is sorted or shuffled, and `window` is ignored.
-    Where such a task has `has_order_per_rank`, each rank reads its own order.
+    A task with `shuffled_row_indices` is read in its own order, without sorting or shuffling, and `window` is ignored.
+    If such a task has `has_order_per_rank`, each rank has its own order.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class BatchStream:
     ) -> None:
         for name, value in (("batch_size", batch_size), ("window", window)):
             if value < 1:
-                raise UserError(f"{name}: must be at least 1; it is {value}")
+                raise UserError(f"{name}: must be at least 1, not {value}")
         self.task, self.tokenizer, self.layout = task, tokenizer, layout
         self.seed, self.split, self.batch_size, self.window = seed, split, batch_size, window
         self.vocabulary = tokenizer.build_vocabulary(task)
@@ -73,7 +73,7 @@ class BatchStream:
         micro_batch: int = 0,
         num_micro_batches: int = 1,
     ) -> Batch:
-        """The batch at a place, or the slice of it that part `micro_batch` of rank `rank` computes. Raises as `rows`
+        """The batch at a position, or its slice for micro-batch `micro_batch` of rank `rank`. Raises errors as `rows`
         does."""
         return self.layout.build_batch(*self.rows(position, rank, world_size, micro_batch, num_micro_batches))
 
@@ -85,10 +85,10 @@ class BatchStream:
         micro_batch: int = 0,
         num_micro_batches: int = 1,
     ) -> tuple[TokenizedExamples, NDArray[np.int64]]:
-        """What `batch` lays out: rows and the global index of each.
+        """The rows of `batch`, and the global index of each.
 
-        Raises `UserError` where the global batch does not divide into the slices, or where the place is between two
-        batches of this size.
+        Raises `UserError` if the global batch cannot be divided into equal slices, or if the position is not a multiple
+        of the batch size.
         """
         if self.batch_size % (world_size * num_micro_batches):
             raise UserError(
@@ -115,7 +115,7 @@ class BatchStream:
     def _rows_in_order(
         self, position: StreamPosition, micro_batch_size: int, rank: int, world_size: int, micro_batch: int
     ) -> tuple[TokenizedExamples, NDArray[np.int64]]:
-        """The examples of a slice in the task's own order, read when requested."""
+        """The examples of a slice in the task's own order, read on demand."""
         examples_per_rank = self.batch_size // world_size
         start = position.num_examples_seen + rank * examples_per_rank + micro_batch * micro_batch_size
         if world_size > 1 and self.task.has_order_per_rank(self.split):
@@ -127,8 +127,8 @@ class BatchStream:
 
     @staticmethod
     def padding(batch: Batch) -> float:
-        """The share of a batch's input tokens that is padding, from 0 to 1."""
-        return 1.0 - batch.num_input_tokens / max(1, num_padded_tokens(batch))
+        """The fraction of a batch's input tokens that is padding."""
+        return 1.0 - batch.num_input_tokens / max(1, num_total_tokens(batch))
 
     def _load_window(self, window_index: int) -> _Window:
         if self._window is None or self._window.window_index != window_index:
@@ -140,8 +140,8 @@ class BatchStream:
         return self._window
 
     def _window_rows(self, window_index: int, count: int) -> TokenizedExamples:
-        """The rows of one window, in the order in which they are drawn. Several small windows are drawn at once: a task
-        draws a whole block, of which a window of one batch would take a hundredth part and leave the rest."""
+        """The rows of one window, in the order in which they are drawn. Several small windows are drawn at once,
+        because a task generates a whole block, of which a window of one batch would use about 1 %."""
         windows_per_read = max(1, -(-self.task.block_size // count))
         read_index, window_in_read = divmod(window_index, windows_per_read)
         if self._cached_rows is None or self._cached_rows[0] != read_index:
@@ -152,7 +152,7 @@ class BatchStream:
         return self._cached_rows[1].take(slice(window_in_read * count, (window_in_read + 1) * count))
 
 
-def num_padded_tokens(batch: Batch) -> int:
-    """The number of positions of a batch, real or padding, those of an encoder included, as `Batch.num_input_tokens`
-    counts."""
+def num_total_tokens(batch: Batch) -> int:
+    """Number of input tokens of a batch including padding, and including those of an encoder, as in
+    `Batch.num_input_tokens`."""
     return batch.tokens.ids.numel() + (0 if batch.source is None else batch.source.ids.numel())

@@ -1,8 +1,8 @@
 """Atomic writes: files by rename, lines by one write, clear errors.
 
-A file that is replaced is written beside its place, flushed to the disk and renamed over it: whoever opens it finds
-the old or the new one, never a half. A line is appended by one write; what a crash left behind a file's last line end
-is cleared away before the next line is put there.
+A new version of a file is written to a temporary file, flushed to disk and renamed, so that readers see either the old
+or the new version. A line is appended by one write; an incomplete last line, left by a crash, is removed before the
+next append.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ _PERMISSION_ERRNOS = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 def convert_os_error(error: OSError, path: Path, unharmed_note: str = "") -> UserError | OperationalError:
-    """Our error for an `OSError`, with what it means for the user. `unharmed_note` names what is not harmed.
+    """Converts an `OSError` to an error of ours, with advice. `unharmed_note` says what is still intact.
 
     A full disk, a quota and a size limit are OperationalErrors; a read-only folder is a UserError.
     """
@@ -98,8 +98,8 @@ def temporary_path(path: Path) -> Path:
 
 
 def fsync(path: Path) -> None:
-    """Waits until a file's content, or a folder's list of names, is on the disk. Some file systems cannot do the
-    latter (they answer "invalid argument") and that error is ignored."""
+    """Flushes a file's content, or a folder's list of names, to disk. The error of file systems without the latter
+    ("invalid argument") is ignored."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -111,7 +111,7 @@ def fsync(path: Path) -> None:
 
 
 def write_atomically(path: Path, content: bytes, unharmed_note: str = "") -> None:
-    """Puts `content` at `path`, as a whole or not at all. Raises the error of `convert_os_error` on failure."""
+    """Writes `content` to `path` atomically. Raises the error of `convert_os_error` on failure."""
     new_path = temporary_path(path)
     with convert_os_errors(path, unharmed_note):
         try:
@@ -128,13 +128,14 @@ def write_atomically(path: Path, content: bytes, unharmed_note: str = "") -> Non
 
 
 def json_line(record: Mapping[str, Any]) -> bytes:
-    """One record as a line of JSON. Numbers that are not finite become null, so that any JSON reader can read it."""
+    """One record as a line of JSON. Non-finite numbers become null, since they are not valid JSON."""
     text = json.dumps(to_plain_data(record, finite=True), ensure_ascii=False, allow_nan=False)
     return text.encode(errors="backslashreplace") + b"\n"
 
 
 def to_plain_data(value: Any, *, finite: bool = False) -> Any:
-    """Numbers of numpy and torch as Python's, tuples as lists, paths as text; with `finite`, None for what is not."""
+    """Converts numpy and torch numbers to Python's, tuples to lists, paths to text; with `finite`, non-finite numbers
+    to None."""
     if isinstance(value, float):  # numpy's float64 too
         return float(value) if math.isfinite(value) or not finite else None
     if value is None or isinstance(value, bool | int):
@@ -153,8 +154,8 @@ def append_records(
 ) -> None:
     """Appends records as lines of JSON: all of them, or none when the disk is full.
 
-    Half a line that a crash left at the end is cut away first; a last line that only lacks its line end gets one.
-    `durable` waits until the lines are on the disk; without it they survive the process, but not a power cut.
+    An incomplete last line, left by a crash, is removed first; a complete one without its newline gets one. `durable`
+    flushes to disk; without it the lines survive the process, but not a power failure.
     """
     content = b"".join(json_line(record) for record in records)
     if not content:
@@ -179,7 +180,7 @@ def append_records(
 
 
 def _end_of_last_record(fd: int) -> tuple[int, bool]:
-    """Where the last whole record of an open file of lines ends, and whether its line end is lacking."""
+    """The end of the last complete record of an open JSON Lines file, and whether its newline is missing."""
     size = end = os.fstat(fd).st_size
     tail = b""
     while end > 0 and b"\n" not in tail:

@@ -1,4 +1,4 @@
-"""The processes of one run: their ranks, their collective operations, and how they end together."""
+"""The processes of one run: ranks, collective operations, and joint termination."""
 
 import contextlib
 import json
@@ -19,10 +19,10 @@ _rendezvous_result: Any = None
 
 @dataclass(frozen=True)
 class World:
-    """This process among those of the run; alone it is rank 0 of 1.
+    """This process among those of the run; a single process is rank 0 of 1.
 
-    Small values that must never wait for a device (counts, flags, texts) go over gloo; gradients and weights on CUDA
-    devices go over `nccl_group` (NCCL).
+    Small values that should not wait for a device (counts, flags, texts) use gloo; gradients and weights on CUDA
+    devices use `nccl_group` (NCCL).
     """
 
     device: torch.device
@@ -34,9 +34,8 @@ class World:
 
     @classmethod
     def join(cls, device: str = "auto") -> "World":
-        """Joins the other processes that `torchrun` started (RANK and WORLD_SIZE in the environment), if any.
-
-        Raises `UserError`, in all of them, where the device is missing in one of them.
+        """Joins the other processes that `torchrun` started (RANK and WORLD_SIZE in the environment), if any. Raises
+        `UserError` in all of them if one lacks the device.
         """
         if int(os.environ.get("WORLD_SIZE", "1")) == 1:
             return cls(resolve_device(device))
@@ -65,7 +64,7 @@ class World:
     @classmethod
     @contextlib.contextmanager
     def connect(cls, device: str = "auto") -> Iterator["World"]:
-        """Joins and leaves. An error in one process ends all of them, and is reported by one."""
+        """Joins, and leaves at the end. An error in one process ends all of them, and is reported by one."""
         world = cls.join(device)
         try:
             yield world
@@ -78,8 +77,8 @@ class World:
             world.leave()
 
     def shared_error(self, error: BaseException) -> BaseException:
-        """Shares the error that ends this process. Returns what to raise: `error` itself, if this process failed first;
-        else the error of the first one, which only that process reports (`error.is_reporter` is False)."""
+        """Shares the error that ends this process. Returns the error to raise: `error` itself if this process failed
+        first, otherwise that of the first one, which only that process reports (`error.is_reporter` is False)."""
         if self.size == 1:
             return error
         kind = "UserError" if isinstance(error, UserError) else "OperationalError"
@@ -103,18 +102,18 @@ class World:
         return error
 
     def leave(self) -> None:
-        """Ends the connection, so that nothing hangs or warns at exit."""
+        """Closes the connection, so that nothing hangs or warns at exit."""
         if self.size > 1 and dist.is_initialized():
             dist.destroy_process_group()
 
     @property
     def is_main_process(self) -> bool:
-        """Whether this is the process that writes."""
+        """Whether this is rank 0, which writes the files."""
         return self.rank == 0
 
     @property
     def is_orphaned(self) -> bool:
-        """Whether the launcher is gone: nothing else would then end this process."""
+        """Whether the launcher has ended, so that nothing else would end this process."""
         return self.size > 1 and os.getppid() != self.launcher_pid
 
     def sum_counts(self, counts: Mapping[str, int]) -> dict[str, int]:
@@ -134,9 +133,9 @@ class World:
         return dict(zip(values, total.tolist(), strict=True))
 
     def all_reduce_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
-        """Adds the gradients of all processes: one all-reduce of all of them end to end, in parameter order.
+        """Sums the gradients of all processes by one all-reduce of their concatenation in parameter order.
 
-        The order never depends on when a gradient was ready, so a resumed run adds in the same order as before.
+        The order does not depend on timing, so a resumed run adds in the same order.
         """
         if self.size == 1:
             return
@@ -148,7 +147,7 @@ class World:
             parameter.grad = part.view_as(parameter)
 
     def max_over_processes(self, number: int) -> int:
-        """The highest of the numbers of all processes."""
+        """The maximum over all processes."""
         if self.size == 1:
             return number
         maximum = torch.tensor([number])
@@ -178,7 +177,7 @@ class World:
 
 
 def _rendezvous() -> tuple[Any, int, int]:
-    """The store that the launcher keeps (or rank 0, where it keeps none), with keys of its own for every join."""
+    """The store of the launcher (or of rank 0, if it has none), with separate keys for every join."""
     global _num_joins, _rendezvous_result
     if _rendezvous_result is None:
         _rendezvous_result = next(iter(dist.rendezvous("env://")))  # type: ignore[attr-defined]
@@ -188,12 +187,12 @@ def _rendezvous() -> tuple[Any, int, int]:
 
 
 def _is_lost(error: BaseException) -> bool:
-    """Whether the error means that another process is gone: gloo has no error type for that."""
+    """Whether the error means that another process has ended, for which gloo has no error type."""
     return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))
 
 
 def resolve_device(text: str, local_rank: int | None = None) -> torch.device:
-    """The device a setting names; with `local_rank`, the device of that process of several on a machine.
+    """The device of a setting; with `local_rank`, that of one of several processes on a machine.
 
     Raises `UserError` if it is not there.
     """
@@ -202,7 +201,7 @@ def resolve_device(text: str, local_rank: int | None = None) -> torch.device:
     try:
         device = torch.device(text)
     except RuntimeError as error:
-        raise UserError(f"device: must be auto, cpu, cuda, cuda:1 or mps; it is {text!r}") from error
+        raise UserError(f"device: must be auto, cpu, cuda, cuda:1 or mps, not {text!r}") from error
     if device.type == "cuda":
         if local_rank is not None and device.index is not None:
             raise UserError(f"device: {text} is one device for several processes; device=cuda gives each its own")
@@ -216,9 +215,9 @@ def resolve_device(text: str, local_rank: int | None = None) -> torch.device:
             raise UserError(f"device: {text}{process_text}: {available}; device=cpu works everywhere")
         return torch.device("cuda", index)
     if device.type == "mps" and local_rank is not None:
-        raise UserError("device: mps is one device, and several processes cannot share it; device=cpu works everywhere")
+        raise UserError("device: must be cpu, not mps, for several processes")
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise UserError("device: mps: this machine has no Apple GPU that torch can use; device=cpu works everywhere")
     if device.type not in ("cpu", "cuda", "mps"):
-        raise UserError(f"device: must be auto, cpu, cuda, cuda:1 or mps; it is {text!r}")
+        raise UserError(f"device: must be auto, cpu, cuda, cuda:1 or mps, not {text!r}")
     return device

@@ -21,16 +21,15 @@ _UNSUPPORTED_ERRNOS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
 class LockedError(UserError):
-    """Another process writes the folder at this moment; trying again later may work."""
+    """Another process is writing the folder; trying again later may work."""
 
 
 class Lock:
     """An exclusive `flock` on a file, which names its holder: `{"host", "pid", "started", "doing"}`.
 
-    The kernel releases it when the process ends in whatever way, so there is no stale lock and nothing to delete; that
-    the file exists means nothing. A forked child does not inherit it. The folder is
-    locked as well, where the file system can, so that deleting the file while it is held does not let a second writer
-    in.
+    The kernel releases it when the process ends in any way, so there are no stale locks; the existence of the file
+    means nothing. A forked child does not inherit it. The folder is locked as well, if the file system supports it, so
+    that deleting the lock file does not admit a second writer.
     """
 
     def __init__(self, path: Path) -> None:
@@ -41,7 +40,7 @@ class Lock:
 
     @contextlib.contextmanager
     def hold(self, activity: str) -> Iterator[bool]:
-        """Holds the lock; yields True for the outermost hold of this object. Raises `UserError` naming who has it."""
+        """Holds the lock; yields True for the outermost use. Raises `UserError` that names the holder."""
         if self._depth == 0:
             with disk.convert_os_errors(self.path):
                 self._acquire(activity)
@@ -94,12 +93,12 @@ class Lock:
             os.close(self._fds.pop())
 
     def release_after_fork(self) -> None:
-        """In a forked child: the parent's lock is not ours. Closing a copy leaves the parent's in place."""
+        """Drops the parent's lock in a forked child. Closing the copy does not release the lock of the parent."""
         self._close()
         self._depth = 0
 
     def is_held(self) -> bool:
-        """Whether any process holds it now. While this checks, no other process can take it."""
+        """Whether any process holds it now. No other process can acquire it during the check."""
         import fcntl
 
         try:
@@ -131,7 +130,8 @@ class Lock:
         return LockedError(f"{self.path.parent}: is being written by {who}. Wait until it has ended, or stop it.")
 
     def _wait_for_holder(self) -> dict[str, Any] | None:
-        """The last holder by the file, with a moment for a process that just took the lock and is about to write."""
+        """The last holder according to the file; waits briefly for a process that has just acquired the lock and not
+        yet written."""
         for _ in range(10):
             if (found := self.holder()) is not None:
                 return found

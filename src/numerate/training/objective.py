@@ -1,4 +1,4 @@
-"""Training objectives: which forwards are made for a batch, and which loss sums they give."""
+"""Training objectives: the forward passes for a batch, and the sums of their losses."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
@@ -24,27 +24,26 @@ class ObjectiveModule(nn.Module, ABC):
 
     @abstractmethod
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Per term: what its sum is divided by, for this part of a batch, known before the forward."""
+        """The divisor of each term for this (micro-)batch, known before the forward pass."""
 
     @abstractmethod
     def forward(self, model: nn.Module, batch: Batch, step_context: StepContext) -> dict[str, Tensor]:
-        """Per term: the sum over this part of a batch. The batch's tokens have position ids."""
+        """The sum of each term over this (micro-)batch. The tokens of the batch have position ids."""
 
     def forward_key(self, model: Model, step_context: StepContext) -> Hashable:
-        """A hashable key: runs whose keys are equal at a step can be stacked. By
-        default no two runs have equal keys."""
+        """A key of the forward passes of a step: runs with equal keys can be stacked. By default all keys differ."""
         return step_context
 
     def flops(self, model: Model, batch: Batch, step_context: StepContext | None = None) -> int:
-        """Floating-point operations of a step on this part of a batch, padding included: a forward, and a backward that
-        costs twice as much. With `step_context` those of that step, without it the expectation over steps."""
+        """Floating-point operations of training on this (micro-)batch, padding included: a forward pass, and a backward
+        pass that costs twice as much. With `step_context` those of that step, without it the expectation over steps."""
         rows, time = batch.tokens.ids.shape
         source = 0 if batch.source is None else model.source_flops(rows, time, batch.source.ids.shape[1])
         return 3 * (model.flops(rows, time) + source)
 
 
 class Objective(ABC):
-    """The description of an objective in a recipe: a frozen dataclass."""
+    """The spec of an objective: a frozen dataclass."""
 
     @abstractmethod
     def build(self, vocabulary: Vocabulary) -> ObjectiveModule: ...
@@ -52,10 +51,12 @@ class Objective(ABC):
 
 @dataclass(frozen=True)
 class Supervised(Objective):
-    """One forward and one loss on the target positions."""
+    """One forward pass, and a loss on the target positions."""
 
-    loss: Loss = setting(CrossEntropy(), "which loss")
-    targets_only: bool = setting(True, "compute the end of the last block and the output head at target positions only")
+    loss: Loss = setting(CrossEntropy(), "the loss")
+    targets_only: bool = setting(
+        True, "whether the end of the last block and the output head are computed at target positions only"
+    )
 
     def build(self, vocabulary: Vocabulary) -> ObjectiveModule:
         return SupervisedModule(self, vocabulary)
@@ -86,7 +87,7 @@ class SupervisedModule(ObjectiveModule):
 
 @dataclass(frozen=True)
 class Progressive(Objective):
-    """Progressive loss for looped models: how many loops run, and how many of them with a gradient, is drawn per step.
+    """Progressive loss for looped models: the number of loops with and without a gradient is drawn per step.
 
     Bansal et al. (2022), https://arxiv.org/abs/2202.05826; as in McLeish et al. (2024),
     https://arxiv.org/abs/2405.17399. The loss is (1 - alpha) x L_max + alpha x L_prog. With R loops of the backbone, at
@@ -96,37 +97,42 @@ class Progressive(Objective):
       uniform on 1 .. min(R - n, b);
     - L_max is the loss after R - b loops without a gradient and b with one.
 
-    What is drawn depends on (seed, step) alone, so that all processes and all parts of a step draw alike. A backbone
-    without a loop has R = 1: the objective is then `Supervised`. With R = 16 the default draws 11.1 loops on average,
-    3.6 of them with a gradient.
+    The random numbers depend on (seed, step) only, so that all processes and micro-batches of a step use the same. A
+    backbone without loops has R = 1: the objective is then `Supervised`. With R = 16 the default runs 11.1 loops on
+    average, 3.6 of them with a gradient.
 
     `throttle="described"` divides the gradient of the backbone's parameters, and of no others, by the number of loops
-    with a gradient (k, or b in L_max), inside each forward: exact up to rounding however gradients are then summed.
-    `throttle="published"` is what the published code does under that name: the whole loss times (1 + min(R / 4, b / 2))
-    / b, that is 1.25, 1.5, 1, 0.75 and 0.625 for R = 1, 2, 4, 8 and 16.
+    with a gradient (k, or b in L_max), in each forward pass: exact up to rounding, independent of how gradients are
+    then summed. `throttle="published"` does what the published code does: it multiplies the whole loss by (1 + min(R /
+    4, b / 2)) / b, that is 1.25, 1.5, 1, 0.75 and 0.625 for R = 1, 2, 4, 8 and 16.
 
     >>> objective = Progressive(alpha=0.5, throttle="described")
     """
 
-    loss: Loss = setting(CrossEntropy(), "which loss")
-    alpha: float = setting(1.0, "weight of the loss after a random number of loops; the rest is after all loops")
-    max_grad_loops: int | None = setting(None, "largest number of loops with gradient; null: half")
+    loss: Loss = setting(CrossEntropy(), "the loss")
+    alpha: float = setting(
+        1.0,
+        "weight of the loss after a random number of loops; the remaining weight is that of the loss after all loops",
+    )
+    max_grad_loops: int | None = setting(None, "largest number of loops with a gradient; null: half of the loops")
     throttle: Literal["none", "described", "published"] = setting(
         "none", "described: divide the backbone's gradient by its loops; published: a factor on the loss"
     )
-    targets_only: bool = setting(True, "compute the end of the last block and the output head at target positions only")
+    targets_only: bool = setting(
+        True, "whether the end of the last block and the output head are computed at target positions only"
+    )
 
     def __post_init__(self) -> None:
         if not 0 <= self.alpha <= 1:
-            raise UserError(f"alpha: must be from 0 (all loops only) to 1 (drawn loops only), not {self.alpha}")
+            raise UserError(f"alpha: must be from 0 (all loops only) to 1 (random loops only), not {self.alpha}")
         if self.max_grad_loops is not None and self.max_grad_loops < 1:
-            raise UserError(f"max_grad_loops: must be at least 1, or null; it is {self.max_grad_loops}")
+            raise UserError(f"max_grad_loops: must be at least 1, or null, not {self.max_grad_loops}")
 
     def build(self, vocabulary: Vocabulary) -> "ProgressiveModule":
         return ProgressiveModule(self, vocabulary)
 
     def resolve_max_grad_loops(self, loops: int) -> int:
-        """How many of `loops` have a gradient at most."""
+        """The largest number of loops with a gradient, of `loops`."""
         return min(self.max_grad_loops or max(loops // 2, 1), loops)
 
     def sample_loops(self, loops: int, step_context: StepContext) -> tuple[int, int]:
@@ -140,7 +146,7 @@ class Progressive(Objective):
         )
 
     def loss_factor(self, loops: int) -> float:
-        """What the loss is multiplied by."""
+        """The factor on the loss."""
         max_grad_loops = self.resolve_max_grad_loops(loops)
         return (1 + min(loops / 4, max_grad_loops / 2)) / max_grad_loops if self.throttle == "published" else 1.0
 
@@ -183,7 +189,7 @@ class ProgressiveModule(ObjectiveModule):
         loop_counts: Sequence[tuple[float, float]] = self._expected_loops(num_loops)
         if step_context is not None:
             loop_counts = [loops for _, loops in self._forwards(num_loops, step_context)]
-        # A forward of all loops, and twice as much back through those with a gradient.
+        # A forward pass through all loops, and a backward pass, twice as expensive, through those with a gradient.
         return round(
             sum(
                 3 * single_loop_flops + flops_per_loop * (no_grad_loops + 3 * (grad_loops - 1))
@@ -192,7 +198,7 @@ class ProgressiveModule(ObjectiveModule):
         )
 
     def _forwards(self, loops: int, step_context: StepContext) -> list[tuple[float, tuple[int, int]]]:
-        """The forwards of a step: the share of each in the loss, and its loops without and with a gradient."""
+        """The forward passes of a step: the weight of each in the loss, and its loops without and with a gradient."""
         alpha, max_grad_loops = self.spec.alpha, self.spec.resolve_max_grad_loops(loops)
         if loops == 1:
             return [(1.0, (0, 1))]
@@ -203,7 +209,7 @@ class ProgressiveModule(ObjectiveModule):
         return [forward for forward in forwards if forward[0] > 0]
 
     def _expected_loops(self, loops: int) -> list[tuple[float, float]]:
-        """The loops without and with a gradient of each forward, on average over all steps."""
+        """The loops without and with a gradient of each forward pass, on average over all steps."""
         max_grad_loops, alpha = self.spec.resolve_max_grad_loops(loops), self.spec.alpha
         mean_grad_loops = sum(1 + min(loops - no_grad_loops, max_grad_loops) for no_grad_loops in range(loops)) / (
             2 * loops
@@ -214,7 +220,7 @@ class ProgressiveModule(ObjectiveModule):
 
 
 def default_loops(model: nn.Module) -> int:
-    """Default number of loops of a model, also of a compiled or wrapped one."""
+    """Default number of loops of a model, which may be compiled or wrapped."""
     while not isinstance(model, Model):
         wrapped = getattr(model, "module", None) or getattr(model, "_orig_mod", None)
         if wrapped is None:

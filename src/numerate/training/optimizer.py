@@ -1,4 +1,4 @@
-"""AdamW with parameter groups by name."""
+"""Optimizers, with parameter groups by learning rate factor and weight decay."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -13,18 +13,20 @@ from numerate.errors import UserError
 
 
 class Optimizer(ABC):
-    """The description of an optimizer in a recipe: a frozen dataclass."""
+    """The spec of an optimizer: a frozen dataclass."""
 
     learning_rate: float
     max_grad_norm: float | None
 
     def parameter_options(self, model: Model) -> dict[str, tuple[float, bool]]:
-        """Per parameter name: (factor of the rate, whether it decays), as the modules of the model set them."""
+        """Per parameter name: (factor of the learning rate, whether weight decay applies), as set by the model's
+        modules."""
         return dict(model.optimizer_options_by_parameter())
 
     @abstractmethod
     def build(self, model: nn.Module, options: dict[str, tuple[float, bool]]) -> torch.optim.Optimizer:
-        """`options` are per parameter name (factor of the rate, whether it decays). Groups carry `factor`."""
+        """Builds the optimizer; `options` are those of `parameter_options`. Each parameter group has an entry
+        `factor`."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +35,10 @@ class AdamW(Optimizer):
 
     Loshchilov and Hutter (2019), https://arxiv.org/abs/1711.05101.
 
-    Matrices and tables decay, embeddings among them; biases and norms do not, nor what a module exempts. With
-    `decay_parameters="matrices"` every parameter of two dimensions or more decays and no other, without exemptions: as
-    in nanoGPT and llama2.c, and so in the published dual attention, whose symbol libraries decay. Raises `UserError`
-    for invalid settings.
-    """
+    Weight decay applies to matrices and embeddings, but not to biases, norms and parameters that a module exempts. With
+    `decay_parameters="matrices"` it applies to exactly the parameters with at least two dimensions, as in nanoGPT,
+    llama2.c and the published dual attention, where it includes the symbol libraries. Raises `UserError` for invalid
+    settings."""
 
     learning_rate: float = setting(1e-3, "peak learning rate")
     betas: tuple[float, float] = setting((0.9, 0.98), "decay rates of the moment estimates")
@@ -53,16 +54,16 @@ class AdamW(Optimizer):
     def __post_init__(self) -> None:
         if not 0 < self.learning_rate < float("inf"):
             raise UserError(
-                f"learning_rate: must be above 0; it is {self.learning_rate} (1e-3 is usual for small models)"
+                f"learning_rate: must be above 0 and finite, not {self.learning_rate} (1e-3 is usual for small models)"
             )
         if not all(0 <= beta < 1 for beta in self.betas):
-            raise UserError(f"betas: must each be at least 0 and below 1; they are {self.betas}")
+            raise UserError(f"betas: must each be at least 0 and below 1, not {self.betas}")
         if self.eps < 0:
-            raise UserError(f"eps: must be 0 or more; it is {self.eps} (1e-8 is usual)")
+            raise UserError(f"eps: must be at least 0, not {self.eps} (1e-8 is usual)")
         if self.weight_decay < 0:
-            raise UserError(f"weight_decay: must be 0 or more; it is {self.weight_decay}")
+            raise UserError(f"weight_decay: must be at least 0, not {self.weight_decay}")
         if self.max_grad_norm is not None and self.max_grad_norm <= 0:
-            raise UserError(f"max_grad_norm: must be above 0, or null for none; it is {self.max_grad_norm}")
+            raise UserError(f"max_grad_norm: must be above 0, or null for none, not {self.max_grad_norm}")
 
     def parameter_options(self, model: Model) -> dict[str, tuple[float, bool]]:
         options = super().parameter_options(model)

@@ -1,6 +1,6 @@
 """Data parallelism: forward, gradient reduction and sharding over several processes.
 
-Every way divides by global counts (see `numerate.losses.loss`), so the same global batch gives the same gradient for
+Losses are divided by global counts (see `numerate.losses.loss`), so the same global batch gives the same gradient for
 any number of processes, up to the order of additions.
 """
 
@@ -24,21 +24,21 @@ _SHARED_MODULES_NAME = "shared_by_blocks"
 
 
 class ParallelStrategy:
-    """One process, or several that each hold all weights and add their gradients by one all-reduce (`all_reduce`).
+    """One process, or several with replicated weights that sum their gradients by one all-reduce (`all_reduce`).
 
-    The additions of an all-reduce of one flat gradient come in the same order in every run: a resumed run is
-    bit-identical for any number of processes.
+    The all-reduce of one flat gradient adds in the same order in every run: a resumed run is bit-identical for any
+    number of processes.
     """
 
     loss_multiplier = 1.0
-    """Factor on the loss of a micro-batch where gradients are averaged over processes."""
+    """Factor on the loss of a micro-batch if gradients are averaged over processes."""
 
     def __init__(self, model: Model, world: World, *, compiled: bool = False) -> None:
         self.model, self.world = model, world
         self.forward: nn.Module = compile_forward(model) if compiled else model
 
     def backward(self, is_last: bool) -> AbstractContextManager[None]:
-        """Around the forward and backward of one part; `is_last` is the last part of a step."""
+        """The context of the forward and backward pass of one micro-batch; `is_last`: the last one of a step."""
         return nullcontext()
 
     @contextmanager
@@ -51,11 +51,11 @@ class ParallelStrategy:
             self.model.train()
 
     def generation_mode(self) -> AbstractContextManager[Model]:
-        """The model to generate from, token by token; as `evaluation_mode`."""
+        """The model for generation token by token; otherwise as `evaluation_mode`."""
         return self.evaluation_mode()
 
     def sync_gradients(self) -> None:
-        """After the last backward of a step: every process then has the whole gradient (or its share of it)."""
+        """Called after the last backward pass of a step; every process then has the full gradient (or its shard)."""
         self.world.all_reduce_gradients(list(self.model.parameters()))
 
     def clip_grad_norm(self, max_norm: float | None) -> Tensor:
@@ -67,8 +67,8 @@ class ParallelStrategy:
         return norm
 
     def layer_grad_norms(self) -> dict[str, Tensor]:
-        """The norm of the gradient of each block, and of each part outside of them, by name, before it is scaled down.
-        Parameters of several blocks count in the first."""
+        """The gradient norm of each block, and of each module outside of them, by name, before clipping. Parameters
+        shared by blocks count in the first."""
         grads_by_layer: dict[str, list[Tensor]] = {}
         name_by_id = {id(block): name for name, block in self.model.named_modules()}
         blocks = [name_by_id[id(block)] for block in model_blocks(self.model)]
@@ -86,7 +86,7 @@ class ParallelStrategy:
         return dict(self.model.state_dict())
 
     def load_weights(self, weights: Mapping[str, Tensor], source: str) -> None:
-        """Loads whole weights. Raises `UserError` where they are another model's."""
+        """Loads unsharded weights. Raises `UserError` if they are another model's."""
         self.model.load_state_dict(match_state_dict(self.model, weights, source))
 
     def full_optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -111,10 +111,9 @@ class ParallelStrategy:
 
 
 class DDPStrategy(ParallelStrategy):
-    """PyTorch's DistributedDataParallel (`ddp`): gradients are summed in buckets while the backward still runs.
-
-    Which bucket a gradient is in changes after the first step of a start, so that from three processes on a resumed run
-    may differ from an uninterrupted one in the last bits; `all_reduce` does not.
+    """PyTorch's DistributedDataParallel (`ddp`): gradients are summed in buckets during the backward pass. Buckets
+    change after the first step of a session, so that with three or more processes a resumed run may differ from an
+    uninterrupted one in the last bits; `all_reduce` does not.
     """
 
     def __init__(self, model: Model, world: World, *, compiled: bool = False) -> None:
@@ -133,15 +132,14 @@ class DDPStrategy(ParallelStrategy):
         return nullcontext() if is_last else self.ddp_model.no_sync()
 
     def sync_gradients(self) -> None:
-        """The buckets are summed by then."""
+        """Does nothing: the buckets are summed during the backward pass."""
 
 
 class FSDPStrategy(ParallelStrategy):
-    """PyTorch's FSDP2 (`fsdp`): each process holds a share of every weight, gradient and moment.
-
-    Blocks are gathered one by one. Embedding, final norm and head stay gathered from the forward to the end of the
-    backward, since the head is used after the forward (see `numerate.batch.Output`). So does what several blocks share,
-    such as a library of symbols, which would else be gathered and freed once per block.
+    """PyTorch's FSDP2 (`fsdp`): each process holds a shard of every weight, gradient and moment. Blocks are gathered
+    one by one. Embedding, final norm and head stay gathered from the forward pass to the end of the backward pass,
+    since the head is used after the forward pass (see `numerate.batch.Output`). So do modules that several blocks
+    share, such as a symbol library, which would otherwise be gathered and freed once per block.
     """
 
     def __init__(self, model: Model, world: World, *, compiled: bool = False) -> None:
@@ -171,12 +169,12 @@ class FSDPStrategy(ParallelStrategy):
             try:
                 yield model
             finally:
-                self.root.reshard()  # only a backward would do it otherwise
+                self.root.reshard()  # otherwise only a backward pass would do it
 
     @contextmanager
     def generation_mode(self) -> Iterator[Model]:
-        """All weights are gathered on every device meanwhile: generation token by token calls no forward that would
-        gather them."""
+        """Gathers all weights on every device, since generation token by token calls no forward pass that would gather
+        them."""
         sharded_modules: list[Any] = [self.root, *model_blocks(self.model)]
         with super().evaluation_mode() as model:
             try:
@@ -188,7 +186,7 @@ class FSDPStrategy(ParallelStrategy):
                     part.reshard()
 
     def sync_gradients(self) -> None:
-        """The shares are summed by then."""
+        """Does nothing: the shards are summed during the backward pass."""
 
     def clip_grad_norm(self, max_norm: float | None) -> Tensor:
         return _full_tensor(super().clip_grad_norm(max_norm))
@@ -209,7 +207,7 @@ class FSDPStrategy(ParallelStrategy):
         return self._shard(value, parameter) if value.dim() else super()._local_state(value, parameter, optimizer)
 
     def _gather(self, shards: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Whole tensors, on the first process only. A tensor under two names stays one."""
+        """Unsharded tensors, on the main process only. A tensor with two names stays one tensor."""
         gathered: dict[str, Tensor] = {}
         name_by_id: dict[int, str] = {}
         for name, shard in shards.items():
@@ -220,15 +218,15 @@ class FSDPStrategy(ParallelStrategy):
         return gathered
 
     def _shard(self, value: Tensor, like: Tensor) -> Tensor:
-        """This process's share of a whole tensor that every process has."""
+        """This process's shard of an unsharded tensor that every process has."""
         from torch.distributed.tensor import distribute_tensor
 
         return distribute_tensor(value.to(like.device), self.mesh, like.placements, src_data_rank=None)  # type: ignore[attr-defined]
 
 
 def _shard_with_shared_parameters(model: nn.Module, shared: set[nn.Parameter], shard: Callable[[], Any]) -> Any:
-    """Shards a model with the parameters that its blocks share: FSDP does not look for them inside the blocks, so the
-    modules that hold them are registered beside the blocks meanwhile."""
+    """Shards a model whose blocks share parameters: FSDP does not look for them inside the blocks, so the modules that
+    hold them are temporarily registered outside of the blocks."""
     holders = [part for part in model.modules() if any(own in shared for own in part.parameters(recurse=False))]
     if not holders:
         return shard()
@@ -240,15 +238,14 @@ def _shard_with_shared_parameters(model: nn.Module, shared: set[nn.Parameter], s
 
 
 def _no_buffer_sync() -> dict[str, Any]:
-    """The argument that makes DDP leave buffers alone, which are constants here: torch 2.13 renamed it."""
+    """The argument that stops DDP from synchronizing buffers, which are constants here; torch 2.13 renamed it."""
     known = inspect.signature(nn.parallel.DistributedDataParallel.__init__).parameters
     return {"forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers": False}
 
 
 def compile_forward(model: Model) -> nn.Module:
-    """The model, compiled once for all batch sizes and lengths. Position assignment and head are not part of it.
-
-    Of a loop one iteration is compiled: a model compiled whole would recompile for every number of loops.
+    """The model, compiled once for all batch sizes and lengths. Position assignment and head are not compiled. Of a
+    looped backbone one iteration is compiled; otherwise it would be recompiled for every number of loops.
     """
     loops = [part for part in model.modules() if isinstance(part, LoopModule)]
     if loops:
@@ -284,7 +281,7 @@ def parameters_shared_by_blocks(model: nn.Module) -> list[str]:
 
 
 def make_parallel_strategy(name: str, model: Model, world: World, *, compiled: bool = False) -> ParallelStrategy:
-    """`all_reduce`, `ddp` or `fsdp`; alone, a process needs none of them."""
+    """`all_reduce`, `ddp` or `fsdp`; a single process always uses `all_reduce`."""
     strategies: dict[str, type[ParallelStrategy]] = {
         "all_reduce": ParallelStrategy,
         "ddp": DDPStrategy,

@@ -1,9 +1,8 @@
 """Peak FLOP/s of a device, for the model FLOPs utilization (MFU) of a run.
 
-For GPUs what their makers state for dense products of matrices, without sparsity, at full clock: NVIDIA's data sheets
+For GPUs, the specified values for dense matrix products, without sparsity, at boost clock: NVIDIA's data sheets
 of each (https://www.nvidia.com/en-us/data-center/, and the architecture papers of Ampere, Ada, Hopper and Blackwell).
-GeForce and RTX values are those with float32 accumulation. Of a CPU nothing of the kind is stated for what is there: a
-product of matrices is timed, once per process.
+GeForce and RTX values are those with float32 accumulation. For CPUs a matrix product is timed, once per process.
 """
 
 import time
@@ -16,7 +15,7 @@ import torch
 from numerate.training.precision import HALF_DTYPES
 
 MatmulPrecision = Literal["bf16", "fp16", "tf32", "fp32"]
-"""What products of matrices are computed in."""
+"""The precision of matrix products."""
 
 VENDOR_TFLOPS: dict[str, tuple[float, float, float]] = {
     "B200": (2250, 1125, 75),
@@ -38,7 +37,7 @@ VENDOR_TFLOPS: dict[str, tuple[float, float, float]] = {
     "RTX 4090": (165.2, 82.6, 82.6),
     "RTX 3090": (71, 35.6, 35.6),
 }
-"""Teraflop/s with bf16 (or fp16), TF32 and float32 products, by part of a device's name; the first that fits."""
+"""Teraflop/s with bf16 (or fp16), TF32 and float32 products, by part of a device's name; the first match counts."""
 
 VENDOR_TFLOPS_FP16_ONLY: dict[str, tuple[float, float]] = {"V100": (125, 15.7), "T4": (65, 8.1)}
 """The same with fp16 and float32 for devices that have neither bf16 nor TF32."""
@@ -48,14 +47,14 @@ _MATRIX_SIZE, _MIN_SECONDS, _MIN_REPEATS = 512, 0.03, 10
 
 @dataclass(frozen=True)
 class PeakFlops:
-    """Floating-point operations per second at most, and where that is from: `stated` by its maker, or `measured`."""
+    """Peak floating-point operations per second, and their source: `stated` by the vendor, or `measured`."""
 
     flops: float
     source: Literal["stated", "measured"]
 
 
 def peak_flops(device: torch.device, matmul_precision: MatmulPrecision) -> PeakFlops | None:
-    """The limit of a device, in floating-point operations per second; None where it is not known here.
+    """The limit of a device, in floating-point operations per second; None if it is not known here.
 
     On an A100 with bf16 it is 312e12, as stated by its maker.
     """
@@ -70,7 +69,7 @@ def peak_flops(device: torch.device, matmul_precision: MatmulPrecision) -> PeakF
 
 
 def vendor_peak_flops(device_name: str, matmul_precision: MatmulPrecision) -> float | None:
-    """What the maker of a device of this name states, in floating-point operations per second; None if not known."""
+    """The specified floating-point operations per second of a device by name; None if unknown."""
     for name_part, (half, tf32, full) in VENDOR_TFLOPS.items():
         if name_part in device_name:
             return 1e12 * {"bf16": half, "fp16": half, "tf32": tf32, "fp32": full}[matmul_precision]
@@ -81,7 +80,8 @@ def vendor_peak_flops(device_name: str, matmul_precision: MatmulPrecision) -> fl
 
 
 def resolve_matmul_precision(precision: str, tf32: bool, device: torch.device) -> MatmulPrecision:
-    """The precision of matrix products: half precision where a recipe sets it, else TF32 on CUDA, or float32."""
+    """The precision of matrix products: half precision if a recipe sets it, otherwise TF32 (on CUDA, if set) or
+    float32."""
     if precision == "bf16":
         return "bf16"
     if precision == "fp16":
@@ -91,8 +91,8 @@ def resolve_matmul_precision(precision: str, tf32: bool, device: torch.device) -
 
 @lru_cache
 def _measure_flops(dtype: torch.dtype, threads: int) -> float:
-    """Operations per second of a product of two square matrices here: the quickest of ten or more, in about 30 ms;
-    on a machine that others use as well in longer, as one product alone may be interrupted."""
+    """Operations per second of a product of two square matrices: the fastest of ten or more, which takes about 30 ms
+    (longer on a busy machine)."""
     with torch.no_grad():
         matrix = torch.ones(_MATRIX_SIZE, _MATRIX_SIZE, dtype=dtype)
         out, best_seconds = torch.mm(matrix, matrix), float("inf")

@@ -6,18 +6,18 @@ from contextlib import contextmanager
 import torch
 
 HALF_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-"""The types of half precision by their names in a recipe; of `fp32` there is none."""
+"""The half precision types by their names in a recipe."""
 
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:
-    """Autocast around a forward: half precision where a recipe sets it; nothing for `fp32`."""
+    """Autocast for a forward pass: half precision if a recipe sets it; no autocast for `fp32`."""
     dtype = HALF_DTYPES.get(precision)
     return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
 
 
 @contextmanager
 def tf32_matmul(device: torch.device, *, tf32: bool) -> Iterator[None]:
-    """Float32 products in TF32 on a CUDA device, where that is wanted."""
+    """Float32 matrix products in TF32 on a CUDA device, if `tf32` is set."""
     if not tf32 or device.type != "cuda":
         yield
         return

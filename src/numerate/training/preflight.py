@@ -19,7 +19,7 @@ from numerate.training.recipe import Recipe
 
 
 def check_precision(precision: str, device: torch.device) -> None:
-    """Raises `UserError` for a precision that the device does not have."""
+    """Raises `UserError` for a precision that the device does not support."""
     if precision == "fp16" and device.type == "cpu":
         raise UserError("training.precision: must be bf16 or fp32 for device=cpu; fp16 needs a GPU")
     if precision == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
@@ -45,7 +45,7 @@ def check_grid(recipe: Recipe, evaluation_data: EvaluationData, model: Model, lo
             cells = task.cells() if requested else None
             hint = "" if cells is None or requested in cells else "; evaluation.grid=null evaluates all cells"
             raise UserError(f"evaluation.grid: {reason}{hint}") from error
-        warnings_of_corners = [f"{reason}; evaluation.grid= names a smaller one"]
+        warnings_of_corners = [f"{reason}; set evaluation.grid to a smaller one"]
     replaced_warning = warn_replaced_grid(task, text)
     warnings = [] if replaced_warning is None else [replaced_warning]
     return warnings + [f"evaluation.grid {text or '(by default)'}: {warning}" for warning in warnings_of_corners]
@@ -54,15 +54,14 @@ def check_grid(recipe: Recipe, evaluation_data: EvaluationData, model: Model, lo
 def validation_splits(
     recipe: Recipe, evaluation_data: EvaluationData, model: Model, device: torch.device
 ) -> tuple[list[str], list[str]]:
-    """The splits evaluated during training: validation, and OOD validation where the model can read it. And
-    warnings."""
+    """The splits evaluated during training: validation, and OOD validation if there is one that the model can process;
+    and warnings."""
     if recipe.task.is_language_modeling:  # the files say what is held out
         return ["validation"], []
     warnings = []
     if not recipe.task.splittable_mask(recipe.task.examples("validation", 0, 0, 64)).any():
         warnings.append(
-            "task: all sizes have too few questions to hold any out: validation scores include questions "
-            "of the training set"
+            "task: all sizes have too few questions to hold any out, so validation scores include training questions"
         )
     ood_task = recipe.task.ood_validation_task()
     if ood_task is None:
@@ -70,19 +69,21 @@ def validation_splits(
     try:
         model.check_tokens(evaluation_data.longest_rows(ood_task).to(device))
     except UserError as error:
-        warnings.append(f"OOD validation cannot be read, so the best step is chosen in distribution: {error}")
+        warnings.append(
+            f"the model cannot process OOD validation, so the best step is selected in distribution: {error}"
+        )
         return ["validation"], warnings
     return ["validation", "ood_validation"], warnings
 
 
 def tokenizer_fingerprint(tokenizer: Tokenizer, task: Task) -> str | None:
-    """The hash of a tokenizer's file, the task's for language modeling; None for a tokenizer without a file."""
+    """The hash of the tokenizer's file (for language modeling, of the task's tokenizer); None without a file."""
     return task.load_tokenizer().fingerprint if isinstance(task, LanguageModeling) else tokenizer.fingerprint()
 
 
 def check_same_tokenizer(tokenizer: Tokenizer, task: Task, last_checkpoint: Checkpoint) -> None:
-    """Raises `UserError` where a checkpoint was trained with another tokenizer file of the same name, whose ids mean
-    something else. Checkpoints written before this was kept are taken as they are."""
+    """Raises `UserError` if a checkpoint was trained with another tokenizer file of the same name, whose ids have other
+    meanings. Checkpoints without a fingerprint are accepted."""
     previous_fingerprint = last_checkpoint.state.get("tokenizer")
     if previous_fingerprint is not None and previous_fingerprint != (
         fingerprint := tokenizer_fingerprint(tokenizer, task)
@@ -96,10 +97,10 @@ def check_same_tokenizer(tokenizer: Tokenizer, task: Task, last_checkpoint: Chec
 
 
 def check_unchanged_files(task: Task, metadata: Mapping[str, Any], path: Path) -> None:
-    """Raises `UserError` where the files of a task have changed since the run was begun whose `metadata` and `path`
-    these are: its place in the data means other questions there, and its results are about others.
+    """Raises `UserError` if the files of a task have changed since the start of the run with this `metadata` and
+    `path`: its position in the data would refer to other questions.
 
-    Runs that were begun before contents were kept are taken as they are.
+    Runs without recorded hashes are accepted.
     """
     previous_checksums = metadata.get("contents")
     if not previous_checksums or (checksums := task.file_hashes()) == previous_checksums:
@@ -113,7 +114,7 @@ def check_unchanged_files(task: Task, metadata: Mapping[str, Any], path: Path) -
     raise UserError(
         f"task: the contents of {file}{more} have changed since {path} was "
         f"started{f' on {created}' if created else ''} (sha256 {previous_sum} then, {current_sum} now), so the run "
-        "cannot resume; restore the files, or start a new run on the new ones (another runs_dir= or seed=)"
+        "cannot resume; restore the files, or start a new run with the new ones (another runs_dir= or seed=)"
     )
 
 
@@ -133,7 +134,7 @@ def check_finite_weights(model: Model, world: World) -> None:
         )
         raise OperationalError(
             f"step 0: the model starts with weights that are not finite{names_text}; it cannot be trained; "
-            "replace the file of the weights"
+            "replace the weights file"
         )
 
 

@@ -1,4 +1,4 @@
-"""Warnings about a recipe, before it is trained or after its first steps: none of them stops the run."""
+"""Warnings about a recipe, before training or after its first steps; they do not stop the run."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,15 +14,15 @@ from numerate.training.objective import ObjectiveModule
 from numerate.training.recipe import Recipe
 
 NUM_PASSAGES, PASSAGE_LENGTH = 16, 64
-"""How many passages of held-out running text, and of how many tokens, are searched for in the training text."""
+"""Number of passages of held-out text, and tokens of each, that are searched for in the training text."""
 
 MAX_SEARCHED_TOKENS, SEARCH_CHUNK_TOKENS = 1 << 23, 1 << 20
-"""Training tokens that are searched, and how many at once."""
+"""Number of training tokens that are searched, in total and at once."""
 
 
 def warn_validation_overlap(task: Task) -> list[str]:
-    """Warns where half or more of some passages of held-out text are also in the training text. At most
-    8 million training tokens are searched, so that a part of a larger corpus may be missed."""
+    """Warns if at least half of the sampled passages of held-out text are also in the training text. At most 8 million
+    training tokens are searched, so overlaps in larger corpora may be missed."""
     if not isinstance(task, LanguageModeling):
         return []
     train, held_out = task.corpus("train"), task.corpus("test")
@@ -46,20 +46,19 @@ def warn_validation_overlap(task: Task) -> list[str]:
     if not passages or 2 * sum(is_found) < len(is_found):
         return []
     return [
-        f"task.validation: {sum(is_found)} of {len(is_found)} passages of it, {PASSAGE_LENGTH} tokens each, are also "
-        "in the training text, so that its loss says little of new text; `numerate data prepare` holds other text "
-        "out"
+        f"task.validation: {sum(is_found)} of {len(is_found)} passages of {PASSAGE_LENGTH} tokens are also in the "
+        "training text, so that the loss says little about new text; `numerate data prepare` holds out other text"
     ]
 
 
 def warn_number_coverage(recipe: Recipe, objective: ObjectiveModule) -> list[str]:
-    """Warns where many digits of the answers are in tokens that a number token loss ignores."""
+    """Warns if many digits of the answers are in tokens that a number token loss ignores."""
     table = _find_number_table(objective)
     return [] if table is None else recipe.tokenizer.coverage_warnings(recipe.task, frozenset(table.ids.tolist()))
 
 
 def warn_large_number_loss(objective: ObjectiveModule, record: Mapping[str, Any]) -> list[str]:
-    """Warns where a loss over number tokens is above cross-entropy in a line of metrics."""
+    """Warns if a number token loss is above cross-entropy in a record of metrics."""
     if _find_number_table(objective) is None or not {"loss_number", "loss_cross_entropy"} <= record.keys():
         return []
     number, cross_entropy = (objective.weights[term] * record[f"loss_{term}"] for term in ("number", "cross_entropy"))
@@ -72,7 +71,7 @@ def warn_large_number_loss(objective: ObjectiveModule, record: Mapping[str, Any]
 
 
 def _find_number_table(objective: ObjectiveModule) -> NumberTokenTable | None:
-    """The number tokens of an objective's loss; None where it is over none."""
+    """The number tokens of an objective's loss; None if there are none."""
     return next((part for part in objective.modules() if isinstance(part, NumberTokenTable)), None)
 
 

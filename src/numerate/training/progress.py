@@ -23,16 +23,16 @@ class NullStream(io.StringIO):
 
 
 class ProgressBar:
-    """Shows how far a run of `total` steps is.
+    """Shows the progress of a run of `total` steps.
 
     On a terminal a bar; elsewhere a line at the first step, then one every `log_interval` seconds and one at the end:
 
         2026-03-01 12:00:30  addition_abacus 500/2500 (20 %), 2:04 left, loss 0.0123
 
-    Lines go to `log_path` as well. A terminal that has gone, or a log that cannot be written, never stops the run.
-    `silent` shows nothing and writes nothing, for the ranks that are not the first. `position` is the line of the bar
-    where several runs share a terminal. `estimate_seconds_left` returns the seconds left, for a better estimate than
-    the steps so far give. Times are taken from a monotonic clock.
+    Lines go to `log_path` as well. A closed terminal, or a log that cannot be written, never stops the run. `silent`
+    shows and writes nothing, for ranks other than 0. `position` is the line of the bar if several runs share a
+    terminal. `estimate_seconds_left` returns a better estimate of the seconds left than the average time per step.
+    Times are taken from a monotonic clock.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class ProgressBar:
                 position=position,
                 file=terminal.raw_stream(self._stream),
                 dynamic_ncols=_terminal_width(self._stream) > 0,
-                ncols=80,  # for terminals that do not tell their width, as in some containers
+                ncols=80,  # for terminals without a known width, as in some containers
                 leave=position == 0,
                 mininterval=0.2,
                 unit=unit,
@@ -92,12 +92,11 @@ class ProgressBar:
             self._bar.total = total
 
     def step(self, num_done: int, **values: float | str) -> None:
-        """Notes that `num_done` steps of the total are done; `values` are values to show beside, such as
-        `loss=0.0123`."""
+        """Updates the progress to `num_done` steps; `values` are shown next to it, such as `loss=0.0123`."""
         self.update(num_done, format_values(**values))
 
     def update(self, num_done: int, text: str) -> None:
-        """Notes that `num_done` steps of the total are done, with a text to show beside."""
+        """Updates the progress to `num_done` steps, with a text to show next to it."""
         if self.silent:
             return
         now = self._clock()
@@ -113,11 +112,11 @@ class ProgressBar:
             self._write_line(now)
 
     def set_postfix(self, text: str) -> None:
-        """Takes another text to show beside, from the next line on: what was measured after the last step."""
+        """Sets the text to show, from the next line on, such as what was measured after the last step."""
         self._postfix_text = text
 
     def seconds_left(self) -> float | None:
-        """Seconds left, estimated from the steps since the first; None before that."""
+        """Seconds left, estimated from the steps after the first; None before there are any."""
         if self._estimate_seconds_left is not None:
             return self._estimate_seconds_left()
         if self._start is None or self._num_done <= self._start[1]:
@@ -138,7 +137,7 @@ class ProgressBar:
         self._write_log(text)
 
     def close(self) -> None:
-        """Shows the last state, once, and leaves the terminal in order."""
+        """Shows the final state once and restores the terminal."""
         if self.silent:
             return
         if self._last_line is not None and self._last_line[1:] != (self._num_done, self._postfix_text):
@@ -195,7 +194,7 @@ class ProgressBar:
 
 
 def format_duration(seconds: float) -> str:
-    """Seconds as people read them.
+    """A duration in seconds as text.
 
     >>> format_duration(124), format_duration(3723)
     ('2:04', '1:02:03')
@@ -206,7 +205,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_values(**values: float | str) -> str:
-    """Values as they are shown beside the progress bar.
+    """Values as shown next to the progress bar.
 
     >>> format_values(accuracy="15.6%", loss=4.16612)
     'accuracy 15.6%, loss 4.166'

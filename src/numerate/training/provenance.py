@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = ("numerate", "torch", "numpy", "safetensors")
-"""Whose versions are recorded, with Python's."""
+"""Packages whose versions are recorded, in addition to Python's."""
 
 _GIT_TIMEOUT = 2.0  # seconds for git, which may be slow on a huge tree
 
 
 def provenance() -> dict[str, Any]:
-    """The entries `command`, `git`, `hardware`, `versions` and `times` of a run's head, as plain data."""
+    """The entries `command`, `git`, `hardware`, `versions` and `times` of a run's metadata, as plain data."""
     return {
         "command": command_line(),
         "git": git_state(),
@@ -37,7 +37,7 @@ def utc_now() -> str:
 
 
 def command_line(args: Sequence[str] | None = None) -> str:
-    """The command line as one would type it again: `numerate train addition_abacus seed=1`.
+    """The command line in shell syntax: `numerate train addition_abacus seed=1`.
 
     `args` are those that Python was started with, `sys.orig_argv` if not given.
     """
@@ -50,13 +50,13 @@ def command_line(args: Sequence[str] | None = None) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that results depend on; those not installed are left out."""
+    """Versions of Python and of the installed packages that results depend on."""
     return dict(_installed_versions())
 
 
 @functools.cache
 def _installed_versions() -> dict[str, str]:
-    """Looked up once per process, in 5 ms."""
+    """Computed once per process, which takes 5 ms."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -65,7 +65,7 @@ def _installed_versions() -> dict[str, str]:
 
 
 def changed_versions(old_versions: dict[str, str]) -> list[str]:
-    """What differs from the versions a run was made with: `["torch 2.12.0, now 2.13.0"]`."""
+    """The differences from the versions that a run was made with: `["torch 2.12.0, now 2.13.0"]`."""
     current_versions = versions()
     return [
         f"{name} {old}, now {current_versions.get(name, 'absent')}"
@@ -75,7 +75,7 @@ def changed_versions(old_versions: dict[str, str]) -> list[str]:
 
 
 def git_state() -> dict[str, dict[str, Any]]:
-    """Commit, and whether files differ from it, of the repository worked in (`here`) and of the package's own
+    """Commit, and whether files differ from it, of the current repository (`here`) and of the package's own
     (`numerate`, if it runs from a checkout). Empty without git or a repository."""
     package = Path(__file__).resolve().parents[3]
     repositories = {"here": Path.cwd()}

@@ -1,4 +1,4 @@
-"""The recipe of a run: one spec of each part, and the training settings."""
+"""The recipe of a run: the spec of each component, and the training settings."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -22,34 +22,34 @@ from numerate.training.schedule import Schedule, WarmupStableDecay
 class Training:
     """Training settings: budget, batch size, precision, parallelism, logging and checkpoints.
 
-    Of `steps`, `examples`, `tokens`, `flops` and `epochs` the first that is reached ends the run; `minutes` is a
-    cap, not a budget: nothing else depends on the clock. With `steps=0` nothing is trained: the start, such as
-    pretrained weights, is evaluated and written as the checkpoint of step 0. FLOPs are those of forwards and
-    backwards of whole rows, padding included: a backward counts as two forwards, loops without a gradient have none,
-    and what an objective leaves out at positions without a target is counted.
+    The run ends when the first of `steps`, `examples`, `tokens`, `flops` and `epochs` is reached. `minutes` is a time
+    limit, not a budget: the schedule does not depend on it. With `steps=0` nothing is trained: the initial model, such
+    as pretrained weights, is evaluated and saved as the checkpoint of step 0. FLOPs are those of the forward and
+    backward passes of whole rows, including padding and positions without a target: a backward pass counts as two
+    forward passes; loops without a gradient have no backward pass.
     """
 
     steps: int | None = setting(1000, "budget: optimizer steps; 0: no training", identity=False)
     examples: int | None = setting(None, "budget: examples", identity=False)
     tokens: int | None = setting(None, "budget: input tokens without padding", identity=False)
-    flops: float | None = setting(None, "budget: floating-point operations, as 8e18", identity=False)
+    flops: float | None = setting(None, "budget: floating-point operations, such as 8e18", identity=False)
     epochs: float | None = setting(None, "budget: epochs over a finite dataset", identity=False)
-    minutes: float | None = setting(None, "time limit of one start of the command, in minutes", identity=False)
+    minutes: float | None = setting(None, "time limit of one invocation of the command, in minutes", identity=False)
     target_accuracy: float | None = setting(None, "stop at this accuracy on the validation split", identity=False)
     batch_size: int = setting(64, "examples per optimizer step, over all processes and accumulated micro-batches")
     batch_size_warmup: float = setting(
-        0.0, "share of the budget over which the batch size grows from initial_batch_size; 0: none"
+        0.0, "fraction of the budget over which the batch size grows from initial_batch_size; 0: none"
     )
-    initial_batch_size: int | None = setting(None, "with batch_size_warmup: initial batch size, and step of its growth")
+    initial_batch_size: int | None = setting(None, "with batch_size_warmup: initial batch size, and increment")
     batch_tokens: int | None = setting(
-        None, "language modeling: batch size in tokens instead, context_length per example"
+        None, "language modeling: batch size in tokens (a multiple of context_length) instead of batch_size"
     )
     gradient_accumulation_steps: int = setting(1, "micro-batches per optimizer step")
     micro_batch_size: int | None = setting(
         None,
         "examples per micro-batch and device; gradient accumulation follows from it",
     )
-    shuffle_window: int = setting(64, "batches within which examples are sorted by length")
+    shuffle_window: int = setting(64, "number of batches whose examples are sorted by length together")
     precision: Literal["fp32", "bf16", "fp16"] = setting(
         "fp32", "precision of the forward pass; fp16 scales the loss and needs a GPU"
     )
@@ -60,7 +60,9 @@ class Training:
         "several processes: one exact all-reduce (all_reduce), DDP, or FSDP2 (sharded weights)",
         identity=False,
     )
-    threads: int | None = setting(None, "CPU threads; null: all cores, or as many as the run had", identity=False)
+    threads: int | None = setting(
+        None, "CPU threads; null: all cores, or when resuming as many as before", identity=False
+    )
     log_every: int = setting(25, "steps between log lines", identity=False)
     evaluate_every: int = setting(250, "steps between evaluations on the validation splits", identity=False)
     evaluate_at_start: bool = setting(False, "whether the initial model is evaluated, and saved, too", identity=False)
@@ -70,7 +72,8 @@ class Training:
     keep_checkpoints: int | None = setting(2, "checkpoints kept besides the best; null: all", identity=False)
     best_metric: Literal["accuracy", "loss"] | None = setting(
         None,
-        "metric that selects the best checkpoint; null: accuracy; the loss for numbers beside tokens",
+        "metric that selects the best checkpoint; null: accuracy, or loss for language modeling and for tokens with "
+        "numeric values (xVal)",
         identity=False,
     )
 
@@ -81,10 +84,10 @@ class Training:
         for name in (*budgets, "minutes", "checkpoint_minutes"):
             value = getattr(self, name)
             if value is not None and not value > 0 and not (name == "steps" and value == 0):
-                raise UserError(f"{name}: must be above 0, or null for none; it is {value}")
+                raise UserError(f"{name}: must be above 0, or null for none, not {value}")
         for name in ("flops", "epochs"):
             if getattr(self, name) == float("inf"):
-                raise UserError(f"{name}: must be finite")
+                raise UserError(f"{name}: must be finite, not inf")
         count_fields = (
             "batch_size",
             "batch_tokens",
@@ -98,75 +101,74 @@ class Training:
         for name in (*count_fields, *interval_fields):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise UserError(f"{name}: must be at least 1; it is {value}")
+                raise UserError(f"{name}: must be at least 1, not {value}")
         if (self.steps or 0) > 10**15:
-            raise UserError(f"steps: must be at most 10^15; it is {self.steps}")
+            raise UserError(f"steps: must be at most 10^15, not {self.steps}")
         if self.target_accuracy is not None and not 0 < self.target_accuracy <= 1:
-            raise UserError(f"target_accuracy: must be above 0 and at most 1; it is {self.target_accuracy}")
+            raise UserError(f"target_accuracy: must be above 0 and at most 1, not {self.target_accuracy}")
         self._check_batch_size_warmup()
-        if self.batch_tokens is not None:  # the recipe knows how many examples that is
+        if self.batch_tokens is not None:  # `Recipe` converts it to examples
             return
-        if self.min_batch_size % self.gradient_accumulation_steps:
+        if self.base_batch_size % self.gradient_accumulation_steps:
             raise UserError(
-                f"gradient_accumulation_steps: {self.min_batch_size} examples must be divisible by "
+                f"gradient_accumulation_steps: must divide the {self.base_batch_size} examples of a batch, not "
                 f"{self.gradient_accumulation_steps}"
             )
         if self.micro_batch_size is not None and self.gradient_accumulation_steps > 1:
             raise UserError(
-                f"gradient_accumulation_steps: {self.gradient_accumulation_steps} micro-batches conflict with "
-                f"micro_batch_size={self.micro_batch_size}; set only one of them"
+                f"gradient_accumulation_steps: must be 1 with micro_batch_size={self.micro_batch_size}, not "
+                f"{self.gradient_accumulation_steps}; set only one of them"
             )
-        if self.micro_batch_size is not None and self.min_batch_size % self.micro_batch_size:
+        if self.micro_batch_size is not None and self.base_batch_size % self.micro_batch_size:
             raise UserError(
-                f"micro_batch_size: must divide the {self.min_batch_size} examples of a batch; it is "
+                f"micro_batch_size: must divide the {self.base_batch_size} examples of a batch, not "
                 f"{self.micro_batch_size}"
             )
 
     def num_micro_batches(self, world_size: int) -> int:
-        """Number of micro-batches per process of a batch of `min_batch_size`.
+        """Number of micro-batches per process of a batch of `base_batch_size`.
 
         >>> Training(batch_size=512, micro_batch_size=16).num_micro_batches(8)
         4
 
-        Raises `UserError` where the examples do not divide among them.
+        Raises `UserError` if the examples cannot be divided equally among them.
         """
         divisor = world_size * (
             self.gradient_accumulation_steps if self.micro_batch_size is None else self.micro_batch_size
         )
-        if self.min_batch_size % divisor:
+        if self.base_batch_size % divisor:
             name = "batch_size" if self.initial_batch_size is None else "initial_batch_size"
-            split_text = f"{world_size} processes x {self.gradient_accumulation_steps} parts"
+            split_text = f"{world_size} processes x {self.gradient_accumulation_steps} micro-batches"
             if self.micro_batch_size is not None:
-                split_text = f"parts of {self.micro_batch_size} on {world_size} processes"
-            raise UserError(f"training.{name}: {self.min_batch_size} examples must divide equally into {split_text}")
-        return self.gradient_accumulation_steps if self.micro_batch_size is None else self.min_batch_size // divisor
+                split_text = f"micro-batches of {self.micro_batch_size} on {world_size} processes"
+            raise UserError(f"training.{name}: {self.base_batch_size} examples must divide equally into {split_text}")
+        return self.gradient_accumulation_steps if self.micro_batch_size is None else self.base_batch_size // divisor
 
     @property
-    def min_batch_size(self) -> int:
-        """The batch size is a multiple of this: `initial_batch_size`, or the whole batch where nothing grows."""
+    def base_batch_size(self) -> int:
+        """The unit in which the batch size grows: `initial_batch_size`, or `batch_size` if it does not grow."""
         return self.initial_batch_size if self.initial_batch_size is not None else self.batch_size
 
     def _check_batch_size_warmup(self) -> None:
         if not 0 <= self.batch_size_warmup <= 1:
             raise UserError(
-                "batch_size_warmup: must be a fraction of the budget from 0 (none) to 1; it is "
-                f"{self.batch_size_warmup}"
+                f"batch_size_warmup: must be a fraction of the budget from 0 (none) to 1, not {self.batch_size_warmup}"
             )
         if self.initial_batch_size is None:
             if self.batch_size_warmup:
                 raise UserError(
-                    f"batch_size_warmup: {self.batch_size_warmup} needs initial_batch_size, the examples of the first "
-                    f"steps; 512 was published"
+                    f"batch_size_warmup: {self.batch_size_warmup} requires initial_batch_size, the number of examples "
+                    "of the first steps (published: 512)"
                 )
             return
         if not self.batch_size_warmup:
             raise UserError(
-                f"initial_batch_size: {self.initial_batch_size} needs batch_size_warmup; 0.6 was "
-                f"published, or null for none"
+                f"initial_batch_size: must be null without batch_size_warmup (published: 0.6), not "
+                f"{self.initial_batch_size}"
             )
         if self.initial_batch_size < 1 or self.batch_size % self.initial_batch_size:
             raise UserError(
-                f"initial_batch_size: must divide batch_size={self.batch_size}; it is {self.initial_batch_size}"
+                f"initial_batch_size: must divide batch_size={self.batch_size}, not {self.initial_batch_size}"
             )
 
 
@@ -186,47 +188,45 @@ class Recipe:
     task: Task = setting(Arithmetic(), "the task that generates questions with answers")
     tokenizer: Tokenizer = setting(Characters(), "converts text into token ids")
     layout: Layout = setting(Continuation(), "how question and answer become model inputs and targets")
-    model: ModelSpec = setting(Decoder(), "which model")
-    objective: Objective = setting(Supervised(), "the training objective: which forward passes, which loss")
-    optimizer: Optimizer = setting(AdamW(), "which optimizer")
-    schedule: Schedule = setting(WarmupStableDecay(), "learning rate schedule")
+    model: ModelSpec = setting(Decoder(), "the model architecture")
+    objective: Objective = setting(Supervised(), "the training objective: its forward passes and its loss")
+    optimizer: Optimizer = setting(AdamW(), "the optimizer")
+    schedule: Schedule = setting(WarmupStableDecay(), "the learning rate schedule")
     training: Training = setting(Training(), "budget, batch size, precision, checkpoints")
     evaluation: Evaluation = setting(Evaluation(), "what is evaluated, and on how many examples")
     samples: Samples = setting(Samples(), "texts generated during training", identity=False)
     seed: int = setting(0, "seed of weights, data, position offsets and dropout")
     init_from: str | None = setting(None, "another run whose weights to start from: path, id, name or latest")
     device: str = setting("auto", "cpu, cuda, cuda:1, mps; auto uses CUDA if available", identity=False)
-    name: str | None = setting(None, "name of the run, by which it can be found again", identity=False)
+    name: str | None = setting(None, "name by which the run can be loaded", identity=False)
     group: str | None = setting(None, "a label shared by several runs", identity=False)
     trackers: tuple[str, ...] = setting(
         (), "experiment trackers: wandb, tensorboard, trackio, mlflow; files are always written", identity=False
     )
     tracking: Tracking = setting(Tracking(), "project, entity and tags for the trackers", identity=False)
     title: str = setting(
-        "recipe", "name of the recipe that this one started from; also the folder of its runs", identity=False
+        "recipe", "name of the recipe that this one is based on, and of the folder of its runs", identity=False
     )
-    paper: str | None = setting(None, "the paper behind it, a key of numerate.recipes.papers", identity=False)
+    paper: str | None = setting(None, "the paper that it reproduces, a key of numerate.recipes.papers", identity=False)
 
     def __post_init__(self) -> None:
         check_choices(self)
         object.__setattr__(self, "training", self._resolve_batch_tokens())
         if not 0 <= self.seed < 2**63:
-            raise UserError(f"seed: must be an integer from 0 to 2^63 - 1; it is {self.seed}")
+            raise UserError(f"seed: must be an integer from 0 to 2^63 - 1, not {self.seed}")
         if self.name is not None and (not self.name.strip() or self.name == "latest" or {"/", "\\"} & set(self.name)):
-            raise UserError(f"name: {self.name!r} must not be empty, `latest`, or contain a slash; null is no name")
+            raise UserError(f"name: must not be empty, `latest` or contain a slash, not {self.name!r}; null: no name")
 
     def _resolve_batch_tokens(self) -> Training:
-        """The training with its batch in examples, where it was given in tokens."""
+        """The training settings with `batch_tokens` converted to `batch_size`."""
         tokens, context = self.training.batch_tokens, getattr(self.task, "context_length", None)
         if tokens is None:
             return self.training
         if not self.task.is_language_modeling or not isinstance(context, int):
             raise UserError(
-                f"training.batch_tokens: the examples of {type(self.task).__name__} are not rows of equal length; "
-                "set training.batch_size= in examples"
+                f"training.batch_tokens: must be null for {type(self.task).__name__}, whose examples differ in length; "
+                "set training.batch_size instead"
             )
         if tokens % context:
-            raise UserError(
-                f"training.batch_tokens: {tokens:,} must be a multiple of the context length, {context:,} tokens"
-            )
+            raise UserError(f"training.batch_tokens: must be a multiple of context_length={context}, not {tokens}")
         return replace(self.training, batch_size=tokens // context, batch_tokens=None)

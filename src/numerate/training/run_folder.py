@@ -1,15 +1,15 @@
 """The folder of a run: where it is, what is in it, who may write it.
 
     runs/<recipe>/<id>/
-      recipe.yaml      the head: recipe, name, id, command, git, hardware, versions, times
-      starts.jsonl     one line per start of training: its command, git, hardware, versions, time
-      metrics.jsonl    one line per logged step; what a resumed run does again is moved to metrics-undone.jsonl
+      recipe.yaml      the metadata: recipe, name, id, command, git, hardware, versions, times
+      starts.jsonl     one line per training session: its command, git, hardware, versions, time
+      metrics.jsonl    one line per logged step; lines that a resumed run writes again are moved to metrics-undone.jsonl
       checkpoints/     see `numerate.training.checkpoint`
-      log.txt          its output while it ran
+      log.txt          the output of the run
       lock             held while a process writes
 
-Runs are under `runs_dir=` if given, else the environment's NUMERATE_RUNS, else `./runs`. No file names another place
-or depends on the time of day, so a folder may be copied anywhere, and a wrong clock does no harm.
+Runs are under `runs_dir=` if given, else the environment's NUMERATE_RUNS, else `./runs`. Files contain no paths of
+other folders and nothing depends on the clock, so a folder can be copied anywhere.
 """
 
 import contextlib
@@ -39,14 +39,12 @@ _START_KEYS = ("command", "git", "hardware", "versions", "times")
 
 
 class RunFolder:
-    """The folder of one run. Reading needs no lock; whoever writes holds `lock()`.
+    """The folder of one run. Reading requires no lock; writing requires `lock()`. For example:
 
-    For example:
-
-        run = RunFolder.create(resolve_runs_dir(), "addition_abacus", "3f2a9c01b7de", {"recipe": tree})
-        with run.lock():
-            run.record_start(metadata)
-            run.append("metrics.jsonl", {"step": 500, "loss": 0.0123})
+    run = RunFolder.create(resolve_runs_dir(), "addition_abacus", "3f2a9c01b7de", {"recipe": tree})
+    with run.lock():
+        run.record_start(metadata)
+        run.append("metrics.jsonl", {"step": 500, "loss": 0.0123})
     """
 
     def __init__(self, path: Path) -> None:
@@ -55,10 +53,9 @@ class RunFolder:
 
     @classmethod
     def create(cls, runs: Path, recipe_name: str, run_id: str, metadata: Mapping[str, Any]) -> "RunFolder":
-        """The folder of a run, made if it is not there yet; one that is there stays as it is.
-
-        It comes into being with its `recipe.yaml` by one rename, so that no run is ever without. Raises `UserError`
-        where it may not be written or something else is in its place, `OperationalError` on a full disk.
+        """Creates the folder of a run, unless it exists. It is created with its `recipe.yaml` by one rename, so that no
+        run is ever without one. Raises `UserError` if it cannot be written or the path is not a run folder,
+        `OperationalError` on a full disk.
         """
         recipe_name = folder_name(recipe_name)
         path = runs / recipe_name / folder_name(run_id)
@@ -84,12 +81,12 @@ class RunFolder:
         with contextlib.suppress(UserError, OperationalError):  # only `latest` is affected
             disk.append_text(
                 runs / _STARTS_FILE, f"\n{recipe_name}/{path.name}\n"
-            )  # the first line end is for a torn line
+            )  # the first line end is for a corrupted line
         return cls(path)
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
-        """Opens the folder of an existing run. Raises `UserError` where there is none."""
+        """Opens the folder of an existing run. Raises `UserError` if there is none."""
         if not (path / "recipe.yaml").is_file():
             what = "is not a run: it has no recipe.yaml" if path.is_dir() else "there is no such folder"
             raise UserError(f"{path}: {what}.{did_you_mean(path.name, _runs_in(path.parent))}")
@@ -111,13 +108,14 @@ class RunFolder:
         return self.path / name
 
     def metadata(self) -> dict[str, Any]:
-        """What `recipe.yaml` holds. Raises `UserError` where it was damaged or a later version wrote it."""
+        """The contents of `recipe.yaml`. Raises `UserError` if it is corrupted or from a later version."""
         return heads.read_header(self.file(heads.RECIPE_FILE))
 
     def record_start(self, metadata: Mapping[str, Any]) -> None:
-        """Records a start of training, under the lock: a line in `starts.jsonl`, and `metadata` as the new head.
+        """Records the start of a training session, under the lock: a line in `starts.jsonl`, and `metadata` as the new
+        metadata.
 
-        Entries that only the old head has, and the time of creation, are kept; how it ended is not.
+        Entries that only the old metadata has, and the time of creation, are kept; how it ended is not.
         """
         old = self.metadata()
         old.pop("ended", None)
@@ -128,7 +126,7 @@ class RunFolder:
         self._write_metadata({**old, **entries, "times": times, "id": old["id"]})
 
     def update_metadata(self, **changes: Any) -> None:
-        """Sets entries of the head, under the lock. `times` is merged with the times already there."""
+        """Sets entries of the metadata, under the lock. `times` is merged with the existing times."""
         old = self.metadata()
         if "times" in changes:
             changes["times"] = {**old.get("times", {}), **changes["times"]}
@@ -140,26 +138,26 @@ class RunFolder:
 
     def append(self, name: str, *records: Mapping[str, Any], durable: bool = False) -> None:
         """Appends records to one of the run's `.jsonl` files: all of them, or none when the disk is full."""
-        disk.append_records(self.file(name), records, durable=durable, unharmed_note="What was written before is safe.")
+        disk.append_records(
+            self.file(name), records, durable=durable, unharmed_note="What was written before is intact."
+        )
 
     def records(self, name: str) -> list[dict[str, Any]]:
-        """The records of one of the run's `.jsonl` files, or of a piece's; none if there is no such file.
+        """The records of one of the run's `.jsonl` files, or of a shard's; none if there is no such file.
 
-        Raises `UserError` where it was damaged, or warns, by the kind of record: see `numerate.records.kinds`.
+        Corrupted lines raise `UserError` or warn, depending on the kind of record: see `numerate.records.kinds`.
         """
         return read_records(self.file(name), RUN_FILE_SCHEMAS[Path(name).name])
 
     def write(self, name: str, content: str | bytes) -> None:
-        """Writes a file of the folder, atomically."""
+        """Writes a file of the folder atomically."""
         raw = content.encode() if isinstance(content, str) else content
         disk.write_atomically(self.file(name), raw, unharmed_note="The previous file is intact.")
 
     def truncate_metrics(self, step: int, *, is_evaluated: bool = True) -> int:
-        """Removes the records of steps after `step` from `metrics.jsonl`, since a resumed run will write them again;
-        and the evaluations of `step` itself where it has not been `is_evaluated`.
-
-        They are moved to `metrics-undone.jsonl`, not lost. A last line that was cut goes; a damaged line stays where it
-        is. Returns how many records were moved.
+        """Removes the records of steps after `step` from `metrics.jsonl`, since a resumed run will write them again,
+        and the evaluations of `step` itself unless `is_evaluated`. They are moved to `metrics-undone.jsonl`. An
+        incomplete last line is removed; other corrupted lines stay. Returns the number of moved records.
         """
 
         def keep(record: Mapping[str, Any]) -> bool:
@@ -173,8 +171,8 @@ class RunFolder:
         return len(moved)
 
     def split_records(self, name: str, keep: Callable[[Mapping[str, Any]], bool]) -> tuple[bytes, list[dict[str, Any]]]:
-        """Those lines of a file of records that are kept, as they are written, damaged ones too; and the records of the
-        others. A last line that was cut is in neither."""
+        """The unchanged lines to keep of a file of records, including corrupted ones, and the records of the other
+        lines. An incomplete last line is in neither."""
         path = self.file(name)
         kept, others = [], []
         for line in parse_lines(read_bytes(path), path, RUN_FILE_SCHEMAS[Path(name).name]):
@@ -188,7 +186,8 @@ class RunFolder:
     def lock(self, activity: str = "training") -> Iterator[None]:
         """Holds the folder for writing; may be nested. Raises `UserError` that names the process that holds it already.
 
-        The lock ends with the process, also by `kill -9`. What an earlier holder left unfinished is cleaned up first.
+        The lock is released when the process ends, even by `kill -9`. Unfinished writes of an earlier holder are
+        cleaned up first.
         """
         with self._lock.hold(activity) as is_outermost:
             if is_outermost:
@@ -202,7 +201,7 @@ class RunFolder:
             *self.path.glob(f"{disk.TEMPORARY_PREFIX}*"),
             *self.path.parent.glob(f"{disk.TEMPORARY_PREFIX}{name}-*"),
         ):
-            with contextlib.suppress(FileNotFoundError):  # another process that finds this run made removes its own
+            with contextlib.suppress(FileNotFoundError):  # another process that has lost the race removes its own
                 shutil.rmtree(leftover) if leftover.is_dir() and not leftover.is_symlink() else leftover.unlink(
                     missing_ok=True
                 )
@@ -210,7 +209,7 @@ class RunFolder:
 
 
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
-    """Plain data only, with text quoted that another reader of YAML might take for a number, a truth or a date."""
+    """Plain data only; strings that a YAML reader could parse as a number, a boolean or a date are quoted."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -254,20 +253,20 @@ def resolve_runs_dir(runs_dir: str | os.PathLike[str] | None = None) -> Path:
         raise UserError("runs_dir: must not be empty; leave it out for NUMERATE_RUNS or ./runs")
     runs = Path(os.path.expanduser(runs_dir or os.environ.get("NUMERATE_RUNS") or "runs"))
     if runs.is_file():
-        raise UserError(f"runs_dir: {runs} must be a folder; it is a file (set runs_dir= or NUMERATE_RUNS)")
+        raise UserError(f"runs_dir: must be a folder, not the file {runs} (set runs_dir= or NUMERATE_RUNS)")
     return runs
 
 
 def all_runs(runs: Path) -> list[RunFolder]:
-    """Every run below a folder of runs, by recipe and id."""
+    """All runs in a folder of runs, by recipe and id."""
     with disk.convert_os_errors(runs):
         heads = sorted(runs.glob("[!.]*/[!.]*/recipe.yaml"))
     return [RunFolder(head.parent) for head in heads]
 
 
 def latest_run(runs: Path) -> RunFolder | None:
-    """The run that was created or continued last, by the order of starts and not by any clock, of those that have a
-    checkpoint; where none has, of all. Warns of a later one that has none yet."""
+    """The run that was created or resumed last (by the order of sessions, not by a clock) of those with a checkpoint,
+    or of all if none has one. Warns if a later one has none yet."""
     newest = None
     for run in _newest_first(runs):
         if checkpoint.list_steps(run.checkpoints):
@@ -291,9 +290,8 @@ def _newest_first(runs: Path) -> Iterator[RunFolder]:
 
 
 def find_run(address: str | os.PathLike[str], runs: Path) -> RunFolder:
-    """The run that is meant: a path, `latest`, a `name=` label, an id or the beginning of one, a recipe with one run.
-
-    Raises `UserError` that lists the runs meant when there are several, or the nearest name when there is none.
+    """Finds a run by its path, `latest`, a `name=`, an id or the beginning of one, or a recipe with one run. Raises
+    `UserError` that lists the matches if there are several, or the nearest name if there is none.
     """
     text = os.fspath(address)
     path = Path(os.path.expanduser(text))
@@ -334,7 +332,7 @@ def find_run(address: str | os.PathLike[str], runs: Path) -> RunFolder:
 
 
 def _suggest_path(path: Path) -> str:
-    """What to give instead of a folder that is part of a run, or that holds weights of others."""
+    """Advice for a path that is part of a run, or that contains other weights."""
     here = path.absolute()
     if here.name == "checkpoints" and (here.parent / "recipe.yaml").is_file():
         return f" Its run is {path.parent if path.parent.name else here.parent}."
@@ -366,7 +364,7 @@ def _runs_in(folder: Path) -> list[str]:
 
 
 def _read_metadata_entry(run: RunFolder, key: str) -> str | None:
-    """One line of a run's head without parsing all of it, so that a thousand runs are looked through quickly."""
+    """One entry of a run's metadata without parsing all of it, so that a thousand runs can be searched quickly."""
     try:
         found = re.search(rf"^{key}: (.+)$", run.file("recipe.yaml").read_text(encoding="utf-8"), re.MULTILINE)
         value = yaml.safe_load(found[1]) if found else None

@@ -1,4 +1,4 @@
-"""Running sums between two lines of metrics, on the device, and the line made of them."""
+"""Running sums of metrics between two log lines, on the device, and the records made of them."""
 
 import math
 from collections.abc import Mapping
@@ -18,19 +18,19 @@ _SPELLED_OUT = {"loss": "loss", "grad_norm": "gradient norm"}
 
 
 class MetricSums:
-    """Sums by name, with no wait for the device until a line is logged or a checkpoint written."""
+    """Sums by name, without synchronization until a line is logged or a checkpoint is written."""
 
     def __init__(self, recipe: Recipe, world: World) -> None:
         self.recipe, self.world = recipe, world
         self._sums: dict[str, float | torch.Tensor] = {}
 
     def add(self, name: str, value: float | torch.Tensor) -> None:
-        """Adds on the device, in double precision where it has that."""
+        """Adds on the device, in double precision if it supports that."""
         number = value.detach().double() if isinstance(value, torch.Tensor) and value.device.type != "mps" else value
         self._sums[name] = self._sums.get(name, 0.0) + number
 
     def flush(self, totals: dict[str, float], step: int, folder: RunFolder | None) -> None:
-        """Adds what was summed up since the last time to the plain numbers `totals`, the same on every process.
+        """Adds the sums since the last call to `totals` (Python numbers, equal on all processes).
 
         Raises `OperationalError` if the loss or its gradient is not finite: nothing is written after that.
         """
@@ -53,7 +53,7 @@ class MetricSums:
             raise OperationalError(f"step {step}: the {what} is not finite; {checkpoint_text}. {self._advice(step)}")
 
     def _advice(self, step: int) -> str:
-        """What may help where a loss is not finite; before the first update nothing that changes updates."""
+        """Advice for a non-finite loss; before the first update, optimizer settings cannot help."""
         if step > 1:
             return (
                 f"A lower optimizer.learning_rate (now {self.recipe.optimizer.learning_rate:g}) or "
@@ -71,11 +71,11 @@ class MetricSums:
 
 
 LAYER_PREFIX = "grad_norm of "
-"""What the sum of a layer's gradient norms is called, before its name."""
+"""The prefix of the names of the sums of layer gradient norms."""
 
 
 def metrics_record(sums: Mapping[str, float], state: TrainingState, learning_rate: float) -> dict[str, Any]:
-    """A line of `metrics.jsonl`: means per step since the line before, and what the run has used."""
+    """A record of `metrics.jsonl`: means per step since the last one, and the totals of the run."""
     num_steps = sums["steps"]
     layers = {
         name.removeprefix(LAYER_PREFIX): round_significant(value / num_steps)

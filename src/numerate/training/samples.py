@@ -1,4 +1,4 @@
-"""Texts that a run generates while it is trained, with dropout off: `samples.jsonl`."""
+"""Texts generated during training: `samples.jsonl`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,10 +34,10 @@ SAMPLES_FILE = "samples.jsonl"
 
 @dataclass(frozen=True)
 class Samples:
-    """Which prompts a run continues during training, when, and how.
+    """Texts that are generated from prompts during training.
 
-    They change nothing of what is learned: no random number of training is used, and dropout is off. Each is a function
-    of the weights, its prompt and the seed.
+    They do not affect training: they use separate random numbers, with dropout off. Each sample depends only on the
+    weights, its prompt and the seed.
     """
 
     when: Literal["evaluation", "end", "never"] | None = setting(
@@ -51,18 +51,19 @@ class Samples:
 
     def __post_init__(self) -> None:
         if self.when not in (None, "evaluation", "end", "never"):
-            raise UserError(f"when: must be evaluation, end, never or null; it is {self.when!r}")
+            raise UserError(f"when: must be evaluation, end, never or null, not {self.when!r}")
         if self.max_new_tokens < 1:
-            raise UserError(f"max_new_tokens: must be at least 1; it is {self.max_new_tokens}")
+            raise UserError(f"max_new_tokens: must be at least 1, not {self.max_new_tokens}")
         if not self.prompts and self.when in ("evaluation", "end"):
             raise UserError("prompts: must not be empty; [''] is the beginning of a document")
 
 
 class SampleGenerator:
-    """Generates the samples of a run and keeps them in its folder.
+    """Generates the samples of a run and stores them in its folder.
 
-    Prompts longer than the context are left out; `warnings` name them where they were set, and characters
-    that the tokenizer does not know. Raises `UserError` where the run continues no texts, or cannot read a prompt.
+    Prompts longer than the context are left out, with `warnings` if they were set explicitly; there are also warnings
+    about characters that the tokenizer does not know. Raises `UserError` if the run does not generate text, or cannot
+    tokenize a prompt.
     """
 
     def __init__(self, samples: Samples, evaluation_data: EvaluationData, precision: str) -> None:
@@ -92,7 +93,7 @@ class SampleGenerator:
         )
 
     def is_due(self, *, is_evaluation_step: bool, is_last_step: bool) -> bool:
-        """Whether to generate them now."""
+        """Whether samples are generated at this step."""
         return bool(self._prompts) and (
             is_last_step if self.when == "end" else is_evaluation_step and self.when == "evaluation"
         )
@@ -101,8 +102,8 @@ class SampleGenerator:
     def generate(
         self, model: Model, step: int, folder: RunFolder | None, should_stop: Callable[[], bool] = lambda: False
     ) -> list[dict[str, Any]]:
-        """The samples of a step, with the model in evaluation mode. Every process must call it, as a model may be
-        sharded; one with a `folder` writes them, in place of those of this step and later ones.
+        """Generates the samples of a step, with the model in evaluation mode. Every process must call it, as the model
+        may be sharded; a process with a `folder` writes them, replacing those of this step and later ones.
 
         Raises `Stopped`, with nothing written, when `should_stop`, called after each token, is True.
         """
@@ -140,5 +141,5 @@ def remove_later_samples(folder: RunFolder, step: int) -> None:
 
 
 def _split_at_step(folder: RunFolder, step: int) -> tuple[bytes, list[dict[str, Any]]]:
-    """The samples of steps up to `step` and whatever else stands in the file, as it is written; and the later ones."""
+    """The unchanged lines of the file without samples of steps after `step`; and those samples."""
     return folder.split_records(SAMPLES_FILE, lambda one: "prompt" not in one or one["step"] <= step)

@@ -12,7 +12,7 @@ _DEBOUNCE_SECONDS = 0.1  # seconds; a terminal and a launcher often both send th
 
 
 class Stopped(Exception):
-    """Leaves an evaluation between two batches on a requested stop: nothing of it has been recorded."""
+    """Aborts an evaluation between two batches after a requested stop; none of it has been recorded."""
 
 
 class Stop:
@@ -22,9 +22,9 @@ class Stop:
             while not stop.requested:
                 step()
 
-    A second Ctrl-C stops at once, by `KeyboardInterrupt`. A SIGHUP that is ignored (`nohup`) stays ignored. The
-    handlers that were there before come back at the end. Outside the main thread, where Python allows no handlers,
-    `request` still works. It may be entered again inside itself.
+    A second Ctrl-C stops immediately with `KeyboardInterrupt`. An ignored SIGHUP (`nohup`) stays ignored. The previous
+    handlers are restored at the end. Outside the main thread, where Python allows no handlers, `request` still works.
+    The context may be nested.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Stop:
 
     @property
     def status(self) -> int:
-        """The exit status that a shell expects after this signal: 130 for Ctrl-C, 143 for SIGTERM."""
+        """The conventional exit status for this signal: 130 for Ctrl-C, 143 for SIGTERM."""
         return 128 + self.signal if self.signal else 0
 
     def request(self) -> None:

@@ -1,6 +1,6 @@
 """Throughput of a run: tokens and FLOPs per second, model FLOPs utilization (MFU), peak memory.
 
-All of it depends on the machine and stands in `timings.jsonl`, apart from what a run is.
+These depend on the machine, so they are stored in a separate file, `timings.jsonl`.
 """
 
 import contextlib
@@ -17,12 +17,13 @@ from numerate.training.training_state import TrainingState
 
 
 class Timings:
-    """A line of `timings.jsonl` for each line of metrics but the first of a start, which compiles and warms up.
+    """Makes a record of `timings.jsonl` for each record of metrics except the first of a session, which includes
+    compilation and warm-up.
 
-    `tokens_per_second` and `flops_per_second` are those of all processes together while they train: what passes in
-    evaluations and in writing checkpoints counts in `seconds` only. Tokens are real ones; operations are counted as in
-    budgets, padding included. `flops_utilization` is the share of `peak`, what all devices can do (see
-    `numerate.training.peak_flops`), left out where that is not known. `peak_memory_bytes` is the most memory so far.
+    `tokens_per_second` and `flops_per_second` are those of all processes together during training: time for evaluations
+    and checkpoints counts only in `seconds`. Tokens exclude padding; FLOPs include it, as in budgets.
+    `flops_utilization` is the fraction of `peak`, the peak FLOP/s of all devices (see `numerate.training.peak_flops`),
+    left out if unknown. `peak_memory_bytes` is the peak memory so far.
     """
 
     def __init__(self, world: World, matmul_precision: MatmulPrecision) -> None:
@@ -32,7 +33,7 @@ class Timings:
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
-        """Around what is not training."""
+        """The context of anything other than training."""
         began = time.monotonic()
         try:
             yield
@@ -40,7 +41,7 @@ class Timings:
             self._paused_seconds += time.monotonic() - began
 
     def next_record(self, state: TrainingState) -> dict[str, Any] | None:
-        """The line since the last one; None for the first."""
+        """The record since the last one; None for the first."""
         now, previous, paused = time.monotonic(), self._previous, self._paused_seconds
         self._previous, self._paused_seconds = (now, state.tokens, state.flops), 0.0
         if previous is None:
@@ -69,7 +70,7 @@ class Timings:
 
 
 def peak_memory_bytes(device: torch.device) -> int | None:
-    """The most memory so far, in bytes: allocated by torch on a CUDA device, else by the system for this process."""
+    """Peak memory so far, in bytes: allocated by torch on a CUDA device, else by the system for this process."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
     if sys.platform == "win32":
@@ -81,7 +82,7 @@ def peak_memory_bytes(device: torch.device) -> int | None:
 
 
 def format_throughput(record: Mapping[str, Any]) -> str:
-    """A line as it is shown beside a run.
+    """A record as shown next to the progress bar.
 
     >>> format_throughput({"tokens_per_second": 12345, "flops_utilization": 0.312})
     '12.3k tokens/s (31% of peak)'

@@ -14,7 +14,7 @@ from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.evaluation.evaluator import check_causal
 from numerate.training import checkpoint
 from numerate.training.budget import Budget
-from numerate.training.data_stream import BatchStream, StreamPosition, num_padded_tokens
+from numerate.training.data_stream import BatchStream, StreamPosition, num_total_tokens
 from numerate.training.distributed import World
 from numerate.training.objective import ObjectiveModule
 from numerate.training.parallel import make_parallel_strategy
@@ -49,7 +49,8 @@ EventCallback = Callable[[str, Mapping[str, Any]], None]
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """The result of a call of `train`: `stop_reason` is `budget`, `target`, `minutes` or `stopped`."""
+    """The result of `train`. `stop_reason` is `budget`, `target` (accuracy reached), `minutes` (time limit) or
+    `stopped` (by a signal)."""
 
     state: TrainingState
     stop_reason: str
@@ -57,14 +58,14 @@ class TrainingResult:
 
 
 class Trainer:
-    """Trains a recipe in the folder of its run, from the run's last checkpoint.
+    """Trains a recipe in its run folder, resuming from the last checkpoint if there is one.
 
-    `origin` is what that checkpoint records of pretrained weights, which are then not needed again. With
-    `use_meta_device` the model is on the meta device: everything is checked and counted, and nothing can be trained.
+    `pretrained_config` is the configuration of a pretrained model stored in that checkpoint; the pretrained weights are
+    then not loaded again. With `use_meta_device` the model is on the meta device: everything is checked and counted,
+    but nothing can be trained.
 
-    Raises `UserError` for what cannot be trained (before anything is written), `OperationalError` when the loss is not
-    finite.
-    """
+    Raises `UserError` for a recipe that cannot be trained (before anything is written), `OperationalError` if the loss
+    is not finite."""
 
     def __init__(
         self,
@@ -73,19 +74,19 @@ class Trainer:
         folder: RunFolder | None = None,
         on_event: EventCallback = lambda kind, record: None,
         *,
-        origin: Mapping[str, Any] | None = None,
+        pretrained_config: Mapping[str, Any] | None = None,
         use_meta_device: bool = False,
     ) -> None:
         self.recipe, self.world, self.folder, self.on_event = recipe, world, folder, on_event
         self.training = recipe.training
         self.evaluation_data = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
         vocabulary = self.evaluation_data.vocabulary
-        self.origin = origin
+        self.pretrained_config = pretrained_config
         self.model: Model
         if use_meta_device:
-            self.model = recipe.model.build_on_meta(vocabulary, recipe.seed, origin)
+            self.model = recipe.model.build_on_meta(vocabulary, recipe.seed, pretrained_config)
         else:
-            self.model = recipe.model.rebuild(vocabulary, recipe.seed, origin).to(world.device)
+            self.model = recipe.model.rebuild(vocabulary, recipe.seed, pretrained_config).to(world.device)
         self.objective: ObjectiveModule = recipe.objective.build(vocabulary).to(world.device)
         self.parameter_options = recipe.optimizer.parameter_options(self.model)
         self.stream = BatchStream(
@@ -93,8 +94,8 @@ class Trainer:
             recipe.tokenizer,
             recipe.layout,
             seed=recipe.seed,
-            batch_size=self.training.min_batch_size,
-            window=self.training.shuffle_window * (self.training.batch_size // self.training.min_batch_size),
+            batch_size=self.training.base_batch_size,
+            window=self.training.shuffle_window * (self.training.batch_size // self.training.base_batch_size),
         )
         self.budget = Budget(self.training, recipe.task, self.stream, self.model, self.objective)
         self.num_micro_batches = self.training.num_micro_batches(world.size)
@@ -115,7 +116,7 @@ class Trainer:
         self.sample_generator = SampleGenerator(recipe.samples, self.evaluation_data, self.training.precision)
         self.warnings += self.sample_generator.warnings
         self.flush_hook: Callable[[], None] = lambda: None
-        """Called before sums are read or weights written: a `StackedTrainer` sets it to write its own sums back."""
+        """Called before metric sums are read or weights are saved; `StackedTrainer` uses it to write its sums back."""
         self.parallel_strategy = make_parallel_strategy(
             self.training.parallel, self.model, world, compiled=self.training.compile
         )
@@ -128,9 +129,9 @@ class Trainer:
         )
         self._learning_rate = 0.0  # of the last step
         self._start_time = self._last_save_time = 0.0
-        self._previous_seconds = 0.0  # seconds of earlier starts, as the checkpoint knows them
+        self._previous_seconds = 0.0  # training time of earlier sessions, from the checkpoint
         self.time_share = 1.0
-        """The share of the elapsed time that counts as this run's: a quarter in a stack of four."""
+        """The fraction of elapsed time attributed to this run: 1/4 when four runs are trained together."""
         self._last_saved_step = 0
         self._is_checkpoint_overdue = False
         self._stop_reason, self._exit_status = "budget", 0
@@ -149,22 +150,23 @@ class Trainer:
 
     @property
     def is_new(self) -> bool:
-        """Whether nothing of the run is evaluated or written yet."""
+        """Whether the run has not been evaluated or saved yet."""
         return self.state.step == 0 and self.state.best is None and not self.state.pending
 
     def has_reached_target(self) -> bool:
-        """Whether the last evaluation reached the target."""
+        """Whether the last evaluation reached the target accuracy."""
         return self.training.target_accuracy is not None and self.state.exact_match >= self.training.target_accuracy
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing is left to do: no step, and nothing that a stop left due after the last one."""
+        """Whether the run is finished: no steps left, and no evaluation or samples pending after an interruption."""
         return (self.is_budget_spent() or self.has_reached_target()) and not self.state.pending
 
     # Resuming -----------------------------------------------------------------------------------------------------
 
     def resume(self) -> list[str]:
-        """Resumes from the last intact checkpoint of the folder, if any. Returns warnings about torn ones."""
+        """Resumes from the last intact checkpoint of the folder, if any. Returns warnings about corrupted
+        checkpoints."""
         if self.folder is None:
             return []
         resumed: tuple[checkpoint.Checkpoint | None, list[str]] = (None, [])
@@ -175,10 +177,10 @@ class Trainer:
             remove_later_samples(self.folder, step)
         last_checkpoint, warnings = self.world.broadcast(resumed)
         if last_checkpoint is None:
-            if self.origin is not None:
+            if self.pretrained_config is not None:
                 raise OperationalError(
-                    f"{self.folder.checkpoints}: the checkpoint to resume from was deleted meanwhile; run the command "
-                    "again"
+                    f"{self.folder.checkpoints}: the checkpoint to resume from has been deleted since the command "
+                    "started; run the command again"
                 )
             return warnings  # type: ignore[no-any-return]
         self.load(last_checkpoint)
@@ -191,7 +193,8 @@ class Trainer:
         return warnings  # type: ignore[no-any-return]
 
     def load(self, last_checkpoint: checkpoint.Checkpoint) -> None:
-        """Loads weights, optimizer state and progress. Raises `UserError` for a checkpoint of another tokenizer."""
+        """Loads weights, optimizer state and progress. Raises `UserError` if the checkpoint was written with another
+        tokenizer."""
         check_same_tokenizer(self.recipe.tokenizer, self.recipe.task, last_checkpoint)
         tensors = last_checkpoint.read()
         self.parallel_strategy.load_weights(tensors["weights"], str(last_checkpoint.path))
@@ -202,7 +205,7 @@ class Trainer:
             self.scaler.load_state_dict(self.state.scaler)
 
     def load_initial_weights(self, source_checkpoint: checkpoint.Checkpoint) -> None:
-        """Loads another run's weights, and nothing else of it."""
+        """Loads only the weights of another run's checkpoint."""
         self.parallel_strategy.load_weights(
             source_checkpoint.read(only=["weights"])["weights"], str(source_checkpoint.path)
         )
@@ -210,7 +213,8 @@ class Trainer:
     # The loop -----------------------------------------------------------------------------------------------------
 
     def train(self, stop: Stop | None = None) -> TrainingResult:
-        """Trains until the budget is used up, the target is reached, time is over or `stop` is requested."""
+        """Trains until the budget is used up, the target accuracy or the time limit is reached, or `stop` is
+        requested."""
         stop = stop or Stop()
         with tf32_matmul(self.world.device, tf32=self.training.tf32):
             self.start_training(stop)
@@ -220,8 +224,8 @@ class Trainer:
             return self.finish_training()
 
     def start_training(self, stop: Stop) -> None:
-        """Before the first step of a start, which `stop` may end. Where no step is to be made, the start itself is
-        evaluated and written; what a stop left due after the last step is done now."""
+        """Prepares training before the first step; `stop` may interrupt it. If there is no step to make, the initial
+        model is evaluated and saved; an evaluation left pending by an interruption is done now."""
         self._stop = stop
         self._start_time = self._last_save_time = time.monotonic()
         self._last_saved_step, self._is_checkpoint_overdue = self.state.step, False
@@ -235,7 +239,7 @@ class Trainer:
         self.model.train()
 
     def should_continue(self) -> bool:
-        """Whether to make another step; `finish_training` returns why not."""
+        """Whether to continue training; if not, `finish_training` returns the reason."""
         if self.is_finished:
             return False
         flags = self._stop_flags()
@@ -273,14 +277,14 @@ class Trainer:
             self._last_saved_step, self._last_save_time = step, time.monotonic()
 
     def finish_training(self) -> TrainingResult:
-        """After the last step of a start: all of it is on disk."""
+        """Saves the last step if necessary and returns the result of this session."""
         if self._last_saved_step != self.state.step:
             self.save()
         self.model.eval()
         return TrainingResult(self.state, self._stop_reason, self._exit_status)
 
     def _stop_flags(self) -> dict[str, int]:
-        """Flags set by signals and the clock in any process, summed over all."""
+        """Stop flags set by signals and time limits, summed over all processes."""
         training, now = self.training, time.monotonic()
         minutes, checkpoint_minutes = training.minutes, training.checkpoint_minutes
         return self.world.sum_counts(
@@ -295,18 +299,18 @@ class Trainer:
         """One optimizer step on the next global batch."""
         training, progress = self.training, self.state
         step_context, learning_rate = StepContext(self.recipe.seed, progress.step), self.learning_rate(total_steps)
-        num_examples = training.min_batch_size * self.budget.batch_size_multiple(self.budget.fraction_used(progress))
+        num_examples = training.base_batch_size * self.budget.batch_size_multiple(self.budget.fraction_used(progress))
         micro_batches = [
             self.stream.batch(
                 StreamPosition(start), self.world.rank, self.world.size, micro_batch_index, self.num_micro_batches
             )
-            for start in range(progress.examples, progress.examples + num_examples, training.min_batch_size)
+            for start in range(progress.examples, progress.examples + num_examples, training.base_batch_size)
             for micro_batch_index in range(self.num_micro_batches)
         ]
-        counts: dict[str, int] = {"real_tokens": 0, "padded_tokens": 0, "flops": 0}
+        counts: dict[str, int] = {"real_tokens": 0, "total_tokens": 0, "flops": 0}
         for batch in micro_batches:
             counts["real_tokens"] += batch.num_input_tokens
-            counts["padded_tokens"] += num_padded_tokens(batch)
+            counts["total_tokens"] += num_total_tokens(batch)
             counts["flops"] += self.budget.batch_flops(batch, step_context)
             for term, count in self.objective.counts(batch).items():
                 counts[f"term {term}"] = counts.get(f"term {term}", 0) + count
@@ -327,29 +331,29 @@ class Trainer:
             group["lr"] = learning_rate * group["factor"]
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        if self.scaler.is_enabled():  # a step whose gradient is not finite was skipped, and the scale made smaller
+        if self.scaler.is_enabled():  # skips a step with a non-finite gradient and reduces the loss scale
             grad_norm = grad_norm.nan_to_num(0.0, 0.0, 0.0)
         self.add_metric("grad_norm", grad_norm)
-        self.count_step(num_examples, counts["real_tokens"], counts["padded_tokens"], counts["flops"])
+        self.count_step(num_examples, counts["real_tokens"], counts["total_tokens"], counts["flops"])
 
     def learning_rate(self, total_steps: int) -> float:
         """The learning rate of the next step."""
         schedule, progress = self.recipe.schedule, self.state
-        multiplier = schedule.multiplier(self.budget.schedule_step(progress), total_steps) * schedule.evaluation_factor(
+        multiplier = schedule.multiplier(self.budget.schedule_step(progress), total_steps) * schedule.plateau_factor(
             progress.schedule_state
         )
         self._learning_rate = self.recipe.optimizer.learning_rate * multiplier
         return self._learning_rate
 
-    def count_step(self, num_examples: int, num_tokens: int, num_padded_tokens: int, flops: int) -> None:
-        """Counts a finished step: its examples, its tokens without and with padding, its FLOPs."""
+    def count_step(self, num_examples: int, num_tokens: int, num_total_tokens: int, flops: int) -> None:
+        """Updates the counters after a step: examples, tokens without and with padding, FLOPs."""
         progress = self.state
         progress.step += 1
         progress.examples += num_examples
         progress.tokens += num_tokens
         progress.flops += flops
         self.add_metric("real_tokens", num_tokens)
-        self.add_metric("padded_tokens", num_padded_tokens)
+        self.add_metric("padded_tokens", num_total_tokens)  # the name in checkpoints; padding included
         self.add_metric("steps", 1)
         self.on_event("step", {"step": progress.step, "steps": self.total_steps, "tokens": num_tokens})
 
@@ -371,12 +375,12 @@ class Trainer:
     # Records ------------------------------------------------------------------------------------------------------
 
     def add_metric(self, name: str, value: float | torch.Tensor) -> None:
-        """Sums on the device: nothing waits for it until a line is logged or a checkpoint written."""
+        """Adds to a sum on the device, without synchronization until a line is logged or a checkpoint is written."""
         self._sums.add(name, value)
 
     def _flush_metrics(self) -> dict[str, float]:
-        """The sums since the last line as Python floats. Raises `OperationalError` if the loss or its gradient is not
-        finite."""
+        """The sums since the last log line as Python floats. Raises `OperationalError` if the loss or its gradient is
+        not finite."""
         self.flush_hook()
         self._sums.flush(self.state.sums, self.state.step, self.folder)
         return self.state.sums
@@ -393,7 +397,8 @@ class Trainer:
                 self.on_event("warning", {"text": text})
 
     def _evaluate(self) -> None:
-        """Evaluates this step and generates its samples, or what of both is due. After a stop the rest stays due."""
+        """Evaluates this step and generates its samples, or whichever is still pending. If interrupted, the rest stays
+        pending."""
         progress = self.state
         with contextlib.suppress(Stopped):
             if progress.pending != "samples":
@@ -411,16 +416,16 @@ class Trainer:
             progress.pending = ""
 
     def _stop_requested(self) -> bool:
-        """Whether a stop is requested in any process. Every process must call it."""
+        """Whether a stop was requested in any process. Every process must call it."""
         return bool(self._stop_flags()["stop"])
 
     def _raise_if_stopped(self) -> None:
-        """Between two batches of an evaluation, in every process: raises `Stopped` on a requested stop."""
+        """Raises `Stopped` if a stop was requested. Every process calls it between two evaluation batches."""
         if self._stop_requested():
             raise Stopped
 
     def _validate(self) -> None:
-        """Evaluates the validation splits, and keeps the best step by the criterion."""
+        """Evaluates the validation splits and updates the best step."""
         progress = self.state
         with self.timings.pause(), self.parallel_strategy.evaluation_mode() as model:
             result = self.validator.evaluate(model, progress.step, self._raise_if_stopped)
@@ -431,14 +436,13 @@ class Trainer:
             progress.best_metric, progress.best_split, progress.best_score, progress.best_loss = result.score
         progress.exact_match = result.accuracy
         step = progress.step
-        is_scheduled = (
-            step > 0 and step % self.training.evaluate_every == 0
-        )  # not only because a budget ends or starts here
+        # not an evaluation made only because the run starts or ends here
+        is_scheduled = step > 0 and step % self.training.evaluate_every == 0
         if result.monitored_value is not None and is_scheduled:
             progress.schedule_state = self.recipe.schedule.update_state(progress.schedule_state, result.monitored_value)
 
     def save(self) -> None:
-        """Writes a checkpoint. Every process must call it; the first writes."""
+        """Writes a checkpoint. Every process must call it; the main process writes."""
         self._flush_metrics()
         with self.timings.pause():
             self._write_checkpoint()
@@ -458,7 +462,7 @@ class Trainer:
                 "processes": self.world.size,
                 "seconds": round(self._previous_seconds + self.time_share * (time.monotonic() - self._start_time), 3),
                 "tokenizer": tokenizer_fingerprint(self.recipe.tokenizer, self.recipe.task),
-                "origin": self.model.origin(),
+                "origin": self.model.pretrained_config(),
             }
             checkpoint.write(
                 self.folder.checkpoints,
@@ -479,7 +483,7 @@ class Trainer:
 
 
 def _seed_dropout(device: torch.device, seed: int) -> None:
-    """Seeds the random generators of dropout. `torch.manual_seed` would do it for every kind of device, at 0.3 ms a
+    """Seeds the random generators used by dropout. `torch.manual_seed` seeds every device type, which takes 0.3 ms per
     call."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":

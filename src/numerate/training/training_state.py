@@ -10,10 +10,10 @@ from numerate.training.best_checkpoint import ValidationScore
 class TrainingState:
     """Everything that a checkpoint holds besides tensors.
 
-    `best_score` is the accuracy, or the validation loss where the best step is chosen `best_metric` that; `best_loss`
-    is the loss where it decides among equal accuracies. Runs from before there was a choice are by accuracy, without
-    it. `pending` is what a stop left to do at this step, before the next one: its evaluation (and samples), or its
-    samples. `exact_match` is that of the last validation; `schedule_state` is what the schedule knows of validations.
+    `best` is the best step so far, `best_score` its accuracy or validation loss (see `best_metric`), and `best_loss`
+    its loss if that breaks ties between equal accuracies. `pending` is what an interruption left to do at this step:
+    its evaluation (and samples), or its samples. `exact_match` is that of the last validation; `schedule_state` is the
+    state of the schedule after the last validation.
     """
 
     step: int = 0

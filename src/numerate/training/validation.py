@@ -1,4 +1,4 @@
-"""Evaluation during training: the validation splits, and which step is the best on them."""
+"""Evaluation on the validation splits during training."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ from numerate.training.precision import autocast
 from numerate.training.recipe import Recipe
 
 BatchCallback = Callable[[], None]
-"""Called between two batches; what it raises leaves the evaluation."""
+"""Called between two batches; an exception aborts the evaluation."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class ValidationResult:
     """The evaluation of a step, the same on every process.
 
     `records` are lines for `metrics.jsonl`; `score` is what the best step is chosen by; `accuracy` is that on the
-    validation split; `monitored_value` is the metric that the schedule watches, None where it watches nothing.
+    validation split; `monitored_value` is the metric that the schedule monitors, if any.
     """
 
     records: Sequence[Mapping[str, Any]]
@@ -41,22 +41,23 @@ class ValidationResult:
 
 @dataclass(frozen=True)
 class _ValidationShard:
-    """A process's share of a validation split: one batch, read in `num_rounds` pieces, as many in every process."""
+    """A process's share of a validation split: one batch, processed in `num_rounds` parts, as many as in every other
+    process."""
 
     split: str
     batch: Batch
     num_rounds: int
 
     def padded_rounds(self) -> Iterator[tuple[Batch, bool]]:
-        """The pieces, and whether each counts: every process calls the model equally often, and one with fewer pieces
-        repeats its last without counting it."""
+        """The parts, and whether each counts: every process calls the model equally often, and one with fewer parts
+        repeats its last one without counting it."""
         batches = split_batch(self.batch)
         for index in range(self.num_rounds):
             yield batches[min(index, len(batches) - 1)], index < len(batches)
 
 
 class Validator:
-    """Evaluates the validation splits: the same questions each time, each process its share of them.
+    """Evaluates the validation splits on the same questions each time, divided among the processes.
 
     Only the first position offset is evaluated.
     """
@@ -84,16 +85,15 @@ class Validator:
     def evaluate(self, model: Model, step: int, on_batch: BatchCallback = lambda: None) -> ValidationResult:
         """Every process must call it, with the model in evaluation mode.
 
-        `on_batch` is called between batches, equally often in every process: what it raises leaves the evaluation.
+        `on_batch` is called between batches, equally often in every process; an exception aborts the evaluation.
         """
         return (
             self._evaluate_language_modeling if self.evaluation_data.is_language_modeling else self._evaluate_answers
         )(model, step, on_batch)
 
     def _evaluate_language_modeling(self, model: Model, step: int, on_batch: BatchCallback) -> ValidationResult:
-        """The likelihood of running text, over the same chunks each time.
-
-        Of several processes each reads its share of every batch; means over batches are those of whole batches.
+        """The likelihood of text, over the same chunks each time. Each process computes its share of every batch; means
+        over batches are those of global batches.
         """
         likelihoods = self._likelihoods(model, on_batch)
         metrics = likelihoods.record()
@@ -146,8 +146,8 @@ class Validator:
         )
 
     def _batches(self) -> Iterator[tuple[int, int]]:
-        """(first chunk, how many) of each batch: as many as are wanted, and as there are. A step's batch that is
-        accumulated in parts counts as so many, as published."""
+        """(first chunk, number of chunks) of each batch, up to the requested and available number. The micro-batches of
+        an accumulated batch count as batches, as published."""
         evaluation, training = self.recipe.evaluation, self.recipe.training
         rows = training.batch_size // training.gradient_accumulation_steps
         num_requested = (
@@ -158,10 +158,8 @@ class Validator:
         return split_into_portions(min(num_requested, num_chunks(self.recipe.task, "validation")), rows)
 
     def _evaluate_answers(self, model: Model, step: int, on_batch: BatchCallback) -> ValidationResult:
-        """Exact match.
-
-        Of labels accuracy is the share of them that is correct: as long as each row of OOD validation has one that is
-        wrong, exact match is 0 at every step and means nothing.
+        """Exact match. For labels, accuracy is the fraction of correct labels instead, since exact match stays 0 as
+        long as every row of OOD validation has a wrong label.
         """
         monitored_metric = self.recipe.schedule.monitored_metric()
         needs_loss = monitored_metric == "loss" or self.criterion.needs_loss
@@ -219,9 +217,8 @@ class Validator:
 
     @torch.no_grad()
     def _loss(self, model: Model, shards: Sequence[_ValidationShard], on_batch: BatchCallback) -> float:
-        """The training loss on the validation split: the same forwards as those of step 0, without dropout.
-
-        Every process must call it; the sums of all are divided by the counts of all."""
+        """The training loss on the validation split, with the forward passes of step 0 and without dropout. Every
+        process must call it; sums and counts are those of all processes."""
         shard = next(share for share in shards if share.split == "validation")
         counts = self.world.sum_counts(self.objective.counts(shard.batch))
         sums: dict[str, float] = {}
@@ -234,7 +231,8 @@ class Validator:
         return sum(self.objective.weights[term] * value / max(1, counts[term]) for term, value in sums.items())
 
     def _label_counts(self, match_counts: MatchCounts) -> dict[str, int]:
-        """Counts of labels and of correct ones, also of those beyond the trained positions; 0 for no labels."""
+        """Counts of labels and of correct ones, in total and beyond the trained positions; 0 if answers are not
+        labels."""
         targets, correct = match_counts.target_mask, match_counts.token_correct
         first_label_position = 0 if self.evaluation_data.is_token_classification else targets.shape[1]
         first_ood_position = (
@@ -250,7 +248,7 @@ class Validator:
         }
 
     def _draw_shards(self, on_batch: BatchCallback) -> list[_ValidationShard]:
-        """The questions of the validation splits, drawn once: one for each process at least."""
+        """The questions of the validation splits, generated once; at least one per process."""
         task, count = self.recipe.task, self.recipe.evaluation.validation_examples
         for split in self.splits[len(self._shards) :]:
             on_batch()

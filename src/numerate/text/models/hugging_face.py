@@ -44,7 +44,7 @@ class HuggingFaceModel(Model):
     def blocks(self) -> list[nn.Module]:
         """Its layers, each of which FSDP wraps."""
 
-    def origin(self) -> dict[str, Any] | None:
+    def pretrained_config(self) -> dict[str, Any] | None:
         """Its configuration, and whether embedding and head are tied; None without pretrained weights."""
         if getattr(getattr(self, "spec", None), "weights", None) is None:
             return None
@@ -90,7 +90,7 @@ class HuggingFaceModel(Model):
 
     def make_output(
         self,
-        hidden: Float[Tensor, "rows places width"],
+        hidden: Float[Tensor, "rows positions width"],
         target_positions: Int[Tensor, "rows targets"] | None = None,
         *,
         scale: float = 1.0,
@@ -222,18 +222,17 @@ class HuggingFaceSpec(ModelSpec):
     ) -> HuggingFaceModel:
         """The model that its `pretrained_config` describes, with random weights, to be loaded afterwards."""
 
-    def rebuild(self, vocabulary: Vocabulary, seed: int, origin: Mapping[str, Any] | None = None) -> Model:
-        if origin is None or self.weights is None:
+    def rebuild(self, vocabulary: Vocabulary, seed: int, pretrained_config: Mapping[str, Any] | None = None) -> Model:
+        if pretrained_config is None or self.weights is None:
             return self.build(vocabulary, seed)
-        return self.build_from_config(vocabulary, seed, origin)
+        return self.build_from_config(vocabulary, seed, pretrained_config)
 
 
 def load_pretrained_config(
     weights: str, vocabulary: Vocabulary, alternative_settings: str, **options: Any
 ) -> dict[str, Any]:
-    """The origin that the configuration (`config.json`) of a folder or of the hub describes, with the rows of this
-    vocabulary. Raises `UserError` where it cannot be read, which names the settings `alternative_settings` of
-    weights."""
+    """The `pretrained_config` from the configuration (`config.json`) of a folder or of the hub, for this vocabulary.
+    Raises `UserError` if it cannot be read; the message suggests `alternative_settings`, which need no weights."""
     package = import_transformers("model.weights")
     try:
         with _silence_transformers():
@@ -247,7 +246,7 @@ def load_pretrained_config(
 
 
 def to_pretrained_config(config: Any, vocabulary: Vocabulary) -> dict[str, Any]:
-    """The origin that a configuration of transformers describes, with the rows of this vocabulary.
+    """The `pretrained_config` from a configuration of transformers, for this vocabulary.
 
     Raises `UserError` for a vocabulary that pretrained rows cannot be put into the order of."""
     get_pretrained_ids(vocabulary)
@@ -258,7 +257,8 @@ def to_pretrained_config(config: Any, vocabulary: Vocabulary) -> dict[str, Any]:
 
 
 def build_untrained(package: Any, model_class: Any, pretrained_config: Mapping[str, Any], **options: Any) -> Any:
-    """A model of transformers from its origin, with random weights. `model_class` builds one from a configuration.
+    """A model of transformers from its `pretrained_config`, with random weights. `model_class` builds one from a
+    configuration.
 
     Raises `UserError` for a configuration that this version of transformers does not know."""
     config = {**pretrained_config["config"], **options}

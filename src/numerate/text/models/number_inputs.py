@@ -233,7 +233,7 @@ class NumberHeadModule(nn.Module):
             )
         )
 
-    def forward(self, hidden: Float[Tensor, "rows places width"]) -> Float[Tensor, "rows places"]:
+    def forward(self, hidden: Float[Tensor, "rows positions width"]) -> Float[Tensor, "rows positions"]:
         output: Tensor = self.layers(hidden)
         return output.squeeze(-1)
 

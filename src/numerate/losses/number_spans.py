@@ -1,4 +1,4 @@
-"""The positions of numbers in rows of labels: which tokens form a number, and the power of ten of each token."""
+"""The numbers in rows of labels: which tokens form a number, and the power of ten of each token."""
 
 from typing import Literal, NamedTuple
 
@@ -14,9 +14,9 @@ MINUS_SIGNS = ("-", "\u2212")
 
 
 class NumberNotation(NamedTuple):
-    """The ids of the tokens that numbers are written with, beside those with a value.
+    """The ids of the tokens that can be part of a number, other than tokens with a value.
 
-    `digit_order` is the order of digits: "normal" as people write, "reversed" for least significant digit first.
+    `digit_order` is the order of digits: "normal" is most significant first, "reversed" least significant first.
     """
 
     minus_ids: tuple[int, ...] = ()
@@ -28,13 +28,13 @@ class NumberNotation(NamedTuple):
     def from_vocabulary(
         cls, vocabulary: Vocabulary, digit_order: Literal["normal", "reversed"] = "normal"
     ) -> "NumberNotation":
-        """The minus signs, decimal points and thousands commas of a vocabulary.
+        """The minus signs, decimal points and thousands separators of a vocabulary.
 
         >>> NumberNotation.from_vocabulary(Vocabulary.with_digits(["-", ".", ","]))
         NumberNotation(minus_ids=(14,), point_ids=(15,), comma_ids=(16,), digit_order='normal')
         """
         if digit_order not in ("normal", "reversed"):
-            raise UserError(f"digit_order: {digit_order!r} must be 'normal' or 'reversed'")
+            raise UserError(f"digit_order: must be normal or reversed, not {digit_order!r}")
         kinds, symbols = vocabulary.token_kinds, vocabulary.tokens
         return cls(
             tuple(i for i, symbol in enumerate(symbols) if kinds[i] == SIGN and symbol.strip(" ▁Ġ") in MINUS_SIGNS),
@@ -47,11 +47,12 @@ class NumberNotation(NamedTuple):
 class NumberSpans(NamedTuple):
     """The numbers in rows of labels, by position.
 
-    - `number_mask`: the place is part of a number's digits; `start_mask`: its first one.
-    - `start_positions`: at each place of a number, the place in its row where that number starts; 0 elsewhere.
-    - `exponents`: the power of ten that the token's value is multiplied by; `max_exponents` that of the whole number
+    - `number_mask`: the position belongs to the digits of a number; `start_mask`: it is the first of them.
+    - `start_positions`: at each position of a number, the position where that number starts; 0 elsewhere.
+    - `exponents`: the power of ten that the token's value is multiplied by; `max_exponents`: that of the whole number
       (at least as large as any of its exponents).
-    - `negative_mask`: at a start, whether a minus sign stands before it that is no minus between two numbers.
+    - `negative_mask`: at the start of a number, whether it follows a minus sign that is not a minus between two
+      numbers.
     """
 
     number_mask: Bool[Tensor, "rows time"]
@@ -75,11 +76,11 @@ def find_number_spans(
     """The numbers in rows of labels; `number_indices` is the number token of each label, -1 for none
     (`NumberTokenTable.number_indices`).
 
-    Neighboring tokens of digits are one number, as `12` and `34` are 1234. A point between two of them is a decimal
-    point, the second point of a chain (1.2.3) ends the number. A comma with exactly three digits behind it and one to
-    three before it stands for thousands. Tokens with their own power of ten (`_5_2_`) continue a number while it
-    decreases. A token with a value that is no run of digits (`-5`) is a number by itself. Numbers written backwards are
-    whole numbers.
+    Adjacent digit tokens are one number: `12` and `34` are 1234. A point between two of them is a decimal point; the
+    second point of a chain (1.2.3) ends the number. A comma followed by exactly three digits and preceded by one to
+    three is a thousands separator. Tokens with their own power of ten (`_5_2_`) continue a number while it decreases. A
+    token with a value that does not consist of digits (`-5`) is a number by itself. Numbers in reversed order are
+    integers.
     """
     number_mask, safe_indices = number_indices >= 0, number_indices.clamp(min=0)
     digit_counts = torch.where(number_mask, table.digit_counts[safe_indices], 0)
@@ -107,18 +108,18 @@ def find_number_spans(
     time = torch.arange(labels.shape[1], device=labels.device).expand(labels.shape)
     start_positions = torch.where(number_mask, torch.where(start_mask, time, 0).cummax(1).values, 0)
 
-    def total_per_number(each: Tensor) -> Tensor:
-        """The sum over each number's positions, at all of them."""
+    def total_per_number(values: Tensor) -> Tensor:
+        """The sum over the positions of each number, at all of them."""
         return (
-            torch.zeros_like(each)
-            .scatter_add(1, start_positions, torch.where(number_mask, each, 0))
+            torch.zeros_like(values)
+            .scatter_add(1, start_positions, torch.where(number_mask, values, 0))
             .gather(1, start_positions)
         )
 
     plain_digit_counts = torch.where(digit_mask, digit_counts, 0)
     digits_so_far = plain_digit_counts.cumsum(1) - (plain_digit_counts.cumsum(1) - plain_digit_counts).gather(
         1, start_positions
-    )  # the number's digits up to here
+    )  # number of digits up to and including this token
     num_integer_digits = total_per_number(torch.where(fraction_mask, 0, plain_digit_counts))
     place_exponents = (
         num_integer_digits - digits_so_far if notation.digit_order == "normal" else digits_so_far - plain_digit_counts
@@ -141,16 +142,17 @@ def place_value_weights(
     quantity_mask: Bool[Tensor, "rows time"] | None = None,
     ignore_index: int = -100,
 ) -> Float[Tensor, "rows time"]:
-    """A weight per number token by its place value: `ratio` times as much as the digit behind it, 1 on average in each
-    number; 0 where there is no number.
+    """A weight per number token by place value: `ratio` times that of the next less significant digit, with mean 1 in
+    each number; 0 outside numbers.
 
-    With base 2, the digits of 503 weigh 12/7, 6/7 and 3/7. With base 10 an error of one weighs what it is worth.
+    With ratio 2, the digits of 503 have the weights 12/7, 6/7 and 3/7. With ratio 10, weights are proportional to place
+    values.
     """
     number_indices = torch.where(labels == ignore_index, -1, table.number_indices(labels))
     if quantity_mask is not None:
         number_indices = torch.where(quantity_mask, number_indices, -1)
     spans = find_number_spans(labels, number_indices, table, notation)
-    # The power of ten of a token's last digit; those of several digits are worth what their first one is.
+    # Exponents are those of the last digit of a token; tokens of several digits have the weight of their first digit.
     extra_digits = torch.where(number_indices >= 0, table.digit_counts[number_indices.clamp(min=0)], 1).clamp(min=1) - 1
     unnormalized_weights = torch.where(
         spans.number_mask,
@@ -167,7 +169,7 @@ def place_value_weights(
 def _points_and_commas(
     labels: Tensor, digit_mask: Tensor, digit_counts: Tensor, notation: NumberNotation
 ) -> tuple[Bool[Tensor, "rows time"], Bool[Tensor, "rows time"]]:
-    """Points between digits, and commas of thousands."""
+    """Masks of points between digits, and of thousands separators."""
     no_positions = torch.zeros_like(digit_mask)
     if notation.digit_order == "reversed":
         return no_positions, no_positions
@@ -176,19 +178,19 @@ def _points_and_commas(
     if not notation.comma_ids:
         return point, no_positions
     time = torch.arange(labels.shape[1], device=labels.device).expand(labels.shape)
-    run_starts = torch.where(digit_mask & ~follows_digit, time, 0).cummax(1).values
+    group_starts = torch.where(digit_mask & ~follows_digit, time, 0).cummax(1).values
     plain_digit_counts = torch.where(digit_mask, digit_counts, 0)
-    run_lengths = (
-        torch.zeros_like(plain_digit_counts).scatter_add(1, run_starts, plain_digit_counts).gather(1, run_starts)
-    )  # digits of each unbroken run
-    previous_run_lengths = _shift_right(run_lengths, 1)
+    group_lengths = (
+        torch.zeros_like(plain_digit_counts).scatter_add(1, group_starts, plain_digit_counts).gather(1, group_starts)
+    )  # number of consecutive digits
+    preceding_group_lengths = _shift_right(group_lengths, 1)
     comma = (
         _is_in(labels, notation.comma_ids)
         & follows_digit
         & precedes_digit
-        & (_shift_left(run_lengths, 1) == 3)
-        & (previous_run_lengths >= 1)
-        & (previous_run_lengths <= 3)
+        & (_shift_left(group_lengths, 1) == 3)
+        & (preceding_group_lengths >= 1)
+        & (preceding_group_lengths <= 3)
     )
     return point, comma
 
