@@ -1,4 +1,4 @@
-"""Promises of runs on labels: chosen by the labels of OOD validation, evaluated at every offset, with the floor."""
+"""Promises of runs on labels: chosen by the labels of OOD validation, evaluated at every offset, with the baseline."""
 
 import json
 from dataclasses import replace
@@ -116,7 +116,7 @@ def test_measures_of_a_region_are_of_all_its_labels_and_means_over_placements_ar
         ]
         for metric in METRICS:
             assert own["labels"][metric]["value"] == together.score(metric)
-            assert own["labels"][metric]["floor"] == together.floor(metric)
+            assert own["labels"][metric]["floor"] == together.baseline(metric)
         shares.append(together.score("accuracy"))
     assert line["labels"]["accuracy"]["value"] == pytest.approx(sum(map(float, filter(None, shares))) / 2)
     last, rows = line["labels"]["last"], sum(record["count"] for record in beyond) // 2
@@ -152,7 +152,7 @@ def test_a_run_of_labels_has_a_report(run: Run) -> None:
 
 def test_a_model_that_looks_ahead_is_refused_where_answers_continue_their_questions(tmp_path: Path) -> None:
     zooming = Decoder(hidden_size=16, positions=(Scalar(position_ids=Zooming()),))
-    with pytest.raises(UserError, match=r"Zooming.*cannot answer by continuing a text"):
+    with pytest.raises(UserError, match=r"Zooming.*cannot generate token by token"):
         train(Recipe(task=Arithmetic(digits=1), model=zooming, training=SMALL.training), runs_dir=tmp_path, quiet=True)
     seen = train(replace(SMALL, model=zooming, title="zooming"), runs_dir=tmp_path, quiet=True).run.evaluate()
     assert "not causal: " in str(seen)

@@ -2,9 +2,9 @@
 
 A row of such a task has several labels: in counting to 60 the t-th is t. Training ends at some position (50), so that a
 model which has only memorized it still predicts 50 of 60 labels correctly: 83 %. Every score of labels is therefore
-reported with its *floor*, the score of memorizing: correct at every position of training, wrong at every other. On
+reported with its *baseline*, the score of memorizing: correct at every position of training, wrong at every other. On
 labels beyond training, and on the last one, memorizing scores 0, but a constant answer may score more (up to 100 %
-where all rows end alike); the floor there is the larger of the two.
+where all rows end alike); the baseline there is the larger of the two.
 
 All shares are of labels, or of rows, over all given cells; every label, or row, weighs the same.
 """
@@ -56,7 +56,7 @@ class LabelCounts:
     >>> labels = LabelCounts.from_arrays(correct, target_mask, max_training_labels=2)
     >>> [round(labels.score(metric), 3) for metric in ("accuracy", "unseen", "prefix")]
     [0.667, 0.0, 0.667]
-    >>> round(labels.floor("accuracy"), 3), labels.floor("unseen")
+    >>> round(labels.baseline("accuracy"), 3), labels.baseline("unseen")
     (0.667, 0.0)
     """
 
@@ -184,7 +184,7 @@ class LabelCounts:
         rows = self.targets_by_position[self.max_training_labels or 0] if has_unseen else self.rows
         return max(1, rows // self.num_offsets)
 
-    def floor(self, metric: Metric) -> float | None:
+    def baseline(self, metric: Metric) -> float | None:
         """The score of `memorization_score` or of `constant_answer_score`, whichever is more; None where
         `max_training_labels` is unknown."""
         baselines = [
@@ -227,7 +227,7 @@ class LabelCounts:
             "targets_by_position": list(self.targets_by_position),
             "correct_by_position": list(self.correct_by_position),
             **{metric: _round(self.score(metric)) for metric in METRICS if metric != "exact_match"},
-            "floor": {metric: _round(self.floor(metric)) for metric in METRICS},
+            "floor": {metric: _round(self.baseline(metric)) for metric in METRICS},
             "target_counts": {name: dict(texts) for name, texts in self.target_counts.items()},
         }
 

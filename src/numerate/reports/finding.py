@@ -41,7 +41,7 @@ class GroupFinding:
 
     `in_distribution_scores` are the in-distribution means of each seed. The others are over the seeds that solve it
     (`solving`): `farthest_point` is the last n such that all OOD lengths up to n+n have at least
-    `GENERALIZATION_THRESHOLD` (the median over seeds), clearly above the floor; None if not even the first has.
+    `GENERALIZATION_THRESHOLD` (the median over seeds), clearly above the baseline; None if not even the first has.
     `farthest_lengths` is the same for each seed; `first_ood_point` is the first OOD length at which memorizing alone
     does not give `GENERALIZATION_THRESHOLD`.
     """
@@ -130,21 +130,21 @@ def solving_seeds(group: Group) -> Group:
 
 
 def _farthest_point(scored_points: Sequence[tuple[Point, float]]) -> Point | None:
-    """The last length up to which all have `GENERALIZATION_THRESHOLD` and are clearly above their floors. A length at
-    which memorizing alone gives `GENERALIZATION_THRESHOLD` does not end the search, and is the last only if it is
-    clearly above its floor."""
+    """The last length up to which all have `GENERALIZATION_THRESHOLD` and are clearly above their baselines. A length
+    at which memorization alone reaches `GENERALIZATION_THRESHOLD` does not end the search, and is the last only if it
+    is clearly above its baseline."""
     last = None
     for point, share in scored_points:
-        if share < GENERALIZATION_THRESHOLD or (_is_informative(point) and not is_clearly_above(share, point.floor)):
+        if share < GENERALIZATION_THRESHOLD or (_is_informative(point) and not is_clearly_above(share, point.baseline)):
             break
-        if is_clearly_above(share, point.floor):
+        if is_clearly_above(share, point.baseline):
             last = point
     return last
 
 
 def _is_informative(point: Point) -> bool:
     """Whether memorizing alone does not give `GENERALIZATION_THRESHOLD` there."""
-    return point.floor is None or point.floor < GENERALIZATION_THRESHOLD
+    return point.baseline is None or point.baseline < GENERALIZATION_THRESHOLD
 
 
 def _length(point: Point) -> int:
@@ -306,9 +306,8 @@ def _generalizes_text(one: GroupFinding, name: str) -> str:
         if 0 < one.num_solved < one.num_seeds
         else ""
     )
-    there = (
-        f"{format_percent(point.score)} % {format_interval(point.low, point.high)} there{_floor(point)}{solved}{seeds}"
-    )
+    interval = format_interval(point.low, point.high)
+    there = f"{format_percent(point.score)} % {interval} there{_baseline(point)}{solved}{seeds}"
     return (
         f"{name} stays at {format_percent(GENERALIZATION_THRESHOLD)} % or more up to {one.point_label(point)}{end} "
         f"({there})"
@@ -322,7 +321,7 @@ def _fails_text(one: GroupFinding) -> str:
     verb = "falls to" if one.is_solved else "has"
     text = (
         f"{verb} {format_percent(point.score)} % {format_interval(point.low, point.high)} at "
-        f"{one.point_label(point)}{_floor_in_parentheses(point)}"
+        f"{one.point_label(point)}{_baseline_in_parentheses(point)}"
     )
     if one.is_solved or not one.in_distribution_scores:
         return text
@@ -347,21 +346,23 @@ def _differ_significantly(one: GroupFinding, other: GroupFinding) -> bool:
     return first_point.low > second_point.high or second_point.low > first_point.high
 
 
-def _floor(point: Point) -> str:
-    """The floor at a length, as text after a number."""
-    return "" if point.floor is None else f", floor {format_percent(point.floor)} %"
+def _baseline(point: Point) -> str:
+    """The baseline at a length, as text after a number."""
+    return "" if point.baseline is None else f", baseline {format_percent(point.baseline)} %"
 
 
-def _floor_in_parentheses(point: Point) -> str:
-    return f" ({floor.removeprefix(', ')})" if (floor := _floor(point)) else ""
+def _baseline_in_parentheses(point: Point) -> str:
+    return f" ({baseline.removeprefix(', ')})" if (baseline := _baseline(point)) else ""
 
 
 def generalization_criterion(groups: Sequence[Group]) -> str:
     """What "goes to n" means, in words."""
-    clear = f" and clearly above the floor there (at least {format_percent(CLEAR_MARGIN)} % of what the floor leaves)"
+    clear = (
+        f" and clearly above the baseline there (by at least {format_percent(CLEAR_MARGIN)} % of the range up to 100 %)"
+    )
     return (
         f"at least {format_percent(GENERALIZATION_THRESHOLD)} "
-        f"%{clear * any(group.floor is not None for group in groups)}"
+        f"%{clear * any(group.baseline is not None for group in groups)}"
     )
 
 
@@ -371,7 +372,7 @@ def _metric_note(outcomes: Sequence[GroupFinding]) -> str:
         return ""
     words = common_metric_label([one.group for one in outcomes])
     what = f"{words}, within training on all its counts" if words == METRICS["unseen"] else words
-    return f"numbers are {what}; the floor is the score of memorization or of the best constant answer; "
+    return f"numbers are {what}; the baseline is the score of memorization or of the best constant answer; "
 
 
 def _uncertainty_note(outcomes: Sequence[GroupFinding]) -> str:

@@ -82,11 +82,11 @@ class Cell:
         )
 
     @property
-    def floor(self) -> float | None:
+    def baseline(self) -> float | None:
         """The score of memorizing, or of one constant answer, in this cell; None in distribution and where unknown."""
         if self.labels is None or self.region in ("in_distribution", "below"):
             return None
-        return self.labels.floor(self.labels.effective_metric(self.metric, self.region))
+        return self.labels.baseline(self.labels.effective_metric(self.metric, self.region))
 
     def with_first_token(self) -> "Cell | None":
         """The same cell as measured by the first token alone, with Wilson's interval; None where it is not known."""

@@ -27,8 +27,8 @@ from numerate.reports.overview import overview_figure
 from numerate.reports.records import Records, Sample, split_metric_name
 
 MAX_SAMPLES = 40
-FLOOR_COLUMN = "floor, %"
-"""The column of the floors, the last one where there is one."""
+BASELINE_COLUMN = "baseline, %"
+"""The column of the baselines, the last one where there is one."""
 
 
 def heading(text: str, body: str) -> str:
@@ -162,10 +162,10 @@ def region_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
     ]
     parts = have_named_parts(groups)
     header += ["each seed, %"] * several + [f"seeds at {format_percent(SOLVED_THRESHOLD)} %"] * (several and not parts)
-    floors = any(
-        region.floor is not None for group in groups for found in group.region_scores for region in found.values()
+    baselines = any(
+        region.baseline is not None for group in groups for found in group.region_scores for region in found.values()
     )
-    header += [FLOOR_COLUMN] * floors
+    header += [BASELINE_COLUMN] * baselines
     rows = []
     for group in groups:
         for name, words in region_labels(groups).items():
@@ -183,7 +183,7 @@ def region_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
             few = len(values) <= MAX_TOOLTIP_SEEDS
             each = ", ".join(format_percent(value) for value in values) if few else f"{len(values)} seeds"
             row += [each] * several + [_solved_seeds_text(group, name)] * (several and not parts)
-            rows.append(row + ["" if one.floor is None else format_percent(one.floor)] * floors)
+            rows.append(row + ["" if one.baseline is None else format_percent(one.baseline)] * baselines)
     return header, rows
 
 
@@ -220,7 +220,7 @@ def region_table(groups: Sequence[Group]) -> str:
     header, rows = region_rows(groups)
     if not rows:
         return ""
-    floors = header[-1] == FLOOR_COLUMN
+    baselines = header[-1] == BASELINE_COLUMN
     note = (
         f"{REGIONS_NOTE} " * (not have_named_parts(groups))
         + "The mean gives every cell the same weight. " * (common_metric(groups) in (None, "exact_match"))
@@ -235,21 +235,23 @@ def region_table(groups: Sequence[Group]) -> str:
             else ""
         )
         + "The 95 % interval is about the questions: another seed may lie outside of it."
-        + f" {MEMORIZATION_NOTE}" * floors
+        + f" {MEMORIZATION_NOTE}" * baselines
     )
     if len(groups) == 1:
         shown = html_table(header[1:], [[escape(cell) for cell in row[1:]] for row in rows], number_columns=[1, 2, 4])
     else:
-        shown = (_regions_side_by_side if len(groups) <= MAX_GROUP_COLUMNS else _regions_by_group)(groups, rows, floors)
+        shown = (_regions_side_by_side if len(groups) <= MAX_GROUP_COLUMNS else _regions_by_group)(
+            groups, rows, baselines
+        )
     return f"{shown}<figcaption>{note}</figcaption>"
 
 
-def _floor(row: Sequence[str], floors: bool) -> str:
-    """The floor after a number, where the row has one."""
-    return f" {_grey(f'floor {row[-1]}')}" if floors and row[-1] else ""
+def _baseline(row: Sequence[str], baselines: bool) -> str:
+    """The baseline after a number, where the row has one."""
+    return f" {_grey(f'baseline {row[-1]}')}" if baselines and row[-1] else ""
 
 
-def _regions_side_by_side(groups: Sequence[Group], rows: Sequence[Sequence[str]], floors: bool) -> str:
+def _regions_side_by_side(groups: Sequence[Group], rows: Sequence[Sequence[str]], baselines: bool) -> str:
     found = {(row[0], row[1]): row for row in rows}
     lines = []
     for words in dict.fromkeys(row[1] for row in rows):
@@ -262,19 +264,19 @@ def _regions_side_by_side(groups: Sequence[Group], rows: Sequence[Sequence[str]]
                 if row and len(row) > 7
                 else ""
             )
-            line.append(f"{row[2]} {row[3]}{_floor(row, floors)}{solved}" if row else "")
+            line.append(f"{row[2]} {row[3]}{_baseline(row, baselines)}{solved}" if row else "")
         lines.append([*line, any_row[5], escape(any_row[4])])
     labels = [f"{escape(group.label)}, %" for group in groups]
     return html_table(["region", *labels, "questions", "cells"], lines, number_columns=range(1, 2 + len(groups)))
 
 
-def _regions_by_group(groups: Sequence[Group], rows: Sequence[Sequence[str]], floors: bool) -> str:
+def _regions_by_group(groups: Sequence[Group], rows: Sequence[Sequence[str]], baselines: bool) -> str:
     found = {(row[0], row[1]): row for row in rows}
     words = list(dict.fromkeys(row[1] for row in rows))
     lines = []
     for group in groups:
         known = [found.get((group.label, word)) for word in words]
-        cells = (f"{row[2]} {_grey(row[3])}{_floor(row, floors)}" if row else "" for row in known)
+        cells = (f"{row[2]} {_grey(row[3])}{_baseline(row, baselines)}" if row else "" for row in known)
         lines.append([escape(group.label), *cells])
     shown = html_table(["group", *(f"{word}, %" for word in words)], lines, number_columns=range(1, 1 + len(words)))
     return collapsible(shown, len(lines), f"All {len(lines)} groups")

@@ -97,7 +97,7 @@ def results_of(study: "Study | str | Path", runs_dir: str | Path | None = None) 
     runs), `label`, `seed`, `status`; `plan`, where some are of earlier ones; each setting in which runs differ, by its
     path; what training measured last; per region the mean exact match of the `final` and the `best` checkpoint with its
     interval about the questions (`final.ood_test`, `final.ood_test.low`, `final.ood_test.high`); where answers are
-    labels also their metrics with interval and floor (`final.ood_test.unseen`, `final.ood_test.unseen.floor`;
+    labels also their metrics with interval and baseline (`final.ood_test.unseen`, `final.ood_test.unseen.floor`;
     `accuracy`, `last` and `prefix` alike); where they are numbers or texts each metric of
     `numerate.evaluation.answer_metrics` (`final.ood_test.log_mae`, `final.ood_test.log_mae (mean of modules)`);
     `non_causal_reason`, why nothing may be claimed of a run; `seconds` of all its starts (what a killed process did
@@ -218,8 +218,8 @@ def _region_columns(records: Sequence[Mapping[str, Any]]) -> list[Column]:
                     main = label_metric == ("accuracy" if name == "in_distribution" else "unseen")
                     columns.append(Column(f"{path}.{label_metric}", float, "share", is_default=main))
                     columns += [Column(f"{path}.{label_metric}.{end}", float, "share") for end in ("low", "high")]
-                    floor = main and name != "in_distribution"
-                    columns.append(Column(f"{path}.{label_metric}.floor", float, "share", is_default=floor))
+                    has_baseline = main and name != "in_distribution"
+                    columns.append(Column(f"{path}.{label_metric}.floor", float, "share", is_default=has_baseline))
             for metric in answer_metrics.METRIC_NAMES:
                 if any(region.get("answers", {}).get(metric) is not None for region in regions):
                     shown: Literal["share", "number"] = (
@@ -343,7 +343,7 @@ _LABEL_COLUMNS = tuple(
     for name in LABEL_METRICS
     for end in ("", ".floor")
 )
-"""What is measured of the labels of a cell beside, with the metric and whether it is its floor."""
+"""What is measured of the labels of a cell beside, with the metric and whether it is its baseline."""
 _LANGUAGE_COLUMNS = (
     (Column("loss", float, "number", is_default=True), "loss"),
     (Column("loss.low", float, "number"), "low"),
