@@ -157,7 +157,7 @@ def test_cells_too_small_to_hold_anything_out_are_called_seen(exam: EvaluationDa
     assert evaluate_cell(model, exam, {"first_digits": 4, "second_digits": 4}, count=10)["overlaps_training"] is False
 
 
-def test_each_placement_is_measured_at_its_own_places(exam: EvaluationData) -> None:
+def test_each_position_offset_is_measured_at_its_own_places(exam: EvaluationData) -> None:
     spec = Decoder(hidden_size=16, positions=(Learned(position_ids=Shifted(max_shift=30, num_eval_offsets=2)),))
     model = spec.build(exam.vocabulary, 0).eval()
     records = [

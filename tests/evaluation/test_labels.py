@@ -145,7 +145,7 @@ def test_the_interval_is_about_rows_as_the_labels_of_a_row_fall_together() -> No
     assert (found.value, found.low, found.high, found.count) == (0.5, *wilson_interval(1, 2), 10)
 
 
-def test_over_placements_shares_are_means_and_rows_are_not_counted_twice() -> None:
+def test_over_position_offsets_shares_are_means_and_rows_are_not_counted_twice() -> None:
     one, other = rows([4, 4], 2, [[1, 1, 1, 1]] * 2), rows([4, 4], 2, [[1, 1, 0, 0]] * 2)
     mean = LabelCounts.merge_position_offsets([one, other])
     assert [mean.score(metric) for metric in METRICS] == [0.5, 0.5, 0.75, 0.5, 0.75]

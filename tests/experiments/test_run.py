@@ -232,7 +232,7 @@ def test_an_impossible_evaluation_is_refused_and_harms_nothing(run: Run, setting
     assert {path: after.get(path) for path in before} == before
 
 
-def test_every_fixed_placement_is_evaluated(tmp_path: Path) -> None:
+def test_every_fixed_position_offset_is_evaluated(tmp_path: Path) -> None:
     positions = (Learned(position_ids=Shifted(max_shift=10, num_eval_offsets=2), max_position_embeddings=40),)
     recipe = replace(SMALL, model=replace(SMALL.model, positions=positions))
     run = train(recipe, runs_dir=tmp_path, quiet=True).run

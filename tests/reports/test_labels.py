@@ -70,7 +70,7 @@ def cell(count: int, knows: int | None, **more: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
-    """make("lstm", knows=12, seed=0, placements=..., recipe=...) -> the folder of a run that counts so far."""
+    """make("lstm", knows=12, seed=0, position_offsets=..., recipe=...) -> the folder of a run that counts so far."""
 
     def run(
         name: str,
@@ -323,7 +323,7 @@ def test_the_curve_has_a_place_for_each_count_and_the_spread_of_seeds(make: Make
     assert ">in distribution</text>" in page
 
 
-def test_means_over_placements_are_taken_and_noted(make: Make) -> None:
+def test_means_over_position_offsets_are_taken_and_noted(make: Make) -> None:
     folder = make("sine", [12, 5])
     group = group_of(folder)
     alone = [group_of(make(f"alone{knows}", knows)).diagonal[12].score for knows in (12, 5)]
@@ -332,7 +332,7 @@ def test_means_over_placements_are_taken_and_noted(make: Make) -> None:
     assert "means over 2 fixed position offsets" in page
     assert ">mean of 2</td>" in page
     for metric in METRICS:
-        assert replace(group, metric=metric).diagonal[12].count == 2, "two rows, at every placement"
+        assert replace(group, metric=metric).diagonal[12].count == 2, "two rows, at every position offset"
 
 
 def test_a_model_that_looks_ahead_has_no_claim_on_any_page(make: Make, tmp_path: Path) -> None:

@@ -1025,7 +1025,7 @@ def test_each_run_on_labels_is_judged_by_its_farthest_region_and_no_failure_is_l
     )
 
 
-def test_of_the_best_checkpoint_the_band_it_was_chosen_on_has_no_column(study: Studies) -> None:
+def test_of_the_best_checkpoint_the_split_it_was_chosen_on_has_no_column(study: Studies) -> None:
     record = labelled(0.75)
     regions = {**record["final"], "ood_validation": record["final"]["ood_test"]}
     table = study([(recipe(), record | {"final": regions, "best": regions})])

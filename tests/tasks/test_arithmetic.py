@@ -252,7 +252,7 @@ def test_space_counts_the_questions() -> None:
     assert Arithmetic(first_digits=1, second_digits=3).num_questions() == 9 * 900
 
 
-def test_the_next_band_is_a_fifth_longer_and_at_least_one_digit() -> None:
+def test_ood_validation_is_a_fifth_longer_and_at_least_one_digit() -> None:
     assert Arithmetic().ood_validation_task().training_spans() == {
         "first_digits": Span(21, 24),
         "second_digits": Span(21, 24),

@@ -107,11 +107,11 @@ def test_without_a_training_set_of_some_only_longer_cells_are_new() -> None:
     assert not task.at_cell(first_digits=6, second_digits=2).is_held_out("test")
     assert task.at_cell(first_digits=7, second_digits=2).is_held_out("test")
     assert not task.splittable_mask(task.examples("test", 0, 0, 20)).any()
-    band = task.ood_validation_task()
-    assert band is not None
-    assert band.splittable_mask(band.examples("test", 0, 0, 20)).all()
-    assert band.training_spans() == {"first_digits": Span(7, 7), "second_digits": Span(7, 7)}
-    assert band.is_held_out("ood_validation")
+    ood_task = task.ood_validation_task()
+    assert ood_task is not None
+    assert ood_task.splittable_mask(ood_task.examples("test", 0, 0, 20)).all()
+    assert ood_task.training_spans() == {"first_digits": Span(7, 7), "second_digits": Span(7, 7)}
+    assert ood_task.is_held_out("ood_validation")
     assert len(set(texts(task.examples("ood_validation", 0, 0, 30)))) == 7
     assert BitwiseOr(digits=250).ood_validation_task() is None
 

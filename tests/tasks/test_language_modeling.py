@@ -1,4 +1,4 @@
-"""Promises of running text: chunks equal the files' tokens, in the requested order, and damaged files are refused
+"""Promises of language modeling: chunks equal the files' tokens, in the requested order, and damaged files are refused
 before training."""
 
 import pickle
@@ -94,7 +94,7 @@ def test_what_is_held_out_comes_once_and_may_be_read_as_a_whole_without_being_in
     assert {shard.path.name for shard in task.corpus("test").shards} == {"stories-0000.bin"}, "as llama2.c has it"
 
 
-def test_validation_of_its_own_is_read_and_a_context_may_be_pinned(written: Path, tmp_path: Path) -> None:
+def test_validation_of_its_own_is_read_and_a_context_may_be_fixed(written: Path, tmp_path: Path) -> None:
     held = tmp_path / "held"
     held.mkdir()
     raw(load_tokenizer(CHARACTER_TOKENIZER), STORIES[:5]).tofile(held / "a.bin")
@@ -102,11 +102,11 @@ def test_validation_of_its_own_is_read_and_a_context_may_be_pinned(written: Path
     assert len(task.corpus("train").shards) == len(list(written.glob("*.bin")))
     assert ids(task.examples("test", 0, 0, 1)) == [raw(load_tokenizer(CHARACTER_TOKENIZER), STORIES[:5])[:17].tolist()]
     assert task.axes() == ("context_length",)
-    pinned = task.at_cell(context_length=64)
-    assert len(ids(pinned.examples("test", 0, 0, 1))[0]) == 65
-    assert pinned.examples("test", 0, 0, 1).metadata["context_length"].tolist() == [64]
-    assert len(ids(pinned.longest_questions())[0]) == 65
-    assert pinned.training_spans()["context_length"].high == 64
+    fixed = task.at_cell(context_length=64)
+    assert len(ids(fixed.examples("test", 0, 0, 1))[0]) == 65
+    assert fixed.examples("test", 0, 0, 1).metadata["context_length"].tolist() == [64]
+    assert len(ids(fixed.longest_questions())[0]) == 65
+    assert fixed.training_spans()["context_length"].high == 64
     assert task.num_questions() == task.num_chunks("train"), "which training.epochs counts"
     assert task.is_held_out("test")
 

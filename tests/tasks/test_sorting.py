@@ -105,7 +105,7 @@ def test_lists_too_few_to_divide_are_seen_and_the_task_says_so() -> None:
     assert Sorting(digits=Span(1, 2), items=Span(1, 2)).num_questions() == 99 + 99**2
 
 
-def test_the_next_band_has_longer_numbers_and_more_of_them() -> None:
+def test_ood_validation_has_longer_numbers_and_more_of_them() -> None:
     assert Sorting().ood_validation_task() == Sorting(digits=Span(11, 12), items=Span(11, 12))
     assert Sorting(items=95).ood_validation_task() == Sorting(digits=Span(11, 12), items=Span(96, 99))
     assert Sorting(items=99).ood_validation_task() is None

@@ -116,7 +116,7 @@ def test_its_alphabet_holds_all_the_texts_it_uses(task: Task) -> None:
 
 
 @every_task
-def test_the_axes_of_its_grid_are_fields_that_can_be_pinned(task: Task) -> None:
+def test_the_axes_of_its_grid_are_fields_that_can_be_fixed(task: Task) -> None:
     assert set(task.training_spans()) == set(task.axes())
     cell = dict.fromkeys(task.axes(), 3)
     drawn = task.at_cell(**cell).examples("test", 0, 0, 50)

@@ -97,7 +97,7 @@ def test_questions_are_refused() -> None:
     rows = characters.encode_examples(task.examples("train", 0, 0, 2), characters.build_vocabulary(task))
     with pytest.raises(UserError, match="for questions with answers use layout=Continuation"):
         NextToken().build_batch(rows, np.arange(2))
-    with pytest.raises(UserError, match="TokenIds takes running text as it is, and Arithmetic is none"):
+    with pytest.raises(UserError, match="TokenIds must be used with task=LanguageModeling, not Arithmetic"):
         TokenIds().build_vocabulary(Arithmetic())
     with pytest.raises(UserError, match="TokenIds supports language modeling only"):
         TokenIds().encode_examples(

@@ -20,7 +20,7 @@ from numerate.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
 torch.set_num_threads(1)
 
 RUNNING = ("NextToken",)
-"""Of running text alone: tests/text/test_token_ids.py holds it to promises."""
+"""Only for language modeling: tests/text/test_token_ids.py holds it to promises."""
 
 EVERY = [getattr(tokenizers, name)() for name in tokenizers.CATALOGUE["Layout"] if name not in RUNNING] + [
     Continuation("all")

@@ -27,7 +27,7 @@ TINY = str(Path(__file__).parents[1] / "text" / "tiny")
 EVERY = [
     Subwords(tokenizer=TINY) if name == "Subwords" else getattr(tokenizers, name)()
     for name in tokenizers.CATALOGUE["Tokenizer"]
-    if name != "TokenIds"  # of running text alone: see its own tests
+    if name != "TokenIds"  # only for language modeling: see its own tests
 ]
 every_tokenizer = pytest.mark.parametrize("tokenizer", EVERY, ids=lambda tokenizer: type(tokenizer).__name__)
 VARIANTS = [

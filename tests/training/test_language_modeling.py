@@ -1,5 +1,5 @@
-"""Promises of training on running text: texts are tokenised before the first step, a resumed run reads on where it
-stopped, and what does not go together is refused before anything is written."""
+"""Promises of training on text: texts are tokenised before the first step, a resumed run reads on where it stopped, and
+what does not go together is refused before anything is written."""
 
 import json
 from collections.abc import Callable
@@ -78,7 +78,7 @@ def test_what_does_not_go_together_is_refused_before_anything_is_written(folder:
     valid = small("shuffled", 4)
     for changed, message in (
         ("tokenizer=Characters", "the tokenizer must be TokenIds and the layout NextToken"),
-        ("task=Arithmetic", "TokenIds takes running text as it is, and Arithmetic is none"),
+        ("task=Arithmetic", "TokenIds must be used with task=LanguageModeling, not Arithmetic"),
     ):
         with pytest.raises(UserError, match=message):
             train(override(valid, [changed]), runs_dir=folder / "runs", quiet=True)

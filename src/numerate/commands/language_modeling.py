@@ -25,7 +25,7 @@ _BYTE_SAMPLE_TOKENS = 1 << 18
 
 
 def split_language_tasks(names: list[str], settings: list[str]) -> tuple[list[str], list[tuple[str, LanguageModeling]]]:
-    """Splits names into other ones, and tasks, recipes and token folders of running text."""
+    """Splits names into language-modeling tasks, recipes and token folders, and other names."""
     other_names, language_tasks = [], []
     for name in names:
         task = _find_task(name, settings)
@@ -129,7 +129,7 @@ def _count_pieces(corpus: Corpus, size: int) -> tuple[Any, int]:
 
 
 def sample_chunks(task: LanguageModeling, split: str, seed: int, count: int) -> str:
-    """Chunks of running text, each below a line with its number."""
+    """Chunks of text, each below a line with its number."""
     tokenize_sources(task)
     rows = task.examples(split, seed, 0, count).tokens
     if rows is None:

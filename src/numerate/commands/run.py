@@ -162,7 +162,7 @@ def _is_language_record(record: Mapping[str, Any]) -> bool:
 
 
 def _language_table(title: str, variants: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """A table of variants on running text, lowest bits per byte first: medians over their runs."""
+    """A table of language-modeling variants, sorted by bits per byte: medians over their runs."""
     names = ("loss", "perplexity", "bits_per_byte")
     rows = []
     for label, records in variants.items():

@@ -155,7 +155,7 @@ def _symbols(evaluation_data: Any, ids: Any, values: Any) -> list[str]:
 
 
 def _sample_language_recipe(recipe: Any, split: str, count: int) -> None:
-    """Prints chunks of running text, and the first tokens of each as model inputs."""
+    """Prints chunks of text, and the first tokens of each as model inputs."""
     from numerate.commands.language_modeling import sample_chunks
 
     vocabulary = recipe.tokenizer.vocabulary(recipe.task)

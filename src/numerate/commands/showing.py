@@ -80,7 +80,7 @@ def show_evaluation(results: Results) -> None:
 
 
 def _best_by_loss(results: Results) -> str:
-    """The best step on running text, if it was evaluated."""
+    """The best step of a language-modeling run, if it was evaluated."""
     best = results.best
     if best is None or best.get("step") is None or all(record["checkpoint"] != "best" for record in results):
         return ""

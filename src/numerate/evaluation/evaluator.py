@@ -122,7 +122,7 @@ def evaluate_cell(
 
     Raises `UserError` for a cell that the task does not have, and for answers that such a model would have to decode.
     """
-    future_use = check_causal(model, evaluation_data)
+    non_causal_reason = check_causal(model, evaluation_data)
     method = resolve_method(evaluation_data, method)
     task = evaluation_data.task.at_cell(**cell) if cell else evaluation_data.task
     questions = cell_questions(evaluation_data.task, cell, count=count, seed=seed, split=split)
@@ -185,7 +185,7 @@ def evaluate_cell(
         "method": method,
         **({"labels": LabelCounts.merge(labels).record()} if labels else {}),
         **(answers.to_record() if answers is not None else {}),
-        **({"non_causal_reason": future_use} if future_use is not None else {}),
+        **({"non_causal_reason": non_causal_reason} if non_causal_reason is not None else {}),
     }
 
 
@@ -197,12 +197,13 @@ def check_causal(model: Model, evaluation_data: EvaluationData) -> str | None:
     """
     if evaluation_data.layout.has_mask_tokens:
         return None
-    future_use = model.non_causal_reason()
-    if future_use is not None and not evaluation_data.is_token_classification:
+    non_causal_reason = model.non_causal_reason()
+    if non_causal_reason is not None and not evaluation_data.is_token_classification:
         raise UserError(
-            f"model: {future_use}, so it cannot generate token by token; use layout=MaskedLM, or a task with labels"
+            f"model: {non_causal_reason}, so it cannot generate token by token; "
+            "use layout=MaskedLM, or a task with labels"
         )
-    return future_use
+    return non_causal_reason
 
 
 def resolve_grid(task: Task, text: str | None) -> Grid:
@@ -242,7 +243,7 @@ def default_grid(task: Task) -> Grid:
         return Grid.parse("x".join(map(str, training_spans.values())), tuple(training_spans))
     grid, cells = Grid.parse(text, tuple(training_spans)), task.cells()
     places = cells
-    if cells is not None and task.grid_of_trained:
+    if cells is not None and task.default_grid_in_distribution:
         places = [*({*cells} & {tuple(size for _, size in cell) for cell in grid.cells()})]
     return (
         grid if places is None or len(places) == len(grid.cells()) else Grid.from_points(places, tuple(training_spans))

@@ -131,7 +131,7 @@ def score_by_decoding(
     """Scores a batch by decoding every answer; returns the predicted ids too (rows x positions, PAD behind the end).
 
     `extra_tokens` tokens beyond the longest target may be generated; they do not change the score. With
-    `use_beam_search` by beam search, with the published number of spare tokens at least.
+    `use_beam_search` by beam search, with the published number of extra tokens at least.
     """
     match_counts, predictions, _ = decode_and_score(
         model, evaluation_data, batch, position_offset, extra_tokens, use_beam_search

@@ -33,8 +33,8 @@ MAX_TOKENS_PER_PORTION = 2**17
 
 @dataclass(frozen=True, eq=False)
 class ChunkLosses:
-    """The losses of chunks of running text: `nll` in nats, its `num_tokens`, their `num_bytes` of UTF-8, and how many
-    of them were the most probable (`num_correct_tokens`). All `[chunks]`."""
+    """The losses of chunks of text: `nll` in nats, its `num_tokens`, their `num_bytes` of UTF-8, and how many of them
+    were the most probable (`num_correct_tokens`). All `[chunks]`."""
 
     nll: NDArray[np.float64]
     num_tokens: NDArray[np.int64]
@@ -140,7 +140,7 @@ def _token_losses(hidden: Tensor, head: Any, targets: Tensor, vocabulary_size: i
 def compute_likelihoods(
     model: Model, evaluation_data: EvaluationData, batches: Iterable[Batch], position_offset: int = 0
 ) -> Likelihoods:
-    """The sums over batches of running text, each of which is one batch of the published mean over batches.
+    """The sums over batches of text, each of which is one batch of the published mean over batches.
 
     For example:
 
@@ -162,7 +162,7 @@ def compute_portion_losses(
     position_offset: int = 0,
     split: str = "test",
 ) -> ChunkLosses:
-    """`count` chunks of running text from `cell["chunk"]` on, of `cell["context_length"]` tokens each."""
+    """`count` chunks of text from `cell["chunk"]` on, of `cell["context_length"]` tokens each."""
     cell_task = evaluation_data.task.at_cell(**{axis: size for axis, size in cell.items() if axis != CHUNK_AXIS})
     device = next(model.parameters()).device
     batch = evaluation_data.batch(cell_task.examples(split, 0, cell[CHUNK_AXIS], count), cell[CHUNK_AXIS])
@@ -203,7 +203,7 @@ def evaluate_portion(
 
 
 def _tokenizer_fingerprint(evaluation_data: EvaluationData) -> str | None:
-    """The fingerprint of the tokenizer of running text."""
+    """The fingerprint of the tokenizer used for language modeling."""
     return (
         str(evaluation_data.task.load_tokenizer().fingerprint)[:12]
         if isinstance(evaluation_data.task, LanguageModeling)
@@ -218,8 +218,8 @@ def context_region(cell: Mapping[str, int], trained: Mapping[str, Span]) -> str:
 
 
 def evaluation_portions(task: Task, max_chunks: int | None = None, split: str = "test") -> list[tuple[int, int]]:
-    """The portions of running text that an evaluation goes through: (first chunk, how many), of the first `max_chunks`
-    chunks or all. Portions of the same context start at the same chunks, whatever `max_chunks` is."""
+    """The portions of text that an evaluation goes through: (first chunk, how many), of the first `max_chunks` chunks
+    or all. Portions of the same context start at the same chunks, whatever `max_chunks` is."""
     num_available = num_chunks(task, split)
     chunks_per_portion = max(1, MAX_TOKENS_PER_PORTION // max(span.high for span in task.training_spans().values()))
     return list(
@@ -228,7 +228,7 @@ def evaluation_portions(task: Task, max_chunks: int | None = None, split: str = 
 
 
 def num_chunks(task: Task, split: str) -> int:
-    """How many chunks of running text a split of a task has."""
+    """How many chunks of text a split of a task has."""
     assert isinstance(task, LanguageModeling), "the task must be LanguageModeling"
     return task.num_chunks(split)
 

@@ -14,7 +14,7 @@ CHUNK_AXIS = "chunk"
 
 @dataclass(frozen=True)
 class Likelihoods:
-    """Sums over chunks of running text, by which any two parts of it can be taken together.
+    """Sums over chunks of text, by which any two parts of it can be taken together.
 
     `nll` is the sum of -ln(probability) of all tokens, in nats; `bytes` those of the UTF-8 of their text;
     `correct_tokens` how many of them were the most probable. Sums of squares and products over chunks are what

@@ -31,7 +31,7 @@ MAX_SAMPLE_FLOPS = 1e10
 class EvaluationEstimate:
     """Estimated cost of an evaluation, printed by `numerate evaluate ... --dry-run`.
 
-    `num_cells` of the `num_grid_cells` cells are to be evaluated, each `evaluations_per_cell` times (placements,
+    `num_cells` of the `num_grid_cells` cells are to be evaluated, each `evaluations_per_cell` times (position offsets,
     checkpoints, settings); `num_remaining` of these are not recorded yet. `num_questions` (for language modeling,
     chunks), `flops` (floating-point operations of their forwards) and `seconds` are those of what is left;
     `num_sampled_cells` cells were tried for it.

@@ -132,7 +132,7 @@ class EvaluationPlan:
 
     def cells(self, run: StoredRun, shard_spec: str | None) -> list[Cell]:
         """The cells of the grid, or those of one shard of it (`2/4`), shards having about equal cost. A context length
-        in running text is a cell for each portion of its chunks."""
+        in language modeling is a cell for each portion of its chunks."""
         cells = self.grid.cells()
         if run.recipe.task.is_language_modeling:
             cells = [part for cell in cells for part in self._portions(run, cell)]

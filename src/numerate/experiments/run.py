@@ -100,7 +100,7 @@ class Run(StoredRun):
                 for run, plan in request.plans:
                     if (
                         not plan.settings and not run.evaluation_data.is_language_modeling
-                    ):  # of running text samples are drawn in training
+                    ):  # for language modeling, samples are generated during training
                         _write_samples(run, plan, request.checkpoints[-1])
             store.finalize()
             store.remove_worker_folders(gathered_keys)
@@ -179,8 +179,8 @@ class Run(StoredRun):
             run.ask("321+654=").prediction  # '975'
 
         A task of texts takes any text, whose correct answer is unknown: `correct_answer` and `correct` are None.
-        Answers may then be somewhat longer than those of its longest rows. A run on running text continues the text by
-        greedy decoding; `generate` has more options. `settings` change how the model is run, as in `evaluate`, one
+        Answers may then be somewhat longer than those of its longest rows. A language-modeling run continues the text
+        by greedy decoding; `generate` has more options. `settings` change how the model is run, as in `evaluate`, one
         value each.
         """
         if settings:
@@ -199,9 +199,13 @@ class Run(StoredRun):
         max_answer_tokens = (
             self.evaluation_data.batch(self._longest_questions()).target_ids.shape[1] + EXTRA_TEXT_TOKENS
         )
-        spare = max(0, max_answer_tokens - batch.target_ids.shape[1])
+        extra_tokens = max(0, max_answer_tokens - batch.target_ids.shape[1])
         return sample_answers(
-            self.load_model(checkpoint), self.evaluation_data, questions, extra_tokens=spare, are_answers_known=False
+            self.load_model(checkpoint),
+            self.evaluation_data,
+            questions,
+            extra_tokens=extra_tokens,
+            are_answers_known=False,
         )[0]
 
     def generate(

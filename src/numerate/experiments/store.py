@@ -19,8 +19,8 @@ from numerate.training.lock import Lock
 from numerate.training.run_folder import RunFolder, folder_name
 
 RecordKey = tuple[str, int, tuple[tuple[str, float, str], ...], Cell, int, int, int, str]
-"""What tells two records apart, in the order they are kept: checkpoint, step, settings, cell, placement, count, key of
-the questions, method."""
+"""What tells two records apart, in the order they are kept: checkpoint, step, settings, cell, position offset, count,
+key of the questions, method."""
 
 WRITE_INTERVAL = 0.5
 """Seconds between two writes of records: so many are lost at most when a process is killed."""

@@ -130,7 +130,7 @@ def _line(one: CountCurve, style: Style, groups: int) -> ChartLine:
 
 
 def _position_offsets_note(groups: Sequence[Group]) -> str:
-    """A note on means over placements."""
+    """A note on means over position offsets."""
     meant = [group.label for group in groups if any(labels.num_offsets > 1 for labels in group.labels)]
     counts = sorted({labels.num_offsets for group in groups for labels in group.labels} - {1})
     if not counts:

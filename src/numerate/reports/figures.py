@@ -235,8 +235,8 @@ def draw_chart(axes: Axes, chart: Chart) -> None:
         axes.set_yticks([10.0**tick for tick in ticks_y], [power_of_ten(tick) for tick in ticks_y], minor=False)
         axes.minorticks_off()
     else:
-        spare = 3.0 if chart.is_percent else 0.0
-        axes.set_ylim(scale * low_y - spare, scale * high_y + spare)
+        margin = 3.0 if chart.is_percent else 0.0
+        axes.set_ylim(scale * low_y - margin, scale * high_y + margin)
         axes.set_yticks([scale * tick for tick in ticks_y])
     axes.grid(axis="y", color="#dddddd", linewidth=0.5)
     axes.set_axisbelow(True)

@@ -137,8 +137,8 @@ def _score_label(group: Group, name: str) -> str:
 
 
 def _other_evaluations(run: Records, measure: Metric) -> str:
-    """One row per checkpoint, settings and placement, where more than one was evaluated; of labels and several
-    placements the mean over these as well."""
+    """One row per checkpoint, settings and position offset, where more than one was evaluated; of labels and several
+    position offsets the mean over these as well."""
     rows, has_settings = [], len(run.settings()) > 1
     position_offsets: list[int | None] = [*run.position_offsets()]
     labelled = all(cell.labels is not None for cell in run.cells)

@@ -87,7 +87,7 @@ def search(
         if value not in get_args(kind):
             allowed = get_args(kind)
             raise UserError(f"{option}: {value!r} is none of: {', '.join(allowed)}.{did_you_mean(str(value), allowed)}")
-    if recipe.task.is_language_modeling and metric == "ood_validation":  # running text has no OOD validation
+    if recipe.task.is_language_modeling and metric == "ood_validation":  # language modeling has no OOD validation
         metric = "validation_loss"
     if metric == "validation_loss" and not recipe.task.is_language_modeling:
         option = type(recipe.task).__name__

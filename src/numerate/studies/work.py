@@ -331,8 +331,8 @@ def failed_record(planned: PlannedRun, failure: Failure, worker: str, seconds: f
 
 def region_summaries(results: Results) -> dict[str, dict[str, Any]]:
     """The regions of an evaluation as trained, at the first position offset: those with held-out questions, or all
-    where none has any. Of labels all regions and the means over placements: what is trained there has rarely more than
-    one row."""
+    where none has any. Of labels all regions and the means over position offsets: what is trained there has rarely more
+    than one row."""
     if results.is_language_modeling:  # a line for each context, of which the trained one comes under its own name
         found = [line for line in results.summary_lines() if not line["settings"]]
         return {

@@ -72,7 +72,7 @@ LANGUAGE_NOTE = (
     "Intervals (.low, .high) are about the text; group=label has what seeds differ by."
 )
 LANGUAGE_METRICS = ("loss", "perplexity", "bits_per_byte", "token_accuracy")
-"""The metrics of running text that have columns."""
+"""The metrics of language modeling that have columns."""
 _LANGUAGE_RECORD_KEYS = {
     "loss.low": "low",
     "loss.high": "high",
@@ -353,7 +353,7 @@ _LANGUAGE_COLUMNS = (
     (Column("tokens", int, "count"), "tokens"),
     (Column("bytes", int, "count"), "bytes"),
 )
-"""The metrics of a portion of running text, instead of those of a cell."""
+"""The metrics of a portion of text in language modeling, instead of those of a cell."""
 _ANSWER_COLUMNS = tuple(
     Column(
         name,

@@ -23,9 +23,9 @@ _SHIFT_32 = np.uint64(32)
 def random_key(*values: Any) -> int:
     """A 128-bit key from plain values and specs: blake2b over their canonical JSON.
 
-    A spec counts with its class name and every field, by their stored names, so a task with one field pinned has
-    another key than without. (A field declared with `added_later=True` counts where it is not its default.)
-    Raises `TypeError` for values that have no canonical text.
+    A spec counts with its class name and every field, by their stored names, so a task with one field fixed has another
+    key than without. (A field declared with `added_later=True` counts where it is not its default.) Raises `TypeError`
+    for values that have no canonical text.
 
     >>> random_key("train", 0) == random_key("train", 0), random_key("train", 0) == random_key("train", "0")
     (True, False)

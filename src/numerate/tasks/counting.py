@@ -198,7 +198,7 @@ class Counting(Task):
         return self.symbol == "different" and (not self.held_out_starts or self.number == "none")
 
     def at_cell(self, **cell: Any) -> Self:
-        """The same with fields pinned; `count` sets what is evaluated, not what is trained."""
+        """The same with fields fixed; `count` sets what is evaluated, not what is trained."""
         if "count" not in cell:
             return super().at_cell(**cell)
         rest = {name: value for name, value in cell.items() if name != "count"}

@@ -23,7 +23,7 @@ class Mixture(Task):
     McLeish et al. (2024), https://arxiv.org/abs/2405.17399, train one model on additions and subtractions. The metadata
     `task` is the index of a question's task, from 0. `task_index=1` selects the second task alone, so that an
     evaluation can report tasks separately (`numerate evaluate latest task.task_index=0,1`). A grid has the axes that
-    all tasks have, and a cell pins each of them.
+    all tasks have, and a cell fixes each of them.
 
     With `auxiliary` all tasks but the first are only trained on: grids and OOD validation leave them out (unless
     `task_index=1` selects one). So are the number lines and tables that published counting tasks add: Chang and Bisk
@@ -108,8 +108,8 @@ class Mixture(Task):
         return replace(self, tasks=tuple(tasks), weights=self.weights[: len(tasks)], auxiliary=False)
 
     def at_cell(self, **cell: Any) -> Self:
-        """The same with fields of its own pinned, or those of the tasks that a grid is about; `task=1` is one of them
-        by itself."""
+        """The same with fields of its own fixed, or those of the tasks that a grid is about; `task=1` is one of them by
+        itself."""
         own = {name: cell.pop(name) for name in [f.name for f in fields(self)] if name in cell}
         task = replace(self, **own)
         if "task" in cell:
@@ -137,7 +137,7 @@ class Mixture(Task):
     def ood_validation_task(self) -> "Mixture | None":
         """The task of OOD validation of each task that a grid is about, None where one has none."""
         ood_tasks = [self.tasks[number].ood_validation_task() for number in self._evaluated_task_indices()]
-        existing_tasks = [band for band in ood_tasks if band is not None]
+        existing_tasks = [ood_task for ood_task in ood_tasks if ood_task is not None]
         return self._with_tasks(existing_tasks) if len(existing_tasks) == len(ood_tasks) else None
 
     def cells(self) -> list[tuple[int, ...]] | None:

@@ -55,8 +55,8 @@ class Multiplication(Task):
 
     def ood_validation_task(self) -> "Multiplication":
         """Both factors longer than any trained: `Span(1, 5)` is followed by 6."""
-        band = self._arithmetic.ood_validation_task()
-        return replace(self, first_digits=band.first_digits, second_digits=band.second_digits)
+        ood_task = self._arithmetic.ood_validation_task()
+        return replace(self, first_digits=ood_task.first_digits, second_digits=ood_task.second_digits)
 
     def question_hashes(self, questions: Questions) -> NDArray[np.uint64]:
         """A hash of the two factors, whose order does not count: the same as of `12x34=`."""

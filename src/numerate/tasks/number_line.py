@@ -75,7 +75,7 @@ class _StartAndCountTask(Task):
         return self.build_rows(*cells.T), np.full(len(cells), 1 / len(cells))
 
     def at_cell(self, **cell: Any) -> Self:
-        """The same with fields pinned; `count` sets what is evaluated, not what is trained."""
+        """The same with fields fixed; `count` sets what is evaluated, not what is trained."""
         if "count" not in cell:
             return super().at_cell(**cell)
         rest = {name: value for name, value in cell.items() if name != "count"}

@@ -20,7 +20,7 @@ EMPTY = -1000
 LANGUAGE_MODELING_TOKENIZER_ERROR = (
     "tokenizer: language modeling data is already tokenized; the tokenizer must be TokenIds and the layout NextToken"
 )
-"""The error for running text with another tokenizer."""
+"""The error for language modeling with a tokenizer other than `TokenIds`."""
 
 RowSelection = NDArray[Any] | slice
 """What picks rows of a block: indices, a mask, or a slice."""
@@ -92,7 +92,7 @@ class Questions:
       tokenizer (the start of index hints, blanks); None if the question was not drawn, so that there are none.
     - `texts`: questions and answers as texts, for subword tokenizers, without symbols and numbers;
       `split_into_characters` converts them. None for all other questions.
-    - `tokens`: chunks of running text as token ids, for `TokenIds`, without symbols, numbers and answers: every token
+    - `tokens`: chunks of text as token ids, for `TokenIds`, without symbols, numbers and answers: every token
       is a target. None for all other questions.
 
     12 + 9 = 21 has the alphabet `("+", "=")`, the symbols `[-1, 0, -2, 1, -3]`, and a prompt of 4 pieces.
@@ -128,14 +128,14 @@ class Questions:
 
     @classmethod
     def from_tokens(cls, rows: TokenRows, metadata: dict[str, NDArray[Any]] | None = None) -> "Questions":
-        """Chunks of running text, of which every token is a target."""
+        """Chunks of text, of which every token is a target."""
         no_symbols, zero_lengths = np.zeros((len(rows), 0), dtype=np.int16), np.zeros(len(rows), dtype=np.int64)
         return cls((), no_symbols, Numbers.empty(len(rows)), zero_lengths, metadata=metadata or {}, tokens=rows)
 
     def split_into_characters(self) -> "Questions":
         """The same questions with a piece for each character of their texts; themselves where they have no texts.
 
-        Raises `UserError` for running text, which is tokens already."""
+        Raises `UserError` for language modeling, whose chunks are token ids."""
         if self.tokens is not None:
             raise UserError(LANGUAGE_MODELING_TOKENIZER_ERROR)
         if self.texts is None:
@@ -171,7 +171,7 @@ class Questions:
             raise ValueError("questions with labels and questions with continuations cannot be joined")
         tokens = [block.tokens for block in blocks if block.tokens is not None]
         if tokens and len(tokens) < len(blocks):
-            raise ValueError("running text and questions cannot be joined")
+            raise ValueError("chunks of tokens and questions cannot be concatenated")
         texts = [block.texts for block in blocks if block.texts is not None]
         if texts and len(texts) < len(blocks):
             return Questions.concatenate([block.split_into_characters() for block in blocks])

@@ -144,7 +144,7 @@ class RaspCounting(Task):
         return np.where(is_determined, tokens, EMPTY).astype(np.int16)
 
     def at_cell(self, **cell: Any) -> Self:
-        """The same with fields pinned; `count` makes it one block of that many numbers with determined targets."""
+        """The same with fields fixed; `count` makes it one block of that many numbers with determined targets."""
         if "count" not in cell:
             return super().at_cell(**cell)
         rest = {name: value for name, value in cell.items() if name != "count"}

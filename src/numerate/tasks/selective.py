@@ -173,7 +173,7 @@ class SelectiveCounting(Task):
         )
 
     def at_cell(self, **cell: Any) -> Self:
-        """The same with fields pinned; `count` sets what is evaluated, not what is trained."""
+        """The same with fields fixed; `count` sets what is evaluated, not what is trained."""
         task = super().at_cell(**cell)
         return replace(task, count=self.count, eval_count=cell["count"]) if "count" in cell else task
 

@@ -68,7 +68,7 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
     is_language_modeling: ClassVar[bool] = False
     """Whether it is language modeling: every token is a target, without questions and answers."""
 
-    grid_of_trained: ClassVar[bool] = False
+    default_grid_in_distribution: ClassVar[bool] = False
     """Whether its default grid has only the trained ones of its cells."""
 
     is_ordered: ClassVar[bool] = False
@@ -113,7 +113,7 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
         raise NotImplementedError(f"{type(self).__name__} draws whole blocks")
 
     def at_cell(self, **cell: Any) -> Self:
-        """The same task with fields pinned: a cell of a grid. Raises `UserError` for a field that there is not.
+        """The same task with fields fixed: a cell of a grid. Raises `UserError` for a field that there is not.
 
         >>> from numerate.tasks import Arithmetic
         >>> Arithmetic().at_cell(first_digits=3, second_digits=4).num_questions()

@@ -14,7 +14,7 @@ from numerate.training.objective import ObjectiveModule
 from numerate.training.recipe import Recipe
 
 NUM_PASSAGES, PASSAGE_LENGTH = 16, 64
-"""How many passages of held-out running text, and of how many tokens, are searched for in the training text."""
+"""Number and length in tokens of the passages of held-out text that are searched for in the training text."""
 
 MAX_SEARCHED_TOKENS, SEARCH_CHUNK_TOKENS = 1 << 23, 1 << 20
 """Training tokens that are searched, and how many at once."""

@@ -91,7 +91,7 @@ class Validator:
         )(model, step, on_batch)
 
     def _evaluate_language_modeling(self, model: Model, step: int, on_batch: BatchCallback) -> ValidationResult:
-        """The likelihood of running text, over the same chunks each time.
+        """The likelihood of text, over the same chunks each time.
 
         Of several processes each reads its share of every batch; means over batches are those of whole batches.
         """
