@@ -60,10 +60,12 @@ class Counting(Task):
     symbol: Literal["same", "different"] = setting("same", "count copies of `a` (same), or random letters (different)")
     count: int | Span = setting(Span(1, 50), "number of symbols to count in training")
     number: Literal["none", "before", "behind", "both"] = setting("none", "position of the start number")
-    starts: int | Span = setting(Span(1, 99), "start numbers, where there are any")
-    max_number: int = setting(100, "largest number that may be reached, and that the alphabet has")
-    end: int | None = setting(None, "number that counting ends at, which leaves one start each; null: any")
-    modulus: int | None = setting(None, "counts are modulo this: they restart at 1 after it; null: they do not")
+    starts: int | Span = setting(Span(1, 99), "range of start numbers; unused with number=none")
+    max_number: int = setting(100, "largest number that counting may reach, and the largest in the vocabulary")
+    end: int | None = setting(
+        None, "number at which counting ends, so that each count has exactly one start; null: any"
+    )
+    modulus: int | None = setting(None, "counting restarts at 1 after this number; null: it does not restart")
     prefix: str = setting("", "a text before every sequence, such as 0 or <bos>, without a label")
     helper: Literal["none", "blank", "pad"] = setting(
         "none", "helper token after each symbol, at which its count is predicted"

@@ -66,7 +66,9 @@ class LanguageModeling(Task):
 
     train: str = setting("", "tokens or texts to train on: a folder or a file")
     validation: str | None = setting(None, "held-out tokens or texts; null: the validation shards of train")
-    tokenizer: str = setting("", "tokenizer of the corpus: a folder, a file, a name; '': the one beside the tokens")
+    tokenizer: str = setting(
+        "", "tokenizer of the corpus: a folder, a file or a name; '': the one stored with the tokens"
+    )
     context_length: int = setting(512, "tokens per chunk")
     order: Literal["shuffled", "published", "sequential"] = setting("shuffled", "order of the chunks in training")
 
@@ -304,7 +306,7 @@ def _check_prepared(name: str, setting_name: str) -> None:
     """Raises `UserError` for a missing corpus that `numerate data prepare` makes."""
     first = next(iter(Path(name).parts), name)
     if first in PREPARED_CORPORA and not (corpora_folder() / name).exists():
-        raise UserError(f"{setting_name}: {name} is not there yet; `numerate data prepare {first}` makes it")
+        raise UserError(f"{setting_name}: {name} does not exist yet; create it with `numerate data prepare {first}`")
 
 
 def contains_text(path: Path) -> bool:

@@ -117,7 +117,7 @@ class Characters(Tokenizer):
     number_format: NumberFormat = setting(Digits(), "how numbers are tokenized")
     add_bos_token: bool = setting(False, "whether every sequence starts with [BOS]")
     vocabulary: Literal["default", "pad", "index", "sort"] = setting(
-        "default", "the default vocabulary, or a published one with 19, 121 or 118 tokens"
+        "default", "default, or a published vocabulary: pad (19 tokens), index (121) or sort (118)"
     )
     space_probability: float = setting(0.0, "probability of a space before a character")
     interleave_operands: bool = setting(False, "whether the digits of the two operands alternate, without an operator")
