@@ -407,8 +407,8 @@ def test_rows_of_files_are_evaluated_once_and_a_grid_of_another_task_is_reported
     messages: list[str] = []
     run = train(recipe, runs_dir=tmp_path, quiet=True, on_message=messages.append).run
     warning = (
-        "evaluation.grid: '1:12x1:12' does not fit the axes of RJokes (test), so the default grid is used, 1; "
-        "evaluation.grid=null chooses that one"
+        "evaluation.grid: '1:12x1:12' does not fit the axes of RJokes (test), so the default grid 1 is used; "
+        "set evaluation.grid=null to select it without this warning"
     )
     assert messages.count(f"warning: {warning}") == 1
     with pytest.warns(UserWarning, match=re.escape(warning)) as warned:

@@ -209,7 +209,7 @@ def refused(task: LanguageModeling, *messages: str) -> None:
 
 def test_missing_files_are_refused_with_the_command_that_makes_them() -> None:
     for name in ("tiny_stories", "tiny_stories_2048"):
-        refused(catalogue.get_part("Task", name), f"is not there yet; `numerate data prepare {name}` makes it")
+        refused(catalogue.get_part("Task", name), f"does not exist yet; create it with `numerate data prepare {name}`")
     refused(LanguageModeling("tinystories"), "`numerate data fetch tinystories` gets it")
     refused(LanguageModeling("nowhere/at_all"), "train: there is no nowhere/at_all here or in")
     refused(LanguageModeling("tiny_storys"), "Did you mean 'tiny_stories'")

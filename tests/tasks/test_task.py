@@ -143,8 +143,8 @@ def test_an_example_without_its_size_along_an_axis_is_refused_with_how_to_say_it
             return ("digits",)
 
     message = (
-        r"^example: Sized has the axes digits, and an example of it does not say its digits; "
-        r'Example\(question, answer, \{"digits": 4\}\) gives the size along each axis as a fact$'
+        r"^example: Sized has the axes digits, but the metadata of an example lacks digits; "
+        r'return Example\(question, answer, \{"digits": 4\}\) with the size along each axis$'
     )
     with pytest.raises(UserError, match=message):
         Sized().examples("train", 0, 0, 4)

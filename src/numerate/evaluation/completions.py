@@ -1,4 +1,4 @@
-"""Text generation: completions after prompts, at once or streamed."""
+"""Text generation: completions of prompts, optionally streamed."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ from numerate.evaluation.prompts import Prompt, PromptProcessor, TextStreamer, p
 from numerate.evaluation.sampling import Sampling, generate
 
 TextCallback = Callable[[int, str], None]
-"""Called with the number of a completion and its new text."""
+"""Called with the index of a completion and its new text."""
 
 
 @dataclass(frozen=True)
 class Completion:
     """The text generated after a prompt.
 
-    - `tokens` are the generated ids, with the one that ended it; `log_probability` is the model's own of all of them,
-      in nats, before temperature and the like.
-    - `stopped` is whether it ended with an end token or a stop text, and not at the maximum length.
-    - `sample` is its number among those of the same prompt, from 0.
+    - `tokens` are the generated ids, including the stop token; `log_probability` is their total log-probability under
+      the model, in nats, before temperature and other sampling settings.
+    - `stopped` is whether it ended with an end token or a stop text, not at the maximum length.
+    - `sample` is its index among the completions of the same prompt.
     """
 
     prompt: str
@@ -58,14 +58,14 @@ def generate_completions(
     on_text: TextCallback | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> list[Completion]:
-    """`count` completions of up to `max_new_tokens` tokens after each prompt, those of the first prompt first.
+    """`count` completions of up to `max_new_tokens` tokens for each prompt, ordered by prompt.
 
-    Each is a function of the model, its prompt, how often that prompt came before, the sampling and its seed. A
-    completion ends behind a text of `stop_texts`. When `should_stop()` is true, what has been generated until then is
+    Each is a function of the model, its prompt, the number of earlier occurrences of that prompt, the sampling and its
+    seed. A completion ends after a text of `stop_texts`. When `should_stop()` is true, the text generated so far is
     returned.
     """
     device = next(model.parameters()).device
-    # Of several samples of one prompt, and of a prompt that comes several times, each draws numbers of its own.
+    # Each sample of a prompt, and each repetition of a prompt, has its own random numbers.
     num_samples_by_prompt: dict[tuple[int, ...], int] = {}
     requests: list[tuple[Prompt, int]] = []
     for prompt in prompts:
@@ -105,7 +105,7 @@ def generate_completions(
 
 
 class _CompletionStream:
-    """Decodes the rows of a batch as their tokens come, and ends those with a stop text."""
+    """Decodes the rows of a batch as tokens are generated, and ends rows at a stop text."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class _CompletionStream:
         previous_text = self.texts[row]
         self.texts[row] += new
         for stop in self.stop_texts:
-            # Only where it may just have been completed.
+            # Only if it may just have been completed.
             stop_index = self.texts[row].find(stop, max(0, len(previous_text) - len(stop) + 1))
             if stop_index >= 0:
                 self.texts[row] = self.texts[row][: stop_index + len(stop)]

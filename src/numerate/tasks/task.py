@@ -106,8 +106,8 @@ class Task(ABC):  # noqa: B024 (one of two methods must be overridden; __init_su
             sizes = ", ".join(f'"{axis}": 4' for axis in self.axes())
             raise UserError(
                 f"example: {type(self).__name__} has the axes {', '.join(self.axes())}, but the metadata of an "
-                f"example lacks {', '.join(missing)}; return Example(question, answer, {{{sizes}}}) with the size along each "
-                "axis"
+                f"example lacks {' and '.join(missing)}; return Example(question, answer, {{{sizes}}}) with the size "
+                "along each axis"
             )
 
     def example(self, rng: random.Random) -> Example | Questions:
