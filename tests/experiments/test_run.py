@@ -193,7 +193,7 @@ def test_a_question_is_answered_with_the_truth_beside_it(run: Run) -> None:
     assert (answer.question, answer.correct_answer) == ("12+9=", "21")
     assert answer.model_text.startswith("21+9=")
     assert 0 < answer.probability <= 1
-    with pytest.raises(UserError, match="reads like 12"):
+    with pytest.raises(UserError, match="an example is 12"):
         run.ask("twelve and nine")
 
 

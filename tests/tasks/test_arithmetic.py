@@ -268,7 +268,7 @@ def test_a_question_is_read_as_a_person_writes_it() -> None:
     assert values(task.parse_question(" 007 + 0")) == [[7, 0, 7]]
     assert task.parse_question("007+0=").numbers.lengths.tolist() == [[1, 1, 1]]
     for text in ("321-654=", "12+", "+9=", "1+2=3", "one+two", "", "٣+٤="):
-        with pytest.raises(UserError, match=r"it reads like 12\+9="):
+        with pytest.raises(UserError, match=r"an example is 12\+9="):
             task.parse_question(text)
 
 

@@ -138,7 +138,7 @@ def test_a_question_is_read_and_answered() -> None:
         == task.question_hashes(task.at_cell(first_digits=4, second_digits=2).all_questions())[1]
     )
     for text in ("12+3=", "01+", "", "0+1=1"):
-        with pytest.raises(UserError, match=r"it reads like 0000\+01="):
+        with pytest.raises(UserError, match=r"an example is 0000\+01="):
             task.parse_question(text)
     for text in ("0100+00=", "11+000=", "00+000=", "01+010="):
         with pytest.raises(UserError, match="in the shorter of the two"):

@@ -133,7 +133,7 @@ def test_numbers_are_spelled_as_the_tokenizer_says_and_labels_as_they_are() -> N
 
 def test_what_is_no_list_is_refused() -> None:
     for text in ("", "A:", "A", "A:1;B:2=", "A:1,B:x=", "A:-1=", "12+3=", "A:1,=", "A:٣=", "::1,A:2="):
-        with pytest.raises(UserError, match="it reads like A:21,B:7,C:9="):
+        with pytest.raises(UserError, match="an example is A:21,B:7,C:9="):
             Sorting().parse_question(text)
     for text in ("D:1,A:2=", "AB:1=", "7:1="):
         with pytest.raises(UserError, match=r"is no label; a label is one character of ABCEF"):
