@@ -93,7 +93,7 @@ def test_what_a_grid_reads(text: str, spans: tuple[Span, Span]) -> None:
         ("1:20,30:40", r"^grid: '1:20,30:40': parts are joined by \+, as in 1:12x1:12\+equal:20:40"),
         ("larg", r"Did you mean 'large'\?"),
         ("1:99999999999999999999", r"^grid: sizes must be at most 1,000,000"),
-        ("1:9999x1:9999", r"^grid: .* has 99,980,001 cells; at most 1,000,000"),
+        ("1:9999x1:9999", r"^grid: .* must have at most 1,000,000 cells, not 99,980,001"),
     ],
 )
 def test_what_is_no_grid_is_refused(text: str, words: str) -> None:

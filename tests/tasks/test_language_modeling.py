@@ -173,7 +173,7 @@ def test_texts_are_tokenised_once_and_anew_when_they_change(tmp_path: Path, form
     write(tmp_path / f"b.{form}", STORIES[:9])
     task = task_of(tmp_path / f"a.{form}", validation=str(tmp_path / f"b.{form}"))
     with pytest.raises(
-        UserError, match=r"train: .*is not tokenised yet; `numerate data tokenise .*out=.*tokenizer=char"
+        UserError, match=r"train: .*must be tokenized first, with `numerate data tokenise .*out=.*tokenizer=char"
     ):
         task.examples("train", 0, 0, 1)
     tokenize_sources(task)
@@ -189,7 +189,7 @@ def test_texts_are_tokenised_once_and_anew_when_they_change(tmp_path: Path, form
 
 
 def test_the_tokenizer_beside_the_tokens_is_taken_where_none_is_named(written: Path) -> None:
-    with pytest.raises(UserError, match="tokenizer: must be set, as there is none beside"):
+    with pytest.raises(UserError, match="tokenizer: must be set, since none is stored with"):
         task_of(written, tokenizer="").examples("train", 0, 0, 1)
     from numerate.text.data.vocabularies import save_tokenizer
 
@@ -210,7 +210,7 @@ def refused(task: LanguageModeling, *messages: str) -> None:
 def test_missing_files_are_refused_with_the_command_that_makes_them() -> None:
     for name in ("tiny_stories", "tiny_stories_2048"):
         refused(catalogue.get_part("Task", name), f"does not exist yet; create it with `numerate data prepare {name}`")
-    refused(LanguageModeling("tinystories"), "`numerate data fetch tinystories` gets it")
+    refused(LanguageModeling("tinystories"), "download it with `numerate data fetch tinystories`")
     refused(LanguageModeling("nowhere/at_all"), "train: there is no nowhere/at_all here or in")
     refused(LanguageModeling("tiny_storys"), "Did you mean 'tiny_stories'")
     refused(LanguageModeling(), "train: is missing", "numerate data prepare tiny_stories_2048")
@@ -220,7 +220,7 @@ def test_shards_that_are_damaged_or_not_all_there_are_refused(written: Path, tmp
     shard = written / "stories-0001.bin"
     whole = shard.read_bytes()
     shard.write_bytes(whole[: len(whole) // 2])
-    refused(task_of(written), "stories-0001.bin", "it is torn")
+    refused(task_of(written), "stories-0001.bin", "it is corrupt")
     shard.write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
     refused(task_of(written), "checksum mismatch")
     shard.write_bytes(b"")
@@ -273,7 +273,7 @@ def test_a_corpus_shorter_than_a_context_is_refused_and_a_lone_shard_needs_a_val
 
 
 def test_settings_and_splits_that_cannot_be_are_refused(written: Path) -> None:
-    with pytest.raises(UserError, match=r"order: there is no 'shuffeld'.*Did you mean 'shuffled'"):
+    with pytest.raises(UserError, match=r"order: must be one of .*, not 'shuffeld'.*Did you mean 'shuffled'"):
         task_of(written, order="shuffeld")
     with pytest.raises(UserError, match="context_length: must be at least 1, not 0"):
         task_of(written, context_length=0)

@@ -137,7 +137,7 @@ def test_lists_that_are_many_are_held_out(task: SelectiveCounting) -> None:
 def test_settings_that_cannot_be_are_refused() -> None:
     for settings, message in (
         ({"num_symbols": 1}, "^num_symbols: "),
-        ({"num_symbols": 11}, "^num_symbols: there are 2 to 10 kinds of digits"),
+        ({"num_symbols": 11}, "^num_symbols: must be from 2 to 10 with symbols=digits"),
         ({"max_count": None}, "^max_count: must be set to bound the labels"),
         ({"composition": "pairs"}, "^composition: 'pairs' requires num_symbols=2"),
         ({"count": 0}, "^count: must be at least 1, not 0"),

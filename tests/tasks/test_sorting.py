@@ -136,7 +136,7 @@ def test_what_is_no_list_is_refused() -> None:
         with pytest.raises(UserError, match="an example is A:21,B:7,C:9="):
             Sorting().parse_question(text)
     for text in ("D:1,A:2=", "AB:1=", "7:1="):
-        with pytest.raises(UserError, match=r"is no label; a label is one character of ABCEF"):
+        with pytest.raises(UserError, match=r"a label must be one character of ABCEF"):
             Sorting().parse_question(text)
     with pytest.raises(UserError, match="are not all different"):
         Sorting().parse_question("A:1,A:2=")

@@ -214,7 +214,7 @@ def test_errors_say_what_would_be_right() -> None:
         Doubling().examples("tset", 0, 0, 1)
     with pytest.raises(UserError, match="no OOD validation"):
         Doubling().examples("ood_validation", 0, 0, 1)
-    with pytest.raises(UserError, match="does not read"):
+    with pytest.raises(UserError, match="cannot parse questions"):
         Doubling().parse_question("2*3=")
     with pytest.raises(TypeError, match="draw"):
         type("Silent", (Task,), {})
