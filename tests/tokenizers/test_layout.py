@@ -195,7 +195,7 @@ def test_a_sentinel_stands_in_the_source_and_begins_the_answer() -> None:
     assert batch.source.ids[0, -2:].tolist() == [mask, EOS]
     assert batch.targets[0].tolist() == [mask, digit + 1, digit + 2, EOS]
     assert batch.tokens.ids[0].tolist() == [BOS, mask, digit + 1, digit + 2]
-    with pytest.raises(UserError, match=r"layout.sentinel_token: must be a token of the task (0, 1"):
+    with pytest.raises(UserError, match=r"layout.sentinel_token: must be a token of the task \(0, 1"):
         Seq2Seq(sentinel_token="<nothing>").build_batch(rows, np.arange(1))
 
 
