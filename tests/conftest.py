@@ -293,7 +293,7 @@ HELD = {"T5", "PretrainedDecoder", "Numformer"}
 """Models that read a source, a whole row, or are of others: tests/text/test_hugging_face.py tests them."""
 
 RUNNING = {"LanguageModeling", "TokenIds", "NextToken"}
-"""What is of running text alone, without questions and answers: its own tests hold it to promises."""
+"""What is only for language modeling, without questions and answers: it has tests of its own."""
 
 FURTHER_MODELS = [
     Decoder(hidden_size=16, norm="rms", positions=(Rotary(),), embedding_norm=True),

@@ -62,8 +62,8 @@ def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str
 def test_one_prompt_is_gone_on_with_and_printed_with_its_text(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = call(capsys, str(run.path), "Once upon", "max_new_tokens=8", "do_sample=false")
     assert (status, err) == (0, "")
-    [passage] = run.generate("Once upon", max_new_tokens=8, do_sample=False)
-    assert out == f"{passage}\n"
+    [completion] = run.generate("Once upon", max_new_tokens=8, do_sample=False)
+    assert out == f"{completion}\n"
     _, again, _ = call(
         capsys, str(run.path), "Once upon", "max_new_tokens=8", "top_k=1", "top-p=0.9", "min_p=0.1", "seed=7"
     )
@@ -79,7 +79,7 @@ def test_several_come_as_blocks_and_all_of_them_go_to_a_file(
     file = tmp_path / "out.jsonl"
     status, out, err = call(capsys, str(run.path), "Once", "a dög", "count=2", "max_new_tokens=4", f"out={file}")
     assert status == 0
-    assert f"4 passages written to {file}" in err
+    assert f"4 completions written to {file}" in err
     records = [json.loads(line) for line in file.read_text().splitlines()]
     assert [(one["prompt"], one["sample"]) for one in records] == [("Once", 0), ("Once", 1), ("a dög", 0), ("a dög", 1)]
     for one in records:

@@ -155,7 +155,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "numerate plot compare mine yours labels=Abacus,rotary checkpoint=best\n"
         "numerate plot intervals runs/addition_*/* out=intervals.pdf   (medians and intervals over seeds)\n"
         "numerate plot curves abacus_laptop   (all completed runs of a study)\n"
-        "numerate plot counts runs/counting_*/* out=counts.pdf   (labels: accuracy per count, with the floor)\n"
+        "numerate plot counts runs/counting_*/* out=counts.pdf   (labels: accuracy per count, with the baseline)\n"
         "numerate plot training latest out=a.svg\n"
         "numerate plot validation stories out=b.pdf   (text: validation loss by step, FLOPs, time)",
     ),

@@ -51,7 +51,7 @@ def test_fishers_exact_p_is_that_of_scipy_for_every_small_table():
 
 @pytest.mark.parametrize(("first", "second"), [((4, 3), (1, 3)), ((1, 3), (-1, 3))])
 def test_successes_that_cannot_be_are_refused(first, second):
-    with pytest.raises(UserError, match="successes must be between 0 and the number of tries"):
+    with pytest.raises(UserError, match="successes must be between 0 and the number of trials"):
         fisher_exact(first, second)
 
 
@@ -186,7 +186,7 @@ def test_where_the_signed_rank_goes_over_to_the_normal_curve_the_two_agree(monke
 
 @pytest.mark.parametrize("test", [paired_permutation_test, wilcoxon_signed_rank])
 def test_what_makes_no_pairs_is_refused(test):
-    with pytest.raises(UserError, match="2 and 1 values make no pairs"):
+    with pytest.raises(UserError, match="must be given pairs, not 2 and 1 values"):
         test([0.1, 0.2], [0.3])
     with pytest.raises(UserError, match="needs one value per seed"):
         test([], [])
@@ -217,7 +217,7 @@ def test_the_smallest_p_is_reached_by_the_largest_difference():
         assert min_p_value(one, two) == pytest.approx(fisher_exact((one, one), (0, two)))
     for pairs in (1, 3, 6):
         assert min_p_value(pairs, pairs, paired=True) == paired_permutation_test([1.0] * pairs, [0.0] * pairs)
-    with pytest.raises(UserError, match="as many where paired"):
+    with pytest.raises(UserError, match="equal numbers for pairs"):
         min_p_value(3, 4, paired=True)
 
 

@@ -1,4 +1,4 @@
-"""Promises of labels: right by place, what follows from that, and the floor that every number stands beside."""
+"""Promises of labels: right by place, what follows from that, and the baseline that every number stands beside."""
 
 from dataclasses import replace
 from typing import Any
@@ -42,8 +42,14 @@ def test_every_measure_by_hand() -> None:
     assert (labels.targets_by_position, labels.correct_by_position) == ((2, 2, 1, 1), (1, 2, 0, 1))
     found = {metric: labels.score(metric) for metric in METRICS}
     assert found == {"exact_match": 0.0, "unseen": 1 / 2, "accuracy": 4 / 6, "last": 1.0, "prefix": (2 / 4 + 0) / 2}
-    floor = {metric: labels.floor(metric) for metric in METRICS}
-    assert floor == {"exact_match": 1 / 2, "unseen": 1 / 2, "accuracy": 4 / 6, "last": 1 / 2, "prefix": (2 / 4 + 1) / 2}
+    baseline = {metric: labels.baseline(metric) for metric in METRICS}
+    assert baseline == {
+        "exact_match": 1 / 2,
+        "unseen": 1 / 2,
+        "accuracy": 4 / 6,
+        "last": 1 / 2,
+        "prefix": (2 / 4 + 1) / 2,
+    }
     assert labels.accuracy_by_position() == [(1, 1, 2), (2, 2, 2), (3, 0, 1), (4, 1, 1)]
 
 
@@ -60,11 +66,11 @@ SHIFTED = [count for count in range(51, 100) for _ in range(1, 101 - count)]
         ([128], 64, 50.0),  # modular 4 items
     ],
 )
-def test_the_floor_of_label_accuracy_is_what_memorising_scores_on_the_published_files(
+def test_the_baseline_of_label_accuracy_is_what_memorising_scores_on_the_published_files(
     lengths: Any, trained: int, published: float
 ) -> None:
     labels = rows(lengths, trained)
-    assert round(100 * (labels.floor("accuracy") or 0), 1) == published
+    assert round(100 * (labels.baseline("accuracy") or 0), 1) == published
     scored = {metric: labels.score(metric) for metric in METRICS}
     assert {metric: labels.memorization_score(metric) for metric in METRICS} == pytest.approx(scored), (
         "of a memoriser itself"
@@ -79,14 +85,14 @@ def test_where_all_rows_end_alike_one_answer_has_every_last_label() -> None:
         answers[row, :count] = [str(100 - count + t) for t in range(1, count + 1)]
     target_mask = answers != ""
     labels = LabelCounts.from_arrays(np.zeros_like(target_mask), target_mask, answers, 50)
-    assert (labels.score("last"), labels.floor("last")) == (0.0, 1.0)
+    assert (labels.score("last"), labels.baseline("last")) == (0.0, 1.0)
     assert labels.target_counts["last"] == {"100": 49}
-    assert labels.floor("unseen") == pytest.approx(49 / sum(count - 50 for count in counts))
+    assert labels.baseline("unseen") == pytest.approx(49 / sum(count - 50 for count in counts))
 
 
-def test_without_trained_positions_nothing_is_unseen_and_there_is_no_floor() -> None:
+def test_without_trained_positions_nothing_is_unseen_and_there_is_no_baseline() -> None:
     labels = rows([3, 2], None, [[1, 1, 0], [1, 1, 0]])
-    assert (labels.score("unseen"), labels.floor("accuracy"), labels.floor("unseen")) == (None, None, None)
+    assert (labels.score("unseen"), labels.baseline("accuracy"), labels.baseline("unseen")) == (None, None, None)
     assert labels.score("accuracy") == 4 / 5
 
 
@@ -139,7 +145,7 @@ def test_the_interval_is_about_rows_as_the_labels_of_a_row_fall_together() -> No
     assert (found.value, found.low, found.high, found.count) == (0.5, *wilson_interval(1, 2), 10)
 
 
-def test_over_placements_shares_are_means_and_rows_are_not_counted_twice() -> None:
+def test_over_position_offsets_shares_are_means_and_rows_are_not_counted_twice() -> None:
     one, other = rows([4, 4], 2, [[1, 1, 1, 1]] * 2), rows([4, 4], 2, [[1, 1, 0, 0]] * 2)
     mean = LabelCounts.merge_position_offsets([one, other])
     assert [mean.score(metric) for metric in METRICS] == [0.5, 0.5, 0.75, 0.5, 0.75]
@@ -180,7 +186,7 @@ class Memoriser(Model):
     step = check_tokens = num_position_offsets = optimizer_options_by_parameter = flops = prefill
 
 
-def test_the_record_of_a_memoriser_stands_at_its_floor() -> None:
+def test_the_record_of_a_memoriser_stands_at_its_baseline() -> None:
     """Trained on 1 to 4, with 7 symbols from each start that ends at most at 10: three rows."""
     task = Counting(count=Span(1, 4), start_number="before", starts=Span(1, 5), max_number=10)
     exam = EvaluationData(task, Words(), TokenClassification())
@@ -196,7 +202,7 @@ def test_the_record_of_a_memoriser_stands_at_its_floor() -> None:
         [3] * 4 + [0] * 3,
     )
     assert [found[name] for name in ("accuracy", "unseen", "last", "prefix")] == [0.571429, 0.0, 0.0, 0.571429]
-    assert found["floor"] == {
+    assert found["baseline"] == {
         "exact_match": 0.0,
         "unseen": 0.333333,
         "accuracy": 0.571429,

@@ -1,4 +1,4 @@
-"""Promises of loss, perplexity and bits per byte of running text."""
+"""Promises of loss, perplexity and bits per byte of text."""
 
 import math
 from pathlib import Path
@@ -27,7 +27,7 @@ from numerate.text.tokenizers.token_bytes import TokenBytes
 
 pytest.importorskip("tokenizers", reason="the extra huggingface has it")
 
-from running_text import STORIES, recipe_of, task_in
+from text_corpus import STORIES, recipe_of, task_in
 
 
 @pytest.fixture(scope="module")

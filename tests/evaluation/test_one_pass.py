@@ -28,7 +28,7 @@ Questions = tuple[Batch, list[str], torch.Tensor]
 
 def eager_to_end(model: Any) -> dict[int, Questions]:
     """Makes the head's weights for the end token so large that some answers end early and others do not; then the
-    questions of the first and the last placement."""
+    questions of the first and the last position offset."""
     own = model.head.weight[EOS].clone()
     for factor in (4.0, 2.0, 1.0, 8.0, 0.5, -1.0, -4.0):
         with torch.no_grad():

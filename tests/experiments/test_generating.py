@@ -12,8 +12,8 @@ import torch
 
 from numerate.config import Span
 from numerate.errors import UserError
+from numerate.evaluation.completions import Completion
 from numerate.evaluation.evaluator import Evaluation
-from numerate.evaluation.passages import Passage
 from numerate.evaluation.prompts import TextStreamer
 from numerate.experiments.run import Run, load
 from numerate.experiments.train import train
@@ -68,12 +68,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_a_model_that_knows_a_text_continues_it(run: Run) -> None:
-    [passage] = run.generate("The 12 c", max_new_tokens=12, do_sample=False)
-    assert passage.prompt == "The 12 c"
-    assert str(passage).startswith("The 12 cats")
-    assert len(passage.tokens) == 12
-    assert not passage.stopped
-    assert passage.log_probability < 0
+    [completion] = run.generate("The 12 c", max_new_tokens=12, do_sample=False)
+    assert completion.prompt == "The 12 c"
+    assert str(completion).startswith("The 12 cats")
+    assert len(completion.tokens) == 12
+    assert not completion.stopped
+    assert completion.log_probability < 0
 
 
 def test_what_is_reported_depends_on_prompt_sample_and_seed_and_not_on_what_else_is_generated(run: Run) -> None:
@@ -89,17 +89,17 @@ def test_what_is_reported_depends_on_prompt_sample_and_seed_and_not_on_what_else
 
 def test_a_text_is_reported_piece_by_piece_and_half_characters_are_held_back(run: Run) -> None:
     pieces: list[tuple[int, str]] = []
-    passages = run.generate(
+    completions = run.generate(
         ["met 7 d", "hello» "],
         max_new_tokens=16,
         do_sample=False,
-        on_text=lambda passage, text: pieces.append((passage, text)),
+        on_text=lambda completion, text: pieces.append((completion, text)),
     )
-    for number, passage in enumerate(passages):
-        assert "".join(text for at, text in pieces if at == number) == passage.text
+    for number, completion in enumerate(completions):
+        assert "".join(text for at, text in pieces if at == number) == completion.text
     assert all("\N{REPLACEMENT CHARACTER}" not in text for _, text in pieces)
     assert len(pieces) > 10
-    assert "ögs" in str(passages[0])
+    assert "ögs" in str(completions[0])
 
 
 def test_telling_piece_by_piece_is_the_text_of_all_of_it() -> None:
@@ -118,10 +118,10 @@ def test_telling_piece_by_piece_is_the_text_of_all_of_it() -> None:
     assert [*map(telling.put, half), telling.flush()] == ["", "\N{REPLACEMENT CHARACTER}"]
 
 
-def test_a_passage_ends_behind_a_stop_text_and_at_the_end_of_a_document(run: Run) -> None:
-    [passage] = run.generate("The 12 c", max_new_tokens=30, do_sample=False, stop="et 7", context_length=CONTEXT)
-    assert passage.text.endswith("met 7")
-    assert passage.stopped
+def test_a_completion_ends_behind_a_stop_text_and_at_the_end_of_a_document(run: Run) -> None:
+    [completion] = run.generate("The 12 c", max_new_tokens=30, do_sample=False, stop="et 7", context_length=CONTEXT)
+    assert completion.text.endswith("met 7")
+    assert completion.stopped
     begin = load_tokenizer(TINY).document_start_id
     found = run.generate([""] * 40, max_new_tokens=CONTEXT, temperature=3.0)
     ended = [one for one in found if begin in one.tokens]
@@ -132,16 +132,16 @@ def test_a_passage_ends_behind_a_stop_text_and_at_the_end_of_a_document(run: Run
 
 def test_it_may_be_stopped_and_returns_what_was_generated(run: Run) -> None:
     pieces: list[str] = []
-    [passage] = run.generate(
+    [completion] = run.generate(
         "The ",
         max_new_tokens=20,
         do_sample=False,
         on_text=lambda _, text: pieces.append(text),
         should_stop=lambda: len(pieces) >= 4,
     )
-    assert len(passage.tokens) < 20
-    assert passage.text == "".join(pieces)
-    assert not passage.stopped
+    assert len(completion.tokens) < 20
+    assert completion.text == "".join(pieces)
+    assert not completion.stopped
 
 
 def test_beyond_the_context_is_warned_of_and_a_table_that_ends_is_refused_before_anything_is_reported(
@@ -192,8 +192,8 @@ def test_a_run_on_sums_answers_questions_and_continues_with_texts(tmp_path: Path
         samples=Samples(when="end", prompts=("1+2=",), max_new_tokens=5),
     )
     run = train(recipe, runs_dir=tmp_path, quiet=True).run
-    [passage] = run.generate("12+34=", do_sample=False)
-    assert run.ask("12+34=").prediction.startswith(passage.text)
+    [completion] = run.generate("12+34=", do_sample=False)
+    assert run.ask("12+34=").prediction.startswith(completion.text)
     assert run.generate("1", max_new_tokens=3, seed=1)[0].prompt == "1"
     with pytest.raises(UserError, match="prompt: is empty"):
         run.generate()
@@ -221,10 +221,10 @@ def test_a_run_that_labels_places_has_nothing_to_go_on_with(tmp_path: Path) -> N
         run.generate("a")
 
 
-def test_a_passage_reads_on_from_its_prompt() -> None:
-    passage = Passage("Once upon", " a time", (1, 2), -0.5, True)
-    assert str(passage) == "Once upon a time"
-    assert passage.record()["tokens"] == [1, 2]
+def test_a_completion_reads_on_from_its_prompt() -> None:
+    completion = Completion("Once upon", " a time", (1, 2), -0.5, True)
+    assert str(completion) == "Once upon a time"
+    assert completion.record()["tokens"] == [1, 2]
 
 
 def test_a_checkpoint_is_chosen_by_name(run: Run) -> None:

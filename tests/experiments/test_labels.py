@@ -1,4 +1,4 @@
-"""Promises of runs on labels: chosen by the labels of OOD validation, evaluated at every offset, with the floor."""
+"""Promises of runs on labels: chosen by the labels of OOD validation, evaluated at every offset, with the baseline."""
 
 import json
 from dataclasses import replace
@@ -54,26 +54,26 @@ def run(trained: TrainedRun) -> Run:
     return trained.run
 
 
-def test_the_best_checkpoint_is_chosen_by_the_labels_of_the_next_band(trained: TrainedRun) -> None:
+def test_the_best_checkpoint_is_chosen_by_the_labels_of_ood_validation(trained: TrainedRun) -> None:
     """Exact match is 0 at every step of so short a training, and would have chosen the last one."""
     lines = trained.run.folder.records("metrics.jsonl")
-    band = {line["step"]: line for line in lines if line.get("split") == "ood_validation"}
-    assert sorted(band) == [6, 12, 18, 24]
-    assert {line["exact_match"] for line in band.values()} == {0.0}
-    assert all(0.0 <= line["unseen"] <= 1.0 for line in band.values())
+    ood_validation = {line["step"]: line for line in lines if line.get("split") == "ood_validation"}
+    assert sorted(ood_validation) == [6, 12, 18, 24]
+    assert {line["exact_match"] for line in ood_validation.values()} == {0.0}
+    assert all(0.0 <= line["unseen"] <= 1.0 for line in ood_validation.values())
     best = trained.run.folder.metadata()["best"]
-    highest = max(line["accuracy"] for line in band.values())
-    assert band[best["step"]]["accuracy"] == highest == pytest.approx(best["score"], abs=1e-6)
+    highest = max(line["accuracy"] for line in ood_validation.values())
+    assert ood_validation[best["step"]]["accuracy"] == highest == pytest.approx(best["score"], abs=1e-6)
     assert best["step"] == 12
     assert best["split"] == "ood_validation"
     inside = [line for line in lines if line.get("split") == "validation"]
     assert not any("unseen" in line for line in inside), "no trained row has labels beyond the trained places"
 
 
-def test_the_choice_is_made_on_rows_of_the_grid_at_the_first_placement_and_the_command_says_so(
+def test_the_choice_is_made_on_rows_of_the_grid_at_the_first_position_offset_and_the_command_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Counting one symbol has no other rows for the band: what training scored is what the grid has at these."""
+    """Counting one symbol has no other rows for OOD validation: what training scored is what the grid has at these."""
     run = train(SMALL, runs_dir=tmp_path, quiet=True).run
     lines = run.folder.records("metrics.jsonl")
     chosen = {line["step"]: line["accuracy"] for line in lines if line.get("split") == "ood_validation"}
@@ -101,7 +101,7 @@ def test_the_choice_is_made_on_rows_of_the_grid_at_the_first_placement_and_the_c
     assert "biased by this selection" not in capsys.readouterr().out
 
 
-def test_measures_of_a_region_are_of_all_its_labels_and_means_over_placements_are_reported(run: Run) -> None:
+def test_measures_of_a_region_are_of_all_its_labels_and_means_over_position_offsets_are_reported(run: Run) -> None:
     results = run.evaluate()
     beyond = [record for record in results if record["region"] == "ood_test"]
     assert {record["position_offset"] for record in beyond} == {0, 1}
@@ -116,7 +116,7 @@ def test_measures_of_a_region_are_of_all_its_labels_and_means_over_placements_ar
         ]
         for metric in METRICS:
             assert own["labels"][metric]["value"] == together.score(metric)
-            assert own["labels"][metric]["floor"] == together.floor(metric)
+            assert own["labels"][metric]["baseline"] == together.baseline(metric)
         shares.append(together.score("accuracy"))
     assert line["labels"]["accuracy"]["value"] == pytest.approx(sum(map(float, filter(None, shares))) / 2)
     last, rows = line["labels"]["last"], sum(record["count"] for record in beyond) // 2
@@ -129,13 +129,13 @@ def test_measures_of_a_region_are_of_all_its_labels_and_means_over_placements_ar
     )
     text = str(results)
     assert "mean of 2" in text
-    assert f"({line['labels']['unseen']['floor']:.1%})" in text
+    assert f"({line['labels']['unseen']['baseline']:.1%})" in text
     assert "In brackets the baseline" in text
 
 
 def test_pieces_leave_the_same_bytes_as_one_process(run: Run) -> None:
     whole = run.folder.file("evaluation.jsonl").read_bytes()
-    assert all("floor" in json.loads(line)["labels"] for line in whole.splitlines())
+    assert all("baseline" in json.loads(line)["labels"] for line in whole.splitlines())
     run.folder.file("evaluation.jsonl").unlink()
     for number in (1, 2):
         load(run.path).evaluate(shard=f"{number}/2")

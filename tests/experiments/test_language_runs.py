@@ -1,4 +1,5 @@
-"""Promises of runs on running text from the outside: evaluation in portions, tables, reports, what a terminal shows."""
+"""Promises of language-modeling runs from the outside: evaluation in portions, tables, reports, what a terminal
+shows."""
 
 import json
 import shutil
@@ -25,7 +26,7 @@ from numerate.training.run_folder import RunFolder
 
 pytest.importorskip("tokenizers", reason="the extra huggingface has it")
 
-from running_text import recipe_of, task_in
+from text_corpus import recipe_of, task_in
 
 PORTION = 8 * 16
 """Tokens of a portion here: eight chunks."""
@@ -184,7 +185,7 @@ def test_intervals_over_seeds_are_students() -> None:
     assert mean_over_seeds([1.0], (0.5, 1.5)) == MeanInterval(1.0, 0.5, 1.5)
 
 
-def test_a_question_to_a_run_on_running_text_is_gone_on_with(run: Run) -> None:
+def test_a_question_to_a_run_of_language_modeling_is_gone_on_with(run: Run) -> None:
     answer = run.ask("Story")
     assert (answer.question, answer.correct_answer, answer.correct) == ("Story", None, None)
     assert answer.model_text.startswith("Story")

@@ -178,7 +178,7 @@ def promise_values(run: Run, symbols: tuple[str, ...]) -> None:
     torch.testing.assert_close((weights @ values).transpose(1, 2).flatten(2), on_progress["output"])
 
 
-def test_running_text_is_read_behind_its_beginning_and_without_a_prompt_as_it_is_held_out(tmp_path: Path) -> None:
+def test_text_is_read_behind_its_beginning_and_without_a_prompt_as_it_is_held_out(tmp_path: Path) -> None:
     pytest.importorskip("tokenizers", reason="the extra huggingface has it")
     text, tokens = tmp_path / "stories.txt", tmp_path / "tokens"
     text.write_text("a cat. " * 40 + "\n<|endoftext|>\n" + "a dog. " * 20)

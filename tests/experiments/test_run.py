@@ -193,7 +193,7 @@ def test_a_question_is_answered_with_the_truth_beside_it(run: Run) -> None:
     assert (answer.question, answer.correct_answer) == ("12+9=", "21")
     assert answer.model_text.startswith("21+9=")
     assert 0 < answer.probability <= 1
-    with pytest.raises(UserError, match="reads like 12"):
+    with pytest.raises(UserError, match="an example is 12"):
         run.ask("twelve and nine")
 
 
@@ -232,7 +232,7 @@ def test_an_impossible_evaluation_is_refused_and_harms_nothing(run: Run, setting
     assert {path: after.get(path) for path in before} == before
 
 
-def test_every_fixed_placement_is_evaluated(tmp_path: Path) -> None:
+def test_every_fixed_position_offset_is_evaluated(tmp_path: Path) -> None:
     positions = (Learned(position_ids=Shifted(max_shift=10, num_eval_offsets=2), max_position_embeddings=40),)
     recipe = replace(SMALL, model=replace(SMALL.model, positions=positions))
     run = train(recipe, runs_dir=tmp_path, quiet=True).run
@@ -407,8 +407,8 @@ def test_rows_of_files_are_evaluated_once_and_a_grid_of_another_task_is_reported
     messages: list[str] = []
     run = train(recipe, runs_dir=tmp_path, quiet=True, on_message=messages.append).run
     warning = (
-        "evaluation.grid: '1:12x1:12' does not fit the axes of RJokes (test), so the default grid is used, 1; "
-        "evaluation.grid=null chooses that one"
+        "evaluation.grid: '1:12x1:12' does not fit the axes of RJokes (test), so the default grid 1 is used; "
+        "set evaluation.grid=null to select it without this warning"
     )
     assert messages.count(f"warning: {warning}") == 1
     with pytest.warns(UserWarning, match=re.escape(warning)) as warned:

@@ -236,7 +236,7 @@ def test_an_executor_leaves_the_same_bytes(copy: Callable[[str], Run], options: 
     assert not (spread.path / "pieces").exists()
 
 
-def test_all_placements_are_spread(tmp_path: Path) -> None:
+def test_all_position_offsets_are_spread(tmp_path: Path) -> None:
     from numerate.positions.position_ids import Shifted
 
     positions = (Learned(position_ids=Shifted(max_shift=10, num_eval_offsets=2), max_position_embeddings=40),)

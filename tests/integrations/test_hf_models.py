@@ -319,7 +319,7 @@ def _stored_tokenizer(folder: Path) -> Path:
     return folder
 
 
-def test_running_text_takes_its_stored_tokenizer_along_and_ends_where_a_document_begins(tmp_path: Path) -> None:
+def test_language_modeling_takes_its_stored_tokenizer_along_and_ends_where_a_document_begins(tmp_path: Path) -> None:
     stored = _stored_tokenizer(tmp_path / "stored")
     Path("text.txt").write_text("Once upon a time there was a cat. " * 20)
     task = LanguageModeling(train="text.txt", tokenizer=str(stored), context_length=16)

@@ -160,7 +160,7 @@ def test_several_positions_each_have_places_of_their_own(build: Any, make_tokens
     assert not torch.equal(placed.position_ids[0], placed.position_ids[1].expand(2, -1))
 
 
-def test_there_are_as_many_placements_as_the_numbering_with_most(build: Any, make_tokens: Any) -> None:
+def test_there_are_as_many_position_offsets_as_the_numbering_with_most(build: Any, make_tokens: Any) -> None:
     positions = (
         Learned(position_ids=Shifted(max_shift=8, num_eval_offsets=3)),
         Rotary(position_ids=Shifted(8, 2)),
@@ -172,7 +172,7 @@ def test_there_are_as_many_placements_as_the_numbering_with_most(build: Any, mak
         [int(p[0, 0]) for p in model.assign_positions(make_tokens([4]), StepContext.for_evaluation(i)).position_ids]
         for i in range(3)
     ]
-    assert first == [[0, 0, 0], [4, 8, 0], [8, 0, 0]], "fewer placements start again"
+    assert first == [[0, 0, 0], [4, 8, 0], [8, 0, 0]], "fewer position offsets start again"
 
 
 def test_operations_are_those_that_torch_counts(vocabulary: Any, make_tokens: Any) -> None:

@@ -142,7 +142,7 @@ def test_draws_stay_within_the_headroom(any_position_ids: Any, make_tokens: Any,
         assert int(drawn.max()) <= any_position_ids.max_training_position(int(calm.max()))
 
 
-def test_placements_are_places_that_training_could_have_had(
+def test_position_offsets_are_places_that_training_could_have_had(
     any_position_ids: Any, make_tokens: Any, vocabulary: Any
 ) -> None:
     tokens = make_tokens([12] * 5)
@@ -154,7 +154,7 @@ def test_placements_are_places_that_training_could_have_had(
         assert int(places.min()) >= 0
         assert int((places - calm).max()) <= any_position_ids.max_training_offset()
         seen.add(tuple(places.flatten().tolist()))
-    assert len(seen) == any_position_ids.num_position_offsets(), "two placements are the same"
+    assert len(seen) == any_position_ids.num_position_offsets(), "two position offsets are the same"
 
 
 def test_an_evaluation_draws_nothing(any_position_ids: Any, make_tokens: Any, vocabulary: Any) -> None:

@@ -218,11 +218,11 @@ def test_its_questions_can_be_typed(name: str) -> None:
 @every_name
 def test_the_best_checkpoint_is_chosen_on_the_next_fifth(name: str) -> None:
     task = PRESETS[name]
-    band, trained = task.ood_validation_task(), task.training_spans()["count"]
-    assert band is not None
-    assert band.training_spans() == {"count": Span(trained.high + 1, trained.high + max(1, trained.high // 5))}
-    assert band.is_held_out("test")
-    assert band.examples("test", 0, 0, 5).labels is not None
+    ood_task, trained = task.ood_validation_task(), task.training_spans()["count"]
+    assert ood_task is not None
+    assert ood_task.training_spans() == {"count": Span(trained.high + 1, trained.high + max(1, trained.high // 5))}
+    assert ood_task.is_held_out("test")
+    assert ood_task.examples("test", 0, 0, 5).labels is not None
 
 
 @every_name

@@ -253,11 +253,11 @@ def test_the_grid_has_the_published_counts_and_those_the_best_is_chosen_on(task:
         for count in block.metadata["count"]
     }
     grid = {cell[0][1] for cell in Grid.parse(recipe.evaluation.grid, ("count",)).cells()}
-    band = recipe.task.ood_validation_task()
-    others = {count for part in (recipe.task, band) for count in part.training_spans()["count"]}
+    ood_task = recipe.task.ood_validation_task()
+    others = {count for part in (recipe.task, ood_task) for count in part.training_spans()["count"]}
     assert published <= grid
     assert grid <= published | others
-    assert set(band.training_spans()["count"]) <= grid
+    assert set(ood_task.training_spans()["count"]) <= grid
 
 
 @pytest.mark.parametrize("task", TASKS)

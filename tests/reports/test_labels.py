@@ -1,5 +1,5 @@
-"""Promises of reports on labels: the curve by count, the floor beside every number beyond training, and not comparable
-where a model looks ahead."""
+"""Promises of reports on labels: the curve by count, the baseline beside every number beyond training, and no
+comparison where a model looks ahead."""
 
 import json
 import re
@@ -24,8 +24,8 @@ from numerate.positions.added import Learned
 from numerate.positions.bias import ALiBi
 from numerate.positions.rotary import Rotary
 from numerate.reports.compare import comparison_text, write_comparison
-from numerate.reports.counts import count_curve, count_section, floor_line
-from numerate.reports.grid import floor_curve, is_clearly_above
+from numerate.reports.counts import baseline_line, count_curve, count_section
+from numerate.reports.grid import baseline_curve, is_clearly_above
 from numerate.reports.groups import Group, group_runs, with_metric
 from numerate.reports.page import run_page
 from numerate.reports.plots import counts_figure, training_figure, write_plot
@@ -70,7 +70,7 @@ def cell(count: int, knows: int | None, **more: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
-    """make("lstm", knows=12, seed=0, placements=..., recipe=...) -> the folder of a run that counts so far."""
+    """make("lstm", knows=12, seed=0, position_offsets=..., recipe=...) -> the folder of a run that counts so far."""
 
     def run(
         name: str,
@@ -126,7 +126,7 @@ def test_labels_are_measured_on_unseen_counts_unless_another_metric_is_chosen(ma
 
 def test_runs_without_labels_have_exact_match_alone(make: Make, make_run: Make) -> None:
     group = group_of(make_run("abacus", lambda n: 1.0))
-    assert (group.resolved_metric, group.floor, group.labels) == ("exact_match", None, [])
+    assert (group.resolved_metric, group.baseline, group.labels) == ("exact_match", None, [])
     assert count_section([group]) == ""
     with pytest.raises(
         UserError, match="metric: must be exact_match for addition_abacus, whose answers have no labels"
@@ -134,33 +134,33 @@ def test_runs_without_labels_have_exact_match_alone(make: Make, make_run: Make) 
         with_metric([group], "unseen")
 
 
-def test_the_floor_stands_beside_every_number_beyond_training(make: Make) -> None:
+def test_the_baseline_stands_beside_every_number_beyond_training(make: Make) -> None:
     """Of the labels beyond 5 those of the 7 lengths are 3 (the 6th) to 3 (the 12th), of which 1 is most common."""
     folder = make("lstm", 8)
     group = group_of(folder)
     wanted = [(t - 1) % 3 + 1 for n in range(6, 13) for t in range(6, n + 1)]
-    floor = max(wanted.count(answer) for answer in (1, 2, 3)) / len(wanted)
-    assert group.floor == pytest.approx(floor)
+    baseline = max(wanted.count(answer) for answer in (1, 2, 3)) / len(wanted)
+    assert group.baseline == pytest.approx(baseline)
     page = run_page(read_run(folder))
-    assert f"floor {100 * floor:.1f}" in page
-    assert "up to count 7 (100 % [34.2, 100] there, floor 50 %)" in summary_sentence([group])
+    assert f"floor {100 * baseline:.1f}" in page
+    assert "up to count 7 (100 % [34.2, 100] there, baseline 50 %)" in summary_sentence([group])
     facts = page[page.index('class="facts"') :].split("</dl>")[0]
-    assert facts.count("floor") == 3, "OOD validation, OOD test and all OOD; not in distribution"
+    assert facts.count("baseline") == 3, "OOD validation, OOD test and all OOD; not in distribution"
     header, rows = success_rows([group])
-    assert rows[-1][0] == "floor, %"
+    assert rows[-1][0] == "baseline, %"
     assert [bool(text) for text in rows[-1][3:]] == [int(name.removeprefix("n=")) > TRAINED for name in header[3:]]
 
 
-FLOORS = {6: 1.0, 7: 1 / 2, 8: 1 / 3, 9: 2 / 4, 10: 2 / 5, 11: 2 / 6, 12: 3 / 7}
+BASELINES = {6: 1.0, 7: 1 / 2, 8: 1 / 3, 9: 2 / 4, 10: 2 / 5, 11: 2 / 6, 12: 3 / 7}
 """What the best single answer gives of the labels 6 to n."""
 
 
-def test_at_each_length_stands_the_floor_of_that_length(make: Make, tmp_path: Path) -> None:
+def test_at_each_length_stands_the_baseline_of_that_length(make: Make, tmp_path: Path) -> None:
     folders = [make("lstm", 12, seed) for seed in (0, 1)]
     group = group_of(*folders)
-    assert {n: point.floor for n, point in group.diagonal.items() if n > TRAINED} == pytest.approx(FLOORS)
-    assert all(group.diagonal[n].floor is None for n in range(1, TRAINED + 1))
-    assert replace(group, metric="accuracy").diagonal[10].floor == pytest.approx(5 / 10)
+    assert {n: point.baseline for n, point in group.diagonal.items() if n > TRAINED} == pytest.approx(BASELINES)
+    assert all(group.diagonal[n].baseline is None for n in range(1, TRAINED + 1))
+    assert replace(group, metric="accuracy").diagonal[10].baseline == pytest.approx(5 / 10)
     header, rows = success_rows([group])
     row = dict(zip(header, rows[-1], strict=True))
     assert {name: row[name] for name in ("n=5", "n=7", "n=10", "n=12")} == {
@@ -170,11 +170,11 @@ def test_at_each_length_stands_the_floor_of_that_length(make: Make, tmp_path: Pa
     page = write_comparison(folders, tmp_path / "page.html").read_text()
     lengths = page[page.index("<h2>Accuracy by length") :]
     assert re.search(r"count 11</td>.*?>33\.3</td>", lengths)
-    across, floors = floor_curve([group.diagonal])
-    assert (across, floors) == ([1.0, 5.5, *FLOORS], pytest.approx([1.0, 1.0, *FLOORS.values()]))
+    across, baselines = baseline_curve([group.diagonal])
+    assert (across, baselines) == ([1.0, 5.5, *BASELINES], pytest.approx([1.0, 1.0, *BASELINES.values()]))
 
 
-def test_a_model_at_its_floor_goes_nowhere_and_one_above_it_is_not_held_up(make: Make) -> None:
+def test_a_model_at_its_baseline_goes_nowhere_and_one_above_it_is_not_held_up(make: Make) -> None:
     """All that says 3 everywhere has right of the 6th label; at 6 that is all, and of 6 and 7 it is a half."""
     chance = group_of(make("chance", None))
     found = group_result(chance)
@@ -182,27 +182,27 @@ def test_a_model_at_its_floor_goes_nowhere_and_one_above_it_is_not_held_up(make:
     assert found.farthest_point is None
     assert found.first_ood_point is not None
     assert found.first_ood_point.coordinates == {"count": 7}
-    assert "has 50 % [9.5, 90.5] at count 7 (floor 50 %)" in summary_sentence([chance])
+    assert "has 50 % [9.5, 90.5] at count 7 (baseline 50 %)" in summary_sentence([chance])
     reach = group_result(group_of(make("lstm", 13))).farthest_point
     assert reach is not None
     assert reach.coordinates == {"count": 12}
 
 
-def test_clearly_above_a_floor_is_at_least_half_of_what_it_leaves() -> None:
+def test_clearly_above_a_baseline_is_at_least_half_of_what_it_leaves() -> None:
     assert is_clearly_above(0.99, 0.98)
     assert not is_clearly_above(0.985, 0.98)
     assert not is_clearly_above(1.0, 1.0), "nothing is left"
     assert is_clearly_above(0.0, None)
 
 
-def test_the_floor_of_the_curve_by_count_is_the_same_whatever_is_measured(make: Make) -> None:
+def test_the_baseline_of_the_curve_by_count_is_the_same_whatever_is_measured(make: Make) -> None:
     group = group_of(make("lstm", 8))
     lines = []
     for metric in METRICS:
         found = count_curve(replace(group, metric=metric))
         assert found is not None
-        lines.append(floor_line([found]))
-        assert found.floor == group.floor
+        lines.append(baseline_line([found]))
+        assert found.baseline == group.baseline
     assert lines[0] is not None
     assert all(line == lines[0] for line in lines)
 
@@ -297,7 +297,7 @@ def test_figures_have_a_panel_for_each_task_and_say_what_they_leave_out(make: Ma
     assert len(three.get_legend().get_texts()) == 8
     notes = " ".join(text.get_text().replace("\n", " ") for text in three.texts)
     assert "These are 8 of 14 groups" in notes
-    assert "floor" in [text.get_text().split(" ")[0] for text in four.texts]
+    assert "baseline" in [text.get_text().split(" ")[0] for text in four.texts]
     assert len(training_figure([*groups[:1], *groups[-1:]]).axes) == 2  # nothing but one validation set was logged
 
 
@@ -318,12 +318,12 @@ def test_the_curve_has_a_place_for_each_count_and_the_spread_of_seeds(make: Make
     ninth = [0.0, 1.0, 1.0]
     assert (found.accuracy[8], found.low[8], found.high[8]) == (1.0, min(ninth), max(ninth))
     page = count_section([group_of(*folders)])
-    assert page.count('class="floor"') == 2, "the line and its key"
+    assert page.count('class="baseline"') == 2, "the line and its key"
     assert "score of memorization" in page
     assert ">in distribution</text>" in page
 
 
-def test_means_over_placements_are_taken_and_noted(make: Make) -> None:
+def test_means_over_position_offsets_are_taken_and_noted(make: Make) -> None:
     folder = make("sine", [12, 5])
     group = group_of(folder)
     alone = [group_of(make(f"alone{knows}", knows)).diagonal[12].score for knows in (12, 5)]
@@ -332,7 +332,7 @@ def test_means_over_placements_are_taken_and_noted(make: Make) -> None:
     assert "means over 2 fixed position offsets" in page
     assert ">mean of 2</td>" in page
     for metric in METRICS:
-        assert replace(group, metric=metric).diagonal[12].count == 2, "two rows, at every placement"
+        assert replace(group, metric=metric).diagonal[12].count == 2, "two rows, at every position offset"
 
 
 def test_a_model_that_looks_ahead_has_no_claim_on_any_page(make: Make, tmp_path: Path) -> None:
@@ -352,10 +352,10 @@ def test_a_model_that_looks_ahead_has_no_claim_on_any_page(make: Make, tmp_path:
     assert f"<strong>zoom: not comparable (non-causal): {why}</strong>" in path.read_text()
 
 
-def test_a_comparison_has_the_curve_the_floor_and_all_measures(make: Make, tmp_path: Path) -> None:
+def test_a_comparison_has_the_curve_the_baseline_and_all_measures(make: Make, tmp_path: Path) -> None:
     folders = [make("lstm", 12, seed) for seed in (0, 1)] + [make("nope", 5, seed) for seed in (0, 1)]
     page = write_comparison(folders, tmp_path / "page.html").read_text()
-    for words in ("Accuracy per count", "correct prefix, %", "floor", "accuracy at positions beyond training"):
+    for words in ("Accuracy per count", "correct prefix, %", "baseline", "accuracy at positions beyond training"):
         assert words in page
     assert write_comparison(folders, tmp_path / "again.html").read_text() == page
     last = write_comparison(folders, tmp_path / "last.html", metric="last").read_text()
@@ -367,7 +367,7 @@ def test_a_figure_of_counts_is_drawn_twice_the_same_and_refused_without_labels(
 ) -> None:
     folders = [make("lstm", 8, seed) for seed in (0, 1)]
     first = write_plot("counts", folders, tmp_path / "a.svg").read_bytes()
-    assert b"floor" in first
+    assert b"baseline" in first
     assert write_plot("counts", folders, tmp_path / "b.svg").read_bytes() == first
     with pytest.raises(UserError, match="plot: counts needs runs whose answers are labels"):
         write_plot("counts", [make_run("abacus", lambda n: 1.0)], tmp_path / "c.svg")

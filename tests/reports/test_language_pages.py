@@ -1,4 +1,4 @@
-"""Promises of the pages of runs on running text, from records written by hand."""
+"""Promises of the pages of language-modeling runs, from records written by hand."""
 
 import json
 from collections.abc import Callable
@@ -124,7 +124,7 @@ def test_a_comparison_tells_of_runs_that_were_not_evaluated_and_how_they_are(mak
     assert f"run `numerate evaluate {folders[1]}`, and so on." in text
 
 
-def test_a_figure_of_answers_is_refused_for_running_text_and_other_runs_are_not_left_out_in_silence(
+def test_a_figure_of_answers_is_refused_for_language_modeling_and_other_runs_are_not_left_out_in_silence(
     make: Make, tmp_path: Path
 ) -> None:
     text = make("text", 100, 0, {"final": 2.0})

@@ -148,7 +148,7 @@ def test_wrong_letters_are_marked_in_samples(make_run):
     assert "<mark>5</mark>6" in write_run_report(folder).read_text()
 
 
-def test_several_checkpoints_and_placements_get_a_row_each(make_run):
+def test_several_checkpoints_and_position_offsets_get_a_row_each(make_run):
     folder = make_run("abacus", lambda n: 1.0)
     lines = [json.loads(line) for line in (folder / "evaluation.jsonl").read_text().splitlines()]
     with open(folder / "evaluation.jsonl", "a") as file:

@@ -1,4 +1,4 @@
-"""Promises of searches on running text."""
+"""Promises of searches with language modeling."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ def test_a_trial_is_worth_its_lowest_validation_loss(tmp_path: Path) -> None:
     assert (found["value"], found["low"], found["best_step"], found["loss"]) == (2.0, 1.9, 20, 9.0)
 
 
-def test_it_is_refused_where_there_is_no_running_text() -> None:
+def test_it_is_refused_where_there_is_no_language_modeling() -> None:
     pytest.importorskip("optuna")
     from numerate.searches.search import search
 

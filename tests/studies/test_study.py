@@ -358,10 +358,10 @@ def test_many_variants_are_shown_as_a_short_table(capsys: pytest.CaptureFixture[
     assert "10 more: numerate results mine group=label" in variants_table("mine", many)
 
 
-def test_a_short_table_of_labels_has_each_task_with_its_floors_and_who_did_not_converge(tmp_path: Path) -> None:
-    def record(trained: float, unseen: float, floor: float = 0.1, **more: Any) -> dict[str, Any]:
-        labels = {"accuracy": {"value": trained, "floor": 1.0}}
-        far = {"unseen": {"value": unseen, "floor": floor}, "accuracy": {"value": 0.9, "floor": 0.7}}
+def test_a_short_table_of_labels_has_each_task_with_its_baselines_and_who_did_not_converge(tmp_path: Path) -> None:
+    def record(trained: float, unseen: float, baseline: float = 0.1, **more: Any) -> dict[str, Any]:
+        labels = {"accuracy": {"value": trained, "baseline": 1.0}}
+        far = {"unseen": {"value": unseen, "baseline": baseline}, "accuracy": {"value": 0.9, "baseline": 0.7}}
         return {
             "final": {
                 "in_distribution": {"mean": 0.0, "labels": labels} | more,

@@ -1,4 +1,4 @@
-"""Promises of the table of a study on running text."""
+"""Promises of the table of a language-modeling study."""
 
 from pathlib import Path
 
@@ -70,7 +70,7 @@ def test_runs_have_loss_perplexity_and_bits_per_byte_at_both_checkpoints(table: 
     assert first["final.in_distribution.bits_per_byte"] == pytest.approx(32 * 2 / np.log(2) / 120, rel=1e-5)
     assert first["final.in_distribution.loss.low"] < 2.0 < first["final.in_distribution.loss.high"]  # type: ignore[operator]
     assert first["validation_loss"] == 1.8
-    assert "final.in_distribution" not in table.names, "nothing of running text is right or wrong"
+    assert "final.in_distribution" not in table.names, "nothing of text is right or wrong"
 
 
 def test_portions_have_measures_of_their_own_and_no_exact_match(table: Table) -> None:

@@ -961,8 +961,10 @@ def test_the_table_is_shown_without_importing_torch_or_what_it_does_not_need(stu
 
 def labelled(unseen: float, **more: Any) -> dict[str, Any]:
     """What a worker writes of a run on labels: all right in training, `unseen` beyond, at a floor of a tenth."""
-    labels = {name: {"value": unseen, "low": 0.0, "high": 1.0, "floor": 0.1} for name in ("unseen", "last", "prefix")}
-    accuracy = {"accuracy": {"value": 1.0, "low": 0.9, "high": 1.0, "floor": 1.0}}
+    labels = {
+        name: {"value": unseen, "low": 0.0, "high": 1.0, "baseline": 0.1} for name in ("unseen", "last", "prefix")
+    }
+    accuracy = {"accuracy": {"value": 1.0, "low": 0.9, "high": 1.0, "baseline": 1.0}}
     final = {
         "in_distribution": region(1.0) | {"labels": accuracy} | more,
         "ood_test": region(0.0) | {"labels": labels | accuracy} | more,
@@ -972,7 +974,7 @@ def labelled(unseen: float, **more: Any) -> dict[str, Any]:
 
 def test_measures_of_labels_are_columns_with_their_floors(study: Studies) -> None:
     table = study([(recipe(), labelled(0.75))])
-    assert rows_of(table, "final.ood_test.unseen", "final.ood_test.unseen.floor", "final.ood_test") == [
+    assert rows_of(table, "final.ood_test.unseen", "final.ood_test.unseen.baseline", "final.ood_test") == [
         (0.75, 0.1, 0.0)
     ]
     assert rows_of(table, "final.in_distribution.accuracy", "best.ood_test.last", "final.ood_test.prefix.low") == [
@@ -980,13 +982,13 @@ def test_measures_of_labels_are_columns_with_their_floors(study: Studies) -> Non
     ]
     assert "final.in_distribution.unseen" not in table.names
     seen = header(table)
-    assert {"final.in_distribution.accuracy", "final.ood_test.unseen", "final.ood_test.unseen.floor"} <= set(seen)
+    assert {"final.in_distribution.accuracy", "final.ood_test.unseen", "final.ood_test.unseen.baseline"} <= set(seen)
     assert "floor: the score of memorizing" in table.to_text()
 
 
 def test_a_study_without_labels_has_no_columns_for_them(study: Studies) -> None:
     names = study([(recipe(), done())]).names
-    assert not any(measure in name for name in names for measure in ("unseen", "floor", "last", "non_causal_reason"))
+    assert not any(measure in name for name in names for measure in ("unseen", "baseline", "last", "non_causal_reason"))
 
 
 def test_of_labels_success_is_accuracy_on_unseen_counts_unless_another_column_is_named(study: Studies) -> None:
@@ -1005,7 +1007,7 @@ def test_of_labels_success_is_accuracy_on_unseen_counts_unless_another_column_is
 def test_each_run_on_labels_is_judged_by_its_farthest_region_and_no_failure_is_left_out(study: Studies) -> None:
     """Some were evaluated beyond 100 and some not; a scheme of which a run failed does not look as if none had."""
     far = labelled(0.5)
-    unseen = {"unseen": {"value": 1.0, "low": 0.9, "high": 1.0, "floor": 0.1}}
+    unseen = {"unseen": {"value": 1.0, "low": 0.9, "high": 1.0, "baseline": 0.1}}
     far["final"] = {**far["final"], "100+": region(1.0) | {"labels": unseen}}
     runs: Any = [(recipe("far", seed=seed), far) for seed in (0, 1)]
     runs += [(recipe("near", seed=seed), labelled(1.0)) for seed in (0, 1, 2)] + [(recipe("near", seed=3), failed())]
@@ -1025,7 +1027,7 @@ def test_each_run_on_labels_is_judged_by_its_farthest_region_and_no_failure_is_l
     )
 
 
-def test_of_the_best_checkpoint_the_band_it_was_chosen_on_has_no_column(study: Studies) -> None:
+def test_of_the_best_checkpoint_the_split_it_was_chosen_on_has_no_column(study: Studies) -> None:
     record = labelled(0.75)
     regions = {**record["final"], "ood_validation": record["final"]["ood_test"]}
     table = study([(recipe(), record | {"final": regions, "best": regions})])
@@ -1046,7 +1048,7 @@ def test_of_a_run_without_a_claim_no_success_is_counted(study: Studies) -> None:
 
 
 def test_cells_have_the_measures_of_their_labels(study: Studies) -> None:
-    labels = {"accuracy": 0.8, "unseen": None, "last": 0.5, "prefix": 0.75, "floor": {"accuracy": 0.6, "last": 0.25}}
+    labels = {"accuracy": 0.8, "unseen": None, "last": 0.5, "prefix": 0.75, "baseline": {"accuracy": 0.6, "last": 0.25}}
 
     def cells(number: int) -> list[dict[str, Any]]:
         line = {
@@ -1063,5 +1065,5 @@ def test_cells_have_the_measures_of_their_labels(study: Studies) -> None:
 
     table = study([(recipe(), done())], cells=cells).cells()
     (row,) = table
-    assert (row["cell.count"], row["count"], row["accuracy"], row["accuracy.floor"]) == (7, 2, 0.8, 0.6)
-    assert (row["unseen"], row["last.floor"], row["prefix"]) == (None, 0.25, 0.75)
+    assert (row["cell.count"], row["count"], row["accuracy"], row["accuracy.baseline"]) == (7, 2, 0.8, 0.6)
+    assert (row["unseen"], row["last.baseline"], row["prefix"]) == (None, 0.25, 0.75)

@@ -154,7 +154,7 @@ def test_a_shard_of_ours_without_its_head_is_not_taken_for_a_raw_one(
     head.write_text(content[:50])
     refused(written, characters, "stories-0001.bin.head", "cannot be read")
     head.write_text(json.dumps(json.loads(content) | {"complete": False}))
-    refused(written, characters, "is not the metadata of a complete shard")
+    refused(written, characters, "must be the metadata of a complete shard")
 
 
 def test_a_folder_that_is_not_finished_is_refused(written: Path, characters: PretrainedTokenizer) -> None:
@@ -192,7 +192,7 @@ def test_raw_files_that_cannot_be_whole_are_refused(tmp_path: Path, characters: 
     path.write_bytes(ids.tobytes()[:-1])
     refused(tmp_path, characters, "a.bin", "not a multiple of 2")
     path.write_bytes(ids.tobytes() + bytes(10_000))
-    refused(tmp_path, characters, "a.bin", "zeros", "download stopped")
+    refused(tmp_path, characters, "a.bin", "zeros", "interrupted download")
     path.write_bytes(b"")
     refused(tmp_path, characters, "a.bin: is empty")
     path.unlink()
@@ -206,9 +206,9 @@ def test_arrays_that_cannot_be_read_are_refused(tmp_path: Path, characters: Pret
     path = tmp_path / "a.npy"
     np.save(path, raw(characters, STORIES))
     path.write_bytes(path.read_bytes()[:-50])
-    refused(tmp_path, characters, "a.npy: is no whole .npy file")
+    refused(tmp_path, characters, "a.npy: is not a complete .npy file")
     path.write_bytes(b"\x93NUMPY")
-    refused(tmp_path, characters, "a.npy: is no whole .npy file")
+    refused(tmp_path, characters, "a.npy: is not a complete .npy file")
     np.save(path, raw(characters, STORIES).astype(np.float32))
     refused(tmp_path, characters, "a.npy: must be", "not float32")
     np.save(path, np.zeros((2, 3), dtype=np.uint16))

@@ -157,10 +157,10 @@ def test_evaluation_settings_do_not_change_training() -> None:
     cell = VANILLA.at_cell(count=60)
     assert (cell.count, cell.eval_span) == (Span(1, 50), Span(60, 60))
     assert cell.max_training_labels() == VANILLA.max_training_labels() == 50
-    band = VANILLA.ood_validation_task()
-    assert band is not None
-    assert band.training_spans() == {"count": Span(51, 60)}
-    assert cells_of(band.all_questions() or VANILLA.parse_question("a 1"))[0] == (51, 1)
+    ood_task = VANILLA.ood_validation_task()
+    assert ood_task is not None
+    assert ood_task.training_spans() == {"count": Span(51, 60)}
+    assert cells_of(ood_task.all_questions() or VANILLA.parse_question("a 1"))[0] == (51, 1)
     whole = VANILLA.all_questions("ood_validation")
     assert whole is not None
     assert len(whole) == sum(100 - count for count in range(51, 61))
@@ -189,7 +189,7 @@ def test_evaluation_settings_do_not_change_training() -> None:
         ({"end": 101, "start_number": "before"}, "^end: 101 is not from 1 to max_number=100"),
         ({"end": 100, "start_number": "before", "starts": 1}, "^end: no count of 1:50 from a start of 1.* 2 to 51"),
         ({"held_out_starts": 1}, "^held_out_starts: "),
-        ({"symbol": "some"}, "^symbol: there is no 'some'; there are: same, different"),
+        ({"symbol": "some"}, "^symbol: must be one of same, different, not 'some'"),
         ({"helper": "null"}, "^helper: "),
         ({"eval_count": Span(90, 120)}, "^eval_count: must be at most 100 .*, not 120"),
     ],
@@ -247,7 +247,7 @@ def test_streams_that_are_not_refused_are_drawn_for_every_split() -> None:
     assert large.examples("train", 0, 0, 1).symbols.shape == (1, 255)
 
 
-def test_the_next_band_of_blocks_has_longer_ones() -> None:
+def test_ood_validation_of_blocks_has_longer_ones() -> None:
     blocks = RaspCounting(packed=False, targets="determined").all_questions("ood_validation")
     assert blocks is not None
     assert set(blocks.metadata["count"].tolist()) == set(range(51, 61))
@@ -306,9 +306,9 @@ def test_a_cell_of_a_stream_is_one_block_with_determined_targets() -> None:
         "<sos> 1 3 < 1 2 3",
         ". . < 1 2 3 <eos>",
     )  # type: ignore[arg-type]
-    band = RaspCounting().ood_validation_task()
-    assert band is not None
-    text, labels = format_question(band.examples("test", 0, 0, 1), 0)
+    ood_task = RaspCounting().ood_validation_task()
+    assert ood_task is not None
+    text, labels = format_question(ood_task.examples("test", 0, 0, 1), 0)
     assert text.split()[0] == "<sos>"
     assert labels.split()[:3] == [".", ".", "<"]
 
@@ -321,9 +321,9 @@ def test_what_is_held_out_stays_so_beside_an_auxiliary_task() -> None:
         own = set(cells_of(drawn.take(drawn.metadata["task"] == 0)))
         assert own <= known if split == "train" else not own & known
     assert task.is_held_out("test")
-    band = task.ood_validation_task()
-    assert band is not None
-    assert set(band.examples("test", 0, 0, 200).metadata["task"].tolist()) == {0}
+    ood_task = task.ood_validation_task()
+    assert ood_task is not None
+    assert set(ood_task.examples("test", 0, 0, 200).metadata["task"].tolist()) == {0}
     assert set(task.longest_questions().metadata["count"].tolist()) == {50}  # type: ignore[union-attr]
 
 

@@ -1,4 +1,4 @@
-"""Promises of running text: chunks equal the files' tokens, in the requested order, and damaged files are refused
+"""Promises of language modeling: chunks equal the files' tokens, in the requested order, and damaged files are refused
 before training."""
 
 import pickle
@@ -94,7 +94,7 @@ def test_what_is_held_out_comes_once_and_may_be_read_as_a_whole_without_being_in
     assert {shard.path.name for shard in task.corpus("test").shards} == {"stories-0000.bin"}, "as llama2.c has it"
 
 
-def test_validation_of_its_own_is_read_and_a_context_may_be_pinned(written: Path, tmp_path: Path) -> None:
+def test_validation_of_its_own_is_read_and_a_context_may_be_fixed(written: Path, tmp_path: Path) -> None:
     held = tmp_path / "held"
     held.mkdir()
     raw(load_tokenizer(CHARACTER_TOKENIZER), STORIES[:5]).tofile(held / "a.bin")
@@ -102,11 +102,11 @@ def test_validation_of_its_own_is_read_and_a_context_may_be_pinned(written: Path
     assert len(task.corpus("train").shards) == len(list(written.glob("*.bin")))
     assert ids(task.examples("test", 0, 0, 1)) == [raw(load_tokenizer(CHARACTER_TOKENIZER), STORIES[:5])[:17].tolist()]
     assert task.axes() == ("context_length",)
-    pinned = task.at_cell(context_length=64)
-    assert len(ids(pinned.examples("test", 0, 0, 1))[0]) == 65
-    assert pinned.examples("test", 0, 0, 1).metadata["context_length"].tolist() == [64]
-    assert len(ids(pinned.longest_questions())[0]) == 65
-    assert pinned.training_spans()["context_length"].high == 64
+    fixed = task.at_cell(context_length=64)
+    assert len(ids(fixed.examples("test", 0, 0, 1))[0]) == 65
+    assert fixed.examples("test", 0, 0, 1).metadata["context_length"].tolist() == [64]
+    assert len(ids(fixed.longest_questions())[0]) == 65
+    assert fixed.training_spans()["context_length"].high == 64
     assert task.num_questions() == task.num_chunks("train"), "which training.epochs counts"
     assert task.is_held_out("test")
 
@@ -173,7 +173,7 @@ def test_texts_are_tokenised_once_and_anew_when_they_change(tmp_path: Path, form
     write(tmp_path / f"b.{form}", STORIES[:9])
     task = task_of(tmp_path / f"a.{form}", validation=str(tmp_path / f"b.{form}"))
     with pytest.raises(
-        UserError, match=r"train: .*is not tokenised yet; `numerate data tokenise .*out=.*tokenizer=char"
+        UserError, match=r"train: .*must be tokenized first, with `numerate data tokenise .*out=.*tokenizer=char"
     ):
         task.examples("train", 0, 0, 1)
     tokenize_sources(task)
@@ -189,7 +189,7 @@ def test_texts_are_tokenised_once_and_anew_when_they_change(tmp_path: Path, form
 
 
 def test_the_tokenizer_beside_the_tokens_is_taken_where_none_is_named(written: Path) -> None:
-    with pytest.raises(UserError, match="tokenizer: must be set, as there is none beside"):
+    with pytest.raises(UserError, match="tokenizer: must be set, since none is stored with"):
         task_of(written, tokenizer="").examples("train", 0, 0, 1)
     from numerate.text.data.vocabularies import save_tokenizer
 
@@ -209,8 +209,8 @@ def refused(task: LanguageModeling, *messages: str) -> None:
 
 def test_missing_files_are_refused_with_the_command_that_makes_them() -> None:
     for name in ("tiny_stories", "tiny_stories_2048"):
-        refused(catalogue.get_part("Task", name), f"is not there yet; `numerate data prepare {name}` makes it")
-    refused(LanguageModeling("tinystories"), "`numerate data fetch tinystories` gets it")
+        refused(catalogue.get_part("Task", name), f"does not exist yet; create it with `numerate data prepare {name}`")
+    refused(LanguageModeling("tinystories"), "download it with `numerate data fetch tinystories`")
     refused(LanguageModeling("nowhere/at_all"), "train: there is no nowhere/at_all here or in")
     refused(LanguageModeling("tiny_storys"), "Did you mean 'tiny_stories'")
     refused(LanguageModeling(), "train: is missing", "numerate data prepare tiny_stories_2048")
@@ -273,7 +273,7 @@ def test_a_corpus_shorter_than_a_context_is_refused_and_a_lone_shard_needs_a_val
 
 
 def test_settings_and_splits_that_cannot_be_are_refused(written: Path) -> None:
-    with pytest.raises(UserError, match=r"order: there is no 'shuffeld'.*Did you mean 'shuffled'"):
+    with pytest.raises(UserError, match=r"order: must be one of .*, not 'shuffeld'.*Did you mean 'shuffled'"):
         task_of(written, order="shuffeld")
     with pytest.raises(UserError, match="context_length: must be at least 1, not 0"):
         task_of(written, context_length=0)

@@ -137,7 +137,7 @@ def test_lists_that_are_many_are_held_out(task: SelectiveCounting) -> None:
 def test_settings_that_cannot_be_are_refused() -> None:
     for settings, message in (
         ({"num_symbols": 1}, "^num_symbols: "),
-        ({"num_symbols": 11}, "^num_symbols: there are 2 to 10 kinds of digits"),
+        ({"num_symbols": 11}, "^num_symbols: must be from 2 to 10 with symbols=digits"),
         ({"max_count": None}, "^max_count: must be set to bound the labels"),
         ({"composition": "pairs"}, "^composition: 'pairs' requires num_symbols=2"),
         ({"count": 0}, "^count: must be at least 1, not 0"),
@@ -160,9 +160,9 @@ def test_settings_that_cannot_be_are_refused() -> None:
 
 def test_lists_go_as_far_as_there_are_items() -> None:
     assert SelectiveCounting().at_cell(count=100).examples("test", 0, 0, 3).symbols.shape == (3, 100)
-    band = SelectiveCounting(count=90).ood_validation_task()
-    assert band is not None
-    assert band.training_spans() == {"count": Span(91, 100)}
+    ood_task = SelectiveCounting(count=90).ood_validation_task()
+    assert ood_task is not None
+    assert ood_task.training_spans() == {"count": Span(91, 100)}
     assert SelectiveCounting(count=100).ood_validation_task() is None
     assert SelectiveCounting(4, count=64, max_count=64, modulus=4).cells() is None
     assert SelectiveCounting(count=60).cells() == [(count,) for count in range(1, 101)]

@@ -105,7 +105,7 @@ def test_lists_too_few_to_divide_are_seen_and_the_task_says_so() -> None:
     assert Sorting(digits=Span(1, 2), items=Span(1, 2)).num_questions() == 99 + 99**2
 
 
-def test_the_next_band_has_longer_numbers_and_more_of_them() -> None:
+def test_ood_validation_has_longer_numbers_and_more_of_them() -> None:
     assert Sorting().ood_validation_task() == Sorting(digits=Span(11, 12), items=Span(11, 12))
     assert Sorting(items=95).ood_validation_task() == Sorting(digits=Span(11, 12), items=Span(96, 99))
     assert Sorting(items=99).ood_validation_task() is None
@@ -133,10 +133,10 @@ def test_numbers_are_spelled_as_the_tokenizer_says_and_labels_as_they_are() -> N
 
 def test_what_is_no_list_is_refused() -> None:
     for text in ("", "A:", "A", "A:1;B:2=", "A:1,B:x=", "A:-1=", "12+3=", "A:1,=", "A:٣=", "::1,A:2="):
-        with pytest.raises(UserError, match="it reads like A:21,B:7,C:9="):
+        with pytest.raises(UserError, match="an example is A:21,B:7,C:9="):
             Sorting().parse_question(text)
     for text in ("D:1,A:2=", "AB:1=", "7:1="):
-        with pytest.raises(UserError, match=r"is no label; a label is one character of ABCEF"):
+        with pytest.raises(UserError, match=r"a label must be one character of ABCEF"):
             Sorting().parse_question(text)
     with pytest.raises(UserError, match="are not all different"):
         Sorting().parse_question("A:1,A:2=")

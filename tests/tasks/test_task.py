@@ -116,7 +116,7 @@ def test_its_alphabet_holds_all_the_texts_it_uses(task: Task) -> None:
 
 
 @every_task
-def test_the_axes_of_its_grid_are_fields_that_can_be_pinned(task: Task) -> None:
+def test_the_axes_of_its_grid_are_fields_that_can_be_fixed(task: Task) -> None:
     assert set(task.training_spans()) == set(task.axes())
     cell = dict.fromkeys(task.axes(), 3)
     drawn = task.at_cell(**cell).examples("test", 0, 0, 50)
@@ -143,8 +143,8 @@ def test_an_example_without_its_size_along_an_axis_is_refused_with_how_to_say_it
             return ("digits",)
 
     message = (
-        r"^example: Sized has the axes digits, and an example of it does not say its digits; "
-        r'Example\(question, answer, \{"digits": 4\}\) gives the size along each axis as a fact$'
+        r"^example: Sized has the axes digits, but the metadata of an example lacks digits; "
+        r'return Example\(question, answer, \{"digits": 4\}\) with the size along each axis$'
     )
     with pytest.raises(UserError, match=message):
         Sized().examples("train", 0, 0, 4)
@@ -214,7 +214,7 @@ def test_errors_say_what_would_be_right() -> None:
         Doubling().examples("tset", 0, 0, 1)
     with pytest.raises(UserError, match="no OOD validation"):
         Doubling().examples("ood_validation", 0, 0, 1)
-    with pytest.raises(UserError, match="does not read"):
+    with pytest.raises(UserError, match="cannot parse questions"):
         Doubling().parse_question("2*3=")
     with pytest.raises(TypeError, match="draw"):
         type("Silent", (Task,), {})

@@ -386,7 +386,7 @@ def test_the_cells_of_a_file_are_the_sizes_that_it_has(tmp_path: Path) -> None:
     assert Arithmetic().cells() is None
     assert str(resolve_grid(holes, "1:12x1:12")) == "4+8:9", "the grid of the recipe's own task is not meant for it"
     assert str(resolve_grid(every, "1:2x1")) == "1:2x1"
-    with pytest.raises(UserError, match=r"has 2 axes, the task has 1: .*; a grid of it reads like 1:12, and null"):
+    with pytest.raises(UserError, match=r"has 2 axes, the task has 1: .*; use e.g. 1:12, or null for the default grid"):
         resolve_grid(RaspCounting(), "1:12x1:12")
 
 

@@ -202,7 +202,7 @@ def test_a_product_in_words_is_right() -> None:
         )
     assert format_question(task.parse_question("what is 12 times 34?"), 0) == ("What is 12 times 34?", "408")
     assert format_question(task.parse_question("12*34"), 0)[1] == "408"
-    with pytest.raises(UserError, match="it reads like What is 12 times 34"):
+    with pytest.raises(UserError, match="an example is What is 12 times 34"):
         task.parse_question("12 + 34")
     assert Multiplication().ood_validation_task().training_spans() == {
         "first_digits": Span(6, 6),

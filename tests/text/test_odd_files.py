@@ -286,7 +286,7 @@ def test_a_tab_too_many_is_refused_of_columns_by_name_too(tmp_path: Path) -> Non
         ("a.json", '[{"story": "one", "score": 1e999}]'),
     ],
 )
-def test_json_of_running_text_is_read_by_the_same_rule(name: str, content: str, tmp_path: Path) -> None:
+def test_json_of_texts_is_read_by_the_same_rule(name: str, content: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(UserError, match=r"twice; keys must be unique|has NaN|has 1e999"):
         list(read_documents(detect_file_span(tmp_path / name), ReadProgress()))

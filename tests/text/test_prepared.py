@@ -1,5 +1,5 @@
 """Promises of texts made ready: parts that share nothing, a tokenizer beside them, all of it or nothing; and of what
-the commands show of running text."""
+the commands show of text."""
 
 import json
 import subprocess
@@ -294,13 +294,13 @@ def test_texts_of_ones_own_are_prepared_counted_and_shown(
 
 
 def test_frequencies_of_a_large_corpus_are_those_of_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from numerate.commands import language_modeling as running_text
+    from numerate.commands import language_modeling as command
     from numerate.tasks.corpus_files import Corpus, Shard
 
     ids = np.random.default_rng(0).choice(4, 200_000, p=(0.1, 0.2, 0.3, 0.4)).astype("<u2")
     ids.tofile(tmp_path / "a.bin")
     corpus = Corpus((Shard(tmp_path / "a.bin", np.dtype("<u2"), 0, None),))
-    monkeypatch.setattr(running_text, "_MAX_COUNTED_TOKENS", 20_000)
-    counts, looked_at = running_text._count_pieces(corpus, 4)
+    monkeypatch.setattr(command, "_MAX_COUNTED_TOKENS", 20_000)
+    counts, looked_at = command._count_pieces(corpus, 4)
     assert 19_000 < looked_at <= 20_000
     assert np.abs(counts / looked_at - (0.1, 0.2, 0.3, 0.4)).max() < 0.02

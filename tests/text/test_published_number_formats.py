@@ -104,7 +104,7 @@ def test_published_sorting_lines_are_written_by_us_where_their_labels_are_no_del
         pairs = [piece.rpartition(":") for piece in question.split(",")]
         if any(label not in ITEM_LABELS for label, _, _ in pairs):
             assert "::" in line
-            with pytest.raises(UserError, match=r"is no label|it reads like"):
+            with pytest.raises(UserError, match=r"is no label|an example is"):
                 task.parse_question(
                     ",".join(f"{label}:{number_format.normalize_numbers(number)}" for label, _, number in pairs)
                 )

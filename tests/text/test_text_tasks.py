@@ -98,12 +98,12 @@ def test_no_row_is_drawn_twice_where_more_are_wanted_than_there_are(
 def test_parts_are_the_sizes_of_its_axis(task: TextTask) -> None:
     (axis,) = task.axes()
     for (number,) in task.cells():
-        pinned = task.at_cell(**{axis: number})
-        questions = pinned.examples("test", 0, 0, 4)
+        fixed = task.at_cell(**{axis: number})
+        questions = fixed.examples("test", 0, 0, 4)
         assert set(questions.metadata[axis].tolist()) == {number}
-        assert pinned.training_spans() == {axis: Span(number, number)}
-        assert len(pinned.draw(CounterRNG(1), np.arange(5))) == 5
-        assert pinned.longest_questions() is not None
+        assert fixed.training_spans() == {axis: Span(number, number)}
+        assert len(fixed.draw(CounterRNG(1), np.arange(5))) == 5
+        assert fixed.longest_questions() is not None
         assert task.cell_name(axis, number) != str(number)
     assert str(default_grid(task)) == (f"1:{len(task.cells())}" if len(task.cells()) > 1 else "1")
     with pytest.raises(UserError, match=rf"^{axis}: there is no 9; there are: 1 "):

@@ -20,7 +20,7 @@ from numerate.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
 torch.set_num_threads(1)
 
 RUNNING = ("NextToken",)
-"""Of running text alone: tests/text/test_token_ids.py holds it to promises."""
+"""Only for language modeling: tests/text/test_token_ids.py holds it to promises."""
 
 EVERY = [getattr(tokenizers, name)() for name in tokenizers.CATALOGUE["Layout"] if name not in RUNNING] + [
     Continuation("all")
@@ -168,7 +168,7 @@ def test_a_layout_refuses_questions_of_the_other_kind() -> None:
         Continuation().build_batch(TokenizedExamples(ids, np.array([3]), target_mask, labels=ids), np.arange(1))
     with pytest.raises(UserError, match="use layout=Continuation"):
         TokenClassification().build_batch(TokenizedExamples(ids, np.array([3]), target_mask), np.arange(1))
-    with pytest.raises(UserError, match=r"^targets: 'question' is neither"):
+    with pytest.raises(UserError, match=r"^targets: must be 'answer' or 'all', not 'question'"):
         Continuation("question")  # type: ignore[arg-type]
 
 
@@ -195,7 +195,7 @@ def test_a_sentinel_stands_in_the_source_and_begins_the_answer() -> None:
     assert batch.source.ids[0, -2:].tolist() == [mask, EOS]
     assert batch.targets[0].tolist() == [mask, digit + 1, digit + 2, EOS]
     assert batch.tokens.ids[0].tolist() == [BOS, mask, digit + 1, digit + 2]
-    with pytest.raises(UserError, match=r"layout.sentinel_token: the task has no text '<nothing>'; it has: 0, 1"):
+    with pytest.raises(UserError, match=r"layout.sentinel_token: must be a token of the task \(0, 1"):
         Seq2Seq(sentinel_token="<nothing>").build_batch(rows, np.arange(1))
 
 
@@ -228,7 +228,7 @@ def test_so_many_masks_behind_every_question_do_not_tell_how_long_its_answer_is(
         [*[IGNORE_INDEX] * 3, ids["c"], EOS, *[IGNORE_INDEX] * 3],
         [*[IGNORE_INDEX] * 2, *(ids[c] for c in "cba"), EOS, *[IGNORE_INDEX] * 2],
     ]
-    with pytest.raises(UserError, match=r"^layout\.num_masks: an answer has 4 tokens, and there are 3 masks"):
+    with pytest.raises(UserError, match=r"^layout\.num_masks: must be at least 4, the length of an answer, not 3"):
         MaskedLM(num_masks=3).build_batch(rows, np.arange(2))
 
 

@@ -27,7 +27,7 @@ TINY = str(Path(__file__).parents[1] / "text" / "tiny")
 EVERY = [
     Subwords(tokenizer=TINY) if name == "Subwords" else getattr(tokenizers, name)()
     for name in tokenizers.CATALOGUE["Tokenizer"]
-    if name != "TokenIds"  # of running text alone: see its own tests
+    if name != "TokenIds"  # only for language modeling: see its own tests
 ]
 every_tokenizer = pytest.mark.parametrize("tokenizer", EVERY, ids=lambda tokenizer: type(tokenizer).__name__)
 VARIANTS = [
@@ -254,7 +254,7 @@ def test_a_label_of_several_characters_is_refused() -> None:
     block = Questions(
         ("a", "yes"), np.zeros((1, 1), np.int16), Numbers.empty(1), labels=np.ones((1, 1), dtype=np.int16)
     )
-    with pytest.raises(UserError, match="'yes' is no single character"):
+    with pytest.raises(UserError, match="must be a single character, not 'yes'"):
         Characters().encode_examples(block, Characters().build_vocabulary(block.alphabet))
 
 

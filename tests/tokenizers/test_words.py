@@ -148,14 +148,12 @@ def test_nothing_is_hidden_where_nothing_is_to_be() -> None:
 
 
 def test_a_text_that_is_not_there_cannot_be_hidden() -> None:
-    with pytest.raises(
-        UserError, match=re.escape("layout.blocked_tokens: the task has no text '<b>'; it has: 0, 1, 10")
-    ):
+    with pytest.raises(UserError, match=re.escape("layout.blocked_tokens: must be a token of the task (0, 1, 10")):
         TokenClassification(blocked_tokens=("<b>",)).build_batch(counted("0 a", ". 1"), np.arange(1))
     silent = TokenizedExamples(
         np.ones((1, 2), np.uint8), np.array([2]), np.ones((1, 2), bool), np.ones((1, 2), np.uint8)
     )
-    with pytest.raises(UserError, match=r"layout.blocked_tokens: these rows do not say"):
+    with pytest.raises(UserError, match=r"layout.blocked_tokens: .* is unknown, since these rows have no vocabulary"):
         TokenClassification(blocked_tokens=("<pad>",)).build_batch(silent, np.arange(1))
 
 

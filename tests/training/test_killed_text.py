@@ -1,4 +1,4 @@
-"""Promises of a run on running text that is killed in the middle of an epoch: going on gives the bits of one that was
+"""Promises of a language-modeling run that is killed in the middle of an epoch: going on gives the bits of one that was
 not, dropout on, alone and with two processes.
 
 This file is also the work of each process: `test_killed_text.py FOLDER RUN ...` trains each run in turn.
@@ -28,7 +28,7 @@ from numerate.text.tokenizers.tokenizer_files import CHARACTER_TOKENIZER
 from numerate.training.distributed import World
 from numerate.training.recipe import Recipe
 from numerate.training.trainer import Trainer
-from running_text import recipe_of, task_in
+from text_corpus import recipe_of, task_in
 
 torch.set_num_threads(1)
 

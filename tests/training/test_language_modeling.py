@@ -1,5 +1,5 @@
-"""Promises of training on running text: texts are tokenised before the first step, a resumed run reads on where it
-stopped, and what does not go together is refused before anything is written."""
+"""Promises of training on text: texts are tokenised before the first step, a resumed run reads on where it stopped, and
+what does not go together is refused before anything is written."""
 
 import json
 from collections.abc import Callable

@@ -125,7 +125,7 @@ def test_a_resumed_run_leaves_the_same_bytes_and_no_line_twice(run: Run, recipe:
     assert same(weights(again), weights(run))
 
 
-def test_the_end_alone_is_the_rule_for_running_text(run: Run, recipe: Recipe, tmp_path: Path) -> None:
+def test_the_end_alone_is_the_rule_for_language_modeling(run: Run, recipe: Recipe, tmp_path: Path) -> None:
     ended = train(replace(recipe, samples=Samples(max_new_tokens=8)), runs_dir=tmp_path, quiet=True).run
     assert ended.folder.records("samples.jsonl") == run.folder.records("samples.jsonl")[14:]
 

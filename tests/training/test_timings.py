@@ -118,7 +118,7 @@ def test_parts_are_as_many_as_it_takes() -> None:
         Training(batch_size=512, micro_batch_size=16).num_micro_batches(3)
 
 
-def test_a_batch_may_be_given_in_tokens_of_running_text() -> None:
+def test_a_batch_may_be_given_in_tokens_of_text() -> None:
     text = ["task=LanguageModeling", "tokenizer=TokenIds", "layout=NextToken"]
     found = recipe(
         "addition_abacus",

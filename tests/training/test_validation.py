@@ -1,4 +1,4 @@
-"""Promises of the evaluation of running text during training."""
+"""Promises of the evaluation of text during training."""
 
 import math
 from dataclasses import replace
@@ -16,7 +16,7 @@ from numerate.training.trainer import Trainer
 
 pytest.importorskip("tokenizers", reason="the extra huggingface has it")
 
-from running_text import recipe_of, task_in
+from text_corpus import recipe_of, task_in
 
 
 @pytest.fixture(scope="module")

@@ -93,7 +93,7 @@ CASES: tuple[str, ...] = (
     "export sums out=exported",
     "import exported name=back",
     "compare sums back out=compared.html",
-    # Labels, an encoder and decoder, running text.
+    # Labels, an encoder and decoder, language modeling.
     f"train {COUNTING} model.hidden_size=16 name=counting",
     "evaluate counting grid=1:16 count=10",
     "report counting",

@@ -15,7 +15,7 @@ from typing import Any
 from numerate.commands.words import parse_bool, parse_options, require_word, split_settings
 from numerate.config import expand_sweep
 from numerate.errors import UserError
-from numerate.evaluation.passages import Passage
+from numerate.evaluation.completions import Completion
 from numerate.experiments.run import load
 from numerate.reports.groups import format_settings
 from numerate.training import disk
@@ -69,23 +69,25 @@ def command(args: argparse.Namespace) -> int:
                 print(f"--- {format_settings(run_with_settings.changed_settings) or 'as trained'}")
             is_single = len(prompts) * option_values.get("count", 1) == 1
             stream = _TextStream(prompts[0]) if is_single else None
-            passages = run_with_settings.generate(
+            completions = run_with_settings.generate(
                 prompts,
                 on_text=stream.stream if stream is not None else None,
                 should_stop=lambda: bool(signals),
                 **option_values,
             )
             if stream is not None:
-                stream.end(passages)
+                stream.end(completions)
             else:
-                _print_passages(passages, option_values.get("count", 1))
-            records += [passage.record() | _settings_record(run_with_settings.changed_settings) for passage in passages]
+                _print_completions(completions, option_values.get("count", 1))
+            records += [
+                completion.record() | _settings_record(run_with_settings.changed_settings) for completion in completions
+            ]
             stopped = bool(signals)
             if stopped:
                 break
     if out is not None:
         disk.write_atomically(Path(out), b"".join(map(disk.json_line, records)))
-        print(f"numerate: {len(records)} passages written to {out}", file=sys.stderr)
+        print(f"numerate: {len(records)} completions written to {out}", file=sys.stderr)
     if stopped:
         print("numerate: stopped; the text is incomplete", file=sys.stderr)
     return 130 if stopped else 0
@@ -188,29 +190,29 @@ class _TextStream:
     def __init__(self, prompt: str) -> None:
         self.prompt, self.has_started = prompt, False
 
-    def stream(self, passage: int, text: str) -> None:
+    def stream(self, completion: int, text: str) -> None:
         if not self.has_started:
             sys.stdout.write(self.prompt)
             self.has_started = True
         sys.stdout.write(text)
         sys.stdout.flush()
 
-    def end(self, passages: Sequence[Passage]) -> None:
+    def end(self, completions: Sequence[Completion]) -> None:
         if not self.has_started:
-            for passage in passages:
-                sys.stdout.write(str(passage))
+            for completion in completions:
+                sys.stdout.write(str(completion))
         sys.stdout.write("\n")
         sys.stdout.flush()
 
 
-def _print_passages(passages: Sequence[Passage], count: int) -> None:
+def _print_completions(completions: Sequence[Completion], count: int) -> None:
     """Prints several generated texts, each below its number."""
     prompts: list[str] = []
-    for number, passage in enumerate(passages):
+    for number, completion in enumerate(completions):
         if number % count == 0:
-            prompts.append(passage.prompt)
+            prompts.append(completion.prompt)
         header = f"=== prompt {len(prompts)}" + (f", sample {number % count + 1} of {count}" if count > 1 else "")
-        print(f"{header} ===\n{passage}\n")
+        print(f"{header} ===\n{completion}\n")
 
 
 @contextmanager

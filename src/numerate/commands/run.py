@@ -115,7 +115,7 @@ def variants_table(
     title: str, variants: Mapping[str, Sequence[Mapping[str, Any]]], groups: Mapping[str, Group] | None = None
 ) -> str:
     """A table of many variants for each task, the best in the farthest region first: medians over their runs; for
-    labels, the accuracy on unseen counts with its floor.
+    labels, the accuracy on unseen counts with its baseline.
 
     `variants` has the results of their runs, `groups` the identity of their tasks, if known.
     """
@@ -202,8 +202,8 @@ def _variant_row(label: str, records: Sequence[Mapping[str, Any]], group: Group 
         scores = [_region_score(one[region], region) for one in found if region in one]
         if scores:
             medians[region] = statistics.median(value for value, _ in scores)
-            floors = [floor for _, floor in scores if floor is not None]
-            text[region] = f"{medians[region]:.1%}" + f" ({max(floors, default=0.0):.1%})" * bool(floors)
+            baselines = [baseline for _, baseline in scores if baseline is not None]
+            text[region] = f"{medians[region]:.1%}" + f" ({max(baselines, default=0.0):.1%})" * bool(baselines)
     trained = [
         _region_score(one["in_distribution"], "in_distribution")[0] >= CONVERGENCE_THRESHOLD
         for one in found
@@ -220,10 +220,10 @@ def _variant_row(label: str, records: Sequence[Mapping[str, Any]], group: Group 
 
 
 def _region_score(region: Mapping[str, Any], name: str) -> tuple[float, float | None]:
-    """The score of a region, with its floor; for labels, the accuracy on unseen counts, or on all counts in
+    """The score of a region, with its baseline; for labels, the accuracy on unseen counts, or on all counts in
     distribution."""
     labels = region.get("labels", {})
     found = labels.get("accuracy" if name == "in_distribution" else "unseen")
     if found is None:
         return region["mean"], None
-    return found["value"], None if name == "in_distribution" else found["floor"]
+    return found["value"], None if name == "in_distribution" else found["baseline"]

@@ -1,4 +1,4 @@
-"""All metrics of answers that are numbers or texts: by name, of records, and over several cells."""
+"""All metrics of number and text answers: by name, of records, and over several cells."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -11,10 +11,10 @@ from numerate.evaluation.sums import CELL_MEAN_SUFFIX
 from numerate.evaluation.text_metrics import TextScores
 
 ANSWER_METRICS: dict[str, str] = {**number_metrics.NUMBER_METRICS, **text_metrics.TEXT_METRICS}
-"""Every metric with the words that reports use."""
+"""Every metric with its name in reports."""
 
 PROPORTION_METRICS = frozenset(number_metrics.PROPORTION_METRICS) | {"token_accuracy", "ended"}
-"""Those that are shares from 0 to 1, which people read in per cent."""
+"""The metrics that are fractions from 0 to 1, displayed in percent."""
 
 LOWER_IS_BETTER = frozenset(name for name in ANSWER_METRICS if "mae" in name or "mse" in name or "error" in name) | {
     "missing",
@@ -24,11 +24,11 @@ LOWER_IS_BETTER = frozenset(name for name in ANSWER_METRICS if "mae" in name or 
 }
 
 METRIC_NAMES = (*ANSWER_METRICS, *(f"{name}{CELL_MEAN_SUFFIX}" for name in ANSWER_METRICS))
-"""The names of all metrics pooled over all questions, and then as the mean over modules, which are cells."""
+"""The names of all metrics: pooled over all questions, and as the mean over modules (cells)."""
 
 
 def available_metrics(names: Iterable[str], metrics_by_cell: Sequence[Mapping[str, float | None]]) -> list[str]:
-    """The names of metrics of which any has a value; `clipped` only where it is not 0."""
+    """The names of the metrics that have a value; `clipped` only if it is not 0."""
     values = {
         name: [value for metrics in metrics_by_cell if (value := metrics.get(name)) is not None] for name in names
     }
@@ -40,7 +40,7 @@ def available_metrics(names: Iterable[str], metrics_by_cell: Sequence[Mapping[st
 
 
 def base_metric(name: str) -> str:
-    """The metric of a name, whichever way it is taken over cells."""
+    """The metric of a name, without `CELL_MEAN_SUFFIX`."""
     return name.removesuffix(CELL_MEAN_SUFFIX)
 
 
@@ -49,21 +49,20 @@ def check_metric(name: str) -> str:
     if name not in METRIC_NAMES:
         hint = did_you_mean(name, METRIC_NAMES)
         raise UserError(
-            f"metric: there is no {name!r}; there are: {', '.join(ANSWER_METRICS)}, each with{CELL_MEAN_SUFFIX} "
-            f"too.{hint}"
+            f"metric: must be one of {', '.join(ANSWER_METRICS)}, each also with{CELL_MEAN_SUFFIX}, not {name!r}.{hint}"
         )
     return name
 
 
 def is_answer_metric(name: str | None) -> bool:
-    """Whether a name is that of a metric of numbers or texts."""
+    """Whether this is the name of a metric of number or text answers."""
     return name in METRIC_NAMES
 
 
 def pooled_metrics(
     numbers: Iterable[NumberScores | None], texts: Iterable[TextScores | None]
 ) -> dict[str, float | None]:
-    """Every metric of several cells under both of its names; of numbers alone, of texts alone, {} of neither.
+    """Every metric of several cells under both of its names: for number answers, text answers or both; {} for neither.
 
     The share of exact numbers has Wilson's 95 % interval, `number_accuracy.low` and `number_accuracy.high`.
     """

@@ -14,10 +14,11 @@ from numerate.evaluation.generate import GenerationOutput, greedy_decode, last_n
 from numerate.vocabulary import EOS, PAD
 
 PUBLISHED_NUM_BEAMS = 4
-"""As the number token loss is evaluated: Zausinger et al. (2025), https://arxiv.org/abs/2411.02083."""
+"""The number of beams in the published evaluation of the number token loss: Zausinger et al. (2025),
+https://arxiv.org/abs/2411.02083."""
 
 PUBLISHED_EXTRA_TOKENS = 10
-"""Answers there may be this many tokens longer than the correct one."""
+"""The number of tokens that answers may be longer than the correct one in that evaluation."""
 
 MIN_SCORE = -1e9
 """Below every score."""
@@ -37,16 +38,16 @@ def beam_search(
 ) -> GenerationOutput:
     """Beam search with `num_beams` beams, up to `max_new_tokens` tokens.
 
-    What is compared of answers that have ended is their log-probability divided by their length to the power
-    `length_penalty`. A row is done when its best open answer, at its present length, is no better than the worst of
-    `num_beams` ended ones: as transformers' `generate(num_beams=...)` does by default, whose answers these are. One
-    beam is greedy decoding, but that an open answer may end by `max_new_tokens` alone.
+    Finished answers are ranked by their log-probability divided by their length to the power `length_penalty`. A row is
+    done when its best unfinished answer, at its current length, is no better than the worst of `num_beams` finished
+    ones. This is the default of transformers' `generate(num_beams=...)`, and the answers are the same. One beam is
+    greedy decoding, except that an unfinished answer ends only at `max_new_tokens`.
 
     Raises `UserError` for fewer than one beam, `OperationalError` for NaN logits.
     """
     if num_beams < 1:
-        raise UserError(f"beams: must be at least 1 (greedy decoding); it is {num_beams}")
-    if model.regression_token_id is not None:  # it has one answer
+        raise UserError(f"beams: must be at least 1 (greedy decoding), not {num_beams}")
+    if model.regression_token_id is not None:  # it predicts the whole answer at once
         return greedy_decode(
             model, prompts, max_new_tokens, source=source, position_offset=position_offset, end_id=end_id
         )
@@ -54,7 +55,7 @@ def beam_search(
     decoder = _BeamDecoder(model, prompts, max_new_tokens, source, num_beams, position_offset)
     row_offsets = torch.arange(rows, device=device)[:, None] * num_beams
     active = _Beams.empty(rows, num_beams, max_new_tokens, device)
-    active.scores[:, 0] = 0.0  # all are alike at first: one is continued
+    active.scores[:, 0] = 0.0  # all beams are equal at first: continue only one
     finished = _Beams.empty(rows, num_beams, max_new_tokens, device)
     can_improve = torch.ones(rows, 1, dtype=torch.bool, device=device)
     output = decoder.output
@@ -62,7 +63,7 @@ def beam_search(
     for step in range(max_new_tokens):
         scores = output.logits[:, -1].float().log_softmax(-1).view(rows, num_beams, -1) + active.scores[..., None]
         top_scores, flat_index = scores.flatten(1).topk(min(2 * num_beams, scores[0].numel()))
-        has_nan |= top_scores.isnan().any(1)  # which are the highest of all to topk
+        has_nan |= top_scores.isnan().any(1)  # topk ranks NaN highest
         parents, ids = flat_index // scores.shape[-1], flat_index % scores.shape[-1]
         value = last_number(output)
         new_numbers = None if value is None else value.view(rows, num_beams).gather(1, parents)
@@ -88,13 +89,13 @@ def beam_search(
     if bool(has_nan.any()):
         raise OperationalError(
             f"beams: the scores of {int(has_nan.sum())} of {rows} answers are NaN: the model's weights "
-            "are broken; try an earlier checkpoint"
+            "are corrupt; use an earlier checkpoint"
         )
     return finished.best_output(end_id, length_penalty)
 
 
 class _Beams:
-    """So many answers of each row: `ids`, `number_values` beside them and `scores`."""
+    """The beams of each row: `ids`, their `number_values` and `scores`."""
 
     def __init__(
         self,
@@ -112,7 +113,7 @@ class _Beams:
     def append_tokens(
         self, step: int, parents: Tensor, ids: Tensor, number_values: Tensor | None, scores: Tensor
     ) -> "_Beams":
-        """Some of them, each with one more token."""
+        """A selection of the beams, each extended by one token."""
         extended = self.select(parents)
         extended.ids[..., step] = ids
         if number_values is not None:
@@ -146,7 +147,7 @@ class _Beams:
         return self.select(index).with_scores(scores)
 
     def best_output(self, end_id: int, length_penalty: float) -> GenerationOutput:
-        """The best one of each row."""
+        """The best beam of each row."""
         ids = self.ids[:, 0]
         is_end = ids == end_id
         lengths = torch.where(is_end.any(1), is_end.long().argmax(1) + 1, ids.shape[1])
@@ -156,7 +157,8 @@ class _Beams:
 
 
 class _BeamDecoder:
-    """Reads one more token of chosen answers: from the model's state where that can be taken apart, else all again."""
+    """Computes the next token of selected beams: from the cache if it can be reordered, otherwise from the whole
+    prefix."""
 
     def __init__(
         self,
@@ -178,7 +180,7 @@ class _BeamDecoder:
     def step(
         self, row_index: Int[Tensor, " answers"], ids: Int[Tensor, " answers"], number_values: Tensor | None
     ) -> Output:
-        """The output behind these answers, each with one more token."""
+        """The output after these beams, each extended by one token."""
         state = self.model.reorder_rows(self.state, row_index) if self.state is not None else None
         if state is not None:
             decoding_step = self.model.step(ids, number_values, state)
@@ -207,7 +209,7 @@ class _BeamDecoder:
 
 
 def _select_rows(tokens: Tokens, row_index: Int[Tensor, " chosen"]) -> Tokens:
-    """These rows of tokens, in this order."""
+    """The selected rows, in the given order."""
     return replace(
         tokens,
         ids=tokens.ids[row_index],

@@ -1,4 +1,4 @@
-"""Estimated cost of the cells of a grid, by which grids are cut into pieces of about equal cost."""
+"""Estimated cost of the cells of a grid, used to split grids into shards of about equal cost."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,11 +20,12 @@ NUM_ANCHORS = 12
 """Sizes of each axis at which the cost of a large grid is estimated."""
 
 MAX_EXACT_CELLS = 256
-"""Up to this many cells are estimated one by one."""
+"""Up to this many cells are estimated individually."""
 
 
 class RowSize(NamedTuple):
-    """The size of a question of a cell: `time`, the tokens of its longest row, and `targets`, those of its answer."""
+    """The size of the questions of a cell: `time`, the number of tokens of the longest row, and `targets`, of its
+    answer."""
 
     time: float
     targets: float
@@ -46,10 +47,10 @@ def row_size(evaluation_data: EvaluationData, cell: Cell) -> RowSize:
 
 
 def row_sizes(evaluation_data: EvaluationData, cells: Sequence[Cell]) -> dict[Cell, RowSize]:
-    """`reading` of many cells at once: 10,000 in a tenth of a second.
+    """`row_size` of many cells at once: 10,000 in a tenth of a second.
 
-    Where there are many, it is estimated at up to `NUM_ANCHORS` sizes of each axis and interpolated linearly, as the
-    rows of a sum or a list nearly are. Still a function of the cells, the task and its tokenizer alone.
+    For many cells, it is computed at up to `NUM_ANCHORS` sizes of each axis and interpolated linearly, since row
+    lengths of sums and lists are nearly linear. It depends only on the cells, the task and the tokenizer.
     """
     if not cells or evaluation_data.task.cells() is not None:
         return {cell: row_size(evaluation_data, cell) for cell in cells}
@@ -84,12 +85,12 @@ def _anchors(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
 def _interpolation_weights(
     anchors: NDArray[np.int64], sizes: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """The places of the anchors below and above each size, and how far it is from one to the other, from 0 to 1."""
+    """The indices of the anchors below and above each size, and its relative position between them, from 0 to 1."""
     above = np.clip(np.searchsorted(anchors, sizes), min(1, len(anchors) - 1), None)
     below = np.maximum(above - 1, 0)
     return below, above, (sizes - anchors[below]) / np.maximum(anchors[above] - anchors[below], 1)
 
 
 def cell_cost(evaluation_data: EvaluationData, cell: Cell, count: int = 1) -> float:
-    """The cost of a cell in one pass: the tokens of its longest row, for each question. Only ratios matter."""
+    """The cost of a cell in one forward pass: the tokens of its longest row times the questions. Only ratios matter."""
     return count * row_size(evaluation_data, cell).time

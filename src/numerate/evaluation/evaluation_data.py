@@ -19,13 +19,13 @@ from numerate.tokenizers.tokenizer import Tokenizer
 from numerate.vocabulary import DIGIT, NUMBER
 
 MAX_TOKENS_PER_BATCH = 32_768
-"""Tokens that are read at once (rows x time): a fixed number, so that a cell is always computed in the same pieces."""
+"""Tokens per batch (rows x time): a fixed number, so that a cell is always computed in the same batches."""
 
 MAX_TOKENS_PER_CPU_FORWARD = 4_096
-"""Tokens that one forward of `mark` reads on a CPU: what a layer makes of them is small enough for the cache."""
+"""Tokens of one forward pass of `score_batch` on a CPU, so that the activations of a layer fit into the CPU cache."""
 
 EXTRA_TEXT_TOKENS = 10
-"""Tokens that an answer which is a text may be longer than the longest correct answer of its batch."""
+"""Number of tokens that a generated text answer may be longer than the longest correct answer of its batch."""
 
 
 class EvaluationData:
@@ -45,12 +45,12 @@ class EvaluationData:
 
     @property
     def is_token_classification(self) -> bool:
-        """Whether targets are labels at their own positions, so that correct ones are counted by position too."""
+        """Whether the targets are per-token labels, so that correct ones are also counted by position."""
         return not self.layout.is_autoregressive and not self.layout.has_mask_tokens
 
     @property
     def is_language_modeling(self) -> bool:
-        """Whether the task is language modeling, of which every token is a target, and no row is correct or wrong as a
+        """Whether the task is language modeling, where every token is a target and rows are not correct or wrong as a
         whole."""
         return self.task.is_language_modeling
 
@@ -69,11 +69,11 @@ class EvaluationData:
 
     @cached_property
     def max_training_labels(self) -> int | None:
-        """The most labels that a row of training has; None if unknown."""
+        """The largest number of labels in a training row; None if unknown."""
         return self.task.max_training_labels() if self.is_token_classification else None
 
     def batch(self, questions: Questions, first_row_index: int = 0) -> Batch:
-        """All of them as one batch, whatever its length; rows are numbered from `first_row_index`."""
+        """All questions as one batch of any length; example indices start at `first_row_index`."""
         rows = self.tokenizer.encode_examples(questions, self.vocabulary)
         return self.layout.build_batch(rows, np.arange(first_row_index, first_row_index + len(questions)))
 
@@ -81,11 +81,11 @@ class EvaluationData:
         return self._digit_mask.to(ids.device)[ids.clamp(min=0)] & (ids >= 0)
 
     def is_number_token(self, ids: Tensor) -> Tensor:
-        """Which ids are tokens for any number, whose value is given with them."""
+        """Mask of the ids that stand for any number, whose value is given separately."""
         return self.number_token_mask.to(ids.device)[ids.clamp(min=0)] & (ids >= 0)
 
     def longest_rows(self, task: Task, split: str = "validation", count: int = 64) -> Tokens:
-        """Tokens of the largest questions of a task: for checks of tables of positions."""
+        """Tokens of the longest questions of a task, to check that position embeddings are large enough."""
         largest = {axis: span.high for axis, span in task.training_spans().items()}
         largest_task = task.at_cell(**largest) if largest else task
         longest_questions = largest_task.longest_questions()
@@ -95,7 +95,7 @@ class EvaluationData:
 
 
 def split_batch(batch: Batch) -> Sequence[Batch]:
-    """Consecutive rows of a batch, few enough on a CPU that what a layer makes of them stays in its cache."""
+    """Splits a batch into groups of consecutive rows, small enough on a CPU that activations stay in its cache."""
     rows, time = batch.tokens.ids.shape
     if batch.tokens.ids.device.type != "cpu" or rows * time <= MAX_TOKENS_PER_CPU_FORWARD:
         return [batch]
@@ -104,7 +104,7 @@ def split_batch(batch: Batch) -> Sequence[Batch]:
 
 
 def slice_rows(batch: Batch, row_slice: slice) -> Batch:
-    """These rows of a batch, as long as it is."""
+    """These rows of a batch, without truncation."""
     return replace(
         batch,
         tokens=_slice_tokens(batch.tokens, row_slice),
@@ -129,7 +129,7 @@ def _slice_tokens(tokens: Tokens, row_slice: slice) -> Tokens:
 
 
 def extract_prompts(batch: Batch) -> tuple[Tokens, int]:
-    """The questions of a batch without their answers, and the tokens of the longest answer."""
+    """The questions of a batch without their answers, and the number of tokens of the longest answer."""
     lengths = batch.target_positions[:, 0] + 1
     max_length = int(lengths.max())
     ids = batch.tokens.ids[:, :max_length]
@@ -167,7 +167,7 @@ def make_batches(evaluation_data: EvaluationData, questions: Questions, model: M
 
 
 def cell_questions(task: Task, cell: Mapping[str, int], *, count: int, seed: int = 0, split: str = "test") -> Questions:
-    """The questions of a cell: `count` questions of a split, or all of them, where there are no more."""
+    """The questions of a cell: `count` questions of a split, or all if there are no more."""
     cell_task = task.at_cell(**cell) if cell else task
     all_questions = cell_task.all_questions(split)
     if all_questions is not None and len(all_questions) <= count:
@@ -176,13 +176,13 @@ def cell_questions(task: Task, cell: Mapping[str, int], *, count: int, seed: int
 
 
 def num_cell_questions(task: Task, cell: Mapping[str, int], count: int, split: str = "test") -> int:
-    """How many questions a cell has where `count` are requested: fewer, where there are no more."""
+    """The number of questions that `cell_questions` returns."""
     cell_task = task.at_cell(**cell) if cell else task
     all_questions = cell_task.all_questions(split)
     return limit_count(cell_task, count, split) if all_questions is None else min(count, len(all_questions))
 
 
 def limit_count(task: Task, count: int, split: str) -> int:
-    """`count`, or as many as a split of files has rows: none is repeated."""
+    """`count`, but at most the number of rows of a split in files, since none is repeated."""
     rows = task.num_rows(split)
     return count if rows is None else min(count, rows)

@@ -2,8 +2,8 @@
 
 For a causal model whose answers have one tokenization, greedy decoding gives the correct answer if and only if every
 argmax is correct with teacher forcing: by induction over the answer, the prefix that decoding reads is then the correct
-one. So one parallel forward pass scores a whole batch. Where that does not hold (`is_one_pass_exact`), answers are
-decoded token by token.
+one. So one forward pass scores a whole batch. If this does not hold (`is_one_pass_exact`), answers are decoded token by
+token.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,8 @@ from numerate.tasks.task import Task
 from numerate.vocabulary import PAD
 
 Method = Literal["one pass", "decoding", "beams"]
-"""How answers are scored: in one forward pass, by greedy decoding, or by beam search with the published width."""
+"""How answers are scored: in one forward pass, by greedy decoding, or by beam search with the beam width of the
+published evaluation."""
 
 METHODS: tuple[Method, ...] = ("one pass", "decoding", "beams")
 
@@ -39,7 +40,7 @@ class Evaluation:
         "cells to evaluate, such as 1:12x1:12 or diagonal:1:18; null: the training sizes and as many larger ones",
         identity=False,
     )
-    examples_per_cell: int = setting(100, "examples per cell; for files at most their rows", identity=False)
+    examples_per_cell: int = setting(100, "examples per cell; at most the number of rows for files", identity=False)
     seed: int = setting(0, "seed of the test examples; the same for all runs to be compared", identity=False)
     validation_examples: int = setting(256, "examples of each validation split per evaluation during training")
     validation_batches: int | None = setting(
@@ -53,34 +54,38 @@ class Evaluation:
             raise UserError("grid: must not be empty; use e.g. 1:12x1:12, or null for the default grid")
         if self.examples_per_cell < 1:
             raise UserError(
-                f"examples_per_cell: must be at least 1; it is {self.examples_per_cell} (100 give +-10 points at 50 %)"
+                f"examples_per_cell: must be at least 1, not {self.examples_per_cell} "
+                "(with 100, the 95 % interval at 50 % is about +-10 points)"
             )
         if self.validation_examples < 1:
-            raise UserError(f"validation_examples: must be at least 1; it is {self.validation_examples}")
+            raise UserError(f"validation_examples: must be at least 1, not {self.validation_examples}")
         for name in ("validation_batches", "chunks"):
             if (value := getattr(self, name)) is not None and value < 1:
-                raise UserError(f"{name}: must be at least 1, or null; it is {value}")
+                raise UserError(f"{name}: must be at least 1 or null, not {value}")
 
 
 def is_one_pass_exact(evaluation_data: EvaluationData) -> bool:
     """Whether exact match can be computed in one forward pass: one tokenization per answer, ids fed back by argmax.
 
-    For aligned labels it always may: predictions are never read.
+    For per-token labels it always can: predictions are never fed back.
     """
     return not evaluation_data.layout.is_autoregressive or evaluation_data.tokenizer.has_unique_tokenization
 
 
 def resolve_method(evaluation_data: EvaluationData, requested: Method) -> Method:
-    """How answers are scored: as requested, unless one forward would not be exact, or answers are texts, whose distance
-    to the correct ones is measured. Raises `UserError` for decoding where there is nothing to decode."""
+    """How answers are scored: as requested, except that answers are decoded if one forward pass would not be exact, and
+    if they are texts, whose distance to the correct answers is measured. Raises `UserError` for decoding of a layout
+    that predicts all positions in one forward pass."""
     if evaluation_data.is_language_modeling:
         if requested != "one pass":
-            raise UserError(f"method: must be 'one pass' for language modeling; it is {requested!r}")
+            raise UserError(f"method: must be 'one pass' for language modeling, not {requested!r}")
         return requested
     if not evaluation_data.layout.is_autoregressive:
         if requested != "one pass":
-            reason = f"layout={type(evaluation_data.layout).__name__} predicts every position in one forward pass"
-            raise UserError(f"method: must be 'one pass', since {reason}; it is {requested!r}")
+            raise UserError(
+                f"method: must be 'one pass', not {requested!r}, since "
+                f"layout={type(evaluation_data.layout).__name__} predicts all positions in one forward pass"
+            )
         return "one pass"
     if requested == "beams":
         return requested
@@ -98,31 +103,31 @@ def evaluate_cell(
     method: Method = "one pass",
     split: str = "test",
 ) -> dict[str, Any]:
-    """The record of one cell: a pure function of the weights and of what is given here.
+    """The record of one cell: a pure function of the weights and the arguments.
 
         evaluate_cell(model, evaluation_data, {"first_digits": 3, "second_digits": 4}, count=100)
         {"cell": {"first_digits": 3, "second_digits": 4}, "correct": 98, "count": 100, "low": 0.93, "high": 0.994, ...}
 
-    An answer is `correct` if all of it is, the end token included: one that is longer or shorter is wrong, for every
-    task. `low` and `high` are the 95 % Wilson interval of the share. `first_token_correct` counts the answers whose
-    first token is correct (in sorting: the label of the smallest item); it needs no prefix, so it is exact however
-    answers are scored. `first_error_counts` counts, for each position of the answer, the questions whose first wrong
-    token is there. `digit_accuracy` is the share of target digits that are correct: in one pass with teacher forcing,
-    by decoding behind the model's own tokens.
+    An answer is `correct` if all of its tokens are, including the end token: a longer or shorter answer is wrong, for
+    every task. `low` and `high` are the 95 % Wilson interval of the accuracy. `first_token_correct` counts the answers
+    whose first token is correct (in sorting: the label of the smallest item); it needs no prefix, so it is exact for
+    every scoring method. `first_error_counts` counts, for each position of the answer, the questions whose first wrong
+    token is there. `digit_accuracy` is the share of target digits that are correct: in one forward pass, with teacher
+    forcing; when decoding, conditioned on the model's own tokens.
 
-    If a cell has no more than `count` different questions, each is used once and `count` in the record is how many
-    there were. `overlaps_training` is whether training may have met them, as they are too few to hold any out.
+    If a cell has at most `count` distinct questions, each is used once, and `count` in the record is their number.
+    `overlaps_training` says whether they may occur in training, since too few exist to hold any out.
 
-    Where answers are decoded, `numbers` and, of answers that are texts, `texts` have their metrics, as sums that can be
-    merged over cells (`numerate.evaluation.number_metrics`, `text_metrics`).
+    For decoded answers, `numbers` (and `texts` for text answers) hold metrics as sums that can be merged over cells
+    (`numerate.evaluation.number_metrics`, `text_metrics`).
 
     For a task with labels, `labels` has counts by position in the row, metrics, and the score of memorization
-    (`numerate.evaluation.labels`). `non_causal_reason` is how a model sees later tokens at a position, if it does: its
-    scores then mean nothing. `names` are the names of the sizes of a cell, where they have any.
+    (`numerate.evaluation.labels`). `non_causal_reason` describes how the model depends on later tokens, if it does: its
+    scores are then meaningless. `names` are the names of the sizes of a cell, if they have names.
 
-    Raises `UserError` for a cell that the task does not have, and for answers that such a model would have to decode.
+    Raises `UserError` for a cell that the task does not have, and if a non-causal model would have to decode.
     """
-    future_use = check_causal(model, evaluation_data)
+    non_causal_reason = check_causal(model, evaluation_data)
     method = resolve_method(evaluation_data, method)
     task = evaluation_data.task.at_cell(**cell) if cell else evaluation_data.task
     questions = cell_questions(evaluation_data.task, cell, count=count, seed=seed, split=split)
@@ -185,29 +190,30 @@ def evaluate_cell(
         "method": method,
         **({"labels": LabelCounts.merge(labels).record()} if labels else {}),
         **(answers.to_record() if answers is not None else {}),
-        **({"non_causal_reason": future_use} if future_use is not None else {}),
+        **({"non_causal_reason": non_causal_reason} if non_causal_reason is not None else {}),
     }
 
 
 def check_causal(model: Model, evaluation_data: EvaluationData) -> str | None:
-    """Why the model is not causal, as text; None where it does not, and where answers are masked.
+    """Why the model is not causal, as text; None if it is causal, or if answers are masked.
 
-    Raises `UserError` where answers would have to be decoded
-    token by token: the predictions of such a model on a prefix are not those on the whole row.
+    Raises `UserError` if such a model would have to decode answers token by token, since its predictions for a prefix
+    differ from those for the whole row.
     """
     if evaluation_data.layout.has_mask_tokens:
         return None
-    future_use = model.non_causal_reason()
-    if future_use is not None and not evaluation_data.is_token_classification:
+    non_causal_reason = model.non_causal_reason()
+    if non_causal_reason is not None and not evaluation_data.is_token_classification:
         raise UserError(
-            f"model: {future_use}, so it cannot generate token by token; use layout=MaskedLM, or a task with labels"
+            f"model: {non_causal_reason}, so it cannot generate token by token; "
+            "use layout=MaskedLM, or a task with labels"
         )
-    return future_use
+    return non_causal_reason
 
 
 def resolve_grid(task: Task, text: str | None) -> Grid:
-    """The grid of a recipe: its setting, or the default one, which also replaces a grid with another number of axes,
-    as where a task over files replaced the task of the recipe.
+    """The grid of a recipe: its setting, or the default grid if there is none or if it has another number of axes, as
+    when a file task replaces the recipe's task.
 
     >>> from numerate.tasks import Arithmetic
     >>> str(resolve_grid(Arithmetic(digits=5), None)), str(resolve_grid(Arithmetic(), "1:12x1:12"))
@@ -217,13 +223,13 @@ def resolve_grid(task: Task, text: str | None) -> Grid:
 
 
 def warn_replaced_grid(task: Task, text: str | None) -> str | None:
-    """A warning that the grid of a recipe does not fit its task, and which one is used; None where it fits."""
+    """A warning if the grid of a recipe does not fit its task, with the grid used instead; None if it fits."""
     if text is None or not _has_other_axes(task, text):
         return None
     axes = ", ".join(task.axes()) or "no axis"
     return (
-        f"evaluation.grid: {text!r} does not fit the axes of {type(task).__name__} ({axes}), so the default grid is "
-        f"used, {default_grid(task)}; evaluation.grid=null chooses that one"
+        f"evaluation.grid: {text!r} does not fit the axes of {type(task).__name__} ({axes}), so the default grid "
+        f"{default_grid(task)} is used; set evaluation.grid=null to select it without this warning"
     )
 
 
@@ -232,18 +238,18 @@ def _has_other_axes(task: Task, text: str) -> bool:
 
 
 def default_grid(task: Task) -> Grid:
-    """The trained sizes and as many again: 1:5 on each axis becomes 1:10. Where a task lists its cells it is those;
-    of a file of rows the trained ones among them. Raises `UserError` for a task without axes."""
+    """The trained sizes and as many larger ones: 1:5 on each axis becomes 1:10. For a task that enumerates its cells,
+    those cells; for a file of rows, only the trained ones among them. Raises `UserError` for a task without axes."""
     training_spans = task.training_spans()
     if not training_spans:
-        raise UserError(f"grid: {type(task).__name__} has no axes to make a grid of")
+        raise UserError(f"grid: {type(task).__name__} has no axes, so no grid can be made")
     text = "x".join(f"{span.low}:{(1 + task.has_ood_sizes) * span.high}" for span in training_spans.values())
     if task.is_language_modeling:
         return Grid.parse("x".join(map(str, training_spans.values())), tuple(training_spans))
     grid, cells = Grid.parse(text, tuple(training_spans)), task.cells()
-    places = cells
-    if cells is not None and task.grid_of_trained:
-        places = [*({*cells} & {tuple(size for _, size in cell) for cell in grid.cells()})]
+    points = cells
+    if cells is not None and task.default_grid_in_distribution:
+        points = [*({*cells} & {tuple(size for _, size in cell) for cell in grid.cells()})]
     return (
-        grid if places is None or len(places) == len(grid.cells()) else Grid.from_points(places, tuple(training_spans))
+        grid if points is None or len(points) == len(grid.cells()) else Grid.from_points(points, tuple(training_spans))
     )

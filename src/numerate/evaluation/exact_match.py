@@ -17,10 +17,10 @@ from numerate.evaluation.labels import LabelCounts
 class MatchCounts:
     """Which answers of a batch are correct.
 
-    `correct`: all target tokens, the end token included. `first_error`: the position in the answer (from 0) of the
-    first wrong argmax, -1 where none is. `num_correct_digits` of `num_digits` target digits are correct, with teacher
-    forcing. `token_correct`: which of the target tokens are correct, in the order of the row; `target_mask` where there
-    is one.
+    `correct`: whether all target tokens are predicted, including the end token. `first_error`: the position in the
+    answer (from 0) of the first wrong prediction, -1 if there is none. `num_correct_digits` of `num_digits` target
+    digits are correct. `token_correct`: which target tokens are predicted, in the order of the row; `target_mask` marks
+    the targets.
     """
 
     correct: Bool[Tensor, " rows"]
@@ -33,15 +33,15 @@ class MatchCounts:
 
 @torch.no_grad()
 def score_batch(model: Model, evaluation_data: EvaluationData, batch: Batch, position_offset: int = 0) -> MatchCounts:
-    """Scores a batch in one forward pass (on a CPU, in one per piece)."""
+    """Scores a batch in one forward pass (on a CPU, in one for each part of `split_batch`)."""
     return score_with_predictions(model, evaluation_data, batch, position_offset)[0]
 
 
 def score_with_predictions(
     model: Model, evaluation_data: EvaluationData, batch: Batch, position_offset: int
 ) -> tuple[MatchCounts, Tensor, Tensor | None]:
-    """The same with the predicted ids, `[rows, targets]`, and the numbers predicted with them, where answers are masked
-    and the model has a number head."""
+    """The same with the predicted ids, `[rows, targets]`, and the predicted numbers if answers are masked and the model
+    has a number head."""
     predictions = torch.cat([_predict_ids(model, piece, position_offset) for piece in split_batch(batch)])
     number_values = (
         _predict_numbers(model, batch, position_offset)
@@ -81,7 +81,7 @@ def compare_with_targets(
     batch: Batch,
     number_values: Tensor | None = None,
 ) -> MatchCounts:
-    """Compares predictions with targets; `number_values` are the numbers predicted with the tokens."""
+    """Compares predictions with targets; `number_values` are the predictions of the number head."""
     targets = batch.target_ids
     target_mask = targets != IGNORE_INDEX
     wrong = target_mask & (predictions != targets)
@@ -100,7 +100,7 @@ def compare_with_targets(
 
 
 def _number_differs(batch: Batch, number_values: Tensor | None) -> Tensor:
-    """Where the predicted number differs from the target by more than float32 rounding; everywhere without one."""
+    """Mask of numbers that differ from the target by more than float32 rounding; all True without a number head."""
     if number_values is None or batch.target_number_values is None:
         return torch.ones_like(batch.target_ids, dtype=torch.bool)
     expected = batch.target_number_values.gather(1, batch.target_positions)
@@ -108,7 +108,7 @@ def _number_differs(batch: Batch, number_values: Tensor | None) -> Tensor:
 
 
 def score_labels(evaluation_data: EvaluationData, batch: Batch, match_counts: MatchCounts) -> LabelCounts:
-    """The scores of labels by position, of a batch with labels."""
+    """The label scores of a batch, by position."""
     answers = evaluation_data.symbols[batch.target_ids.clamp(min=0).cpu().numpy()]
     return LabelCounts.from_arrays(
         match_counts.token_correct.cpu().numpy(),
@@ -128,10 +128,10 @@ def score_by_decoding(
     *,
     use_beam_search: bool = False,
 ) -> tuple[MatchCounts, Tensor]:
-    """Scores a batch by decoding every answer; returns the predicted ids too (rows x positions, PAD behind the end).
+    """Scores a batch by decoding every answer; returns the predicted ids too (rows x positions, PAD after the end).
 
     `extra_tokens` tokens beyond the longest target may be generated; they do not change the score. With
-    `use_beam_search` by beam search, with the published number of spare tokens at least.
+    `use_beam_search`, answers are decoded by beam search with at least `PUBLISHED_EXTRA_TOKENS` extra tokens.
     """
     match_counts, predictions, _ = decode_and_score(
         model, evaluation_data, batch, position_offset, extra_tokens, use_beam_search
@@ -147,7 +147,7 @@ def decode_and_score(
     extra_tokens: int,
     use_beam_search: bool,
 ) -> tuple[MatchCounts, Tensor, Tensor | None]:
-    """The same as `score_by_decoding`, with the numbers predicted with the tokens, of a model with a number head."""
+    """Like `score_by_decoding`, and also returns the predictions of the number head, if the model has one."""
     prompts, max_new_tokens = extract_prompts(batch)
     max_new_tokens += max(extra_tokens, PUBLISHED_EXTRA_TOKENS) if use_beam_search else extra_tokens
     search = beam_search if use_beam_search else greedy_decode
@@ -170,8 +170,8 @@ def decode_and_score(
 
 @torch.no_grad()
 def target_likelihood(model: Model, batch: Batch, position_offset: int = 0) -> tuple[float, int, int]:
-    """The teacher-forced likelihood of the targets of a batch, ends included and padding not: the sum of
-    -ln(probability) in nats, the count of tokens, and how many of them are the most probable."""
+    """The teacher-forced likelihood of the targets of a batch, including end tokens: the sum of -ln(probability) in
+    nats, the number of tokens, and how many of them have the highest probability."""
     nll, num_tokens, num_correct = 0.0, 0, 0
     for piece in split_batch(batch):
         logits = model(

@@ -1,4 +1,4 @@
-"""Decoding token by token, with the model's state as cache."""
+"""Decoding token by token, with the state of the model as cache."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
@@ -13,23 +13,21 @@ from numerate.batch import Model, Output, StepContext, Tokens
 from numerate.vocabulary import EOS, PAD
 
 NextTokenFunction = Callable[[Float[Tensor, "rows vocabulary"], int], Int[Tensor, " rows"]]
-"""The next token of each row, from its logits and how many tokens have been generated."""
+"""Selects the next token of each row from its logits and the number of tokens generated so far."""
 
 TokensCallback = Callable[[Sequence[int | None]], Collection[int]]
-"""Called with the new token of each row, None for one that had ended; returns the rows that shall end with it."""
+"""Called with the new token of each row (None for finished rows); returns the rows to stop."""
 
 STOP_CHECK_INTERVAL = 8
-"""Tokens between two checks whether all rows have ended: each synchronizes with the device."""
+"""Number of tokens between checks whether all rows have ended, since each check synchronizes with the device."""
 
 
 @dataclass(frozen=True)
 class GenerationOutput:
-    """The tokens generated after each prompt: `ids` up to and with the end token, PAD after it; their `lengths`.
-
-    `log_probability` is the model's own of all of them, in nats. `number_values` are the numbers that its number head
-    predicts with each token, 1 behind the end; None for a model without one. They have a meaning where the token is
-    [NUM]. `has_stop_token` are the rows that ended with an end token, and not at the maximum length.
-    """
+    """The tokens generated after each prompt: `ids` up to and including the end token, then PAD; their `lengths`.
+    `log_probability` is their total log-probability under the model, in nats. `number_values` are the predictions of
+    the number head at each token, 1 after the end (meaningful only for [NUM] tokens); None without a number head.
+    `has_stop_token` marks the rows that ended with an end token, not at the maximum length."""
 
     ids: Int[Tensor, "rows tokens"]
     lengths: Int[Tensor, " rows"]
@@ -45,7 +43,7 @@ class IncrementalDecoder(ABC):
 
     @abstractmethod
     def step(self, ids: Int[Tensor, " rows"], number_values: Tensor | None) -> None:
-        """One more token of each row."""
+        """Processes one more token of each row."""
 
 
 class CachedDecoder(IncrementalDecoder):
@@ -68,7 +66,7 @@ class UncachedDecoder(IncrementalDecoder):
     """Decodes without a cache, rereading the prefix for every token: the reference that `CachedDecoder` is tested
     against.
 
-    It computes every position, so that it uses neither a cache nor computation at target positions only.
+    It computes all positions, with neither a cache nor `target_positions`.
     """
 
     def __init__(
@@ -127,12 +125,13 @@ def decode_tokens(
     *,
     on_tokens: TokensCallback | None = None,
 ) -> GenerationOutput:
-    """Generates up to `max_new_tokens` tokens after what a reader has read, each chosen by `next_token`, or until every
-    row has one of `stop_ids`.
+    """Generates up to `max_new_tokens` tokens after the prompts that a decoder has processed, each selected by
+    `next_token`, or until every row has one of `stop_ids`.
 
     The host synchronizes with the device only every `STOP_CHECK_INTERVAL` tokens, to check whether all rows have ended;
-    on a CPU, and with `on_tokens`, at each token. The number that a number head predicts with a token is read with that
-    token. A model with a regression head gives its number and the end token, whatever their probability.
+    on a CPU, and with `on_tokens`, at each token. The number that the number head predicts at a token is fed back
+    together with the token. A model with a regression head outputs its number and the end token, regardless of their
+    probability.
     """
     device = decoder.output.hidden_states.device
     stop_tensor = torch.tensor(list(stop_ids), dtype=torch.long, device=device)
@@ -152,7 +151,7 @@ def decode_tokens(
             logits = logits.float()
         forced_id = None if regression is None else regression[min(step, 1)]
         new_ids = next_token(logits, step) if forced_id is None else torch.full_like(lengths, forced_id)
-        # -1, which is no token id, is chosen only by a regression head.
+        # Only a regression head selects -1, which is not a token id.
         score = logits.gather(1, new_ids[:, None].clamp(min=0))[:, 0] - logits.logsumexp(-1)
         log_probability = log_probability + torch.where(is_finished, 0.0, score)
         new_ids = torch.where(is_finished, PAD, new_ids)
@@ -181,7 +180,7 @@ def decode_tokens(
     if not tokens:
         empty = torch.zeros(num_rows, 0, dtype=torch.long, device=device)
         return GenerationOutput(empty, lengths, torch.zeros(num_rows, device=device), None, has_stop_token)
-    longest = int(lengths.max())  # a device may have been a few tokens ahead of the check
+    longest = int(lengths.max())  # more tokens may have been generated before the check
     ids = torch.stack(tokens[:longest], dim=1)
     return GenerationOutput(
         ids,
@@ -193,7 +192,7 @@ def decode_tokens(
 
 
 def greedy_token(logits: Float[Tensor, "rows vocabulary"], step: int) -> Int[Tensor, " rows"]:
-    """The most probable next token of each row; of ties the one with the lowest id."""
+    """The most probable next token of each row; the lowest id among ties."""
     return logits.argmax(-1)
 
 
@@ -209,14 +208,14 @@ def greedy_decode(
 ) -> GenerationOutput:
     """Greedy decoding of up to `max_new_tokens` tokens, or until every row has `end_id`.
 
-    Prompts may differ in length (padded on the right). One token costs one step over the cached state, not the prefix.
+    Prompts may differ in length (padded on the right). The prefix is cached.
     """
     decoder = CachedDecoder(model, prompts, max_new_tokens, source, position_offset)
     return decode_tokens(model, decoder, greedy_token, len(prompts.ids), max_new_tokens, (end_id,))
 
 
 def last_number(output: Output) -> Float[Tensor, " rows"] | None:
-    """The number predicted with the last token of each row, None for a model without a number head."""
+    """The prediction of the number head at the last token of each row; None without a number head."""
     values = output.number_predictions
     return None if values is None else values[:, -1]
 

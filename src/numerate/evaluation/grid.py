@@ -17,8 +17,8 @@ Cell = tuple[tuple[str, int], ...]
 """One cell: each axis with its value, such as `(("first_digits", 3), ("second_digits", 4))`."""
 
 MAX_OOD_TEST_SIZE = 100
-"""Cells beyond training with an axis above this are a region of their own, `100+`: McLeish et al. (2024),
-https://arxiv.org/abs/2405.17399, report equal lengths from 101 on apart from the 100 x 100 grid."""
+"""Cells larger than training with an axis above this form a separate region, `100+`: McLeish et al. (2024),
+https://arxiv.org/abs/2405.17399, report equal lengths above 100 separately from the 100 x 100 grid."""
 
 NAMED_GRIDS = {
     "large": "1:23x1:23",
@@ -32,8 +32,8 @@ NAMED_GRIDS = {
     "mul": "1:25x1:25",
     "sort": "1:30x1:30",
 }
-"""The grids that the published evaluation of Abacus goes through, by the names of its switches: each tier holds the
-cells that the one before does not. A name is a part of a grid like any other: `large+ood_only+up_to_40`."""
+"""The grids of the published evaluation of Abacus, by the names of its options: each has the cells that the previous
+one lacks. A name can be part of a grid: `large+ood_only+up_to_40`."""
 
 GOLDEN_RATIO = (5**0.5 - 1) / 2
 
@@ -43,8 +43,8 @@ MAX_CELLS = 1_000_000
 
 @dataclass(frozen=True)
 class GridPart:
-    """A rectangle of cells: every combination of the values of each axis; or, where `is_diagonal`, its diagonal, all
-    axes having the same value."""
+    """A rectangle of cells: every combination of the values of each axis; with `is_diagonal` only the cells whose axes
+    all have the same value."""
 
     values: tuple[range, ...]
     is_diagonal: bool = False
@@ -81,7 +81,7 @@ class Grid:
 
     @classmethod
     def parse(cls, text: str, axes: Sequence[str]) -> "Grid":
-        """From `11:20x1:30` (low:high per axis, both included; a single number for a single value).
+        """From `11:20x1:30` (low:high per axis, inclusive; a single number for a single value).
 
         - A text with one span on a task of several axes means that span on each: `1:12` is `1:12x1:12`.
         - `low:high:step` takes every step-th value from low on: `1:100:5x1:100:5`.
@@ -99,7 +99,7 @@ class Grid:
     def _check_num_cells(self, text: str) -> "Grid":
         count = sum(len(part) for part in self.parts)
         if count > MAX_CELLS:
-            raise UserError(f"grid: {text!r} has {count:,} cells; at most {MAX_CELLS:,} are evaluated at once")
+            raise UserError(f"grid: must have at most {MAX_CELLS:,} cells, not {count:,} as {text!r}")
         return self
 
     @property
@@ -111,16 +111,16 @@ class Grid:
     def cells(self) -> list[Cell]:
         """Every cell once, in order."""
         points = dict.fromkeys(point for part in self.parts for point in part.points())
-        return [tuple(zip(self.axes, place, strict=True)) for place in points]
+        return [tuple(zip(self.axes, point, strict=True)) for point in points]
 
     def corners(self) -> list[Cell]:
-        """The largest cell of each part: what the tables of a model are checked against."""
+        """The largest cell of each part, to check that position embeddings are large enough."""
         corners = [tuple(zip(self.axes, (v[-1] for v in part.values), strict=True)) for part in self.parts]
         return list(dict.fromkeys(corners))
 
     @classmethod
     def from_points(cls, points: Iterable[tuple[int, ...]], axes: Sequence[str]) -> "Grid":
-        """The grid of these cells alone, neighbors along the last axis as one part.
+        """The grid of these cells only; neighbors along the last axis are merged into one part.
 
         >>> str(Grid.from_points([(4,), (5,), (8,)], ("length",)))
         '4:5+8'
@@ -138,7 +138,7 @@ class Grid:
 
 
 def matches_axes(text: str, axes: Sequence[str]) -> bool:
-    """Whether each part of a grid has one span for all axes, or as many as there are.
+    """Whether each part of a grid has one span, or one span per axis.
 
     >>> matches_axes("1:12", ("test",)), matches_axes("1:12x1:12", ("test",))
     (True, False)
@@ -159,7 +159,7 @@ def _parse_part(text: str, grid_text: str, axes: Sequence[str]) -> GridPart:
     if len(texts) != len(axes):
         raise UserError(
             f"grid: {grid_text!r} has {len(texts)} axes, the task has {len(axes)}: {', '.join(axes)}; "
-            f"a grid of it reads like {'x'.join(['1:12'] * len(axes))}, and null stands for the default one"
+            f"use e.g. {'x'.join(['1:12'] * len(axes))}, or null for the default grid"
         )
     return GridPart(tuple(_parse_values(part, grid_text, axes) for part in texts), is_diagonal)
 
@@ -174,10 +174,10 @@ def _parse_values(text: str, grid_text: str, axes: Sequence[str]) -> range:
         if "," in grid_text:
             raise UserError(f"grid: {grid_text!r}: parts are joined by +, as in {example}+diagonal:20:40") from error
         suggestion = did_you_mean(text, NAMED_GRIDS) if re.fullmatch(r"[a-z][a-z_0-9]*", text) else ""
-        raise UserError(f"grid: {error} (a grid reads like {example}).{suggestion}") from error
+        raise UserError(f"grid: {error} (use e.g. {example}).{suggestion}") from error
     step = int(step_match[2]) if step_match else 1
     if span.high > MAX_CELLS:
-        raise UserError(f"grid: {grid_text!r} has a size above {MAX_CELLS:,}; sizes must be at most that")
+        raise UserError(f"grid: sizes must be at most {MAX_CELLS:,}, not as in {grid_text!r}")
     if span.low < 0:
         raise UserError(f"grid: {grid_text!r} has a negative size")
     if step < 1:
@@ -194,9 +194,9 @@ def _format_range(values: range) -> str:
 def cell_region(
     cell: Mapping[str, int], training_spans: Mapping[str, Span], validation_spans: Mapping[str, Span] | None
 ) -> str:
-    """The region of a cell: `in_distribution`, the sizes of training; `ood_validation`, the band just beyond, on which
-    the best checkpoint is chosen; `ood_test`, everything further (`100+` where an axis is above 100); and `below`, what
-    is smaller than anything trained."""
+    """The region of a cell: `in_distribution`, the sizes of training; `ood_validation`, sizes just above training, on
+    which the best checkpoint is selected; `ood_test`, larger sizes (`100+` if an axis is above 100); and `below`, sizes
+    smaller than all trained ones."""
     if all(cell[axis] in span for axis, span in training_spans.items()):
         return "in_distribution"
     if validation_spans is not None and all(cell[axis] in span for axis, span in validation_spans.items()):
@@ -207,37 +207,39 @@ def cell_region(
 
 
 def shard(cells: Iterable[Cell], shard_index: int, num_shards: int, cost: Callable[[Cell], float]) -> list[Cell]:
-    """The cells of piece `shard_index` (from 1) of `num_shards` pieces that cost about the same.
+    """The cells of shard `shard_index` (from 1) of `num_shards` shards of about equal cost.
 
-    The most expensive cell first, each is added to the cheapest piece so far: every cell is in exactly one piece, and
-    the pieces are a function of the cells alone. The cells of a piece come in the grid's order.
+    Starting with the most expensive cell, each is added to the cheapest shard so far: every cell is in exactly one
+    shard, and the shards depend only on the cells. The cells of a shard are in the order of the grid.
     """
     if not 1 <= shard_index <= num_shards:
-        raise UserError(f"shard: must be 1/{num_shards} to {num_shards}/{num_shards}; it is {shard_index}/{num_shards}")
-    order = {cell: place for place, cell in enumerate(cells)}
+        raise UserError(
+            f"shard: must be from 1/{num_shards} to {num_shards}/{num_shards}, not {shard_index}/{num_shards}"
+        )
+    order = {cell: index for index, cell in enumerate(cells)}
     costs = {cell: cost(cell) for cell in order}
     shards: list[list[Cell]] = [[] for _ in range(num_shards)]
     heap = [(0.0, shard_number) for shard_number in range(num_shards)]
     for cell in sorted(order, key=lambda cell: (-costs[cell], order[cell])):
-        shard_cost, piece = heap[0]
-        shards[piece].append(cell)
-        heapq.heapreplace(heap, (shard_cost + costs[cell], piece))
+        shard_cost, cheapest = heap[0]
+        shards[cheapest].append(cell)
+        heapq.heapreplace(heap, (shard_cost + costs[cell], cheapest))
     return sorted(shards[shard_index - 1], key=lambda cell: order[cell])
 
 
 def interleave_by_cost(items: Sequence[T], cost: Callable[[T], float]) -> list[T]:
-    """The items in an order in which every stretch has expensive and cheap ones alike: if costs of one kind are
-    estimated too high or too low, all stretches are affected alike.
+    """The items in an order in which every range has both expensive and cheap ones, so that errors in the cost
+    estimates affect all ranges equally.
 
-    By rank r of their costs, at the fraction of r times the golden ratio, whose values in any interval are spread
-    evenly over r (Weyl 1916, https://doi.org/10.1007/BF01475864).
+    The item with rank r by cost is placed at the fractional part of r times the golden ratio, which is equidistributed
+    (Weyl 1916, https://doi.org/10.1007/BF01475864).
     """
     ranked = sorted(items, key=lambda item: -cost(item))
     return [ranked[rank] for rank in sorted(range(len(ranked)), key=lambda rank: rank * GOLDEN_RATIO % 1.0)]
 
 
 def split_by_cost(costs: Sequence[float], num_ranges: int) -> list[range]:
-    """Consecutive stretches of about equal cost, at most `num_ranges` of them, none empty.
+    """At most `num_ranges` consecutive, nonempty ranges of about equal cost.
 
     >>> split_by_cost([1.0, 1.0, 2.0, 1.0, 1.0], 3)
     [range(0, 2), range(2, 3), range(3, 5)]
@@ -253,8 +255,8 @@ def split_by_cost(costs: Sequence[float], num_ranges: int) -> list[range]:
 
 
 def parse_shard(text: str) -> tuple[int, int]:
-    """From `2/4`, the second of four pieces: `(2, 4)`. Raises `UserError` for any other text."""
+    """Parses `2/4`, the second of four shards, as `(2, 4)`. Raises `UserError` for any other text."""
     match = re.fullmatch(r"(\d+)/(\d+)", text.strip())
     if not match:
-        raise UserError(f"shard: must have the form 1/4; it is {text!r}")
+        raise UserError(f"shard: must have the form 1/4, not {text!r}")
     return int(match[1]), int(match[2])

@@ -18,7 +18,7 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Proportion:
-    """A share with its interval: `value` between `low` and `high`, measured on `count` things."""
+    """A proportion with its interval: `value` between `low` and `high`, from `count` observations."""
 
     value: float
     low: float
@@ -33,10 +33,10 @@ def wilson_interval(correct: ArrayLike, count: ArrayLike, level: float = 0.95) -
 def wilson_interval(
     correct: ArrayLike | int, count: ArrayLike | int, level: float = 0.95
 ) -> tuple[float | FloatArray, float | FloatArray]:
-    """Score interval of a share, Wilson (1927), https://doi.org/10.1080/01621459.1927.10502953, equation (3).
+    """Score interval of a proportion, Wilson (1927), https://doi.org/10.1080/01621459.1927.10502953, equation (3).
 
-    It stays inside 0 to 1 and is honest at the ends, where the textbook interval has no width: 100 correct of 100 gives
-    (0.963, 1.0), not (1, 1). A count of 0 gives (0, 1). Numbers in, numbers out; arrays in, arrays out.
+    It stays within 0 to 1 and has a positive width at the ends, unlike the normal approximation: 100 correct of 100
+    gives (0.963, 1.0), not (1, 1). A count of 0 gives (0, 1). Numbers in, numbers out; arrays in, arrays out.
 
     >>> tuple(round(bound, 3) for bound in wilson_interval(99, 100))
     (0.946, 0.998)
@@ -67,13 +67,13 @@ def clopper_pearson_interval(
 def clopper_pearson_interval(
     correct: ArrayLike | int, count: ArrayLike | int, level: float = 0.95
 ) -> tuple[float | FloatArray, float | FloatArray]:
-    """Exact interval of a share, Clopper and Pearson (1934), https://doi.org/10.1093/biomet/26.4.404.
+    """Exact interval of a proportion, Clopper and Pearson (1934), https://doi.org/10.1093/biomet/26.4.404.
 
-    The shares under which neither so many correct nor so few have a probability below (1 - level) / 2. It covers the
-    true share at least as often as it says whatever that share is, and for that is wider than Wilson's, which covers
-    about as often as it says on average; Brown, Cai and DasGupta (2001), https://doi.org/10.1214/ss/1009213286, advise
-    Wilson's for common use. Take this one where a claim must hold for certain. Numbers in, numbers out; arrays in,
-    arrays out. A count of 0 gives (0, 1). Right to 1e-12 for counts up to 10 million.
+    The proportions under which both tails of the observed count have at least probability (1 - level) / 2. Its coverage
+    is at least `level` for every proportion; it is therefore wider than Wilson's, whose coverage is about `level` on
+    average; Brown, Cai and DasGupta (2001), https://doi.org/10.1214/ss/1009213286, recommend Wilson's for general use.
+    Use this one if the coverage must be guaranteed. Numbers in, numbers out; arrays in, arrays out. A count of 0 gives
+    (0, 1). Accurate to 1e-12 for counts up to 10 million.
 
     >>> tuple(round(bound, 4) for bound in clopper_pearson_interval(99, 100))
     (0.9455, 0.9997)
@@ -87,7 +87,7 @@ def clopper_pearson_interval(
     if np.any(k != np.floor(k)) or np.any(n != np.floor(n)):
         raise UserError("correct: an exact interval needs integer counts: the number of correct answers and the total")
     tail = (1.0 - level) / 2.0
-    # With right and wrong exchanged the upper bound is the lower one of the other side, so both are found in log odds.
+    # By symmetry the upper bound is the lower bound for the wrong answers; both are computed in log odds.
     low = _expit(_lower_log_odds(k.ravel(), n.ravel(), tail))
     high = _expit(-_lower_log_odds((n - k).ravel(), n.ravel(), tail))
     if k.ndim == 0:
@@ -96,12 +96,12 @@ def clopper_pearson_interval(
 
 
 def binomial_tail(successes: int, count: int, probability: float) -> float:
-    """The probability of at least so many successes in `count` tries that each succeed with probability `probability`.
+    """The probability of at least `successes` successes in `count` trials with success probability `probability`.
 
     >>> binomial_tail(2, 2, 0.5), round(binomial_tail(8, 10, 0.5), 4)
     (0.25, 0.0547)
 
-    Raises `UserError` for counts that cannot be and for a share outside 0 to 1.
+    Raises `UserError` for impossible counts and for a probability outside 0 to 1.
     """
     k, n = _check_counts(successes, count)
     if not 0.0 <= probability <= 1.0:
@@ -110,19 +110,19 @@ def binomial_tail(successes: int, count: int, probability: float) -> float:
         return 1.0
     if probability in (0.0, 1.0):
         return probability
-    if successes < count * probability:  # the longer side: one minus the other tail
+    if successes < count * probability:  # the longer tail: one minus the other one
         return 1.0 - binomial_tail(count - successes + 1, count, 1.0 - probability)
     return float(np.exp(_log_tail(k[None], n[None], np.array([log(probability / (1.0 - probability))]))[0][0]))
 
 
 def region_mean(cells: Sequence[tuple[int, int]], level: float = 0.95, num_repeats: int = 1) -> Proportion:
-    """The mean over cells of the accuracy, every cell weighing the same, with an interval about the questions.
+    """The mean accuracy over cells with equal weights, with an interval for the sampling of questions.
 
     `cells` are (correct, count) pairs. With equal counts the mean is the pooled share and its interval the pooled
-    Wilson interval. With unequal counts the interval is Wilson's for the count that would leave a mean of equal
-    weights as uncertain, (number of cells)^2 / sum(1 / count). Cells differ in difficulty, which a pooled interval
-    does not use: it is therefore a little too wide, never too narrow, when counts are equal. Where each question was
-    repeated (`num_repeats`, such as position offsets), the interval is as wide as for one.
+    Wilson interval. With unequal counts the interval is Wilson's for the effective count with the same uncertainty of
+    the mean, (number of cells)^2 / sum(1 / count). Cells differ in difficulty, which a pooled interval does not use: it
+    is therefore a little too wide, never too narrow, when counts are equal. If each question was repeated
+    (`num_repeats`, e.g. for position offsets), the interval is as wide as for one repetition.
 
     >>> region_mean([(100, 100), (50, 100)]).value
     0.75
@@ -147,11 +147,11 @@ def region_mean(cells: Sequence[tuple[int, int]], level: float = 0.95, num_repea
 
 
 def newcombe_interval(first: tuple[int, int], second: tuple[int, int], level: float = 0.95) -> Proportion:
-    """How much higher the first share is than the second, each (correct, count), with Newcombe's interval.
+    """The difference of two proportions, each given as (correct, count), with Newcombe's interval.
 
     The hybrid score interval, method 10 of Newcombe (1998),
-    https://doi.org/10.1002/(SICI)1097-0258(19980430)17:8<873::AID-SIM779>3.0.CO;2-I. The two are taken as independent;
-    of two models on the same questions it is a little too wide, and `mcnemar_test` is the test.
+    https://doi.org/10.1002/(SICI)1097-0258(19980430)17:8<873::AID-SIM779>3.0.CO;2-I. The samples are assumed to be
+    independent; for two models on the same questions it is slightly too wide, and `mcnemar_test` is the test.
 
     >>> gap = newcombe_interval((56, 70), (48, 80))
     >>> round(gap.value, 4), round(gap.low, 4), round(gap.high, 4)
@@ -173,7 +173,7 @@ def newcombe_interval(first: tuple[int, int], second: tuple[int, int], level: fl
 
 
 def success_rate(values: Sequence[float], threshold: float, level: float = 0.95) -> Proportion:
-    """The share of seeds that reach a threshold, with Wilson's interval about the seeds.
+    """The fraction of seeds that reach a threshold, with Wilson's interval for the sampling of seeds.
 
     >>> rate = success_rate([1.0, 0.995, 0.2], threshold=0.99)
     >>> round(rate.value, 3), round(rate.low, 3), round(rate.high, 3)
@@ -193,7 +193,7 @@ def success_rate(values: Sequence[float], threshold: float, level: float = 0.95)
 
 
 def check_level(level: float) -> float:
-    """A level of confidence as it is. Raises `UserError` for one that does not lie between 0 and 1."""
+    """Returns a confidence level. Raises `UserError` unless it is between 0 and 1."""
     if not 0.0 < level < 1.0:
         raise UserError(f"level: must be between 0 and 1, for example level=0.95, not {level}")
     return level
@@ -214,7 +214,7 @@ def _expit(log_odds: FloatArray) -> FloatArray:
 
 
 def _lower_log_odds(correct: FloatArray, count: FloatArray, tail: float) -> FloatArray:
-    """The log odds of the share under which at least `correct` of `count` has the probability `tail`.
+    """The log odds of the proportion under which at least `correct` of `count` has the probability `tail`.
 
     By Newton's method on the logarithm of the probability, which in the log odds rises and is concave (its slope is the
     mean beyond `correct` less the mean of all, and a binomial cut off varies less than a whole one). From any start the

@@ -1,12 +1,12 @@
-"""Accuracy of labels by position in rows with several of them, as in counting, and the score of memorization.
+"""Accuracy of per-token labels by position, as in counting, and the score of memorization.
 
-A row of such a task has several labels: in counting to 60 the t-th is t. Training ends at some position (50), so that a
-model which has only memorized it still predicts 50 of 60 labels correctly: 83 %. Every score of labels is therefore
-reported with its *floor*, the score of memorizing: correct at every position of training, wrong at every other. On
-labels beyond training, and on the last one, memorizing scores 0, but a constant answer may score more (up to 100 %
-where all rows end alike); the floor there is the larger of the two.
+A row has several labels: in counting to 60 the t-th is t. Training ends at some position, such as 50, so that a model
+that has only memorized it still predicts 50 of 60 labels correctly (83 %). Every label score is therefore reported with
+its *baseline*, the score of memorization: correct at every position of training, wrong at all others. On labels beyond
+training, and on the last label, memorization scores 0, but a constant answer may score more (up to 100 % if all rows
+end with the same label); the baseline is then the larger of the two.
 
-All shares are of labels, or of rows, over all given cells; every label, or row, weighs the same.
+All fractions are of labels, or of rows, over all given cells, with equal weights.
 """
 
 from collections import Counter
@@ -45,10 +45,10 @@ class LabelCounts:
 
     `targets_by_position[t]` of the rows have a label at position t (from 0), and `correct_by_position[t]` of those are
     predicted. `exact_match` rows are correct as a whole, `last` at their last label; `prefix` is the sum over rows of
-    the share of labels before the first wrong one. `max_training_labels` is the most labels that a row of training has,
-    None if unknown. `target_counts` counts how often each label is the target, under "unseen" beyond the trained
-    positions and under "last" at the end.
-    `num_offsets` is how often each row was evaluated, at other position offsets.
+    the share of labels before the first wrong one. `max_training_labels` is the largest number of labels in a training
+    row; None if unknown. `target_counts` counts how often each label is the target, under "unseen" beyond the trained
+    positions and under "last" at the end. `num_offsets` is the number of position offsets at which each row was
+    evaluated.
 
     Counting 1, 2, 3 after training up to 2, with the last label wrong:
 
@@ -56,7 +56,7 @@ class LabelCounts:
     >>> labels = LabelCounts.from_arrays(correct, target_mask, max_training_labels=2)
     >>> [round(labels.score(metric), 3) for metric in ("accuracy", "unseen", "prefix")]
     [0.667, 0.0, 0.667]
-    >>> round(labels.floor("accuracy"), 3), labels.floor("unseen")
+    >>> round(labels.baseline("accuracy"), 3), labels.baseline("unseen")
     (0.667, 0.0)
     """
 
@@ -107,7 +107,7 @@ class LabelCounts:
 
     @classmethod
     def merge(cls, parts: Iterable["LabelCounts"]) -> "LabelCounts":
-        """Merges several cells, or parts of one. Raises `ValueError` for none, and where `max_training_labels`
+        """Merges several cells, or parts of one. Raises `ValueError` without any, and if `max_training_labels`
         differs."""
         each = list(parts)
         if len({labels.max_training_labels for labels in each}) != 1:
@@ -130,13 +130,13 @@ class LabelCounts:
 
     @classmethod
     def merge_position_offsets(cls, parts: Sequence["LabelCounts"]) -> "LabelCounts":
-        """The same rows at several position offsets: every share is then the mean over these."""
+        """The same rows at several position offsets: every score is then the mean over the offsets."""
         return replace(cls.merge(parts), num_offsets=sum(labels.num_offsets for labels in parts))
 
     # Shares -------------------------------------------------------------------------------------------------------
 
     def correct_and_count(self, metric: Metric) -> tuple[float, int]:
-        """How many are correct, and of how many: labels for `accuracy` and `unseen`, rows for the others."""
+        """The number of correct ones and the total: labels for `accuracy` and `unseen`, rows for the others."""
         if metric == "accuracy":
             return sum(self.correct_by_position), sum(self.targets_by_position)
         if metric == "unseen":
@@ -147,15 +147,14 @@ class LabelCounts:
         return {"exact_match": self.exact_match, "last": self.last, "prefix": self.prefix}[metric], self.rows
 
     def score(self, metric: Metric) -> float | None:
-        """One of `METRICS`, None of no labels, as beyond the trained positions of short rows."""
+        """The value of a metric; None without labels, as for `unseen` in short rows."""
         correct, count = self.correct_and_count(metric)
         return correct / count if count else None
 
     def score_with_interval(self, metric: Metric) -> Proportion | None:
         """The same with a 95 % interval over rows.
 
-        The labels of a row are not independent: the interval is Wilson's with the number of rows. As no share of a row
-        is beyond 0 to 1, it is too wide rather than too narrow.
+        The labels of a row are not independent, so the interval is Wilson's for the number of rows; it is conservative.
         """
         correct, count = self.correct_and_count(metric)
         if not count:
@@ -165,17 +164,17 @@ class LabelCounts:
         return Proportion(correct / count, float(low), float(high), count // self.num_offsets)
 
     def effective_metric(self, metric: Metric, region: str) -> Metric:
-        """The metric of a region's rows where `metric` is requested: instead of `unseen`, `accuracy` is taken within
-        training and where rows have no unseen label.
+        """The metric used for a region if `metric` is requested: `accuracy` instead of `unseen` within training, and if
+        rows have no unseen labels.
 
-        Rows of training may also have labels behind the trained positions, such as the sum behind an addend: few, and
-        not what learning the training range means.
+        Training rows may also have a few labels after the trained positions, such as the sum after an addend, which say
+        little about the training range.
         """
         is_in_distribution = metric == "unseen" and region == "in_distribution"
         return "accuracy" if is_in_distribution or self.score(metric) is None else metric
 
     def num_rows(self, metric: Metric) -> int:
-        """How many different rows `metric` is over; at least 1."""
+        """Number of distinct rows that `metric` is computed from; at least 1."""
         has_unseen = (
             metric == "unseen"
             and self.max_training_labels is not None
@@ -184,9 +183,8 @@ class LabelCounts:
         rows = self.targets_by_position[self.max_training_labels or 0] if has_unseen else self.rows
         return max(1, rows // self.num_offsets)
 
-    def floor(self, metric: Metric) -> float | None:
-        """The score of `memorization_score` or of `constant_answer_score`, whichever is more; None where
-        `max_training_labels` is unknown."""
+    def baseline(self, metric: Metric) -> float | None:
+        """The larger of `memorization_score` and `constant_answer_score`; None if `max_training_labels` is unknown."""
         baselines = [
             share
             for share in (self.memorization_score(metric), self.constant_answer_score(metric))
@@ -195,7 +193,7 @@ class LabelCounts:
         return max(baselines) if baselines else None
 
     def memorization_score(self, metric: Metric) -> float | None:
-        """The score of predictions that are correct at each position of training, and wrong at all others."""
+        """The score of predictions that are correct at the trained positions and wrong at all others."""
         if self.max_training_labels is None or self.score(metric) is None:
             return None
         if metric == "unseen":
@@ -221,13 +219,13 @@ class LabelCounts:
     # Records ------------------------------------------------------------------------------------------------------
 
     def record(self) -> dict[str, Any]:
-        """The entry of labels in the record of a cell, without the counts of rows that it has."""
+        """The entry `labels` in the record of a cell."""
         return {
             "max_training_labels": self.max_training_labels,
             "targets_by_position": list(self.targets_by_position),
             "correct_by_position": list(self.correct_by_position),
             **{metric: _round(self.score(metric)) for metric in METRICS if metric != "exact_match"},
-            "floor": {metric: _round(self.floor(metric)) for metric in METRICS},
+            "baseline": {metric: _round(self.baseline(metric)) for metric in METRICS},
             "target_counts": {name: dict(texts) for name, texts in self.target_counts.items()},
         }
 

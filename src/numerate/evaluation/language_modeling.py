@@ -23,18 +23,18 @@ from numerate.tasks.language_modeling import LanguageModeling
 from numerate.tasks.task import Task
 
 MAX_LOGITS = {"cpu": 2**23}
-"""How many logits are computed at a time, by device: 32 MB of float32."""
+"""Number of logits computed at a time, by device: 32 MB of float32."""
 
 DEFAULT_MAX_LOGITS = 2**24
 
 MAX_TOKENS_PER_PORTION = 2**17
-"""Tokens of one portion of text: what is in memory at once, and lost at most when killed."""
+"""Tokens of one portion of text, the unit that is kept in memory and recorded at once."""
 
 
 @dataclass(frozen=True, eq=False)
 class ChunkLosses:
-    """The losses of chunks of running text: `nll` in nats, its `num_tokens`, their `num_bytes` of UTF-8, and how many
-    of them were the most probable (`num_correct_tokens`). All `[chunks]`."""
+    """The losses of chunks of text: `nll` in nats, `num_tokens`, their `num_bytes` of UTF-8, and `num_correct_tokens`,
+    the number of tokens with the highest probability. All `[chunks]`."""
 
     nll: NDArray[np.float64]
     num_tokens: NDArray[np.int64]
@@ -61,7 +61,7 @@ class ChunkLosses:
         )
 
     def records(self, cell: Mapping[str, int]) -> list[dict[str, Any]]:
-        """A line for each chunk of a portion, with its loss in nats per token."""
+        """A record for each chunk of a portion, with its loss in nats per token."""
         return [
             {
                 "cell": {**cell, CHUNK_AXIS: cell[CHUNK_AXIS] + at},
@@ -90,8 +90,8 @@ def compute_chunk_losses(
 ) -> ChunkLosses:
     """The loss of each row of a batch.
 
-    Logits are computed in chunks of `MAX_LOGITS`, never for all rows and positions at once. On a CPU rows are read a
-    few at a time.
+    Logits are computed in chunks of `MAX_LOGITS`, never for all rows and positions at once. On a CPU a few rows are
+    processed at a time.
     """
     rows, time = batch.tokens.ids.shape
     cpu = batch.tokens.ids.device.type == "cpu"
@@ -140,7 +140,7 @@ def _token_losses(hidden: Tensor, head: Any, targets: Tensor, vocabulary_size: i
 def compute_likelihoods(
     model: Model, evaluation_data: EvaluationData, batches: Iterable[Batch], position_offset: int = 0
 ) -> Likelihoods:
-    """The sums over batches of running text, each of which is one batch of the published mean over batches.
+    """The sums over batches of text, each of which is one batch of the published mean over batches.
 
     For example:
 
@@ -162,7 +162,7 @@ def compute_portion_losses(
     position_offset: int = 0,
     split: str = "test",
 ) -> ChunkLosses:
-    """`count` chunks of running text from `cell["chunk"]` on, of `cell["context_length"]` tokens each."""
+    """`count` chunks of text from `cell["chunk"]` on, of `cell["context_length"]` tokens each."""
     cell_task = evaluation_data.task.at_cell(**{axis: size for axis, size in cell.items() if axis != CHUNK_AXIS})
     device = next(model.parameters()).device
     batch = evaluation_data.batch(cell_task.examples(split, 0, cell[CHUNK_AXIS], count), cell[CHUNK_AXIS])
@@ -178,7 +178,7 @@ def evaluate_portion(
     position_offset: int = 0,
     split: str = "test",
 ) -> dict[str, Any]:
-    """The record of one portion of a language modeling task: a pure function of the weights and of what is given here.
+    """The record of one portion of a language modeling task: a pure function of the weights and the arguments.
 
         evaluate_portion(model, evaluation_data, {"context_length": 512, "chunk": 0}, count=256)
         {"cell": {"context_length": 512, "chunk": 0}, "count": 256, "loss": 1.7294, "language": {"nll": 226683.1, ...}}
@@ -203,7 +203,7 @@ def evaluate_portion(
 
 
 def _tokenizer_fingerprint(evaluation_data: EvaluationData) -> str | None:
-    """The fingerprint of the tokenizer of running text."""
+    """The fingerprint of the tokenizer used for language modeling."""
     return (
         str(evaluation_data.task.load_tokenizer().fingerprint)[:12]
         if isinstance(evaluation_data.task, LanguageModeling)
@@ -218,8 +218,8 @@ def context_region(cell: Mapping[str, int], trained: Mapping[str, Span]) -> str:
 
 
 def evaluation_portions(task: Task, max_chunks: int | None = None, split: str = "test") -> list[tuple[int, int]]:
-    """The portions of running text that an evaluation goes through: (first chunk, how many), of the first `max_chunks`
-    chunks or all. Portions of the same context start at the same chunks, whatever `max_chunks` is."""
+    """The portions of text that an evaluation goes through: (first chunk, how many), of the first `max_chunks` chunks
+    or all. Portions of the same context start at the same chunks, whatever `max_chunks` is."""
     num_available = num_chunks(task, split)
     chunks_per_portion = max(1, MAX_TOKENS_PER_PORTION // max(span.high for span in task.training_spans().values()))
     return list(
@@ -228,13 +228,13 @@ def evaluation_portions(task: Task, max_chunks: int | None = None, split: str = 
 
 
 def num_chunks(task: Task, split: str) -> int:
-    """How many chunks of running text a split of a task has."""
+    """Number of chunks of text in a split of a task."""
     assert isinstance(task, LanguageModeling), "the task must be LanguageModeling"
     return task.num_chunks(split)
 
 
 def split_into_portions(total_chunks: int, chunks_per_portion: int) -> Iterator[tuple[int, int]]:
-    """(first chunk, how many) of each portion of so many chunks.
+    """(first chunk, number of chunks) of each portion with at most `portion_size` chunks.
 
     >>> list(split_into_portions(600, 256))
     [(0, 256), (256, 256), (512, 88)]

@@ -14,11 +14,11 @@ CHUNK_AXIS = "chunk"
 
 @dataclass(frozen=True)
 class Likelihoods:
-    """Sums over chunks of running text, by which any two parts of it can be taken together.
+    """Sums over chunks of text that can be merged.
 
-    `nll` is the sum of -ln(probability) of all tokens, in nats; `bytes` those of the UTF-8 of their text;
-    `correct_tokens` how many of them were the most probable. Sums of squares and products over chunks are what
-    intervals follow from; `batches` and the sums over batches are there for the published mean over batches.
+    `nll` is the sum of -ln(probability) of all tokens, in nats; `bytes` is the length of their text in UTF-8;
+    `correct_tokens` is the number of tokens with the highest probability. Intervals are computed from sums of squares
+    and products over chunks; `batches` and the sums over batches are for the published mean over batches.
 
     >>> both = Likelihoods(nll=30.0, tokens=10, bytes=40) + Likelihoods(nll=10.0, tokens=10, bytes=60)
     >>> both.loss, round(both.perplexity, 3), round(both.bits_per_byte, 3)
@@ -59,13 +59,12 @@ class Likelihoods:
 
     @property
     def perplexity(self) -> float:
-        """exp(loss): the equivalent number of equally likely tokens."""
+        """exp(loss): the number of equally likely tokens with the same loss."""
         return _exp(self.loss)
 
     @property
     def bits_per_byte(self) -> float | None:
-        """-log2(probability) of the text per byte of its UTF-8, which any two tokenizers can be compared by; None where
-        there is no byte."""
+        """-log2(probability) of the text per byte of UTF-8, comparable across tokenizers; None without bytes."""
         return self.nll / (self.bytes * log(2.0)) if self.bytes else None
 
     @property
@@ -75,8 +74,8 @@ class Likelihoods:
 
     @property
     def mean_of_exp(self) -> float | None:
-        """The published perplexity: the mean over batches of exp(mean loss of the batch). It depends on the size of the
-        batches, and is never below `perplexity` of equal batches."""
+        """The published perplexity: the mean over batches of exp(mean loss of the batch). It depends on the batch size,
+        and for equal batches it is at least `perplexity`."""
         return self.batch_exps / self.batches if self.batches else None
 
     @property
@@ -86,11 +85,11 @@ class Likelihoods:
 
     def standard_error(self) -> float | None:
         """The standard error of the loss, in nats: that of a ratio of two sums over chunks (Cochran 1977, Sampling
-        Techniques, section 6.3), taking chunks as independent. None of a single chunk."""
+        Techniques, section 6.3), assuming independent chunks. None for a single chunk."""
         return self._ratio_error(self.loss, self.nll_tokens, self.tokens_squared, self.tokens)
 
     def loss_interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of the loss by its standard error: for other text of the same distribution."""
+        """The 95 % interval of the loss, from its standard error: for other text of the same distribution."""
         error = self.standard_error()
         return None if error is None else (self.loss - Z95 * error, self.loss + Z95 * error)
 
@@ -111,7 +110,7 @@ class Likelihoods:
         return sqrt(max(0.0, residual_sum) * self.chunks / (self.chunks - 1)) / total
 
     def record(self) -> dict[str, Any]:
-        """The entry of a record, six significant digits each; `low` and `high` are the interval of the loss."""
+        """The metrics for a record, with six significant digits; `low` and `high` are the interval of the loss."""
         interval, bits = self.loss_interval(), self.bits_per_byte_interval()
         metrics: dict[str, float | None] = {
             "loss": self.loss,
@@ -129,7 +128,7 @@ class Likelihoods:
         return rounded | {"tokens": self.tokens, "bytes": self.bytes, "chunks": self.chunks}
 
     def sums(self) -> dict[str, float]:
-        """The sums themselves, for `from_sums`; those of batches where there are any."""
+        """The sums, for `from_sums`; with those of batches if there are any."""
         return {name: value for name, value in asdict(self).items() if self.batches or not name.startswith("batch")}
 
     @classmethod
@@ -143,8 +142,8 @@ def _exp(value: float) -> float:
 
 
 def merge_portions(portions: Iterable[tuple[int, Likelihoods]]) -> Likelihoods:
-    """Portions of one text together, each with its first chunk. No chunk counts twice: of two that begin at the same
-    one, as when less was requested first, the longer counts, and none that starts inside of another."""
+    """Merges portions of one text, each given with the index of its first chunk. No chunk counts twice: of portions
+    with the same first chunk only the longest counts, and portions that start inside another do not count."""
     counted, end = [], 0
     for first, likelihoods in sorted(portions, key=lambda portion: (portion[0], -portion[1].chunks)):
         if first >= end:

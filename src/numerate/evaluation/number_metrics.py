@@ -1,17 +1,17 @@
-"""Metrics of answers that are numbers: accuracy, accuracy within a tolerance, errors and correlations.
+"""Metrics of number answers: accuracy, accuracy within a tolerance, errors and correlations.
 
 There are two scales: `mae`, `mse`, `r2`, ... are of the numbers themselves, `log_mae`, `log_mse`, `log_r2`, ... of
 sign(x) log10(|x| + 1), which measures factors. A single outlier dominates the linear ones; the published tables are of
 the logarithmic ones (Zausinger et al., 2025, https://arxiv.org/abs/2411.02083).
 
-An answer without a number is wrong in every share. It has no error: it is left out of errors and correlations and
-counted in `missing` or `invalid`, or it counts with a given penalty.
+An answer without a number counts as wrong in all accuracies. It has no error: it is excluded from errors and
+correlations and counted in `missing` or `invalid`, or it gets a given penalty.
 
-So that one very long number does not dominate every mean, predictions are clipped to `CLIP_LIMIT` in size, or to ten
-times the target where that is more, in errors, R² and correlations (`clipped` counts them). The published evaluation
-has the same bound, for targets of any size. In shares, digits and ranks nothing is clipped.
+To limit the effect of very long numbers, predictions are clipped to an absolute value of `CLIP_LIMIT`, or ten times the
+target if that is larger, in errors, R² and correlations (`clipped` counts them). The published evaluation has the same
+bound, regardless of the target. Accuracies, digits and ranks are not clipped.
 
-All sums are exact, in decimals: merged cells give exactly what all their questions at once give.
+All sums are exact decimals: merging cells gives exactly the result of all their questions together.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -66,7 +66,7 @@ PROPORTION_METRICS = (
     "invalid",
     "clipped",
 )
-"""Those of them that are shares from 0 to 1."""
+"""The metrics that are fractions from 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Tolerance:
     absolute: str = "0"
 
     def is_close(self, prediction: ExactNumber, target: ExactNumber) -> bool:
-        """Whether `prediction` is that near to `target`, decided exactly."""
+        """Whether `prediction` is within the tolerance of `target`, in exact arithmetic."""
         allowed = Fraction(self.absolute) + Fraction(self.relative) * abs(Fraction(target))
         return abs(Fraction(prediction) - Fraction(target)) <= allowed
 
@@ -94,13 +94,13 @@ TOLERANCES: dict[str, Tolerance] = {
 
 
 CLIP_LIMIT = Decimal(PUBLISHED_LIMIT)
-"""Predictions are clipped to this size, 10 billion, in errors, unless the target is not much smaller."""
+"""Predictions are clipped to this absolute value, 10 billion, in errors, unless ten times the target is larger."""
 
 _TARGET_FACTOR = Decimal(10)
 
 
 def clip_prediction(prediction: Decimal, target: Decimal) -> Decimal:
-    """A prediction, clipped in size to `CLIP_LIMIT` or ten times the target, whichever is more.
+    """A prediction, clipped in absolute value to `CLIP_LIMIT` or ten times the target, whichever is more.
 
     >>> clip_prediction(Decimal("-9e125"), Decimal(7)), clip_prediction(Decimal("9e125"), Decimal("2e30"))
     (Decimal('-10000000000'), Decimal('2.0E+31'))
@@ -114,12 +114,13 @@ def clip_prediction(prediction: Decimal, target: Decimal) -> Decimal:
 
 @dataclass(frozen=True)
 class NumberScores:
-    """Scores of answers that are numbers, as sums that can be merged.
+    """Scores of number answers, as sums that can be merged.
 
-    `count` questions have a number as their target (others are not counted at all). Of their answers `num_correct` are
-    that very number, `within` are within a tolerance, `missing` have no number and `invalid` are malformed ones;
+    `count` questions have a number as their target (others are not counted at all). `num_correct` of their answers are
+    exactly that number, `within` are within a tolerance, `missing` have no number and `invalid` are malformed ones;
     `clipped` predictions were too large. `num_correct_digits` of the `num_digits` digits of the targets are predicted
-    at their place. `cell_metrics` has what only single cells have: the exact medians and the rank correlation.
+    at their position. `cell_metrics` has the metrics that only single cells have: the exact medians and the rank
+    correlation.
 
     >>> scores = NumberScores.from_texts(["it is 12", "1,000", "nothing"], ["12", "999", "3"])
     >>> scores.num_correct, scores.missing, scores.metrics()["mae"]
@@ -142,7 +143,7 @@ class NumberScores:
 
     @classmethod
     def from_numbers(cls, predictions: Sequence[ParsedNumber], targets: Sequence[ExactNumber | None]) -> "NumberScores":
-        """From the numbers found in answers, and the targets, None where a question has no number as its answer."""
+        """From the numbers parsed from answers, and the targets (None for questions without a number as answer)."""
         questions = [(found, number) for found, number in zip(predictions, targets, strict=True) if number is not None]
         exact = [(found.value, number) for found, number in questions if found.value is not None]
         decimals = [(to_decimal(found), to_decimal(number)) for found, number in exact]
@@ -175,7 +176,7 @@ class NumberScores:
 
     @classmethod
     def from_texts(cls, predictions: Sequence[str], targets: Sequence[str]) -> "NumberScores":
-        """From the last numbers of answers and of targets. Raises `UserError` for unequally many."""
+        """From the last numbers of answers and of targets. Raises `UserError` if their counts differ."""
         if len(predictions) != len(targets):
             raise UserError(f"number_metrics: {len(predictions)} answers to {len(targets)} questions; give one to each")
         return cls.from_numbers(
@@ -184,7 +185,7 @@ class NumberScores:
 
     @classmethod
     def merge(cls, scores_of_cells: Iterable["NumberScores"]) -> "NumberScores":
-        """All questions of several cells as those of one, without rank correlation and with medians to 1 %."""
+        """Merges cells into one, without rank correlation and with medians accurate to 1 %."""
         each = list(scores_of_cells)
         if len(each) == 1:
             return each[0]
@@ -200,14 +201,14 @@ class NumberScores:
         )
 
     def metrics(self, penalty: float | None = None) -> dict[str, float | None]:
-        """Every metric of `METRICS` by its name; None where there is nothing to measure, or a float overflows.
+        """Every metric of `METRICS` by name; None if it is undefined or overflows a float.
 
         With a `penalty`, an answer without a number has this error, and log10(penalty + 1) on the logarithmic scale, in
-        `mae`, `mse`, `log_mae` and `log_mse`; without, it is left out of them. It is left out of medians, R² and
-        correlations either way. Raises `UserError` for a penalty below 0.
+        `mae`, `mse`, `log_mae` and `log_mse`; otherwise it is excluded. It is always excluded from medians, R² and
+        correlations. Raises `UserError` for a penalty below 0.
         """
         if penalty is not None and not (isfinite(penalty) and penalty >= 0):
-            raise UserError(f"penalty: must be at least 0, or None to leave such answers out, not {penalty}")
+            raise UserError(f"penalty: must be at least 0, or None to exclude such answers, not {penalty}")
         num_penalized = 0 if penalty is None else self.count - self.linear_moments.count
         linear = Decimal(penalty or 0)
         scales = (
@@ -236,7 +237,7 @@ class NumberScores:
     # Records ------------------------------------------------------------------------------------------------------
 
     def to_record(self) -> dict[str, Any]:
-        """The entry of numbers in the record of a cell: counts, exact sums, and the metrics for people to read."""
+        """The entry `numbers` in the record of a cell: counts, exact sums, and the metrics."""
         return {
             "count": self.count,
             "correct": self.num_correct,
@@ -294,8 +295,9 @@ def pooled_metrics(cells: Sequence[NumberScores], penalty: float | None = None) 
 
 
 def _matching_digits(prediction: Decimal | None, target: Decimal) -> tuple[int, int]:
-    """How many digits of the target the prediction has at the same place, counted from the point, and how many the
-    target has. Leading zeros, and trailing ones behind the point, are no digits; 0 has one. Signs do not matter."""
+    """The number of digits of the target that the prediction has at the same position (aligned at the decimal point),
+    and the number of digits of the target. Leading zeros, and trailing ones after the point, do not count; 0 has one
+    digit. Signs are ignored."""
     digits = _digits_by_exponent(target)
     if prediction is None:
         return 0, len(digits)

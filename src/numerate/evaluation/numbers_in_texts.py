@@ -1,17 +1,17 @@
-"""Numbers in texts: which number a text ends with, read exactly.
+"""Parses numbers in texts exactly, in particular the last number of a text.
 
-What counts as a number is defined in `numerate.text.tokenizers.number_spans`, by which numbers are also written. For
-answers there are more rules:
+Numbers are defined in `numerate.text.tokenizers.number_spans`, which tokenizers also use. For answers there are further
+rules:
 
 | text | its last number |
 |---|---|
 | `so it is -12.50.` | -12.5 |
 | `-1/4` | -1/4, exactly |
 | `-$2`, `$-2` | -2 |
-| `1,2`, `1.2.3`, `1,0000`, `1/0`, `3 1/2` | none: invalid, as nobody knows what was meant |
+| `1,2`, `1.2.3`, `1,0000`, `1/0`, `3 1/2` | none: invalid, because ambiguous |
 | `twelve`, an empty text | none: missing |
 
-A point or comma behind a number ends a sentence.
+A point or comma after a number is punctuation.
 """
 
 import re
@@ -22,10 +22,10 @@ from fractions import Fraction
 from typing import NamedTuple
 
 ExactNumber = Decimal | Fraction
-"""An exact number: a fraction where it was written as a quotient, else a decimal. Equal ones are equal across both."""
+"""An exact number: a fraction if written as a quotient, otherwise a decimal. Both types compare equal by value."""
 
 MAX_DIGITS = 1000
-"""A number with more digits, or with an exponent beyond, is invalid: no sum of squares is then beyond reason."""
+"""Numbers with more digits, or a larger exponent, are invalid, which bounds the sums of squares."""
 
 _MINUS = "-\N{MINUS SIGN}"
 _CANDIDATE = re.compile(
@@ -39,7 +39,7 @@ _BEFORE_QUOTIENT = frozenset("=:($€£¥\"'[{,~≈")
 
 
 class ParsedNumber(NamedTuple):
-    """What is at the end of a text: a number, nothing at all (`missing`), or something that is none (`invalid`)."""
+    """The result of parsing the end of a text: a number, no number (`missing`), or a malformed one (`invalid`)."""
 
     value: ExactNumber | None
     invalid: bool = False
@@ -61,7 +61,7 @@ def last_number(text: str) -> ParsedNumber:
 
 
 def all_numbers(text: str) -> list[ExactNumber]:
-    """All numbers of a text in their order, what is invalid left out.
+    """All valid numbers of a text, in order.
 
     >>> [str(number) for number in all_numbers("-3 and 1e2, then 1/4")]
     ['-3', '1E+2', '1/4']
@@ -70,7 +70,7 @@ def all_numbers(text: str) -> list[ExactNumber]:
 
 
 def parse_entire_text(text: str) -> ExactNumber | None:
-    """The number that a text is as a whole, but for spaces around it; None for any other text.
+    """Parses a text that is a number as a whole, except for surrounding spaces; None for any other text.
 
     >>> parse_entire_text(" 975 "), parse_entire_text("9 7 5"), parse_entire_text("x=5")
     (Decimal('975'), None, None)
@@ -103,7 +103,7 @@ def _parse_numbers(text: str) -> Iterator[ParsedNumber]:
 
 
 def _value(match: re.Match[str]) -> Decimal | None:
-    """The number of a candidate; None where it is invalid."""
+    """The number of a candidate; None if it is invalid."""
     body, exponent = match["body"], (match["exponent"] or "0").replace("\N{MINUS SIGN}", "-")
     if match["more"] or (match["point"] is not None and "." in body) or _DECIMAL.fullmatch(body) is None:
         return None
@@ -114,7 +114,7 @@ def _value(match: re.Match[str]) -> Decimal | None:
 
 
 def _divisor(matches: list[re.Match[str]], index: int, text: str) -> re.Match[str] | None:
-    """What the number at a place is divided by, where the two are a quotient by themselves: `1/4`, not `12/25/2020`."""
+    """The divisor of the number at a position, if the two are a quotient: `1/4`, not `12/25/2020`."""
     if index + 1 >= len(matches):
         return None
     one, other = matches[index], matches[index + 1]
@@ -128,8 +128,8 @@ def _divisor(matches: list[re.Match[str]], index: int, text: str) -> re.Match[st
 # As published ---------------------------------------------------------------------------------------------------------
 
 PUBLISHED_NUMBER_PATTERN = re.compile(r"[+-]?\s*\d+(?:\.\d+)?")
-"""A number as the published evaluation reads one: the sign of a subtraction is its own, `1,000` ends with 0, and `1e5`
-with 5. tum-ai/number-token-loss, src/ntl/evaluation.py."""
+"""A number as the published evaluation parses it: a minus sign of a subtraction belongs to the number, `1,000` ends
+with 0, and `1e5` with 5. tum-ai/number-token-loss, src/ntl/evaluation.py."""
 
 _PUBLISHED_CANDIDATE = re.compile(r"[+-]?[\d,.]*\d")
 
@@ -138,7 +138,7 @@ PUBLISHED_LIMIT = 1e10
 
 
 def published_number(text: str) -> float | None:
-    """The last number of a text as the published evaluation reads it, not yet cut; None where there is none.
+    """The last number of a text as the published evaluation parses it, before clipping; None if there is none.
 
     >>> published_number("5 - 3"), published_number("1,000"), published_number("1e5")
     (-3.0, 0.0, 5.0)
@@ -148,7 +148,7 @@ def published_number(text: str) -> float | None:
 
 
 def published_invalid_count(text: str) -> tuple[int, bool]:
-    """How many numbers of a text `float` refuses, and whether there is none at all, as the published evaluation counts.
+    """The number of invalid numbers for `float`, and whether there is no number, as the published evaluation counts.
 
     >>> published_invalid_count("1,000 and 3"), published_invalid_count("none")
     ((1, False), (0, True))

@@ -1,4 +1,4 @@
-"""Tokenizes prompts as typed, and decodes generated tokens to text, also as a stream."""
+"""Tokenizes prompts, and decodes generated tokens to text, also as a stream."""
 
 import hashlib
 from abc import ABC, abstractmethod
@@ -15,7 +15,7 @@ from numerate.tasks.language_modeling import LanguageModeling
 from numerate.vocabulary import BOS, EOS, PAD, SPECIAL, UNK
 
 DEFAULT_MAX_NEW_TOKENS = 200
-"""Default of `max_new_tokens`, where the context has room for them."""
+"""Default of `max_new_tokens`, if they fit into the context."""
 
 REPLACEMENT_CHARACTER = "\N{REPLACEMENT CHARACTER}"
 """The Unicode replacement character, for invalid or incomplete UTF-8."""
@@ -23,11 +23,11 @@ REPLACEMENT_CHARACTER = "\N{REPLACEMENT CHARACTER}"
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt as typed, its token ids, and the parts of it that the tokenizer does not know.
+    """A prompt, its token ids, and its parts that are unknown to the tokenizer.
 
     `is_question` is whether it was parsed as a question of the task, with its numbers in the format of the model; then
-    `answer_length` is how many tokens the correct answer has. `number_values` are the numbers beside its tokens, if
-    they have any.
+    `answer_length` is the number of tokens of the correct answer. `number_values` are the numeric values of its tokens,
+    if any.
     """
 
     text: str
@@ -53,18 +53,18 @@ class PromptProcessor(ABC):
         """Decodes ids, without special tokens."""
 
     def postprocess(self, prompt: Prompt, text: str) -> str:
-        """The generated text as a person writes it."""
+        """The generated text in plain notation."""
         return text
 
 
 def make_prompt_processor(evaluation_data: EvaluationData) -> PromptProcessor:
-    """The `PromptProcessor` of a run. Raises `UserError` where its layout does not continue a text."""
+    """The `PromptProcessor` of a run. Raises `UserError` if its layout is not autoregressive."""
     if isinstance(evaluation_data.task, LanguageModeling):
         return LanguageModelingPrompts(evaluation_data.task)
     if not evaluation_data.layout.is_autoregressive:
         raise UserError(
-            f"layout: {type(evaluation_data.layout).__name__} predicts every position by itself and cannot continue a "
-            "text; `numerate ask` shows the predictions"
+            f"layout: {type(evaluation_data.layout).__name__} cannot generate token by token; "
+            "`numerate ask` shows the predictions"
         )
     return QuestionPrompts(evaluation_data)
 
@@ -72,7 +72,7 @@ def make_prompt_processor(evaluation_data: EvaluationData) -> PromptProcessor:
 class LanguageModelingPrompts(PromptProcessor):
     """Language modeling: a prompt starts a document, after its start token.
 
-    A text ends with the start token of the next one, or with an end token where the tokenizer has one.
+    A text ends with the start token of the next document, or with an end token if the tokenizer has one.
     """
 
     def __init__(self, task: LanguageModeling) -> None:
@@ -92,7 +92,7 @@ class LanguageModelingPrompts(PromptProcessor):
         return Prompt(text, (self.tokenizer.document_start_id, *ids), unknown)
 
     def _is_lossy(self, text: str, ids: Sequence[int]) -> bool:
-        """Whether characters of a text have no token, or become others; spaces do not count."""
+        """Whether tokenization loses or changes characters of a text, other than spaces."""
         return self.tokenizer.special_token_ids.get("unk") in ids or "".join(self.decode(ids).split()) != "".join(
             text.split()
         )
@@ -112,7 +112,7 @@ class QuestionPrompts(PromptProcessor):
     """Questions of a task (`12+34=`), and any text in its symbols.
 
     A question is parsed as in `numerate ask`: its numbers are converted to the format of the model, and those of the
-    answer back. Any other text is tokenized as it stands.
+    answer back. Any other text is tokenized unchanged.
     """
 
     stop_ids = (EOS,)
@@ -129,7 +129,7 @@ class QuestionPrompts(PromptProcessor):
             try:
                 batch = self.evaluation_data.batch(self.evaluation_data.task.parse_question(text))
             except (UserError, NotImplementedError):
-                pass  # no question of the task: a text to continue
+                pass  # not a question of the task, but a text to continue
             else:
                 return self._question_prompt(text, *extract_prompts(batch))
         if self.evaluation_data.has_number_tokens:
@@ -138,7 +138,7 @@ class QuestionPrompts(PromptProcessor):
                 "numbers"
             )
         if not (*self.begin_ids, *ids):
-            raise UserError("prompt: is empty, and rows of this run begin with a question; '12+34=' is one of sums")
+            raise UserError("prompt: must not be empty, as this run needs a question such as '12+34='")
         return Prompt(text, (*self.begin_ids, *ids), unknown)
 
     def _question_prompt(self, text: str, prompt: Tokens, answer: int) -> Prompt:
@@ -153,17 +153,17 @@ class QuestionPrompts(PromptProcessor):
 
 
 def _unknown_parts(text: str, ids: Sequence[int], known: Iterable[str]) -> Iterable[str]:
-    """The characters of a text that have no token, where each has one; else the words of it that have none."""
+    """The parts of a text without a token: characters for character tokenizers, otherwise words."""
     tokens = set(known)
     parts = list(text) if len(ids) == len(text) else text.split()
     return [part for part in parts if part not in tokens]
 
 
 class TextStreamer:
-    """Decodes tokens to text as they come; incomplete characters are buffered.
+    """Decodes tokens to text as they are generated; incomplete characters are buffered.
 
-    Only the tokens since the last piece of text are decoded again, behind those of the piece before it, as the text of
-    a token depends on what precedes it (the space in front of a word, the bytes of a character).
+    Only recent tokens are decoded again, together with those of the previous output, since the text of a token depends
+    on what precedes it (the space before a word, the bytes of a character).
 
     >>> streamer = TextStreamer(lambda ids: bytes(ids).decode(errors="replace"))
     >>> [streamer.put(byte) for byte in "5 €".encode()]
@@ -196,9 +196,10 @@ class TextStreamer:
 
 
 def pad_prompts(prompts: Sequence[Prompt], sample_indices: Sequence[int], device: torch.device) -> Tokens:
-    """Prompts as rows, padded on the right; `sample_indices` are their numbers among those of the same prompt.
+    """Prompts as rows, padded on the right; `sample_indices` are their indices among the samples of the same prompt.
 
-    A row's own number is a hash of its ids and its sample: what it draws depends on no other prompt.
+    The example index of a row is a hash of its ids and sample index, so that its random numbers do not depend on other
+    prompts.
     """
     longest = max(len(prompt.ids) for prompt in prompts)
     ids = [[*prompt.ids, *[PAD] * (longest - len(prompt.ids))] for prompt in prompts]
@@ -228,11 +229,11 @@ def resolve_max_new_tokens(
     *,
     default: int = DEFAULT_MAX_NEW_TOKENS,
 ) -> int:
-    """The maximum number of new tokens: `max_new_tokens` if given; for questions as many as their answers have, and
-    `EXTRA_TEXT_TOKENS` more; else the `default` number; but no more than the context has room for."""
+    """The maximum number of new tokens: `max_new_tokens` if given; for questions the length of their answers plus
+    `EXTRA_TEXT_TOKENS`; otherwise `default`; but at most as many as fit into the context."""
     if max_new_tokens is not None:
         if max_new_tokens < 1:
-            raise UserError(f"max_new_tokens: must be at least 1; it is {max_new_tokens}")
+            raise UserError(f"max_new_tokens: must be at least 1, not {max_new_tokens}")
         return max_new_tokens
     tokens_left = context + 1 - max(len(prompt.ids) for prompt in prompts)  # the last new token is not read
     answers = [prompt.answer_length for prompt in prompts if prompt.answer_length is not None]
@@ -250,7 +251,7 @@ def check_lengths(
     context: int,
     window: int | None,
 ) -> list[str]:
-    """Raises `UserError` where a row would go beyond a table of the model (learned positions or symbols).
+    """Raises `UserError` if a row would exceed the learned positions or symbols of the model.
 
     Returns warnings of positions beyond training, and of characters that the tokenizer does not know."""
     warnings = [
@@ -269,7 +270,7 @@ def check_lengths(
                 num_positions, context, f"a prompt of {len(longest.ids)} tokens and {max_new_tokens} more"
             )
         )
-    # Tables that are too short are found by reading so many tokens once; rows as long as those of training fit.
+    # One forward pass of this length finds embeddings that are too short; rows as long as in training fit.
     filler_id = _filler_token(evaluation_data, longest)
     row = Tokens(
         torch.full((1, num_positions), filler_id), torch.tensor([num_positions]), torch.zeros(1, dtype=torch.long)
@@ -292,7 +293,7 @@ def _ood_position_warning(read: int, context: int, what: str) -> str:
 
 
 def _filler_token(evaluation_data: EvaluationData, prompt: Prompt) -> int:
-    """A token that is part of no number: the last of a prompt that is, else that for unknown ones."""
+    """A token that is not part of a number: the last such token of a prompt, otherwise the unknown token."""
     kinds = evaluation_data.vocabulary.token_kinds
     return next(
         (i for i in reversed(prompt.ids) if kinds[i] > SPECIAL and not evaluation_data.vocabulary.is_digit[i]), UNK
@@ -300,7 +301,7 @@ def _filler_token(evaluation_data: EvaluationData, prompt: Prompt) -> int:
 
 
 def training_context_length(evaluation_data: EvaluationData) -> int:
-    """The most tokens that a row of training has."""
+    """The largest number of tokens in a training row."""
     if isinstance(evaluation_data.task, LanguageModeling):
         return evaluation_data.task.context_length
     return int(evaluation_data.longest_rows(evaluation_data.task).lengths.max())

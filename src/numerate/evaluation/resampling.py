@@ -1,4 +1,4 @@
-"""What seeds give: medians, interquartile means, bands, and how far another draw of seeds might have moved them."""
+"""Statistics over seeds: medians, interquartile means, ranges over steps, and bootstrap intervals."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from numerate.evaluation.intervals import FloatArray, check_level
 
 @dataclass(frozen=True)
 class SeedSummary:
-    """What several seeds gave: the median, the extremes, the quartiles, and how many there were."""
+    """Summary over seeds: median, extremes, quartiles, and their number."""
 
     median: float
     lowest: float
@@ -26,7 +26,7 @@ class SeedSummary:
 
 @dataclass(frozen=True, eq=False)
 class SeedBand:
-    """Curves of several seeds as one: at each of `steps` the median, the lowest and the highest."""
+    """Curves of several seeds combined: the median, minimum and maximum at each of `steps`."""
 
     steps: FloatArray
     median: FloatArray
@@ -36,12 +36,12 @@ class SeedBand:
 
 
 def summarize_seeds(values: Sequence[float]) -> SeedSummary:
-    """Median, extremes and quartiles (linear between neighbors) of what several seeds gave.
+    """Median, extremes and quartiles (linearly interpolated) over seeds.
 
     >>> summarize_seeds([0.9, 0.1, 0.5]).median
     0.5
 
-    Raises `UserError` without values, and for values that are no numbers.
+    Raises `UserError` without values, and for values that are not finite numbers.
     """
     sample = check_values(values, "the spread")
     lower, middle, upper = np.quantile(sample, [0.25, 0.5, 0.75])
@@ -53,7 +53,7 @@ def interquartile_mean(values: Sequence[float]) -> float: ...
 @overload
 def interquartile_mean(values: FloatArray) -> FloatArray: ...
 def interquartile_mean(values: Sequence[float] | FloatArray) -> float | FloatArray:
-    """The mean of the middle half; values on the border count in part. Agarwal et al. (2021), section 4,
+    """The mean of the middle half; values at the boundary count partially. Agarwal et al. (2021), section 4,
     https://arxiv.org/abs/2108.13264, recommend it over the mean and the median for few runs.
 
     Over the last axis: an array of more than one dimension gives one mean for each row. Where the number of values is
@@ -84,8 +84,8 @@ def bootstrap_interval(
     """Percentile bootstrap of a statistic over seeds: a pure function of the values and of `key`. Efron (1979),
     https://doi.org/10.1214/aos/1176344552.
 
-    With fewer than about five values it is too narrow, and with one it has no width: prefer the extremes there.
-    Every bound of an odd-sized sample's median is one of the values.
+    With fewer than about five values it is too narrow; prefer the extremes then. Every bound of an odd-sized sample's
+    median is one of the values.
 
     >>> bootstrap_interval([0.3, 0.3, 0.3], "any key")
     (0.3, 0.3)
@@ -110,16 +110,16 @@ def stratified_bootstrap_interval(
     level: float = 0.95,
     resamples: int = 2000,
 ) -> tuple[float, float]:
-    """Interval of a statistic over all values of several strata, seeds drawn anew within each stratum by itself.
+    """Bootstrap interval of a statistic over all values of several strata, resampling within each stratum.
 
-    A stratum is what is held fixed and not drawn: a task, or a variant; its values are those of its seeds. Agarwal et
-    al. (2021), section 4, https://arxiv.org/abs/2108.13264; the bounds are percentiles. `statistic` takes an array
-    [resamples, all values] and gives one number for each row: `interquartile_mean`, or
-    `lambda rows: np.median(rows, axis=-1)`. A pure function of the values and of `key`.
+    A stratum is not resampled itself: a task, or a variant; its values are those of its seeds. Agarwal et al. (2021),
+    section 4, https://arxiv.org/abs/2108.13264; the bounds are percentiles. `statistic` takes an array [resamples, all
+    values] and gives one number for each row: `interquartile_mean`, or `lambda rows: np.median(rows, axis=-1)`. A pure
+    function of the values and of `key`.
 
-    Only what was trained separately is a seed of its own: the cells of a grid are answered by the same model, and as
-    strata would make the interval too narrow. Every value weighs the same, so a stratum with more seeds weighs more.
-    With fewer than about five seeds in each of few strata it is too narrow.
+    Only separately trained models are independent: cells of a grid must not be strata, since the same model answers
+    them, which would make the interval too narrow. All values have equal weight, so a stratum with more seeds has more
+    weight. With few strata of fewer than about five seeds the interval is too narrow.
 
     >>> strata = [[0.1, 0.3], [0.9, 0.9]]
     >>> low, high = stratified_bootstrap_interval(strata, "key", statistic=lambda rows: rows.mean(axis=-1))
@@ -140,7 +140,7 @@ def stratified_bootstrap_interval(
 
 
 def seed_band(curves: Sequence[tuple[Sequence[float], Sequence[float]]]) -> SeedBand:
-    """Several seeds' (steps, values) as one band, over the steps that every curve has.
+    """Combines the curves (steps, values) of several seeds, over the steps that all of them have.
 
     >>> band = seed_band([([1, 2], [0.2, 0.8]), ([1, 2, 3], [0.4, 0.6, 0.9])])
     >>> band.steps.tolist(), [round(float(value), 2) for value in band.median]
@@ -160,7 +160,7 @@ def seed_band(curves: Sequence[tuple[Sequence[float], Sequence[float]]]) -> Seed
 
 
 def check_values(values: ArrayLike, caller: str) -> FloatArray:
-    """One number per seed as an array. Raises `UserError` without any, and for what is no finite number."""
+    """Converts one value per seed to an array. Raises `UserError` without values, and unless all are finite."""
     sample = np.asarray(values, dtype=np.float64)
     if sample.ndim != 1 or sample.size == 0:
         raise UserError(f"values: {caller} needs one value per seed")

@@ -31,8 +31,8 @@ class AnswerSample:
     """One answer: `question`, `correct_answer` and `prediction` in plain format, `model_text` in the model's own.
 
     Numbers of a number head are inserted into the texts. `correct` is the exact match of an evaluation, end and numbers
-    included; None, as `correct_answer`, where the answer is unknown. `probability` is the model's own of all
-    generated tokens. `first_error` is the position in the answer, from 0, of the first wrong token, None where none is.
+    included; None, as `correct_answer`, where the answer is unknown. `probability` is that of all generated tokens
+    under the model. `first_error` is the position in the answer, from 0, of the first wrong token, None where none is.
     `ended` is whether it stopped by itself.
     """
 
@@ -66,8 +66,9 @@ def sample_answers(
     pass.
 
     `extra_tokens` tokens beyond the target's length are allowed: by default 2, and `EXTRA_TEXT_TOKENS` where answers
-    are texts; beam search has the published number at least. For aligned labels and masks the prediction is the argmax
-    at every target position. If the answers are not `are_answers_known`, those of the questions only give the length.
+    are texts; beam search has the published number at least. For per-token labels and masks the prediction is the
+    argmax at every target position. If the answers are not `are_answers_known`, those of the questions only give the
+    length.
     """
     samples: list[AnswerSample] = []
     extra_tokens = (2 if questions.texts is None else EXTRA_TEXT_TOKENS) if extra_tokens is None else extra_tokens
@@ -83,7 +84,7 @@ def sample_answers(
                 AnswerSample(
                     question=question,
                     correct_answer=answer if are_answers_known else None,
-                    # Digits of a task without numbers are text, which is never reversed.
+                    # Digits in a task without number slots are text, which is never reversed.
                     prediction=to_plain_format(evaluation_data, answer_text)
                     if questions.numbers.lengths.shape[1]
                     else answer_text,
@@ -108,7 +109,7 @@ class _DecodedBatch:
     prompts: Tokens | None
 
     def answer(self, evaluation_data: EvaluationData, row: int) -> tuple[list[int], str]:
-        """The ids of a row up to and with the end, and their text."""
+        """The ids of a row up to and including the end token, and their text."""
         ids = self.ids[row]
         if EOS in ids and (evaluation_data.layout.is_autoregressive or evaluation_data.layout.has_mask_tokens):
             ids = ids[: ids.index(EOS) + 1]
@@ -117,7 +118,7 @@ class _DecodedBatch:
         )
 
     def prompt_text(self, evaluation_data: EvaluationData, row: int) -> str:
-        """The text of the prompt; empty where the answer is inside the row."""
+        """The text of the prompt; empty if the answer is inside the row."""
         if self.prompts is None:
             return ""
         length, values = int(self.prompts.lengths[row]), self.prompts.number_values
@@ -169,7 +170,7 @@ def _labels_at_positions(batch: Batch, row: int, ids: list[int], evaluation_data
 
 @torch.no_grad()
 def _predict_labels(model: Model, evaluation_data: EvaluationData, batch: Batch, position_offset: int) -> _DecodedBatch:
-    """The predictions at the target positions of whole rows, in the pieces in which they are evaluated."""
+    """The predictions at the target positions of whole rows, in the same sub-batches as in evaluation."""
     parts = [
         model(
             model.assign_positions(piece.tokens, StepContext.for_evaluation(position_offset)),

@@ -11,9 +11,9 @@ Logits are processed in this order, that of transformers' `generate`:
 5. `min_p`: tokens with at least this share of the highest probability are kept; Nguyen et al. (2024),
    https://arxiv.org/abs/2407.01082.
 
-Ties with the last one kept are kept too, so that results do not depend on how a device sorts equal numbers. Then a
-uniform random number, a function of (seed, row, position) alone, picks a token by cumulative probability: a prompt has
-the same continuation by itself and in a batch, in any order and on any number of processes.
+Ties with the last kept token are kept as well, so that results do not depend on how a device sorts equal values. Then a
+uniform random number that depends only on (seed, row, position) selects a token by cumulative probability: a prompt has
+the same continuation alone and in a batch, in any order and on any number of processes.
 """
 
 from collections.abc import Sequence
@@ -68,17 +68,17 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < float("inf"):
-            raise UserError(f"temperature: must be 0 (greedy) or more; it is {self.temperature}")
+            raise UserError(f"temperature: must be at least 0 (greedy), not {self.temperature}")
         if self.top_k is not None and self.top_k < 1:
-            raise UserError(f"top_k: must be at least 1, or null for all; it is {self.top_k}")
+            raise UserError(f"top_k: must be at least 1, or null for all, not {self.top_k}")
         if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise UserError(f"top_p: must be above 0 and at most 1, or null for all; it is {self.top_p}")
+            raise UserError(f"top_p: must be above 0 and at most 1, or null for all, not {self.top_p}")
         if self.min_p is not None and not 0 <= self.min_p <= 1:
-            raise UserError(f"min_p: must be from 0 to 1, or null for none; it is {self.min_p}")
+            raise UserError(f"min_p: must be from 0 to 1, or null for none, not {self.min_p}")
         if not 0 < self.repetition_penalty < float("inf"):
-            raise UserError(f"repetition_penalty: must be above 0 (1: no penalty); it is {self.repetition_penalty}")
+            raise UserError(f"repetition_penalty: must be above 0 (1: no penalty), not {self.repetition_penalty}")
         if not 0 <= self.seed < 2**63:
-            raise UserError(f"seed: must be an integer from 0 to 2^63 - 1; it is {self.seed}")
+            raise UserError(f"seed: must be an integer from 0 to 2^63 - 1, not {self.seed}")
 
     @property
     def is_greedy(self) -> bool:
@@ -101,18 +101,18 @@ def generate(
     """Generates up to `max_new_tokens` tokens after each prompt, or until one of `stop_ids` (which is then the last of
     its `ids`).
 
-    Prompts may differ in length (padded on the right). A row's random numbers depend on (`sampling.seed`, its number in
-    `prompts.example_indices`, its count of new tokens) and on nothing else. `on_tokens` is called with every token as
-    it comes. `log_probability` is the model's own, before any setting of `sampling`.
+    Prompts may differ in length (padded on the right). The random numbers of a row depend only on (`sampling.seed`, its
+    entry of `prompts.example_indices`, its number of new tokens). `on_tokens` is called with every generated token.
+    `log_probability` is under the model, before any setting of `sampling`.
 
-    With a `window` only so many of a row's last tokens are read, as if the text started there: each token then costs a
-    forward pass over the window. As long as no row is longer the cache is used.
+    With a `window` only the last `window` tokens of a row are used, as if the text started there: each token then costs
+    a forward pass over the window. As long as no row is longer, the cache is used.
 
         generate(model, prompts, 50, Sampling(temperature=0.8)).lengths.tolist()
     [50]
 
-    Raises `UserError` for a model that cannot continue a text, and for places beyond its tables; `OperationalError`
-    for NaN logits.
+    Raises `UserError` for a model that is not causal, and for positions beyond its embeddings; `OperationalError` for
+    NaN logits.
     """
     decoder: IncrementalDecoder
     if window is None:
@@ -154,24 +154,24 @@ def _decode(
     on_tokens: TokensCallback | None,
 ) -> GenerationOutput:
     if max_new_tokens < 1:
-        raise UserError(f"max_new_tokens: must be at least 1; it is {max_new_tokens}")
+        raise UserError(f"max_new_tokens: must be at least 1, not {max_new_tokens}")
     next_token: NextTokenFunction = TokenSampler(sampling, prompts, max_new_tokens)
     generated = decode_tokens(
         model, decoder, next_token, len(prompts.ids), max_new_tokens, stop_ids, on_tokens=on_tokens
     )
     if bool(generated.log_probability.isnan().any()):
-        raise OperationalError("model: its logits are NaN; its weights, or its precision, are broken")
+        raise OperationalError("model: the logits are NaN, because of corrupt weights or too low a precision")
     return generated
 
 
 class WindowedDecoder(IncrementalDecoder):
-    """The last `window` tokens of every row are read, from the cache as long as that is all there is."""
+    """Processes the last `window` tokens of every row, with the cache as long as rows are not longer."""
 
     def __init__(
         self, model: Model, prompts: Tokens, max_new_tokens: int, window: int, position_offset: int = 0
     ) -> None:
         if window < 1:
-            raise UserError(f"window: must be at least 1; it is {window}")
+            raise UserError(f"window: must be at least 1, not {window}")
         if prompts.number_values is not None or prompts.blocked_keys is not None:
             raise UserError("window: must be null for rows with number values or blocked keys")
         self.model, self.prompts, self.window, self.position_offset = model, prompts, window, position_offset
@@ -215,7 +215,7 @@ class TokenSampler:
         self.device = prompts.ids.device
         self.occurred_mask: Tensor | None = None
         self.prompts = prompts
-        # On a device without numbers of 64 bits those of 32 have to do.
+        # On a device without 64-bit numbers, 32 bits are used.
         self.dtype = torch.float32 if self.device.type == "mps" else torch.float64
         if not sampling.is_greedy:
             uniform_samples = torch.from_numpy(
@@ -237,7 +237,7 @@ class TokenSampler:
         return new_ids
 
     def _get_occurred_mask(self, logits: Tensor) -> Tensor:
-        """Which tokens each row has had."""
+        """Mask of the tokens that occurred in each row."""
         if self.occurred_mask is None:
             ids, lengths = self.prompts.ids, self.prompts.lengths
             real = torch.arange(ids.shape[1], device=self.device) < lengths[:, None]
@@ -250,7 +250,7 @@ class TokenSampler:
 def apply_repetition_penalty(
     logits: Float[Tensor, "rows vocabulary"], occurred_mask: Tensor, penalty: float
 ) -> Float[Tensor, "rows vocabulary"]:
-    """Scores with those of tokens that are `occurred_mask` already made smaller (for a penalty above 1)."""
+    """Scores after the repetition penalty on tokens of `occurred_mask`."""
     return torch.where(occurred_mask, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
 
 
@@ -261,7 +261,7 @@ def process_logits(logits: Float[Tensor, "rows vocabulary"], sampling: Sampling)
     The most probable token is always kept.
     """
     scores = logits - logits.amax(-1, keepdim=True)
-    if sampling.temperature != 1:  # what a temperature near 0 makes of 0 is 0
+    if sampling.temperature != 1:  # the maximum stays 0 for any temperature
         scores = scores / max(sampling.temperature, 1e-30)
     if sampling.top_k is not None and sampling.top_k < scores.shape[-1]:
         scores = scores.masked_fill(scores < _kth_highest_score(scores, sampling.top_k), EXCLUDED_SCORE)
@@ -276,12 +276,12 @@ def _kth_highest_score(scores: Float[Tensor, "rows vocabulary"], rank: int) -> F
     """The score of the `rank`-th most probable token of each row."""
     if scores.device.type != "cpu":
         return scores.topk(rank).values[:, -1:]
-    num_lower = scores.shape[-1] - rank  # numpy finds it in a fifth of the time
+    num_lower = scores.shape[-1] - rank  # numpy is five times faster
     return torch.from_numpy(np.partition(scores.detach().numpy(), num_lower, axis=-1)[:, num_lower : num_lower + 1])
 
 
 def _nucleus_threshold(scores: Float[Tensor, "rows vocabulary"], top_p: float) -> Float[Tensor, "rows 1"]:
-    """The score of the least probable token of the nucleus: those above it have less than `top_p` together."""
+    """The score of the least probable token of the nucleus: more probable ones sum to less than `top_p`."""
     if scores.device.type == "cpu":  # numpy sorts 32,000 scores in 0.1 ms, torch in 2
         sorted_scores = torch.from_numpy(np.sort(scores.detach().numpy(), axis=-1)).flip(-1)
     else:
@@ -297,7 +297,7 @@ def sample_tokens(
     uniform_samples: Float[Tensor, " rows"],
     dtype: torch.dtype = torch.float64,
 ) -> Int[Tensor, " rows"]:
-    """The token of each row at which the sum of the probabilities, in the order of ids, goes over `uniform_samples`.
+    """The token of each row at which the sum of the probabilities, in the order of ids, exceeds `uniform_samples`.
 
     >>> sample_tokens(torch.tensor([[0.0, EXCLUDED_SCORE, 0.0]]), torch.tensor([0.5], dtype=torch.float64)).tolist()
     [2]
@@ -311,7 +311,7 @@ def sample_tokens(
 
 
 def uniform_numbers(seed: int, rows: NDArray[np.int64], num_steps: int) -> NDArray[np.float64]:
-    """Numbers from 0 to below 1, `[rows, num_steps]`: a hash (splitmix64) of the seed, the row's number and the step.
+    """Numbers from 0 to below 1, `[rows, num_steps]`: a hash (splitmix64) of the seed, the row's index and the step.
 
     >>> bool((uniform_numbers(0, np.array([7, 8]), 3)[1] == uniform_numbers(0, np.array([8]), 3)[0]).all())
     True

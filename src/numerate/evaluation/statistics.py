@@ -1,22 +1,22 @@
-"""Statistics in one place: which number answers which question, and all of them by name.
+"""All statistics, and when to use which.
 
-Two kinds of uncertainty are kept apart. *Questions*: another draw of questions would give the same model another
-score. *Seeds*: another seed would give another model. An interval of the first kind says nothing about the second. All
-shares are fractions from 0 to 1.
+Two kinds of uncertainty are kept apart. *Questions*: another draw of questions would give the same model another score.
+*Seeds*: another seed would give another model. An interval of the first kind says nothing about the second. All
+proportions are fractions from 0 to 1.
 
-| To say | of | take |
+| Question | data | function |
 |---|---|---|
-| how well a model was measured | one cell | `wilson_interval`; `clopper_pearson_interval` where it must hold |
+| how well a model was measured | one cell | `wilson_interval`; `clopper_pearson_interval` for guaranteed coverage |
 | the same | a region of cells | `region_mean` |
 | how far two models are apart | one seed each | `newcombe_interval`; on the same questions `mcnemar_test` tests it |
 | how often training succeeds | seeds | `success_rate`; `fisher_exact` tests two of them |
 | what a typical seed gives | seeds | `summarize_seeds`, `interquartile_mean` |
-| how far that might move | five seeds or more | `bootstrap_interval`; over tasks `stratified_bootstrap_interval` |
+| how uncertain that is | five seeds or more | `bootstrap_interval`; over tasks `stratified_bootstrap_interval` |
 | whether two recipes differ | the same seeds | `paired_permutation_test`; over unlike tasks `wilcoxon_signed_rank` |
-| the same | other seeds each | `permutation_test`, and `probability_of_improvement` for how often |
+| the same | different seeds | `permutation_test`, and `probability_of_improvement` for how often |
 | any of several differences | several tests | `holm` of their p-values |
 | whether seeds are enough | before training | `min_p_value` |
-| curves of seeds as one | seeds | `seed_band` |
+| combined curves | seeds | `seed_band` |
 """
 
 from numerate.evaluation.comparisons import (

@@ -10,7 +10,7 @@ from statistics import fmean
 from numerate.evaluation.numbers_in_texts import ExactNumber
 
 EXACT_CONTEXT = Context(prec=6000, Emax=MAX_EMAX, Emin=MIN_EMIN)
-"""Wide enough that no sum of squares of numbers of `MAX_DIGITS` digits is rounded."""
+"""Precise enough that sums of squares of numbers with `MAX_DIGITS` digits are not rounded."""
 
 _ROUNDING_CONTEXT = Context(prec=50, Emax=MAX_EMAX, Emin=MIN_EMIN)
 _LOG_STEP = Decimal("1e-12")
@@ -18,7 +18,7 @@ _LN10 = log(10.0)
 
 
 def signed_log(number: ExactNumber) -> Decimal:
-    """sign(x) log10(|x| + 1), to 12 decimals; it exists for numbers that no float holds.
+    """sign(x) log10(|x| + 1), to 12 decimals, also for numbers beyond the range of float.
 
     >>> signed_log(Decimal(-99)), signed_log(Decimal("1e400"))
     (Decimal('-2.000000000000'), Decimal('400.000000000000'))
@@ -29,7 +29,7 @@ def signed_log(number: ExactNumber) -> Decimal:
 
 
 def to_decimal(number: ExactNumber) -> Decimal:
-    """A number as a decimal: itself, and of a quotient the first 50 digits."""
+    """A number as a decimal; quotients are rounded to 50 digits."""
     if isinstance(number, Decimal):
         return number
     return _ROUNDING_CONTEXT.divide(Decimal(number.numerator), Decimal(number.denominator))
@@ -47,7 +47,7 @@ def _log(value: Decimal) -> float:
 
 
 def _finite_float(value: Decimal) -> float | None:
-    """A float; None for what none holds."""
+    """The value as a float; None on overflow."""
     number = float(value)
     return number if isfinite(number) else None
 
@@ -88,8 +88,8 @@ class Moments:
         )
 
     def mean(self, name: str, num_penalized: int = 0, penalty: Decimal = Decimal(0)) -> float | None:
-        """The mean of `absolute_error` or `squared_error`, with `num_penalized` further values of `penalty`; None of
-        nothing."""
+        """The mean of `absolute_error` or `squared_error`, with `num_penalized` further values of `penalty`; None
+        without values."""
         count = self.count + num_penalized
         if not count:
             return None
@@ -112,7 +112,7 @@ class Moments:
         )
 
     def pearson(self) -> float | None:
-        """Pearson correlation of predictions and targets; None where one of them is constant."""
+        """Pearson correlation of predictions and targets; None if one of them is constant."""
         variances = [
             self._scaled_variance(self.target, self.target_squared),
             self._scaled_variance(self.prediction, self.prediction_squared),
@@ -155,10 +155,10 @@ def _decimal_text(value: Decimal) -> str:
 
 @dataclass(frozen=True)
 class QuantileSketch:
-    """A mergeable histogram of errors in classes 2 % wide; its median is exact to 1 %.
+    """A mergeable histogram of errors with bins 2 % wide; its median is accurate to 1 %.
 
-    DDSketch, Masson et al. (2019), https://arxiv.org/abs/1908.10693: class k has the errors from g^(k-1) to g^k with
-    g = 1.01 / 0.99. At most as many classes as errors, and 115 for each power of ten.
+    DDSketch, Masson et al. (2019), https://arxiv.org/abs/1908.10693: bin k has the errors from g^(k-1) to g^k with g =
+    1.01 / 0.99. There are at most as many bins as errors, and 115 per power of ten.
     """
 
     zero_count: int = 0
@@ -187,7 +187,7 @@ class QuantileSketch:
         return self.zero_count + sum(self.buckets.values())
 
     def median(self) -> float | None:
-        """The median; None of nothing, and where a float overflows."""
+        """The median; None without values or on overflow."""
         count = self.count
         if not count:
             return None
@@ -219,7 +219,7 @@ _LOG_GAMMA = log(1.01 / 0.99)
 
 
 def spearman(predictions: Sequence[ExactNumber], targets: Sequence[ExactNumber]) -> float | None:
-    """Spearman's rank correlation, ties sharing their middle rank; None where one side is constant.
+    """Spearman's rank correlation, with mean ranks for ties; None if one side is constant.
 
     Spearman (1904), https://doi.org/10.2307/1412159.
     """
@@ -228,7 +228,7 @@ def spearman(predictions: Sequence[ExactNumber], targets: Sequence[ExactNumber])
 
 
 def _doubled_ranks(values: Sequence[ExactNumber]) -> list[int]:
-    """Twice the rank of each value, so that the middle of two ranks is whole."""
+    """Twice the rank of each value, so that mean ranks are integers."""
     keys = [Fraction(value) for value in values]
     order = sorted(range(len(keys)), key=keys.__getitem__)
     ranks, start = [0] * len(keys), 0
@@ -255,7 +255,7 @@ def exact_median(errors: Sequence[Decimal]) -> float | None:
 
 
 CELL_MEAN_SUFFIX = " (mean of modules)"
-"""Suffix of a metric that is the mean over cells, each weighing the same."""
+"""Suffix of a metric that is the mean over cells, with equal weights."""
 
 
 def cell_means(cells: Sequence[Mapping[str, float | None]], names: Iterable[str]) -> dict[str, float | None]:

@@ -22,8 +22,8 @@ def restore_number_format(tokenizer: Tokenizer, text: str) -> str:
 class AnswerScorer:
     """Collects the answers to the questions of a cell, batch by batch and in order, and computes their scores.
 
-    Where questions are texts, the number of an answer is its last one, and there are scores of texts beside. Where they
-    have number slots, and every correct answer is one number, the answer as a whole must be a number.
+    If questions are texts, the number of an answer is its last number, and there are also text scores. If they have
+    number slots and every correct answer is one number, the whole answer must be a number.
     """
 
     def __init__(self, tokenizer: Tokenizer, vocabulary: Vocabulary, questions: Questions) -> None:
@@ -41,8 +41,8 @@ class AnswerScorer:
     def add_predictions(
         self, ids: Sequence[Sequence[int]], number_values: Sequence[Sequence[float]] | None = None
     ) -> None:
-        """Adds the answers to the next questions, as ids up to the end token, and the number predicted with each, of a
-        model with a number head."""
+        """Adds the answers to the next questions, as ids up to the end token, with the predictions of the number head,
+        if any."""
         for row, row_ids in enumerate(ids):
             ended = EOS in row_ids
             row_ids = row_ids[: row_ids.index(EOS)] if ended else row_ids
@@ -62,7 +62,7 @@ class AnswerScorer:
         self.num_correct_tokens += num_correct_tokens
 
     def to_record(self) -> dict[str, Any]:
-        """`numbers`, where correct answers have any, and `has_texts` of questions that are texts."""
+        """`numbers` if correct answers have any, and `texts` if questions are texts."""
         result: dict[str, Any] = {}
         numbers = self._number_scores()
         if numbers is not None and numbers.count:

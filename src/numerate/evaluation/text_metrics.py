@@ -1,7 +1,7 @@
-"""Metrics of answers that are texts: corpus BLEU, ROUGE, perplexity and token accuracy.
+"""Metrics of text answers: corpus BLEU, ROUGE, perplexity and token accuracy.
 
-Each is of a corpus: one score from sums over all questions. A mean of the scores of batches would change with their
-size; these do not, and merged cells give what all their questions at once give.
+Each is one score from sums over all questions, so that it does not depend on the batch size, and merging cells gives
+the result of all their questions together.
 """
 
 import re
@@ -34,10 +34,10 @@ _ENTITIES = (("&quot;", '"'), ("&amp;", "&"), ("&lt;", "<"), ("&gt;", ">"))
 _RULES_13A = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
-        (r"([{-~\[-` -&(-+:-@/])", r" \1 "),  # punctuation but for apostrophe, comma, hyphen and point
+        (r"([{-~\[-` -&(-+:-@/])", r" \1 "),  # punctuation except apostrophe, comma, hyphen and point
         (r"([^0-9])([.,])", r"\1 \2 "),  # points and commas, unless both neighbors are digits
         (r"([.,])([^0-9])", r" \1 \2"),
-        (r"([0-9])(-)", r"\1 \2 "),  # a hyphen behind a digit
+        (r"([0-9])(-)", r"\1 \2 "),  # a hyphen after a digit
     )
 )
 
@@ -45,7 +45,7 @@ _RULES_13A = tuple(
 def tokenize_13a(text: str) -> list[str]:
     """The words of a text as BLEU counts them: the tokenization `13a`, that of the script mteval-v13a of NIST.
 
-    As sacreBLEU has it (Post, 2018, https://aclanthology.org/W18-6319): what makes scores of two papers comparable.
+    Implemented as in sacreBLEU (Post, 2018, https://aclanthology.org/W18-6319), so that scores are comparable.
 
     >>> tokenize_13a("It's 1,000.5, isn't it?")
     ["It's", '1,000.5', ',', "isn't", 'it', '?']
@@ -61,8 +61,8 @@ def tokenize_13a(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class BleuCounts:
-    """The sums of corpus BLEU: of the n-grams of predictions (n = 1 to 4) how many there are and how many match the
-    reference; and the words of both.
+    """The sums of corpus BLEU: the numbers of n-grams of predictions (n = 1 to 4) and of those that match the
+    reference; and the numbers of words of both.
 
     >>> round(BleuCounts.from_pair("the cat sat on the mat", "the cat sat on a mat").score(), 2)
     53.73
@@ -95,9 +95,9 @@ class BleuCounts:
     def score(self) -> float:
         """BLEU from 0 to 100: Papineni et al. (2002), https://aclanthology.org/P02-1040, as sacreBLEU computes it.
 
-        The geometric mean of the n-gram precisions, times exp(1 - reference words / predicted words) where predictions
-        are shorter. An order of which nothing matches counts as half a match, the next such one as a quarter and so on.
-        Predictions without any 4-gram, such as single numbers, have 0.
+        The geometric mean of the n-gram precisions, times exp(1 - reference words / predicted words) if predictions are
+        shorter. The first order without a match counts half a match, the next a quarter and so on. Predictions without
+        4-grams, such as single numbers, score 0.
         """
         if not any(self.matches) or not all(self.totals):
             return 0.0
@@ -143,7 +143,7 @@ def tokenize_rouge(text: str, stem: Stemmer | None = None) -> list[str]:
 
 
 def rouge(prediction: str, reference: str, stem: Stemmer | None = None) -> dict[str, float]:
-    """ROUGE-1, ROUGE-2 and ROUGE-L of one answer, each the F of precision and recall, from 0 to 1.
+    """ROUGE-1, ROUGE-2 and ROUGE-L of one answer, each as F1 of precision and recall, from 0 to 1.
 
     Lin (2004), https://aclanthology.org/W04-1013: runs of one and of two words that both have, and the longest common
     subsequence of words.
@@ -185,11 +185,11 @@ def _lcs_length(prediction: Sequence[str], reference: Sequence[str]) -> int:
 
 @dataclass(frozen=True)
 class TextScores:
-    """Scores of answers that are texts, as sums that can be merged.
+    """Scores of text answers, as sums that can be merged.
 
     `rouge_sums` are the sums of F over `count` answers. `nll` is the teacher-forced sum of -ln(probability), in nats,
-    over all `num_tokens` of the references, ends included and padding not; `num_correct_tokens` of them are the most
-    probable. `num_ended` answers stopped by themselves.
+    over all `num_tokens` tokens of the references, including end tokens; `num_correct_tokens` of them have the highest
+    probability. `num_ended` answers ended with an end token.
 
     >>> TextScores.from_texts(["the cat sat"], ["the cat lay"]).metrics()["rouge2"]
     0.5
@@ -215,7 +215,7 @@ class TextScores:
         num_ended: int = 0,
         stem: Stemmer | None = None,
     ) -> "TextScores":
-        """From predictions and references. Raises `UserError` for unequally many."""
+        """From predictions and references. Raises `UserError` if their counts differ."""
         if len(predictions) != len(references):
             raise UserError(
                 f"text_metrics: {len(predictions)} answers to {len(references)} questions; give one to each"
@@ -250,12 +250,11 @@ class TextScores:
 
     @classmethod
     def merge(cls, scores_of_cells: Iterable["TextScores"]) -> "TextScores":
-        """All questions of several cells as those of one."""
+        """Merges cells into one."""
         return sum(scores_of_cells, cls())
 
     def metrics(self) -> dict[str, float | None]:
-        """Every metric of `METRICS` by its name; None where there is nothing to measure. Perplexity is
-        exp(nll / tokens), every token weighing the same."""
+        """Every metric of `METRICS` by name; None if undefined. Perplexity is exp(nll / tokens)."""
         shares = (total / self.count if self.count else None for total in self.rouge_sums)
         return {
             "bleu": self.bleu.score() if self.count else None,
@@ -266,7 +265,7 @@ class TextScores:
         }
 
     def to_record(self) -> dict[str, Any]:
-        """The entry of texts in the record of a cell: the sums, and the metrics for people to read."""
+        """The entry `texts` in the record of a cell: the sums and the metrics."""
         return {
             "count": self.count,
             "matches": list(self.bleu.matches),
@@ -311,7 +310,7 @@ def pooled_metrics(cells: Sequence[TextScores]) -> dict[str, float | None]:
 
 
 def perplexity(nll: float, num_tokens: int) -> float | None:
-    """exp(nll / tokens); None without tokens, and where a float overflows.
+    """exp(nll / tokens); None without tokens or on overflow.
 
     >>> round(perplexity(2 * log(10), 2), 6)
     10.0

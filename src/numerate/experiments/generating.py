@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from numerate.errors import UserError
-from numerate.evaluation.passages import Passage, TextCallback, generate_passages
+from numerate.evaluation.completions import Completion, TextCallback, generate_completions
 from numerate.evaluation.prompts import (
     check_lengths,
     make_prompt_processor,
@@ -26,7 +26,7 @@ def generate_continuations(
     context_length: int | None = None,
     on_text: TextCallback | None = None,
     should_stop: Callable[[], bool] | None = None,
-) -> list[Passage]:
+) -> list[Completion]:
     """Implements `Run.generate`; validates all arguments before weights are loaded."""
     if count < 1:
         raise UserError(f"count: must be at least 1, not {count}")
@@ -48,7 +48,7 @@ def generate_continuations(
         run.untrained_model, run.evaluation_data, encoded_prompts, max_tokens, trained_length, context_length
     ):
         run.warn(warning)
-    return generate_passages(
+    return generate_completions(
         run.load_model(checkpoint),
         text_encoder,
         encoded_prompts,

@@ -35,7 +35,7 @@ class Results:
         interval; regions marked `overlaps_training` have no such cell, and their mean is over all cells.
 
         If answers are labels, `labels` has each metric of `numerate.evaluation.labels` by its name with its `value`,
-        `low`, `high` and `floor`; over all labels or rows of the region, equally weighted. If answers are numbers or
+        `low`, `high` and `baseline`; over all labels or rows of the region, equally weighted. If answers are numbers or
         texts that were decoded, `answers` has each metric of `numerate.evaluation.answer_metrics` by its name: over all
         questions of the region, and as the mean over its cells.
         """
@@ -213,23 +213,23 @@ def _sort_by_region(keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
 
 
 def _label_metrics(records: Sequence[Mapping[str, Any]], repeats: int) -> dict[Metric, dict[str, float | None]]:
-    """Per metric of a region's records: value, interval and floor; metrics without targets are left out."""
+    """Per metric of a region's records: value, interval and baseline; metrics without targets are left out."""
     labels = replace(
         LabelCounts.merge(counts for record in records if (counts := LabelCounts.from_record(record))),
         num_offsets=repeats,
     )
     values_by_metric = {name: labels.score_with_interval(name) for name in METRICS}
     return {
-        name: {"value": interval.value, "low": interval.low, "high": interval.high, "floor": labels.floor(name)}
+        name: {"value": interval.value, "low": interval.low, "high": interval.high, "baseline": labels.baseline(name)}
         for name, interval in values_by_metric.items()
         if interval is not None
     }
 
 
 def _metric_text(line: Mapping[str, Any], name: Metric) -> str:
-    """`95.7% (10.0%)`: a metric with its floor, which is shown only out of distribution."""
+    """`95.7% (10.0%)`: a metric with its baseline, which is shown only out of distribution."""
     metric = line.get("labels", {}).get(name)
     if metric is None:
         return ""
-    floor = metric["floor"] if line["region"] not in ("in_distribution", "below") else None
-    return f"{metric['value']:.1%}" + (f" ({floor:.1%})" if floor is not None else "")
+    baseline = metric["baseline"] if line["region"] not in ("in_distribution", "below") else None
+    return f"{metric['value']:.1%}" + (f" ({baseline:.1%})" if baseline is not None else "")

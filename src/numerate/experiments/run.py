@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from numerate.batch import Model
+from numerate.evaluation.completions import Completion, TextCallback
 from numerate.evaluation.evaluation_data import EXTRA_TEXT_TOKENS, cell_questions
 from numerate.evaluation.evaluator import Method
 from numerate.evaluation.grid import Cell, parse_shard
-from numerate.evaluation.passages import Passage, TextCallback
 from numerate.evaluation.samples import AnswerSample, sample_answers
 from numerate.evaluation.sampling import Sampling
 from numerate.executors.executor import Executor
@@ -226,18 +226,18 @@ class Run(StoredRun):
         context_length: int | None = None,
         on_text: TextCallback | None = None,
         should_stop: Callable[[], bool] | None = None,
-    ) -> list[Passage]:
-        """Continues texts: `count` passages after each prompt; without one, from the start of a document.
+    ) -> list[Completion]:
+        """Continues texts: `count` completions after each prompt; without one, from the start of a document.
 
-            [passage] = run.generate("Once upon a time", max_new_tokens=50, temperature=0.8)
-            print(passage)
+            [completion] = run.generate("Once upon a time", max_new_tokens=50, temperature=0.8)
+            print(completion)
             run.generate(["12+34=", "5+6="])[0].text  # '46'
 
-        `max_new_tokens` defaults to 200, or as many as fit into the context. `stop` are strings that end a passage.
+        `max_new_tokens` defaults to 200, or as many as fit into the context. `stop` are strings that end a completion.
         With `context_length` only that many of the last tokens are read; `do_sample=False` is greedy decoding.
-        `on_text` is called with the text of each passage as it is generated; when `should_stop` returns True,
-        generation stops. Each passage depends only on its prompt, its sample index and the seed, not on the rest of the
-        batch (except for rounding).
+        `on_text` is called with the text of each completion as it is generated; when `should_stop` returns True,
+        generation stops. Each completion depends only on its prompt, its sample index and the seed, not on the rest of
+        the batch (except for rounding).
 
         Raises `UserError` for a run that cannot continue texts, and for more tokens than the model has positions.
         """
@@ -257,9 +257,9 @@ class Run(StoredRun):
 
     def _continue_text(self, text: str, checkpoint: str) -> AnswerSample:
         """The continuation of a text by greedy decoding."""
-        (passage,) = self.generate(text, do_sample=False, checkpoint=checkpoint)
-        probability = exp(max(passage.log_probability, -700.0))
-        return AnswerSample(text, None, passage.text, None, str(passage), probability, None, passage.stopped)
+        (completion,) = self.generate(text, do_sample=False, checkpoint=checkpoint)
+        probability = exp(max(completion.log_probability, -700.0))
+        return AnswerSample(text, None, completion.text, None, str(completion), probability, None, completion.stopped)
 
     def _longest_questions(self) -> Questions:
         """The longest questions of the task if known, otherwise some of the validation split."""

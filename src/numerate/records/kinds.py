@@ -48,7 +48,7 @@ _LABEL_METRICS = Fields(
         "accuracy?": FRACTION,
         "last?": FRACTION,
         "prefix?": FRACTION,
-        "floor?": OBJECT,
+        "baseline?": OBJECT,
         "target_counts?": MapOf(MapOf(COUNT)),
     }
 )

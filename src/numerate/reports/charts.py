@@ -18,8 +18,8 @@ DASHES: tuple[tuple[float, ...], ...] = (
 )
 """The dash pattern of each shape, in line widths."""
 
-FLOOR_DASHES = (1.4, 1.8)
-"""The dash pattern of a floor."""
+BASELINE_DASHES = (1.4, 1.8)
+"""The dash pattern of a baseline."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,8 @@ def legend_entries(labels: Sequence[str]) -> list[tuple[str, Style]]:
 class ChartLine:
     """A line of a chart with its band, in the units of the axes; `seed_curves` are thin lines behind it, one per seed.
 
-    `label` names the series and has its style; `suffix` follows it in a legend ("5 seeds"). A `is_floor` is no series
-    but a neutral dashed line below the others."""
+    `label` names the series and has its style; `suffix` follows it in a legend ("5 seeds"). With `is_baseline` it is no
+    series but a neutral dashed line below the others."""
 
     label: str
     x: Sequence[float]
@@ -108,7 +108,7 @@ class ChartLine:
     suffix: str = ""
     has_markers: bool = False
     tooltips: Sequence[str] | None = None
-    is_floor: bool = False
+    is_baseline: bool = False
     seed_lines: Sequence[Sequence[float]] = ()
 
     @property
@@ -141,7 +141,7 @@ class Chart:
     @property
     def series(self) -> list[ChartLine]:
         """The lines that are series and have points."""
-        return [line for line in self.lines if len(line.x) and not line.is_floor]
+        return [line for line in self.lines if len(line.x) and not line.is_baseline]
 
     def legend_entries(self) -> list[tuple[str, Style]]:
         """The entries of its legend, with suffixes unless labels have two parts; none for a single line."""

@@ -24,7 +24,7 @@ from numerate.reports.counts import MEMORIZATION_NOTE, count_section
 from numerate.reports.curve import length_curve
 from numerate.reports.drawing import chart_svg, collapsible, heat_map, html_table
 from numerate.reports.forest import forest_plot_html
-from numerate.reports.grid import PlotGrid, cell_label, floor_ranges, format_interval, format_percent
+from numerate.reports.grid import PlotGrid, baseline_ranges, cell_label, format_interval, format_percent
 from numerate.reports.groups import Group, differing_settings, group_runs, have_named_parts, region_labels, with_metric
 from numerate.reports.heat_map import terminal_heat_map as terminal_map
 from numerate.reports.heat_map import terminal_legend
@@ -321,7 +321,7 @@ def _length_table(groups: Sequence[Group]) -> str:
     lengths = sorted(set().union(*diagonals))
     if not lengths:
         return ""
-    floors = floor_ranges(diagonals)
+    baselines = baseline_ranges(diagonals)
     is_single_pair = len(groups) == len(curves) == 2 and all(len(group.region_scores) == 1 for group in groups)
     rows = []
     for n in lengths:
@@ -336,12 +336,18 @@ def _length_table(groups: Sequence[Group]) -> str:
         elif is_single_pair:
             row.append("")
         region = region_labels(groups).get(first.region, first.region)
-        row += [_floor_text(floors[n]) if n in floors else ""] * bool(floors)
+        row += [_baseline_text(baselines[n]) if n in baselines else ""] * bool(baselines)
         rows.append([*row, region.replace(" ", "\N{NO-BREAK SPACE}")])
     labels = [f"{escape(curve.label)}, %" for curve in curves]
-    header = ["length", *labels, *(["difference, points"] * is_single_pair), *(["floor, %"] * bool(floors)), "region"]
+    header = [
+        "length",
+        *labels,
+        *(["difference, points"] * is_single_pair),
+        *(["baseline, %"] * bool(baselines)),
+        "region",
+    ]
     notes = ["Differences carry Newcombe's 95 % interval, for each length by itself."] * is_single_pair
-    notes += [MEMORIZATION_NOTE] * bool(floors)
+    notes += [MEMORIZATION_NOTE] * bool(baselines)
     notes += [missing_note] * bool(missing_note)
     notes += [left_out_note(groups, shown)] * (len(shown) < len(groups))
     caption = f"<figcaption>{escape(' '.join(notes))}</figcaption>" if notes else ""
@@ -349,9 +355,9 @@ def _length_table(groups: Sequence[Group]) -> str:
     return collapsible(shares, len(rows), f"All {len(rows)} lengths")
 
 
-def _floor_text(floors: tuple[float, float]) -> str:
-    """The floor of a length, or the range where groups differ."""
-    return " to ".join(map(format_percent, dict.fromkeys(floors)))
+def _baseline_text(baselines: tuple[float, float]) -> str:
+    """The baseline of a length, or the range where groups differ."""
+    return " to ".join(map(format_percent, dict.fromkeys(baselines)))
 
 
 def _seed_maps(groups: Sequence[Group]) -> str:

@@ -1,4 +1,4 @@
-"""Accuracy per count: the share of correct labels at each position of a row, beside the floor of memorising."""
+"""Accuracy per count: the share of correct labels at each position of a row, beside the score of memorization."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ from numerate.reports.grid import ALL_REGION_LABELS, format_interval, format_per
 from numerate.reports.groups import Group
 from numerate.reports.limits import MAX_GROUPS_WITH_SEED_LINES, groups_to_draw, join_names, left_out_note
 
-FLOOR_LABEL = "score of memorization"
-"""The label of the floor line in a figure."""
+BASELINE_LABEL = "score of memorization"
+"""The label of the baseline line in a figure."""
 
 MEMORIZATION_NOTE = (
-    "The floor is the score of a model that has only memorized the trained counts; on unseen "
+    "The baseline is the score of a model that has only memorized the trained counts; on unseen "
     "counts and on the last label it is that of the best single answer, given everywhere, where this is more."
 )
 
@@ -35,10 +35,10 @@ class CountCurve:
     seed_accuracies: Sequence[Sequence[float]]
 
     @property
-    def floor(self) -> float | None:
+    def baseline(self) -> float | None:
         """The accuracy of the best constant answer on labels beyond the trained counts; None if unknown."""
         labels = self.group.labels[0]
-        return None if labels.max_training_labels is None else labels.floor("unseen")
+        return None if labels.max_training_labels is None else labels.baseline("unseen")
 
 
 def count_curve(group: Group) -> CountCurve | None:
@@ -58,16 +58,19 @@ def count_curve(group: Group) -> CountCurve | None:
     return CountCurve(group, counts, [median(column) for column in zip(*each, strict=True)], low, high, each)
 
 
-def floor_line(curves: Sequence[CountCurve]) -> ChartLine | None:
-    """The floor as a line by count: 1 up to the last trained one, then the mean of the best constant answer over
-    further counts. None if groups have different floors or trained counts."""
-    known = {(one.group.labels[0].max_training_labels, one.floor) for one in curves}
+def baseline_line(curves: Sequence[CountCurve]) -> ChartLine | None:
+    """The baseline as a line by count: 1 up to the last trained one, then the mean of the best constant answer over
+    further counts. None if groups have different baselines or trained counts."""
+    known = {(one.group.labels[0].max_training_labels, one.baseline) for one in curves}
     last = max(t for one in curves for t in one.counts)
-    trained, floor = known.pop() if len(known) == 1 else (None, None)
+    trained, baseline = known.pop() if len(known) == 1 else (None, None)
     if trained is None or trained >= last:
         return None
     return ChartLine(
-        FLOOR_LABEL, [1, trained + 0.5, trained + 0.5, last], [1.0, 1.0, floor or 0.0, floor or 0.0], is_floor=True
+        BASELINE_LABEL,
+        [1, trained + 0.5, trained + 0.5, last],
+        [1.0, 1.0, baseline or 0.0, baseline or 0.0],
+        is_baseline=True,
     )
 
 
@@ -77,7 +80,7 @@ def count_chart(groups: Sequence[Group]) -> Chart:
     curves = [one for group in shown if (one := count_curve(group)) is not None]
     styled = assign_styles([one.group.label for one in curves])
     lines = [_line(one, styled[one.group.label], len(curves)) for one in curves]
-    floor = floor_line(curves) if curves else None
+    baseline = baseline_line(curves) if curves else None
     trained = {one.group.labels[0].max_training_labels for one in curves}
     limit = trained.pop() if len(trained) == 1 else None
     band = (
@@ -89,7 +92,7 @@ def count_chart(groups: Sequence[Group]) -> Chart:
     )
     return Chart(
         "",
-        [*lines, *([floor] if floor is not None else [])],
+        [*lines, *([baseline] if baseline is not None else [])],
         "count (the t-th label of a row)",
         "correct labels, %",
         is_percent=True,
@@ -108,7 +111,7 @@ def count_section(groups: Sequence[Group]) -> str:
     shown = groups_to_draw([group for group in groups if group.labels])
     parts = [
         f"Share of all rows whose t-th label is correct. {chart.notes[0]}",
-        f"Dashed: {FLOOR_LABEL}; behind the trained counts that is the mean over these. {MEMORIZATION_NOTE}"
+        f"Dashed: {BASELINE_LABEL}; behind the trained counts that is the mean over these. {MEMORIZATION_NOTE}"
         if chart.trained_range is not None
         else "",
         _position_offsets_note(shown),
@@ -127,7 +130,7 @@ def _line(one: CountCurve, style: Style, groups: int) -> ChartLine:
 
 
 def _position_offsets_note(groups: Sequence[Group]) -> str:
-    """A note on means over placements."""
+    """A note on means over position offsets."""
     meant = [group.label for group in groups if any(labels.num_offsets > 1 for labels in group.labels)]
     counts = sorted({labels.num_offsets for group in groups for labels in group.labels} - {1})
     if not counts:
@@ -137,7 +140,7 @@ def _position_offsets_note(groups: Sequence[Group]) -> str:
 
 
 def label_metrics_table(groups: Sequence[Group]) -> str:
-    """Every metric of labels by region, out of distribution with its floor below."""
+    """Every metric of labels by region, out of distribution with its baseline below."""
     rows = []
     for group in groups:
         for name in dict.fromkeys(name for regions in group.region_scores for name in regions):
@@ -151,8 +154,8 @@ def label_metrics_table(groups: Sequence[Group]) -> str:
             ]
             for metric in METRICS:
                 values = [value for labels in several if (value := labels.score(metric)) is not None]
-                floor = several[0].floor(metric) if name != "in_distribution" else None
-                row.append("" if metric == "unseen" and name == "in_distribution" else _metric_text(values, floor))
+                baseline = several[0].baseline(metric) if name != "in_distribution" else None
+                row.append("" if metric == "unseen" and name == "in_distribution" else _metric_text(values, baseline))
             rows.append(row)
     if not rows:
         return ""
@@ -160,7 +163,7 @@ def label_metrics_table(groups: Sequence[Group]) -> str:
     note = (
         "Over all rows, or labels, of a region, each weighing the same (elsewhere exact match is the mean over cells); "
         "of several seeds the median, from the lowest to the highest. Prefix: labels before the first wrong one, as a "
-        "share of the row. Below each the floor."
+        "share of the row. Below each the baseline."
     )
     shown = html_table(header, rows, number_columns=range(len(header) - len(METRICS), len(header)))
     return f"<h3>All metrics of labels</h3>{shown}<figcaption>{note}</figcaption>"
@@ -175,12 +178,14 @@ _COLUMN_LABELS: dict[Metric, str] = {
 }
 
 
-def _metric_text(values: Sequence[float], floor: float | None) -> str:
+def _metric_text(values: Sequence[float], baseline: float | None) -> str:
     if not values:
         return ""
     text = format_percent(median(values))
     text += f" {format_interval(min(values), max(values))}" if len(values) > 1 else ""
-    return text + (f'<br><span class="quiet">floor {format_percent(floor)}</span>' if floor is not None else "")
+    return text + (
+        f'<br><span class="quiet">baseline {format_percent(baseline)}</span>' if baseline is not None else ""
+    )
 
 
 def common_metric(groups: Sequence[Group]) -> Metric | None:

@@ -6,7 +6,7 @@ from math import ceil, floor, log10
 from urllib.parse import quote
 
 from numerate.evaluation.labels import METRICS
-from numerate.reports.charts import FLOOR_DASHES, MARKER_SHAPES, Chart, ChartLine, Style
+from numerate.reports.charts import BASELINE_DASHES, MARKER_SHAPES, Chart, ChartLine, Style
 from numerate.reports.grid import (
     PlotGrid,
     Point,
@@ -44,8 +44,8 @@ def tooltip(point: Point, operator: str | None = None) -> str:
             else "each: " + ", ".join(format_percent(share) for share in point.seed_scores)
         )
         lines.append(seeds)
-    if point.floor is not None:
-        lines.append(f"floor {format_percent(point.floor)} %")
+    if point.baseline is not None:
+        lines.append(f"baseline {format_percent(point.baseline)} %")
     if point.note and point.score < 1:
         lines.append(point.note)
     if point.overlaps_training:
@@ -178,8 +178,8 @@ def chart_svg(chart: Chart) -> str:
     rotation = f'transform="translate(11 {(top + bottom) / 2:.0f}) rotate(-90)"'
     parts.append(f'<text {rotation} text-anchor="middle">{escape(chart.y_label)}</text></svg>')
     entries = chart.legend_entries()
-    floors = [(line.label, None) for line in lines if line.is_floor] if entries else []
-    return "".join(parts) + legend_html([*entries, *floors], show_markers=any(line.has_markers for line in lines))
+    baselines = [(line.label, None) for line in lines if line.is_baseline] if entries else []
+    return "".join(parts) + legend_html([*entries, *baselines], show_markers=any(line.has_markers for line in lines))
 
 
 def panels(charts: Sequence[Chart]) -> str:
@@ -191,7 +191,7 @@ def panels(charts: Sequence[Chart]) -> str:
 
 def _line_svg(line: ChartLine, to_x: Callable[[float], float], to_y: Callable[[float], float]) -> str:
     points = [f"{to_x(x):.1f},{to_y(y):.1f}" for x, y in zip(line.x, line.y, strict=True)]
-    dash = _dash(FLOOR_DASHES if line.is_floor else line.style.dashes)
+    dash = _dash(BASELINE_DASHES if line.is_baseline else line.style.dashes)
     parts = []
     if line.low is not None and line.high is not None:
         upper = [f"{to_x(x):.1f},{to_y(y):.1f}" for x, y in zip(line.x, line.high, strict=True)]
@@ -210,7 +210,7 @@ def _line_svg(line: ChartLine, to_x: Callable[[float], float], to_y: Callable[[f
                 parts.append(
                     f'<circle class="target" {where} r="11"><title>{escape(line.tooltips[i])}</title></circle>'
                 )
-    return f'<g class="{color_class(None if line.is_floor else line.style)}">{"".join(parts)}</g>'
+    return f'<g class="{color_class(None if line.is_baseline else line.style)}">{"".join(parts)}</g>'
 
 
 def _dash(dashes: Sequence[float]) -> str:
@@ -218,8 +218,8 @@ def _dash(dashes: Sequence[float]) -> str:
 
 
 def color_class(style: Style | None) -> str:
-    """The class that gives a series its color; that of a floor, or of what has none in a legend."""
-    return "floor" if style is None else "neutral" if style.color is None else f"c{style.color}"
+    """The class that gives a series its color; that of a baseline, or of what has none in a legend."""
+    return "baseline" if style is None else "neutral" if style.color is None else f"c{style.color}"
 
 
 def marker_svg(x: float, y: float, style: Style) -> str:
@@ -244,11 +244,11 @@ _CORNERS = {
 
 
 def legend_html(entries: Sequence[tuple[str, Style | None]], *, show_markers: bool, show_lines: bool = True) -> str:
-    """A legend as HTML, of lines, of dots, or of both; an entry without a style is a floor."""
+    """A legend as HTML, of lines, of dots, or of both; an entry without a style is a baseline."""
     items = []
     for text, style in entries:
         wide = 36 if show_lines else 12
-        dash = _dash(FLOOR_DASHES if style is None else style.dashes)
+        dash = _dash(BASELINE_DASHES if style is None else style.dashes)
         line = f'<line class="line" x1="1" x2="35" y1="6" y2="6"{dash}/>' if show_lines else ""
         shaped = style is not None and (style.marker is not None or not show_lines)
         point = marker_svg(wide / 2, 6, style) if show_markers and style is not None and shaped else ""

@@ -16,7 +16,7 @@ import numpy as np
 
 from numerate.errors import UserError
 from numerate.evaluation.labels import METRICS
-from numerate.reports.charts import FLOOR_DASHES, MARKER_SHAPES, Chart, ChartLine, Style
+from numerate.reports.charts import BASELINE_DASHES, MARKER_SHAPES, Chart, ChartLine, Style
 from numerate.reports.colour import BORDER, COLORMAP_LIGHT, SERIES, colormap, format_hex_color, text_color
 from numerate.reports.drawing import MAX_NUMBER_COLUMNS, chart_axes, power_of_ten
 from numerate.reports.grid import PlotGrid, axis_label, format_integer_percent, format_percent, tick_step
@@ -235,8 +235,8 @@ def draw_chart(axes: Axes, chart: Chart) -> None:
         axes.set_yticks([10.0**tick for tick in ticks_y], [power_of_ten(tick) for tick in ticks_y], minor=False)
         axes.minorticks_off()
     else:
-        spare = 3.0 if chart.is_percent else 0.0
-        axes.set_ylim(scale * low_y - spare, scale * high_y + spare)
+        margin = 3.0 if chart.is_percent else 0.0
+        axes.set_ylim(scale * low_y - margin, scale * high_y + margin)
         axes.set_yticks([scale * tick for tick in ticks_y])
     axes.grid(axis="y", color="#dddddd", linewidth=0.5)
     axes.set_axisbelow(True)
@@ -244,9 +244,9 @@ def draw_chart(axes: Axes, chart: Chart) -> None:
 
 def _draw_line(axes: Axes, line: ChartLine, scale: float, band: float) -> None:
     x, y = list(line.x), [scale * value for value in line.y]
-    if line.is_floor:
-        axes.plot(x, y, color=GREY, linestyle=(0, FLOOR_DASHES), linewidth=1, zorder=1.5, label="_floor")
-        axes.text(x[-1], y[-1] + 1.5, f"floor {format_percent(line.y[-1])} %", color=GREY, fontsize=6.5, ha="right")
+    if line.is_baseline:
+        axes.plot(x, y, color=GREY, linestyle=(0, BASELINE_DASHES), linewidth=1, zorder=1.5, label="_baseline")
+        axes.text(x[-1], y[-1] + 1.5, f"baseline {format_percent(line.y[-1])} %", color=GREY, fontsize=6.5, ha="right")
         return
     if line.low is not None and line.high is not None:
         low, high = ([scale * value for value in values] for values in (line.low, line.high))

@@ -31,7 +31,11 @@ def forest_plot_html(groups: Sequence[Group]) -> str:
         return ""
     names = [name for name in REGION_LABELS if any(name in one.regions for one in estimates)]
     has_convergence_rate, words = any(one.convergence_rate is not None for one in estimates), region_labels(groups)
-    header = ["", *(["converged"] * has_convergence_rate), *(f"{words[name]}{_floor(groups, name)}" for name in names)]
+    header = [
+        "",
+        *(["converged"] * has_convergence_rate),
+        *(f"{words[name]}{_baseline(groups, name)}" for name in names),
+    ]
     rows = [
         _row(i if len(estimates) <= len(SERIES) else 0, one, names, has_convergence_rate)
         for i, one in enumerate(estimates[:MAX_ROWS])
@@ -49,11 +53,11 @@ def forest_plot_html(groups: Sequence[Group]) -> str:
     )
 
 
-def _floor(groups: Sequence[Group], name: str) -> str:
-    """The floor of a region, where all groups have the same."""
-    known = {found[name].floor for group in groups for found in group.region_scores if name in found}
-    floor = known.pop() if len(known) == 1 else None
-    return "" if floor is None else f" (floor {format_percent(floor)} %)"
+def _baseline(groups: Sequence[Group], name: str) -> str:
+    """The baseline of a region, where all groups have the same."""
+    known = {found[name].baseline for group in groups for found in group.region_scores if name in found}
+    baseline = known.pop() if len(known) == 1 else None
+    return "" if baseline is None else f" (baseline {format_percent(baseline)} %)"
 
 
 def _row(color: int, one: GroupEstimates, names: Sequence[str], rated: bool) -> list[str]:

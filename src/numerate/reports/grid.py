@@ -38,7 +38,7 @@ class Point:
     """One cell over seeds.
 
     With one seed `low` to `high` is the Wilson interval over its questions; with several, `score` is the median of the
-    seeds and `low` to `high` their range. `seed_scores` holds the accuracy of every seed. `floor` is the score of
+    seeds and `low` to `high` their range. `seed_scores` holds the accuracy of every seed. `baseline` is the score of
     memorizing, or of one constant answer, the highest of the seeds; None in distribution and for other tasks.
     """
 
@@ -52,7 +52,7 @@ class Point:
     overlaps_training: bool
     note: str = ""
     metric: Metric = "exact_match"
-    floor: float | None = None
+    baseline: float | None = None
     names: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -86,7 +86,7 @@ class RegionScore:
     """The mean over the cells of a region, without those that overlap with training, unless all are.
 
     A metric of labels is over all labels, or rows, of the region with equal weight; `labels` has the other metrics, and
-    `floor` is the score of memorizing, None in distribution and for other tasks."""
+    `baseline` is the score of memorizing, None in distribution and for other tasks."""
 
     name: str
     score: Proportion
@@ -94,7 +94,7 @@ class RegionScore:
     num_excluded_cells: int
     all_cells_overlap_training: bool
     weakest_cell: Cell
-    floor: float | None = None
+    baseline: float | None = None
     labels: LabelCounts | None = None
 
 
@@ -120,7 +120,7 @@ def aggregate_seeds(cells_by_seed: Sequence[Sequence[Cell]]) -> list[Point]:
                 overlaps_training=cell.overlaps_training,
                 note=_first_error_note(same_cells),
                 metric=cell.metric,
-                floor=max((one.floor for one in same_cells if one.floor is not None), default=None),
+                baseline=max((one.baseline for one in same_cells if one.baseline is not None), default=None),
                 names=cell.names,
             )
         )
@@ -199,38 +199,38 @@ def diagonal_points(points: Iterable[Point]) -> dict[int, Point]:
 
 
 CLEAR_MARGIN = 0.5
-"""The part of the range above the floor that a share must exceed to count as clearly above it."""
+"""The part of the range above the baseline that a share must exceed to count as clearly above it."""
 
 
-def is_clearly_above(score: float, floor: float | None) -> bool:
-    """Whether a share is clearly above the score of memorizing: by at least half of the range above the floor.
+def is_clearly_above(score: float, baseline: float | None) -> bool:
+    """Whether a share is clearly above the score of memorizing: by at least half of the range above the baseline.
 
-    At a floor of 98 % that is from 99 % on; at a floor of 100 % never.
+    At a baseline of 98 % that is from 99 % on; at a baseline of 100 % never.
     """
-    return floor is None or (floor < 1 and score - floor >= CLEAR_MARGIN * (1 - floor))
+    return baseline is None or (baseline < 1 and score - baseline >= CLEAR_MARGIN * (1 - baseline))
 
 
-def floor_ranges(diagonals: Iterable[Mapping[int, Point]]) -> dict[int, tuple[float, float]]:
-    """By length the lowest and the highest floor of several diagonals; in distribution there is none."""
-    floors_by_length: dict[int, list[float]] = {}
+def baseline_ranges(diagonals: Iterable[Mapping[int, Point]]) -> dict[int, tuple[float, float]]:
+    """By length the lowest and the highest baseline of several diagonals; in distribution there is none."""
+    baselines_by_length: dict[int, list[float]] = {}
     for along in diagonals:
         for n, point in along.items():
-            if point.floor is not None:
-                floors_by_length.setdefault(n, []).append(point.floor)
-    return {n: (min(floors), max(floors)) for n, floors in sorted(floors_by_length.items())}
+            if point.baseline is not None:
+                baselines_by_length.setdefault(n, []).append(point.baseline)
+    return {n: (min(baselines), max(baselines)) for n, baselines in sorted(baselines_by_length.items())}
 
 
-def floor_curve(diagonals: Sequence[Mapping[int, Point]]) -> tuple[list[float], list[float]]:
-    """The floor as a line by length, x and y: 1 up to the last trained one, then the floor of each. Empty where
-    groups have different floors, or none, and where no trained length was evaluated."""
-    ranges = floor_ranges(diagonals)
+def baseline_curve(diagonals: Sequence[Mapping[int, Point]]) -> tuple[list[float], list[float]]:
+    """The baseline as a line by length, x and y: 1 up to the last trained one, then the baseline of each. Empty where
+    groups have different baselines, or none, and where no trained length was evaluated."""
+    ranges = baseline_ranges(diagonals)
     trained = [n for along in diagonals for n, point in along.items() if point.region == "in_distribution"]
     if not ranges or not trained or any(low != high for low, high in ranges.values()):
         return [], []
     x, y = [float(min(trained)), max(trained) + 0.5], [1.0, 1.0]
-    for n, (floor, _) in ranges.items():
+    for n, (baseline, _) in ranges.items():
         x.append(float(n))
-        y.append(floor)
+        y.append(baseline)
     return x, y
 
 
@@ -258,7 +258,7 @@ def _score_region(name: str, region_cells: Sequence[Cell]) -> RegionScore:
         num_excluded_cells=len(region_cells) - len(scored),
         all_cells_overlap_training=not held_out,
         weakest_cell=min(scored, key=lambda cell: (cell.accuracy, [-n for n in cell.coordinates.values()])),
-        floor=labels.floor(metric) if labels is not None and name != "in_distribution" else None,
+        baseline=labels.baseline(metric) if labels is not None and name != "in_distribution" else None,
         labels=labels,
     )
 

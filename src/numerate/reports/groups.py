@@ -83,12 +83,12 @@ class Group:
         return [LabelCounts.merge(labels) for labels in each] if each and all(each) else []
 
     @cached_property
-    def floor(self) -> float | None:
+    def baseline(self) -> float | None:
         """The out-of-distribution score of memorizing, or of one constant answer; None for other tasks."""
         for found in self.region_scores:
             beyond = [region for name, region in found.items() if name != "in_distribution"]
             if beyond:
-                return found.get(ALL_OOD, beyond[-1]).floor
+                return found.get(ALL_OOD, beyond[-1]).baseline
         return None
 
     @cached_property

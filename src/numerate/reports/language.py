@@ -121,7 +121,7 @@ def mean_over_seeds(values: Sequence[float], single_seed_interval: tuple[float, 
 
 
 def language_rows(groups: Sequence[Group]) -> list[LanguageRow]:
-    """A row for each group, checkpoint (final, then best) and context, at the first placement."""
+    """A row for each group, checkpoint (final, then best) and context, at the first position offset."""
     found = []
     for group in groups:
         known = [_select_scores(run, group) for run in group.runs]
@@ -139,7 +139,8 @@ def _checkpoint_order(checkpoint: str) -> int:
 
 
 def _select_scores(run: Records, group: Group) -> list[LanguageScores]:
-    """The scores of a run with the settings of a group, at its first placement and the latest step per checkpoint."""
+    """The scores of a run with the settings of a group, at its first position offset and the latest step per
+    checkpoint."""
     settings = group.settings if group.settings is not None else {}
     scores = [one for one in run.language if one.settings == settings and one.likelihoods.tokens]
     first = min((one.position_offset for one in scores), default=0)

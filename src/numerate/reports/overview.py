@@ -5,7 +5,7 @@ from html import escape
 
 from numerate.evaluation.labels import METRICS
 from numerate.reports.charts import Chart, ChartLine, Style, assign_styles
-from numerate.reports.counts import FLOOR_LABEL, common_metric_label
+from numerate.reports.counts import BASELINE_LABEL, common_metric_label
 from numerate.reports.drawing import (
     chart_svg,
     colormap_legend,
@@ -15,7 +15,7 @@ from numerate.reports.drawing import (
     map_axes_label,
     tooltip,
 )
-from numerate.reports.grid import REGION_LABELS, PlotGrid, Point, axis_label, floor_curve, format_percent, make_grids
+from numerate.reports.grid import REGION_LABELS, PlotGrid, Point, axis_label, baseline_curve, format_percent, make_grids
 from numerate.reports.groups import Group, have_named_parts
 from numerate.reports.limits import (
     MAX_CSV_ROWS,
@@ -183,9 +183,9 @@ def length_chart(groups: Sequence[Group]) -> Chart:
         for curve, points in zip(found, diagonals, strict=True)
         if points
     ]
-    floor_lengths, floors = floor_curve(diagonals)
-    if floor_lengths:
-        lines.append(ChartLine(FLOOR_LABEL, floor_lengths, floors, is_floor=True))
+    baseline_lengths, baselines = baseline_curve(diagonals)
+    if baseline_lengths:
+        lines.append(ChartLine(BASELINE_LABEL, baseline_lengths, baselines, is_baseline=True))
     trained = [n for points in diagonals for n, point in points.items() if point.region == "in_distribution"]
     axes = next((list(group.points[0].coordinates) for group in groups if group.points), ["length"])
     has_two_numbers = _has_two_number_axes(groups)

@@ -114,8 +114,10 @@ def _metadata_html(group: Group, run: Records) -> str:
         if name in found and not (name == ALL_OOD and len(found) > 3 and not found[name].num_cells):
             share = found[name].score
             interval = f'<span class="quiet">{format_interval(share.low, share.high)}</span>'
-            floor = found[name].floor
-            beside = f' <span class="quiet">floor {format_percent(floor)} %</span>' if floor is not None else ""
+            baseline = found[name].baseline
+            beside = (
+                f' <span class="quiet">baseline {format_percent(baseline)} %</span>' if baseline is not None else ""
+            )
             pairs[f"{words}, {_score_label(group, name)}"] = f"{format_percent(share.value)} % {interval}{beside}"
     reach = group_result(group).farthest_point
     if reach is not None:
@@ -135,8 +137,8 @@ def _score_label(group: Group, name: str) -> str:
 
 
 def _other_evaluations(run: Records, measure: Metric) -> str:
-    """One row per checkpoint, settings and placement, where more than one was evaluated; of labels and several
-    placements the mean over these as well."""
+    """One row per checkpoint, settings and position offset, where more than one was evaluated; of labels and several
+    position offsets the mean over these as well."""
     rows, has_settings = [], len(run.settings()) > 1
     position_offsets: list[int | None] = [*run.position_offsets()]
     labelled = all(cell.labels is not None for cell in run.cells)
@@ -176,8 +178,8 @@ BEST_CHECKPOINT_NOTE = "The best checkpoint was chosen on OOD validation, which 
 
 
 def _score_text(region: RegionScore) -> str:
-    floor = f" (floor {format_percent(region.floor)})" if region.floor is not None else ""
-    return f"{format_percent(region.score.value)} {format_interval(region.score.low, region.score.high)}{floor}"
+    baseline = f" (baseline {format_percent(region.baseline)})" if region.baseline is not None else ""
+    return f"{format_percent(region.score.value)} {format_interval(region.score.low, region.score.high)}{baseline}"
 
 
 def _has_region(run: Records, name: str) -> bool:

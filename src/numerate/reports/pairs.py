@@ -181,12 +181,13 @@ def _sorted_by_seed(seeds: Sequence[object], values: Sequence[float]) -> list[fl
 
 def _farthest_point(groups: Sequence[Group]) -> Point | None:
     """The longest OOD equal lengths at which a seed of any group has `GENERALIZATION_THRESHOLD`, clearly above the
-    floor."""
+    score of memorization or of a constant answer."""
     found = [point for group in groups for point in group.diagonal.values() if point.region != "in_distribution"]
     reached = [
         point
         for point in found
-        if max(point.seed_scores) >= GENERALIZATION_THRESHOLD and is_clearly_above(max(point.seed_scores), point.floor)
+        if max(point.seed_scores) >= GENERALIZATION_THRESHOLD
+        and is_clearly_above(max(point.seed_scores), point.baseline)
     ]
     return max(reached, key=_length, default=None)
 

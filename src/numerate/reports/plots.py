@@ -59,8 +59,8 @@ def _panels(charts: Sequence[Chart]) -> "Figure":
 
 
 def counts_figure(groups: Sequence[Group]) -> "Figure":
-    """Accuracy per count of tasks with labels, beside the floor; a panel for each task. Raises
-    `UserError` for groups without labels."""
+    """Accuracy per count of tasks with labels, beside the baseline; a panel for each task. Raises `UserError` for
+    groups without labels."""
     charts = []
     for task in group_by_task([group for group in groups if group.labels]):
         chart = count_chart(task.groups)

@@ -82,11 +82,11 @@ class Cell:
         )
 
     @property
-    def floor(self) -> float | None:
+    def baseline(self) -> float | None:
         """The score of memorizing, or of one constant answer, in this cell; None in distribution and where unknown."""
         if self.labels is None or self.region in ("in_distribution", "below"):
             return None
-        return self.labels.floor(self.labels.effective_metric(self.metric, self.region))
+        return self.labels.baseline(self.labels.effective_metric(self.metric, self.region))
 
     def with_first_token(self) -> "Cell | None":
         """The same cell as measured by the first token alone, with Wilson's interval; None if it is not known."""
@@ -199,8 +199,9 @@ class Records:
         position_offset: int | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> list[Cell]:
-        """The cells of one checkpoint at one placement, run with some settings: by default the chosen checkpoint, the
-        first placement, as trained (or as it was evaluated at all). Of labels the mean over all placements."""
+        """The cells of one checkpoint at one position offset, run with some settings: by default the chosen checkpoint,
+        the first position offset, as trained (or as it was evaluated at all). Of labels the mean over all position
+        offsets."""
         resolved_settings = self._resolve_settings(settings)
         resolved_checkpoint = checkpoint or self.reported_checkpoint(resolved_settings)
         matching_cells = [
@@ -218,7 +219,7 @@ class Records:
 
     @cached_property
     def _mean_cells(self) -> dict[Any, list[Cell]]:
-        """Cache of the means over placements, by checkpoint and settings."""
+        """Cache of the means over position offsets, by checkpoint and settings."""
         return {}
 
     def _resolve_settings(self, settings: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -234,7 +235,7 @@ class Records:
 
 
 def _mean_over_position_offsets(cells: Sequence[Cell]) -> list[Cell]:
-    """Each cell once, its shares averaged over placements."""
+    """Each cell once, its shares averaged over position offsets."""
     cells_by_coordinates: dict[tuple[tuple[str, int], ...], list[Cell]] = {}
     for cell in sorted(cells, key=lambda cell: cell.position_offset):
         cells_by_coordinates.setdefault(tuple(sorted(cell.coordinates.items())), []).append(cell)

@@ -34,8 +34,8 @@ from numerate.reports.overview import overview_figure
 from numerate.reports.records import Records, Sample, split_metric_name
 
 MAX_SAMPLES = 40
-FLOOR_COLUMN = "floor, %"
-"""The header of the floor column, which is the last column if present."""
+BASELINE_COLUMN = "baseline, %"
+"""The header of the baseline column, which is the last column if present."""
 
 
 def heading(text: str, body: str) -> str:
@@ -174,10 +174,13 @@ def region_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
     has_convergence = has_several_seeds and not have_named_parts(groups)
     header += ["each seed, %"] * has_several_seeds
     header += [f"seeds at {format_percent(CONVERGENCE_THRESHOLD)} %"] * has_convergence
-    has_floor = any(
-        region.floor is not None for group in groups for regions in group.region_scores for region in regions.values()
+    has_baseline = any(
+        region.baseline is not None
+        for group in groups
+        for regions in group.region_scores
+        for region in regions.values()
     )
-    header += [FLOOR_COLUMN] * has_floor
+    header += [BASELINE_COLUMN] * has_baseline
     rows = []
     for group in groups:
         for region_name, display_name in region_labels(groups).items():
@@ -196,7 +199,7 @@ def region_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
             are_few = len(values) <= MAX_TOOLTIP_SEEDS
             seed_values = ", ".join(format_percent(value) for value in values) if are_few else f"{len(values)} seeds"
             row += [seed_values] * has_several_seeds + [_converged_seeds_text(group, region_name)] * has_convergence
-            rows.append(row + ["" if region.floor is None else format_percent(region.floor)] * has_floor)
+            rows.append(row + ["" if region.baseline is None else format_percent(region.baseline)] * has_baseline)
     return header, rows
 
 
@@ -236,7 +239,7 @@ def region_table(groups: Sequence[Group]) -> str:
     header, rows = region_rows(groups)
     if not rows:
         return ""
-    has_floor = header[-1] == FLOOR_COLUMN
+    has_baseline = header[-1] == BASELINE_COLUMN
     note = (
         f"{REGIONS_NOTE} " * (not have_named_parts(groups))
         + "The mean weights all cells equally. " * (common_metric(groups) in (None, "exact_match"))
@@ -251,22 +254,22 @@ def region_table(groups: Sequence[Group]) -> str:
             else ""
         )
         + "The 95 % interval covers the sampling of questions only; another seed may fall outside it."
-        + f" {MEMORIZATION_NOTE}" * has_floor
+        + f" {MEMORIZATION_NOTE}" * has_baseline
     )
     if len(groups) == 1:
         table = html_table(header[1:], [[escape(cell) for cell in row[1:]] for row in rows], number_columns=[1, 2, 4])
     else:
         make_table = _regions_side_by_side if len(groups) <= MAX_GROUP_COLUMNS else _regions_by_group
-        table = make_table(groups, rows, has_floor)
+        table = make_table(groups, rows, has_baseline)
     return f"{table}<figcaption>{note}</figcaption>"
 
 
-def _floor(row: Sequence[str], has_floor: bool) -> str:
-    """The floor, to be shown after a score; empty if the row has none."""
-    return f" {_grey(f'floor {row[-1]}')}" if has_floor and row[-1] else ""
+def _baseline(row: Sequence[str], has_baseline: bool) -> str:
+    """The baseline, to be shown after a score; empty if the row has none."""
+    return f" {_grey(f'baseline {row[-1]}')}" if has_baseline and row[-1] else ""
 
 
-def _regions_side_by_side(groups: Sequence[Group], rows: Sequence[Sequence[str]], has_floor: bool) -> str:
+def _regions_side_by_side(groups: Sequence[Group], rows: Sequence[Sequence[str]], has_baseline: bool) -> str:
     rows_by_key = {(row[0], row[1]): row for row in rows}
     lines = []
     for display_name in dict.fromkeys(row[1] for row in rows):
@@ -279,19 +282,19 @@ def _regions_side_by_side(groups: Sequence[Group], rows: Sequence[Sequence[str]]
                 if row and len(row) > 7
                 else ""
             )
-            line.append(f"{row[2]} {row[3]}{_floor(row, has_floor)}{converged}" if row else "")
+            line.append(f"{row[2]} {row[3]}{_baseline(row, has_baseline)}{converged}" if row else "")
         lines.append([*line, any_row[5], escape(any_row[4])])
     labels = [f"{escape(group.label)}, %" for group in groups]
     return html_table(["region", *labels, "questions", "cells"], lines, number_columns=range(1, 2 + len(groups)))
 
 
-def _regions_by_group(groups: Sequence[Group], rows: Sequence[Sequence[str]], has_floor: bool) -> str:
+def _regions_by_group(groups: Sequence[Group], rows: Sequence[Sequence[str]], has_baseline: bool) -> str:
     rows_by_key = {(row[0], row[1]): row for row in rows}
     display_names = list(dict.fromkeys(row[1] for row in rows))
     lines = []
     for group in groups:
         group_rows = [rows_by_key.get((group.label, display_name)) for display_name in display_names]
-        cells = (f"{row[2]} {_grey(row[3])}{_floor(row, has_floor)}" if row else "" for row in group_rows)
+        cells = (f"{row[2]} {_grey(row[3])}{_baseline(row, has_baseline)}" if row else "" for row in group_rows)
         lines.append([escape(group.label), *cells])
     header = ["group", *(f"{display_name}, %" for display_name in display_names)]
     table = html_table(header, lines, number_columns=range(1, len(header)))

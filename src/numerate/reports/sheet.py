@@ -149,7 +149,7 @@ svg.strip .dot{fill:var(--c)}
 .forest table.data td{vertical-align:middle}
 .forest table.data td:first-child{white-space:normal;min-width:7rem;line-height:1.25;overflow-wrap:anywhere}
 .forest table.data tr:last-child td{border:0;padding-top:.2rem}
-.floor{--c:var(--quiet)}
+.baseline{--c:var(--quiet)}
 .neutral{--c:var(--text)}
 .key{display:flex;flex-wrap:wrap;gap:.2rem 1.2rem;font-size:.85rem;margin:.3rem 0 0;padding:0;list-style:none}
 .key svg{width:2.2rem;height:.8rem;vertical-align:middle;margin-right:.4rem}

@@ -14,7 +14,7 @@ from numerate.evaluation.labels import METRICS
 from numerate.evaluation.statistics import Proportion, success_rate, wilson_interval
 from numerate.reports.comparable import NOT_COMPARABLE, comparable_groups, not_comparable_notes, symmetry_notes
 from numerate.reports.counts import MEMORIZATION_NOTE, common_metric_label
-from numerate.reports.grid import floor_ranges, format_interval, format_percent, is_clearly_above
+from numerate.reports.grid import baseline_ranges, format_interval, format_percent, is_clearly_above
 from numerate.reports.groups import CONVERGENCE_THRESHOLD, Group
 from numerate.reports.limits import MAX_NAMES, join_names
 from numerate.reports.records import Records
@@ -31,12 +31,12 @@ CHECKPOINTS = ("final", "best")
 
 @dataclass(frozen=True)
 class LengthResult:
-    """The converged seeds at one length: how many succeed, and their median accuracy; `floor` is that of
+    """The converged seeds at one length: how many succeed, and their median accuracy; `baseline` is that of
     memorization."""
 
     rate: Proportion
     median: float
-    floor: float | None = None
+    baseline: float | None = None
 
     @property
     def text(self) -> str:
@@ -80,7 +80,9 @@ class ConvergenceResult:
             group = replace(group, runs=tuple(self.scored_runs))
         diagonal = group.diagonal if self.scored_runs else {}
         return {
-            n: LengthResult(success_rate(point.seed_scores, SUCCESS_THRESHOLD), median(point.seed_scores), point.floor)
+            n: LengthResult(
+                success_rate(point.seed_scores, SUCCESS_THRESHOLD), median(point.seed_scores), point.baseline
+            )
             for n, point in diagonal.items()
         }
 
@@ -160,7 +162,9 @@ def table_lengths(results: Sequence[ConvergenceResult]) -> list[int]:
     """
     points = [point for one in results for point in one.group.diagonal.items()]
     memorized_lengths = {
-        n for n, (floor, _) in floor_ranges(one.group.diagonal for one in results).items() if floor >= SUCCESS_THRESHOLD
+        n
+        for n, (baseline, _) in baseline_ranges(one.group.diagonal for one in results).items()
+        if baseline >= SUCCESS_THRESHOLD
     }
     evaluated = sorted({n for n, _ in points} - memorized_lengths)
     longest = max((n for n, point in points if point.region == "in_distribution"), default=0)
@@ -194,21 +198,21 @@ def success_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
         elif not one.scored_runs:
             cells = ["did not converge", *([""] * (len(lengths) - 1))] if lengths else []
         rows.append([one.group.label, one.checkpoint, one.converged_text, *cells])
-    for label, floors in _floors(results):
-        rows.append([label, "", "", *(format_percent(floors[n]) if n in floors else "" for n in lengths)])
+    for label, baselines in _baselines(results):
+        rows.append([label, "", "", *(format_percent(baselines[n]) if n in baselines else "" for n in lengths)])
     return header, rows
 
 
-def _floors(results: Sequence[ConvergenceResult]) -> list[tuple[str, dict[int, float]]]:
-    """The floors by length: one row if they are equal for all groups, otherwise one row per group."""
-    floors_by_label: dict[str, dict[int, float]] = {}
+def _baselines(results: Sequence[ConvergenceResult]) -> list[tuple[str, dict[int, float]]]:
+    """The baselines by length: one row if they are equal for all groups, otherwise one row per group."""
+    baselines_by_label: dict[str, dict[int, float]] = {}
     for one in results:
-        floors = {n: point.floor for n, point in one.group.diagonal.items() if point.floor is not None}
-        floors_by_label[one.group.label] = floors | floors_by_label.get(one.group.label, {})
-    together = floor_ranges(one.group.diagonal for one in results)
+        baselines = {n: point.baseline for n, point in one.group.diagonal.items() if point.baseline is not None}
+        baselines_by_label[one.group.label] = baselines | baselines_by_label.get(one.group.label, {})
+    together = baseline_ranges(one.group.diagonal for one in results)
     if together and all(low == high for low, high in together.values()):
-        return [("floor, %", {n: low for n, (low, _) in together.items()})]
-    return [(f"floor of {label}, %", floors) for label, floors in floors_by_label.items() if floors]
+        return [("baseline, %", {n: low for n, (low, _) in together.items()})]
+    return [(f"baseline of {label}, %", baselines) for label, baselines in baselines_by_label.items() if baselines]
 
 
 def _max_trained_length(results: Sequence[ConvergenceResult]) -> int:
@@ -230,7 +234,7 @@ SYMMETRY = "by a symmetry"
 def success_caption(groups: Sequence[Group]) -> str:
     """The caption of the table."""
     metric = common_metric_label(groups)
-    floors = any(group.floor is not None for group in groups)
+    baselines = any(group.baseline is not None for group in groups)
     best = any(cell.checkpoint == "best" for group in groups for run in group.runs for cell in run.cells)
     within = {METRICS["unseen"]: METRICS["accuracy"], METRICS["exact_match"]: "held-out questions"}.get(metric, metric)
     return (
@@ -241,7 +245,7 @@ def success_caption(groups: Sequence[Group]) -> str:
         + f" “{SYMMETRY}” marks groups that cannot converge with any budget; all their seeds are shown."
         * any(group.is_limited_by_symmetry for group in groups)
         + " “best” is the checkpoint with the best score on OOD validation, which is excluded from its results." * best
-        + f" {MEMORIZATION_NOTE}" * floors
+        + f" {MEMORIZATION_NOTE}" * baselines
     )
 
 
@@ -273,8 +277,8 @@ def success_table(groups: Sequence[Group]) -> str:
             text = f"did not converge in this budget: {_unconverged_text(one)}"
             body = f'<td class="quiet" colspan="{len(lengths)}">{text}</td>'
         rows.append(f"<tr>{start}{body}</tr>")
-    for label, floors in _floors(results):
-        texts = (f"{format_percent(floors[n])} %" if n in floors else "" for n in lengths)
+    for label, baselines in _baselines(results):
+        texts = (f"{format_percent(baselines[n])} %" if n in baselines else "" for n in lengths)
         cells = "".join(f'<td class="num quiet">{text}</td>' for text in texts)
         rows.append(f'<tr><td class="quiet">{escape(label)}</td><td></td><td></td>{cells}</tr>')
     some = [_sentence(one) for one in results if one.scored_runs and one.unconverged_runs]
@@ -364,7 +368,7 @@ def _farthest_length(one: ConvergenceResult) -> int | None:
         if n > longest:
             if at.rate.value <= 0.5:
                 break
-            farthest = n if is_clearly_above(SUCCESS_THRESHOLD, at.floor) else farthest
+            farthest = n if is_clearly_above(SUCCESS_THRESHOLD, at.baseline) else farthest
     return farthest
 
 

@@ -38,7 +38,8 @@ class GroupResult:
 
     `in_distribution_scores` are the in-distribution means of each seed. The other fields are over the converged seeds
     (`converged_seeds`): `farthest_point` is the last n such that all OOD lengths up to n+n have at least
-    `GENERALIZATION_THRESHOLD` (the median over seeds), clearly above the floor; None if the first OOD length has not.
+    `GENERALIZATION_THRESHOLD` (the median over seeds), clearly above the baseline; None if the first OOD length does
+    not.
     `farthest_lengths` is the same for each seed; `first_ood_point` is the first OOD length at which memorization alone
     does not reach `GENERALIZATION_THRESHOLD`.
     """
@@ -133,21 +134,21 @@ def converged_seeds(group: Group) -> Group:
 
 
 def _farthest_point(scored_points: Sequence[tuple[Point, float]]) -> Point | None:
-    """The last length up to which all scores reach `GENERALIZATION_THRESHOLD` and are clearly above their floors. A
+    """The last length up to which all scores reach `GENERALIZATION_THRESHOLD` and are clearly above their baselines. A
     length at which memorization alone reaches `GENERALIZATION_THRESHOLD` does not end the search, and is the last only
-    if its score is clearly above its floor."""
+    if its score is clearly above its baseline."""
     farthest = None
     for point, score in scored_points:
-        if score < GENERALIZATION_THRESHOLD or (_is_informative(point) and not is_clearly_above(score, point.floor)):
+        if score < GENERALIZATION_THRESHOLD or (_is_informative(point) and not is_clearly_above(score, point.baseline)):
             break
-        if is_clearly_above(score, point.floor):
+        if is_clearly_above(score, point.baseline):
             farthest = point
     return farthest
 
 
 def _is_informative(point: Point) -> bool:
     """Whether memorization alone does not reach `GENERALIZATION_THRESHOLD` there."""
-    return point.floor is None or point.floor < GENERALIZATION_THRESHOLD
+    return point.baseline is None or point.baseline < GENERALIZATION_THRESHOLD
 
 
 def _length(point: Point) -> int:
@@ -312,7 +313,7 @@ def _generalizes_text(one: GroupResult, name: str) -> str:
         else ""
     )
     interval = format_interval(point.low, point.high)
-    there = f"{format_percent(point.score)} % {interval} there{_floor(point)}{converged}{seeds}"
+    there = f"{format_percent(point.score)} % {interval} there{_baseline(point)}{converged}{seeds}"
     return (
         f"{name} stays at {format_percent(GENERALIZATION_THRESHOLD)} % or more up to {one.point_label(point)}{end} "
         f"({there})"
@@ -326,7 +327,7 @@ def _fails_text(one: GroupResult) -> str:
     verb = "falls to" if one.has_converged else "has"
     text = (
         f"{verb} {format_percent(point.score)} % {format_interval(point.low, point.high)} at "
-        f"{one.point_label(point)}{_floor_in_parentheses(point)}"
+        f"{one.point_label(point)}{_baseline_in_parentheses(point)}"
     )
     if one.has_converged or not one.in_distribution_scores:
         return text
@@ -351,22 +352,22 @@ def _differ_significantly(one: GroupResult, other: GroupResult) -> bool:
     return first_point.low > second_point.high or second_point.low > first_point.high
 
 
-def _floor(point: Point) -> str:
-    """The floor at a length, to be shown after a score; empty if there is none."""
-    return "" if point.floor is None else f", floor {format_percent(point.floor)} %"
+def _baseline(point: Point) -> str:
+    """The baseline at a length, to be shown after a score; empty if there is none."""
+    return "" if point.baseline is None else f", baseline {format_percent(point.baseline)} %"
 
 
-def _floor_in_parentheses(point: Point) -> str:
-    return f" ({floor.removeprefix(', ')})" if (floor := _floor(point)) else ""
+def _baseline_in_parentheses(point: Point) -> str:
+    return f" ({baseline.removeprefix(', ')})" if (baseline := _baseline(point)) else ""
 
 
 def generalization_criterion(groups: Sequence[Group]) -> str:
     """The text of the criterion for generalizing to n."""
     margin = (
-        f" and clearly above the floor there (by at least {format_percent(CLEAR_MARGIN)} % of 100 % minus the floor)"
+        f" and clearly above the baseline there (by at least {format_percent(CLEAR_MARGIN)} % of the rest up to 100 %)"
     )
-    has_floor = any(group.floor is not None for group in groups)
-    return f"at least {format_percent(GENERALIZATION_THRESHOLD)} %{margin * has_floor}"
+    has_baseline = any(group.baseline is not None for group in groups)
+    return f"at least {format_percent(GENERALIZATION_THRESHOLD)} %{margin * has_baseline}"
 
 
 def _metric_note(outcomes: Sequence[GroupResult]) -> str:
@@ -375,7 +376,7 @@ def _metric_note(outcomes: Sequence[GroupResult]) -> str:
         return ""
     label = common_metric_label([one.group for one in outcomes])
     metric = f"{label}, in distribution over all counts" if label == METRICS["unseen"] else label
-    return f"numbers are {metric}; the floor is the score of memorization or of the best constant answer; "
+    return f"numbers are {metric}; the baseline is the score of memorization or of the best constant answer; "
 
 
 def _uncertainty_note(outcomes: Sequence[GroupResult]) -> str:

@@ -278,7 +278,7 @@ def run_result(folder: RunFolder, recipe: Recipe, metric: Metric) -> dict[str, A
 
 
 def _accuracy(line: Mapping[str, Any]) -> float:
-    """The accuracy on a split; of running text the share of tokens that were top-1."""
+    """The accuracy on a split; for language modeling the top-1 accuracy over tokens."""
     return float(line["token_accuracy"] if "perplexity" in line else line["exact_match"])
 
 
@@ -289,7 +289,7 @@ def _language_result(
     losses: Sequence[Mapping[str, Any]],
     steps: int,
 ) -> dict[str, Any]:
-    """What is to be known of a run on running text: its lowest validation loss, with the interval about the text.
+    """The result of a language-modeling run: its lowest validation loss, with the interval about the text.
 
     Raises `UserError` for a run that has no validation loss."""
     lines = [line for each in evaluations.values() if "perplexity" in (line := each.get("validation", {}))]

@@ -58,7 +58,7 @@ REGION_NOTE = (
     "Exact match, mean over the cells of each region."
 )
 LABEL_NOTE = (
-    "unseen, accuracy, last and prefix: metrics of all labels of a region; floor: the score of memorizing the trained "
+    "unseen, accuracy, last and prefix: metrics of all labels of a region; baseline: the score of memorizing the trained "
     "counts or of the best constant answer."
 )
 ANSWER_NOTE = (
@@ -97,8 +97,8 @@ def results_of(study: "Study | str | Path", runs_dir: str | Path | None = None) 
     runs), `label`, `seed`, `status`; `plan`, if some are of earlier ones; each setting in which runs differ, by its
     path; the last metrics of training; per region the mean exact match of the `final` and the `best` checkpoint with
     its interval over questions (`final.ood_test`, `final.ood_test.low`, `final.ood_test.high`); for labels also their
-    metrics with interval and floor (`final.ood_test.unseen`, `final.ood_test.unseen.floor`; `accuracy`, `last` and
-    `prefix` alike); for numbers or texts each metric of `numerate.evaluation.answer_metrics` (`final.ood_test.log_mae`,
+    metrics with interval and baseline (`final.ood_test.unseen`, `final.ood_test.unseen.baseline`; `accuracy`, `last`
+    and `prefix` alike); for numbers or texts each metric of `numerate.evaluation.answer_metrics` (`final.ood_test.log_mae`,
     `final.ood_test.log_mae (mean of modules)`); `non_causal_reason`, if the model is not causal, so that scores are
     meaningless; `seconds` of all its sessions (without the time of a killed process after its last checkpoint) and
     `worker`; and for failed runs, the kind of `failure` and the `error`.
@@ -220,8 +220,8 @@ def _region_columns(records: Sequence[Mapping[str, Any]]) -> list[Column]:
                     main = label_metric == ("accuracy" if name == "in_distribution" else "unseen")
                     columns.append(Column(f"{path}.{label_metric}", float, "share", is_default=main))
                     columns += [Column(f"{path}.{label_metric}.{end}", float, "share") for end in ("low", "high")]
-                    floor = main and name != "in_distribution"
-                    columns.append(Column(f"{path}.{label_metric}.floor", float, "share", is_default=floor))
+                    has_baseline = main and name != "in_distribution"
+                    columns.append(Column(f"{path}.{label_metric}.baseline", float, "share", is_default=has_baseline))
             for metric in answer_metrics.METRIC_NAMES:
                 if any(region.get("answers", {}).get(metric) is not None for region in regions):
                     shown: Literal["share", "number"] = (
@@ -282,7 +282,7 @@ def _default_view(table: Table) -> Table:
         if any(column.is_default for column in table.columns)
         else []
     )
-    notes += [LABEL_NOTE] if any(name.endswith(".floor") for name in names) else []
+    notes += [LABEL_NOTE] if any(name.endswith(".baseline") for name in names) else []
     notes += (
         [ANSWER_NOTE]
         if not is_language_modeling and any(name.rpartition(".")[2] in answer_metrics.ANSWER_METRICS for name in names)
@@ -347,9 +347,9 @@ _CELL_COLUMNS = (
 _LABEL_COLUMNS = tuple(
     (Column(f"{name}{end}", float, "share", is_default=name == "unseen"), name, end)
     for name in LABEL_METRICS
-    for end in ("", ".floor")
+    for end in ("", ".baseline")
 )
-"""Further columns for labels of a cell, with the metric and whether it is its floor."""
+"""Further columns for labels of a cell, with the metric and whether it is its baseline."""
 _LANGUAGE_COLUMNS = (
     (Column("loss", float, "number", is_default=True), "loss"),
     (Column("loss.low", float, "number"), "low"),
@@ -449,7 +449,7 @@ def _cell_values(record: Mapping[str, Any], axes: Mapping[str, Column]) -> list[
 def _label_values(record: Mapping[str, Any]) -> list[Value]:
     found = record.get("labels") or {}
     return [
-        column.cast((found.get("floor") or {}).get(name) if end else found.get(name))
+        column.cast((found.get("baseline") or {}).get(name) if end else found.get(name))
         for column, name, end in _LABEL_COLUMNS
     ]
 

@@ -19,9 +19,9 @@ from numerate.tasks.task import Task, can_be_split
 
 @dataclass(frozen=True)
 class Operator:
-    """How an operator answers: `max_answer_digits(first, second)` is the most digits that the answer to operands of so
-    many digits has; `solve(first, second, out)` writes the answers, all `[rows, width]` as in `decimals`, and returns
-    where they are negative (None where none ever is)."""
+    """The arithmetic of an operator: `max_answer_digits(first, second)` is the maximum number of digits of the answer
+    for operands with these numbers of digits; `solve(first, second, out)` writes the answers, all `[rows, width]` as in
+    `decimals`, and returns the mask of negative ones (None if none can be negative)."""
 
     commutative: bool
     max_answer_digits: Callable[[int, int], int]
@@ -40,16 +40,16 @@ class Arithmetic(Task):
     """Integer addition, subtraction or multiplication: `12+9=` is `21`, `9-12=` is `-3`, `12x9=` is `108`.
 
     McLeish et al. (2024), "Transformers Can Do Arithmetic with the Right Embeddings", https://arxiv.org/abs/2405.17399.
-    Their sampler draws every pair of operand lengths equally often, and each operand uniformly from the numbers with
-    exactly so many digits, without zero; so do the defaults here. The place of a pair in the cycle is its index modulo
-    the number of pairs: with `digits=Span(1, 2)`, the examples 0, 1, 2, 3 have the lengths 1+1, 1+2, 2+1, 2+2.
+    As in their sampler, by default all pairs of operand lengths are equally frequent, and each operand is uniform over
+    the numbers with exactly that many digits, excluding zero. An example has the pair at its index modulo the number of
+    pairs: with `digits=Span(1, 2)`, the examples 0, 1, 2, 3 have the lengths 1+1, 1+2, 2+1, 2+2.
 
-    `lengths="value"` is their other sampler: each operand uniform from 0 to 10^n - 1, n the most digits that it may
-    have, so that nine in ten have exactly n. The metadata `first_digits`, `second_digits` are then the lengths of
-    the sampled numbers. Exact lengths are `Arithmetic().at_cell(first_digits=3, second_digits=4)`.
+    `lengths="value"` is their other sampler: each operand is uniform from 0 to 10^n - 1, where n is its maximum number
+    of digits, so that nine in ten have exactly n digits. The metadata `first_digits`, `second_digits` are then the
+    lengths of the sampled numbers. Exact lengths are `Arithmetic().at_cell(first_digits=3, second_digits=4)`.
 
-    A question and its mirror image (3+4, 4+3) belong to the same split, so that no test question was trained on with
-    its operands exchanged; those of a subtraction are two questions. Cells with fewer than 4,000 questions (1+1, 1+2
+    A question and its mirror image (3+4, 4+3) belong to the same split, so that no test question occurs in training
+    with its operands exchanged; for subtraction they are two questions. Cells with fewer than 4,000 questions (1+1, 1+2
     and 2+1 digits; without carries 2+2 as well) are seen, not held out. `lengths="value"` has one cell, all of it.
     """
 
@@ -61,7 +61,7 @@ class Arithmetic(Task):
         "cycle",
         "distribution of lengths: all pairs in turn (cycle), uniform, or operands uniform below 10^digits (value)",
     )
-    include_zero: bool = setting(False, "whether 0 is among the numbers of one digit")
+    include_zero: bool = setting(False, "whether one-digit numbers include 0")
     no_carry: bool = setting(False, "only sums without carries")
 
     def __post_init__(self) -> None:
@@ -140,7 +140,7 @@ class Arithmetic(Task):
         return decimals.row_width(max(first, second, OPERATORS[self.operator].max_answer_digits(first, second)))
 
     def _build_questions(self, numbers: NDArray[np.uint8], operand_lengths: NDArray[np.int64]) -> Questions:
-        """Works out the third number of each row, given the first two with their lengths, and says what is what."""
+        """Computes the answer of each row from its two operands, and builds the questions."""
         rows = len(numbers)
         is_negative = OPERATORS[self.operator].solve(numbers[:, 0], numbers[:, 1], numbers[:, 2])
         negative: NDArray[np.bool_] | None = None
@@ -159,7 +159,7 @@ class Arithmetic(Task):
         )
 
     def longest_questions(self) -> Questions | None:
-        """The largest operands, or for a difference those of the longest negative one: a last carry is seldom drawn."""
+        """The largest operands, or for subtraction those of the longest negative difference: a final carry is rare."""
         if self.no_carry:
             return None
         first, second = (span.high for span in self.operand_spans)
@@ -175,12 +175,12 @@ class Arithmetic(Task):
         return dict(zip(self.axes(), self.operand_spans, strict=True))
 
     def ood_validation_task(self) -> "Arithmetic":
-        """Both operands longer than any trained: `Span(1, 20)` is followed by `Span(21, 24)`, 20 % more."""
+        """Both operands are longer than in training, by up to 20 %: `Span(1, 20)` is followed by `Span(21, 24)`."""
         first, second = (Span(span.high + 1, span.high + max(1, span.high // 5)) for span in self.operand_spans)
         return replace(self, first_digits=first, second_digits=second)
 
     def question_hashes(self, questions: Questions) -> NDArray[np.uint64]:
-        """A hash of the two operands; for a commutative operator their order does not count."""
+        """A hash of the two operands, independent of their order if the operator is commutative."""
         hashes = questions.numbers.hashes(2)
         if not OPERATORS[self.operator].commutative:
             hashes[:, 1] *= np.uint64(0x2545F4914F6CDD1D)
@@ -196,13 +196,13 @@ class Arithmetic(Task):
         return counts[0] * counts[1]
 
     def _num_cell_questions(self, first: int, second: int) -> int:
-        """How many questions the cell of so many digits has."""
+        """Number of questions of the cell with these numbers of digits."""
         if self.lengths == "value":
             return carry.count_pairs(first, second, (True, True)) if self.no_carry else 10 ** (first + second)
         return _count_questions(first, second, self.include_zero, self.no_carry)
 
     def unsplit_cells(self) -> list[dict[str, int]]:
-        """The cells that are too small to be divided, so that no question of theirs is new to training."""
+        """The cells that are too small to be split, so that all of their questions may occur in training."""
         spans = self.operand_spans
         if self.lengths == "value":
             spans = Span.from_value(spans[0].high), Span.from_value(spans[1].high)
@@ -232,12 +232,12 @@ class Arithmetic(Task):
     def parse_question(self, text: str) -> Questions:
         match = re.fullmatch(rf"\s*([0-9]+)\s*{re.escape(self.operator)}\s*([0-9]+)\s*=?\s*", text)
         if match is None:
-            raise UserError(f"question: {text!r} is no question of this task; it reads like 12{self.operator}9=")
+            raise UserError(f"question: {text!r} is not a question of this task; an example is 12{self.operator}9=")
         first, second = (match[i].lstrip("0") or "0" for i in (1, 2))
         if max(len(first), len(second)) > MAX_DIGITS:
-            raise UserError(f"question: its numbers have more than {MAX_DIGITS} digits, which is too long")
+            raise UserError(f"question: numbers must have at most {MAX_DIGITS} digits")
         if self.no_carry and any(int(x) + int(y) > 9 for x, y in zip(first[::-1], second[::-1], strict=False)):
-            raise UserError(f"question: {text!r} has a carry, and this task (no_carry) has sums without any")
+            raise UserError(f"question: must be a sum without a carry (no_carry=true), not {text!r}")
         width = self._width(len(first), len(second))
         numbers = np.zeros((1, 3, width), dtype=np.uint8)
         numbers[0, 0], numbers[0, 1] = decimals.parse_digits(first, width), decimals.parse_digits(second, width)
@@ -245,20 +245,20 @@ class Arithmetic(Task):
 
 
 MAX_DIGITS = 10_000
-"""Longer numbers raise an error, as a likely typo."""
+"""Longer numbers are an error, since they are probably a typo."""
 
 _MAX_SMALL_DIGITS = 5
-"""Cells with an operand of so many digits are large enough whatever the other is."""
+"""Cells with an operand of at least this many digits are always large enough to be split."""
 
 
 def _count_numbers(digits: int, include_zero: bool) -> int:
-    """How many numbers have so many digits."""
+    """Number of integers with this many digits."""
     numbers: int = 9 * 10 ** (digits - 1)
     return numbers + (digits == 1 and include_zero)
 
 
 def _count_questions(first: int, second: int, include_zero: bool, no_carry: bool) -> int:
-    """How many questions have operands of so many digits."""
+    """Number of questions whose operands have these numbers of digits."""
     if no_carry:
         return carry.count_pairs(first, second, (include_zero and first == 1, include_zero and second == 1))
     return _count_numbers(first, include_zero) * _count_numbers(second, include_zero)
@@ -266,7 +266,7 @@ def _count_questions(first: int, second: int, include_zero: bool, no_carry: bool
 
 @lru_cache
 def _splittable_cells(include_zero: bool, no_carry: bool) -> NDArray[np.bool_]:
-    """Whether the cell of i + 1 and j + 1 digits can be divided, at i * _SMALL + j."""
+    """Whether the cell of i + 1 and j + 1 digits can be split, at i * _SMALL + j."""
     sizes = Span(1, _MAX_SMALL_DIGITS)
     return np.array(
         [can_be_split(_count_questions(first, second, include_zero, no_carry)) for first in sizes for second in sizes]

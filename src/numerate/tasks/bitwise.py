@@ -1,4 +1,4 @@
-"""Positional OR of two bit strings; the few questions are listed, not sampled."""
+"""Positional OR of two bit strings; the few questions are enumerated, not sampled."""
 
 import re
 from dataclasses import dataclass, replace
@@ -14,25 +14,24 @@ from numerate.tasks.questions import EMPTY, Numbers, Questions
 from numerate.tasks.task import Task
 
 QuestionRows = NDArray[np.int64]
-"""Questions as numbers, `[rows, 3]`: the lengths of the first and of the second operand, and the place of the one."""
+"""Questions as numbers, `[rows, 3]`: the lengths of the first and second operand, and the position of the 1."""
 
 
 @dataclass(frozen=True)
 class BitwiseOr(Task):
-    """Positional OR of two bit strings with a single one between them: `0000+01=` is `0100`.
+    """Positional OR of two bit strings with a single 1: `0000+01=` is `0100`.
 
     McLeish et al. (2024), "Transformers Can Do Arithmetic with the Right Embeddings", https://arxiv.org/abs/2405.17399,
-    "positional or variant". The one stands in the shorter operand and the other one is all zeros; of two operands of
-    equal length either may have it (chosen at random in the paper, here by a hash of length and place, so that the set
-    is always the same). The answer is as long as the longer operand, its one as far from the left as in the question.
-    Bits are texts, not numbers: they are written from the left in every number format.
+    "positional or variant". The 1 is in the shorter operand, and the other operand is all zeros; for operands of equal
+    length either may have it (chosen at random in the paper, here by a hash of length and position, so that the set is
+    fixed). The answer has the length of the longer operand, and its 1 is at the same position from the left as in the
+    question. Bits are text, not numbers: they are written from the left in every number format.
 
-    The questions are listed: sum of min(i, j) over all lengths, 2,870 for 1 to 20 bits each. Training goes through them
-    in epochs, each once per epoch in an order of its own; evaluation samples them without replacement. With
-    `max_examples=100` training has 100 of those of `digits` x `digits` (the published `--max`), the same for every
-    seed, and the other splits have those that are not among them in either order of the operands. Without it training
-    has them all, and only lengths beyond `digits` are new to it. Validation and test have the same questions: there
-    are too few to hold some out.
+    The questions are enumerated: sum of min(i, j) over all lengths, 2,870 for 1 to 20 bits each. Each training epoch
+    uses every question once, in a new order; evaluation samples without replacement. With `max_examples=100` training
+    has 100 of those of `digits` x `digits` (the published `--max`), the same for every seed, and the other splits have
+    those that are not among them in either order of the operands. Without it training has all of them, and only greater
+    lengths are new. Validation and test have the same questions: there are too few for separate splits.
     """
 
     operator: str = setting("+", "the character between the operands")
@@ -52,12 +51,13 @@ class BitwiseOr(Task):
                 raise UserError(f"{name}: must be at most {MAX_DIGITS}, not {Span.from_value(value).high}")
         if self.max_examples is not None and self.max_examples < 1:
             raise UserError(
-                f"max_examples: {self.max_examples} questions teach nothing; 100 are published, null stands for all"
+                f"max_examples: must be at least 1 (published: 100), or null for all, not {self.max_examples}"
             )
         space = _count_questions(Span.from_value(self.digits), Span.from_value(self.digits))
         if self.max_examples is not None and self.max_examples > space:
             raise UserError(
-                f"max_examples: {self.max_examples} questions are more than the {space} that digits={self.digits} has"
+                f"max_examples: must be at most {space}, the number of questions with digits={self.digits}, "
+                f"not {self.max_examples}"
             )
 
     @property
@@ -68,12 +68,12 @@ class BitwiseOr(Task):
         return Span.from_value(first), Span.from_value(second)
 
     def draw(self, rng: CounterRNG, indices: NDArray[np.int64]) -> Questions:
-        """Any of its questions, with replacement. (Its splits are listed: `examples` goes through them in rounds.)"""
+        """Samples with replacement. (`examples` instead enumerates the questions of a split in epochs.)"""
         all_rows = _list_questions(*self.operand_spans)
         return self._build_questions(all_rows[rng.integers(len(all_rows), (len(indices),))])
 
     def _draw_block(self, split: str, seed: int, block_index: int, block_size: int) -> Questions:
-        """Rounds through the questions of the split, each in an order of its own."""
+        """Epochs over the questions of the split, each in a different order."""
         split_rows = self._rows_in_split(split)
         if not len(split_rows):
             raise UserError(
@@ -91,7 +91,7 @@ class BitwiseOr(Task):
         return replace(self._build_questions(split_rows[row_indices]), random_bits=random_bits)
 
     def all_questions(self, split: str = "test") -> Questions | None:
-        """Every question of a split once, the places of each pair of lengths from the left; None above 20,000.
+        """Every question of a split once, for each pair of lengths with the positions from the left; None above 20,000.
 
         >>> from numerate.tasks.plain import format_question
         >>> questions = BitwiseOr(first_digits=4, second_digits=2).all_questions()
@@ -107,8 +107,8 @@ class BitwiseOr(Task):
         )
 
     def _rows_in_split(self, split: str) -> QuestionRows:
-        """The questions of these lengths that a split has: training its own, the others the rest, or all if none is
-        left."""
+        """The questions of a split: for training its subset, for other splits the remaining ones, or all if none
+        remain."""
         all_rows = _list_questions(*self.operand_spans)
         if split == "train":
             return all_rows[self._is_trained(all_rows)]
@@ -123,11 +123,11 @@ class BitwiseOr(Task):
         return np.isin(_question_codes(rows), _question_codes(_training_subset(digits, self.max_examples)))
 
     def _is_trained_in_either_order(self, rows: QuestionRows) -> NDArray[np.bool_]:
-        """Which of these questions training has, with their operands in this order or in the other."""
+        """Which of these questions occur in training, in either order of the operands."""
         return self._is_trained(rows) | self._is_trained(rows[:, [1, 0, 2]])
 
     def question_hashes(self, questions: Questions) -> NDArray[np.uint64]:
-        """A hash of the lengths and of the place of the one: `0000+01=` and `01+0000=` are one question."""
+        """A hash of the lengths and the position of the 1: `0000+01=` and `01+0000=` are the same question."""
         lengths = np.sort(np.stack([questions.metadata[axis] for axis in self.axes()], axis=1), axis=1).astype(
             np.uint64
         )
@@ -144,7 +144,7 @@ class BitwiseOr(Task):
         return dict(zip(self.axes(), self.operand_spans, strict=True))
 
     def ood_validation_task(self) -> "BitwiseOr | None":
-        """Both operands longer than any trained, by a fifth: 1 to 20 bits are followed by 21 to 24."""
+        """Both operands are longer than in training, by up to 20 %: 1 to 20 bits are followed by 21 to 24."""
         first, second = (Span(span.high + 1, span.high + max(1, span.high // 5)) for span in self.operand_spans)
         if max(first.high, second.high) > MAX_DIGITS:
             return None
@@ -159,7 +159,7 @@ class BitwiseOr(Task):
         )
 
     def splittable_mask(self, questions: Questions) -> NDArray[np.bool_]:
-        """Whether the cell of each question has one that training has not."""
+        """Whether the cell of each question has questions that do not occur in training."""
         lengths = np.stack([questions.metadata[axis] for axis in self.axes()], axis=1)
         if self.max_examples is None:
             return ~_are_in_span(lengths, Span.from_value(self.digits))
@@ -174,16 +174,18 @@ class BitwiseOr(Task):
     def parse_question(self, text: str) -> Questions:
         match = re.fullmatch(rf"\s*([01]+)\s*{re.escape(self.operator)}\s*([01]+)\s*=?\s*", text)
         if match is None:
-            raise UserError(f"question: {text!r} is no question of this task; it reads like 0000{self.operator}01=")
+            raise UserError(f"question: {text!r} is not a question of this task; an example is 0000{self.operator}01=")
         first, second = match[1], match[2]
         operand_with_one = first if "1" in first else second
         if (first + second).count("1") != 1 or len(operand_with_one) > min(len(first), len(second)):
-            raise UserError(f"question: {text!r} has not one 1, in the shorter of the two; 0000{self.operator}01= has")
+            raise UserError(
+                f"question: must have exactly one 1, in the shorter operand, as in 0000{self.operator}01=, not {text!r}"
+            )
         row = np.array([[len(first), len(second), operand_with_one.index("1")]])
         return self._build_questions(row, np.array([operand_with_one is first]))
 
     def _build_questions(self, rows: QuestionRows, in_first: NDArray[np.bool_] | None = None) -> Questions:
-        """Writes listed questions as text; `in_first` says which operand has the one, unless a coin does."""
+        """Writes enumerated questions as text; `in_first` says which operand has the 1; None: chosen by the hash."""
         first, second, one_position = rows.T
         if in_first is None:
             coin = (
@@ -209,7 +211,7 @@ class BitwiseOr(Task):
 
 
 MAX_DIGITS = 250
-"""All pairs of lengths up to it make five million questions, which are still quickly listed."""
+"""All pairs of lengths up to this have five million questions, which can still be enumerated quickly."""
 
 _MAX_LISTED_QUESTIONS = 20_000
 
@@ -231,7 +233,7 @@ def _list_questions(first: Span, second: Span) -> QuestionRows:
 
 @lru_cache(maxsize=8)
 def _training_subset(digits: Span, max_examples: int) -> QuestionRows:
-    """The questions of a training set of `max_examples`, in the order in which all are listed."""
+    """The questions of a training set of `max_examples`, in the order of `_list_questions`."""
     all_rows = _list_questions(digits, digits)
     return all_rows[
         np.sort(CounterRNG(random_key("positional or", digits, max_examples)).permutation(len(all_rows))[:max_examples])
@@ -244,17 +246,17 @@ def _are_in_span(lengths: NDArray[np.int64], span: Span) -> NDArray[np.bool_]:
 
 
 def _cell_codes(rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """One number for each pair of lengths."""
+    """A distinct code for each pair of lengths."""
     return np.asarray(rows[:, 0] * (MAX_DIGITS + 1) + rows[:, 1])
 
 
 def _question_codes(rows: QuestionRows) -> NDArray[np.int64]:
-    """One number for each question."""
+    """A distinct code for each question."""
     return np.asarray(_cell_codes(rows) * (MAX_DIGITS + 1) + rows[:, 2])
 
 
 def _bit_symbols(lengths: NDArray[np.int64], one_position: NDArray[np.int64]) -> NDArray[np.int16]:
-    """Symbols 0 of these lengths, with a 1 at a place where it is not negative; nothing behind them."""
+    """Strings of 0 of these lengths, with a 1 at each nonnegative position; `EMPTY` after them."""
     columns = np.arange(int(lengths.max(initial=0)))
     bits: NDArray[np.int16] = np.where(columns < lengths[:, None], columns == one_position[:, None], EMPTY).astype(
         np.int16

@@ -1,4 +1,4 @@
-"""Pairs of operands whose sum has no carry, drawn digit by digit instead of by trial."""
+"""Pairs of operands whose sum has no carry, sampled digit by digit, without rejection."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,11 +7,11 @@ from numerate.tasks import decimals
 from numerate.tasks.counter_rng import CounterRNG
 
 _ABSENT, _FREE, _LEADING = range(3)
-"""What a column is to an operand: beyond its first digit, any digit, or its first digit, which is not 0."""
+"""The role of a column in an operand: absent, any digit, or the leading digit, which is not 0."""
 
 
 def _pair_table() -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """For each of the nine combinations: how many pairs of digits make less than ten, and which."""
+    """For each of the nine combinations of roles: the number of digit pairs with a sum below ten, and the pairs."""
     choices = {_ABSENT: range(1), _FREE: range(10), _LEADING: range(1, 10)}
     pairs_by_combination = [
         [(x, y) for x in choices[i] for y in choices[j] if x + y < 10] for i in choices for j in choices
@@ -28,10 +28,10 @@ _COUNTS, _PAIRS = _pair_table()
 def draw_operands(
     rng: CounterRNG, lengths: NDArray[np.int64], width: int, may_be_zero: NDArray[np.bool_]
 ) -> decimals.Digits:
-    """Digits `[rows, 2, width]`, units first, of operands with these `lengths` `[rows, 2]`, of which no two digits of
-    the same place make ten. The first digit of an operand is not 0 unless it is `may_be_zero`.
+    """Digits `[rows, 2, width]`, units first, of operands with these `lengths` `[rows, 2]`, in which digits at the same
+    position add up to less than ten. The leading digit of an operand is not 0, unless `may_be_zero`.
 
-    Every such pair comes equally often: the columns of a pair without carries know nothing of each other.
+    All such pairs have the same probability, since without carries the columns are independent.
     """
     rows, columns = len(lengths), int(lengths.max(initial=0))
     column_index = np.arange(columns)
@@ -46,7 +46,8 @@ def draw_operands(
 
 
 def count_pairs(first: int, second: int, may_be_zero: tuple[bool, bool] = (False, False)) -> int:
-    """How many pairs of operands with so many digits have no carry: `count(1, 1)` is 36 of 81, from 1+1 to 8+1."""
+    """Number of pairs of operands with these numbers of digits that have no carry: `count(1, 1)` is 36 of 81, from 1+1
+    to 8+1."""
     total = 1
     for column_index in range(max(first, second)):
         states = [

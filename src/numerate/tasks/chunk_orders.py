@@ -1,7 +1,7 @@
 """The order in which the chunks of a corpus are read: pure functions from an index to a location.
 
 A corpus is a few long rows of tokens, its shards. A chunk is `context` tokens of a shard with their next tokens; its
-place is (shard, offset, length). Orders have random access, so that training resumes at any index.
+location is (shard, offset, length). Orders have random access, so that training resumes at any index.
 """
 
 import random
@@ -19,8 +19,8 @@ from numerate.tasks.counter_rng import CounterRNG, random_key
 
 
 class ChunkLocations(NamedTuple):
-    """Where chunks are: `shards`, `offsets` and `lengths`, int64 `[chunks]`. The inputs of a chunk are the tokens from
-    its offset on, its targets those from one later on; `lengths` counts either."""
+    """The locations of chunks: `shards`, `offsets` and `lengths`, int64 `[chunks]`. The inputs of a chunk are the
+    tokens starting at its offset, and its targets the same shifted by one; `lengths` is the number of inputs."""
 
     shards: NDArray[np.int64]
     offsets: NDArray[np.int64]
@@ -29,8 +29,7 @@ class ChunkLocations(NamedTuple):
 
 @dataclass(frozen=True)
 class ChunkOrder(ABC):
-    """An order of chunks of `context_length` tokens, of shards with `shard_sizes` tokens. Pass follows pass without
-    end."""
+    """An order of chunks of `context_length` tokens, of shards with `shard_sizes` tokens, for any number of epochs."""
 
     shard_sizes: tuple[int, ...]
     context_length: int
@@ -44,11 +43,11 @@ class ChunkOrder(ABC):
     @property
     @abstractmethod
     def chunks_per_epoch(self) -> int:
-        """How many chunks a pass over the corpus has."""
+        """Number of chunks per epoch."""
 
     @abstractmethod
     def locations(self, indices: Sequence[int] | NDArray[np.int64]) -> ChunkLocations:
-        """The places of chunks by their index, 0 the first chunk of the first pass."""
+        """The locations of chunks by index; 0 is the first chunk of the first epoch."""
 
 
 @dataclass(frozen=True)
@@ -70,14 +69,14 @@ class SequentialChunks(ChunkOrder):
 
     @property
     def targets_per_epoch(self) -> int:
-        """How many targets a pass has, in tokens."""
+        """Number of target tokens per epoch."""
         return sum(max(size - 1, 0) for size in self.shard_sizes)
 
     def locations(self, indices: Sequence[int] | NDArray[np.int64]) -> ChunkLocations:
         return self._locate(np.asarray(indices, dtype=np.int64) % self.chunks_per_epoch)
 
     def _locate(self, chunks: NDArray[np.int64]) -> ChunkLocations:
-        """The places of the chunks of a pass, counted from the first chunk of the first shard."""
+        """The locations of chunks, numbered from the first chunk of the first shard."""
         shards = np.searchsorted(self._chunk_ends, chunks, side="right").astype(np.int64)
         first_chunks = np.concatenate([np.zeros(1, np.int64), self._chunk_ends])[shards]
         offsets = (chunks - first_chunks) * self.context_length
@@ -87,10 +86,10 @@ class SequentialChunks(ChunkOrder):
 
 @dataclass(frozen=True)
 class ShuffledChunks(SequentialChunks):
-    """The chunks of `SequentialChunks`, every one once in each pass, shuffled over all shards anew for every pass.
+    """The chunks of `SequentialChunks`, each once per epoch, shuffled over all shards in a new order each epoch.
 
-    The order of a pass is a function of (seed, pass) alone and takes no memory: a Feistel network over the indices,
-    walked until it falls below their number (Black and Rogaway, 2002, "Ciphers with arbitrary finite domains").
+    The order of an epoch depends only on (seed, epoch) and takes no memory: a Feistel network over the indices, walked
+    until it falls below their number (Black and Rogaway, 2002, "Ciphers with arbitrary finite domains").
     """
 
     seed: int = 0
@@ -108,7 +107,7 @@ _NUM_ROUNDS = 8
 
 
 def _permute(indices: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int64]:
-    """Where a permutation of `0 .. count - 1` puts some of them."""
+    """The images of these indices under a permutation of `0 .. count - 1`."""
     half = np.uint64(max(1, -(-(count - 1).bit_length() // 2)))
     mask = (np.uint64(1) << half) - np.uint64(1)
     keys = CounterRNG(seed).random_words(_NUM_ROUNDS)
@@ -135,11 +134,11 @@ class PublishedChunks(ChunkOrder):
     """The order of the published iterator of Tiny Stories: that of llama2.c, https://github.com/karpathy/llama2.c.
 
     One generator, Python's `random.Random(42 + worker + 1337 * rank)`, shuffles the list of shards in place before each
-    pass, and in each shard the chunks that begin at multiples of the context. Of a shard with n tokens there are
-    `n // context - 1` of them: its last whole chunk is never read. So the order of a pass depends on all before it; an
-    index far ahead is found by shuffling up to there (a few seconds for every million chunks).
+    epoch, and in each shard the chunks that start at multiples of the context length. Of a shard with n tokens there
+    are `n // context - 1` of them: its last whole chunk is never used. The order of an epoch depends on all earlier
+    ones; a later index is found by shuffling up to it (a few seconds for every million chunks).
 
-    Raises `UserError` for a shard that is too short, where the published one stops.
+    Raises `UserError` for a shard that is too short, for which the published iterator fails.
     """
 
     seed: int = 42
@@ -173,7 +172,7 @@ class PublishedChunks(ChunkOrder):
 
 
 class _ShuffleState:
-    """A generator that has shuffled up to a shard of a pass, and remembers how each pass began."""
+    """The state of the generator at a shard of an epoch, and its states at the start of each epoch so far."""
 
     def __init__(self, chunks: Sequence[int], seed: int) -> None:
         self.chunks_per_shard, self.chunks_per_epoch = chunks, sum(chunks)
@@ -192,7 +191,7 @@ class _ShuffleState:
         return self._shard_order[self._shard_position], self._chunk_order[index - self._first_index]
 
     def _start_epoch(self, epoch: int) -> None:
-        """Goes to the begin of a pass that is known."""
+        """Restores the state at the start of an epoch."""
         shards, state = self._epoch_states[epoch]
         self._random.setstate(state)
         self._shard_order = [*shards]

@@ -1,4 +1,4 @@
-"""How many of each kind a list has: whole numbers that add up to its length, drawn exactly, without trying."""
+"""Random integer compositions: nonnegative integers with a given sum, sampled exactly, without rejection."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,11 +11,10 @@ from numerate.tasks.counter_rng import CounterRNG
 
 @dataclass(frozen=True)
 class Compositions:
-    """All ways to write a total as `num_parts` numbers in order, each from 0 to `max_part`, zeros included.
+    """All ways to write a total as an ordered sum of `num_parts` integers from 0 to `max_part`.
 
-    A way counts as often as `keep_probabilities` says at its smallest number, or fully where that is beyond the end of
-    `keep_probabilities`. Drawn from the number of ways that are left after each choice, so that no draw is ever thrown
-    away.
+    The weight of a way is the entry of `keep_probabilities` for its smallest number, or 1 beyond the end of
+    `keep_probabilities`. Numbers are sampled in order, by the weights of the remaining ways, so that none is rejected.
 
     >>> Compositions(num_parts=2, max_part=2, max_total=4).num_ways(3)  # 1+2 and 2+1
     2.0
@@ -28,16 +27,16 @@ class Compositions:
     keep_probabilities: tuple[float, ...] = ()
 
     def num_ways(self, total: int) -> float:
-        """How many ways there are, each counted as it is kept."""
+        """The total weight of the ways."""
         return float(_way_tables(self)[-1][total, -1])
 
     def draw(self, rng: CounterRNG, totals: NDArray[np.int64]) -> NDArray[np.int64]:
-        """One way for each total, `[rows, num_parts]`. Raises `ValueError` for a total that has none."""
+        """Samples one way for each total, `[rows, num_parts]`. Raises `ValueError` for a total without any."""
         rows, ways = len(totals), _way_tables(self)[-1]
         remaining, parts = totals.copy(), np.zeros((rows, self.num_parts), dtype=np.int64)
         smallest = np.full(rows, ways.shape[1] - 1)
         if rows and not (ways[totals, smallest] > 0).all():
-            raise ValueError("a total that no numbers add up to")
+            raise ValueError("no numbers add up to a total")
         uniform = (rng.random_words(rows * self.num_parts) >> np.uint64(11)).astype(np.float64) / 2.0**53
         for part in range(self.num_parts):
             cumulative_ways = _cumulative_ways(self, self.num_parts - 1 - part)[remaining, smallest]

@@ -1,4 +1,4 @@
-"""What is in the files that a task reads: a sha256 of each, by which a change is noticed."""
+"""The sha256 of the files of a task, to detect changes."""
 
 import contextlib
 import hashlib
@@ -16,15 +16,14 @@ from numerate.errors import UserError
 from numerate.tasks.folders import cache_folder
 
 MIN_CACHED_SIZE = 1 << 24
-"""The sha256 of files of so many bytes is remembered in the user's cache, so that they are read once and not at every
-start."""
+"""The sha256 of files of at least this many bytes is cached in the user's cache folder."""
 
 _TIMESTAMP_SAFETY_NS = 2_000_000_000
 """Nanoseconds after which the time of a file's last change tells it from any later one, on every file system in use."""
 
 
 class FileStamp(NamedTuple):
-    """What is another as soon as a file has changed: its place, size, and the times of its last changes."""
+    """What changes when a file changes: its path, size, and modification times."""
 
     path: str
     size: int
@@ -33,9 +32,9 @@ class FileStamp(NamedTuple):
 
 
 def file_sha256(path: Path) -> str:
-    """The sha256 of a file's bytes, in hexadecimal. Raises `UserError` where it cannot be read.
+    """The sha256 of a file's bytes, in hexadecimal. Raises `UserError` if it cannot be read.
 
-    A file is not read again as long as its size and the times of its last changes stay the same.
+    A file is not read again as long as its size and modification times stay the same.
     """
     try:
         stamp = _file_stamp(path)
@@ -47,7 +46,7 @@ def file_sha256(path: Path) -> str:
 
 
 def shortest_unique_names(paths: Iterable[Path]) -> dict[str, Path]:
-    """Files by the shortest ends of their paths that tell them apart, wherever the folder that they are in lies.
+    """Files keyed by the shortest distinct suffixes of their paths, independent of the location of their common folder.
 
     >>> paths = [Path("/data/train-easy/sums.txt"), Path("/data/train-hard/sums.txt"), Path("/data/test.txt")]
     >>> list(shortest_unique_names(paths))
@@ -89,7 +88,7 @@ def _cached_digest(stamp: FileStamp) -> str:
 
 
 def _write_cache(cache_path: Path, text: str) -> None:
-    """Puts a note into the cache, as a whole or not at all; without it the file is read again the next time."""
+    """Writes a cache entry atomically; without it the file is read again the next time."""
     temporary_path = cache_path.with_name(f".{cache_path.name}.{uuid.uuid4().hex}")
     with contextlib.suppress(OSError):
         cache_path.parent.mkdir(parents=True, exist_ok=True)

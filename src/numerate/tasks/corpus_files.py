@@ -1,9 +1,9 @@
-"""Corpora of tokens in files: one long row of ids to a shard, mapped into memory.
+"""Tokenized corpora in files: each shard is one long row of ids, memory-mapped.
 
-Three forms are read. Raw ones of uint16, `.bin`, are what llama2.c and nanoGPT write; `.npy` with one row of ids is
-what FineWeb-Edu is mostly cut into; and what `numerate data tokenise` writes is a `.bin` of uint16 (of uint32 for more
-than 65,536 ids) with a head beside it, `.bin.head`, that says what it is. The head comes last, so an incomplete `.bin`
-is never mistaken for a complete one: its folder has a `corpus.json` from the first moment on.
+Three formats are supported: raw uint16 `.bin` files, as written by llama2.c and nanoGPT; `.npy` files with one row of
+ids, as common for FineWeb-Edu; and the output of `numerate data tokenise`, a `.bin` of uint16 (uint32 for more than
+65,536 ids) with metadata in `.bin.head`. The metadata is written last and the `corpus.json` of the folder first, so
+that an incomplete `.bin` is never mistaken for a complete one.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ from numerate.tasks.token_rows import TokenRows
 FORMAT = "numerate tokens 1"
 METADATA_SUFFIX = ".head"
 CORPUS_FILE = "corpus.json"
-"""The file of a folder of ours that says what is in it, and whether all of it is there."""
+"""The file that describes a folder written by numerate, and whether it is complete."""
 
 _CHECKSUM_BLOCK_BYTES = 1 << 20
 _MAX_CHECKSUM_BLOCKS = 64
@@ -55,7 +55,7 @@ class TokenizerProtocol(Protocol):
 
 class ChunkArrays(NamedTuple):
     """Chunks as rows: `inputs` and `targets` int64 `[rows, time]`, and `lengths` int64 `[rows]`. The targets are the
-    inputs one token later; behind its length a row has 0 in both."""
+    inputs shifted by one token; both are 0 after the length of a row."""
 
     inputs: NDArray[np.int64]
     targets: NDArray[np.int64]
@@ -63,7 +63,7 @@ class ChunkArrays(NamedTuple):
 
 
 class Shard:
-    """A file of tokens: `ids` (mapped, uint16 or uint32), and what its head says of it, if it has one.
+    """A file of tokens: `ids` (memory-mapped, uint16 or uint32), and its metadata, if any.
 
     `num_documents` and `text_bytes` (bytes of UTF-8) are None if unknown.
     """
@@ -99,11 +99,11 @@ class Corpus:
 
     shards: tuple[Shard, ...]
     _num_rows_read: list[int] = field(default_factory=lambda: [0], init=False, repr=False)
-    """How many chunks were read since the last release of memory."""
+    """Number of chunks read since memory was last released."""
 
     @property
     def shard_sizes(self) -> tuple[int, ...]:
-        """How many tokens each shard has."""
+        """Number of tokens of each shard."""
         return tuple(map(len, self.shards))
 
     @property
@@ -112,16 +112,16 @@ class Corpus:
 
     @property
     def num_documents(self) -> int | None:
-        """How many documents there are; None where a shard does not say."""
+        """Number of documents; None if the metadata of a shard lacks it."""
         return _sum_or_none(shard.num_documents for shard in self.shards)
 
     @property
     def text_bytes(self) -> int | None:
-        """How many bytes of UTF-8 the texts have; None where a shard does not say."""
+        """Size of the texts in bytes of UTF-8; None if the metadata of a shard lacks it."""
         return _sum_or_none(shard.text_bytes for shard in self.shards)
 
     def chunk_arrays(self, locations: ChunkLocations, context_length: int) -> ChunkArrays:
-        """The chunks at places, as rows of `context_length` tokens."""
+        """The chunks at these locations, as rows of `context_length` tokens."""
         token_rows = self.token_rows(locations, context_length)
         ids = np.pad(token_rows.ids, ((0, 0), (0, context_length + 1 - token_rows.ids.shape[1])))
         is_padding = np.arange(context_length) >= token_rows.lengths[:, None]
@@ -130,7 +130,7 @@ class Corpus:
         )
 
     def token_rows(self, locations: ChunkLocations, context_length: int) -> TokenRows:
-        """The chunks at places, each with its next token, cut to the longest. Memory use is bounded."""
+        """The chunks at these locations, each with its next token, truncated to the longest. Memory use is bounded."""
         ids = np.zeros((len(locations.shards), context_length + 1), dtype=np.int64)
         chunks = zip(locations.shards.tolist(), locations.offsets.tolist(), locations.lengths.tolist(), strict=True)
         for row, (shard, offset, length) in enumerate(chunks):
@@ -142,7 +142,8 @@ class Corpus:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of the tokens in 16 characters, whatever the file names; of large shards, of their size and blocks."""
+        """A hash of the tokens in 16 characters, independent of file names; for large shards of their size and sample
+        blocks."""
         parts = [f"{len(shard)} {shard.ids.dtype} {file_checksum(shard.path)}" for shard in self.shards]
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
 
@@ -158,7 +159,7 @@ class Corpus:
 
 
 class ChunkRows(TokenRows):
-    """Chunks at places of a corpus, whose `ids` are read lazily."""
+    """Chunks at locations of a corpus, whose `ids` are read lazily."""
 
     def __init__(self, corpus: Corpus, locations: ChunkLocations, context_length: int) -> None:
         for name, value in (
@@ -182,36 +183,36 @@ class ChunkRows(TokenRows):
 
 
 def validation_shard_indices(corpus: Corpus) -> list[int]:
-    """Which shards are for validation: those with `val` in their name, else the first one."""
+    """The shards for validation: those with `val` in their name, otherwise the first one."""
     return [number for number, shard in enumerate(corpus.shards) if "val" in shard.path.name.lower()] or [0]
 
 
 def split_validation_shards(corpus: Corpus) -> tuple[Corpus, Corpus]:
-    """Training and validation shards: those with `val` in their name are for validation, as FineWeb-Edu's are; where
-    none has, the first one is, as in llama2.c. Raises `UserError` where nothing is left to train on."""
+    """Training and validation shards: those with `val` in their name are for validation, as in FineWeb-Edu; if there
+    are none, the first shard is, as in llama2.c. Raises `UserError` if no shard is left to train on."""
     validation_indices = validation_shard_indices(corpus)
     train_indices = [number for number in range(len(corpus.shards)) if number not in validation_indices]
     if not train_indices:
         raise UserError(
             f"corpus: {corpus.shards[0].path} is the validation set and no shard is left for training; use two or more "
-            "shards, or a separate validation corpus; `numerate data prepare mine.txt out=mine` makes both of a text"
+            "shards, or a separate validation corpus; `numerate data prepare mine.txt out=mine` makes both from a text"
         )
     return corpus.select_shards(train_indices), corpus.select_shards(validation_indices)
 
 
 def open_corpus(source: str | Path | Sequence[str | Path], tokenizer: TokenizerProtocol) -> Corpus:
-    """The shards of a folder in the order of their names, or those that are named. All of them are looked through.
+    """The shards of a folder in the order of their names, or the given files. All of them are checked.
 
-    Raises `UserError` that names the file where one is empty, truncated, unfinished, written with another tokenizer
-    than `tokenizer`, or has ids beyond it. (Raw shards without a head have no known length: one that was cut between
-    two tokens is not noticed. A different tokenizer is mostly noticed by decoding the first documents.)
+    Raises `UserError` with the file name if one is empty, truncated, incomplete, written with another tokenizer than
+    `tokenizer`, or has ids outside its vocabulary. (The length of raw shards without metadata is unknown: truncation
+    between two tokens is not detected. Another tokenizer is usually detected by decoding the first documents.)
     """
     paths = [Path(source)] if isinstance(source, str | Path) else [Path(one) for one in source]
     paths = [path.expanduser() for path in paths]
     if len(paths) == 1 and paths[0].is_dir():
         paths = _shard_paths(paths[0])
     if not paths:
-        raise UserError("corpus: no shard is given; must be a folder of .bin or .npy files, or such files")
+        raise UserError("corpus: must be a folder of .bin or .npy files, or such files")
     shards = tuple(open_shard(path, tokenizer) for path in paths)
     if all(len(shard) < 2 for shard in shards):
         raise UserError(f"{paths[0].parent}: at least one shard must have two tokens")
@@ -219,7 +220,7 @@ def open_corpus(source: str | Path | Sequence[str | Path], tokenizer: TokenizerP
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether a folder of `numerate data tokenise` says that it is finished."""
+    """Whether a folder written by `numerate data tokenise` is complete."""
     return (folder / CORPUS_FILE).is_file() and _read_json(folder / CORPUS_FILE).get("complete") is True
 
 
@@ -239,7 +240,7 @@ def _shard_paths(folder: Path) -> list[Path]:
 
 
 def open_shard(path: Path, tokenizer: TokenizerProtocol) -> Shard:
-    """One shard, looked through. Raises `UserError` as `open_corpus` does."""
+    """Opens and checks a shard. Raises `UserError` as `open_corpus` does."""
     try:
         size = path.stat().st_size
     except OSError as error:
@@ -267,10 +268,10 @@ def open_shard(path: Path, tokenizer: TokenizerProtocol) -> Shard:
 
 
 def _open_shard_with_metadata(path: Path, metadata: dict[str, Any], tokenizer: TokenizerProtocol) -> Shard:
-    """A shard with a head."""
+    """Opens a shard with metadata."""
     metadata_path = f"{path}{METADATA_SUFFIX}"
     if metadata.get("format") != FORMAT or not metadata.get("complete"):
-        raise UserError(f"{metadata_path}: is not the metadata of a complete shard ({FORMAT}); write the shard again")
+        raise UserError(f"{metadata_path}: must be the metadata of a complete shard ({FORMAT}); write the shard again")
     dtype, num_tokens, size = np.dtype(metadata["kind"]), int(metadata["tokens"]), path.stat().st_size
     if size != num_tokens * dtype.itemsize:
         raise UserError(
@@ -285,18 +286,20 @@ def _open_shard_with_metadata(path: Path, metadata: dict[str, Any], tokenizer: T
         )
     if file_checksum(path) != metadata["sum"]:
         raise UserError(
-            f"{path}: has changed since it was written (checksum mismatch); remove it, and the same `numerate data "
-            "tokenise` writes it anew"
+            f"{path}: has changed since it was written (checksum mismatch); remove it and repeat the same `numerate "
+            "data tokenise`"
         )
     return Shard(path, dtype, 0, metadata)
 
 
 def _open_npy_shard(path: Path) -> Shard:
-    """A shard that numpy wrote."""
+    """Opens a `.npy` shard."""
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise UserError(f"{path}: is no whole .npy file ({str(error).splitlines()[0]}); fetch it anew") from error
+        raise UserError(
+            f"{path}: is not a complete .npy file ({str(error).splitlines()[0]}); download it again"
+        ) from error
     if array.ndim != 1 or array.dtype not in (np.uint16, np.uint32) or not array.dtype.isnative:
         raise UserError(f"{path}: must be one-dimensional uint16 or uint32, not {array.dtype} of shape {array.shape}")
     if not len(array):
@@ -320,12 +323,12 @@ def _check_ids(shard: Shard, tokenizer: TokenizerProtocol) -> None:
 
 
 def _check_shard_without_metadata(shard: Shard, tokenizer: TokenizerProtocol) -> None:
-    """Refuses a shard without a head that looks truncated, or tokenized by another tokenizer."""
+    """Rejects a shard without metadata that looks truncated or was written with another tokenizer."""
     end = shard.ids[-_MAX_TRAILING_ZEROS:]
     if len(end) == _MAX_TRAILING_ZEROS and not end.any():
         raise UserError(
-            f"{shard.path}: ends in {_MAX_TRAILING_ZEROS:,} zeros or more, as files do whose download stopped; fetch "
-            "it anew"
+            f"{shard.path}: ends in {_MAX_TRAILING_ZEROS:,} zeros or more, as after an interrupted download; "
+            "download it again"
         )
     first_ids = shard.ids[:_CHUNK_TOKENS]
     if tokenizer.document_start_id not in first_ids:
@@ -345,7 +348,7 @@ def _check_shard_without_metadata(shard: Shard, tokenizer: TokenizerProtocol) ->
 
 
 def file_checksum(path: Path) -> int:
-    """A checksum of a file: of all of it, or of blocks spread over it where it is larger than 64 MB."""
+    """A checksum of a file; above 64 MB, of blocks sampled from it."""
     size, checksum = path.stat().st_size, 0
     blocks = -(-size // _CHECKSUM_BLOCK_BYTES)
     block_indices = (
@@ -364,7 +367,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read ({error}); remove it, and write the tokens anew") from error
+        raise UserError(f"{path}: cannot be read ({error}); remove it and write the tokens again") from error
     if not isinstance(content, dict):
         raise UserError(f"{path}: is not token metadata; remove it and write the tokens again")
     return content

@@ -1,9 +1,9 @@
-"""Random numbers that are a function of their key and of nothing else.
+"""Random numbers that depend only on their key.
 
-A key is a hash of everything that should matter (seed, split, every field of the task, block). A `CounterRNG` hands out
-the words of numpy's Philox4x64-10 counter generator under that key: Salmon et al. (2011), "Parallel random numbers: as
-easy as 1, 2, 3", https://doi.org/10.1145/2063384.2063405. Only its raw words are used, and bounded by us: numpy
-promises those, but not the streams of its `Generator`.
+A key is a hash of everything that should matter (seed, split, every field of the task, block). A `CounterRNG` returns
+the words of numpy's Philox4x64-10 counter generator with that key: Salmon et al. (2011), "Parallel random numbers: as
+easy as 1, 2, 3", https://doi.org/10.1145/2063384.2063405. Only its raw words are used, since numpy guarantees them, but
+not the streams of its `Generator`.
 """
 
 import hashlib
@@ -23,9 +23,9 @@ _SHIFT_32 = np.uint64(32)
 def random_key(*values: Any) -> int:
     """A 128-bit key from plain values and specs: blake2b over their canonical JSON.
 
-    A spec counts with its class name and every field, by their stored names, so a task with one field pinned has
-    another key than without. (A field declared with `added_later=True` counts where it is not its default.)
-    Raises `TypeError` for values that have no canonical text.
+    A spec is hashed with its class name and every field, by their stored names, so that a task with one field fixed has
+    a different key. (A field declared with `added_later=True` is hashed only if it differs from its default.) Raises
+    `TypeError` for values without a canonical form.
 
     >>> random_key("train", 0) == random_key("train", 0), random_key("train", 0) == random_key("train", "0")
     (True, False)
@@ -46,11 +46,11 @@ def _to_plain_data(value: Any) -> Any:
         return {str(name): _to_plain_data(item) for name, item in value.items()}
     if isinstance(value, np.integer):
         return int(value)
-    raise TypeError(f"a key is made of plain values and specs; {type(value).__name__} is neither")
+    raise TypeError(f"a key must consist of plain values and specs, not {type(value).__name__}")
 
 
 class CounterRNG:
-    """The random numbers of one key, in order. Two `CounterRNG` with the same key hand out the same ones.
+    """The random numbers of one key, in order. Two `CounterRNG` with the same key return the same numbers.
 
     >>> CounterRNG(random_key("a")).integers(10, (3,)).tolist()
     [1, 3, 9]
@@ -66,17 +66,17 @@ class CounterRNG:
         return np.asarray(self._philox.random_raw(count), dtype=np.uint64)
 
     def random_half_words(self, count: int) -> NDArray[np.uint32]:
-        """The next `count` 32-bit halves of words, the low half first. What is left of the last word is lost."""
+        """The next `count` 32-bit halves of words, the low half first. The rest of the last word is discarded."""
         return self.random_words((count + 1) // 2).astype("<u8", copy=False).view("<u4")[:count]
 
     def integers(
         self, bound: int | NDArray[np.int64], shape: tuple[int, ...], dtype: DTypeLike = np.int64
     ) -> NDArray[Any]:
-        """Whole numbers from 0 to `bound - 1`; `bound` is one number or an array that broadcasts to `shape`.
+        """Integers from 0 to `bound - 1`; `bound` is one number or an array that broadcasts to `shape`.
 
-        By multiplication and shift: of a 32-bit half up to bounds of 65,536, of a whole word beyond. The probabilities
-        of two values differ by at most one part in 65,536 (bound 65,536; one in 4e8 for bound 10), or one in
-        2**64 / bound beyond. Raises `ValueError` for a bound below 1.
+        By multiplication and shift, from a 32-bit half for bounds up to 65,536 and from a whole word above. The
+        probabilities of two values differ by at most one part in 65,536 (bound 65,536; one in 4e8 for bound 10), or one
+        in 2**64 / bound beyond. Raises `ValueError` for a bound below 1.
         """
         bounds = np.asarray(bound)
         if bounds.size and int(bounds.min()) < 1:
@@ -99,7 +99,7 @@ class CounterRNG:
         return _FOUR_DIGITS.take(half_words.view(np.int64)).view(np.uint8).reshape(rows, columns)
 
     def permutation(self, count: int) -> NDArray[np.int64]:
-        """An order of 0 .. count-1: the indices sorted by one random word each (ties keep their order)."""
+        """A permutation of 0 .. count-1: the indices sorted by one random word each (ties keep their order)."""
         return np.argsort(self.random_words(count), kind="stable").astype(np.int64)
 
 
@@ -119,7 +119,7 @@ _FOUR_DIGITS = np.ascontiguousarray(_FOUR_DIGITS).view("<u4").reshape(-1)
 
 
 def mix_bits(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finalizer of splitmix64 (Steele, Lea, Flood 2014): a bijection in which every bit moves every other."""
+    """The finalizer of splitmix64 (Steele, Lea, Flood 2014): a bijection in which every bit affects every other."""
     words = words ^ (words >> np.uint64(30))
     words *= np.uint64(0xBF58476D1CE4E5B9)
     words ^= words >> np.uint64(27)

@@ -20,10 +20,10 @@ HELPER_CHOICES = {"none": "", "blank": "<blk>", "pad": "<pad>"}
 """The helper token after each symbol that carries its label, instead of the symbol itself."""
 
 MAX_COUNT = 100_000
-"""Longer rows are refused as a likely typo."""
+"""Longer rows are an error, since they are probably a typo."""
 
 MAX_LISTED_QUESTIONS = 20_000
-"""Cells with more questions are sampled, not listed."""
+"""Cells with more questions are sampled, not enumerated."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Counting(Task):
     """Counting with a label per symbol: `a a a` has the labels 1 2 3.
 
     Chang and Bisk (2024), "Language Models Need Inductive Biases to Count Inductively",
-    https://arxiv.org/abs/2405.20131. Every number is one text of the alphabet, so that 51 is unrelated to 5 and 1.
+    https://arxiv.org/abs/2405.20131. Every number is one token of the vocabulary, so that 51 is unrelated to 5 and 1.
     Labels are never inputs. With k = 65, the row of three symbols is
 
     - `a a a` with 1 2 3, where `start_number="none"`;
@@ -42,19 +42,19 @@ class Counting(Task):
     - With `modulus=10` the eleventh is 1 again and the tenth is 10, never 0.
 
     A count c is drawn uniformly from `count`, then a start k uniformly from `starts` with c + k at most `max_number`;
-    the alphabet has the numbers up to `max_number`. With `end=51` each count has only the start that ends there (counts
-    without one keep all starts).
+    the vocabulary has the numbers up to `max_number`. With `end=51` each count has only the start that ends there
+    (counts without one keep all starts).
 
     The grid axis is `count`; a cell sets `eval_count`, trained or not. With `held_out_starts=6` six starts of each
     trained count are held out, four for test and two for validation: 300 in the published ranges, as published, but
     chosen by a hash. (A held-out `65 a a a` is still a prefix of trained longer rows.) If letters are random and no
     starts are held out, rows of three or more are held out by their letters. All other rows up to the trained counts
-    are seen; longer ones are new.
+    may occur in training; longer ones do not.
 
-    Deviations: a cell with at most as many starts as an evaluation wants questions has each once; larger cells are
+    Deviations: an evaluation uses each question of a cell once if it has at most as many as requested; larger cells are
     sampled with replacement. Of the published test files some have only rows that end at the largest number
-    (`shiftedstart3__tr..`, `shiftedstart4`) or many copies, and that of modulus 13 starts at a trained count; `numerate
-    data write NAME as=published` writes those.
+    (`shiftedstart3__tr..`, `shiftedstart4`) or many copies, and that of modulus 13 starts at a trained count;
+    `numerate data write NAME as=published` writes those.
     """
 
     symbol: Literal["same", "different"] = setting("same", "count copies of `a` (same), or random letters (different)")
@@ -70,7 +70,7 @@ class Counting(Task):
     helper: Literal["none", "blank", "pad"] = setting(
         "none", "helper token after each symbol, at which its count is predicted"
     )
-    held_out_starts: int = setting(0, "starts of each trained count that are held out; 0: none")
+    held_out_starts: int = setting(0, "number of starts of each trained count that are held out; 0: none")
     eval_count: int | Span | None = setting(None, "counts to evaluate instead, trained or not; null: count")
 
     def __post_init__(self) -> None:
@@ -80,12 +80,12 @@ class Counting(Task):
             ("start_number", NUMBER_POSITIONS),
         ):
             if getattr(self, name) not in known:
-                raise UserError(f"{name}: there is no {getattr(self, name)!r}; there are: {', '.join(known)}")
+                raise UserError(f"{name}: must be one of {', '.join(known)}, not {getattr(self, name)!r}")
         check_modulus(self.modulus)
         if self.modulus is not None and self.start_number != "none":
             raise UserError("modulus: must be null unless start_number=none")
         if not 1 <= self.max_number <= MAX_NUMBER:
-            raise UserError(f"max_number: {self.max_number} is not from 1 to {MAX_NUMBER}")
+            raise UserError(f"max_number: must be from 1 to {MAX_NUMBER}, not {self.max_number}")
         if Span.from_value(self.starts).low < 0:
             raise UserError(f"starts: must be at least 0, not {Span.from_value(self.starts).low}")
         check_prefix(self.prefix, ascii_lowercase, "0 and <bos> are")
@@ -134,8 +134,8 @@ class Counting(Task):
         letters: NDArray[np.int16] | None = None,
         max_count: int | None = None,
     ) -> Questions:
-        """Rows of these counts and starts, the start in front where `before` is true, padded to `longest_questions`
-        symbols.
+        """Builds rows with these counts and starts, the start first where `before` is true, padded to
+        `longest_questions` symbols.
 
         >>> from numerate.tasks.plain import format_question
         >>> questions = Counting(start_number="before").build_rows(np.array([2]), np.array([65]), np.array([True]))
@@ -200,7 +200,7 @@ class Counting(Task):
         return self.symbol == "different" and (not self.held_out_starts or self.start_number == "none")
 
     def at_cell(self, **cell: Any) -> Self:
-        """The same with fields pinned; `count` sets what is evaluated, not what is trained."""
+        """The same task with fields fixed; `count` sets `eval_count`, not the counts of training."""
         if "count" not in cell:
             return super().at_cell(**cell)
         rest = {name: value for name, value in cell.items() if name != "count"}
@@ -219,7 +219,7 @@ class Counting(Task):
         return Span.from_value(self.count).high + (self.start_number in ("before", "both") and self.helper != "none")
 
     def ood_validation_task(self) -> "Counting | None":
-        """The counts after the trained ones, a fifth more: 1 to 50 are followed by 51 to 60."""
+        """Counts above the trained ones, by up to 20 %: 1 to 50 are followed by 51 to 60."""
         counts = ood_counts(self.eval_span, self.allowed_starts.max_count())
         return None if counts is None else replace(self, eval_count=counts)
 
@@ -295,14 +295,14 @@ class Counting(Task):
         return (count >= span.low) & (count <= span.high) & (width > self.held_out_starts) & (self.held_out_starts > 0)
 
     def question_hashes(self, questions: Questions) -> NDArray[np.uint64]:
-        """A hash of count, start and its side; of the letters too, if rows are held out by them."""
+        """A hash of the count, the start and its position, and of the letters if rows are held out by letters."""
         if self._is_held_out_by_letters:
             return questions.hashes()
         count, (start, kind) = questions.metadata["count"], self._starts_and_sides(questions)
         return move_into_splits(cell_hashes(count, start, kind), self._split_indices(count, start))
 
     def _starts_and_sides(self, questions: Questions) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The start of each row, and 1 if it is in front."""
+        """The start of each row, and 1 if it comes first."""
         rows = len(questions)
         if self.start_number == "none":
             return np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=np.int64)
@@ -334,7 +334,7 @@ class Counting(Task):
         )
 
     def alphabet(self) -> tuple[str, ...]:
-        """The numbers from 0 on, prefix, helper and letters, as far as there are any."""
+        """The numbers from 0, the prefix, the helper and the letters, as far as used."""
         numbers = map(str, range((self.max_number if self.modulus is None else self.modulus) + 1))
         letters = ascii_lowercase if self.symbol == "different" else "a"
         texts = (*numbers, self.prefix, HELPER_CHOICES[self.helper], *letters)
@@ -348,9 +348,9 @@ class Counting(Task):
         return self.build_rows(count, low, self._before_mask(1), letters)
 
     def parse_question(self, text: str) -> Questions:
-        """From `65 a a a`; prefix and helpers may be left out.
+        """Parses `65 a a a`; prefix and helpers may be omitted.
 
-        Raises `UserError` for a row that this task never has.
+        Raises `UserError` for a row that this task cannot have.
         """
         pieces = [piece for piece in text.split() if piece != HELPER_CHOICES[self.helper]]
         has_extra_number = sum(piece.isdecimal() for piece in pieces) > (self.start_number != "none")
@@ -364,12 +364,10 @@ class Counting(Task):
             or any(piece not in valid_letters for piece in pieces)
             or (self.start_number != "none") != number.isdecimal()
         ):
-            raise UserError(f"question: {text!r} is no question of this task; it reads like {self._example_text()}")
+            raise UserError(f"question: {text!r} is not a question of this task; an example is {self._example_text()}")
         count, start = len(pieces), int(number or 0)
         if self.modulus is None and start + count > self.max_number:
-            raise UserError(
-                f"question: {count} counted on from {start} is above {self.max_number}, the largest number there is"
-            )
+            raise UserError(f"question: counting must not exceed max_number={self.max_number}; {start} + {count} does")
         letters = None
         if self.symbol == "different":
             letters = np.array([[valid_letters.index(piece) for piece in pieces]], dtype=np.int16)
@@ -384,7 +382,7 @@ class Counting(Task):
 NUMBER_POSITIONS = ("none", "before", "after", "both")
 
 MAX_NUMBER = 10_000
-"""Alphabets with more numbers are refused as a likely typo."""
+"""Vocabularies with more numbers are an error, since they are probably a typo."""
 
 
 def check_modulus(modulus: int | None) -> None:
@@ -409,7 +407,7 @@ def check_prefix(prefix: str, symbols: Sequence[str], advice: str) -> None:
 
 
 MIN_HELD_OUT_LETTERS = next(count for count in range(1, 9) if can_be_split(len(ascii_lowercase) ** count))
-"""Rows of fewer random letters are too few to hold any out."""
+"""Rows with fewer random letters are too few to hold any out."""
 
 _SPLIT_NAMES = ("train", "test", "validation")
 

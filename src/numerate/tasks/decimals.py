@@ -1,8 +1,8 @@
-"""Whole numbers as rows of decimal digits, eight to a machine word.
+"""Integers as rows of decimal digits, eight per 64-bit word.
 
-A number is a row of bytes, units first, zeros behind its last digit. Eight bytes read as one little-endian 64-bit word,
-so that a carry moves from byte to byte as in ordinary addition, and one numpy pass adds eight digits of every row.
-The width of a row is a multiple of eight.
+A number is a row of bytes, units first, padded with zeros. Eight bytes are one little-endian 64-bit word, so that
+carries propagate between bytes, and one numpy operation adds eight digits of every row. The width of a row is a
+multiple of eight.
 """
 
 import numpy as np
@@ -18,7 +18,7 @@ _LIMB = np.uint64(10**8)
 
 
 def row_width(columns: int) -> int:
-    """The width of rows that hold numbers of so many digits: `width(21)` is 24."""
+    """The width of rows for numbers with this many digits: `row_width(21)` is 24."""
     return -(-columns // 8) * 8
 
 
@@ -28,14 +28,14 @@ def length_masks(low: int, high: int, width: int) -> Digits:
 
 
 def parse_digits(text: str, width: int) -> Digits:
-    """The row of a number as a person writes it: `parse("0123", 8)` is `[3, 2, 1, 0, 0, 0, 0, 0]`."""
+    """The row of a number in plain notation: `parse_digits("0123", 8)` is `[3, 2, 1, 0, 0, 0, 0, 0]`."""
     row = np.zeros(width, dtype=np.uint8)
     row[: len(text)] = np.frombuffer(text.encode()[::-1], dtype=np.uint8) - ord("0")
     return row
 
 
 def num_digits(digits: Digits) -> NDArray[np.int64]:
-    """How many digits the number of each row has, zero having one."""
+    """Number of digits of each row; zero has one."""
     is_nonzero = digits != 0
     num_trailing_zeros = np.argmax(is_nonzero[..., ::-1], axis=-1)
     return np.where(is_nonzero.any(axis=-1), digits.shape[-1] - num_trailing_zeros, 1).astype(np.int64)
@@ -44,9 +44,9 @@ def num_digits(digits: Digits) -> NDArray[np.int64]:
 def add(first: Digits, second: Digits, out: Digits) -> None:
     """Writes first + second to `out`; all `[rows, width]`, and the sum must have at most `width` digits.
 
-    246 is added to every byte with the two digits and the carry: a byte then overflows exactly when its digits make ten
-    or more, which propagates the carry and leaves the correct digit. The bytes that did not overflow have their top bit
-    set, and give the 246 back.
+    246 is added to every byte with the two digits and the carry: a byte then overflows exactly if its digits add up to
+    ten or more, which propagates the carry and leaves the correct digit. Bytes that did not overflow have their top bit
+    set, and 246 is subtracted from them again.
     """
     first_words, second_words, sums = (rows.view("<u8") for rows in (first, second, out))
     carry: NDArray[np.uint64] | None = None
@@ -65,7 +65,8 @@ def add(first: Digits, second: Digits, out: Digits) -> None:
 
 
 def is_less(first: Digits, second: Digits) -> NDArray[np.bool_]:
-    """Per row, whether first < second; a word is larger where its eight digits are, its last byte counting most."""
+    """Per row, whether first < second; words compare like their eight digits, since the last byte is the most
+    significant."""
     first_words, second_words = first.view("<u8"), second.view("<u8")
     less = first_words[:, 0] < second_words[:, 0]
     for place in range(1, first_words.shape[1]):
@@ -75,10 +76,10 @@ def is_less(first: Digits, second: Digits) -> NDArray[np.bool_]:
 
 
 def subtract(first: Digits, second: Digits, out: Digits) -> NDArray[np.bool_]:
-    """Writes the distance of first and second to `out`, and returns where first - second is negative.
+    """Writes |first - second| to `out`, and returns the mask of negative differences.
 
-    The smaller is taken from the larger, as in `add` eight digits at once: a byte that borrows is 246 too large, and is
-    known by its top bit.
+    Subtracts the smaller from the larger, eight digits at once as in `add`: a byte that borrows is 246 too large and
+    has its top bit set.
 
     >>> out = np.zeros((1, 8), dtype=np.uint8)
     >>> subtract(parse_digits("7", 8)[None], parse_digits("12", 8)[None], out).tolist(), out[0, :2].tolist()
@@ -104,8 +105,8 @@ def subtract(first: Digits, second: Digits, out: Digits) -> NDArray[np.bool_]:
 def multiply(first: Digits, second: Digits, out: Digits) -> None:
     """Writes first x second to `out`, which may be wider than the two; the product must have at most its width.
 
-    By hand, with eight digits as one: the products of two such limbs are below 10**16, and 64 bits hold the sum of
-    1,844 of them, more than numbers of 14,000 digits ask for.
+    Long multiplication with limbs of eight digits: products of two limbs are below 10**16, and 64 bits hold the sum of
+    1,844 of them, enough for numbers of 14,000 digits.
     """
     first_limbs, second_limbs = pack_limbs(first), pack_limbs(second)
     first_limbs, second_limbs = (
@@ -128,9 +129,9 @@ def multiply(first: Digits, second: Digits, out: Digits) -> None:
 
 
 def pack_limbs(digits: Digits) -> NDArray[np.uint64]:
-    """Eight digits as one number: uint64 `[width // 8, rows]`, the units first.
+    """Packs eight digits into one number: uint64 `[width // 8, rows]`, units first.
 
-    Neighbors are joined, then pairs, then fours: a byte and ten times the next one are below 100, and so on.
+    Combines neighbors, then pairs, then groups of four: a byte plus ten times the next one is below 100, and so on.
     """
     words = digits.view("<u8").T
     words = (words + (words >> np.uint64(8)) * np.uint64(10)) & np.uint64(0x00FF00FF00FF00FF)
@@ -140,10 +141,10 @@ def pack_limbs(digits: Digits) -> NDArray[np.uint64]:
 
 
 def unpack_limbs(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The way back of `packed`: numbers below 10**8 as words of eight digits, units in the lowest byte.
+    """The inverse of `pack_limbs`: numbers below 10**8 as words of eight digits, units in the lowest byte.
 
-    Both quotients are of lanes side by side, by multiplication and shift: 10,486 / 2**20 is a hundredth up to 43,698,
-    and 103 / 2**10 a tenth up to 178.
+    Both divisions are by multiplication and shift, for several lanes at once: 10,486 / 2**20 is a hundredth up to
+    43,698, and 103 / 2**10 a tenth up to 178.
     """
     high = numbers // np.uint64(10_000)
     words = numbers - high * np.uint64(10_000) | high << np.uint64(32)
@@ -155,6 +156,6 @@ def unpack_limbs(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def _num_used_limbs(limbs: NDArray[np.uint64]) -> int:
-    """How many limbs hold anything in any row, at least one."""
+    """Number of limbs that are nonzero in any row; at least one."""
     nonzero_limbs = np.flatnonzero(limbs.any(axis=1))
     return int(nonzero_limbs[-1]) + 1 if len(nonzero_limbs) else 1

@@ -1,4 +1,4 @@
-"""Where the user's datasets are: a folder that `numerate data fetch` fills, and that tasks over files read."""
+"""The folders of datasets, which `numerate data fetch` fills and file tasks read, and of caches."""
 
 import os
 from collections.abc import Iterable
@@ -8,7 +8,8 @@ from numerate.errors import UserError
 
 
 def data_folder() -> Path:
-    """The folder of all datasets: the environment's NUMERATE_DATA, else `~/.cache/numerate/data`. It need not exist.
+    """The folder of all datasets: the environment variable NUMERATE_DATA, or `~/.cache/numerate/data`. It need not
+    exist.
 
     Raises `UserError` for a file.
     """
@@ -20,21 +21,21 @@ def data_folder() -> Path:
 
 
 def cache_folder() -> Path:
-    """The folder of what is made from the user's files: NUMERATE_CACHE, else `~/.cache/numerate`. It need not exist."""
+    """The folder of data derived from the user's files: NUMERATE_CACHE, or `~/.cache/numerate`. It need not exist."""
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(os.path.expanduser(os.environ.get("NUMERATE_CACHE") or f"{cache}/numerate"))
 
 
 def corpora_folder() -> Path:
-    """The folder of corpora that were prepared from texts: `corpora` in the cache. It need not exist."""
+    """The folder of tokenized corpora: `corpora` in the cache. It need not exist."""
     return cache_folder() / "corpora"
 
 
 def dataset_folder(data_dir: str | None, name: str, folders: Iterable[str], expected_files: Iterable[str]) -> Path:
-    """The folder of a dataset: the first that has one of the files `expected_files`, of `data_dir` (the setting
-    `data_dir`) and of the `folders` inside it; where none is given, of the `folders` of the user's data.
+    """The folder of a dataset: the first with one of the files `expected_files` among `data_dir` (the setting) and the
+    `folders` inside it; without `data_dir` among the `folders` of `data_folder()`.
 
-    Raises `UserError` that says how to get the dataset `name`, where there is none.
+    Raises `UserError`, with instructions for obtaining the dataset `name`, if there is none.
     """
     root = data_folder() if data_dir is None else Path(os.path.expanduser(data_dir))
     subfolders = [root / folder for folder in folders]
@@ -43,7 +44,7 @@ def dataset_folder(data_dir: str | None, name: str, folders: Iterable[str], expe
         if any((candidate / file).exists() for file in expected_files):
             return candidate
     missing = subfolders[0] if data_dir is None else root
-    what = f"has none of: {', '.join(expected_files)}" if missing.is_dir() else "is not there"
+    what = f"has none of: {', '.join(expected_files)}" if missing.is_dir() else "does not exist"
     raise UserError(
         f"data_dir: {missing} {what}; download it with `numerate data fetch {name}`, or set data_dir= or NUMERATE_DATA "
         "to its folder"
@@ -51,7 +52,7 @@ def dataset_folder(data_dir: str | None, name: str, folders: Iterable[str], expe
 
 
 def dataset_file(folder: Path, file: str, name: str) -> Path:
-    """A file of a dataset. Raises `UserError` that says how to get it, where it is not there."""
+    """A file of a dataset. Raises `UserError`, with instructions for obtaining it, if it is missing."""
     if not (folder / file).is_file():
-        raise UserError(f"data_dir: {folder / file} is not there; `numerate data fetch {name}` gets what is missing")
+        raise UserError(f"data_dir: {folder / file} does not exist; download it with `numerate data fetch {name}`")
     return folder / file

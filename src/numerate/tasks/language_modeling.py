@@ -46,13 +46,13 @@ class LanguageModeling(Task):
 
     `train` and `validation` are folders of shards (.bin, .npy), such files, or files of text, JSON lines and lists of
     stories, which `numerate train` tokenizes once into the user's cache. A path that does not exist is looked up among
-    the corpora of `numerate data prepare`, then in the user's data. Without `validation` it is the shards of `train`
-    with `val` in their names, else its first one, as in llama2.c. Without `tokenizer` it is the one beside the tokens,
-    or in the folder above.
+    the corpora of `numerate data prepare`, then in the user's data. Without `validation`, the shards of `train` with
+    `val` in their names are used, or its first one, as in llama2.c. Without `tokenizer`, the one stored with the tokens
+    or in the parent folder is used.
 
-    `order` of training: every chunk once per pass, `shuffled` over all shards; `sequential`; or `published`, the order
-    of the published iterator, where each process has its own order and validation during training uses it too. Stories
-    may cross chunk boundaries. The last chunk of a shard is shorter.
+    `order` is the order of training: `shuffled` over all shards, each chunk once per epoch; `sequential`; or
+    `published`, the order of the published iterator, where each process has its own order and validation during
+    training uses it too. Stories may cross chunk boundaries. The last chunk of a shard is shorter.
 
         task = LanguageModeling("tiny_stories_2048/train", "tiny_stories_2048/validation", "tiny_stories_2048")
         task.examples("train", 0, 0, 64).tokens.ids.shape  # (64, 513)
@@ -66,15 +66,17 @@ class LanguageModeling(Task):
 
     train: str = setting("", "tokens or texts to train on: a folder or a file")
     validation: str | None = setting(None, "held-out tokens or texts; null: the validation shards of train")
-    tokenizer: str = setting("", "tokenizer of the corpus: a folder, a file, a name; '': the one beside the tokens")
+    tokenizer: str = setting(
+        "", "tokenizer of the corpus: a folder, a file or a name; '': the one stored with the tokens"
+    )
     context_length: int = setting(512, "tokens per chunk")
     order: Literal["shuffled", "published", "sequential"] = setting("shuffled", "order of the chunks in training")
 
     def __post_init__(self) -> None:
         if self.order not in CHUNK_ORDERS:
             raise UserError(
-                f"order: there is no {self.order!r}; there are: "
-                f"{', '.join(CHUNK_ORDERS)}.{did_you_mean(self.order, CHUNK_ORDERS)}"
+                f"order: must be one of {', '.join(CHUNK_ORDERS)}, not {self.order!r}."
+                + did_you_mean(self.order, CHUNK_ORDERS)
             )
         if self.context_length < 1:
             raise UserError(f"context_length: must be at least 1, not {self.context_length}")
@@ -103,7 +105,7 @@ class LanguageModeling(Task):
             if (folder / "tokenizer.json").is_file():
                 return str(folder)
         raise UserError(
-            f"tokenizer: must be set, as there is none beside {path}; use the one its tokens were written with"
+            f"tokenizer: must be set, since none is stored with {path}; use the one that its tokens were written with"
         )
 
     def text_token_folders(self) -> list[tuple[Path, Path]]:
@@ -134,9 +136,7 @@ class LanguageModeling(Task):
                     f"out={path}",
                     f"tokenizer={self.tokenizer_name()}",
                 ]
-                raise UserError(
-                    f"{setting_name}: {text} is a text that is not tokenised yet; `{shlex.join(command)}` does it"
-                )
+                raise UserError(f"{setting_name}: {text} must be tokenized first, with `{shlex.join(command)}`")
         tokenizer = self.load_tokenizer()
         return _open_cached_corpus(_file_stamps(path), str(path), tokenizer.fingerprint, _Uncached(tokenizer))
 
@@ -172,7 +172,7 @@ class LanguageModeling(Task):
         return {name: value for name, value in self.__dict__.items() if name != "_corpora"}
 
     def files(self) -> dict[str, Path]:
-        """Its texts, before they are tokens."""
+        """The text files, before tokenization."""
         return shortest_unique_names(
             file for place, _ in self.text_token_folders() for file in _files_with_suffix(place, TEXT_SUFFIXES)
         )
@@ -205,14 +205,14 @@ class LanguageModeling(Task):
         return _cached_order(order, sizes, self.context_length, seed, rank if split == "train" else 0)
 
     def num_chunks(self, split: str) -> int:
-        """How many chunks a pass over a split has."""
+        """Number of chunks per epoch of a split."""
         return self.chunk_order(split).chunks_per_epoch
 
     # The task's questions --------------------------------------------------------------------------------------------
 
     def examples(self, split: str, seed: int, start: int, count: int) -> Questions:
-        """Chunks `start` .. `start + count - 1` of a split's order. `train` has pass after pass; held-out splits have
-        one pass, so that the last call may give fewer."""
+        """Chunks `start` .. `start + count - 1` of a split's order. `train` has any number of epochs, held-out splits
+        only one, so that the last call may return fewer."""
         return self.examples_for_rank(split, seed, start, count, 0)
 
     def examples_for_rank(self, split: str, seed: int, start: int, count: int, rank: int) -> Questions:
@@ -224,7 +224,7 @@ class LanguageModeling(Task):
         return split == "train" and self.order == "published"
 
     def draw(self, rng: CounterRNG, indices: NDArray[np.int64]) -> Questions:
-        """Chunks of training at random places, one for each index."""
+        """Random training chunks, one per index."""
         order = SequentialChunks(self.corpus("train").shard_sizes, self.context_length)
         return self._read("train", order, rng.integers(order.chunks_per_epoch, (len(indices),)).astype(np.int64))
 
@@ -276,14 +276,14 @@ class LanguageModeling(Task):
 
 
 def resolve_path(name: str, setting_name: str = "train") -> Path:
-    """The path of tokens or texts: a path, or a name below the prepared corpora or the user's data.
+    """The path of tokens or texts: a path, or a name in the folder of prepared corpora or of datasets.
 
-    Raises `UserError`, which says how to get it, if it does not exist.
+    Raises `UserError`, with instructions for obtaining it, if it does not exist.
     """
     if not name:
         raise UserError(
-            f"{setting_name}: is missing; must be a folder of tokens or a text file; or use task=tiny_stories_2048, "
-            "whose data `numerate data prepare tiny_stories_2048` makes"
+            f"{setting_name}: must be a folder of tokens or a text file; or use task=tiny_stories_2048, "
+            "whose data are created with `numerate data prepare tiny_stories_2048`"
         )
     path = Path(name).expanduser()
     for candidate in (path, corpora_folder() / path, data_folder() / path):
@@ -292,7 +292,7 @@ def resolve_path(name: str, setting_name: str = "train") -> Path:
     first = path.parts[0] if path.parts else name
     _check_prepared(name, setting_name)
     if first in ("tinystories", "tinystories_texts"):
-        raise UserError(f"{setting_name}: {name} is not there yet; `numerate data fetch {first}` gets it")
+        raise UserError(f"{setting_name}: {name} does not exist yet; download it with `numerate data fetch {first}`")
     raise UserError(
         f"{setting_name}: there is no {name} here or in {corpora_folder()} or {data_folder()}; must be a folder of "
         "tokens (`numerate data tokenise` writes one) or a text file."
@@ -304,7 +304,7 @@ def _check_prepared(name: str, setting_name: str) -> None:
     """Raises `UserError` for a missing corpus that `numerate data prepare` makes."""
     first = next(iter(Path(name).parts), name)
     if first in PREPARED_CORPORA and not (corpora_folder() / name).exists():
-        raise UserError(f"{setting_name}: {name} is not there yet; `numerate data prepare {first}` makes it")
+        raise UserError(f"{setting_name}: {name} does not exist yet; create it with `numerate data prepare {first}`")
 
 
 def contains_text(path: Path) -> bool:
@@ -325,7 +325,7 @@ def _files_with_suffix(path: Path, suffixes: tuple[str, ...]) -> list[Path]:
 
 
 def _file_stamps(path: Path) -> tuple[tuple[str, int, int], ...]:
-    """Sizes and times by which a change of a corpus is noticed."""
+    """Sizes and modification times of the files of a corpus, to detect changes."""
     files = sorted(path.iterdir()) if path.is_dir() else [path, path.with_name(path.name + METADATA_SUFFIX)]
     stats = [(file, file.stat()) for file in files if file.is_file() and file.name != "lock"]
     return tuple((str(file), stat.st_size, stat.st_mtime_ns) for file, stat in stats)

@@ -23,12 +23,12 @@ class Mixture(Task):
     McLeish et al. (2024), https://arxiv.org/abs/2405.17399, train one model on additions and subtractions. The metadata
     `task` is the index of a question's task, from 0. `task_index=1` selects the second task alone, so that an
     evaluation can report tasks separately (`numerate evaluate latest task.task_index=0,1`). A grid has the axes that
-    all tasks have, and a cell pins each of them.
+    all tasks have, and a cell fixes each of them.
 
-    With `auxiliary` all tasks but the first are only trained on: grids and OOD validation leave them out (unless
-    `task_index=1` selects one). So are the number lines and tables that published counting tasks add: Chang and Bisk
-    (2024), https://arxiv.org/abs/2405.20131. `weights` are then the shares of the rows that are kept, whatever a task
-    holds out. (Without `auxiliary` they are those of the rows drawn, before rows of other splits are left out.)
+    With `auxiliary` all tasks but the first are for training only: grids and OOD validation exclude them (unless
+    `task_index=1` selects one). Examples are the number lines and tables in the counting tasks of Chang and Bisk
+    (2024), https://arxiv.org/abs/2405.20131. `weights` are then the fractions of the final rows, regardless of how many
+    a task holds out. (Without `auxiliary` they apply before rows of other splits are discarded.)
 
     >>> Mixture((Arithmetic("+"), Arithmetic("-")), weights=(3, 1)).axes()
     ('first_digits', 'second_digits')
@@ -42,26 +42,29 @@ class Mixture(Task):
 
     def __post_init__(self) -> None:
         if self.task_index is not None and not 0 <= self.task_index < len(self.tasks):
-            raise UserError(f"task_index: there is no task {self.task_index}; there are 0 to {len(self.tasks) - 1}")
+            raise UserError(f"task_index: must be from 0 to {len(self.tasks) - 1}, not {self.task_index}")
         if not self.tasks:
-            raise UserError("tasks: a mixture has at least one task, such as [Arithmetic, Arithmetic(operator='-')]")
+            raise UserError("tasks: must have at least one task, such as [Arithmetic, Arithmetic(operator='-')]")
         if any(isinstance(task, Mixture) for task in self.tasks):
             raise UserError("tasks: must not contain another mixture; list all tasks in one")
         for task in self.tasks:
             if type(task)._draw_block is not Task._draw_block:
                 raise UserError(
-                    f"tasks: {type(task).__name__} must be a sampled task, not one that lists its questions"
+                    f"tasks: {type(task).__name__} must be a sampled task, not one that enumerates its questions"
                 )
         if self.weights and len(self.weights) != len(self.tasks):
-            raise UserError(f"weights: {len(self.weights)} weights for {len(self.tasks)} tasks; give one each, or none")
+            raise UserError(
+                f"weights: must have one entry per task ({len(self.tasks)}), or none, not {len(self.weights)}"
+            )
         if any(not isfinite(weight) or weight <= 0 for weight in self.weights):
-            raise UserError(f"weights: must all be above 0, got {self.weights}; remove a task instead")
+            raise UserError(f"weights: must all be above 0, not {self.weights}; remove a task instead")
 
     def draw(self, rng: CounterRNG, indices: NDArray[np.int64]) -> Questions:
         return self._draw_from_tasks(rng, indices, rng.random_half_words(len(indices)))
 
     def _draw_attempt(self, rng: CounterRNG, indices: NDArray[np.int64], split: str, seed: int) -> Questions:
-        """With `auxiliary` the task of an index is that of every attempt: the one that holds rows out loses none."""
+        """With `auxiliary`, all attempts for an index use the same task, so that a task that holds rows out loses
+        none."""
         if not self.auxiliary:
             return self.draw(rng, indices)
         (word,) = CounterRNG(random_key("member", self, split, seed)).random_words(1)
@@ -70,7 +73,7 @@ class Mixture(Task):
         )
 
     def _draw_from_tasks(self, rng: CounterRNG, indices: NDArray[np.int64], random_bits: NDArray[Any]) -> Questions:
-        """A question for each index, of the task that its chance, 0 to 2**32 - 1, falls to."""
+        """A question for each index, of the task selected by its random number from 0 to 2**32 - 1."""
         weights = np.array(self.weights or (1.0,) * len(self.tasks))
         edges = np.round(np.cumsum(weights / weights.sum()) * 2.0**32).astype(np.uint64)[:-1]
         task_indices = np.searchsorted(edges, random_bits.astype(np.uint64), side="right")
@@ -88,11 +91,11 @@ class Mixture(Task):
         return Questions.concatenate(parts).take(np.argsort(np.concatenate(positions), kind="stable"))
 
     def _shared_axes(self) -> tuple[str, ...]:
-        """The metadata that the questions of every task have: that of the common axes."""
+        """The axes that all tasks share."""
         return tuple(name for name in self.tasks[0].axes() if all(name in task.axes() for task in self.tasks))
 
     def _evaluated_task_indices(self) -> range:
-        """The numbers of the evaluated tasks: all but auxiliary ones, or `task_index`."""
+        """The indices of the evaluated tasks: all but auxiliary ones, or `task_index`."""
         num_main_tasks = 1 if self.auxiliary else len(self.tasks)
         return (
             range(num_main_tasks)
@@ -101,15 +104,15 @@ class Mixture(Task):
         )
 
     def _with_tasks(self, tasks: Sequence[Task]) -> Self:
-        """The same with the evaluated tasks replaced, and the rest left out."""
+        """The same mixture with the evaluated tasks replaced, and without the others."""
         graded = self._evaluated_task_indices()
         if graded.start:
             return replace(self, tasks=(*self.tasks[: graded.start], *tasks, *self.tasks[graded.stop :]))
         return replace(self, tasks=tuple(tasks), weights=self.weights[: len(tasks)], auxiliary=False)
 
     def at_cell(self, **cell: Any) -> Self:
-        """The same with fields of its own pinned, or those of the tasks that a grid is about; `task=1` is one of them
-        by itself."""
+        """The same mixture with its own fields fixed, or those of the evaluated tasks; `task=1` selects a single
+        task."""
         own = {name: cell.pop(name) for name in [f.name for f in fields(self)] if name in cell}
         task = replace(self, **own)
         if "task" in cell:
@@ -135,13 +138,13 @@ class Mixture(Task):
         return max((count for count in known if count is not None), default=None)
 
     def ood_validation_task(self) -> "Mixture | None":
-        """The task of OOD validation of each task that a grid is about, None where one has none."""
+        """The mixture of the OOD validation tasks of the evaluated tasks; None if one of them has none."""
         ood_tasks = [self.tasks[number].ood_validation_task() for number in self._evaluated_task_indices()]
-        existing_tasks = [band for band in ood_tasks if band is not None]
+        existing_tasks = [ood_task for ood_task in ood_tasks if ood_task is not None]
         return self._with_tasks(existing_tasks) if len(existing_tasks) == len(ood_tasks) else None
 
     def cells(self) -> list[tuple[int, ...]] | None:
-        """The cells that every task has that a grid is about."""
+        """The cells that all evaluated tasks have."""
         cells_by_task = [
             cells for number in self._evaluated_task_indices() if (cells := self.tasks[number].cells()) is not None
         ]
@@ -152,13 +155,13 @@ class Mixture(Task):
         )
 
     def all_questions(self, split: str = "test") -> Questions | None:
-        """Every question of its one task, where it lists them; None where there are several."""
+        """All questions of its single task, if it can enumerate them; None with several tasks."""
         number = 0 if len(self.tasks) == 1 else self.task_index
         found = None if number is None else self.tasks[number].all_questions(split)
         return None if number is None or found is None else _with_task_index(found, number, self._shared_axes())
 
     def question_distribution(self) -> tuple[Questions, NDArray[np.float64]] | None:
-        """Every question of each task once, with its probability; None where one of them has too many."""
+        """All questions of all tasks and their probabilities; None if one of the tasks has too many."""
         weights = self.weights or (1.0,) * len(self.tasks)
         known = [
             (number, task.question_distribution())
@@ -174,7 +177,7 @@ class Mixture(Task):
         return Questions.concatenate([questions for questions, _ in parts]), probabilities / probabilities.sum()
 
     def longest_questions(self) -> Questions | None:
-        """The longest question of each task that a grid is about; None where one does not say."""
+        """The longest questions of the evaluated tasks; None if unknown for one of them."""
         known = [(number, self.tasks[number].longest_questions()) for number in self._evaluated_task_indices()]
         longest_by_task = [
             _with_task_index(longest, number, self._shared_axes()) for number, longest in known if longest is not None
@@ -182,7 +185,7 @@ class Mixture(Task):
         return Questions.concatenate(longest_by_task) if len(longest_by_task) == len(known) else None
 
     def question_hashes(self, questions: Questions) -> NDArray[np.uint64] | None:
-        """Each task's own hashes, so that it has the same questions in the same split as by itself."""
+        """The hashes of each task, so that its questions are in the same splits as without the mixture."""
         hashes = np.zeros(len(questions), dtype=np.uint64)
         for task_index, rows in self._rows_by_task(questions):
             task_hashes = self.tasks[task_index].question_hashes(questions.take(rows))
@@ -213,14 +216,14 @@ class Mixture(Task):
         return tuple(dict.fromkeys(text for task in self.tasks for text in task.alphabet()))
 
     def parse_question(self, text: str) -> Questions:
-        """The question as read by the first task that can."""
+        """Parses the question with the first task that can."""
         errors = []
         for task_index, task in enumerate(self.tasks):
             try:
                 return _with_task_index(task.parse_question(text), task_index, self._shared_axes())
             except UserError as error:
                 errors.append(str(error))
-        raise UserError(f"question: no task of the mixture reads it: {'; '.join(errors)}")
+        raise UserError(f"question: no task of the mixture can parse it: {'; '.join(errors)}")
 
 
 def _with_task_index(questions: Questions, task_index: int, shared_axes: tuple[str, ...]) -> Questions:

@@ -21,10 +21,10 @@ _SYMBOLS = np.array([0, -1, 1, -2, 2, -3], dtype=np.int16)
 class Multiplication(Task):
     """Multiplication in words, `What is 12 times 34?` is 408: the task of Zausinger et al. (2024).
 
-    https://arxiv.org/abs/2411.02083: factors of 1 to 5 digits, tested up to 6. Every pair of lengths comes equally
-    often. A question and its mirror image (3 times 4, 4 times 3) belong to the same split; cells with fewer than 4,000
-    questions are seen, not held out. `numerate data write multiplication --as published` writes the published files,
-    which have the products of three digits by three alone.
+    https://arxiv.org/abs/2411.02083: factors of 1 to 5 digits, tested up to 6. All pairs of lengths are equally
+    frequent. A question and its mirror image (3 times 4, 4 times 3) belong to the same split; cells with fewer than
+    4,000 questions are not held out. `numerate data write multiplication --as published` writes the published files,
+    which have only products of two three-digit factors.
 
     The numbers are number slots, written in the number format of a character tokenizer.
     """
@@ -54,12 +54,12 @@ class Multiplication(Task):
         return self._arithmetic.training_spans()
 
     def ood_validation_task(self) -> "Multiplication":
-        """Both factors longer than any trained: `Span(1, 5)` is followed by 6."""
-        band = self._arithmetic.ood_validation_task()
-        return replace(self, first_digits=band.first_digits, second_digits=band.second_digits)
+        """Both factors are longer than in training: `Span(1, 5)` is followed by 6."""
+        ood_task = self._arithmetic.ood_validation_task()
+        return replace(self, first_digits=ood_task.first_digits, second_digits=ood_task.second_digits)
 
     def question_hashes(self, questions: Questions) -> NDArray[np.uint64]:
-        """A hash of the two factors, whose order does not count: the same as of `12x34=`."""
+        """A hash of the two factors, independent of their order: the same as for `12x34=`."""
         return self._arithmetic.question_hashes(questions)
 
     def num_questions(self) -> int:
@@ -77,7 +77,7 @@ class Multiplication(Task):
     def parse_question(self, text: str) -> Questions:
         match = re.fullmatch(r"\s*(?:what is\s+)?([0-9]+)\s*(?:times|x|\*)\s*([0-9]+)\s*[?=]?\s*", text, re.IGNORECASE)
         if match is None:
-            raise UserError(f"question: {text!r} is no question of this task; it reads like What is 12 times 34?")
+            raise UserError(f"question: {text!r} is not a question of this task; an example is What is 12 times 34?")
         return products_to_words(self._arithmetic.parse_question(f"{match[1]}x{match[2]}="))
 
 

@@ -20,8 +20,8 @@ FILLER_CHOICES = {"none": "", "blank": "<b>", "null": "<null>"}
 
 
 class _StartAndCountTask(Task):
-    """A task whose rows are steps from a number: all starts of all counts, each equally often. Nothing is held out:
-    every row up to the trained counts is in training."""
+    """A task whose rows count on from a start number: all pairs of count and start are equally frequent. Nothing is
+    held out: every row up to the trained counts occurs in training."""
 
     count: int | Span
     eval_count: int | Span | None
@@ -42,9 +42,9 @@ class _StartAndCountTask(Task):
 
     def _check_settings(self) -> None:
         if not 1 <= self.allowed_starts.max_number <= MAX_NUMBER:
-            raise UserError(f"max_number: {self.allowed_starts.max_number} is not from 1 to {MAX_NUMBER}")
+            raise UserError(f"max_number: must be from 1 to {MAX_NUMBER}, not {self.allowed_starts.max_number}")
         if self.allowed_starts.span.low < 0:
-            raise UserError(f"starts: {self.allowed_starts.span.low} is below 0, which no text stands for")
+            raise UserError(f"starts: must be at least 0, not {self.allowed_starts.span.low}")
         self.allowed_starts.check_counts(Span.from_value(self.count), "count")
         self.allowed_starts.check_counts(self.eval_span, "eval_count")
         self.allowed_starts.check_ends(Span.from_value(self.count))
@@ -75,7 +75,7 @@ class _StartAndCountTask(Task):
         return self.build_rows(*cells.T), np.full(len(cells), 1 / len(cells))
 
     def at_cell(self, **cell: Any) -> Self:
-        """The same with fields pinned; `count` sets what is evaluated, not what is trained."""
+        """The same task with fields fixed; `count` sets `eval_count`, not the counts of training."""
         if "count" not in cell:
             return super().at_cell(**cell)
         rest = {name: value for name, value in cell.items() if name != "count"}
@@ -89,7 +89,7 @@ class _StartAndCountTask(Task):
         return {"count": self.eval_span}
 
     def ood_validation_task(self) -> Self | None:
-        """The counts after the trained ones, a fifth more; None where the numbers end."""
+        """Counts above the trained ones, by up to 20 %; None if there are no larger numbers."""
         counts = ood_counts(self.eval_span, self.allowed_starts.max_count())
         return None if counts is None else replace(self, eval_count=counts)  # type: ignore[type-var]
 
@@ -124,14 +124,14 @@ class NumberLine(_StartAndCountTask):
 
     count: int | Span = setting(Span(1, 50), "number of steps in training")
     starts: int | Span = setting(1, "start numbers")
-    max_number: int = setting(100, "largest number that may be reached, and that the alphabet has")
-    end: int | None = setting(None, "number that counting ends at; null: any")
+    max_number: int = setting(100, "largest number that counting may reach, and the largest in the vocabulary")
+    end: int | None = setting(None, "number at which counting ends; null: any")
     filler: Literal["none", "blank", "null"] = setting("none", "what replaces all numbers but the first: <b>, <null>")
     eval_count: int | Span | None = setting(None, "counts to evaluate instead, trained or not; null: count")
 
     def __post_init__(self) -> None:
         if self.filler not in FILLER_CHOICES:
-            raise UserError(f"filler: there is no {self.filler!r}; there are: {', '.join(FILLER_CHOICES)}")
+            raise UserError(f"filler: must be one of {', '.join(FILLER_CHOICES)}, not {self.filler!r}")
         self._check_settings()
 
     @property
@@ -162,7 +162,7 @@ class NumberLine(_StartAndCountTask):
         return self.build_rows(count, self.allowed_starts.bounds(count)[0])
 
     def parse_question(self, text: str) -> Questions:
-        """From `7 8 9`, or `7 <b> <b>` where a line has a filler. Raises `UserError` for anything else."""
+        """Parses `7 8 9`, or `7 <b> <b>` with a filler. Raises `UserError` for any other text."""
         pieces, filler = text.split(), FILLER_CHOICES[self.filler]
         first = int(pieces[0]) if pieces and pieces[0].isdecimal() else -1
         expected_pieces = [pieces[0], *[filler] * (len(pieces) - 1)] if filler and pieces else []
@@ -170,10 +170,10 @@ class NumberLine(_StartAndCountTask):
         count = len(pieces) - bool(filler)
         if first < 0 or count < 1 or pieces != expected_pieces:
             raise UserError(
-                f"question: {text!r} is no question of this task; it reads like 7 {filler or 8} {filler or 9}"
+                f"question: {text!r} is not a question of this task; an example is 7 {filler or 8} {filler or 9}"
             )
         if first + count > self.max_number:
-            raise UserError(f"question: its last label is above {self.max_number}, the largest number there is")
+            raise UserError(f"question: the last label must be at most max_number={self.max_number}")
         return replace(self, eval_count=count).build_rows(np.array([count]), np.array([first]))
 
 
@@ -182,21 +182,21 @@ class AdditionTable(_StartAndCountTask):
     """Addition table: the label of the second number is the sum, `65 3` has the labels 65 68.
 
     The auxiliary tasks of Chang and Bisk (2024), https://arxiv.org/abs/2405.20131: all pairs from 1 on whose sum is at
-    most 100 (`count=1:99`, `max_number=100`; 4,950 of them). The first is from `starts`, the second is the `count`:
-    what a start and so many symbols make in `Counting`. With `helper="pad"`, `65 <pad> 3 <pad>` has . 65 . 68.
+    most 100 (`count=1:99`, `max_number=100`; 4,950 of them). The first is from `starts`, the second is the `count`,
+    like the start and the number of symbols in `Counting`. With `helper="pad"`, `65 <pad> 3 <pad>` has . 65 . 68.
     """
 
     count: int | Span = setting(Span(1, 50), "second numbers in training")
     starts: int | Span = setting(Span(1, 99), "first numbers")
-    max_number: int = setting(100, "largest sum, and largest number of the alphabet")
+    max_number: int = setting(100, "largest sum, and the largest number in the vocabulary")
     helper: Literal["none", "blank", "pad"] = setting(
-        "none", "helper token behind each number, at which the label is predicted"
+        "none", "helper token after each number, at which the label is predicted"
     )
     eval_count: int | Span | None = setting(None, "second numbers to evaluate instead, trained or not; null: count")
 
     def __post_init__(self) -> None:
         if self.helper not in HELPER_CHOICES:
-            raise UserError(f"helper: there is no {self.helper!r}; there are: {', '.join(HELPER_CHOICES)}")
+            raise UserError(f"helper: must be one of {', '.join(HELPER_CHOICES)}, not {self.helper!r}")
         self._check_settings()
 
     @property
@@ -226,11 +226,11 @@ class AdditionTable(_StartAndCountTask):
         return (*map(str, range(self.max_number + 1)), *(text for text in (HELPER_CHOICES[self.helper],) if text))
 
     def parse_question(self, text: str) -> Questions:
-        """From `65 3`; helpers may be left out. Raises `UserError` for anything else."""
+        """Parses `65 3`; helpers may be omitted. Raises `UserError` for any other text."""
         pieces = [piece for piece in text.split() if piece != HELPER_CHOICES[self.helper]]
         if len(pieces) != 2 or not all(piece.isdecimal() for piece in pieces) or int(pieces[1]) < 1:
-            raise UserError(f"question: {text!r} is no question of this task; it reads like 65 3")
+            raise UserError(f"question: {text!r} is not a question of this task; an example is 65 3")
         start, count = map(int, pieces)
         if start + count > self.max_number:
-            raise UserError(f"question: the sum is above {self.max_number}, the largest number there is")
+            raise UserError(f"question: the sum must be at most max_number={self.max_number}")
         return self.build_rows(np.array([count]), np.array([start]))

@@ -4,7 +4,7 @@ from numerate.tasks.questions import EMPTY, Questions
 
 
 def format_question(questions: Questions, row: int) -> tuple[str, str]:
-    """Question and answer of one row. For aligned labels, the text and its labels, each piece by piece.
+    """Question and answer of one row. For per-token labels, the tokens and their labels, each separated by spaces.
 
     >>> from numerate.tasks import Arithmetic
     >>> format_question(Arithmetic().parse_question("12+9="), 0)

@@ -15,27 +15,27 @@ from numerate.tasks.texts import Texts, TextSource
 from numerate.tasks.token_rows import TokenRows as TokenRows
 
 EMPTY = -1000
-"""A symbol or label that is not there."""
+"""A missing symbol or label."""
 
 LANGUAGE_MODELING_TOKENIZER_ERROR = (
     "tokenizer: language modeling data is already tokenized; the tokenizer must be TokenIds and the layout NextToken"
 )
-"""The error for running text with another tokenizer."""
+"""The error for language modeling with a tokenizer other than `TokenIds`."""
 
 RowSelection = NDArray[Any] | slice
-"""What picks rows of a block: indices, a mask, or a slice."""
+"""A selection of rows of a block: indices, a mask, or a slice."""
 
 
 @dataclass(frozen=True, eq=False)
 class Numbers:
     """The numbers of a block of questions, `slots` of them in each.
 
-    - `digits` uint8 `[rows, slots, columns]`, most significant first, units in the last column, zeros in front.
-    - `lengths` int64 `[rows, slots]`: how many digits each has (leading zeros do not count; zero has one).
-    - `negative` bool `[rows, slots]`, None where no number is.
-    - `decimal_places` int64 `[rows, slots]`: digits behind the decimal point, None where all are whole.
+    - `digits` uint8 `[rows, slots, columns]`, most significant first, units in the last column, with leading zeros.
+    - `lengths` int64 `[rows, slots]`: number of digits (without leading zeros; zero has one).
+    - `negative` bool `[rows, slots]`; None if no number is negative.
+    - `decimal_places` int64 `[rows, slots]`: digits after the decimal point; None if all are integers.
 
-    Stored units first (`digits` is then a reversed view), which suits carries and most number formats.
+    Stored units first (`digits` is a reversed view), as carries and most number formats need them.
     """
 
     digits: NDArray[np.uint8]
@@ -62,7 +62,7 @@ class Numbers:
         )
 
     def hashes(self, slots: int | None = None) -> NDArray[np.uint64]:
-        """A 64-bit hash of each of the first `slots` numbers, `[rows, slots]`; zeros in front do not change it."""
+        """A 64-bit hash of each of the first `slots` numbers, `[rows, slots]`; it does not depend on leading zeros."""
         digits = self.units_first[:, :slots]
         padding = -digits.shape[-1] % 8
         if padding:
@@ -80,22 +80,23 @@ class Numbers:
 
 @dataclass(frozen=True, eq=False)
 class Questions:
-    """A block of questions before tokenization: numbers are slots, everything else is texts of an alphabet.
+    """A block of questions before tokenization: numbers are slots, everything else is indices into an alphabet of
+    strings.
 
-    - `symbols` int16 `[rows, pieces]`: `alphabet[s]` for s >= 0, number slot k for s = -1-k, `EMPTY` beyond the end.
-    - `prompt_lengths` int64 `[rows]`: how many pieces are the question, the others being the answer; None where answers
-      are labels.
-    - `labels` int16 `[rows, pieces]`: index into the alphabet of the label of a piece, `EMPTY` for none; None if
+    - `symbols` int16 `[rows, elements]`: `alphabet[s]` for s >= 0, number slot k for s = -1-k, `EMPTY` after the end.
+    - `prompt_lengths` int64 `[rows]`: number of elements of the question; the others are the answer. None for per-token
+      labels.
+    - `labels` int16 `[rows, elements]`: index into the alphabet of the label of each element, `EMPTY` for none; None if
       answers are continuations.
-    - `metadata`: per question, what results are grouped by, such as `first_digits`.
+    - `metadata`: per question, the values by which results are grouped, such as `first_digits`.
     - `random_bits` uint64 `[rows]`: a random word of each question, for random choices of a number format or a
-      tokenizer (the start of index hints, blanks); None if the question was not drawn, so that there are none.
+      tokenizer (the start of index hints, blanks); None if the question was not sampled.
     - `texts`: questions and answers as texts, for subword tokenizers, without symbols and numbers;
       `split_into_characters` converts them. None for all other questions.
-    - `tokens`: chunks of running text as token ids, for `TokenIds`, without symbols, numbers and answers: every token
+    - `tokens`: chunks of text as token ids, for `TokenIds`, without symbols, numbers and answers: every token
       is a target. None for all other questions.
 
-    12 + 9 = 21 has the alphabet `("+", "=")`, the symbols `[-1, 0, -2, 1, -3]`, and a prompt of 4 pieces.
+    12 + 9 = 21 has the alphabet `("+", "=")`, the symbols `[-1, 0, -2, 1, -3]`, and a prompt of 4 elements.
     """
 
     alphabet: tuple[str, ...]
@@ -115,7 +116,7 @@ class Questions:
     def from_source(
         cls, source: TextSource, rows: NDArray[np.int64], metadata: dict[str, NDArray[Any]] | None = None
     ) -> "Questions":
-        """The questions of a source of texts with these indices, read lazily."""
+        """The questions with these indices of a text source, read lazily."""
         no_symbols, zero_lengths = np.zeros((len(rows), 0), dtype=np.int16), np.zeros(len(rows), dtype=np.int64)
         return cls(
             (),
@@ -128,14 +129,14 @@ class Questions:
 
     @classmethod
     def from_tokens(cls, rows: TokenRows, metadata: dict[str, NDArray[Any]] | None = None) -> "Questions":
-        """Chunks of running text, of which every token is a target."""
+        """Chunks of text, of which every token is a target."""
         no_symbols, zero_lengths = np.zeros((len(rows), 0), dtype=np.int16), np.zeros(len(rows), dtype=np.int64)
         return cls((), no_symbols, Numbers.empty(len(rows)), zero_lengths, metadata=metadata or {}, tokens=rows)
 
     def split_into_characters(self) -> "Questions":
-        """The same questions with a piece for each character of their texts; themselves where they have no texts.
+        """The same questions with one element per character of their texts; unchanged without texts.
 
-        Raises `UserError` for running text, which is tokens already."""
+        Raises `UserError` for language modeling, whose chunks are token ids."""
         if self.tokens is not None:
             raise UserError(LANGUAGE_MODELING_TOKENIZER_ERROR)
         if self.texts is None:
@@ -160,18 +161,18 @@ class Questions:
 
     @staticmethod
     def concatenate(blocks: "Sequence[Questions]") -> "Questions":
-        """One block after the other. Alphabets are united; missing columns are filled. Raises `ValueError` where there
-        is nothing to join, or where the blocks do not have the same metadata or kind of answer."""
+        """Concatenates blocks. Alphabets are merged; missing columns are filled. Raises `ValueError` without blocks, or
+        if they differ in metadata or kind of answer."""
         first = blocks[0]
         if len(blocks) == 1:
             return first
         if any(set(block.metadata) != set(first.metadata) for block in blocks):
             raise ValueError("blocks must have the same metadata to be concatenated")
         if any((block.labels is None) != (first.labels is None) for block in blocks):
-            raise ValueError("questions with labels and questions with continuations cannot be joined")
+            raise ValueError("questions with labels and questions with continuations cannot be concatenated")
         tokens = [block.tokens for block in blocks if block.tokens is not None]
         if tokens and len(tokens) < len(blocks):
-            raise ValueError("running text and questions cannot be joined")
+            raise ValueError("chunks of tokens and questions cannot be concatenated")
         texts = [block.texts for block in blocks if block.texts is not None]
         if texts and len(texts) < len(blocks):
             return Questions.concatenate([block.split_into_characters() for block in blocks])
@@ -194,7 +195,7 @@ class Questions:
 
     @staticmethod
     def from_examples(examples: Sequence[Example]) -> "Questions":
-        """Free text, one piece per character, with the metadata that all of them have."""
+        """Free text, one element per character, with the metadata that all examples share."""
         texts = [example.question + example.answer for example in examples]
         alphabet = tuple(sorted(set("".join(texts))))
         ids = {character: i for i, character in enumerate(alphabet)}
@@ -209,8 +210,8 @@ class Questions:
         return Questions(alphabet, symbols, Numbers.empty(len(texts)), prompt_lengths, metadata=metadata)
 
     def hashes(self) -> NDArray[np.uint64]:
-        """A 64-bit hash of each question, its answer left out: of the texts and numbers before the answer, in order.
-        Pieces that are not there do not change it."""
+        """A 64-bit hash of each question without its answer: of its strings and numbers, in order. It ignores `EMPTY`
+        elements."""
         if self.tokens is not None:
             return self.tokens.hashes()
         if self.texts is not None:
@@ -239,7 +240,7 @@ def _odd_constants(count: int) -> NDArray[np.uint64]:
 
 
 def _select_rows(array: NDArray[Any], rows: RowSelection) -> NDArray[Any]:
-    """`array[rows]`, but a row that is repeated without being stored stays so."""
+    """`array[rows]`; a broadcast row stays a broadcast view."""
     if array.strides[0] == 0 and array.shape[0]:
         count = np.empty(array.shape[0], dtype=np.bool_)[rows].shape[0]
         return np.broadcast_to(array[:1], (count, *array.shape[1:]))
@@ -276,7 +277,7 @@ def _concatenate_prompt_lengths(parts: Sequence[NDArray[np.int64] | None]) -> ND
 
 
 def _concatenate_random_bits(blocks: Sequence[Questions]) -> NDArray[np.uint64] | None:
-    """One after the other; 0 where a block has none beside others that have."""
+    """Concatenates random bits; 0 for blocks without, None if no block has any."""
     if all(block.random_bits is None for block in blocks):
         return None
     return np.concatenate(

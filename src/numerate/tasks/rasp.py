@@ -17,10 +17,10 @@ from numerate.tasks.starts import cell_hashes, feasible_cells, ood_counts
 from numerate.tasks.task import Task
 
 _BEGIN, _FIRST, _LAST, _SEPARATOR, _COUNTED = range(5)
-"""The places of a block: `<sos>`, the two numbers, `<`, and the first of those counted."""
+"""Positions within a block: `<sos>`, the two numbers, `<`, and the first counted number."""
 
 MIN_STREAMS = 400
-"""The fewest different streams: the smallest split has ten of them. Of fewer it may have none."""
+"""The smallest number of distinct streams: the smallest split then has ten."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class RaspCounting(Task):
     (2024), https://arxiv.org/abs/2405.20131, train it: the label at a token is the next token, so that the prompt of
     each block is a target too. Two numbers a < b are drawn from 0 to `max_number`, b - a + 1 of them in `count`; such
     blocks are concatenated until there are more than `sequence_length` tokens, where the row is cut: the inputs are all
-    but the last token, the targets all but the first. With `targets="determined"` a and b, which are random, are no
+    but the last token, the targets all but the first. With `targets="determined"` the random numbers a and b are not
     targets.
 
-    The axis of a grid is `count`, how many numbers are counted. A cell is one block by itself, of numbers from 1 on as
-    in the published test, with determined targets; OOD validation is a stream of longer blocks.
+    The grid axis is `count`, the number of counted numbers. A cell is a single block of numbers from 1, as in the
+    published test, with determined targets; OOD validation is a stream of longer blocks.
     """
 
     count: int | Span = setting(Span(2, 50), "number of steps per block in training")
@@ -47,16 +47,16 @@ class RaspCounting(Task):
 
     def __post_init__(self) -> None:
         if self.targets not in ("all", "determined"):
-            raise UserError(f"targets: {self.targets!r} is neither 'all' nor 'determined'")
+            raise UserError(f"targets: must be 'all' or 'determined', not {self.targets!r}")
         if not 2 <= self.max_number <= MAX_NUMBER:
-            raise UserError(f"max_number: {self.max_number} is not from 2 to {MAX_NUMBER}")
+            raise UserError(f"max_number: must be from 2 to {MAX_NUMBER}, not {self.max_number}")
         if not 8 <= self.sequence_length <= MAX_NUMBER:
             raise UserError(
                 f"sequence_length: must be from 8 to {MAX_NUMBER}, not {self.sequence_length}; the paper uses 256"
             )
         for name, span in (("count", Span.from_value(self.count)), ("eval_count", self._eval_span)):
             if span.low < 2 or span.high > self.max_number:
-                raise UserError(f"{name}: from one number to another are 2 to {self.max_number} numbers, not {span}")
+                raise UserError(f"{name}: must be from 2 to {self.max_number}, not {span}")
         if self.packed and not self._has_enough_streams(self._eval_span, self.sequence_length):
             name, reason = (
                 ("count" if self.eval_count is None else "eval_count"),
@@ -74,7 +74,7 @@ class RaspCounting(Task):
             )
 
     def _has_enough_streams(self, counts: Span, length: int) -> bool:
-        """Whether every split has some of the different streams, by the blocks of which both numbers are seen."""
+        """Whether there are enough distinct streams for every split, by the number of their complete prompts."""
         pairs, num_visible_blocks = len(_list_pairs(counts, 0, self.max_number)), 1 + (length - 3) // (counts.high + 5)
         return bool(min(pairs, MIN_STREAMS) ** min(num_visible_blocks, MIN_STREAMS) >= MIN_STREAMS)
 
@@ -107,7 +107,7 @@ class RaspCounting(Task):
         return Questions(self.alphabet(), tokens[:, :-1], no_numbers, labels=labels, metadata={"count": largest})
 
     def build_blocks(self, pairs: NDArray[np.int64]) -> Questions:
-        """One block a row, of these pairs of numbers, `[rows, 2]`.
+        """One block per row, for these pairs of numbers, `[rows, 2]`.
 
         >>> from numerate.tasks.plain import format_question
         >>> questions = RaspCounting(packed=False, targets="determined").build_blocks(np.array([[3, 5]]))
@@ -129,7 +129,7 @@ class RaspCounting(Task):
     def _tokens(
         self, first: NDArray[np.int64], last: NDArray[np.int64], positions_in_block: NDArray[np.int64]
     ) -> NDArray[np.int16]:
-        """The tokens at these places within blocks from `first` to `last`."""
+        """The tokens at these positions within blocks from `first` to `last`."""
         separator, end, begin = (self.max_number + 1 + i for i in range(3))
         counted_numbers = first + positions_in_block - _COUNTED
         tokens = np.where(counted_numbers <= last, counted_numbers, end)
@@ -144,7 +144,8 @@ class RaspCounting(Task):
         return np.where(is_determined, tokens, EMPTY).astype(np.int16)
 
     def at_cell(self, **cell: Any) -> Self:
-        """The same with fields pinned; `count` makes it one block of that many numbers with determined targets."""
+        """The same task with fields fixed; with `count` rows are single blocks of that many numbers with determined
+        targets."""
         if "count" not in cell:
             return super().at_cell(**cell)
         rest = {name: value for name, value in cell.items() if name != "count"}
@@ -162,8 +163,8 @@ class RaspCounting(Task):
         return Span.from_value(self.count).high + 1
 
     def ood_validation_task(self) -> "RaspCounting | None":
-        """The counts after the trained ones, a fifth more, with determined targets; None if there are none, or too few
-        for a stream."""
+        """Counts above the trained ones, by up to 20 %, with determined targets; None if there are none, or too few for
+        a stream."""
         counts = ood_counts(self._eval_span, self.max_number)
         if counts is None or (self.packed and not self._has_enough_streams(counts, self.sequence_length)):
             return None
@@ -174,11 +175,11 @@ class RaspCounting(Task):
         return None if cells is None else cells[1:]
 
     def num_questions(self) -> int | None:
-        """How many blocks there are; None for a stream of them."""
+        """Number of blocks; None for streams."""
         return None if self.packed else len(_list_pairs(self._eval_span, 1, self.max_number))
 
     def all_questions(self, split: str = "test") -> Questions | None:
-        """Every block once, by its first and then by its second number; None for a stream."""
+        """Every block once, ordered by its first and second number; None for streams."""
         if split == "ood_validation":
             ood_task = self.ood_validation_task()
             return None if ood_task is None else ood_task.all_questions()
@@ -191,14 +192,14 @@ class RaspCounting(Task):
         )
 
     def question_hashes(self, questions: Questions) -> NDArray[np.uint64]:
-        """A hash of the whole row; of a block, of its numbers."""
+        """A hash of the whole row; for blocks of the two numbers."""
         if self.packed:
             return questions.hashes()
         table = np.array([int(text) if text.isdecimal() else -1 for text in questions.alphabet])
         return cell_hashes(questions.metadata["count"], table[questions.symbols[:, 1]])
 
     def splittable_mask(self, questions: Questions) -> NDArray[np.bool_]:
-        """Rows of a stream are held out by a hash; each block of the trained counts is in some row of training."""
+        """Rows of a stream are held out by a hash; every single block of the trained counts occurs in training."""
         return np.full(len(questions), self.packed)
 
     def is_held_out(self, split: str) -> bool:
@@ -211,10 +212,10 @@ class RaspCounting(Task):
         return None if self.packed else self.build_blocks(np.array([[1, self._eval_span.high]]))
 
     def parse_question(self, text: str) -> Questions:
-        """From `3 5`, or `<sos> 3 5 <`: one block. Raises `UserError` for anything else."""
+        """Parses `3 5`, or `<sos> 3 5 <`, as one block. Raises `UserError` for any other text."""
         match = re.fullmatch(r"\s*(?:<sos>\s+)?(\d+)\s+(\d+)\s*(?:<\s*)?", text)
         if match is None:
-            raise UserError(f"question: {text!r} is no question of this task; it reads like 3 5")
+            raise UserError(f"question: {text!r} is not a question of this task; an example is 3 5")
         first, last = int(match[1]), int(match[2])
         if not first < last <= self.max_number:
             raise UserError(f"question: {first} to {last} must be increasing and at most {self.max_number}")
@@ -223,7 +224,7 @@ class RaspCounting(Task):
 
 @lru_cache(maxsize=32)
 def _list_pairs(counts: Span, low: int, max_number: int) -> NDArray[np.int64]:
-    """All pairs of numbers from `low` to `max_number` with so many numbers from the first to the second, in order."""
+    """All pairs of numbers from `low` to `max_number` with these counts from the first to the second, in order."""
     first = np.arange(low, max_number + 1)
     min_last = first + counts.low - 1
     width = np.clip(np.minimum(first + counts.high - 1, max_number) - min_last + 1, 0, None)

@@ -24,14 +24,14 @@ class SelectiveCounting(Task):
     """Selective counting: each item is counted among those of its kind, `7 5 7 7` has the labels 0 0 1 2.
 
     Chang and Bisk (2024), "Language Models Need Inductive Biases to Count Inductively",
-    https://arxiv.org/abs/2405.20131. The label is how many of the kind came before; with `inclusive` the item itself
-    counts too (`b b a b` has 1 2 1 3), and with `modulus=4` labels are remainders. Items are digits or letters; digits
-    share their texts with the labels. `prefix` and `helper` are as in `Counting`.
+    https://arxiv.org/abs/2405.20131. The label is the number of earlier items of the same kind; with `inclusive` the
+    item itself counts too (`b b a b` has 1 2 1 3), and with `modulus=4` labels are remainders. Items are digits or
+    letters; digits share their tokens with the labels. `prefix` and `helper` are as in `Counting`.
 
-    A list of c items has at most `max_count` of each kind. How many of each it has is drawn by `composition`, and their
-    order uniformly:
+    A list of c items has at most `max_count` of each kind. The counts of the kinds are sampled by `composition`, and
+    their order uniformly:
 
-    - "any": every way to make c of them, zeros included, is equally likely (`counting_selective_10items2`).
+    - "any": every combination of counts with sum c, including zeros, is equally likely (`counting_selective_10items2`).
     - "even": so too, but most of those are rejected that have hardly any of one kind: above two of each kind on
       average, with probability .9995, .985, .8, .2 where the rarest kind comes 0, 1, 2, 3 times; above half of all
       that there may be, with .99, .5, .2 where the most frequent kind comes 0, 1, 2 times less than `max_count`
@@ -47,12 +47,12 @@ class SelectiveCounting(Task):
     symbols: Literal["digits", "letters"] = setting("digits", "what the symbols are: digits or letters")
     count: int | Span = setting(Span(1, 50), "length of the lists in training")
     max_count: int | None = setting(10, "largest count of one symbol in a list; null: any")
-    composition: Literal["any", "even", "pairs"] = setting("any", "how often each symbol occurs in a list")
+    composition: Literal["any", "even", "pairs"] = setting("any", "distribution of the counts of the symbols")
     inclusive: bool = setting(False, "whether an item counts itself too")
-    modulus: int | None = setting(None, "counts are modulo this; null: they are not")
+    modulus: int | None = setting(None, "labels are counts modulo this number; null: plain counts")
     prefix: str = setting("", "a text before every sequence, such as <bos>, without a label")
     helper: Literal["none", "blank", "pad"] = setting(
-        "none", "helper token behind each item, at which its count is predicted"
+        "none", "helper token after each item, at which its count is predicted"
     )
     eval_count: int | Span | None = setting(None, "lengths to evaluate instead, trained or not; null: count")
 
@@ -63,14 +63,14 @@ class SelectiveCounting(Task):
             ("composition", COMPOSITIONS),
         ):
             if getattr(self, name) not in known:
-                raise UserError(f"{name}: there is no {getattr(self, name)!r}; there are: {', '.join(known)}")
+                raise UserError(f"{name}: must be one of {', '.join(known)}, not {getattr(self, name)!r}")
         if not 2 <= self.num_symbols <= len(_SYMBOL_TEXTS[self.symbols]):
             raise UserError(
-                f"num_symbols: there are 2 to {len(_SYMBOL_TEXTS[self.symbols])} kinds of {self.symbols}, not "
+                f"num_symbols: must be from 2 to {len(_SYMBOL_TEXTS[self.symbols])} with symbols={self.symbols}, not "
                 f"{self.num_symbols}"
             )
         if self.max_count is not None and not 1 <= self.max_count <= MAX_NUMBER:
-            raise UserError(f"max_count: {self.max_count} is not from 1 to {MAX_NUMBER}")
+            raise UserError(f"max_count: must be from 1 to {MAX_NUMBER}, not {self.max_count}")
         check_modulus(self.modulus)
         if self.max_count is None and (self.modulus is None or self.composition == "even"):
             raise UserError("max_count: must be set to bound the labels, such as the published 10")
@@ -108,7 +108,7 @@ class SelectiveCounting(Task):
         return self.build_rows(self._shuffle(rng, parts), parts.sum(axis=1))
 
     def _draw_symbol_counts(self, rng: CounterRNG, count: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many of each kind, `[build_rows, items]`."""
+        """The count of each kind, `[rows, kinds]`."""
         max_count, largest = self.max_count or self.eval_span.high, self.eval_span.high
         if self.composition == "any":
             return Compositions(self.num_symbols, max_count, largest).draw(rng, count)
@@ -128,7 +128,7 @@ class SelectiveCounting(Task):
         return parts
 
     def _shuffle(self, rng: CounterRNG, symbol_counts: NDArray[np.int64]) -> NDArray[np.int16]:
-        """Lists of so many of each kind in random order, `[build_rows, places]`, `EMPTY` behind the end of each."""
+        """Lists with these counts of the kinds in random order, `[rows, positions]`, padded with `EMPTY`."""
         rows, width = len(symbol_counts), self.eval_span.high
         ends, positions = symbol_counts.cumsum(axis=1).astype(np.int16), np.arange(width, dtype=np.int16)
         symbol_indices = np.zeros((rows, width), dtype=np.uint8)
@@ -147,7 +147,7 @@ class SelectiveCounting(Task):
         return shuffled
 
     def build_rows(self, symbol_indices: NDArray[np.int16], count: NDArray[np.int64]) -> Questions:
-        """Lists of kinds, numbered from 0, `EMPTY` behind the end of each, as questions with their labels."""
+        """Questions with labels, from lists of kinds (from 0) padded with `EMPTY`."""
         counts = _occurrences(symbol_indices, self.num_symbols)
         if self.inclusive:
             counts += 1
@@ -173,7 +173,7 @@ class SelectiveCounting(Task):
         )
 
     def at_cell(self, **cell: Any) -> Self:
-        """The same with fields pinned; `count` sets what is evaluated, not what is trained."""
+        """The same task with fields fixed; `count` sets `eval_count`, not the lengths of training."""
         task = super().at_cell(**cell)
         return replace(task, count=self.count, eval_count=cell["count"]) if "count" in cell else task
 
@@ -184,11 +184,11 @@ class SelectiveCounting(Task):
         return {"count": self.eval_span}
 
     def max_training_labels(self) -> int:
-        """The most labels of a training row."""
+        """The largest number of labels in a training row."""
         return Span.from_value(self.count).high
 
     def ood_validation_task(self) -> "SelectiveCounting | None":
-        """The lengths after the trained ones, a fifth more: 1 to 50 are followed by 51 to 60."""
+        """Lengths above the trained ones, by up to 20 %: 1 to 50 are followed by 51 to 60."""
         counts = ood_counts(self.eval_span, self._max_length)
         return None if counts is None else replace(self, eval_count=counts)
 
@@ -196,7 +196,7 @@ class SelectiveCounting(Task):
         return feasible_cells(Span.from_value(self.count), self._max_length)
 
     def num_questions(self) -> int | None:
-        """How many different lists there are; None where lists may not have as many of one kind as they are long."""
+        """Number of distinct lists; None if `max_count` is below the length of a list."""
         if self.max_count is not None and self.eval_span.high > self.max_count:
             return None
         return sum(int(self.num_symbols**count) - (self.composition == "pairs") for count in self.eval_span)
@@ -217,11 +217,11 @@ class SelectiveCounting(Task):
 
     @property
     def _min_splittable_length(self) -> int:
-        """The shortest lists that can be held out."""
+        """The smallest length of which lists can be held out."""
         return next(count for count in range(1, 99) if can_be_split(self.num_symbols**count))
 
     def alphabet(self) -> tuple[str, ...]:
-        """The labels from 0 on, the kinds, prefix and helper."""
+        """The labels from 0, the kinds, the prefix and the helper."""
         top = (self.max_count or 0) - (not self.inclusive) if self.modulus is None else self.modulus - 1
         texts = (*map(str, range(top + 1)), *self._symbol_texts, self.prefix, HELPER_CHOICES[self.helper])
         return tuple(dict.fromkeys(text for text in texts if text))
@@ -231,15 +231,15 @@ class SelectiveCounting(Task):
         return self.build_rows(listed.astype(np.int16)[None], np.array([self.eval_span.high]))
 
     def parse_question(self, text: str) -> Questions:
-        """From `7 5 7 7`; prefix and helpers may be left out.
+        """Parses `7 5 7 7`; prefix and helpers may be omitted.
 
-        Raises `UserError` for a list that this task never has.
+        Raises `UserError` for a list that this task cannot have.
         """
         pieces = [piece for piece in text.split() if piece != HELPER_CHOICES[self.helper]]
         pieces = pieces[1:] if self.prefix and pieces[:1] == [self.prefix] else pieces
         if not pieces or any(piece not in self._symbol_texts for piece in pieces):
             example = " ".join(self._symbol_texts[kind] for kind in (1, 0, 1, 1))
-            raise UserError(f"question: {text!r} is no question of this task; it reads like {example}")
+            raise UserError(f"question: {text!r} is not a question of this task; an example is {example}")
         max_occurrences = max(pieces.count(kind) for kind in self._symbol_texts)
         if max_occurrences > (self.max_count or MAX_NUMBER):
             raise UserError(
@@ -252,16 +252,17 @@ class SelectiveCounting(Task):
 COMPOSITIONS = ("any", "even", "pairs")
 
 EVEN_KEEP_PROBABILITIES = (1 - 0.9995, 1 - 0.985, 1 - 0.8, 1 - 0.2)
-"""The share of lists that is kept where the rarest kind comes 0, 1, 2, 3 times; of others, all."""
+"""The fraction of lists that is kept if the rarest kind occurs 0, 1, 2, 3 times; others are all kept."""
 
 EVEN_GAP_KEEP_PROBABILITIES = (1 - 0.99, 1 - 0.5, 1 - 0.2)
-"""The share that is kept where the most frequent kind comes 0, 1, 2 times less than it may; of others, all."""
+"""The fraction that is kept if the most frequent kind occurs 0, 1, 2 times less than the maximum; others are all
+kept."""
 
 _SYMBOL_TEXTS = {"digits": digits, "letters": ascii_lowercase}
 
 
 def _occurrences(symbol_indices: NDArray[np.int16], items: int) -> NDArray[np.int16]:
-    """At each position, how often its kind came before in the row; undefined after the end of a row."""
+    """The number of earlier items of the same kind at each position; undefined after the end of a row."""
     rows, width = symbol_indices.shape
     kinds = np.ascontiguousarray(np.where(symbol_indices >= 0, symbol_indices, items).T).astype(np.int64)
     kinds += np.arange(rows) * (items + 1)
@@ -277,7 +278,7 @@ def _occurrences(symbol_indices: NDArray[np.int16], items: int) -> NDArray[np.in
 
 @lru_cache(maxsize=32)
 def _list_pairs(lengths: Span, max_count: int) -> NDArray[np.int64]:
-    """All numbers of a and b, at least one a, that make a list of one of these lengths: `[pairs, 2]`."""
+    """All counts of a and b, with at least one a, of lists with these lengths: `[pairs, 2]`."""
     first, second = np.meshgrid(np.arange(1, max_count + 1), np.arange(max_count + 1), indexing="ij")
     pairs = np.stack([first.reshape(-1), second.reshape(-1)], axis=1)
     total = pairs.sum(axis=1)
@@ -287,7 +288,7 @@ def _list_pairs(lengths: Span, max_count: int) -> NDArray[np.int64]:
 
 @lru_cache(maxsize=8)
 def _splittable_pairs(max_length: int) -> NDArray[np.bool_]:
-    """Per length and number of a, whether there are enough orders to hold some out."""
+    """Per length and number of a, whether there are enough permutations to hold some out."""
     table = np.zeros((max_length + 1, max_length + 1), dtype=np.bool_)
     for count in range(max_length + 1):
         table[count, : count + 1] = [can_be_split(comb(count, first)) for first in range(count + 1)]

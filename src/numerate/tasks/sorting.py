@@ -23,18 +23,18 @@ class Sorting(Task):
     """Sorting: labels in the order of their numbers, `A:21,B:7,C:9=` is `B,C,A`.
 
     McLeish et al. (2024), "Transformers Can Do Arithmetic with the Right Embeddings", https://arxiv.org/abs/2405.17399.
-    Sorting is stable. Labels are consecutive characters of a circle of 99, from a random one on. (The published
+    Sorting is stable. Labels are consecutive characters of a cycle of 99, starting at a random one. (The published
     generator takes them from 102, two of which, `,` and `:`, are also separators, so that a third of its longest lists
     is ambiguous; its vocabulary for sorting has these 99.)
 
-    A list has `items` numbers; each has 1 to `digits` digits, every length equally often, and is uniform among the
-    numbers with exactly that many digits, without zero. With `lengths="cycle"` the pair of an example is its index
-    modulo the number of pairs: with `digits=Span(1, 2)` and `items=Span(1, 2)` the examples 0, 1, 2, 3 have 1 item of 1
-    digit, 2 of 1, 1 of up to 2, 2 of up to 2.
+    A list has `items` numbers; each has 1 to `digits` digits, with equal probability, and is uniform over the numbers
+    with exactly that many digits, excluding zero. With `lengths="cycle"` the pair of an example is its index modulo the
+    number of pairs: with `digits=Span(1, 2)` and `items=Span(1, 2)` the examples 0, 1, 2, 3 have 1 item of 1 digit, 2
+    of 1, 1 of up to 2, 2 of up to 2.
 
     A question is identified by its numbers in order, whatever their labels. If there are fewer than 4,000 lists with a
-    given length and largest number of digits, they are seen in training, not held out; a list of larger `digits` may be
-    one of them, so that every cell with at most three items is seen.
+    given length and largest number of digits, they are not held out; since lists of larger `digits` may be among them,
+    no cell with at most three items is held out.
     """
 
     digits: int | Span = setting(Span(1, 10), "largest number of digits")
@@ -45,7 +45,7 @@ class Sorting(Task):
 
     def __post_init__(self) -> None:
         if self.lengths not in ("cycle", "uniform"):
-            raise UserError(f"lengths: {self.lengths!r} is neither 'cycle' nor 'uniform'")
+            raise UserError(f"lengths: must be 'cycle' or 'uniform', not {self.lengths!r}")
         digits, items = self.digit_and_item_spans
         if digits.low < 1:
             raise UserError(f"digits: must be at least 1, not {digits.low}")
@@ -54,13 +54,11 @@ class Sorting(Task):
         if items.low < 1:
             raise UserError(f"items: must be at least 1, not {items.low}")
         if items.high > len(ITEM_LABELS):
-            raise UserError(
-                f"items: {items.high} items have no labels of their own; there are {len(ITEM_LABELS)} labels"
-            )
+            raise UserError(f"items: must be at most {len(ITEM_LABELS)}, the number of labels, not {items.high}")
 
     @property
     def digit_and_item_spans(self) -> tuple[Span, Span]:
-        """The most digits of a list, and its number of items."""
+        """The largest number of digits in a list, and its number of items."""
         return Span.from_value(self.digits), Span.from_value(self.items)
 
     def draw(self, rng: CounterRNG, indices: NDArray[np.int64]) -> Questions:
@@ -83,7 +81,7 @@ class Sorting(Task):
         return _build_questions(numbers, lengths, labels, max_digits, num_items)
 
     def longest_questions(self) -> Questions:
-        """The most items with the most digits, which is hardly ever drawn."""
+        """The maximum number of items with the maximum number of digits, which is rare."""
         digits, items = (np.array([span.high]) for span in self.digit_and_item_spans)
         numbers = np.zeros((1, int(items[0]), decimals.row_width(int(digits[0]))), dtype=np.uint8)
         numbers[:, :, : digits[0]] = 9
@@ -94,7 +92,7 @@ class Sorting(Task):
         return ("digits", "items")
 
     def ood_validation_task(self) -> "Sorting | None":
-        """Longer numbers and more of them than trained, by a fifth; None if labels run out."""
+        """Longer numbers and lists than in training, by up to 20 %; None if there are not enough labels."""
         digits, items = (Span(span.high + 1, span.high + max(1, span.high // 5)) for span in self.digit_and_item_spans)
         if items.low > len(ITEM_LABELS):
             return None
@@ -135,12 +133,12 @@ class Sorting(Task):
         pairs = [piece.strip().partition(":") for piece in pieces]
         names, number_texts = [name.strip() for name, _, _ in pairs], [value.strip() for _, _, value in pairs]
         if not all(value.isascii() and value.isdigit() for value in number_texts):
-            raise UserError(f"question: {text!r} is no question of this task; it reads like A:21,B:7,C:9=")
+            raise UserError(f"question: {text!r} is not a question of this task; an example is A:21,B:7,C:9=")
         for name in names:
             if len(name) != 1 or name not in ITEM_LABELS:
-                raise UserError(f"question: {name!r} is no label; a label is one character of {ITEM_LABELS}")
+                raise UserError(f"question: a label must be one character of {ITEM_LABELS}, not {name!r}")
         if len(set(names)) < len(names):
-            raise UserError(f"question: the labels {' '.join(names)} are not all different")
+            raise UserError(f"question: labels must be distinct, not {' '.join(names)}")
         number_texts = [value.lstrip("0") or "0" for value in number_texts]
         max_digits = max(map(len, number_texts))
         if max_digits > MAX_DIGITS:
@@ -156,10 +154,10 @@ class Sorting(Task):
 
 
 MAX_DIGITS = 1_000
-"""Longer numbers are refused as a likely typo."""
+"""Longer numbers are an error, since they are probably a typo."""
 
 _MAX_SMALL_SIZE = 5
-"""Lists of so many items, or with so long a number, can be divided whatever else they are."""
+"""Lists with this many items, or with a number of this many digits, can always be split."""
 
 
 def _build_questions(
@@ -169,9 +167,9 @@ def _build_questions(
     max_digits: NDArray[np.int64],
     num_items: NDArray[np.int64],
 ) -> Questions:
-    """Lists of the first `num_items` of these numbers (rows x items x width, units first) under these labels.
+    """Lists of the first `num_items` of these numbers (rows x items x width, units first) with these labels.
 
-    A row has the pieces of `items` items, `A : 21 ,` each (the last ends with `=`), then the labels of the answer;
+    A row has the elements of `items` items, `A : 21 ,` each (the last ends with `=`), then the labels of the answer;
     shorter lists are padded with `EMPTY`.
     """
     rows, items = lengths.shape
@@ -195,16 +193,16 @@ def _build_questions(
 
 
 def _num_items(questions: Questions) -> NDArray[np.int64]:
-    """How many items each list has: as many as colons."""
+    """Number of items of each list: its colons."""
     colon = questions.alphabet.index(":")
     num_items: NDArray[np.int64] = (questions.symbols == colon).sum(axis=1, dtype=np.int64)
     return num_items
 
 
 def _sorted_order(numbers: decimals.Digits, is_present: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """The items of each row from the smallest on, equal ones as they stand, those that are not there at the end.
+    """The item indices of each row in ascending order (stable), with missing items last.
 
-    Digits, units first, make words that stand in the order of their numbers, eight digits each.
+    Eight digits, units first, form a word that sorts like the number.
     """
     words = numbers.view("<u8")
     first = np.where(is_present, words[..., -1], np.uint64(2**64 - 1))
@@ -214,7 +212,7 @@ def _sorted_order(numbers: decimals.Digits, is_present: NDArray[np.bool_]) -> ND
 
 
 def _cell_can_be_split(digits: int, items: int) -> bool:
-    """Whether there are enough lists of so many items whose longest number has so many digits."""
+    """Whether there are enough lists with this many items whose longest number has this many digits."""
     numbers: int = 10**digits - 1
     return can_be_split(numbers**items - (10 ** (digits - 1) - 1) ** items)
 
@@ -225,4 +223,4 @@ _SPLITTABLE = np.array(
         for digits in range(1, _MAX_SMALL_SIZE + 1)
     ]
 )
-"""Whether lists of i + 1 digits and j + 1 items can be divided."""
+"""Whether lists of i + 1 digits and j + 1 items can be split."""

@@ -1,4 +1,4 @@
-"""From which numbers a count may start, and which of the starts are held out of training."""
+"""The start numbers of counts, and which of them are held out."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,14 +12,14 @@ from numerate.tasks.counter_rng import mix_bits
 from numerate.tasks.task import SPLITS
 
 Cells = NDArray[np.int64]
-"""Counts with their starts, `[rows, 2]`: `[[c, k], ...]` counts c symbols on from k."""
+"""Counts with their starts, `[rows, 2]`: `[[c, k], ...]` counts c symbols starting from k."""
 
 
 @dataclass(frozen=True)
 class Starts:
     """The starts k of a count c: the numbers of `span` for which c + k is at most `max_number`.
 
-    Where `end` is a number, only the one with c + k = end, for the counts that have it; others have them all.
+    With `end`, only the start with c + k = end; counts without such a start keep all.
 
     >>> Starts(Span(1, 50), max_number=100).span_of_count(60)
     Span(low=1, high=40)
@@ -32,12 +32,12 @@ class Starts:
     end: int | None = None
 
     def span_of_count(self, count: int) -> Span | None:
-        """The starts of a count; None where it has none."""
+        """The starts of a count; None if it has none."""
         low, width = self.bounds(np.array([count]))
         return Span(int(low[0]), int(low[0] + width[0]) - 1) if width[0] else None
 
     def bounds(self, counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Per count, its lowest start and how many it has, 0 where it has none."""
+        """Per count, its smallest start and its number of starts."""
         low = np.full_like(counts, self.span.low)
         high = np.minimum(self.span.high, self.max_number - counts)
         if self.end is not None:
@@ -60,11 +60,11 @@ class Starts:
         return cells
 
     def check_ends(self, counts: Span) -> None:
-        """Raises `UserError` where no count of these ends at the one number that they shall end at."""
+        """Raises `UserError` if none of these counts can end at `end`."""
         if self.end is None:
             return
         if not 1 <= self.end <= self.max_number:
-            raise UserError(f"end: {self.end} is not from 1 to max_number={self.max_number}")
+            raise UserError(f"end: must be from 1 to max_number={self.max_number}, not {self.end}")
         low, high = self.span.low + counts.low, self.span.high + counts.high
         if not low <= self.end <= high:
             raise UserError(
@@ -73,7 +73,7 @@ class Starts:
             )
 
     def check_counts(self, counts: Span, name: str) -> None:
-        """Raises `UserError` for a count that has no start."""
+        """Raises `UserError` for a count without a start."""
         if counts.low < 1:
             raise UserError(f"{name}: must be at least 1, not {counts.low}")
         if self.max_count() < 1:
@@ -89,13 +89,13 @@ class Starts:
 
 
 def ood_counts(training_span: Span, max_count: int) -> Span | None:
-    """The counts after the trained ones, a fifth more of them, as far as there are any: 1 to 50 have 51 to 60."""
+    """Counts above the trained ones, by up to 20 %, as far as they exist: 51 to 60 for 1 to 50."""
     bounds = (training_span.high + 1, min(training_span.high + max(1, training_span.high // 5), max_count))
     return Span(*bounds) if bounds[0] <= bounds[1] else None
 
 
 def feasible_cells(training_span: Span, max_count: int) -> list[tuple[int, ...]] | None:
-    """The counts that there are where a grid of twice the trained ones would go too far, else None."""
+    """The existing counts, if a grid up to twice the trained ones would exceed them; otherwise None."""
     return None if max_count >= 2 * training_span.high else [(count,) for count in range(1, max_count + 1)]
 
 
@@ -103,8 +103,8 @@ def feasible_cells(training_span: Span, max_count: int) -> list[tuple[int, ...]]
 def held_out_splits(counts: Span, starts: Starts, num_held_out: int) -> NDArray[np.int8]:
     """Per count and start, 0 for training, 1 for test, 2 for validation: `[counts.high + 1, starts.most + 1]`.
 
-    Of each count `num_held_out` starts are held out, those with the smallest hashes, a third of them for validation. A
-    count that has not more than `num_held_out` starts has none.
+    For each count, the `num_held_out` starts with the smallest hashes are held out, a third of them for validation. For
+    a count with at most `num_held_out` starts none is held out.
     """
     split = np.zeros((counts.high + 1, starts.max_number + 1), dtype=np.int8)
     num_test = num_held_out - max(1, num_held_out // 3)
@@ -129,7 +129,7 @@ def cell_hashes(
 
 
 def move_into_splits(hashes: NDArray[np.uint64], split: NDArray[np.int8]) -> NDArray[np.uint64]:
-    """The hashes moved into the interval of the split of each, which a task's examples are divided by."""
+    """Maps the hashes into the hash intervals of the given splits."""
     intervals = [SPLITS[name] for name in ("train", "test", "validation")]
     low = np.array([np.ceil(one * 2.0**32) for one, _ in intervals], dtype=np.uint64)[split]
     width = np.array([np.floor(other * 2.0**32) for _, other in intervals], dtype=np.uint64)[split] - low

@@ -20,7 +20,7 @@ from numerate.tasks.questions import Numbers as Numbers
 from numerate.tasks.questions import Questions as Questions
 
 TEST_FRACTION, VALIDATION_FRACTION, OOD_VALIDATION_FRACTION = 0.05, 0.025, 0.025
-"""The shares of all questions that are held out for each split; training has the rest."""
+"""The fraction of all questions that is held out for each split; the rest is for training."""
 
 SPLITS: dict[str, tuple[float, float]] = {
     "test": (0.0, TEST_FRACTION),
@@ -31,24 +31,25 @@ SPLITS: dict[str, tuple[float, float]] = {
     ),
     "train": (TEST_FRACTION + VALIDATION_FRACTION + OOD_VALIDATION_FRACTION, 1.0),
 }
-"""Per split, the interval that a question's hash, as a fraction of one, falls in. `ood_validation` is that of
-OOD validation, drawn from the band just beyond (`Task.ood_validation_task`), the others from the task itself."""
+"""Per split, the interval of the hashes of its questions, as fractions of 1. Questions of `ood_validation` are of sizes
+just above training (`Task.ood_validation_task`), those of the other splits are of the task itself."""
 
 MIN_SPLIT_SIZE = 100
-"""The fewest held-out questions that the smallest split of a cell must have; smaller cells are trained on entirely."""
+"""The fewest held-out questions that the smallest split of a cell must have; smaller cells are not split, and training
+uses all of their questions."""
 
 EVAL_BLOCK_SIZE = 128
-"""How many examples are drawn as one in splits other than training, where a cell of a grid wants about a hundred."""
+"""Number of examples generated per block in splits other than training, where a grid cell needs about a hundred."""
 
 _MAX_ATTEMPTS = 24
-"""How often questions of another split are drawn again. Each attempt finds at least three in four of them, so that one
-block in 10**12 would need more, unless the questions are too few."""
+"""Maximum number of attempts to resample questions that belong to another split. Each attempt succeeds for at least
+three in four, so that only one block in 10**12 needs more, unless the split has too few questions."""
 
 
-class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_subclass__ sees to)
-    """Questions with answers. A frozen dataclass whose every field has a default; difficulty is a field `int | Span`.
+class Task(ABC):  # noqa: B024 (one of two methods must be overridden; __init_subclass__ checks this)
+    """Questions with answers. A frozen dataclass with a default for every field; sizes are fields `int | Span`.
 
-    A task gives either `draw` (whole blocks of arrays, quick) or `example` (one question at a time, simple):
+    A task implements either `draw` (vectorized, fast) or `example` (one question at a time, simple):
 
         @dataclass(frozen=True)
         class Doubling(Task):
@@ -60,29 +61,30 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
     """
 
     block_size: ClassVar[int] = 4096
-    """How many training examples are drawn as one."""
+    """Number of training examples generated per block."""
 
     has_ood_sizes: ClassVar[bool] = True
-    """Whether there are questions beyond the trained sizes, which a grid evaluates by default. A file has none."""
+    """Whether the task has questions larger than those of training, which the default grid includes. Files have
+    none."""
 
     is_language_modeling: ClassVar[bool] = False
     """Whether it is language modeling: every token is a target, without questions and answers."""
 
-    grid_of_trained: ClassVar[bool] = False
-    """Whether its default grid has only the trained ones of its cells."""
+    default_grid_in_distribution: ClassVar[bool] = False
+    """Whether the default grid is limited to cells of trained sizes."""
 
     is_ordered: ClassVar[bool] = False
-    """Whether a run reads its examples in the task's own order, neither sorted by length nor shuffled in windows."""
+    """Whether training reads the examples in the order of the task, without sorting by length or shuffling."""
 
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
         if cls.draw is Task.draw and cls.example is Task.example:
-            raise TypeError(f"{cls.__name__}: a task gives draw(self, draws, index) or example(self, rng)")
+            raise TypeError(f"{cls.__name__}: must implement draw(self, rng, indices) or example(self, rng)")
 
     def draw(self, rng: CounterRNG, indices: NDArray[np.int64]) -> Questions:
-        """One question for each of these global indices. A function of its two arguments and the fields alone; an index
-        may come more than once and must then give another question. Unless a task gives its own, it loops over
-        `example`, and raises `UserError` where an example does not say its size along each axis."""
+        """Generates one question per global index, determined by the arguments and the fields alone; a repeated index
+        must give a different question. The default calls `example` for each index, and raises `UserError` if the
+        metadata of an example lacks its size along an axis."""
         examples = [self.example(random.Random(random_key(rng.key, row, i))) for row, i in enumerate(indices)]
         for example in examples:
             if not isinstance(example, Example | Questions):
@@ -103,17 +105,17 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
         if missing:
             sizes = ", ".join(f'"{axis}": 4' for axis in self.axes())
             raise UserError(
-                f"example: {type(self).__name__} has the axes {', '.join(self.axes())}, and an example of it does "
-                f"not say its {' and '.join(missing)}; Example(question, answer, {{{sizes}}}) gives the size "
-                "along each axis as a fact"
+                f"example: {type(self).__name__} has the axes {', '.join(self.axes())}, but the metadata of an "
+                f"example lacks {' and '.join(missing)}; return Example(question, answer, {{{sizes}}}) with the size "
+                "along each axis"
             )
 
     def example(self, rng: random.Random) -> Example | Questions:
-        """One question, drawn from `rng` and nothing else."""
-        raise NotImplementedError(f"{type(self).__name__} draws whole blocks")
+        """Generates one question, using no randomness other than `rng`."""
+        raise NotImplementedError(f"{type(self).__name__} implements draw, not example")
 
     def at_cell(self, **cell: Any) -> Self:
-        """The same task with fields pinned: a cell of a grid. Raises `UserError` for a field that there is not.
+        """The same task with these fields fixed: one cell of a grid. Raises `UserError` for an unknown field.
 
         >>> from numerate.tasks import Arithmetic
         >>> Arithmetic().at_cell(first_digits=3, second_digits=4).num_questions()
@@ -129,61 +131,62 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
         return replace(self, **cell)  # type: ignore[type-var]
 
     def axes(self) -> tuple[str, ...]:
-        """The fields that make the axes of a grid, such as `("first_digits", "second_digits")`."""
+        """The fields that are the axes of a grid, such as `("first_digits", "second_digits")`."""
         return ()
 
     def training_spans(self) -> dict[str, Span]:
-        """Per axis, what training covers."""
+        """The range of training sizes along each axis."""
         return {axis: Span.from_value(getattr(self, axis)) for axis in self.axes()}
 
     def ood_validation_task(self) -> "Task | None":
-        """The task of OOD validation, the band just beyond, where "best" is chosen; None where there is none."""
+        """The task that OOD validation samples from (sizes just above those of training), on which the best checkpoint
+        is selected; None if there is none."""
         return None
 
     def question_hashes(self, questions: Questions) -> NDArray[np.uint64] | None:
         """A hash of each question without its answer, which decides its split. It does not depend on how the numbers
-        are padded or tokenized. None if questions have no identity, so that nothing is held out."""
+        are padded or tokenized. None if questions cannot be identified; nothing is held out then."""
         return questions.hashes()
 
     def num_questions(self) -> int | None:
-        """How many different questions there are; None where it is unknown or beyond counting."""
+        """Number of distinct questions; None if unknown or too large to count."""
         return None
 
     def all_questions(self, split: str = "test") -> Questions | None:
-        """Every question of a split, each once, where a task lists them; None where it draws them, with replacement.
+        """All questions of a split, each once, if the task can enumerate them; None if it samples with replacement.
 
-        An evaluation that requests more questions of a cell than there are takes these instead:
+        An evaluation that requests more questions than a cell has uses these instead:
         `BitwiseOr().at_cell(first_digits=4, second_digits=2).all_questions()` has two.
         """
         return None
 
     def num_rows(self, split: str) -> int | None:
-        """How many rows of files a split has, each of which `examples` gives once before any of them again; None where
-        questions are drawn. An evaluation uses no more than these."""
+        """Number of rows that a split has in files; None if questions are generated. `examples` returns every row once
+        before it repeats any; an evaluation uses each at most once."""
         return None
 
     def question_distribution(self) -> tuple[Questions, NDArray[np.float64]] | None:
-        """Every different question of training once, and the probability of each; None where there are too many, or
-        unknown ones. What `examples("train", ...)` gives follows it."""
+        """All distinct training questions and their probabilities; None if there are too many, or if they are unknown.
+        `examples("train", ...)` samples from this distribution."""
         return None
 
     def max_training_labels(self) -> int | None:
-        """The largest number of labels of a training row, so that those further on in a row are of counts that were
-        never trained; None if answers are no labels, or if unknown."""
+        """The largest number of labels in a training row, so that labels at later positions are of counts beyond
+        training; None if the task has no per-token labels, or if unknown."""
         return None
 
     def cells(self) -> list[tuple[int, ...]] | None:
-        """The cells of its axes that there are questions of, in order; None where there are questions of every size, as
-        in all tasks that draw them. A file may have rows of 4 and of 8 characters and none between."""
+        """The cells that have questions, in order; None if there are questions of every size, as in all tasks that
+        generate them. A file may have rows of 4 and of 8 characters and none between."""
         return None
 
     def check_files(self) -> None:
-        """Raises `UserError` that says how to get them, where files that it reads are not there."""
+        """Raises `UserError`, with instructions for obtaining them, if files of the task are missing."""
         self.cells()
 
     def files(self) -> dict[str, Path]:
-        """The files that its questions come from, by names that do not depend on where their folder lies: those of the
-        tasks among its fields, unless a task says. None where it draws its questions."""
+        """The data files, keyed by names that do not depend on the location of their folder; by default those of the
+        tasks among its fields. Empty if questions are generated."""
         return shortest_unique_names(path for task in self._nested_tasks() for path in task.files().values())
 
     def file_hashes(self) -> dict[str, str]:
@@ -197,17 +200,17 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
             yield from (part for part in (value if isinstance(value, tuple) else (value,)) if isinstance(part, Task))
 
     def cell_name(self, axis: str, size: int) -> str:
-        """What a size of an axis is called: its number, unless the sizes of a task have names, as modules have."""
+        """The display name of a size of an axis: its number, unless the task names its sizes, as for modules."""
         return str(size)
 
     def longest_questions(self) -> Questions | None:
-        """A question as long as any can be at the task's largest sizes; None where nearly all of those are as long, so
-        that a few drawn ones tell."""
+        """A question of maximum length at the task's largest sizes; None if nearly all such questions have that length,
+        so that a few samples are enough."""
         return None
 
     def alphabet(self) -> tuple[str, ...]:
-        """All texts that questions and answers may use beside their numbers. Unless a task says, those found in its
-        first training block: name them where a rare one may be missed."""
+        """All strings that questions and answers may contain besides numbers. By default, those found in the first
+        training block; override it if a rare one could be missed."""
         questions = self._draw_block("train", 0, 0, 1024)
         texts = [questions.alphabet[i] for i in np.unique(questions.symbols[questions.symbols >= 0])]
         if questions.labels is not None:
@@ -215,27 +218,28 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
         return tuple(dict.fromkeys(texts))
 
     def parse_question(self, text: str) -> Questions:
-        """The question that a person writes, with its answer worked out. Raises `UserError` for any other text."""
-        raise UserError(f"question: {type(self).__name__} does not read questions from text")
+        """Parses a question in plain text and computes its answer. Raises `UserError` for text that is not a question
+        of this task."""
+        raise UserError(f"question: {type(self).__name__} cannot parse questions from text")
 
     def data_warnings(self) -> list[str]:
-        """Warnings about its data at the start of training, such as rows that are left out."""
+        """Warnings about the data, printed when training starts, such as rows that are skipped."""
         return []
 
     def is_held_out(self, split: str) -> bool:
-        """Whether every question drawn for this split is new to training: the split is not training itself, and every
-        cell of the task is large enough to be divided."""
+        """Whether no question of this split occurs in training: the split is not training itself, and every cell of the
+        task is large enough to be split."""
         space = self.num_questions()
         return split != "train" and (space is None or can_be_split(space))
 
     def splittable_mask(self, questions: Questions) -> NDArray[np.bool_]:
-        """Per question, whether its own cell is large enough to be divided into splits. Where it is not, the cell
-        overlaps with training: every split draws from all of it."""
+        """Per question, whether its cell is large enough to be split. If not, the cell overlaps with training: every
+        split samples from all of its questions."""
         return np.full(len(questions), self.is_held_out("test"))
 
     def examples(self, split: str, seed: int, start: int, count: int) -> Questions:
-        """The data: examples `start` .. `start + count - 1` of a split. A function of the fields, the split, the seed
-        and the index alone, whatever the portions. Raises `UserError` for an unknown split.
+        """The data: examples `start` .. `start + count - 1` of a split. They depend on the fields, the split, the seed
+        and the index alone, however the range is divided into calls. Raises `UserError` for an unknown split.
         """
         if split not in SPLITS:
             raise UserError(f"split: must be one of {', '.join(SPLITS)}, not {split!r}." + did_you_mean(split, SPLITS))
@@ -257,23 +261,23 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
         return Questions.concatenate(blocks)
 
     def examples_for_rank(self, split: str, seed: int, start: int, count: int, rank: int) -> Questions:
-        """`examples` of one process of several, `start` counted in its own: where each follows an order of its own, as
-        `has_order_per_rank` says. Others share one order."""
-        raise NotImplementedError(f"{type(self).__name__}: processes share one order")
+        """`examples` for one of several processes, with `start` counted in that process's order, for tasks in which
+        each process has its own order (`has_order_per_rank`). Other tasks share one order."""
+        raise NotImplementedError(f"{type(self).__name__}: all processes share one order")
 
     def has_order_per_rank(self, split: str) -> bool:
-        """Whether each of several processes follows an order of its own through this split."""
+        """Whether each of several processes has its own order of the examples of this split."""
         return False
 
     def _draw_block(self, split: str, seed: int, block_index: int, block_size: int) -> Questions:
-        """One whole block. Questions of another split are drawn again, each time under the next attempt's key."""
+        """Generates one block. Questions of other splits are resampled, with a new key for each attempt."""
         low, high = SPLITS[split]
         missing_positions = np.arange(block_size)
         accepted: list[Questions] = []
         accepted_positions: list[NDArray[np.int64]] = []
         for attempt in range(_MAX_ATTEMPTS):
-            # Several questions for each that is missing, of which the first right one is taken: nearly all first ones
-            # are right for training, one in twenty for a test.
+            # Draw several candidates per missing question and take the first one that is in the split: for training
+            # nearly every candidate is, for test one in twenty.
             candidates_per_question = 1 if split == "train" and attempt == 0 else max(4, round(1.5 / (high - low)))
             rng = CounterRNG(random_key(self, split, seed, block_index, attempt))
             candidates = self._draw_attempt(
@@ -297,12 +301,12 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
                     np.argsort(np.concatenate(accepted_positions), kind="stable")
                 )
         raise UserError(
-            f"split: {type(self).__name__} has too few questions for {split!r}; num_questions() must return how many "
-            "there are"
+            f"split: {type(self).__name__} has too few questions for {split!r}; num_questions() must return their "
+            "number"
         )
 
     def _draw_attempt(self, rng: CounterRNG, indices: NDArray[np.int64], split: str, seed: int) -> Questions:
-        """One attempt at the questions of these indices, some of which may be of another split."""
+        """Draws candidates for these indices; some may belong to another split."""
         return self.draw(rng, indices)
 
     def _in_split(self, questions: Questions, low: float, high: float) -> NDArray[np.bool_]:
@@ -314,5 +318,5 @@ class Task(ABC):  # noqa: B024 (either of two methods is needed, which __init_su
 
 
 def can_be_split(num_questions: int) -> bool:
-    """Whether a cell of so many questions can be divided: its smallest split has `MIN_SPLIT_SIZE` of them."""
+    """Whether a cell with this many questions can be split: its smallest split gets at least `MIN_SPLIT_SIZE`."""
     return num_questions * min(high - low for low, high in SPLITS.values()) >= MIN_SPLIT_SIZE - 1e-6

@@ -42,7 +42,7 @@ class Continuation(Layout):
 
     def __post_init__(self) -> None:
         if self.targets not in ("answer", "all"):
-            raise UserError(f"targets: {self.targets!r} is neither 'answer' nor 'all'")
+            raise UserError(f"targets: must be 'answer' or 'all', not {self.targets!r}")
 
     def build_batch(self, rows: TokenizedExamples, row_index: NDArray[np.int64]) -> Batch:
         if rows.labels is not None:
@@ -116,7 +116,7 @@ class Seq2Seq(Layout):
 
     def __post_init__(self) -> None:
         if self.decoder_start_token not in ("pad", "bos"):
-            raise UserError(f"decoder_start_token: {self.decoder_start_token!r} must be 'pad' or 'bos'")
+            raise UserError(f"decoder_start_token: must be 'pad' or 'bos', not {self.decoder_start_token!r}")
 
     def build_batch(self, rows: TokenizedExamples, row_index: NDArray[np.int64]) -> Batch:
         if rows.labels is not None:
@@ -159,7 +159,7 @@ class Seq2Seq(Layout):
 class MaskedLM(Layout):
     """Masked language modeling: the answer's tokens are replaced by mask tokens and predicted in parallel.
 
-    `2 1 + 9 = 1 2 [EOS]` is read as `2 1 + 9 =` and three masks with the targets `1`, `2` and `[EOS]` (Devlin et al.,
+    `2 1 + 9 = 1 2 [EOS]` becomes `2 1 + 9 =` and three masks with the targets `1`, `2` and `[EOS]` (Devlin et al.,
     2019, https://arxiv.org/abs/1810.04805). Values of the answer's numbers are masked too.
 
     The number of masks reveals the answer's length, unless `num_masks=8` puts eight after every question; those after
@@ -188,7 +188,8 @@ class MaskedLM(Layout):
             max_answer_length = int((input_lengths - answer_starts).max(initial=0))
             if max_answer_length > self.num_masks:
                 raise UserError(
-                    f"layout.num_masks: an answer has {max_answer_length} tokens, and there are {self.num_masks} masks"
+                    f"layout.num_masks: must be at least {max_answer_length}, the length of an answer, "
+                    f"not {self.num_masks}"
                 )
             input_lengths = answer_starts + self.num_masks
             ids = np.pad(ids, ((0, 0), (0, max(0, int(input_lengths.max(initial=0)) - ids.shape[1]))))
@@ -209,9 +210,9 @@ class MaskedLM(Layout):
 class TokenClassification(Layout):
     """Token classification: each token has a label at its own position, as in counting or tagging.
 
-    `blocked_tokens` names tokens that are masked as attention keys. They are still read at their own position and may
-    have a label: with `blocked_tokens=("<pad>",)`, no position of `a <pad> a <pad>` attends to an earlier `<pad>`
-    (Chang and Bisk, 2024, https://arxiv.org/abs/2405.20131). Only attention mixers support this.
+    `blocked_tokens` names tokens that are masked as attention keys. They remain inputs and may have a label: with
+    `blocked_tokens=("<pad>",)`, no position of `a <pad> a <pad>` attends to an earlier `<pad>` (Chang and Bisk, 2024,
+    https://arxiv.org/abs/2405.20131). Only attention mixers support this.
     """
 
     is_autoregressive: ClassVar[bool] = False
@@ -238,21 +239,19 @@ class TokenClassification(Layout):
 def _token_id(rows: TokenizedExamples, token: str, setting_name: str) -> int:
     """The id of a token of the rows' vocabulary."""
     if rows.vocabulary is None:
-        raise UserError(
-            f"layout.{setting_name}: these rows do not say which texts their tokens are, so {token!r} is not known"
-        )
+        raise UserError(f"layout.{setting_name}: {token!r} is unknown, since these rows have no vocabulary")
     ids = rows.vocabulary.token_to_id
     if token not in ids:
         tokens = rows.vocabulary.tokens[4:]
         token_list = f"{', '.join(tokens[:100])}{' ...' if len(tokens) > 100 else ''}"
-        raise UserError(f"layout.{setting_name}: the task has no text {token!r}; it has: {token_list}")
+        raise UserError(f"layout.{setting_name}: must be a token of the task ({token_list}), not {token!r}")
     return ids[token]
 
 
 def _slice_rows(
     rows: TokenizedExamples, starts: NDArray[np.int64], lengths: NDArray[np.int64]
 ) -> tuple[Ids, NDArray[np.float32] | None]:
-    """The ids and values of each row from its own `starts` on, padded with PAD and 1."""
+    """The ids and values of each row from its entry of `starts`, padded with PAD and 1."""
     ids = _slice_array_rows(rows.ids, starts, lengths, PAD)
     return ids, None if rows.number_values is None else _slice_array_rows(rows.number_values, starts, lengths, 1)
 
@@ -260,7 +259,7 @@ def _slice_rows(
 def _slice_array_rows(
     array: NDArray[Any], starts: NDArray[np.int64], lengths: NDArray[np.int64], fill_value: int = 0
 ) -> NDArray[Any]:
-    """`lengths` entries of each row from its own `starts` on, padded with `fill_value`."""
+    """`lengths` entries of each row from its entry of `starts`, padded with `fill_value`."""
     columns = np.arange(int(lengths.max(initial=0)))
     valid_mask = columns < lengths[:, None]
     positions = np.where(valid_mask, starts[:, None] + columns, 0)
@@ -318,7 +317,7 @@ def _target_positions(
     row_offsets = np.arange(len(targets))[:, None] * targets.shape[1]
     positions = clipped_index + target_mask.argmax(axis=1)[:, None] if len(target_index) else clipped_index
     target_ids = targets.take(row_offsets + positions)
-    # Usually the targets of a row are contiguous, which is what was gathered; otherwise some positions have no target.
+    # The targets of a row are usually contiguous, as gathered; otherwise some positions have no target.
     if np.count_nonzero(target_ids == IGNORE_INDEX) and bool(
         ((target_ids == IGNORE_INDEX) & (target_index < num_targets[:, None])).any()
     ):

@@ -22,18 +22,18 @@ Ids = NDArray[Any]
 
 
 def id_dtype(vocabulary: Vocabulary) -> type[np.uint8] | type[np.uint16] | type[np.int32]:
-    """The smallest type that holds every id."""
+    """The smallest data type for the ids."""
     return np.uint8 if vocabulary.size <= 256 else np.uint16 if vocabulary.size <= 65_536 else np.int32
 
 
 class NumberFormat(ABC):
     """How numbers become tokens. `encode_numbers` converts whole blocks, `format_number` one number, with equal
-    results; `parse_number` is the inverse. `answer` says whether a number is in the answer, `random_bits` are the
+    results; `parse_number` is the inverse. `is_answer` says whether a number is in the answer; `random_bits` are the
     random bits of its question."""
 
     @abstractmethod
     def extra_symbols(self) -> tuple[str, ...]:
-        """The texts that it uses beside the ten digits."""
+        """The tokens that it uses besides the ten digits."""
 
     @abstractmethod
     def encode_numbers(
@@ -54,7 +54,7 @@ class NumberFormat(ABC):
 
     @abstractmethod
     def parse_number(self, symbols: Sequence[str], *, is_answer: bool = False) -> Decimal | None:
-        """The number of these symbols, None if they are no number."""
+        """The number that these symbols represent; None if they are not a number."""
 
     @abstractmethod
     def normalize_numbers(self, text: str, *, is_answer: bool = False) -> str:
@@ -70,8 +70,8 @@ class Digits(NumberFormat):
     normal order, 12+9, and its answer reversed, 12.
 
     Leading zeros, all from McLeish et al. (2024), https://arxiv.org/abs/2405.17399: `leading_zeros=2` writes 7 as
-    `007`, reversed `700`; `answer_leading_zeros=3` gives numbers of the answer three (their `prepend_zeros` of 2 is the
-    two together); `min_digits=4` pads numbers of the question to four digits (their `keep_places`), and longer ones
+    `007`, reversed `700`; `answer_leading_zeros=3` adds three to numbers of the answer (their `prepend_zeros` of 2 is
+    both together); `min_digits=4` pads numbers of the question to four digits (their `keep_places`), and longer ones
     raise `UserError`.
 
     `index_hints=True` puts one of 102 characters before each digit (Zhou et al. 2024,
@@ -91,12 +91,12 @@ class Digits(NumberFormat):
 
     def __post_init__(self) -> None:
         if self.digit_order not in ("reversed", "normal", "answer_reversed"):
-            raise UserError(f"digit_order: {self.digit_order!r} must be 'reversed', 'normal' or 'answer_reversed'")
+            raise UserError(f"digit_order: must be 'reversed', 'normal' or 'answer_reversed', not {self.digit_order!r}")
         for name in ("leading_zeros", "answer_leading_zeros"):
             if (getattr(self, name) or 0) < 0:
-                raise UserError(f"{name}: {getattr(self, name)} zeros cannot be written; 0 or more can")
+                raise UserError(f"{name}: must be at least 0, not {getattr(self, name)}")
         if self.min_digits < 0:
-            raise UserError(f"min_digits: {self.min_digits} places cannot be filled; 0 or more can")
+            raise UserError(f"min_digits: must be at least 0, not {self.min_digits}")
 
     def extra_symbols(self) -> tuple[str, ...]:
         return ("-", ".", *INDEX_HINTS) if self.index_hints else ("-", ".")
@@ -126,7 +126,7 @@ class Digits(NumberFormat):
         if self._num_leading_zeros(is_answer):
             lengths = lengths + self._num_leading_zeros(is_answer)
         longest = int(lengths.max(initial=0))
-        # One column more has room for a sign or a point, and whole words are fast to copy.
+        # One more column has room for a sign or a point; whole words are fast to copy.
         num_columns = decimals.row_width(longest + (point_positions is not None) + (numbers.negative is not None))
         ids = np.zeros((len(lengths), num_columns), dtype=id_dtype(vocabulary))
         digits = numbers.units_first[:, slot, :num_columns]
@@ -149,8 +149,8 @@ class Digits(NumberFormat):
     def _check_num_digits(self, num_digits: int) -> None:
         if num_digits > self.min_digits:
             raise UserError(
-                f"min_digits: a number of {num_digits} digits does not fit into {self.min_digits} places; "
-                f"tokenizer.number_format.min_digits={num_digits} holds it"
+                f"min_digits: must be at least {num_digits}, the length of a number, not {self.min_digits}; "
+                f"set tokenizer.number_format.min_digits={num_digits}"
             )
 
     def _insert_hints(
@@ -162,7 +162,7 @@ class Digits(NumberFormat):
         is_answer: bool,
         random_bits: NDArray[np.uint64] | None,
     ) -> tuple[Ids, NDArray[np.int64]]:
-        """Written rows with a hint before each digit."""
+        """Rows with a hint before each digit."""
         digit_mask = (ids >= vocabulary.token_to_id["0"]) & (ids <= vocabulary.token_to_id["9"])
         exponents = digit_mask.cumsum(axis=1) - 1
         if not self._is_reversed(is_answer):
@@ -180,7 +180,7 @@ class Digits(NumberFormat):
         ), new_lengths
 
     def format_number(self, number: Decimal | int, *, is_answer: bool = False, random_bits: int = 0) -> list[str]:
-        # copy_abs keeps every digit, where abs() rounds to the precision of the moment.
+        # copy_abs keeps every digit; abs() rounds to the current precision.
         text = format(number.copy_abs(), "f") if isinstance(number, Decimal) else str(abs(number))
         num_zeros = self._num_leading_zeros(is_answer)
         if self.min_digits and not is_answer:
@@ -226,7 +226,7 @@ _HINTED_DIGIT_PATTERN = re.compile(f"[{re.escape(INDEX_HINTS)}]([0-9])")
 
 
 def first_hint_index(random_bits: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Where in the circle the hints of each question start: the hint of the units."""
+    """The index of the hint of the units of each question."""
     return ((random_bits >> np.uint64(32)) * np.uint64(len(INDEX_HINTS)) >> np.uint64(32)).astype(np.int64)
 
 
@@ -243,7 +243,7 @@ def _insert_point(
 
 
 def _reverse_rows(ids: Ids, lengths: NDArray[np.int64]) -> Ids:
-    """Each row's own ids in opposite order, the padding behind them as before."""
+    """The ids of each row in reverse order; the padding stays at the end."""
     source_columns = lengths[:, None] - 1 - np.arange(ids.shape[1])
     return np.where(source_columns >= 0, np.take_along_axis(ids, np.maximum(source_columns, 0), axis=1), 0).astype(
         ids.dtype

@@ -18,7 +18,7 @@ from numerate.tokenizers.number_formats import Digits, Ids, NumberFormat, id_dty
 from numerate.vocabulary import BOS, EOS, PAD, PUBLISHED_SYMBOLS, UNK, Vocabulary
 
 DEFAULT_SYMBOLS = ("+", "-", "x", "=", " ", ".")
-"""The first texts of every character vocabulary, so that ids 0 to 18 are the published ones."""
+"""The first symbols of every character vocabulary, so that ids 0 to 18 are the published ones."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,23 +110,25 @@ class Characters(Tokenizer):
     another with a tenth of it, then a hundredth, and so on. They are a function of the question's `random_bits` and are
     targets too: evaluate with `space_probability=0`, as they cannot be predicted.
 
-    `interleave_operands` alternates the digits of the two operands and drops the operator: 12 + 34 = 46 is read as `1 3
-    2 4 =` (here with normal digit order). Both need the same number of digits: see `Digits(min_digits=...)`.
+    `interleave_operands` alternates the digits of the two operands and drops the operator: 12 + 34 = 46 becomes
+    `1 3 2 4 =` (here with normal digit order). Both need the same number of digits: see `Digits(min_digits=...)`.
     """
 
     number_format: NumberFormat = setting(Digits(), "how numbers are tokenized")
     add_bos_token: bool = setting(False, "whether every sequence starts with [BOS]")
     vocabulary: Literal["default", "pad", "index", "sort"] = setting(
-        "default", "the default vocabulary, or a published one with 19, 121 or 118 tokens"
+        "default", "default, or a published vocabulary: pad (19 tokens), index (121) or sort (118)"
     )
     space_probability: float = setting(0.0, "probability of a space before a character")
     interleave_operands: bool = setting(False, "whether the digits of the two operands alternate, without an operator")
 
     def __post_init__(self) -> None:
         if self.vocabulary not in ("default", *PUBLISHED_SYMBOLS):
-            raise UserError(f"vocabulary: {self.vocabulary!r} is none of: default, {', '.join(PUBLISHED_SYMBOLS)}")
+            raise UserError(
+                f"vocabulary: must be one of default, {', '.join(PUBLISHED_SYMBOLS)}, not {self.vocabulary!r}"
+            )
         if not 0 <= self.space_probability <= 1:
-            raise UserError(f"space_probability: {self.space_probability} must be a probability from 0 to 1")
+            raise UserError(f"space_probability: must be from 0 to 1, not {self.space_probability}")
         if isinstance(self.number_format, Digits) and self.number_format.index_hints:
             if self.vocabulary in ("pad", "sort"):
                 raise UserError(
@@ -149,7 +151,7 @@ class Characters(Tokenizer):
                 raise UserError(
                     f"vocabulary: the published vocabulary {self.vocabulary!r} has no "
                     f"{' '.join(sorted(missing_characters))}, which "
-                    f"{type(task).__name__} needs; 'default' has whatever a task needs"
+                    f"{type(task).__name__} needs; use 'default', which has all characters of the task"
                 )
             return published_vocabulary
         return Vocabulary.with_digits(
@@ -185,7 +187,7 @@ class Characters(Tokenizer):
 
 
 def num_spaces_before(random_bits: NDArray[np.uint64], num_characters: int, probability: float) -> NDArray[np.int64]:
-    """The number of spaces before each of `num_characters` characters of every row, rows x time, a function of its
+    """The number of spaces before each of `num_characters` characters of every row, rows x time, determined by its
     `random_bits`.
 
     One with probability `probability`, a second then with `probability / 10`, a third then with `probability / 100`.
@@ -210,7 +212,7 @@ def _insert_spaces(
     if has_bos:
         num_spaces = np.concatenate([np.zeros_like(num_spaces[:, :1]), num_spaces[:, :-1]], axis=1)
     if rows.labels is None:
-        num_spaces[np.arange(len(rows)), rows.lengths - 1] = 0  # the end is no character
+        num_spaces[np.arange(len(rows)), rows.lengths - 1] = 0  # the end token is not a character
     new_columns, lengths = insertion.columns_after_insertion(rows.lengths, num_spaces)
     num_columns = int(lengths.max(initial=0))
     positions = np.arange(num_columns)
@@ -230,7 +232,7 @@ def _insert_spaces(
 
 
 def _split_into_characters(questions: Questions) -> Questions:
-    """The same questions with a single-character alphabet; a label belongs to the last character of its piece."""
+    """The same questions with a single-character alphabet; a label belongs to the last character of its text."""
     alphabet = tuple(dict.fromkeys(character for text in questions.alphabet for character in text))
     max_length = max(1, *map(len, questions.alphabet))
     character_table = np.full((len(questions.alphabet) + 1, max_length), EMPTY, dtype=np.int16)
@@ -244,7 +246,7 @@ def _split_into_characters(questions: Questions) -> Questions:
         label_texts = [questions.alphabet[i] for i in np.unique(questions.labels[questions.labels >= 0])]
         for text in label_texts:
             if len(text) != 1:
-                raise UserError(f"tokenizer: the label {text!r} is no single character, and a label is one token")
+                raise UserError(f"tokenizer: a label must be a single character, not {text!r}")
         character_labels = np.full(symbols.shape, EMPTY, dtype=np.int16)
         character_labels[..., -1] = np.where(
             questions.labels >= 0, character_table[np.maximum(questions.labels, -1), -1], EMPTY
@@ -260,10 +262,10 @@ def _split_into_characters(questions: Questions) -> Questions:
 
 
 class _BlockEncoder:
-    """Writes the rows of one block piece by piece, from left to right, all rows at once.
+    """Writes the rows of one block element by element, from left to right, all rows at once.
 
     Numbers are copied in words of eight bytes. The last word may extend past the number's end with zeros, which the
-    next piece overwrites; rows therefore have room for one more number after the longest.
+    next element overwrites; rows therefore have room for one more number after the longest.
     """
 
     def __init__(
@@ -288,7 +290,7 @@ class _BlockEncoder:
         ]
         if interleave_operands:
             symbols = self._interleave_operands(symbols)
-        # Without numbers every piece is one token.
+        # Without numbers every element is one token.
         self.text_symbols = None if self.number_ids else symbols
         self.columns = [
             _Column.from_symbols(symbols[:, piece]) for piece in range(symbols.shape[1] if self.number_ids else 0)
@@ -331,7 +333,7 @@ class _BlockEncoder:
         if labels is None:
             ids[np.arange(num_rows), lengths - 1] = EOS
             answer_starts = self._answer_starts(starts, lengths)
-            # The narrowest integers that hold a position: this compares every token of the block.
+            # The smallest integer type for positions, since every token of the block is compared.
             position_dtype = np.int16 if longest < 2**15 else np.int64
             positions = np.arange(longest, dtype=position_dtype)
             target_mask = np.greater_equal(positions, answer_starts.astype(position_dtype)[:, None])
@@ -347,7 +349,7 @@ class _BlockEncoder:
         return TokenizedExamples(ids, lengths, target_mask, label_ids)
 
     def _piece_starts(self) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
-        """Where each piece starts in each row, and where each row ends."""
+        """The start of each element in each row, and the end of each row."""
         position = np.full(len(self.questions), self.bos_length, dtype=np.int64)
         if self.text_symbols is not None:
             ends = position[:, None] + (self.text_symbols >= 0).cumsum(axis=1, dtype=np.int64)
@@ -414,7 +416,7 @@ class _BlockEncoder:
 
 @dataclass(frozen=True, eq=False)
 class _Column:
-    """One piece of every row: its symbols, the common one (None if they differ), and the slots among them."""
+    """One element of every row: its symbols, the common one (None if they differ), and its number slots."""
 
     symbols: NDArray[np.int16]
     common_symbol: int | None

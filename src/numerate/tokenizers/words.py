@@ -22,8 +22,8 @@ class Words(Tokenizer):
 
     `65 a a a` with the labels `. 66 67 68` is four tokens and four labels: each number is one token, unrelated to its
     neighbors, as in Chang and Bisk (2024), https://arxiv.org/abs/2405.20131. The vocabulary has the four special tokens
-    and then the texts in the task's order; batches are padded with [PAD], id 0, and the helper `<pad>` is a text of its
-    own. In text, tokens are separated by a space.
+    and then the texts in the task's order; batches are padded with [PAD], id 0, and the helper `<pad>` is a separate
+    token. In text, tokens are separated by a space.
 
     Raises `UserError` for questions with number slots (use Characters) and for a label that is not in the vocabulary.
     Unknown texts of a question become [UNK], and so do the names of special tokens.
@@ -84,7 +84,7 @@ def _check_no_numbers(questions: Questions) -> None:
 def _compact_pieces(
     questions: Questions,
 ) -> tuple[NDArray[np.int16], NDArray[np.int16] | None, NDArray[np.int64] | None]:
-    """Symbols, labels and prompt lengths with empty pieces moved to the end of each row."""
+    """Symbols, labels and prompt lengths with empty elements moved to the end of each row."""
     symbols, labels, prompt_lengths = questions.symbols, questions.labels, questions.prompt_lengths
     piece_mask = symbols != EMPTY
     if bool((piece_mask[:, 1:] <= piece_mask[:, :-1]).all()):

@@ -14,7 +14,7 @@ from numerate.training.objective import ObjectiveModule
 from numerate.training.recipe import Recipe
 
 NUM_PASSAGES, PASSAGE_LENGTH = 16, 64
-"""Number of passages of held-out text, and tokens of each, that are searched for in the training text."""
+"""Number of completions of held-out text, and tokens of each, that are searched for in the training text."""
 
 MAX_SEARCHED_TOKENS, SEARCH_CHUNK_TOKENS = 1 << 23, 1 << 20
 """Number of training tokens that are searched, in total and at once."""

@@ -9,8 +9,8 @@ import torch
 from numerate.batch import Model
 from numerate.config import setting
 from numerate.errors import UserError
+from numerate.evaluation.completions import generate_completions
 from numerate.evaluation.evaluation_data import EvaluationData
-from numerate.evaluation.passages import generate_passages
 from numerate.evaluation.prompts import Prompt, make_prompt_processor, resolve_max_new_tokens, training_context_length
 from numerate.evaluation.sampling import Sampling
 from numerate.training import disk
@@ -109,7 +109,7 @@ class SampleGenerator:
         """
         with autocast(next(model.parameters()).device, self.precision):
             sampling, max_new_tokens = self.samples.sampling, self._max_new_tokens
-            passages = generate_passages(
+            completions = generate_completions(
                 model, self.prompt_processor, self._prompts, sampling, max_new_tokens, should_stop=should_stop
             )
         if should_stop():
@@ -118,14 +118,14 @@ class SampleGenerator:
             {
                 "step": step,
                 "seed": self.samples.sampling.seed,
-                "prompt": passage.prompt,
-                "sample": passage.sample,
-                "text": passage.text,
-                "tokens": len(passage.tokens),
-                "log_probability": round(passage.log_probability, 2),
-                "stopped": passage.stopped,
+                "prompt": completion.prompt,
+                "sample": completion.sample,
+                "text": completion.text,
+                "tokens": len(completion.tokens),
+                "log_probability": round(completion.log_probability, 2),
+                "stopped": completion.stopped,
             }
-            for passage in passages
+            for completion in completions
         ]
         if folder is not None:
             kept, _ = _split_at_step(folder, step - 1)

@@ -1,7 +1,7 @@
 """Unpacking downloaded archives: each file atomically, only expected files, and within limits.
 
-Only the files that the dataset lists are extracted: no links, no paths outside the folder, no names of our own records.
-Sizes and members are counted while reading, whatever the archive declares, in constant memory.
+Only the files that the dataset lists are extracted: no links, no paths outside the folder, no names of numerate's
+records. Sizes and members are counted while reading, regardless of what the archive declares, in constant memory.
 """
 
 import gzip
@@ -31,21 +31,21 @@ MAX_UNPACK_RATIO = 20
 """Largest ratio of unpacked size to archive size; texts have 3 to 10."""
 
 MIN_SIZE_LIMIT = 100_000_000
-"""Unpacked bytes that any archive may have, however small it is."""
+"""Unpacked bytes that are always allowed, however small the archive is."""
 
 MAX_MEMBERS = 10_000
-"""Most members of an archive, including skipped ones."""
+"""Maximum number of members of an archive, including skipped ones."""
 
 _MAX_HEADER_BYTES = 1 << 22
-"""Most bytes of the headers between two members, or of the list of members."""
+"""Maximum size of the headers between two members, or of the list of members."""
 
 
 @dataclass(frozen=True)
 class UnpackLimits:
     """How large an archive may be unpacked, and how many members it may have.
 
-    `max_bytes` in bytes; None: 100 MB, or 20 times the archive where that is more. Raises `UserError` for limits below
-    1.
+    `max_bytes` in bytes; None: 100 MB, or 20 times the size of the archive if that is more. Raises `UserError` for
+    limits below 1.
     """
 
     max_bytes: int | None = None

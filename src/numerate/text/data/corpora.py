@@ -1,7 +1,7 @@
 """Tokenizes texts into a corpus: in several processes, shard by shard, each written atomically.
 
-`corpus.json` lists the planned shards before the first one is written. A shard is written to a temporary file and its
-head after it, so the same command resumes after any interruption, and complete shards are kept.
+`corpus.json` lists the planned shards before the first one is written. A shard is written to a temporary file, and its
+metadata afterwards, so that the same command resumes after any interruption and keeps complete shards.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ from numerate.training import disk
 from numerate.training.lock import Lock
 
 SHARD_BYTES = 1 << 27
-"""Approximate bytes of text in a shard, as in TinyStories."""
+"""Approximate size of the text of a shard in bytes, as in TinyStories."""
 
 _MAX_BATCH_DOCUMENTS = 512
 _MAX_BATCH_CHARACTERS = 1 << 20
@@ -70,7 +70,7 @@ class DocumentSelection:
     def read_documents(self, progress: ReadProgress) -> Iterator[str]:
         """The documents, or their spans that are not empty.
 
-        Raises `UserError` as `read_documents` does, and where the file has changed."""
+        Raises `UserError` as `read_documents` does, and if the file has changed."""
         texts = read_documents(self.file_span, progress)
         if self.character_spans is not None:
             texts = (text[begin:end].strip() for text, (begin, end) in zip(texts, self.character_spans, strict=False))
@@ -81,7 +81,7 @@ class DocumentSelection:
             raise UserError(f"{self.file_span.path}: changed while it was read; run the same command again")
 
     def source_metadata(self) -> dict[str, Any]:
-        """Its entry in the head of a shard."""
+        """Its entry in the metadata of a shard."""
         part, stat = self.file_span, self.file_span.path.stat()
         return {
             "file": part.path.name,
@@ -98,7 +98,7 @@ class DocumentSelection:
 
 @dataclass(frozen=True, eq=False)
 class _ShardJob:
-    """A shard to be written: its sources, its path, and its head."""
+    """A shard to be written: its sources, its path, and its metadata."""
 
     selections: tuple[DocumentSelection, ...]
     path: Path
@@ -128,8 +128,8 @@ def write_corpus(
     `processes` as there are processors by default; each takes less than 300 MB of memory however large the files are.
     `on_progress` gets the bytes done and the total. The same call resumes an earlier one.
 
-    Raises `UserError` that names file and record where one cannot be read, and where `out` holds something else;
-    `OperationalError` where a process dies, or the disk is full.
+    Raises `UserError` with file and record if one cannot be read, and if `out` contains other files; `OperationalError`
+    if a process dies or the disk is full.
     """
     out = Path(out).expanduser()
     if shard_bytes < 1:
@@ -188,8 +188,8 @@ def write_shards(
     processes: int | None,
     on_progress: Callable[[int, int], None] | None,
 ) -> list[dict[str, Any]]:
-    """Writes a shard for each name, from its `shards` documents, and returns their heads; complete shards are
-    kept. Raises as `write_corpus` does."""
+    """Writes a shard for each name, from its `shards` documents, and returns their metadata; complete shards are kept.
+    Raises as `write_corpus` does."""
     if processes is not None and processes < 1:
         raise UserError(f"processes: must be at least 1, not {processes}")
     common_metadata = {
@@ -281,7 +281,7 @@ def _write_corpus_file(out: Path, data: dict[str, Any]) -> None:
 def _warn_single_document(
     shards: Mapping[str, tuple[DocumentSelection, ...]], shard_metadata: Sequence[dict[str, Any]]
 ) -> None:
-    """Warns of texts without a separator, each of which is a single document."""
+    """Warns about texts without a separator, which become single documents."""
     for (one,), head in zip(shards.values(), shard_metadata, strict=True):
         part = one.file_span
         if part.form == "text" and part.size == head["sources"][0]["size"] and head["records"] == 1:
@@ -301,7 +301,7 @@ def _write_missing_shards(
     processes: int,
     on_progress: Callable[[int, int], None] | None,
 ) -> list[dict[str, Any]]:
-    """The head of every shard, existing or written now."""
+    """The metadata of every shard, existing or newly written."""
     total, done = sum(job.size for job in jobs), 0
     metadata: dict[int, dict[str, Any]] = {}
 
@@ -371,7 +371,7 @@ def _write_shard_in_worker(job: _ShardJob) -> dict[str, Any]:
 
 
 def _read_complete_metadata(job: _ShardJob) -> dict[str, Any] | None:
-    """The head of a complete shard; None where it has to be written."""
+    """The metadata of a complete shard; None if it has to be written."""
     metadata_path = job.path.with_name(job.path.name + METADATA_SUFFIX)
     try:
         saved = json.loads(metadata_path.read_text(encoding="utf-8"))
@@ -390,7 +390,7 @@ def _read_complete_metadata(job: _ShardJob) -> dict[str, Any] | None:
 
 
 def _write_shard(job: _ShardJob, tokenizer: PretrainedTokenizer) -> dict[str, Any]:
-    """Writes a shard, then its head."""
+    """Writes a shard, then its metadata."""
     temporary_path, metadata_path = disk.temporary_path(job.path), job.path.with_name(job.path.name + METADATA_SUFFIX)
     dtype, progresses = np.dtype(job.metadata["kind"]), [ReadProgress() for _ in job.selections]
     document_texts = (

@@ -1,7 +1,7 @@
 """Reads documents from files one at a time, in constant memory.
 
-Four forms: a list of objects in JSON (the shards of TinyStories, `story`), an object a line (`text`), plain text with a
-separator between documents (`<|endoftext|>`), and ids of GPT-2.
+Four forms: a list of objects in JSON (the shards of TinyStories, `story`), one object per line (`text`), plain text
+with a separator between documents (`<|endoftext|>`), and ids of GPT-2.
 """
 
 import codecs
@@ -23,7 +23,7 @@ DEFAULT_TEXT_FIELDS = {"list": "story", "lines": "text"}
 """Default field with the text of a record."""
 
 MAX_DOCUMENT_SIZE = 1 << 22
-"""Most bytes, or characters, of a document in memory: a longer text is read in pieces, a longer JSON record is
+"""Maximum size of a document in memory, in bytes or characters: a longer text is read in parts, a longer JSON record is
 an error."""
 
 _CHUNK_BYTES = 1 << 20
@@ -49,7 +49,7 @@ class FileSpan:
 
 @dataclass
 class ReadProgress:
-    """What has been read of a part so far: `num_records` (also empty ones), and a hash of its bytes. The pieces of a
+    """What has been read of a part so far: `num_records` (also empty ones), and a hash of its bytes. The parts of a
     long document are one record."""
 
     num_records: int = 0
@@ -57,8 +57,8 @@ class ReadProgress:
 
 
 def detect_file_span(path: Path, field: str | None = None, separator: str = SEPARATOR) -> FileSpan:
-    """The span of a whole file; its format follows from the suffix and the first character. Raises `UserError` for what
-    cannot be read."""
+    """The span of a whole file; its format follows from the suffix and the first character. Raises `UserError` for a
+    file that cannot be read."""
     try:
         with open(path, "rb") as file:
             first_bytes = file.read(64)
@@ -102,7 +102,7 @@ def split_file_span(span: FileSpan, part_bytes: int) -> list[FileSpan]:
 
 
 def _find_separator_end(file: BinaryIO, start: int, separator: bytes) -> int | None:
-    """Where the first separator from `start` on ends; None where there is none."""
+    """The end of the first separator at or after `start`; None if there is none."""
     file.seek(start)
     tail = b""
     while chunk := file.read(_CHUNK_BYTES):
@@ -148,7 +148,7 @@ def _read_chunks(span: FileSpan, progress: ReadProgress) -> Iterator[bytes]:
         while bytes_left:
             chunk = file.read(min(_CHUNK_BYTES, bytes_left))
             if not chunk:
-                raise ValueError(f"the file has become shorter by {bytes_left:,} bytes while it was read")
+                raise ValueError(f"the file became {bytes_left:,} bytes shorter while it was read")
             progress.hasher.update(chunk)
             bytes_left -= len(chunk)
             yield chunk
@@ -236,7 +236,7 @@ def _read_json_list(span: FileSpan, progress: ReadProgress) -> Iterator[str]:
                 break
             except json.JSONDecodeError as error:
                 if len(text) - position > MAX_DOCUMENT_SIZE:
-                    raise ValueError(f"is no JSON ({error.msg})") from error
+                    raise ValueError(f"is not valid JSON ({error.msg})") from error
                 if is_end or not read_more():
                     raise ValueError(
                         f"is incomplete JSON ({error.msg}) at the end of the file; download it again"
@@ -249,7 +249,7 @@ def _read_json_list(span: FileSpan, progress: ReadProgress) -> Iterator[str]:
             next_character = peek()
         elif next_character != "]":
             what = f"before it stands {next_character!r} instead of a comma" if next_character else "is not there"
-            raise ValueError(f"{what}, and the list has not ended; is the file cut off? fetch it anew")
+            raise ValueError(f"{what}, and the list has not ended; is the file truncated? download it again")
     position += 1
     if peek():
         raise ValueError("follows the end of the list; the file is damaged")

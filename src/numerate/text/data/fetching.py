@@ -1,7 +1,7 @@
 """Downloading datasets: checked, atomic and resumable.
 
 A file is written to a name that ends in `.part`, and renamed when its size and sha256 are verified. `fetched.json`
-records the address, size and sha256 of each file; without a pinned hash, later downloads are compared with these.
+records the address, size and sha256 of each file; without an expected hash, later downloads are compared with these.
 """
 
 import contextlib
@@ -53,8 +53,8 @@ def fetch(
     connection that breaks is opened again a few times, with `retry_delay` seconds between. Archives are unpacked within
     `limits`.
 
-    Raises `OperationalError` where the network or a server fails, and where size or sha256 are not what is pinned, or
-    what came before; `UserError` for a mirror that has not the files, and for a folder that may not be written.
+    Raises `OperationalError` if the network or a server fails, or if size or sha256 differ from the expected or earlier
+    ones; `UserError` for a mirror without the files, and for a folder that is not writable.
     """
     folder = data_folder() / dataset.folder
     source = None if mirror is None else _dataset_folder_in(mirror, dataset)

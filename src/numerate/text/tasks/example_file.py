@@ -55,7 +55,7 @@ class ExampleFile(Task):
     """
 
     has_ood_sizes: ClassVar[bool] = False
-    grid_of_trained: ClassVar[bool] = True
+    default_grid_in_distribution: ClassVar[bool] = True
 
     path: str | None = setting(None, "file or folder of examples")
     split: str = setting("all", "split of a saved DatasetDict: train, test ..., or all")

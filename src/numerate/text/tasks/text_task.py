@@ -181,8 +181,8 @@ class DatasetSplits:
 class TextTask(Task):
     """Questions of files, every row once in each pass, in an order that is a function of (seed, split, pass).
 
-    A task gives `splits`, and a field of the name `axis` that pins the part. A part that is tested alone trains on
-    what all the others train on. No question of a test or of validation is trained on.
+    A task gives `splits`, and a field named `axis` that selects the part. A part that is tested alone trains on what
+    all the others train on. No question of a test or of validation is trained on.
     """
 
     has_ood_sizes: ClassVar[bool] = False
@@ -196,19 +196,19 @@ class TextTask(Task):
         """What the files hold, read once. Raises `UserError` where they are not there, and says how to get them."""
 
     @property
-    def _pinned_parts(self) -> Span | None:
-        """The parts that this task is pinned to."""
-        pinned: int | Span | None = getattr(self, self.axis)
-        if pinned is None:
+    def _selected_parts(self) -> Span | None:
+        """The parts that this task is limited to."""
+        selected: int | Span | None = getattr(self, self.axis)
+        if selected is None:
             return None
-        names, span = self.splits.part_names, Span.from_value(pinned)
+        names, span = self.splits.part_names, Span.from_value(selected)
         if span.low < 1 or span.high > len(names):
             listing = ", ".join(f"{number} {name}" for number, name in enumerate(names, start=1))
-            raise UserError(f"{self.axis}: there is no {pinned}; there are: {listing}")
+            raise UserError(f"{self.axis}: there is no {selected}; there are: {listing}")
         return span
 
     def _split_rows(self, split: str) -> SplitRows:
-        splits, parts = self.splits, self._pinned_parts
+        splits, parts = self.splits, self._selected_parts
         split_rows = splits.get(split)
         if split == "test":
             return split_rows.select_parts(parts or Span(1, splits.num_trained_parts))
@@ -228,8 +228,8 @@ class TextTask(Task):
         return split_rows.questions(shuffled_row_indices(index, len(split_rows), key_parts), self.axis)
 
     def draw(self, rng: CounterRNG, indices: NDArray[np.int64]) -> Questions:
-        """Training rows of the pinned part, or its test rows where training has none; for inspection only."""
-        parts = self._pinned_parts
+        """Training rows of the selected part, or its test rows where training has none; for inspection only."""
+        parts = self._selected_parts
         is_test_only = parts is not None and not len(self.splits.train.select_parts(parts))
         return self._questions("test" if is_test_only else "train", indices, ("draw", rng.key))
 
@@ -282,18 +282,18 @@ class TextTask(Task):
         return (self.axis,)
 
     def training_spans(self) -> dict[str, Span]:
-        return {self.axis: self._pinned_parts or Span(1, self.splits.num_trained_parts)}
+        return {self.axis: self._selected_parts or Span(1, self.splits.num_trained_parts)}
 
     def cells(self) -> list[tuple[int, ...]]:
-        return [(number,) for number in self._pinned_parts or Span(1, len(self.splits.part_names))]
+        return [(number,) for number in self._selected_parts or Span(1, len(self.splits.part_names))]
 
     def cell_name(self, axis: str, size: int) -> str:
         names = self.splits.part_names
         return names[size - 1] if axis == self.axis and 0 < size <= len(names) else str(size)
 
     def longest_questions(self) -> Questions:
-        """The longest rows in their files: of all trained parts, where one of those is pinned."""
-        parts, trained = self._pinned_parts, Span(1, self.splits.num_trained_parts)
+        """The longest rows in their files: of all trained parts, where one of those is selected."""
+        parts, trained = self._selected_parts, Span(1, self.splits.num_trained_parts)
         if parts is None or parts.high <= trained.high:
             stocks = [self.splits.train, self.splits.validation, self.splits.test.select_parts(trained)]
         else:

@@ -1,4 +1,4 @@
-"""A small corpus of running text, and a small model of it."""
+"""A small corpus of text, and a small model of it."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Text generation: passages after prompts, at once or streamed."""
+"""Text generation: completions of prompts, optionally streamed."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ from numerate.evaluation.prompts import Prompt, PromptProcessor, TextStreamer, p
 from numerate.evaluation.sampling import Sampling, generate
 
 TextCallback = Callable[[int, str], None]
-"""Called with the number of a passage and its new text."""
+"""Called with the index of a completion and its new text."""
 
 
 @dataclass(frozen=True)
-class Passage:
+class Completion:
     """The text generated after a prompt.
 
-    - `tokens` are the generated ids, with the one that ended it; `log_probability` is the model's own of all of them,
-      in nats, before temperature and the like.
-    - `stopped` is whether it ended with an end token or a stop text, and not at the maximum length.
-    - `sample` is its number among those of the same prompt, from 0.
+    - `tokens` are the generated ids, including the stop token; `log_probability` is their total log-probability under
+      the model, in nats, before temperature and other sampling settings.
+    - `stopped` is whether it ended with an end token or a stop text, not at the maximum length.
+    - `sample` is its index among the completions of the same prompt.
     """
 
     prompt: str
@@ -45,7 +45,7 @@ class Passage:
         }
 
 
-def generate_passages(
+def generate_completions(
     model: Model,
     prompt_processor: PromptProcessor,
     prompts: Sequence[Prompt],
@@ -57,14 +57,15 @@ def generate_passages(
     window: int | None = None,
     on_text: TextCallback | None = None,
     should_stop: Callable[[], bool] | None = None,
-) -> list[Passage]:
-    """`count` passages of up to `max_new_tokens` tokens after each prompt, those of the first prompt first.
+) -> list[Completion]:
+    """`count` completions of up to `max_new_tokens` tokens for each prompt, ordered by prompt.
 
-    Each is a function of the model, its prompt, how often that prompt came before, the sampling and its seed. A passage
-    ends behind a text of `stop_texts`. When `should_stop()` is true, what has been generated until then is returned.
+    Each is a function of the model, its prompt, the number of earlier occurrences of that prompt, the sampling and its
+    seed. A completion ends after a text of `stop_texts`. When `should_stop()` is true, the text generated so far is
+    returned.
     """
     device = next(model.parameters()).device
-    # Of several samples of one prompt, and of a prompt that comes several times, each draws numbers of its own.
+    # Each sample of a prompt, and each repetition of a prompt, has its own random numbers.
     num_samples_by_prompt: dict[tuple[int, ...], int] = {}
     requests: list[tuple[Prompt, int]] = []
     for prompt in prompts:
@@ -72,10 +73,10 @@ def generate_passages(
         requests += [(prompt, first + sample) for sample in range(count)]
         num_samples_by_prompt[prompt.ids] = first + count
     rows_per_batch = max(1, MAX_TOKENS_PER_BATCH // (max(len(prompt.ids) for prompt in prompts) + max_new_tokens))
-    passages: list[Passage] = []
+    completions: list[Completion] = []
     for start in range(0, len(requests), rows_per_batch):
         batch_prompts, samples = zip(*requests[start : start + rows_per_batch], strict=True)
-        stream = _PassageStream(prompt_processor, batch_prompts, stop_texts, on_text, start, should_stop)
+        stream = _CompletionStream(prompt_processor, batch_prompts, stop_texts, on_text, start, should_stop)
         generated = generate(
             model,
             pad_prompts(batch_prompts, samples, device),
@@ -97,14 +98,14 @@ def generate_passages(
             new_ids = tuple(ids[row][: lengths[row]])
             text = prompt_processor.postprocess(prompt, stream.final_text(row, new_ids))
             stopped = has_stop_token[row] or row in stream.stopped
-            passages.append(Passage(prompt.text, text, new_ids, log_probabilities[row], stopped, sample))
+            completions.append(Completion(prompt.text, text, new_ids, log_probabilities[row], stopped, sample))
         if should_stop is not None and should_stop():
             break
-    return passages
+    return completions
 
 
-class _PassageStream:
-    """Decodes the rows of a batch as their tokens come, and ends those with a stop text."""
+class _CompletionStream:
+    """Decodes the rows of a batch as tokens are generated, and ends rows at a stop text."""
 
     def __init__(
         self,
@@ -148,7 +149,7 @@ class _PassageStream:
         previous_text = self.texts[row]
         self.texts[row] += new
         for stop in self.stop_texts:
-            # Only where it may just have been completed.
+            # Only if it may just have been completed.
             stop_index = self.texts[row].find(stop, max(0, len(previous_text) - len(stop) + 1))
             if stop_index >= 0:
                 self.texts[row] = self.texts[row][: stop_index + len(stop)]
