@@ -58,8 +58,8 @@ REGION_NOTE = (
     "Exact match, mean over the cells of each region."
 )
 LABEL_NOTE = (
-    "unseen, accuracy, last and prefix: metrics of all labels of a region; baseline: the score of memorizing the trained "
-    "counts or of the best constant answer."
+    "unseen, accuracy, last and prefix: metrics of all labels of a region; baseline: the score of memorizing the "
+    "trained counts or of the best constant answer."
 )
 ANSWER_NOTE = (
     "Metrics of numbers and texts are over all questions of a region; those with (mean of modules) after the name are "
@@ -98,8 +98,8 @@ def results_of(study: "Study | str | Path", runs_dir: str | Path | None = None) 
     path; the last metrics of training; per region the mean exact match of the `final` and the `best` checkpoint with
     its interval over questions (`final.ood_test`, `final.ood_test.low`, `final.ood_test.high`); for labels also their
     metrics with interval and baseline (`final.ood_test.unseen`, `final.ood_test.unseen.baseline`; `accuracy`, `last`
-    and `prefix` alike); for numbers or texts each metric of `numerate.evaluation.answer_metrics` (`final.ood_test.log_mae`,
-    `final.ood_test.log_mae (mean of modules)`); `non_causal_reason`, if the model is not causal, so that scores are
+    and `prefix` alike); for numbers or texts each metric of `numerate.evaluation.answer_metrics`
+    (`final.ood_test.log_mae`, `final.ood_test.log_mae (mean of modules)`); `non_causal_reason`, if the model is not causal, so that scores are
     meaningless; `seconds` of all its sessions (without the time of a killed process after its last checkpoint) and
     `worker`; and for failed runs, the kind of `failure` and the `error`.
 
