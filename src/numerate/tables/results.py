@@ -99,9 +99,9 @@ def results_of(study: "Study | str | Path", runs_dir: str | Path | None = None) 
     its interval over questions (`final.ood_test`, `final.ood_test.low`, `final.ood_test.high`); for labels also their
     metrics with interval and baseline (`final.ood_test.unseen`, `final.ood_test.unseen.baseline`; `accuracy`, `last`
     and `prefix` alike); for numbers or texts each metric of `numerate.evaluation.answer_metrics`
-    (`final.ood_test.log_mae`, `final.ood_test.log_mae (mean of modules)`); `non_causal_reason`, if the model is not causal, so that scores are
-    meaningless; `seconds` of all its sessions (without the time of a killed process after its last checkpoint) and
-    `worker`; and for failed runs, the kind of `failure` and the `error`.
+    (`final.ood_test.log_mae`, `final.ood_test.log_mae (mean of modules)`); `non_causal_reason`, if the model is not
+    causal, so that scores are meaningless; `seconds` of all its sessions (without the time of a killed process after
+    its last checkpoint) and `worker`; and for failed runs, the kind of `failure` and the `error`.
 
     Raises `UserError` if there is no such study.
     """
