@@ -359,7 +359,7 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_line_leaves_no_half(
     with monkeypatch.context() as patched:
         patched.setattr(os, "write", write)
         with pytest.raises(
-            OperationalError, match=r"metrics.jsonl: the disk is full .*What was written before is safe"
+            OperationalError, match=r"metrics.jsonl: the disk is full .*What was written before is intact"
         ):
             run.append("metrics.jsonl", {"step": 2})
     assert run.file("metrics.jsonl").read_text() == '{"step": 1}\n'
