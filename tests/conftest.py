@@ -252,7 +252,7 @@ FURTHER: dict[str, list[Any]] = {
         CrossEntropy(mean_over="examples", label_smoothing=0.1),
         NumberToken("mse"),
         NumberToken("mae", fused="none"),
-        NumberToken("huber", mean_over="labels", digit_weight_ratio=10.0, digit_order="reversed"),
+        NumberToken("huber", mean_over="tokens", digit_weight_ratio=10.0, digit_order="reversed"),
         NumberToken("was-cdf", gaussian_sigma=1.0),
         NumberToken(reweigh=True, squash_factor=2.0, digit_weight_ratio=2.0),
         GaussianCrossEntropy(sigma=2.0, fused="none"),

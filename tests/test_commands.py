@@ -300,7 +300,7 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     # values
     ("train addition_abacus model.mixer.num_heads=0", ("model.mixer.num_heads", "1 or more")),
     ("train addition_abacus model.mixer.num_heads=3", ("model.mixer.num_heads", "128", "4")),
-    ("train addition_abacus model.hidden_size=130", ("width 130", "heads")),
+    ("train addition_abacus model.hidden_size=130", ("hidden_size=130, not 4", "heads")),
     ("train addition_abacus model.hidden_size=0", ("model.hidden_size",)),
     ("train addition_abacus model.backbone.num_layers=0", ("model.backbone.num_layers",)),
     ("train addition_abacus task.digits=5:1", ("task.digits", "5:1", "1:5")),

@@ -75,7 +75,7 @@ class Whole:
     rate: float = setting(1e-3, "the learning rate")
     note: str = setting("", "any text")
     label: str | int | None = setting(None, "a name, a number, or none")
-    steps: int = setting(1000, "how long to train", identity=False)
+    steps: int = setting(1000, "how long to train", in_run_id=False)
 
 
 @pytest.fixture(autouse=True)

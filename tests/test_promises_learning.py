@@ -45,7 +45,7 @@ def trained(mixer: Any) -> tuple[Any, EvaluationData, list[float]]:
         loss.backward()
         optimizer.step()
         losses.append(float(loss.detach()))
-        if sum(losses[-10:]) < 10 * LEARNED:
+        if sum(losses[-20:]) < 20 * LEARNED:
             break
     return model.eval(), exam, losses
 

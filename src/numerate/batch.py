@@ -24,7 +24,8 @@ IGNORE_INDEX = -100
 
 @dataclass(frozen=True)
 class StepContext:
-    """The source of randomness of a forward pass: random numbers depend only on it and on each row's example index.
+    """The source of randomness of a forward pass: random numbers, except those of dropout, depend only on it and
+    on each row's example index.
 
     `StepContext(seed, step)` is for a training step: position offsets are drawn by a counter-based hash of (seed, step,
     example index). `StepContext.for_evaluation(i)` is for evaluation: nothing is random; position ids use the i-th
@@ -172,7 +173,8 @@ class Loops(NamedTuple):
 
     @classmethod
     def from_argument(cls, loops: "Loops | tuple[int, int] | int | None", default: int) -> "Loops":
-        """Parses the `loops` argument of `Model.forward`. Raises `UserError` for zero or negative numbers of loops."""
+        """Parses the `loops` argument of `Model.forward`. Raises `UserError` for fewer than one
+        loop with a gradient, or a negative number without."""
         if loops is None:
             loops = default
         result = loops if isinstance(loops, Loops) else cls(*loops) if isinstance(loops, tuple) else cls(0, loops)
@@ -198,7 +200,7 @@ class Model(nn.Module, ABC):
 
     @abstractmethod
     def assign_positions(self, tokens: Tokens, step_context: StepContext) -> Tokens:
-        """Sets the position ids. All randomness of a forward pass happens here, outside compiled code."""
+        """Sets the position ids. All randomness of a forward pass but dropout happens here, outside compiled code."""
 
     @abstractmethod
     def forward(

@@ -350,7 +350,7 @@ OLD_SETTING_VALUES: dict[str, dict[object, object]] = {
     "Decoder.dropout_on": {"branch": "change", "residual_stream": "stream"},
     "Decoder.embedding_scale": {"sqrt": "root"},
     "Training.parallel": {"all_reduce": "flat"},
-    "NumberToken.mean_over": {"number_tokens": "number tokens"},
+    "NumberToken.mean_over": {"number_tokens": "number tokens", "tokens": "labels"},
     "Digits.digit_order": {"answer_reversed": "answer reversed"},
     "ExampleFile.digit_order": {"answer_reversed": "answer reversed"},
     "Counting.start_number": {"after": "behind"},

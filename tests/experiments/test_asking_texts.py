@@ -89,6 +89,6 @@ def test_a_number_head_says_its_number_and_what_cannot_decode_is_not_searched(
     assert words
     assert all(-1e9 < float(word) < 1e9 for word in words), "and no [NUM]"
     with pytest.raises(
-        UserError, match=r"^method: must be 'one pass', since layout=MaskedLM predicts every position.*it is 'beams'"
+        UserError, match=r"^method: must be 'one pass', not 'beams', since layout=MaskedLM predicts all positions"
     ):
         run.evaluate(method="beams")

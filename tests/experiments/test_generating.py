@@ -195,7 +195,7 @@ def test_a_run_on_sums_answers_questions_and_continues_with_texts(tmp_path: Path
     [completion] = run.generate("12+34=", do_sample=False)
     assert run.ask("12+34=").prediction.startswith(completion.text)
     assert run.generate("1", max_new_tokens=3, seed=1)[0].prompt == "1"
-    with pytest.raises(UserError, match="prompt: is empty"):
+    with pytest.raises(UserError, match="prompt: must not be empty"):
         run.generate()
     with pytest.warns(UserWarning, match="does not know 'é'"):
         run.generate("é", max_new_tokens=2)
@@ -217,7 +217,7 @@ def test_a_run_that_labels_places_has_nothing_to_go_on_with(tmp_path: Path) -> N
         evaluation=Evaluation(examples_per_cell=4, validation_examples=8),
     )
     run = train(recipe, runs_dir=tmp_path, quiet=True).run
-    with pytest.raises(UserError, match="TokenClassification predicts every position by itself"):
+    with pytest.raises(UserError, match="TokenClassification cannot generate token by token"):
         run.generate("a")
 
 

@@ -220,7 +220,7 @@ def test_a_grid_beyond_the_table_is_refused_before_any_work(run: Run) -> None:
         ({"count": 0}, "count: must be at least 1, not 0"),
         ({"checkpoint": "finl"}, "must be final, best, all or a step"),
         ({"checkpoint": "5"}, "has no checkpoint of step 5; there are: 4, 8"),
-        ({"shard": "3/2"}, "shard: must be 1/2 to 2/2"),
+        ({"shard": "3/2"}, "shard: must be from 1/2 to 2/2"),
         ({"method": "guessing"}, "must be one of: one pass, decoding, beams"),
     ],
 )
@@ -426,7 +426,7 @@ def test_an_empty_grid_an_odd_name_and_a_seed_out_of_range_are_refused() -> None
     with pytest.raises(UserError, match="grid: must not be empty"):
         Evaluation(grid=" ")
     for name in ("latest", "", "a/b", "../x"):
-        with pytest.raises(UserError, match=r"name: .* must not be empty, `latest`, or contain a slash"):
+        with pytest.raises(UserError, match=r"name: must not be empty, `latest` or contain a slash"):
             replace(SMALL, name=name)
     for seed in (-1, 2**63):
         with pytest.raises(UserError, match=r"seed: must be an integer from 0 to 2\^63 - 1"):
@@ -541,7 +541,8 @@ def test_a_default_grid_beyond_the_table_and_sizes_that_hold_nothing_out_are_rep
     train(recipe, runs_dir=tmp_path, quiet=True, on_message=messages.append)
     assert any("too few questions to hold any out" in text for text in messages)
     assert any(
-        "the best step is chosen in distribution" in text and "is out of range for Learned" in text for text in messages
+        "the best step is selected in distribution" in text and "is out of range for Learned" in text
+        for text in messages
     )
     messages.clear()
     wider = replace(

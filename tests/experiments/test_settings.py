@@ -235,7 +235,7 @@ def test_the_tasks_of_a_mixture_are_distinguished(tmp_path: Path) -> None:
     assert settings_of(results) == [{"task.task_index": 0}, {"task.task_index": 1}]
     examples = run.with_settings("task.task_index=1").evaluation_data.task.examples("test", 0, 0, 20)
     assert set(examples.metadata["task"].tolist()) == {1}
-    with pytest.raises(UserError, match="there is no task 2"):
+    with pytest.raises(UserError, match=r"task\.task_index: must be from 0 to 1, not 2"):
         run.evaluate("2x2", settings=["task.task_index=2"])
     with pytest.raises(UserError, match=r"^task\.weights: an evaluation changes how the model is run"):
         run.evaluate("2x2", settings=["task.weights=[1,3]"])

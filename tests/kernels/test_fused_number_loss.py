@@ -327,7 +327,7 @@ def test_weights_that_cannot_weigh_are_refused(form: str, weight: float) -> None
     given["loss_weights"][0, 0] = weight  # an ignored place
     assert calls[form]().number_loss.isfinite()
     given["loss_weights"][2, 0] = weight
-    with pytest.raises(UserError, match=f"loss_weights: {weight} must be finite and 0 or more"):
+    with pytest.raises(UserError, match=f"loss_weights: must be at least 0 and finite, not {weight}"):
         calls[form]()
     given["loss_weights"][2, 0] = 0.0
     assert calls[form]().number_loss.isfinite()

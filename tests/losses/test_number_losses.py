@@ -89,7 +89,7 @@ def test_it_is_the_mean_over_labels_and_the_mean_over_number_tokens(vocabulary: 
         cross_entropy(logits.flatten(0, 1), targets.flatten()).item(), rel=1e-5
     )
     numbers = int((table.number_indices(targets) >= 0).sum())
-    labels = means(NumberToken(mean_over="labels"), vocabulary, output, batch)
+    labels = means(NumberToken(mean_over="tokens"), vocabulary, output, batch)
     assert labels["number"] == pytest.approx(number * numbers / 13, rel=1e-5)
     assert NumberToken(weight=2.0).build(vocabulary).weights == {"cross_entropy": 1.0, "number": 2.0}
 

@@ -50,7 +50,7 @@ def test_one_mixer_in_turn_is_that_mixer() -> None:
 
 def test_fewer_layers_than_mixers_are_refused() -> None:
     with pytest.raises(
-        UserError, match=r"2 mixers need at least as many layers, not 1; use model\.backbone\.num_layers=2 or more"
+        UserError, match=r"2 mixers need at least 2 layers, not 1; use model\.backbone\.num_layers=2 or more"
     ):
         Decoder(hidden_size=16, backbone=Stack(num_layers=1), mixer=Alternating()).build(
             Vocabulary.with_digits(["+"]), 0

@@ -142,7 +142,7 @@ def test_the_baseline_stands_beside_every_number_beyond_training(make: Make) -> 
     baseline = max(wanted.count(answer) for answer in (1, 2, 3)) / len(wanted)
     assert group.baseline == pytest.approx(baseline)
     page = run_page(read_run(folder))
-    assert f"floor {100 * baseline:.1f}" in page
+    assert f"baseline {100 * baseline:.1f}" in page
     assert "up to count 7 (100 % [34.2, 100] there, baseline 50 %)" in summary_sentence([group])
     facts = page[page.index('class="facts"') :].split("</dl>")[0]
     assert facts.count("baseline") == 3, "OOD validation, OOD test and all OOD; not in distribution"

@@ -371,7 +371,7 @@ def test_a_short_table_of_labels_has_each_task_with_its_baselines_and_who_did_no
 
     def group(label: str, positions: list[Any], **task: Any) -> Group:
         decoder = {"kind": "Decoder", "mixer": {"kind": "Attention"}, "positions": positions}
-        alike = {"kind": "Counting", "symbol": "same", "number": "none", "prefix": "", "helper": "none"} | task
+        alike = {"kind": "Counting", "symbol": "same", "start_number": "none", "prefix": "", "helper": "none"} | task
         return Group(label, (Records(tmp_path, {"recipe": {"task": alike, "model": decoder}}),))
 
     learned = [{"kind": "Learned"}]

@@ -154,7 +154,9 @@ def test_impossible_settings_are_refused_by_name() -> None:
         BitwiseOr(first_digits=251)
     with pytest.raises(UserError, match=r"^max_examples: must be at least 1"):
         BitwiseOr(max_examples=0)
-    with pytest.raises(UserError, match=r"^max_examples: 2871 questions are more than the 2870 that digits=1:20 has"):
+    with pytest.raises(
+        UserError, match=r"^max_examples: must be at most 2870, the number of questions with .*, not 2871"
+    ):
         BitwiseOr(max_examples=2871)
     with pytest.raises(UserError, match=r"^split: none of the trained questions of digits=1:20 has these lengths"):
         BitwiseOr().at_cell(first_digits=21, second_digits=3).examples("train", 0, 0, 1)

@@ -184,7 +184,7 @@ def test_texts_are_tokenised_once_and_anew_when_they_change(tmp_path: Path, form
     tokenize_sources(task)
     assert [path.stat().st_mtime_ns for path in sorted(cache.rglob("*.bin"))] == stamps
     write(tmp_path / f"a.{form}", STORIES[:30])
-    with pytest.raises(UserError, match="is not tokenised yet"):
+    with pytest.raises(UserError, match="must be tokenized first"):
         task_of(tmp_path / f"a.{form}", validation=str(tmp_path / f"b.{form}")).examples("train", 0, 0, 1)
 
 
@@ -213,7 +213,7 @@ def test_missing_files_are_refused_with_the_command_that_makes_them() -> None:
     refused(LanguageModeling("tinystories"), "download it with `numerate data fetch tinystories`")
     refused(LanguageModeling("nowhere/at_all"), "train: there is no nowhere/at_all here or in")
     refused(LanguageModeling("tiny_storys"), "Did you mean 'tiny_stories'")
-    refused(LanguageModeling(), "train: is missing", "numerate data prepare tiny_stories_2048")
+    refused(LanguageModeling(), "train: must be a folder of tokens", "numerate data prepare tiny_stories_2048")
 
 
 def test_shards_that_are_damaged_or_not_all_there_are_refused(written: Path, tmp_path: Path) -> None:

@@ -99,9 +99,9 @@ def test_a_question_is_read_by_the_task_that_can() -> None:
 def test_impossible_mixtures_are_refused() -> None:
     with pytest.raises(UserError, match=r"^tasks: must have at least one task"):
         Mixture(())
-    with pytest.raises(UserError, match=r"^weights: 1 weights for 2 tasks"):
+    with pytest.raises(UserError, match=r"^weights: must have one entry per task \(2\), or none, not 1"):
         Mixture(weights=(1,))
-    with pytest.raises(UserError, match=r"^weights: must all be above 0, got \(1, 0\)"):
+    with pytest.raises(UserError, match=r"^weights: must all be above 0, not \(1, 0\)"):
         Mixture(weights=(1, 0))
     with pytest.raises(UserError, match=r"^tasks: must not contain another mixture"):
         Mixture((Mixture(),))

@@ -138,9 +138,9 @@ def test_what_is_no_list_is_refused() -> None:
     for text in ("D:1,A:2=", "AB:1=", "7:1="):
         with pytest.raises(UserError, match=r"a label must be one character of ABCEF"):
             Sorting().parse_question(text)
-    with pytest.raises(UserError, match="are not all different"):
+    with pytest.raises(UserError, match="labels must be distinct"):
         Sorting().parse_question("A:1,A:2=")
-    with pytest.raises(UserError, match=r"^items: 100 items have no labels of their own; there are 99 labels"):
+    with pytest.raises(UserError, match=r"^items: must be at most 99, the number of labels, not 100"):
         Sorting(items=Span(1, 100))
     with pytest.raises(UserError, match=r"^items: must be at least 1, not 0"):
         Sorting(items=0)

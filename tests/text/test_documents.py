@@ -138,7 +138,7 @@ def test_a_record_that_never_ends_is_reported_and_not_held(tmp_path: Path, monke
     with pytest.raises(UserError, match=r"record 1: has more than 1,000 bytes before the line ends"):
         read(tmp_path / "a.jsonl")
     (tmp_path / "a.json").write_text('[{"story": ' + "x" * 5000)
-    with pytest.raises(UserError, match="record 1: is no JSON"):
+    with pytest.raises(UserError, match="record 1: is not valid JSON"):
         read(tmp_path / "a.json")
     (tmp_path / "a.txt").write_text("x")
     with pytest.raises(UserError, match="separator: must not be empty"):

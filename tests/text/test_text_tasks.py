@@ -135,7 +135,7 @@ def test_the_longest_rows_are_found(task: TextTask) -> None:
 def test_without_files_a_name_says_how_to_get_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMERATE_DATA", str(tmp_path / "none"))
     for name, dataset in (("mathematics", "mathematics"), ("svamp", "gsm8k"), ("rjokes", "rjokes"), ("multirc",) * 2):
-        message = rf"^data_dir: {tmp_path}/none/\w+ is not there; download it with `numerate data fetch {dataset}`"
+        message = rf"^data_dir: {tmp_path}/none/\w+ does not exist; download it with `numerate data fetch {dataset}`"
         with pytest.raises(UserError, match=message):
             presets("Task")[name].examples("train", 0, 0, 1)
     with pytest.raises(UserError, match=r"^train_file: must be set"):

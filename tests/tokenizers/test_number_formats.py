@@ -154,9 +154,9 @@ def test_impossible_settings_are_refused_by_name() -> None:
         UserError, match=r"^digit_order: must be 'reversed', 'normal' or 'answer_reversed', not 'backwards'"
     ):
         Digits("backwards")  # type: ignore[arg-type]
-    with pytest.raises(UserError, match=r"^answer_leading_zeros: -2 zeros"):
+    with pytest.raises(UserError, match=r"^answer_leading_zeros: must be at least 0, not -2"):
         Digits(answer_leading_zeros=-2)
-    with pytest.raises(UserError, match=r"^min_digits: -1 places"):
+    with pytest.raises(UserError, match=r"^min_digits: must be at least 0, not -1"):
         Digits(min_digits=-1)
     with pytest.raises(UserError, match=r"^leading_zeros: -1 zeros"):
         Digits(leading_zeros=-1)

@@ -270,7 +270,7 @@ def test_several_processes_of_a_machine_need_a_device_each(monkeypatch: pytest.M
     assert resolve_device("auto", 1).type in ("cpu", "cuda")
     with pytest.raises(UserError, match="one device for several processes"):
         resolve_device("cuda:0", 1)
-    with pytest.raises(UserError, match="cannot share"):
+    with pytest.raises(UserError, match="device: must be cpu, not mps"):
         resolve_device("mps", 1)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)

@@ -315,7 +315,7 @@ def test_four_parts_are_as_good_as_one() -> None:
 
 
 def test_a_batch_that_does_not_divide_into_its_parts_is_refused() -> None:
-    with pytest.raises(UserError, match=r"training.gradient_accumulation_steps: 16 examples must be divisible by 3"):
+    with pytest.raises(UserError, match=r"gradient_accumulation_steps: must divide the 16 examples of a batch, not 3"):
         small("training.gradient_accumulation_steps=3")
 
 

@@ -78,7 +78,7 @@ class DualAttention(Mixer):
         "auto",
         "implementation (equal up to rounding): auto, plain, values (activation=identity only), chunks, triton (CUDA), "
         "tiles (triton's algorithm in PyTorch)",
-        identity=False,
+        in_run_id=False,
     )
 
     def __post_init__(self) -> None:
@@ -153,7 +153,7 @@ class DualAttention(Mixer):
 
 
 TensorsByName = dict[str, Tensor]
-"""The cached tensors of the previous tokens, each rows x heads x capacity x width."""
+"""Tensors by name, each rows x heads x time x head dimension; in a cache, `time` is its capacity."""
 
 
 class DualAttentionMixer(TokenMixer):

@@ -82,12 +82,12 @@ class SymbolicAttention(Symbols):
     all layers share one module. With W = 0 and b = 0 every token gets the mean of all symbols.
     """
 
-    num_symbols: int = setting(64, "number of symbols in the library")
-    num_heads: int = setting(4, "number of attention heads over the library; must divide hidden_size")
+    num_symbols: int = setting(64, "number of symbols that tokens are matched with")
+    num_heads: int = setting(4, "number of heads of the attention over symbols; must divide hidden_size")
     scale: float | None = setting(None, "factor on the logits; null: 1 / sqrt(head_dim)")
-    trainable: bool = setting(True, "whether the symbols are trained; the templates always are")
+    trainable: bool = setting(True, "whether the symbols (values) are trained; the templates (keys) always are")
     sharing: Literal["shared", "library", "own"] = setting(
-        "shared", "what layers share: everything, only the symbol library, or nothing"
+        "shared", "what layers share: everything, only the symbols (library), or nothing"
     )
     normalized: bool = setting(
         False,

@@ -77,7 +77,7 @@ def from_tree(tree: object, source_path: str | Path = "recipe.yaml", expected_cl
 def identity(recipe: object, cache: TreeCache | None = None) -> str:
     """The identity of a run: twelve hexadecimal characters of a hash.
 
-    A sha256 over all settings except those declared with `identity=False`, and those declared with `added_later=True`
+    A sha256 over all settings except those declared with `in_run_id=False`, and those declared with `added_later=True`
     that have their default. Classes and settings are hashed under their stored names. A user-defined part is hashed
     with its class name and the content of its file, not the file's path.
     """

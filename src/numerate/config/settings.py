@@ -13,11 +13,11 @@ T = TypeVar("T")
 
 
 def setting(
-    default: T, help: str, *, identity: bool = True, added_later: bool = False, stored_name: str | None = None
+    default: T, help: str, *, in_run_id: bool = True, added_later: bool = False, stored_name: str | None = None
 ) -> T:
     """One field of a spec, with its one-line meaning (what `numerate show` prints).
 
-    `identity=False` excludes the field from a run's identity: a larger budget extends a run instead of defining
+    `in_run_id=False` excludes the field from a run's identity: a larger budget extends a run instead of defining
     another. `added_later=True` is for a field added to a spec after runs had used it: it is part of a run's identity,
     and of the random key of a task's data, only if it differs from its default, so that older runs keep their id and
     data. `stored_name` is for a renamed field: its name in 0.2, or when it was added, under which it is hashed in both
@@ -31,7 +31,8 @@ def setting(
     """
     # For type checkers, a field has the type of its value: hence the declared return type.
     return field(
-        default=default, metadata={"help": help, "identity": identity, "later": added_later, "stored_name": stored_name}
+        default=default,
+        metadata={"help": help, "identity": in_run_id, "later": added_later, "stored_name": stored_name},
     )
 
 

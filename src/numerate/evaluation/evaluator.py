@@ -1,4 +1,4 @@
-"""Evaluation of a cell: exact match in one forward pass or by decoding, and its record.
+"""Evaluation of a cell: exact match in one forward pass, by greedy decoding or by beam search, and its record.
 
 For a causal model whose answers have one tokenization, greedy decoding gives the correct answer if and only if every
 argmax is correct with teacher forcing: by induction over the answer, the prefix that decoding reads is then the correct
@@ -38,16 +38,16 @@ class Evaluation:
     grid: str | None = setting(
         None,
         "cells to evaluate, such as 1:12x1:12 or diagonal:1:18; null: the training sizes and as many larger ones",
-        identity=False,
+        in_run_id=False,
     )
-    examples_per_cell: int = setting(100, "examples per cell; at most the number of rows for files", identity=False)
-    seed: int = setting(0, "seed of the test examples; the same for all runs to be compared", identity=False)
+    examples_per_cell: int = setting(100, "examples per cell; at most the number of rows for files", in_run_id=False)
+    seed: int = setting(0, "seed of the test examples; the same for all runs to be compared", in_run_id=False)
     validation_examples: int = setting(256, "examples of each validation split per evaluation during training")
     validation_batches: int | None = setting(
         None,
         "language modeling: batches per evaluation during training; null: validation_examples chunks",
     )
-    chunks: int | None = setting(None, "language modeling: chunks of the final evaluation; null: all", identity=False)
+    chunks: int | None = setting(None, "language modeling: chunks of the final evaluation; null: all", in_run_id=False)
 
     def __post_init__(self) -> None:
         if self.grid is not None and not self.grid.strip():
@@ -108,8 +108,8 @@ def evaluate_cell(
         evaluate_cell(model, evaluation_data, {"first_digits": 3, "second_digits": 4}, count=100)
         {"cell": {"first_digits": 3, "second_digits": 4}, "correct": 98, "count": 100, "low": 0.93, "high": 0.994, ...}
 
-    An answer is `correct` if all of its tokens are, including the end token: a longer or shorter answer is wrong, for
-    every task. `low` and `high` are the 95 % Wilson interval of the accuracy. `first_token_correct` counts the answers
+    An answer is `correct` if all of its tokens are, including the end token: a longer or shorter answer is
+    wrong. `low` and `high` are the 95 % Wilson interval of the accuracy. `first_token_correct` counts the answers
     whose first token is correct (in sorting: the label of the smallest item); it needs no prefix, so it is exact for
     every scoring method. `first_error_counts` counts, for each position of the answer, the questions whose first wrong
     token is there. `digit_accuracy` is the share of target digits that are correct: in one forward pass, with teacher
@@ -206,14 +206,14 @@ def check_causal(model: Model, evaluation_data: EvaluationData) -> str | None:
     if non_causal_reason is not None and not evaluation_data.is_token_classification:
         raise UserError(
             f"model: {non_causal_reason}, so it cannot generate token by token; "
-            "use layout=MaskedLM, or a task with labels"
+            "use layout=MaskedLM, or a task with a label per token"
         )
     return non_causal_reason
 
 
 def resolve_grid(task: Task, text: str | None) -> Grid:
-    """The grid of a recipe: its setting, or the default grid if there is none or if it has another number of axes, as
-    when a file task replaces the recipe's task.
+    """The grid of a recipe: its setting, or the default grid if there is none. For a task without larger sizes than
+    those of training, such as a file, the default grid also replaces one with another number of axes.
 
     >>> from numerate.tasks import Arithmetic
     >>> str(resolve_grid(Arithmetic(digits=5), None)), str(resolve_grid(Arithmetic(), "1:12x1:12"))

@@ -34,7 +34,7 @@ class NumberToken(Loss):
     probabilities, `mse`, `mae` and `huber` use the expected value. `numerate.kernels.number_loss` has the definitions.
 
     `mean_over="number_tokens"` divides the number loss by their count, as published: the rarer numbers are, the more
-    each of them weighs relative to other tokens. `mean_over="labels"` divides it by the count of all target tokens, so
+    each of them weighs relative to other tokens. `mean_over="tokens"` divides it by the count of all target tokens, so
     that `weight` is the weight of one number token's loss relative to one token's cross-entropy. Both counts are over
     the global batch, however it is split.
 
@@ -55,7 +55,7 @@ class NumberToken(Loss):
     number_tokens: Literal["digits", "numbers"] = setting(
         "digits", "which tokens have a numeric value: digits, or all numbers"
     )
-    mean_over: Literal["number_tokens", "labels"] = setting("number_tokens", "what the number loss is averaged over")
+    mean_over: Literal["number_tokens", "tokens"] = setting("number_tokens", "what the number loss is averaged over")
     reweigh: bool = setting(False, "whether probability mass on text tokens at number positions is penalized")
     squash_factor: float | None = setting(
         None, "ratio of the largest to the smallest distance between different numbers; null: unchanged"
@@ -78,8 +78,8 @@ class NumberToken(Loss):
         self.number_distance()
         if not 0 <= self.weight < float("inf"):
             raise UserError(f"weight: must be at least 0 and finite, not {self.weight}; the paper uses 0.3")
-        if self.mean_over not in ("number_tokens", "labels"):
-            raise UserError(f"mean_over: must be number_tokens or labels, not {self.mean_over!r}")
+        if self.mean_over not in ("number_tokens", "tokens"):
+            raise UserError(f"mean_over: must be number_tokens or tokens, not {self.mean_over!r}")
         if not 0 < self.digit_weight_ratio < float("inf"):
             raise UserError(
                 f"digit_weight_ratio: must be above 0 and finite, not {self.digit_weight_ratio}; typical values are 1 "
@@ -137,7 +137,7 @@ class NumberTokenModule(LossModule):
 
     def counts(self, batch: Batch) -> dict[str, int]:
         tokens = batch.counts["tokens"]
-        if self.spec.mean_over == "labels":
+        if self.spec.mean_over == "tokens":
             return {"cross_entropy": tokens, "number": tokens}
         return {"cross_entropy": tokens, "number": int((self.table.number_indices(batch.targets) >= 0).sum())}
 

@@ -40,7 +40,7 @@ class FeedForward:
     for swiglu with expansion=8/3 and a width of 64, 171 or 170. `intermediate_size` sets it directly.
     """
 
-    activation: Literal["gelu", "relu", "swiglu", "geglu"] = setting("gelu", "activation between the two linear layers")
+    activation: Literal["gelu", "relu", "swiglu", "geglu"] = setting("gelu", "activation; swiglu and geglu are gated")
     expansion: float = setting(4.0, "intermediate size over hidden size")
     bias: bool = setting(True, "whether the linear layers have biases")
     intermediate_size: int | None = setting(None, "intermediate size itself; null: by expansion")

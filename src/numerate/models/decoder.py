@@ -61,7 +61,7 @@ class Decoder(ModelSpec):
     norm_first: bool = setting(True, "pre-norm; false: post-norm")
     embedding_norm: bool = setting(False, "whether the input embeddings are normalized before the first block")
     tie_word_embeddings: bool = setting(False, "whether input and output embeddings share weights")
-    dropout: float = setting(0.0, "dropout of each block's output")
+    dropout: float = setting(0.0, "dropout of the residual branches; see dropout_on")
     initialization: Initialization = setting(FanIn(), "weight initialization")
     norm_eps: float = setting(1e-5, "epsilon of the norms; above 0")
     final_norm: bool | None = setting(None, "whether a norm precedes the output head; null: with pre-norm")

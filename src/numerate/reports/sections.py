@@ -102,9 +102,7 @@ def training_section(groups: Sequence[Group]) -> str:
     """Loss and exact match during training."""
     charts, unique_groups = training_charts(groups), unique_trainings(groups)
     note = (
-        "Held-out questions of the training distribution, on which the best checkpoint is selected. "
-        if have_named_parts(groups)
-        else "Held-out questions; the best checkpoint is selected on OOD validation. "
+        "Held-out questions of the training distribution. " if have_named_parts(groups) else "Held-out questions. "
     ) * any(chart.is_percent for chart in charts)
     objectives = [group.runs[0].recipe.get("objective") for group in unique_groups]
     has_different_objectives = any(objective != objectives[0] for objective in objectives)
@@ -235,7 +233,7 @@ def _cells(region: RegionScore) -> str:
 
 
 def region_table(groups: Sequence[Group]) -> str:
-    """The table of regions: one row per region, with the groups side by side."""
+    """The table of regions: one row per region with the groups side by side, or one row per group if there are many."""
     header, rows = region_rows(groups)
     if not rows:
         return ""
@@ -260,7 +258,7 @@ def region_table(groups: Sequence[Group]) -> str:
         table = html_table(header[1:], [[escape(cell) for cell in row[1:]] for row in rows], number_columns=[1, 2, 4])
     else:
         make_table = _regions_side_by_side if len(groups) <= MAX_GROUP_COLUMNS else _regions_by_group
-        table = make_table(groups, rows, has_baseline)
+        table = make_table(groups, header, rows, has_baseline)
     return f"{table}<figcaption>{note}</figcaption>"
 
 
@@ -269,7 +267,9 @@ def _baseline(row: Sequence[str], has_baseline: bool) -> str:
     return f" {_grey(f'baseline {row[-1]}')}" if has_baseline and row[-1] else ""
 
 
-def _regions_side_by_side(groups: Sequence[Group], rows: Sequence[Sequence[str]], has_baseline: bool) -> str:
+def _regions_side_by_side(
+    groups: Sequence[Group], header: Sequence[str], rows: Sequence[Sequence[str]], has_baseline: bool
+) -> str:
     rows_by_key = {(row[0], row[1]): row for row in rows}
     lines = []
     for display_name in dict.fromkeys(row[1] for row in rows):
@@ -285,10 +285,12 @@ def _regions_side_by_side(groups: Sequence[Group], rows: Sequence[Sequence[str]]
             line.append(f"{row[2]} {row[3]}{_baseline(row, has_baseline)}{converged}" if row else "")
         lines.append([*line, any_row[5], escape(any_row[4])])
     labels = [f"{escape(group.label)}, %" for group in groups]
-    return html_table(["region", *labels, "questions", "cells"], lines, number_columns=range(1, 2 + len(groups)))
+    return html_table(["region", *labels, header[5], "cells"], lines, number_columns=range(1, 2 + len(groups)))
 
 
-def _regions_by_group(groups: Sequence[Group], rows: Sequence[Sequence[str]], has_baseline: bool) -> str:
+def _regions_by_group(
+    groups: Sequence[Group], _: Sequence[str], rows: Sequence[Sequence[str]], has_baseline: bool
+) -> str:
     rows_by_key = {(row[0], row[1]): row for row in rows}
     display_names = list(dict.fromkeys(row[1] for row in rows))
     lines = []
@@ -296,8 +298,8 @@ def _regions_by_group(groups: Sequence[Group], rows: Sequence[Sequence[str]], ha
         group_rows = [rows_by_key.get((group.label, display_name)) for display_name in display_names]
         cells = (f"{row[2]} {_grey(row[3])}{_baseline(row, has_baseline)}" if row else "" for row in group_rows)
         lines.append([escape(group.label), *cells])
-    header = ["group", *(f"{display_name}, %" for display_name in display_names)]
-    table = html_table(header, lines, number_columns=range(1, len(header)))
+    columns = ["group", *(f"{display_name}, %" for display_name in display_names)]
+    table = html_table(columns, lines, number_columns=range(1, len(columns)))
     return collapsible(table, len(lines), f"All {len(lines)} groups")
 
 

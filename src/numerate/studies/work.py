@@ -204,7 +204,7 @@ class _Worker:
             raise KeyboardInterrupt
         run, evaluation = trained.run, recipe.evaluation
         results_by_checkpoint: dict[str, Results] = {}
-        for name in ("best", "final"):  # best checkpoint on OOD validation; often the final one
+        for name in ("best", "final"):  # the best checkpoint is often the final one
             self.state.update(phase=f"evaluating {name}", cells=None)
             count = default_count(recipe)
             grid = None if evaluation.grid is None else str(resolve_grid(recipe.task, evaluation.grid))
@@ -335,7 +335,7 @@ def failed_record(planned: PlannedRun, failure: Failure, worker: str, seconds: f
 def region_summaries(results: Results) -> dict[str, dict[str, Any]]:
     """The regions of an evaluation with the settings of training, at the first position offset: those with held-out
     questions, or all if none has any. For label tasks, all regions, averaged over position offsets: their trained cells
-    rarely have more than one row, so that nothing can be held out."""
+    often have too few distinct rows to hold any out."""
     lines = [line for line in results.summary_lines() if not line["settings"]]
     if results.is_language_modeling:  # one line per context length; the trained one is named in_distribution
         return {

@@ -59,7 +59,10 @@ class Counting(Task):
 
     symbol: Literal["same", "different"] = setting("same", "count copies of `a` (same), or random letters (different)")
     count: int | Span = setting(Span(1, 50), "number of symbols to count in training")
-    start_number: Literal["none", "before", "after", "both"] = setting("none", "position of the start number")
+    start_number: Literal["none", "before", "after", "both"] = setting(
+        "none",
+        "where a start number stands: before (counting starts there), after (it is added), either (both), or none",
+    )
     starts: int | Span = setting(Span(1, 99), "range of start numbers; unused with start_number=none")
     max_number: int = setting(100, "largest number that counting may reach, and the largest in the vocabulary")
     end: int | None = setting(
@@ -68,7 +71,7 @@ class Counting(Task):
     modulus: int | None = setting(None, "counting restarts at 1 after this number; null: it does not restart")
     prefix: str = setting("", "a text before every sequence, such as 0 or <bos>, without a label")
     helper: Literal["none", "blank", "pad"] = setting(
-        "none", "helper token after each symbol, at which its count is predicted"
+        "none", "filler token after each symbol, at which its count is predicted"
     )
     held_out_starts: int = setting(0, "number of starts of each trained count that are held out; 0: none")
     eval_count: int | Span | None = setting(None, "counts to evaluate instead, trained or not; null: count")

@@ -70,7 +70,9 @@ class LanguageModeling(Task):
         "", "tokenizer of the corpus: a folder, a file or a name; '': the one stored with the tokens"
     )
     context_length: int = setting(512, "tokens per chunk")
-    order: Literal["shuffled", "published", "sequential"] = setting("shuffled", "order of the chunks in training")
+    order: Literal["shuffled", "published", "sequential"] = setting(
+        "shuffled", "order of the chunks in training; published: as the data loader of the dual attention code"
+    )
 
     def __post_init__(self) -> None:
         if self.order not in CHUNK_ORDERS:

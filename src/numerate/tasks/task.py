@@ -43,7 +43,7 @@ EVAL_BLOCK_SIZE = 128
 
 _MAX_ATTEMPTS = 24
 """Maximum number of attempts to resample questions that belong to another split. Each attempt succeeds for at least
-three in four, so that only one block in 10**12 needs more, unless the split has too few questions."""
+three in four of the missing questions, so that one block in 10**12 needs more, unless the split has too few."""
 
 
 class Task(ABC):  # noqa: B024 (one of two methods must be overridden; __init_subclass__ checks this)
@@ -176,8 +176,8 @@ class Task(ABC):  # noqa: B024 (one of two methods must be overridden; __init_su
         return None
 
     def cells(self) -> list[tuple[int, ...]] | None:
-        """The cells that have questions, in order; None if there are questions of every size, as in all tasks that
-        generate them. A file may have rows of 4 and of 8 characters and none between."""
+        """The cells that have questions, in order; None if there are questions of every size. A file may have rows
+        of 4 and of 8 characters and none between; counting may have no row above `max_number`."""
         return None
 
     def check_files(self) -> None:

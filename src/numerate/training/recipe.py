@@ -29,13 +29,13 @@ class Training:
     forward passes; loops without a gradient have no backward pass.
     """
 
-    steps: int | None = setting(1000, "budget: optimizer steps; 0: no training", identity=False)
-    examples: int | None = setting(None, "budget: examples", identity=False)
-    tokens: int | None = setting(None, "budget: input tokens without padding", identity=False)
-    flops: float | None = setting(None, "budget: floating-point operations, such as 8e18", identity=False)
-    epochs: float | None = setting(None, "budget: epochs over a finite dataset", identity=False)
-    minutes: float | None = setting(None, "time limit of one invocation of the command, in minutes", identity=False)
-    target_accuracy: float | None = setting(None, "stop at this accuracy on the validation split", identity=False)
+    steps: int | None = setting(1000, "budget: optimizer steps; 0: no training", in_run_id=False)
+    examples: int | None = setting(None, "budget: examples", in_run_id=False)
+    tokens: int | None = setting(None, "budget: input tokens without padding", in_run_id=False)
+    flops: float | None = setting(None, "budget: floating-point operations, such as 8e18", in_run_id=False)
+    epochs: float | None = setting(None, "budget: epochs over a finite dataset", in_run_id=False)
+    minutes: float | None = setting(None, "time limit of one invocation of the command, in minutes", in_run_id=False)
+    target_accuracy: float | None = setting(None, "stop at this accuracy on the validation split", in_run_id=False)
     batch_size: int = setting(64, "examples per optimizer step, over all processes and accumulated micro-batches")
     batch_size_warmup: float = setting(
         0.0, "fraction of the budget over which the batch size grows from initial_batch_size; 0: none"
@@ -58,23 +58,25 @@ class Training:
     parallel: Literal["all_reduce", "ddp", "fsdp"] = setting(
         "all_reduce",
         "several processes: one exact all-reduce (all_reduce), DDP, or FSDP2 (sharded weights)",
-        identity=False,
+        in_run_id=False,
     )
     threads: int | None = setting(
-        None, "CPU threads; null: all cores, or when resuming as many as before", identity=False
+        None, "CPU threads; null: all cores, or when resuming as many as before", in_run_id=False
     )
-    log_every: int = setting(25, "steps between log lines", identity=False)
-    evaluate_every: int = setting(250, "steps between evaluations on the validation splits", identity=False)
-    evaluate_at_start: bool = setting(False, "whether the initial model is evaluated, and saved, too", identity=False)
-    log_layer_grad_norms: bool = setting(False, "whether gradient norms are logged per layer too", identity=False)
-    checkpoint_every: int | None = setting(500, "steps between checkpoints", identity=False)
-    checkpoint_minutes: float | None = setting(10, "minutes between checkpoints, whichever comes first", identity=False)
-    keep_checkpoints: int | None = setting(2, "checkpoints kept besides the best; null: all", identity=False)
+    log_every: int = setting(25, "steps between log lines", in_run_id=False)
+    evaluate_every: int = setting(250, "steps between evaluations on the validation splits", in_run_id=False)
+    evaluate_at_start: bool = setting(False, "whether the initial model is evaluated, and saved, too", in_run_id=False)
+    log_layer_grad_norms: bool = setting(False, "whether gradient norms are logged per layer too", in_run_id=False)
+    checkpoint_every: int | None = setting(500, "steps between checkpoints", in_run_id=False)
+    checkpoint_minutes: float | None = setting(
+        10, "minutes between checkpoints, whichever comes first", in_run_id=False
+    )
+    keep_checkpoints: int | None = setting(2, "checkpoints kept besides the best; null: all", in_run_id=False)
     best_metric: Literal["accuracy", "loss"] | None = setting(
         None,
         "metric that selects the best checkpoint; null: accuracy, or loss for language modeling and for tokens with "
         "numeric values (xVal)",
-        identity=False,
+        in_run_id=False,
     )
 
     def __post_init__(self) -> None:
@@ -176,16 +178,16 @@ class Training:
 class Tracking:
     """Project, entity and tags for experiment trackers."""
 
-    project: str | None = setting(None, "project; null: WANDB_PROJECT, else numerate", identity=False)
-    entity: str | None = setting(None, "wandb user or team; null: WANDB_ENTITY", identity=False)
-    tags: tuple[str, ...] = setting((), "tags", identity=False)
+    project: str | None = setting(None, "project; null: WANDB_PROJECT, else numerate", in_run_id=False)
+    entity: str | None = setting(None, "wandb user or team; null: WANDB_ENTITY", in_run_id=False)
+    tags: tuple[str, ...] = setting((), "tags", in_run_id=False)
 
 
 @dataclass(frozen=True)
 class Recipe:
     """The full description of a run: `numerate.train(Recipe(...))`, `numerate show RECIPE`."""
 
-    task: Task = setting(Arithmetic(), "the task that generates questions with answers")
+    task: Task = setting(Arithmetic(), "the data: questions with answers, or text")
     tokenizer: Tokenizer = setting(Characters(), "converts text into token ids")
     layout: Layout = setting(Continuation(), "how question and answer become model inputs and targets")
     model: ModelSpec = setting(Decoder(), "the model architecture")
@@ -194,20 +196,20 @@ class Recipe:
     schedule: Schedule = setting(WarmupStableDecay(), "the learning rate schedule")
     training: Training = setting(Training(), "budget, batch size, precision, checkpoints")
     evaluation: Evaluation = setting(Evaluation(), "what is evaluated, and on how many examples")
-    samples: Samples = setting(Samples(), "texts generated during training", identity=False)
+    samples: Samples = setting(Samples(), "texts generated during training", in_run_id=False)
     seed: int = setting(0, "seed of weights, data, position offsets and dropout")
     init_from: str | None = setting(None, "another run whose weights to start from: path, id, name or latest")
-    device: str = setting("auto", "cpu, cuda, cuda:1, mps; auto uses CUDA if available", identity=False)
-    name: str | None = setting(None, "name by which the run can be loaded", identity=False)
-    group: str | None = setting(None, "a label shared by several runs", identity=False)
+    device: str = setting("auto", "cpu, cuda, cuda:1, mps; auto uses CUDA if available", in_run_id=False)
+    name: str | None = setting(None, "name by which the run can be loaded", in_run_id=False)
+    group: str | None = setting(None, "a label shared by several runs", in_run_id=False)
     trackers: tuple[str, ...] = setting(
-        (), "experiment trackers: wandb, tensorboard, trackio, mlflow; files are always written", identity=False
+        (), "experiment trackers: wandb, tensorboard, trackio, mlflow; files are always written", in_run_id=False
     )
-    tracking: Tracking = setting(Tracking(), "project, entity and tags for the trackers", identity=False)
+    tracking: Tracking = setting(Tracking(), "project, entity and tags for the trackers", in_run_id=False)
     title: str = setting(
-        "recipe", "name of the recipe that this one is based on, and of the folder of its runs", identity=False
+        "recipe", "name of the recipe that this one is based on, and of the folder of its runs", in_run_id=False
     )
-    paper: str | None = setting(None, "the paper that it reproduces, a key of numerate.recipes.papers", identity=False)
+    paper: str | None = setting(None, "the paper that it reproduces, a key of numerate.recipes.papers", in_run_id=False)
 
     def __post_init__(self) -> None:
         check_choices(self)

@@ -41,13 +41,13 @@ class Samples:
     """
 
     when: Literal["evaluation", "end", "never"] | None = setting(
-        None, "at each evaluation, at the end, or never; null: at the end, for language modeling only", identity=False
+        None, "at each evaluation, at the end, or never; null: at the end, for language modeling only", in_run_id=False
     )
     prompts: tuple[str, ...] = setting(
-        PUBLISHED_PROMPTS, "prompts to continue; an empty one is the beginning of a document", identity=False
+        PUBLISHED_PROMPTS, "prompts to continue; an empty one is the beginning of a document", in_run_id=False
     )
-    max_new_tokens: int = setting(100, "largest number of generated tokens", identity=False)
-    sampling: Sampling = setting(Sampling(), "how the next token is sampled", identity=False)
+    max_new_tokens: int = setting(100, "largest number of generated tokens", in_run_id=False)
+    sampling: Sampling = setting(Sampling(), "how the next token is sampled", in_run_id=False)
 
     def __post_init__(self) -> None:
         if self.when not in (None, "evaluation", "end", "never"):

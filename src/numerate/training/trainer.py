@@ -43,8 +43,8 @@ from numerate.training.training_state import TrainingState
 from numerate.training.validation import Validator
 
 EventCallback = Callable[[str, Mapping[str, Any]], None]
-"""Called with `("step", {"step": 7, ...})`, `("log", record)`, `("evaluation", record)`, `("checkpoint", {...})`,
-`("warning", {"text": ...})`."""
+"""Called with `("step", {"step": 7, ...})`, `("log", record)`, `("evaluation", record)`, `("timing", record)`,
+`("checkpoint", {...})`, `("warning", {"text": ...})`."""
 
 
 @dataclass(frozen=True)
@@ -224,8 +224,9 @@ class Trainer:
             return self.finish_training()
 
     def start_training(self, stop: Stop) -> None:
-        """Prepares training before the first step; `stop` may interrupt it. If there is no step to make, the initial
-        model is evaluated and saved; an evaluation left pending by an interruption is done now."""
+        """Prepares training before the first step; `stop` may interrupt it. The initial model is evaluated and saved if
+        there is no step to make, or with `evaluate_at_start`. An evaluation left pending by an interruption is done now.
+        """
         self._stop = stop
         self._start_time = self._last_save_time = time.monotonic()
         self._last_saved_step, self._is_checkpoint_overdue = self.state.step, False
