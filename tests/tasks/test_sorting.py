@@ -148,5 +148,5 @@ def test_what_is_no_list_is_refused() -> None:
         Sorting(digits=Span(0, 4))
     with pytest.raises(UserError, match=r"^digits: must be at most 1000, not 1001"):
         Sorting(digits=1001)
-    with pytest.raises(UserError, match=r"^lengths: 'value' is neither"):
+    with pytest.raises(UserError, match=r"^lengths: must be 'cycle' or 'uniform', not 'value'"):
         Sorting(lengths="value")  # type: ignore[arg-type]

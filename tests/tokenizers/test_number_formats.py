@@ -158,5 +158,5 @@ def test_impossible_settings_are_refused_by_name() -> None:
         Digits(answer_leading_zeros=-2)
     with pytest.raises(UserError, match=r"^min_digits: must be at least 0, not -1"):
         Digits(min_digits=-1)
-    with pytest.raises(UserError, match=r"^leading_zeros: -1 zeros"):
+    with pytest.raises(UserError, match=r"^leading_zeros: must be at least 0, not -1"):
         Digits(leading_zeros=-1)

@@ -225,7 +225,8 @@ class Trainer:
 
     def start_training(self, stop: Stop) -> None:
         """Prepares training before the first step; `stop` may interrupt it. The initial model is evaluated and saved if
-        there is no step to make, or with `evaluate_at_start`. An evaluation left pending by an interruption is done now.
+        there is no step to make, or with `evaluate_at_start`. An evaluation that an interruption left pending is done
+        now.
         """
         self._stop = stop
         self._start_time = self._last_save_time = time.monotonic()
