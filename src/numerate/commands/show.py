@@ -80,7 +80,7 @@ def _show(recipe: Recipe) -> None:
     paths = min(44, max(len(path) for path, *_ in lines))
     values = min(34, max(len(value) for _, value, *_ in lines))
     for path, value, _, meaning in lines:
-        print(f"{path:<{paths}}  {value:<{values}}  {meaning or _description(value)}")
+        print(f"{path:<{paths}}  {value:<{values}}  {_description(value) or meaning}")
     print(f"\nparameters: {parameter_count(recipe)}")
     if recipe.paper in PAPERS:
         print(f"\n{PAPERS[recipe.paper]}")
