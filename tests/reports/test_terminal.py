@@ -118,8 +118,8 @@ def test_a_map_is_no_wider_than_the_terminal_and_its_numbers_match_the_legend(wi
     first = next(line for line in lines[1 + bool(titled) :] if re.match(r" *1[┃ ]", line))
     assert [int(number) for number in re.findall(r"\d+", first)[1:]] == row
     text = terminal_legend(look, [found])
-    assert ("in tenths: 4 is 40-49 % right, 0 under 10 %" in text) == (titled == "in tenths")
-    assert ("% right, · is 0" in text) == (titled != "in tenths")
+    assert ("in tenths: 4 is 40-49 % correct, 0 under 10 %" in text) == (titled == "in tenths")
+    assert ("% correct, · is 0" in text) == (titled != "in tenths")
 
 
 def test_a_cell_of_means_is_inside_of_the_border_only_with_all_of_its_cells():

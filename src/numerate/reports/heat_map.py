@@ -90,8 +90,8 @@ def terminal_legend(style: TerminalStyle | None = None, grids: Iterable[PlotGrid
         )
         return f"{scale}  % correct{frame}"
     widths = {wide for _, wide in fitted} or {PERCENT_WIDTH}
-    tenths = f"in tenths: 4 is 40-49 % right, 0 under 10 %, # 100 %, {marks['zero']} none"
-    parts = [f"% right, {marks['zero']} is 0"] * (PERCENT_WIDTH in widths) + [tenths] * (TENTH_WIDTH in widths)
+    tenths = f"in tenths: 4 is 40-49 % correct, 0 under 10 %, # 100 %, {marks['zero']} none"
+    parts = [f"% correct, {marks['zero']} is 0"] * (PERCENT_WIDTH in widths) + [tenths] * (TENTH_WIDTH in widths)
     return f"{'; '.join(parts)}{frame}"
 
 
