@@ -18,7 +18,7 @@ from numerate.models.decoder import Decoder
 from numerate.reports.answers import answer_pair_sentences, compare_pairs_by_metric
 from numerate.reports.compare import write_comparison
 from numerate.reports.grid import cell_label
-from numerate.reports.groups import group_runs, have_named_parts
+from numerate.reports.groups import group_runs, have_unordered_cells
 from numerate.reports.metric_tables import MAX_COLUMNS, _column_ranges, metric_rows
 from numerate.reports.metrics import SAME_CHECKPOINT, MetricKey, format_metric, groups_at_checkpoints
 from numerate.reports.page import run_page
@@ -113,7 +113,7 @@ def test_a_part_is_called_by_its_name_and_in_old_records_by_its_number(tmp_path:
     assert run.samples[0].names == {"module": "add_big"}
     old = read_run(make(tmp_path / "old", "CrossEntropy", lambda part: 5, names=None))
     (group,) = group_runs([old])
-    assert have_named_parts([group])
+    assert have_unordered_cells([group])
     page = run_page(old)
     assert "module 3" in page
     assert "<polyline" not in page.split("<h2>Training")[0]
@@ -122,7 +122,7 @@ def test_a_part_is_called_by_its_name_and_in_old_records_by_its_number(tmp_path:
 def test_parts_have_no_length_and_no_line_joins_them(tmp_path: Path) -> None:
     folders = losses(tmp_path / "runs", 2)
     groups = group_runs(read_runs(folders))
-    assert all(group.has_named_parts and not group.diagonal for group in groups)
+    assert all(group.has_unordered_cells and not group.diagonal for group in groups)
     page = write_comparison(folders, tmp_path / "a.html").read_text()
     assert "<polyline" not in page
     for word in ("length", "OOD validation", "converged", "n ="):

@@ -209,7 +209,7 @@ def _variant_row(label: str, records: Sequence[Mapping[str, Any]], group: Group 
         for one in found
         if "in_distribution" in one
     ]
-    parts = group is not None and group.has_named_parts
+    parts = group is not None and group.has_unordered_cells
     converged = f"{sum(trained)}/{len(trained)}" if trained and not parts else ""
     if trained and not parts and not any(trained):
         converged = f"no, {SYMMETRY}" if group is not None and group.is_limited_by_symmetry else "none"

@@ -121,9 +121,11 @@ def evaluate_cell(
     For decoded answers, `numbers` (and `texts` for text answers) hold metrics as sums that can be merged over cells
     (`numerate.evaluation.number_metrics`, `text_metrics`).
 
-    For a task with labels, `labels` has counts by position in the row, metrics, and the score of memorization
-    (`numerate.evaluation.labels`). `non_causal_reason` describes how the model depends on later tokens, if it does: its
-    scores are then meaningless. `names` are the names of the sizes of a cell, if they have names.
+    `position_offset` is the index of one of the model's fixed position offsets (`PositionIds`); 0 shifts nothing. If
+    each token has a label, `labels` has counts by position in the row, metrics, and the memorization baseline: the
+    score of predictions that are correct at each position of training alone (`numerate.evaluation.labels`).
+    `non_causal_reason` describes how the model depends on later tokens, if it does: its scores are then meaningless.
+    `names` are the names of the sizes of a cell, if they have names.
 
     Raises `UserError` for a cell that the task does not have, and if a non-causal model would have to decode.
     """

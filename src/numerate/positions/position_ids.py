@@ -75,7 +75,7 @@ class Sequential(PositionIds):
     """
 
     helper_positions: HelperPositions = setting(
-        "own", "position of a helper token: its own, or that of the next regular token"
+        "own", "position of a filler token: its own, or that of the next regular token"
     )
 
     def __post_init__(self) -> None:
@@ -111,7 +111,7 @@ class Shifted(PositionIds):
         "number of positions within which a training sequence is shifted, for any length; null: shifts up to max_shift",
     )
     helper_positions: HelperPositions = setting(
-        "own", "position of a helper token: its own, or that of the next regular token"
+        "own", "position of a filler token: its own, or that of the next regular token"
     )
 
     def __post_init__(self) -> None:
@@ -288,7 +288,7 @@ class RandomSubset(PositionIds):
         "row", "draw one subset per sequence (row), or per batch as published"
     )
     helper_positions: HelperPositions = setting(
-        "own", "position of a helper token: its own, or that of the next regular token"
+        "own", "position of a filler token: its own, or that of the next regular token"
     )
 
     def __post_init__(self) -> None:

@@ -25,7 +25,14 @@ from numerate.reports.curve import length_curve
 from numerate.reports.drawing import chart_svg, collapsible, heat_map, html_table
 from numerate.reports.forest import forest_plot_html
 from numerate.reports.grid import PlotGrid, baseline_ranges, cell_label, format_interval, format_percent
-from numerate.reports.groups import Group, differing_settings, group_runs, have_named_parts, region_labels, with_metric
+from numerate.reports.groups import (
+    Group,
+    differing_settings,
+    group_runs,
+    have_unordered_cells,
+    region_labels,
+    with_metric,
+)
 from numerate.reports.heat_map import terminal_heat_map as terminal_map
 from numerate.reports.heat_map import terminal_legend
 from numerate.reports.how_to_read import reading_notes
@@ -192,7 +199,7 @@ def _names(groups: Sequence[Group]) -> str:
 
 
 def _sections(groups: Sequence[Group], answer_metric: str | None) -> list[str]:
-    parts = have_named_parts(groups)
+    parts = have_unordered_cells(groups)
     return [
         sections.heading(f"Which groups differ in {answer_metric}", answer_pairs(groups, answer_metric)),
         sections.heading("Accuracy per count", count_section(groups)),
@@ -244,7 +251,7 @@ def _task_text(groups: Sequence[Group], style: TerminalStyle, answer: str | None
     if diagonals and not maps:
         curve = length_curve(diagonals, style, axis="length")
         parts += [curve] if max(map(text_width, curve.splitlines())) <= max(style.width, 100) else []
-    if have_named_parts(shown):
+    if have_unordered_cells(shown):
         parts.append(metric_tables_text(shown))
     else:
         parts += [text_table(header, rows)] if rows else []
@@ -254,7 +261,7 @@ def _task_text(groups: Sequence[Group], style: TerminalStyle, answer: str | None
         success = [text_table(header, rows), "\n".join([success_caption(groups), *unconverged_notes(groups)])]
         parts += success if rows and header[3:] else []
     found = compare_pairs(groups)
-    if found.pairs and not have_named_parts(groups):
+    if found.pairs and not have_unordered_cells(groups):
         parts += [text_table(*pair_rows(found)), "\n".join([*pair_sentences(found), SIGNIFICANCE_NOTE])]
     parts += _answer_text(groups, answer) if answer is not None else []
     return "\n\n".join([*parts, study_summary(groups) or summary_sentence(groups)])
@@ -362,7 +369,7 @@ def _baseline_text(baselines: tuple[float, float]) -> str:
 
 def _seed_maps(groups: Sequence[Group]) -> str:
     """A small map for each of several seeds, up to `MAX_SEED_MAPS`."""
-    if all(len(group.runs) == 1 for group in groups) or have_named_parts(groups):
+    if all(len(group.runs) == 1 for group in groups) or have_unordered_cells(groups):
         return ""
     singles = [[replace(group, runs=(run,)) for run in group.runs] for group in groups]
     as_images = sum(len(single.points) for each in singles for single in each) > MAX_SEED_MAP_CELLS

@@ -101,7 +101,9 @@ def estimate_group(group: Group) -> GroupEstimates:
     inside = {id(run) for run in counted.runs}
     found = [(id(run) in inside, means) for run, means in group.region_scores_by_run]
     trained = [
-        one["in_distribution"].score.value for _, one in found if "in_distribution" in one and not group.has_named_parts
+        one["in_distribution"].score.value
+        for _, one in found
+        if "in_distribution" in one and not group.has_unordered_cells
     ]
     names = [name for name in REGION_LABELS if any(name in one for _, one in found)]
     by_region = {name: _estimate(name, found) for name in names}

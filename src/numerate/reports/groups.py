@@ -128,14 +128,14 @@ class Group:
         return make_grids(self.points)
 
     @cached_property
-    def has_named_parts(self) -> bool:
+    def has_unordered_cells(self) -> bool:
         """Whether its cells are named parts such as modules, which have no length."""
         return are_named_parts(cell for run in self.runs for cell in run.cells)
 
     @cached_property
     def diagonal(self) -> dict[int, Point]:
         """The cells by length; none where they are parts."""
-        return {} if self.has_named_parts else diagonal_points(self.points)
+        return {} if self.has_unordered_cells else diagonal_points(self.points)
 
     @cached_property
     def region_scores_by_run(self) -> list[tuple[Records, dict[str, RegionScore]]]:
@@ -152,7 +152,7 @@ class Group:
         """The runs evaluated in distribution, with their exact match there; none where cells are parts."""
         return (
             []
-            if self.has_named_parts
+            if self.has_unordered_cells
             else [
                 (run, found["in_distribution"].score.value)
                 for run, found in self.region_scores_by_run
@@ -227,10 +227,10 @@ def _split_by_label_and_title(runs: Sequence[Records], labels: Mapping[str, str]
     return list(runs_by_key.values())
 
 
-def have_named_parts(groups: Sequence[Group]) -> bool:
-    """Whether the evaluated cells of all groups are named parts."""
+def have_unordered_cells(groups: Sequence[Group]) -> bool:
+    """Whether the evaluated cells of all groups have no order: modules or test sets, each with a name."""
     known = [group for group in groups if any(run.cells for run in group.runs)]
-    return bool(known) and all(group.has_named_parts for group in known)
+    return bool(known) and all(group.has_unordered_cells for group in known)
 
 
 def part_axis(groups: Sequence[Group]) -> str:
@@ -241,7 +241,7 @@ def part_axis(groups: Sequence[Group]) -> str:
 def region_labels(groups: Sequence[Group]) -> dict[str, str]:
     """The names of regions on the pages of these groups."""
     words = dict(ALL_REGION_LABELS)
-    if have_named_parts(groups):
+    if have_unordered_cells(groups):
         axis = part_axis(groups)
         words |= {"in_distribution": f"in-distribution {axis}s", "ood_test": f"OOD test {axis}s"}
     return words

@@ -6,7 +6,7 @@ from html import escape
 from numerate.evaluation.labels import METRICS
 from numerate.reports.counts import common_metric_label
 from numerate.reports.grid import format_percent
-from numerate.reports.groups import CONVERGENCE_THRESHOLD, Group, have_named_parts
+from numerate.reports.groups import CONVERGENCE_THRESHOLD, Group, have_unordered_cells
 from numerate.reports.limits import MAX_NAMES, join_names
 from numerate.reports.part_summary import part_notes
 from numerate.reports.summary import generalization_criterion, group_result
@@ -16,7 +16,7 @@ def reading_notes(groups: Sequence[Group]) -> str:
     """Notes on the interpretation of the numbers."""
     outcomes = [group_result(group) for group in groups]
     both = "" if any(group.labels for group in groups) else ", both numbers n digits long"
-    if have_named_parts(groups):
+    if have_unordered_cells(groups):
         return _notes_html([*part_notes(groups), *_budget_notes(groups)])
     notes = [
         f"“Converged” means a mean {_convergence_criterion(groups)}. “Generalizes to n” means "

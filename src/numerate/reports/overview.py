@@ -16,7 +16,7 @@ from numerate.reports.drawing import (
     tooltip,
 )
 from numerate.reports.grid import REGION_LABELS, PlotGrid, Point, axis_label, baseline_curve, format_percent, make_grids
-from numerate.reports.groups import Group, have_named_parts
+from numerate.reports.groups import Group, have_unordered_cells
 from numerate.reports.limits import (
     MAX_CSV_ROWS,
     MAX_GROUPS_WITH_SEED_LINES,
@@ -35,7 +35,7 @@ def overview_figure(groups: Sequence[Group]) -> str:
 
     It shows the best of many groups (`groups_to_draw`), and images instead of tables where maps are too large for a
     page. Where cells are parts, it is a chart of these."""
-    if have_named_parts(groups):
+    if have_unordered_cells(groups):
         return part_charts(groups) + f"<figcaption>{_csv(groups)}</figcaption>"
     shown = groups_to_draw(groups)
     styled = assign_styles([group.label for group in shown])
@@ -135,7 +135,7 @@ def _csv(groups: Sequence[Group]) -> str:
     if count > MAX_CSV_ROWS:
         return f"The numbers of all {count:,} cells, too many for this page, stand in evaluation.jsonl of each run."
     axes = list(groups[0].points[0].coordinates) if groups and groups[0].points else []
-    named = have_named_parts(groups)
+    named = have_unordered_cells(groups)
     rows: list[list[object]] = []
     for group in groups:
         for run in group.runs:

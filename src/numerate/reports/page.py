@@ -16,7 +16,7 @@ from numerate.reports.groups import (
     exclude_selection_cells,
     format_settings,
     group_runs,
-    have_named_parts,
+    have_unordered_cells,
     region_labels,
 )
 from numerate.reports.language_page import run_sections
@@ -41,7 +41,7 @@ def run_page(run: Records) -> str:
     group = group_runs([run])[0]
     if run.is_language_modeling:
         return _language_modeling_page(run)
-    title, parts = run.label, have_named_parts([group])
+    title, parts = run.label, have_unordered_cells([group])
     body = [
         f'<p class="over">numerate · a run · {escape(run.id)}</p><h1>{escape(title)}</h1>',
         sections.warning_html("; ".join(not_comparable_notes([group]))),

@@ -14,7 +14,7 @@ from numerate.reports.comparable import not_comparable_notes
 from numerate.reports.counts import count_chart
 from numerate.reports.forest import forest_figure
 from numerate.reports.grid import PlotGrid, Point, make_grids
-from numerate.reports.groups import Group, group_runs, have_named_parts, with_metric
+from numerate.reports.groups import Group, group_runs, have_unordered_cells, with_metric
 from numerate.reports.language_curves import curves_figure as language_curves
 from numerate.reports.language_curves import validation_metrics
 from numerate.reports.language_page import language_modeling_groups
@@ -36,7 +36,7 @@ MAX_MAPS = 6
 
 def grid_figure(groups: Sequence[Group]) -> "Figure":
     """Heat maps side by side, one for each group, the border of the training region in red; of parts their chart."""
-    if have_named_parts(groups):
+    if have_unordered_cells(groups):
         return curves_figure(groups)
     return figures.heat_maps(_maps(groups))
 
@@ -45,7 +45,7 @@ def curves_figure(groups: Sequence[Group]) -> "Figure":
     """Exact match by length with bands over seeds, or with intervals over questions for one seed; in a study of the
     converged seeds. Several tasks have a panel each. Parts, which have no length, have a point each with its interval.
     """
-    if have_named_parts(groups):
+    if have_unordered_cells(groups):
         return part_figure({task.name: task.groups for task in group_by_task(groups)})
     return _panels([replace(_length_chart(task.groups), title=task.name) for task in group_by_task(groups)])
 

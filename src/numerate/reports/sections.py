@@ -19,7 +19,7 @@ from numerate.reports.groups import (
     CONVERGENCE_THRESHOLD,
     Group,
     flatten_settings,
-    have_named_parts,
+    have_unordered_cells,
     part_axis,
     region_labels,
 )
@@ -52,9 +52,9 @@ def summary_html(text: str) -> str:
 
 
 def overview_section(groups: Sequence[Group]) -> str:
-    """The main figure of a page, with a heading if cells are named parts or answers are labels."""
+    """The main figure of a page, with a heading if cells are unordered or answers are labels."""
     figure = overview_figure(groups)
-    if have_named_parts(groups):
+    if have_unordered_cells(groups):
         return heading(f"By {part_axis(groups)}", figure)
     return heading("By length of the row", figure) if any(group.labels for group in groups) else figure
 
@@ -102,7 +102,7 @@ def training_section(groups: Sequence[Group]) -> str:
     """Loss and exact match during training."""
     charts, unique_groups = training_charts(groups), unique_trainings(groups)
     note = (
-        "Held-out questions of the training distribution. " if have_named_parts(groups) else "Held-out questions. "
+        "Held-out questions of the training distribution. " if have_unordered_cells(groups) else "Held-out questions. "
     ) * any(chart.is_percent for chart in charts)
     objectives = [group.runs[0].recipe.get("objective") for group in unique_groups]
     has_different_objectives = any(objective != objectives[0] for objective in objectives)
@@ -116,7 +116,7 @@ def training_section(groups: Sequence[Group]) -> str:
 
 def validation_splits(groups: Sequence[Group]) -> dict[str, str]:
     """The validation splits, and their display names on the pages of these groups."""
-    if have_named_parts(groups):
+    if have_unordered_cells(groups):
         return {"validation": region_labels(groups)["in_distribution"]}
     return {"validation": REGION_LABELS["in_distribution"], "ood_validation": REGION_LABELS["ood_validation"]}
 
@@ -169,7 +169,7 @@ def region_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
         "cells",
         "questions" if common_metric(groups) in (None, "exact_match") else "labels or rows",
     ]
-    has_convergence = has_several_seeds and not have_named_parts(groups)
+    has_convergence = has_several_seeds and not have_unordered_cells(groups)
     header += ["each seed, %"] * has_several_seeds
     header += [f"seeds at {format_percent(CONVERGENCE_THRESHOLD)} %"] * has_convergence
     has_baseline = any(
@@ -213,7 +213,7 @@ def _converged_seeds_text(group: Group, region_name: str) -> str:
     ]
     converged_only = (
         region_name != "in_distribution"
-        and not group.is_limited_by_symmetry
+        and not group.is_limited_by_symmetry  # all positions have the same state, so no seed can converge
         and len(with_in_distribution) == len(regions_by_seed)
         and len(converged) < len(regions_by_seed)
     )
@@ -239,7 +239,7 @@ def region_table(groups: Sequence[Group]) -> str:
         return ""
     has_baseline = header[-1] == BASELINE_COLUMN
     note = (
-        f"{REGIONS_NOTE} " * (not have_named_parts(groups))
+        f"{REGIONS_NOTE} " * (not have_unordered_cells(groups))
         + "The mean weights all cells equally. " * (common_metric(groups) in (None, "exact_match"))
         + "All labels of a region are weighted equally. " * (common_metric(groups) in ("unseen", "accuracy"))
         + "All rows of a region are weighted equally. " * (common_metric(groups) in ("last", "prefix"))

@@ -21,7 +21,7 @@ from numerate.reports.grid import (
     is_clearly_above,
     range_label,
 )
-from numerate.reports.groups import CONVERGENCE_THRESHOLD, Group, have_named_parts
+from numerate.reports.groups import CONVERGENCE_THRESHOLD, Group, have_unordered_cells
 from numerate.reports.limits import MAX_NAMES, join_names
 from numerate.reports.part_summary import part_summary
 
@@ -162,7 +162,7 @@ def summary_sentence(groups: Sequence[Group]) -> str:
     99.6 % [99.2, 99.8]), but only Abacus goes beyond: it stays at 90 % or more up to 8+8 digits (90.5 % [85.6, 93.8]
     there), while rotary falls to 0 % [0, 1.9] at 6+6 digits; one seed each, ..."
     """
-    if have_named_parts(groups):
+    if have_unordered_cells(groups):
         return part_summary(groups)
     outcomes = [group_result(group) for group in comparable_groups(groups)]
     evaluated = [one for one in outcomes if one.in_distribution_scores or one.first_ood_point]

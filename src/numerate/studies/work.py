@@ -32,7 +32,8 @@ from numerate.training.recipe import Recipe
 
 @dataclass(frozen=True)
 class Job:
-    """A run assigned to a worker; `run` and `key` identify it among jobs submitted by an earlier command."""
+    """A run assigned to a worker: `run` is its folder below the runs folder, `key` a hash of all settings that affect
+    its results. Both identify it among jobs submitted by an earlier command."""
 
     run: str
     key: str

@@ -74,7 +74,7 @@ class Counting(Task):
         "none", "filler token after each symbol, at which its count is predicted"
     )
     held_out_starts: int = setting(0, "number of starts of each trained count that are held out; 0: none")
-    eval_count: int | Span | None = setting(None, "counts to evaluate instead, trained or not; null: count")
+    eval_count: int | Span | None = setting(None, "counts of evaluated questions, set by a cell of a grid; null: count")
 
     def __post_init__(self) -> None:
         for name, known in (

@@ -127,7 +127,7 @@ class NumberLine(_StartAndCountTask):
     max_number: int = setting(100, "largest number that counting may reach, and the largest in the vocabulary")
     end: int | None = setting(None, "number at which counting ends; null: any")
     filler: Literal["none", "blank", "null"] = setting("none", "what replaces all numbers but the first: <b>, <null>")
-    eval_count: int | Span | None = setting(None, "counts to evaluate instead, trained or not; null: count")
+    eval_count: int | Span | None = setting(None, "counts of evaluated questions, set by a cell of a grid; null: count")
 
     def __post_init__(self) -> None:
         if self.filler not in FILLER_CHOICES:
@@ -192,7 +192,9 @@ class AdditionTable(_StartAndCountTask):
     helper: Literal["none", "blank", "pad"] = setting(
         "none", "helper token after each number, at which the label is predicted"
     )
-    eval_count: int | Span | None = setting(None, "second numbers to evaluate instead, trained or not; null: count")
+    eval_count: int | Span | None = setting(
+        None, "second numbers of evaluated questions, set by a cell of a grid; null: count"
+    )
 
     def __post_init__(self) -> None:
         if self.helper not in HELPER_CHOICES:

@@ -43,7 +43,7 @@ class RaspCounting(Task):
     sequence_length: int = setting(256, "tokens per row, cut from the stream")
     targets: Literal["all", "determined"] = setting("all", "whether the random numbers of a prompt are targets too")
     packed: bool = setting(True, "whether a row is cut from a stream of blocks, or is one block")
-    eval_count: int | Span | None = setting(None, "counts to evaluate instead, trained or not; null: count")
+    eval_count: int | Span | None = setting(None, "counts of evaluated questions, set by a cell of a grid; null: count")
 
     def __post_init__(self) -> None:
         if self.targets not in ("all", "determined"):

@@ -54,7 +54,9 @@ class SelectiveCounting(Task):
     helper: Literal["none", "blank", "pad"] = setting(
         "none", "helper token after each item, at which its count is predicted"
     )
-    eval_count: int | Span | None = setting(None, "lengths to evaluate instead, trained or not; null: count")
+    eval_count: int | Span | None = setting(
+        None, "lengths of evaluated questions, set by a cell of a grid; null: count"
+    )
 
     def __post_init__(self) -> None:
         for name, known in (

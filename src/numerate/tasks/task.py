@@ -200,7 +200,8 @@ class Task(ABC):  # noqa: B024 (one of two methods must be overridden; __init_su
             yield from (part for part in (value if isinstance(value, tuple) else (value,)) if isinstance(part, Task))
 
     def cell_name(self, axis: str, size: int) -> str:
-        """The display name of a size of an axis: its number, unless the task names its sizes, as for modules."""
+        """The display name of a size of an axis: its number, unless the task names them, as the modules of
+        Mathematics."""
         return str(size)
 
     def longest_questions(self) -> Questions | None:
