@@ -24,7 +24,6 @@ from numerate.commands.recipes import RecipeRequest
 from numerate.commands.search import parse_search
 from numerate.commands.show import SLOTS
 from numerate.config import load_user_parts, override
-from numerate.errors import UserError
 from numerate.searches.space import Space
 from numerate.studies.naming import load_recipe
 from numerate.text.data.datasets import DATASETS as DATASETS
@@ -106,10 +105,6 @@ def test_a_command_line_that_is_shown_is_understood(page: str, line: str, folder
     if any(word in f" {line}" for word in (" RECIPE", " COMMAND", " RUN", " STUDY", " KIND")):
         pytest.skip("a placeholder stands in it")
     given = parse_args(shlex.split(re.sub(r"\bseeds=\d+\b", "seeds=3", line)))  # each seed is a recipe of its own
-    if page == "from-0.1.md" and "optimizer.rate=" in line:
-        with pytest.raises(UserError, match=r"is called learning_rate since version 0\.2"):
-            RecipeRequest.from_args(given, "").study()
-        return
     for path in given.parts:
         load_user_parts(path)
     if given.command == "show" and any(given.words[0] in catalogue.parts_by_kind()[kind] for kind in SLOTS):

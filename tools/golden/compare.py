@@ -19,9 +19,6 @@ from pathlib import Path
 from typing import Any
 
 TOP = Path(__file__).resolve().parents[2]
-RENAMED = {"development": "validation", "beyond-development": "ood_validation"}
-"""What records of another commit call a split, and what it is called here."""
-
 LAYERS = ("batch", "weights", "logits", "gradients", "losses", "evaluation", "final")
 
 
@@ -51,11 +48,9 @@ def base_tree(base: str, place: Path, *more: str) -> Path:
 
 
 def nameless(value: Any) -> Any:
-    """A record without the names of its entries, which may have been changed; splits by today's names."""
+    """A record without the names of its entries, which may have been changed."""
     if isinstance(value, dict):
         return [nameless(item) for item in value.values()]
-    if isinstance(value, str):
-        return RENAMED.get(value, value)
     return [nameless(item) for item in value] if isinstance(value, list) else value
 
 

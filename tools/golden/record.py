@@ -29,14 +29,6 @@ from numerate.training.distributed import World
 from numerate.training.trainer import Trainer
 
 STEPS = 30
-RENAMED = {
-    "operations": "flops",
-    "best_by": "best_metric",
-    "right": "exact_match",
-    "judged": "schedule_state",
-    "due": "pending",
-}
-"""What checkpoints of another commit call an entry of their progress, and what it is called here."""
 
 
 def tensors_of(value: Any) -> Iterator[torch.Tensor]:
@@ -135,8 +127,7 @@ class Renamed:
     """A checkpoint whose parameters are called as they are now."""
 
     def __init__(self, other: Any, now: dict[str, str]) -> None:
-        progress = {RENAMED.get(name, name): value for name, value in other.state["progress"].items()}
-        self.path, self.state, self._other, self._now = other.path, {**other.state, "progress": progress}, other, now
+        self.path, self.state, self._other, self._now = other.path, other.state, other, now
 
     def read(self) -> dict[str, dict[str, torch.Tensor]]:
         tensors = self._other.read()

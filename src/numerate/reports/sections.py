@@ -257,8 +257,11 @@ def region_table(groups: Sequence[Group]) -> str:
     if len(groups) == 1:
         table = html_table(header[1:], [[escape(cell) for cell in row[1:]] for row in rows], number_columns=[1, 2, 4])
     else:
-        make_table = _regions_side_by_side if len(groups) <= MAX_GROUP_COLUMNS else _regions_by_group
-        table = make_table(groups, header, rows, has_baseline)
+        table = (
+            _regions_side_by_side(groups, rows, has_baseline, count_column=header[5])
+            if len(groups) <= MAX_GROUP_COLUMNS
+            else _regions_by_group(groups, rows, has_baseline)
+        )
     return f"{table}<figcaption>{note}</figcaption>"
 
 
@@ -268,7 +271,7 @@ def _baseline(row: Sequence[str], has_baseline: bool) -> str:
 
 
 def _regions_side_by_side(
-    groups: Sequence[Group], header: Sequence[str], rows: Sequence[Sequence[str]], has_baseline: bool
+    groups: Sequence[Group], rows: Sequence[Sequence[str]], has_baseline: bool, count_column: str
 ) -> str:
     rows_by_key = {(row[0], row[1]): row for row in rows}
     lines = []
@@ -285,12 +288,10 @@ def _regions_side_by_side(
             line.append(f"{row[2]} {row[3]}{_baseline(row, has_baseline)}{converged}" if row else "")
         lines.append([*line, any_row[5], escape(any_row[4])])
     labels = [f"{escape(group.label)}, %" for group in groups]
-    return html_table(["region", *labels, header[5], "cells"], lines, number_columns=range(1, 2 + len(groups)))
+    return html_table(["region", *labels, count_column, "cells"], lines, number_columns=range(1, 2 + len(groups)))
 
 
-def _regions_by_group(
-    groups: Sequence[Group], _: Sequence[str], rows: Sequence[Sequence[str]], has_baseline: bool
-) -> str:
+def _regions_by_group(groups: Sequence[Group], rows: Sequence[Sequence[str]], has_baseline: bool) -> str:
     rows_by_key = {(row[0], row[1]): row for row in rows}
     display_names = list(dict.fromkeys(row[1] for row in rows))
     lines = []
