@@ -122,7 +122,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "                        [cells=true] [format=text|csv|markdown|latex|jsonl|parquet] [out=FILE] [runs_dir=..]",
         "numerate results abacus_laptop\nnumerate results abacus_laptop group=label\n"
         "numerate results abacus_laptop group=label columns=best statistic=iqm   (or median, mean; with intervals)\n"
-        "numerate results mine group=label success=final.ood_test.unseen threshold=0.99   (labels beyond training)\n"
+        "numerate results mine group=label success=final.ood_test.ood_accuracy threshold=0.99\n"
         "numerate results abacus_laptop columns=label,seed,final.ood_test where=label=Abacus sort=-final.ood_test\n"
         "numerate results abacus_laptop where=label!=Abacus group=label out=table.tex\n"
         "numerate results abacus_laptop out=results.csv   (every column; also .md, .tex, .jsonl, .parquet)\n"
@@ -142,7 +142,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     ),
     "compare": (
         "compare runs and seeds side by side: median, spread, success rate",
-        "RUN|STUDY ... [out=FILE] [baseline=..] [metric=exact_match|unseen|accuracy|last|prefix]",
+        "RUN|STUDY ... [out=FILE] [baseline=..] [metric=exact_match|ood_accuracy|accuracy|last_label|correct_prefix]",
         "numerate compare runs/addition_abacus/* runs/addition_rotary/*\nnumerate compare mine yours out=page.html\n"
         "numerate compare abacus_laptop   (all completed runs of a study)\n"
         "numerate compare mine yours out=figure.pdf   (or .png, .svg)",

@@ -41,14 +41,20 @@ def test_every_measure_by_hand() -> None:
     labels = rows([4, 2], 2, [[1, 1, 0, 1], [0, 1, 0, 0]])
     assert (labels.targets_by_position, labels.correct_by_position) == ((2, 2, 1, 1), (1, 2, 0, 1))
     found = {metric: labels.score(metric) for metric in METRICS}
-    assert found == {"exact_match": 0.0, "unseen": 1 / 2, "accuracy": 4 / 6, "last": 1.0, "prefix": (2 / 4 + 0) / 2}
+    assert found == {
+        "exact_match": 0.0,
+        "ood_accuracy": 1 / 2,
+        "accuracy": 4 / 6,
+        "last_label": 1.0,
+        "correct_prefix": (2 / 4 + 0) / 2,
+    }
     baseline = {metric: labels.baseline(metric) for metric in METRICS}
     assert baseline == {
         "exact_match": 1 / 2,
-        "unseen": 1 / 2,
+        "ood_accuracy": 1 / 2,
         "accuracy": 4 / 6,
-        "last": 1 / 2,
-        "prefix": (2 / 4 + 1) / 2,
+        "last_label": 1 / 2,
+        "correct_prefix": (2 / 4 + 1) / 2,
     }
     assert labels.accuracy_by_position() == [(1, 1, 2), (2, 2, 2), (3, 0, 1), (4, 1, 1)]
 
@@ -85,14 +91,14 @@ def test_where_all_rows_end_alike_one_answer_has_every_last_label() -> None:
         answers[row, :count] = [str(100 - count + t) for t in range(1, count + 1)]
     target_mask = answers != ""
     labels = LabelCounts.from_arrays(np.zeros_like(target_mask), target_mask, answers, 50)
-    assert (labels.score("last"), labels.baseline("last")) == (0.0, 1.0)
-    assert labels.target_counts["last"] == {"100": 49}
-    assert labels.baseline("unseen") == pytest.approx(49 / sum(count - 50 for count in counts))
+    assert (labels.score("last_label"), labels.baseline("last_label")) == (0.0, 1.0)
+    assert labels.target_counts["last_label"] == {"100": 49}
+    assert labels.baseline("ood_accuracy") == pytest.approx(49 / sum(count - 50 for count in counts))
 
 
 def test_without_trained_positions_nothing_is_unseen_and_there_is_no_baseline() -> None:
     labels = rows([3, 2], None, [[1, 1, 0], [1, 1, 0]])
-    assert (labels.score("unseen"), labels.baseline("accuracy"), labels.baseline("unseen")) == (None, None, None)
+    assert labels.score("ood_accuracy") is labels.baseline("accuracy") is labels.baseline("ood_accuracy") is None
     assert labels.score("accuracy") == 4 / 5
 
 
@@ -108,8 +114,8 @@ def test_taken_together_parts_are_the_whole(marks: list[list[bool]], trained: in
 
     parts = [of(part) for part in (marks[:cut], marks[cut:]) if part]
     together, whole = LabelCounts.merge(parts), of(marks)
-    assert replace(together, prefix=0.0) == replace(whole, prefix=0.0)
-    assert together.prefix == pytest.approx(whole.prefix)
+    assert replace(together, correct_prefix=0.0) == replace(whole, correct_prefix=0.0)
+    assert together.correct_prefix == pytest.approx(whole.correct_prefix)
 
 
 @given(MARKS, st.integers(1, 5))
@@ -119,8 +125,8 @@ def test_a_record_comes_back_as_it_was(marks: list[list[bool]], trained: int) ->
     record = {"correct": labels.exact_match, "count": labels.rows, "labels": labels.record()}
     back = LabelCounts.from_record(record)
     assert back is not None
-    assert replace(back, prefix=0.0) == replace(labels, prefix=0.0)
-    assert back.prefix == pytest.approx(labels.prefix, abs=1e-5)
+    assert replace(back, correct_prefix=0.0) == replace(labels, correct_prefix=0.0)
+    assert back.correct_prefix == pytest.approx(labels.correct_prefix, abs=1e-5)
     assert LabelCounts.from_record({"correct": 1, "count": 2}) is None
 
 
@@ -140,7 +146,7 @@ def test_labels_of_unlike_training_are_not_taken_together() -> None:
 
 def test_the_interval_is_about_rows_as_the_labels_of_a_row_fall_together() -> None:
     labels = rows([10, 10, 4], 5, [[1] * 10, [1] * 5 + [0] * 5, [1] * 4 + [0] * 6])
-    found = labels.score_with_interval("unseen")
+    found = labels.score_with_interval("ood_accuracy")
     assert found is not None
     assert (found.value, found.low, found.high, found.count) == (0.5, *wilson_interval(1, 2), 10)
 
@@ -149,7 +155,7 @@ def test_over_position_offsets_shares_are_means_and_rows_are_not_counted_twice()
     one, other = rows([4, 4], 2, [[1, 1, 1, 1]] * 2), rows([4, 4], 2, [[1, 1, 0, 0]] * 2)
     mean = LabelCounts.merge_position_offsets([one, other])
     assert [mean.score(metric) for metric in METRICS] == [0.5, 0.5, 0.75, 0.5, 0.75]
-    found, alone = mean.score_with_interval("unseen"), one.score_with_interval("unseen")
+    found, alone = mean.score_with_interval("ood_accuracy"), one.score_with_interval("ood_accuracy")
     assert found is not None
     assert alone is not None
     assert (found.low, found.high, found.count) == (*wilson_interval(1, 2), alone.count)
@@ -201,15 +207,20 @@ def test_the_record_of_a_memoriser_stands_at_its_baseline() -> None:
         [3] * 7,
         [3] * 4 + [0] * 3,
     )
-    assert [found[name] for name in ("accuracy", "unseen", "last", "prefix")] == [0.571429, 0.0, 0.0, 0.571429]
+    assert [found[name] for name in ("accuracy", "ood_accuracy", "last_label", "correct_prefix")] == [
+        0.571429,
+        0.0,
+        0.0,
+        0.571429,
+    ]
     assert found["baseline"] == {
         "exact_match": 0.0,
-        "unseen": 0.333333,
+        "ood_accuracy": 0.333333,
         "accuracy": 0.571429,
-        "last": 0.333333,
-        "prefix": 0.571429,
+        "last_label": 0.333333,
+        "correct_prefix": 0.571429,
     }
-    assert found["target_counts"]["last"] == {"10": 1, "8": 1, "9": 1}
+    assert found["target_counts"]["last_label"] == {"10": 1, "8": 1, "9": 1}
     assert "non_causal_reason" not in record
 
 

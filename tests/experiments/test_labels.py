@@ -60,14 +60,14 @@ def test_the_best_checkpoint_is_chosen_by_the_labels_of_ood_validation(trained: 
     ood_validation = {line["step"]: line for line in lines if line.get("split") == "ood_validation"}
     assert sorted(ood_validation) == [6, 12, 18, 24]
     assert {line["exact_match"] for line in ood_validation.values()} == {0.0}
-    assert all(0.0 <= line["unseen"] <= 1.0 for line in ood_validation.values())
+    assert all(0.0 <= line["ood_accuracy"] <= 1.0 for line in ood_validation.values())
     best = trained.run.folder.metadata()["best"]
     highest = max(line["accuracy"] for line in ood_validation.values())
     assert ood_validation[best["step"]]["accuracy"] == highest == pytest.approx(best["score"], abs=1e-6)
     assert best["step"] == 12
     assert best["split"] == "ood_validation"
     inside = [line for line in lines if line.get("split") == "validation"]
-    assert not any("unseen" in line for line in inside), "no trained row has labels beyond the trained places"
+    assert not any("ood_accuracy" in line for line in inside), "no trained row has labels beyond the trained places"
 
 
 def test_the_choice_is_made_on_rows_of_the_grid_at_the_first_position_offset_and_the_command_says_so(
@@ -119,7 +119,7 @@ def test_measures_of_a_region_are_of_all_its_labels_and_means_over_position_offs
             assert own["labels"][metric]["baseline"] == together.baseline(metric)
         shares.append(together.score("accuracy"))
     assert line["labels"]["accuracy"]["value"] == pytest.approx(sum(map(float, filter(None, shares))) / 2)
-    last, rows = line["labels"]["last"], sum(record["count"] for record in beyond) // 2
+    last, rows = line["labels"]["last_label"], sum(record["count"] for record in beyond) // 2
     assert (last["low"], last["high"]) == pytest.approx(wilson_interval(last["value"] * rows, rows)), (
         "about rows, each measured twice"
     )
@@ -129,7 +129,7 @@ def test_measures_of_a_region_are_of_all_its_labels_and_means_over_position_offs
     )
     text = str(results)
     assert "mean of 2" in text
-    assert f"({line['labels']['unseen']['baseline']:.1%})" in text
+    assert f"({line['labels']['ood_accuracy']['baseline']:.1%})" in text
     assert "In brackets the baseline" in text
 
 

@@ -109,7 +109,7 @@ def group_of(*folders: Path) -> Group:
 def test_labels_are_measured_on_unseen_counts_unless_another_metric_is_chosen(make: Make) -> None:
     """Known up to 8 and 7: of the labels 6 to 12 of 7 lengths in two rows, those up to these are right."""
     group = group_of(make("lstm", 8))
-    assert group.resolved_metric == "unseen"
+    assert group.resolved_metric == "ood_accuracy"
     (regions,) = group.region_scores
     right = sum(min(8, n) - 5 + min(7, n) - 5 for n in range(6, 13))
     count = sum(2 * (n - 5) for n in range(6, 13))
@@ -120,7 +120,7 @@ def test_labels_are_measured_on_unseen_counts_unless_another_metric_is_chosen(ma
         chosen = replace(group, metric=metric)
         share = regions["ood"].labels.score(metric) if regions["ood"].labels else None
         assert chosen.region_scores[0]["ood"].score.value == pytest.approx(share)
-    with pytest.raises(UserError, match="there is no 'fist'; there are: exact_match, unseen"):
+    with pytest.raises(UserError, match="there is no 'fist'; there are: exact_match, ood_accuracy"):
         with_metric([group], "fist")  # type: ignore[arg-type]
 
 
@@ -131,7 +131,7 @@ def test_runs_without_labels_have_exact_match_alone(make: Make, make_run: Make) 
     with pytest.raises(
         UserError, match="metric: must be exact_match for addition_abacus, whose answers have no labels"
     ):
-        with_metric([group], "unseen")
+        with_metric([group], "ood_accuracy")
 
 
 def test_the_baseline_stands_beside_every_number_beyond_training(make: Make) -> None:
@@ -224,10 +224,10 @@ def test_having_learned_what_was_trained_is_about_all_its_labels(make: Make) -> 
         return folder
 
     group = group_of(with_sums(make("lstm", 12)))
-    assert group.resolved_metric == "unseen"
+    assert group.resolved_metric == "ood_accuracy"
     trained = group.region_scores[0]["in_distribution"]
     assert trained.labels is not None
-    assert trained.labels.score("unseen") == 0.0
+    assert trained.labels.score("ood_accuracy") == 0.0
     assert trained.score.value == trained.labels.score("accuracy") == pytest.approx(30 / 32)
     assert group.diagonal[TRAINED].score == pytest.approx(5 / 6)
 
@@ -305,9 +305,9 @@ def test_a_metric_of_what_was_not_evaluated_is_refused_as_not_evaluated(make: Ma
     folder = make("lstm", 8)
     (folder / "evaluation.jsonl").unlink()
     with pytest.raises(UserError, match="lstm must be evaluated first"):
-        with_metric([group_of(folder)], "unseen")
+        with_metric([group_of(folder)], "ood_accuracy")
     both = [group_of(folder), group_of(make("rnn", 8))]
-    assert "not evaluated yet: lstm" in summary_sentence(with_metric(both, "unseen"))
+    assert "not evaluated yet: lstm" in summary_sentence(with_metric(both, "ood_accuracy"))
 
 
 def test_the_curve_has_a_place_for_each_count_and_the_spread_of_seeds(make: Make) -> None:
@@ -358,7 +358,7 @@ def test_a_comparison_has_the_curve_the_baseline_and_all_measures(make: Make, tm
     for words in ("Accuracy per count", "correct prefix, %", "baseline", "accuracy at positions beyond training"):
         assert words in page
     assert write_comparison(folders, tmp_path / "again.html").read_text() == page
-    last = write_comparison(folders, tmp_path / "last.html", metric="last").read_text()
+    last = write_comparison(folders, tmp_path / "last.html", metric="last_label").read_text()
     assert "last label correct" in last
 
 

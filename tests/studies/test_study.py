@@ -361,7 +361,7 @@ def test_many_variants_are_shown_as_a_short_table(capsys: pytest.CaptureFixture[
 def test_a_short_table_of_labels_has_each_task_with_its_baselines_and_who_did_not_converge(tmp_path: Path) -> None:
     def record(trained: float, unseen: float, baseline: float = 0.1, **more: Any) -> dict[str, Any]:
         labels = {"accuracy": {"value": trained, "baseline": 1.0}}
-        far = {"unseen": {"value": unseen, "baseline": baseline}, "accuracy": {"value": 0.9, "baseline": 0.7}}
+        far = {"ood_accuracy": {"value": unseen, "baseline": baseline}, "accuracy": {"value": 0.9, "baseline": 0.7}}
         return {
             "final": {
                 "in_distribution": {"mean": 0.0, "labels": labels} | more,

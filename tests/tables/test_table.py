@@ -960,9 +960,10 @@ def test_the_table_is_shown_without_importing_torch_or_what_it_does_not_need(stu
 
 
 def labelled(unseen: float, **more: Any) -> dict[str, Any]:
-    """What a worker writes of a run on labels: all right in training, `unseen` beyond, at a floor of a tenth."""
+    """What a worker writes of a run on labels: all right in training, `ood_accuracy` beyond, at a floor of a tenth."""
     labels = {
-        name: {"value": unseen, "low": 0.0, "high": 1.0, "baseline": 0.1} for name in ("unseen", "last", "prefix")
+        name: {"value": unseen, "low": 0.0, "high": 1.0, "baseline": 0.1}
+        for name in ("ood_accuracy", "last_label", "correct_prefix")
     }
     accuracy = {"accuracy": {"value": 1.0, "low": 0.9, "high": 1.0, "baseline": 1.0}}
     final = {
@@ -974,28 +975,34 @@ def labelled(unseen: float, **more: Any) -> dict[str, Any]:
 
 def test_measures_of_labels_are_columns_with_their_floors(study: Studies) -> None:
     table = study([(recipe(), labelled(0.75))])
-    assert rows_of(table, "final.ood_test.unseen", "final.ood_test.unseen.baseline", "final.ood_test") == [
+    assert rows_of(table, "final.ood_test.ood_accuracy", "final.ood_test.ood_accuracy.baseline", "final.ood_test") == [
         (0.75, 0.1, 0.0)
     ]
-    assert rows_of(table, "final.in_distribution.accuracy", "best.ood_test.last", "final.ood_test.prefix.low") == [
-        (1.0, 0.75, 0.0)
-    ]
-    assert "final.in_distribution.unseen" not in table.names
+    assert rows_of(
+        table, "final.in_distribution.accuracy", "best.ood_test.last_label", "final.ood_test.correct_prefix.low"
+    ) == [(1.0, 0.75, 0.0)]
+    assert "final.in_distribution.ood_accuracy" not in table.names
     seen = header(table)
-    assert {"final.in_distribution.accuracy", "final.ood_test.unseen", "final.ood_test.unseen.baseline"} <= set(seen)
+    assert {
+        "final.in_distribution.accuracy",
+        "final.ood_test.ood_accuracy",
+        "final.ood_test.ood_accuracy.baseline",
+    } <= set(seen)
     assert "baseline: the score of" in table.to_text()
 
 
 def test_a_study_without_labels_has_no_columns_for_them(study: Studies) -> None:
     names = study([(recipe(), done())]).names
-    assert not any(measure in name for name in names for measure in ("unseen", "baseline", "last", "non_causal_reason"))
+    assert not any(
+        measure in name for name in names for measure in ("ood_accuracy", "baseline", "last_label", "non_causal_reason")
+    )
 
 
 def test_of_labels_success_is_accuracy_on_unseen_counts_unless_another_column_is_named(study: Studies) -> None:
     table = study([(recipe(seed=seed), labelled(share)) for seed, share in enumerate((1.0, 0.99, 0.98, 0.5))])
     (row,) = table.group_by("label")
     assert (row["success"], row["success.count"]) == (0.5, 4)
-    assert "runs with final.ood_test.unseen of at least 99 %" in table.group_by("label").to_text()
+    assert "runs with final.ood_test.ood_accuracy of at least 99 %" in table.group_by("label").to_text()
     assert next(iter(table.group_by("label", success_column="final.in_distribution")))["success"] == 1.0
     assert next(iter(table.group_by("label", threshold=0.6)))["success"] == 0.75
     with pytest.raises(UserError, match="success: no column"):
@@ -1007,14 +1014,14 @@ def test_of_labels_success_is_accuracy_on_unseen_counts_unless_another_column_is
 def test_each_run_on_labels_is_judged_by_its_farthest_region_and_no_failure_is_left_out(study: Studies) -> None:
     """Some were evaluated beyond 100 and some not; a scheme of which a run failed does not look as if none had."""
     far = labelled(0.5)
-    unseen = {"unseen": {"value": 1.0, "low": 0.9, "high": 1.0, "baseline": 0.1}}
+    unseen = {"ood_accuracy": {"value": 1.0, "low": 0.9, "high": 1.0, "baseline": 0.1}}
     far["final"] = {**far["final"], "100+": region(1.0) | {"labels": unseen}}
     runs: Any = [(recipe("far", seed=seed), far) for seed in (0, 1)]
     runs += [(recipe("near", seed=seed), labelled(1.0)) for seed in (0, 1, 2)] + [(recipe("near", seed=3), failed())]
     table = study([*runs, (recipe("sums", seed=0), done(trained=1.0, beyond=0.0))])
     groups = table.group_by("label")
     assert groups["label"] == ["far", "near", "sums"]
-    assert groups["success.of"] == ["final.100+.unseen", "final.ood_test.unseen", "final.in_distribution"]
+    assert groups["success.of"] == ["final.100+.ood_accuracy", "final.ood_test.ood_accuracy", "final.in_distribution"]
     assert groups["success"] == [1.0, 0.75, 1.0]
     assert groups["success.count"] == [2, 4, 1]
     text = groups.to_text()
@@ -1022,8 +1029,8 @@ def test_each_run_on_labels_is_judged_by_its_farthest_region_and_no_failure_is_l
     assert "success.of" in text.splitlines()[0]
     joined = " ".join(text.split())
     assert (
-        "runs with final.100+.unseen, final.ood_test.unseen or final.in_distribution, each the farthest that it has, "
-        "of at least" in joined
+        "runs with final.100+.ood_accuracy, final.ood_test.ood_accuracy or final.in_distribution, each the farthest "
+        "that it has, of at least" in joined
     )
 
 
@@ -1031,8 +1038,8 @@ def test_of_the_best_checkpoint_the_split_it_was_chosen_on_has_no_column(study: 
     record = labelled(0.75)
     regions = {**record["final"], "ood_validation": record["final"]["ood_test"]}
     table = study([(recipe(), record | {"final": regions, "best": regions})])
-    assert "final.ood_validation.unseen" in table.names
-    assert "best.ood_test.unseen" in table.names
+    assert "final.ood_validation.ood_accuracy" in table.names
+    assert "best.ood_test.ood_accuracy" in table.names
     assert not any(name.startswith("best.ood_validation") for name in table.names)
     assert "which therefore has no column for it" in " ".join(table.to_text().split())
 
@@ -1048,7 +1055,13 @@ def test_of_a_run_without_a_claim_no_success_is_counted(study: Studies) -> None:
 
 
 def test_cells_have_the_measures_of_their_labels(study: Studies) -> None:
-    labels = {"accuracy": 0.8, "unseen": None, "last": 0.5, "prefix": 0.75, "baseline": {"accuracy": 0.6, "last": 0.25}}
+    labels = {
+        "accuracy": 0.8,
+        "ood_accuracy": None,
+        "last_label": 0.5,
+        "correct_prefix": 0.75,
+        "baseline": {"accuracy": 0.6, "last_label": 0.25},
+    }
 
     def cells(number: int) -> list[dict[str, Any]]:
         line = {
@@ -1066,4 +1079,4 @@ def test_cells_have_the_measures_of_their_labels(study: Studies) -> None:
     table = study([(recipe(), done())], cells=cells).cells()
     (row,) = table
     assert (row["cell.count"], row["count"], row["accuracy"], row["accuracy.baseline"]) == (7, 2, 0.8, 0.6)
-    assert (row["unseen"], row["last.baseline"], row["prefix"]) == (None, 0.25, 0.75)
+    assert (row["ood_accuracy"], row["last_label.baseline"], row["correct_prefix"]) == (None, 0.25, 0.75)

@@ -151,7 +151,9 @@ def variants_table(
             parts[-1] += f"\n{len(rows) - MAX_UNFOLDED_ROWS} more: numerate results {title} group=label"
     labelled = any("labels" in region for each in variants.values() for one in each for region in one["final"].values())
     what = (
-        f"{METRICS['unseen']} (trained: {METRICS['accuracy']}), in brackets the baseline" if labelled else "exact match"
+        f"{METRICS['ood_accuracy']} (trained: {METRICS['accuracy']}), in brackets the baseline"
+        if labelled
+        else "exact match"
     )
     note = f"Medians over runs, {what}."
     note += f" Converged: at least {format_percent(CONVERGENCE_THRESHOLD)} % correct in distribution." * any_converged
@@ -223,7 +225,7 @@ def _region_score(region: Mapping[str, Any], name: str) -> tuple[float, float | 
     """The score of a region, with its baseline; for labels, the accuracy on unseen counts, or on all counts in
     distribution."""
     labels = region.get("labels", {})
-    found = labels.get("accuracy" if name == "in_distribution" else "unseen")
+    found = labels.get("accuracy" if name == "in_distribution" else "ood_accuracy")
     if found is None:
         return region["mean"], None
     return found["value"], None if name == "in_distribution" else found["baseline"]

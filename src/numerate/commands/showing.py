@@ -42,7 +42,7 @@ def show_evaluation(results: Results) -> None:
     has_unseen_labels = all(
         "labels" in record and record["labels"]["max_training_labels"] is not None for record in results
     )
-    metric: Metric = "unseen" if has_unseen_labels else "exact_match"
+    metric: Metric = "ood_accuracy" if has_unseen_labels else "exact_match"
     metric_text = f", {METRICS[metric]}" if has_unseen_labels else ""
     plotted: list[PlotGrid] = []
     for (label, step, position_offset, words), cells in groups.items():

@@ -20,22 +20,22 @@ from numpy.typing import NDArray
 
 from numerate.evaluation.intervals import Proportion, wilson_interval
 
-Metric = Literal["exact_match", "unseen", "accuracy", "last", "prefix"]
+Metric = Literal["exact_match", "ood_accuracy", "accuracy", "last_label", "correct_prefix"]
 
 METRICS: dict[Metric, str] = {
     "exact_match": "exact match",
-    "unseen": "accuracy at positions beyond training",
+    "ood_accuracy": "accuracy at positions beyond training",
     "accuracy": "label accuracy",
-    "last": "last label correct",
-    "prefix": "longest correct prefix",
+    "last_label": "last label correct",
+    "correct_prefix": "longest correct prefix",
 }
 """The metrics of labels and their names in reports.
 
 - `exact_match`: rows all of whose labels are correct.
-- `unseen`: share of correct labels beyond the positions of training.
+- `ood_accuracy`: share of correct labels beyond the positions of training.
 - `accuracy`: share of correct labels.
-- `last`: rows whose last label is correct.
-- `prefix`: labels before the first wrong one, as a share of the row's labels, mean over rows.
+- `last_label`: rows whose last label is correct.
+- `correct_prefix`: labels before the first wrong one, as a share of the row's labels, mean over rows.
 """
 
 
@@ -44,19 +44,19 @@ class LabelCounts:
     """Counts of labels and of correct predictions at each position of some rows.
 
     `targets_by_position[t]` of the rows have a label at position t (from 0), and `correct_by_position[t]` of those are
-    predicted. `exact_match` rows are correct as a whole, `last` at their last label; `prefix` is the sum over rows of
-    the share of labels before the first wrong one. `max_training_labels` is the largest number of labels in a training
-    row; None if unknown. `target_counts` counts how often each label is the target, under "unseen" beyond the trained
-    positions and under "last" at the end. `num_offsets` is the number of position offsets at which each row was
-    evaluated.
+    predicted. `exact_match` rows are correct as a whole, `last_label` at their last label; `correct_prefix` is the sum
+    over rows of the share of labels before the first wrong one. `max_training_labels` is the largest number of labels
+    in a training row; None if unknown. `target_counts` counts how often each label is the target, under "ood_accuracy"
+    beyond the trained positions and under "last_label" at the end. `num_offsets` is the number of position offsets at
+    which each row was evaluated.
 
     Counting 1, 2, 3 after training up to 2, with the last label wrong:
 
     >>> correct, target_mask = np.array([[True, True, False]]), np.array([[True, True, True]])
     >>> labels = LabelCounts.from_arrays(correct, target_mask, max_training_labels=2)
-    >>> [round(labels.score(metric), 3) for metric in ("accuracy", "unseen", "prefix")]
+    >>> [round(labels.score(metric), 3) for metric in ("accuracy", "ood_accuracy", "correct_prefix")]
     [0.667, 0.0, 0.667]
-    >>> round(labels.baseline("accuracy"), 3), labels.baseline("unseen")
+    >>> round(labels.baseline("accuracy"), 3), labels.baseline("ood_accuracy")
     (0.667, 0.0)
     """
 
@@ -64,8 +64,8 @@ class LabelCounts:
     targets_by_position: tuple[int, ...]
     correct_by_position: tuple[int, ...]
     exact_match: int
-    last: int
-    prefix: float
+    last_label: int
+    correct_prefix: float
     max_training_labels: int | None = None
     target_counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     num_offsets: int = 1
@@ -87,20 +87,20 @@ class LabelCounts:
         last = correct[last_label_index]
         target_counts: dict[str, Mapping[str, int]] = {}
         if answers is not None:
-            unseen_positions = slice(target_mask.shape[1] if max_training_labels is None else max_training_labels, None)
+            ood_positions = slice(target_mask.shape[1] if max_training_labels is None else max_training_labels, None)
             target_counts = {
-                "unseen": _sort_by_count(
-                    Counter(answers[:, unseen_positions][target_mask[:, unseen_positions]].tolist())
+                "ood_accuracy": _sort_by_count(
+                    Counter(answers[:, ood_positions][target_mask[:, ood_positions]].tolist())
                 )
             }
-            target_counts |= {"last": _sort_by_count(Counter(answers[last_label_index].tolist()))}
+            target_counts |= {"last_label": _sort_by_count(Counter(answers[last_label_index].tolist()))}
         return cls(
             rows=rows,
             targets_by_position=tuple(target_mask.sum(0).tolist()),
             correct_by_position=tuple(correct.sum(0).tolist()),
             exact_match=int((prefixes == lengths).sum()),
-            last=int(last.sum()),
-            prefix=float((prefixes / np.maximum(lengths, 1)).sum()),
+            last_label=int(last.sum()),
+            correct_prefix=float((prefixes / np.maximum(lengths, 1)).sum()),
             max_training_labels=max_training_labels,
             target_counts=target_counts,
         )
@@ -118,8 +118,8 @@ class LabelCounts:
             targets_by_position=_sum_columns(labels.targets_by_position for labels in each),
             correct_by_position=_sum_columns(labels.correct_by_position for labels in each),
             exact_match=sum(labels.exact_match for labels in each),
-            last=sum(labels.last for labels in each),
-            prefix=sum(labels.prefix for labels in each),
+            last_label=sum(labels.last_label for labels in each),
+            correct_prefix=sum(labels.correct_prefix for labels in each),
             max_training_labels=each[0].max_training_labels,
             target_counts={
                 name: _sort_by_count(sum((Counter(labels.target_counts.get(name, {})) for labels in each), Counter()))
@@ -136,18 +136,23 @@ class LabelCounts:
     # Shares -------------------------------------------------------------------------------------------------------
 
     def correct_and_count(self, metric: Metric) -> tuple[float, int]:
-        """The number of correct ones and the total: labels for `accuracy` and `unseen`, rows for the others."""
+        """The number of correct ones and the total: labels for `accuracy` and `ood_accuracy`, rows for the others."""
         if metric == "accuracy":
             return sum(self.correct_by_position), sum(self.targets_by_position)
-        if metric == "unseen":
-            unseen_positions = slice(
+        if metric == "ood_accuracy":
+            ood_positions = slice(
                 len(self.targets_by_position) if self.max_training_labels is None else self.max_training_labels, None
             )
-            return sum(self.correct_by_position[unseen_positions]), sum(self.targets_by_position[unseen_positions])
-        return {"exact_match": self.exact_match, "last": self.last, "prefix": self.prefix}[metric], self.rows
+            return sum(self.correct_by_position[ood_positions]), sum(self.targets_by_position[ood_positions])
+        correct_rows = {
+            "exact_match": self.exact_match,
+            "last_label": self.last_label,
+            "correct_prefix": self.correct_prefix,
+        }
+        return correct_rows[metric], self.rows
 
     def score(self, metric: Metric) -> float | None:
-        """The value of a metric; None without labels, as for `unseen` in short rows."""
+        """The value of a metric; None without labels, as for `ood_accuracy` in short rows."""
         correct, count = self.correct_and_count(metric)
         return correct / count if count else None
 
@@ -164,23 +169,23 @@ class LabelCounts:
         return Proportion(correct / count, float(low), float(high), count // self.num_offsets)
 
     def effective_metric(self, metric: Metric, region: str) -> Metric:
-        """The metric used for a region if `metric` is requested: `accuracy` instead of `unseen` within training, and if
-        rows have no unseen labels.
+        """The metric used for a region if `metric` is requested: `accuracy` instead of `ood_accuracy` within training,
+        and if rows have no labels beyond the positions of training.
 
         Training rows may also have a few labels after the trained positions, such as the sum after an addend, which say
         little about the training range.
         """
-        is_in_distribution = metric == "unseen" and region == "in_distribution"
+        is_in_distribution = metric == "ood_accuracy" and region == "in_distribution"
         return "accuracy" if is_in_distribution or self.score(metric) is None else metric
 
     def num_rows(self, metric: Metric) -> int:
         """Number of distinct rows that `metric` is computed from; at least 1."""
-        has_unseen = (
-            metric == "unseen"
+        has_ood_labels = (
+            metric == "ood_accuracy"
             and self.max_training_labels is not None
             and self.max_training_labels < len(self.targets_by_position)
         )
-        rows = self.targets_by_position[self.max_training_labels or 0] if has_unseen else self.rows
+        rows = self.targets_by_position[self.max_training_labels or 0] if has_ood_labels else self.rows
         return max(1, rows // self.num_offsets)
 
     def baseline(self, metric: Metric) -> float | None:
@@ -196,18 +201,18 @@ class LabelCounts:
         """The score of predictions that are correct at the trained positions and wrong at all others."""
         if self.max_training_labels is None or self.score(metric) is None:
             return None
-        if metric == "unseen":
+        if metric == "ood_accuracy":
             return 0.0
         if metric == "accuracy":
             return sum(self.targets_by_position[: self.max_training_labels]) / sum(self.targets_by_position)
         adjacent_counts = zip_longest(self.targets_by_position, self.targets_by_position[1:], fillvalue=0)
         rows_by_length = {t: here - further for t, (here, further) in enumerate(adjacent_counts, 1)}
-        if metric == "prefix":
+        if metric == "correct_prefix":
             return sum(rows * min(self.max_training_labels, t) / t for t, rows in rows_by_length.items()) / self.rows
         return sum(rows for t, rows in rows_by_length.items() if t <= self.max_training_labels) / self.rows
 
     def constant_answer_score(self, metric: Metric) -> float | None:
-        """The score of the best constant answer on `unseen` and on `last`; None for the others."""
+        """The score of the best constant answer on `ood_accuracy` and on `last_label`; None for the others."""
         target_counts = self.target_counts.get(metric)
         return max(target_counts.values()) / sum(target_counts.values()) if target_counts else None
 
@@ -242,8 +247,8 @@ class LabelCounts:
             targets_by_position=tuple(map(int, data["targets_by_position"])),
             correct_by_position=tuple(map(int, data["correct_by_position"])),
             exact_match=int(record["correct"]),
-            last=round(rows * (data["last"] or 0.0)),
-            prefix=rows * (data["prefix"] or 0.0),
+            last_label=round(rows * (data["last_label"] or 0.0)),
+            correct_prefix=rows * (data["correct_prefix"] or 0.0),
             max_training_labels=None if data.get("max_training_labels") is None else int(data["max_training_labels"]),
             target_counts={
                 str(name): {str(text): int(count) for text, count in texts.items()}

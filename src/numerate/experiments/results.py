@@ -140,9 +140,10 @@ class Results:
             parts.append(fill(f"Over all questions of a region: {descriptions}. {more}", 118, break_on_hyphens=False))
         if label_metrics:
             parts.append(
-                "correct: all labels of a row; unseen: labels at positions not in training; accuracy: all labels; "
-                "last: the last label;\nprefix: labels before the first wrong one. In brackets the baseline: what "
-                "memorizing the training positions,\nor always giving the same answer, would score."
+                "correct: all labels of a row; ood_accuracy: labels at positions not in training; accuracy: all\n"
+                "labels; last_label: the last label; correct_prefix: labels before the first wrong one.\n"
+                "In brackets the baseline: what memorizing the training positions, or always giving the same "
+                "answer, would score."
             )
         parts += list(
             dict.fromkeys(f"not causal: {line['non_causal_reason']}" for line in lines if "non_causal_reason" in line)

@@ -38,7 +38,7 @@ class CountCurve:
     def baseline(self) -> float | None:
         """The accuracy of the best constant answer on labels beyond the trained counts; None if unknown."""
         labels = self.group.labels[0]
-        return None if labels.max_training_labels is None else labels.baseline("unseen")
+        return None if labels.max_training_labels is None else labels.baseline("ood_accuracy")
 
 
 def count_curve(group: Group) -> CountCurve | None:
@@ -155,7 +155,8 @@ def label_metrics_table(groups: Sequence[Group]) -> str:
             for metric in METRICS:
                 values = [value for labels in several if (value := labels.score(metric)) is not None]
                 baseline = several[0].baseline(metric) if name != "in_distribution" else None
-                row.append("" if metric == "unseen" and name == "in_distribution" else _metric_text(values, baseline))
+                is_undefined = metric == "ood_accuracy" and name == "in_distribution"
+                row.append("" if is_undefined else _metric_text(values, baseline))
             rows.append(row)
     if not rows:
         return ""
@@ -171,10 +172,10 @@ def label_metrics_table(groups: Sequence[Group]) -> str:
 
 _COLUMN_LABELS: dict[Metric, str] = {
     "exact_match": "exact match",
-    "unseen": "unseen counts",
+    "ood_accuracy": "unseen counts",
     "accuracy": "all labels",
-    "last": "last label",
-    "prefix": "correct prefix",
+    "last_label": "last label",
+    "correct_prefix": "correct prefix",
 }
 
 

@@ -68,7 +68,7 @@ class Group:
             has_trained_counts = has_labels and all(
                 cell.labels.max_training_labels is not None for cell in cells if cell.labels is not None
             )
-            return self.metric or ("unseen" if has_trained_counts else "exact_match")
+            return self.metric or ("ood_accuracy" if has_trained_counts else "exact_match")
         raise UserError(f"metric: must be exact_match for {self.label}, whose answers have no labels")
 
     @property

@@ -80,6 +80,6 @@ def _budget_notes(groups: Sequence[Group]) -> list[str]:
 def _convergence_criterion(groups: Sequence[Group]) -> str:
     """The text of the convergence criterion."""
     metric = common_metric_label(groups)
-    metric = METRICS["accuracy"] if metric == METRICS["unseen"] else metric
+    metric = METRICS["accuracy"] if metric == METRICS["ood_accuracy"] else metric
     held_out = "" if any(group.labels for group in groups) else " with held-out questions"
     return f"{metric} of at least {format_percent(CONVERGENCE_THRESHOLD)} % over the cells in distribution{held_out}"

@@ -133,7 +133,8 @@ def _score_label(group: Group, name: str) -> str:
     """The metric of a region: the mean exact match, or a metric of labels."""
     if group.resolved_metric == "exact_match":
         return "mean"
-    return METRICS["accuracy"] if (group.resolved_metric, name) == ("unseen", "in_distribution") else group.metric_label
+    is_trained = (group.resolved_metric, name) == ("ood_accuracy", "in_distribution")
+    return METRICS["accuracy"] if is_trained else group.metric_label
 
 
 def _other_evaluations(run: Records, measure: Metric) -> str:

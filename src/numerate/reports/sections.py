@@ -241,8 +241,8 @@ def region_table(groups: Sequence[Group]) -> str:
     note = (
         f"{REGIONS_NOTE} " * (not have_unordered_cells(groups))
         + "The mean weights all cells equally. " * (common_metric(groups) in (None, "exact_match"))
-        + "All labels of a region are weighted equally. " * (common_metric(groups) in ("unseen", "accuracy"))
-        + "All rows of a region are weighted equally. " * (common_metric(groups) in ("last", "prefix"))
+        + "All labels of a region are weighted equally. " * (common_metric(groups) in ("ood_accuracy", "accuracy"))
+        + "All rows of a region are weighted equally. " * (common_metric(groups) in ("last_label", "correct_prefix"))
         + "Cells with too few questions to hold any out are excluded. "
         + ("Brackets: range over seeds. " if len({len(group.region_scores) for group in groups} - {1}) else "")
         + (

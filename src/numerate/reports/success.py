@@ -236,7 +236,8 @@ def success_caption(groups: Sequence[Group]) -> str:
     metric = common_metric_label(groups)
     baselines = any(group.baseline is not None for group in groups)
     best = any(cell.checkpoint == "best" for group in groups for run in group.runs for cell in run.cells)
-    within = {METRICS["unseen"]: METRICS["accuracy"], METRICS["exact_match"]: "held-out questions"}.get(metric, metric)
+    names = {METRICS["ood_accuracy"]: METRICS["accuracy"], METRICS["exact_match"]: "held-out questions"}
+    within = names.get(metric, metric)
     return (
         f"A seed has converged with at least {format_percent(CONVERGENCE_THRESHOLD)} % in distribution ({within}); "
         "the number of converged seeds has Wilson's 95 % interval in per cent. By length n: the number of converged "

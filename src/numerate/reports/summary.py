@@ -375,7 +375,7 @@ def _metric_note(outcomes: Sequence[GroupResult]) -> str:
     if common_metric([one.group for one in outcomes]) in (None, "exact_match"):
         return ""
     label = common_metric_label([one.group for one in outcomes])
-    metric = f"{label}, in distribution over all counts" if label == METRICS["unseen"] else label
+    metric = f"{label}, in distribution over all counts" if label == METRICS["ood_accuracy"] else label
     return f"numbers are {metric}; the baseline is the score of memorization or of the best constant answer; "
 
 

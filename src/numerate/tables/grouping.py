@@ -52,13 +52,13 @@ def group_table(
 
     For a table of runs: the numbers of runs `done`, `failed` and not done yet (`left`); `success_column`, the fraction
     of the done or failed runs with at least `threshold` (0.99) in the column `success_column` (`final.in_distribution`;
-    for labels, the farthest of `final.100+.unseen`, `final.ood_test.unseen` and `final.ood_validation.unseen` of the
-    run, named in `success_column.of`), with Wilson's interval over runs: a failed run (with a non-finite loss, for
-    example) did not succeed, and a run of a non-causal model is not counted. Then for each column of numbers, or each
-    of `columns`: the number of values `.count`, `.median`, `.lowest`, `.highest`, and the interquartile mean `.iqm`
-    with its bootstrap interval `.iqm.low`, `.iqm.high`; or with `statistic` (median, iqm, mean) only that with its
-    bootstrap interval. Seeds are resampled within each setting; a single seed has no interval, nor have several rows of
-    one run (its cells).
+    for labels, the farthest of `final.100+.ood_accuracy`, `final.ood_test.ood_accuracy` and
+    `final.ood_validation.ood_accuracy` of the run, named in `success_column.of`), with Wilson's interval over runs: a
+    failed run (with a non-finite loss, for example) did not succeed, and a run of a non-causal model is not counted.
+    Then for each column of numbers, or each of `columns`: the number of values `.count`, `.median`, `.lowest`,
+    `.highest`, and the interquartile mean `.iqm` with its bootstrap interval `.iqm.low`, `.iqm.high`; or with
+    `statistic` (median, iqm, mean) only that with its bootstrap interval. Seeds are resampled within each setting; a
+    single seed has no interval, nor have several rows of one run (its cells).
 
         table.group_by("label", columns=["final.ood_test"], statistic="iqm")
 
@@ -95,7 +95,7 @@ def default_success_columns(table: BaseTable) -> list[str]:
     """The columns that decide whether a run succeeded; the first that a run has is used: accuracy on unseen counts in
     the regions beyond training, farthest first, then exact match in distribution (for labels, of all labels)."""
     ood_regions = [name for name in REGION_LABELS if name != "in_distribution"]
-    candidates = [f"final.{region}.unseen" for region in reversed(ood_regions)]
+    candidates = [f"final.{region}.ood_accuracy" for region in reversed(ood_regions)]
     return [name for name in (*candidates, f"{SUCCESS_COLUMN}.accuracy", SUCCESS_COLUMN) if name in table.names]
 
 

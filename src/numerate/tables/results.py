@@ -58,8 +58,8 @@ REGION_NOTE = (
     "Exact match, mean over the cells of each region."
 )
 LABEL_NOTE = (
-    "unseen, accuracy, last and prefix: metrics of all labels of a region; baseline: the score of memorizing the "
-    "trained counts or of the best constant answer."
+    "ood_accuracy, accuracy, last_label and correct_prefix: metrics of all labels of a region; baseline: the score of "
+    "memorizing the trained counts or of the best constant answer."
 )
 ANSWER_NOTE = (
     "Metrics of numbers and texts are over all questions of a region; those with (mean of modules) after the name are "
@@ -97,11 +97,12 @@ def results_of(study: "Study | str | Path", runs_dir: str | Path | None = None) 
     runs), `label`, `seed`, `status`; `plan`, if some are of earlier ones; each setting in which runs differ, by its
     path; the last metrics of training; per region the mean exact match of the `final` and the `best` checkpoint with
     its interval over questions (`final.ood_test`, `final.ood_test.low`, `final.ood_test.high`); for labels also their
-    metrics with interval and baseline (`final.ood_test.unseen`, `final.ood_test.unseen.baseline`; `accuracy`, `last`
-    and `prefix` alike); for numbers or texts each metric of `numerate.evaluation.answer_metrics`
-    (`final.ood_test.log_mae`, `final.ood_test.log_mae (mean of modules)`); `non_causal_reason`, if the model is not
-    causal, so that scores are meaningless; `seconds` of all its sessions (without the time of a killed process after
-    its last checkpoint) and `worker`; and for failed runs, the kind of `failure` and the `error`.
+    metrics with interval and baseline (`final.ood_test.ood_accuracy`, `final.ood_test.ood_accuracy.baseline`;
+    `accuracy`, `last_label` and `correct_prefix` alike); for numbers or texts each metric of
+    `numerate.evaluation.answer_metrics` (`final.ood_test.log_mae`, `final.ood_test.log_mae (mean of modules)`);
+    `non_causal_reason`, if the model is not causal, so that scores are meaningless; `seconds` of all its sessions
+    (without the time of a killed process after its last checkpoint) and `worker`; and for failed runs, the kind of
+    `failure` and the `error`.
 
     Raises `UserError` if there is no such study.
     """
@@ -217,7 +218,7 @@ def _region_columns(records: Sequence[Mapping[str, Any]]) -> list[Column]:
             columns += [Column(f"{path}.{end}", float, "share") for end in ("low", "high")]
             for label_metric in LABEL_METRICS if labelled else ():
                 if any(label_metric in region.get("labels", {}) for region in regions):
-                    main = label_metric == ("accuracy" if name == "in_distribution" else "unseen")
+                    main = label_metric == ("accuracy" if name == "in_distribution" else "ood_accuracy")
                     columns.append(Column(f"{path}.{label_metric}", float, "share", is_default=main))
                     columns += [Column(f"{path}.{label_metric}.{end}", float, "share") for end in ("low", "high")]
                     has_baseline = main and name != "in_distribution"
@@ -345,7 +346,7 @@ _CELL_COLUMNS = (
 )
 """The measurements of a cell, with their names in a record."""
 _LABEL_COLUMNS = tuple(
-    (Column(f"{name}{end}", float, "share", is_default=name == "unseen"), name, end)
+    (Column(f"{name}{end}", float, "share", is_default=name == "ood_accuracy"), name, end)
     for name in LABEL_METRICS
     for end in ("", ".baseline")
 )

@@ -187,8 +187,8 @@ class Validator:
             if counts["labels"]:
                 accuracy[split] = counts["labels right"] / counts["labels"]
                 record["accuracy"] = round_significant(accuracy[split])
-            if counts["unseen"]:
-                record["unseen"] = round_significant(counts["unseen right"] / counts["unseen"])
+            if counts["ood_accuracy"]:
+                record["ood_accuracy"] = round_significant(counts["num_ood_correct"] / counts["ood_accuracy"])
             records.append(record)
         monitored_value = (
             None if monitored_metric is None else loss if monitored_metric == "loss" else accuracy["validation"]
@@ -243,8 +243,8 @@ class Validator:
         return {
             "labels": int(targets[:, first_label_position:].sum()),
             "labels right": int(correct[:, first_label_position:].sum()),
-            "unseen": int(targets[:, first_ood_position:].sum()),
-            "unseen right": int(correct[:, first_ood_position:].sum()),
+            "ood_accuracy": int(targets[:, first_ood_position:].sum()),
+            "num_ood_correct": int(correct[:, first_ood_position:].sum()),
         }
 
     def _draw_shards(self, on_batch: BatchCallback) -> list[_ValidationShard]:
