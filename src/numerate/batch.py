@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from numerate.config import Spec
 from numerate.errors import UserError
 from numerate.vocabulary import Vocabulary as Vocabulary
 
@@ -288,7 +289,7 @@ class DecodingStep:
     state: Any
 
 
-class ModelSpec(ABC):
+class ModelSpec(Spec, ABC):
     """The spec of a model: a frozen dataclass that builds it."""
 
     @abstractmethod

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from numerate.config import setting
+from numerate.config import Spec, setting
 from numerate.errors import UserError
 from numerate.mixers.attention_maps import attention_weights
 from numerate.mixers.mixer import Context
@@ -19,7 +19,7 @@ SymbolFunction = Callable[[Float[Tensor, "rows time width"], Context], Float[Ten
 """Computes the symbol of every token from the input of the mixer."""
 
 
-class Symbols(ABC):
+class Symbols(Spec, ABC):
     """The spec of symbols: a frozen dataclass that builds the module for a model's width."""
 
     @abstractmethod

@@ -1,21 +1,36 @@
-"""Settings, the fields of a spec, and `Span`, a range of sizes."""
+"""Settings, the fields of a spec, with their bounds, and `Span`, a range of sizes."""
 
+import math
 import operator
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import Field, dataclass, field
-from numbers import Integral
-from typing import Any, TypeVar
+from dataclasses import Field, dataclass, field, fields
+from functools import cache
+from numbers import Integral, Real
+from types import NoneType, UnionType
+from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
-from numerate.errors import UserError
+from numerate.errors import UserError, did_you_mean
 
 T = TypeVar("T")
 
 
 def setting(
-    default: T, help: str, *, in_run_id: bool = True, added_later: bool = False, stored_name: str | None = None
+    default: T,
+    help: str,
+    *,
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+    below: float | None = None,
+    in_run_id: bool = True,
+    added_later: bool = False,
+    stored_name: str | None = None,
 ) -> T:
-    """One field of a spec, with its one-line meaning (what `numerate show` prints).
+    """One field of a spec, with its one-line meaning (what `numerate show` prints) and its bounds.
+
+    `at_least` and `at_most` are allowed values, `above` and `below` are not. They hold for a number, both ends of a
+    `Span` and each item of a tuple; null is not compared. Infinity is allowed only as a bound: `at_most=inf`.
 
     `in_run_id=False` excludes the field from a run's identity: a larger budget extends a run instead of defining
     another. `added_later=True` is for a field added to a spec after runs had used it: it is part of a run's identity,
@@ -24,16 +39,112 @@ def setting(
     (`stored_class_name` does the same for a class).
 
     >>> @dataclass(frozen=True)
-    ... class LSTM:
-    ...     layers: int = setting(2, "number of stacked layers")
-    >>> LSTM().layers
+    ... class LSTM(Spec):
+    ...     num_layers: int = setting(2, "number of stacked layers", at_least=1)
+    ...     dropout: float = setting(0.0, "dropout between layers", at_least=0, below=1)
+    >>> LSTM().num_layers
     2
+    >>> LSTM(dropout=1.0)
+    Traceback (most recent call last):
+        ...
+    numerate.errors.UserError: dropout: must be at least 0 and less than 1, not 1.0
     """
     # For type checkers, a field has the type of its value: hence the declared return type.
     return field(
         default=default,
-        metadata={"help": help, "identity": in_run_id, "later": added_later, "stored_name": stored_name},
+        metadata={
+            "help": help,
+            "bounds": Bounds(at_least, above, at_most, below),
+            "identity": in_run_id,
+            "later": added_later,
+            "stored_name": stored_name,
+        },
     )
+
+
+class Bounds(NamedTuple):
+    """The allowed numbers of a setting."""
+
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+    below: float | None = None
+
+    def allow(self, value: Any) -> bool:
+        """Whether a value is within the bounds: a number, both ends of a span, each item of a tuple; anything else
+        is."""
+        if isinstance(value, Span):
+            return self.allow(value.low) and self.allow(value.high)
+        if isinstance(value, tuple):
+            return all(map(self.allow, value))
+        if self == NO_BOUNDS or isinstance(value, bool) or not isinstance(value, Real):
+            return True
+        number: Any = value
+        return (
+            (isinstance(value, Integral) or math.isfinite(value) or value in (self.at_least, self.at_most))
+            and (self.at_least is None or number >= self.at_least)
+            and (self.above is None or number > self.above)
+            and (self.at_most is None or number <= self.at_most)
+            and (self.below is None or number < self.below)
+        )
+
+    def __str__(self) -> str:
+        """As in an error: `1 or more`, `from 1 to 128`, `greater than 0 and at most 1`."""
+        if self.at_least is not None and self.at_most is not None:
+            return f"from {self.at_least} to {self.at_most}"
+        if self.at_least is not None and self.below is None:
+            return f"{self.at_least} or more"
+        low = f"at least {self.at_least}" if self.at_least is not None else f"greater than {self.above}"
+        high = f"at most {self.at_most}" if self.at_most is not None else f"less than {self.below}"
+        has_low, has_high = (self.at_least, self.above) != (None, None), (self.at_most, self.below) != (None, None)
+        return " and ".join([low] * has_low + [high] * has_high)
+
+
+NO_BOUNDS = Bounds()
+
+
+class Spec:
+    """The base of every class with settings. They are checked when it is built, also from Python: numbers against the
+    declared bounds, and texts against the choices of a `Literal`. `UserError` names the setting and what is allowed.
+
+    A spec that has more to check does so in `__post_init__`, after `super().__post_init__()`.
+
+    >>> from typing import Literal
+    >>> @dataclass(frozen=True)
+    ... class Learned(Spec):
+    ...     initialization: Literal["normal", "sinusoidal"] = setting("normal", "initial embeddings")
+    >>> Learned("sinusodal")
+    Traceback (most recent call last):
+        ...
+    numerate.errors.UserError: initialization: must be normal or sinusoidal, not 'sinusodal'. Did you mean 'sinusoidal'?
+    """
+
+    def __post_init__(self) -> None:
+        for name, bounds, choices, is_optional in _declared(type(self)):  # type: ignore[arg-type]
+            value = getattr(self, name)
+            if not bounds.allow(value):
+                raise UserError(f"{name}: must be {bounds}{', or null' * is_optional}, not {value}")
+            if choices and value not in choices and isinstance(value, str):
+                allowed = " or ".join(filter(None, [", ".join(choices[:-1]), choices[-1]]))
+                raise UserError(f"{name}: must be {allowed}, not {value!r}.{did_you_mean(value, choices)}")
+
+
+@cache
+def _declared(spec: type) -> list[tuple[str, Bounds, list[str], bool]]:
+    """What is declared of each setting of a spec that can be checked: name, bounds, choices, and whether null is
+    allowed. A type written as text is not read."""
+    declared = []
+    for one in fields(spec):
+        options = (
+            get_args(one.type) if isinstance(one.type, UnionType) or get_origin(one.type) is Union else (one.type,)
+        )
+        literals = [option for option in options if get_origin(option) is Literal]
+        words = [] if str in options else [word for option in literals for word in get_args(option)]
+        bounds = one.metadata.get("bounds", NO_BOUNDS)
+        if words or bounds != NO_BOUNDS:
+            choices = [word for word in words if isinstance(word, str)]
+            declared.append((one.name, bounds, choices, NoneType in options))
+    return declared
 
 
 def stored_class_name(part: type) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from numerate.config import check_choices, setting
+from numerate.config import Spec, check_choices, setting
 from numerate.errors import UserError
 from numerate.training.stopping import Stop
 
@@ -107,7 +107,7 @@ class Work(ABC):
 
 
 @dataclass(frozen=True)
-class Executor(ABC):
+class Executor(Spec, ABC):
     """Processes items with several workers: `Local`, `Ray` or `Slurm`. The results are the same on each.
 
     For example:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 from numerate.batch import Batch, Output
+from numerate.config import Spec
 from numerate.vocabulary import Vocabulary
 
 
@@ -28,7 +29,7 @@ class LossModule(nn.Module, ABC):
         """The sum of each term over this (micro-)batch, in nats, computed at least in float32."""
 
 
-class Loss(ABC):
+class Loss(Spec, ABC):
     """The spec of a loss: a frozen dataclass."""
 
     @abstractmethod

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from numerate.config import Spec
 from numerate.errors import UserError
 from numerate.positions.position import Position
 
@@ -99,7 +100,7 @@ class TokenMixer(nn.Module, ABC):
         """Floating-point operations of one forward pass over one row of this length."""
 
 
-class Mixer(ABC):
+class Mixer(Spec, ABC):
     """The spec of a mixer: a frozen dataclass that builds one layer's `TokenMixer`."""
 
     @abstractmethod

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from numerate.batch import Loops, StepContext
-from numerate.config import setting
+from numerate.config import Spec, setting
 from numerate.errors import UserError
 from numerate.mixers.mixer import Context
 from numerate.models.block import Block, FeedForward
@@ -24,7 +24,7 @@ NOISE_STD = 0.02
 """Standard deviation of the noise of `initial_state="noise"`."""
 
 
-class Backbone(ABC):
+class Backbone(Spec, ABC):
     """The spec of a backbone: a frozen dataclass that builds a `BackboneModule`."""
 
     @abstractmethod

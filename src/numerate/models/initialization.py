@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Generator, nn
 
-from numerate.config import setting
+from numerate.config import Spec, setting
 from numerate.errors import UserError
 
 
@@ -34,7 +34,7 @@ GATED_FEED_FORWARD = ("gate", "gated", "fed")
 """The components of a gated feed-forward network."""
 
 
-class Initialization(ABC):
+class Initialization(Spec, ABC):
     """Initializes linear layers and embeddings; biases are 0 unless it initializes them, norms stay at 1 and 0."""
 
     def splits_packed(self, components: Sequence[str]) -> bool:

@@ -6,10 +6,11 @@ from typing import Any, ClassVar
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from numerate.config import Spec
 from numerate.positions.position_ids import PositionIds
 
 
-class Position(ABC):
+class Position(Spec, ABC):
     """The spec of a positional encoding, with its `position_ids`. It acts on the input or inside attention, not
     both."""
 

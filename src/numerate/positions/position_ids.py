@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from numerate.batch import StepContext, Tokens
-from numerate.config import setting
+from numerate.config import Spec, setting
 from numerate.config.settings import stored_class_name, stored_settings
 from numerate.errors import UserError
 from numerate.positions.counter import random_integers, random_uint32
@@ -25,7 +25,7 @@ HelperPositions = Literal["own", "next"]
 """The position id of a helper token: its own, or that of the next real token, as in the published counting code."""
 
 
-class PositionIds(ABC):
+class PositionIds(Spec, ABC):
     """The spec of position ids, from 0 on."""
 
     causal: ClassVar[bool] = True

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from numerate.config import Spec
 from numerate.errors import UserError
 from numerate.tasks.counter_rng import CounterRNG, random_key
 
@@ -28,7 +29,7 @@ class ChunkLocations(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ChunkOrder(ABC):
+class ChunkOrder(Spec, ABC):
     """An order of chunks of `context_length` tokens, of shards with `shard_sizes` tokens, for any number of epochs."""
 
     shard_sizes: tuple[int, ...]

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.config import Span
+from numerate.config import Span, Spec
 from numerate.errors import UserError, did_you_mean
 from numerate.tasks.contents import file_sha256, shortest_unique_names
 from numerate.tasks.counter_rng import CounterRNG, random_key
@@ -46,7 +46,7 @@ _MAX_ATTEMPTS = 24
 three in four of the missing questions, so that one block in 10**12 needs more, unless the split has too few."""
 
 
-class Task(ABC):  # noqa: B024 (one of two methods must be overridden; __init_subclass__ checks this)
+class Task(Spec, ABC):
     """Questions with answers. A frozen dataclass with a default for every field; sizes are fields `int | Span`.
 
     A task implements either `draw` (vectorized, fast) or `example` (one question at a time, simple):

@@ -9,14 +9,14 @@ import torch
 from numpy.typing import NDArray
 
 from numerate.batch import IGNORE_INDEX, Batch, Tokens
-from numerate.config import setting
+from numerate.config import Spec, setting
 from numerate.errors import UserError
 from numerate.tokenizers.number_formats import Ids
 from numerate.tokenizers.tokenizer import TokenizedExamples
 from numerate.vocabulary import BOS, EOS, PAD, UNK
 
 
-class Layout(ABC):
+class Layout(Spec, ABC):
     """Builds model inputs and targets from tokenized questions and answers."""
 
     is_autoregressive: ClassVar[bool] = True

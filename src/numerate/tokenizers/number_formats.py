@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.config import setting
+from numerate.config import Spec, setting
 from numerate.errors import UserError
 from numerate.tasks import decimals
 from numerate.tasks.questions import Numbers
@@ -26,7 +26,7 @@ def id_dtype(vocabulary: Vocabulary) -> type[np.uint8] | type[np.uint16] | type[
     return np.uint8 if vocabulary.size <= 256 else np.uint16 if vocabulary.size <= 65_536 else np.int32
 
 
-class NumberFormat(ABC):
+class NumberFormat(Spec, ABC):
     """How numbers become tokens. `encode_numbers` converts whole blocks, `format_number` one number, with equal
     results; `parse_number` is the inverse. `is_answer` says whether a number is in the answer; `random_bits` are the
     random bits of its question."""

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.config import setting
+from numerate.config import Spec, setting
 from numerate.errors import UserError
 from numerate.tasks.counter_rng import mix_bits
 from numerate.tasks.questions import EMPTY, Example, Questions
@@ -57,7 +57,7 @@ class TokenizedExamples:
         )
 
 
-class Tokenizer(ABC):
+class Tokenizer(Spec, ABC):
     """Converts questions to token ids and back. The vocabulary depends on the task and is passed as an argument."""
 
     has_unique_tokenization: ClassVar[bool] = True

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from numerate.batch import Batch, Loops, Model, StepContext
-from numerate.config import setting
+from numerate.config import Spec, setting
 from numerate.errors import UserError
 from numerate.losses.cross_entropy import CrossEntropy
 from numerate.losses.loss import Loss
@@ -42,7 +42,7 @@ class ObjectiveModule(nn.Module, ABC):
         return 3 * (model.flops(rows, time) + source)
 
 
-class Objective(ABC):
+class Objective(Spec, ABC):
     """The spec of an objective: a frozen dataclass."""
 
     @abstractmethod

@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 from numerate.batch import Model
-from numerate.config import setting
+from numerate.config import Spec, setting
 from numerate.errors import UserError
 
 
-class Optimizer(ABC):
+class Optimizer(Spec, ABC):
     """The spec of an optimizer: a frozen dataclass."""
 
     learning_rate: float

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from numerate.config import setting
+from numerate.config import Spec, setting
 from numerate.errors import UserError
 
 WarmupEndpoints = Literal["between", "from_zero", "to_one"]
@@ -22,7 +22,7 @@ _DECAY_END_HELP = (
 )
 
 
-class Schedule(ABC):
+class Schedule(Spec, ABC):
     """The factor on the learning rate at each step; that of step 0 is `multiplier(0, steps)`.
 
     A `warmup` below 1 is a fraction of the budget; otherwise it is a number of steps. The factor rises linearly from

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from numerate.config import setting
+from numerate.config import Spec, setting
 from numerate.errors import UserError
 from numerate.number_tables import MAX_VALUE, digit_and_exponent, regression_transformer_vectors
 from numerate.vocabulary import Vocabulary
@@ -35,7 +35,7 @@ class NumberEmbeddingModule(nn.Module, ABC):
         """The token embeddings with their numbers embedded. Raises `UserError` where required values are missing."""
 
 
-class NumberEmbedding(ABC):
+class NumberEmbedding(Spec, ABC):
     """The spec of a number embedding: a frozen dataclass."""
 
     @abstractmethod

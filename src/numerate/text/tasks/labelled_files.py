@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from numerate.config import Spec
 from numerate.errors import UserError
 from numerate.tasks.questions import EMPTY
 from numerate.text.tasks.row_files import RowFile, open_row_file, rows_per_block
@@ -34,7 +35,7 @@ class LabeledRows(NamedTuple):
     labels: NDArray[np.int16]
 
 
-class LabeledFile(ABC):
+class LabeledFile(Spec, ABC):
     """Rows of words with a label each, read by index."""
 
     count: int

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import isinf
 from typing import Any, ClassVar, Self
 
+from numerate.config import Spec
 from numerate.tasks.texts import Example
 
 MAX_CHARACTERS = 1 << 16
@@ -60,7 +61,7 @@ def decode_utf8(content: bytes) -> str:
         raise ValueError(f"is not valid UTF-8 ({error.reason})") from error
 
 
-class RecordReader(ABC):
+class RecordReader(Spec, ABC):
     """How one record of a file becomes a question with its answer. A frozen dataclass."""
 
     lines_per_record: ClassVar[int] = 1

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from numerate.config import Spec
 from numerate.errors import UserError, did_you_mean
 from numerate.text.tasks.readers import MAX_CHARACTERS
 from numerate.text.tasks.row_heads import METADATA_FILE, existing_files, find_written_folder, read_verified_metadata
@@ -42,7 +43,7 @@ def rows_per_block(longest: int) -> int:
     return max(1, min(1 << 15, (1 << 25) // max(1, longest)))
 
 
-class RowFile(ABC):
+class RowFile(Spec, ABC):
     """Rows of text that are read by their index."""
 
     count: int

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.config import setting
+from numerate.config import Spec, setting
 from numerate.errors import UserError
 from numerate.text.tokenizers import number_spans as found_numbers
 from numerate.vocabulary import DIGIT, NUMBER, POINT, TEXT
@@ -40,7 +40,7 @@ class SymbolInfo(NamedTuple):
     significance: int = -1000
 
 
-class TextNumberFormat(ABC):
+class TextNumberFormat(Spec, ABC):
     """How the numbers in a text are written as symbols. All other text is left to the tokenizer.
 
     `format_numbers` converts many numbers, `format_number` one, with equal results; `decode_symbols` is the inverse. A
