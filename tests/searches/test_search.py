@@ -666,6 +666,17 @@ def test_a_journal_that_cannot_be_read_is_reported_with_its_line_and_left_alone(
     assert journal.path.read_text() == spoilt
 
 
+def test_a_search_of_version_0_1_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "journal.log").write_text(
+        '{"op_code": 0, "worker_id": "a", "study_name": "search", "directions": [2]}\n'
+        '{"op_code": 2, "worker_id": "a", "study_id": 0, "user_attr": {"question": {"metric": "beyond-development"}}}\n'
+    )
+    before = (tmp_path / "journal.log").read_bytes()
+    with pytest.raises(UserError, match=r"written by numerate 0\.1 and can only be read by version 0\.1"):
+        Journal(tmp_path, SPACE, minimize=False)
+    assert (tmp_path / "journal.log").read_bytes() == before
+
+
 def test_a_fields_importance_is_reported_from_ten_trials_on(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "s", SPACE, minimize=False)
     for number in range(12):
