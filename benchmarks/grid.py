@@ -37,7 +37,7 @@ from numerate.executors.executor import Executor, ItemOutcome, Work, WorkerConte
 from numerate.executors.local import Local
 from numerate.experiments.run import load
 from numerate.experiments.train import train
-from numerate.recipes.abacus_small import addition_small_abacus
+from numerate.recipes import addition_small_abacus
 from numerate.training.stopping import Stop
 
 BALANCE_AT_MOST = 1.1

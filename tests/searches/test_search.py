@@ -693,7 +693,7 @@ def test_a_fields_importance_is_reported_from_ten_trials_on(tmp_path: Path) -> N
 
 SCRIPT = """
 from dataclasses import replace
-from numerate.recipes.abacus import addition_rotary
+from numerate.recipes import addition_rotary
 def tiny():
     one = addition_rotary()
     training = replace(one.training, steps=30, batch_size=8, shuffle_window=4, checkpoint_every=10, evaluate_every=10)
