@@ -173,7 +173,7 @@ def test_files_are_written_in_another_number_format(here: Path) -> None:
         ("write Arithmetic out=. ", "out: . already exists; out= must be a new folder"),
         ("write Aritmetic out=x", "'Aritmetic' is not a task, recipe, file or folder"),
         ("stats", "the task, recipe or file is missing"),
-        ("stats nothing.txt", "path: nothing.txt does not exist"),
+        ("stats nothing.txt", "nothing.txt: does not exist"),
         ("stats Arithmetic digitz=3", "Did you mean"),
         ("stats rows.txt seed=3", "seed: the rows of a file are read in order"),
         ("stats rows.txt split=train", "split: rows.txt has no splits"),
