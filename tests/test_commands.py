@@ -631,7 +631,7 @@ def test_traceback_shows_where_an_error_came_from(shell: Shell) -> None:
 
 
 def test_what_nobody_foresaw_is_called_a_fault_of_the_program(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("numerate.commands.list.TITLES", None)
+    monkeypatch.setattr("numerate.commands.catalogue.TITLES", None)
     ended = shell("list")
     assert ended.status == 1
     message = "numerate: internal error, please report it: TypeError: Value after * must be an iterable, not NoneType"

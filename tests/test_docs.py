@@ -19,7 +19,7 @@ import torch
 import numerate
 from numerate import catalogue
 from numerate.cli import COMMANDS, main, parse_args
-from numerate.commands.executing import parse_executor
+from numerate.commands.arguments import parse_executor
 from numerate.commands.recipes import RecipeRequest
 from numerate.commands.search import parse_search
 from numerate.commands.show import SLOTS
@@ -127,7 +127,7 @@ def test_a_command_line_that_is_shown_is_understood(page: str, line: str, folder
         assert keys <= (known | {"baseline", "metric"} if given.command == "compare" else known)
     elif given.command == "generate":
         keys = {word.partition("=")[0] for word in given.words[1:] if re.match(r"[a-z_]+=", word)}
-        assert keys <= set(import_module("numerate.commands.generate").OPTION_PARSERS)
+        assert keys <= set(import_module("numerate.commands.prompts").OPTION_PARSERS)
     elif given.command == "maps":
         keys = {word.partition("=")[0] for word in given.words[1:] if re.match(r"[a-z_]+=", word)}
         assert given.words

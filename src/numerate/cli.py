@@ -13,6 +13,7 @@ import traceback
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
+from types import ModuleType
 from typing import NoReturn
 
 from numerate import terminal
@@ -214,6 +215,10 @@ SKIP_BAD_COMMANDS = ("sample", "data", "train", "run")
 """The commands with `--skip-bad`, which sets `task.skip_invalid=true` of tasks over files."""
 
 
+MODULES = {"evaluate": "runs", "generate": "prompts", "run": "studies", "list": "catalogue"}
+"""The modules that are not called as their command."""
+
+
 def main(words: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status: 0, 2 for wrong input, 1 for a failure, 130 for Ctrl-C."""
     # Otherwise garbage collection of torch's objects at exit takes a fifth of a short command's time.
@@ -230,7 +235,7 @@ def _run(words: Sequence[str]) -> int:
     warnings.showwarning = _warn  # type: ignore[assignment]
     try:
         _load_user_parts(options.parts)
-        status: int = import_module(f"numerate.commands.{options.command}").command(options)
+        status: int = _module(options.command).command(options)
         sys.stdout.flush()
         return status
     except (UserError, OperationalError) as error:
@@ -256,6 +261,10 @@ def _run(words: Sequence[str]) -> int:
         print(f"numerate: {describe_error(error)}", file=sys.stderr)
         print("numerate: --traceback shows where", file=sys.stderr)
         return 2 if is_user_error else 1
+
+
+def _module(command: str) -> ModuleType:
+    return import_module(f"numerate.commands.{MODULES.get(command, command)}")
 
 
 def _load_user_parts(files: Sequence[str]) -> None:

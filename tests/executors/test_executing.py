@@ -5,7 +5,7 @@ from subprocess import run
 
 import pytest
 
-from numerate.commands.executing import has_executor_option, parse_executor
+from numerate.commands.arguments import has_executor_option, parse_executor
 from numerate.errors import UserError
 from numerate.executors import Local, Ray
 
@@ -73,7 +73,7 @@ def test_words_that_make_no_executor_say_what_would(words: list[str], message: s
 
 def test_finding_an_executor_imports_no_heavy_library() -> None:
     script = (
-        "import sys; from numerate.commands.executing import parse_executor; parse_executor(['executor=ray', "
+        "import sys; from numerate.commands.arguments import parse_executor; parse_executor(['executor=ray', "
         "'workers=2'])\nprint([name for name in ('torch', 'numpy', 'ray', 'submitit', 'yaml') if name in sys.modules])"
     )
     assert run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip() == "[]"

@@ -349,7 +349,7 @@ def test_the_command_spreads_a_grid_where_its_words_say_so(
     copy: Callable[[str], Run], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from numerate.cli import main
-    from numerate.commands import evaluate
+    from numerate.commands import runs as evaluate
 
     begun: list[Executor] = []
     real = Here.run

@@ -4,7 +4,7 @@ import argparse
 from dataclasses import dataclass, replace
 from typing import Any
 
-from numerate.commands.executing import parse_executor
+from numerate.commands.arguments import parse_executor
 from numerate.commands.words import parse_bool, parse_options, require_word
 from numerate.config import expand_sweep, override
 from numerate.errors import UserError

@@ -5,7 +5,7 @@ import os
 import sys
 from typing import Any
 
-from numerate.commands.executing import parse_executor
+from numerate.commands.arguments import parse_executor
 from numerate.commands.words import parse_options, require_word
 from numerate.errors import UserError
 from numerate.executors.executor import Executor

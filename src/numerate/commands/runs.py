@@ -5,7 +5,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from numerate.commands.executing import has_executor_option, parse_executor
+from numerate.commands.arguments import has_executor_option, parse_executor
 from numerate.commands.showing import show_evaluation
 from numerate.commands.words import check_no_more_words, parse_bool, parse_options, require_word, split_settings
 from numerate.errors import UserError
