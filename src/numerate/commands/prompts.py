@@ -1,89 +1,105 @@
-"""`numerate generate RUN PROMPT`: text generation, streamed as tokens arrive."""
+"""`ask`, `generate` and `maps`: what a run makes of a question or prompt."""
 
-import argparse
 import codecs
 import json
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from numerate.commands.words import parse_bool, parse_options, require_word, split_settings
 from numerate.config import expand_sweep
 from numerate.errors import UserError
 from numerate.evaluation.completions import Completion
-from numerate.experiments.run import load
+from numerate.experiments.maps import save_maps
+from numerate.experiments.run import Run, load
+from numerate.reports.attention_maps import (
+    MAX_CHARACTERS,
+    HeadSummary,
+    count_characters,
+    digit_order_note,
+    maps_page,
+    shorten_text,
+    summarize_heads,
+)
 from numerate.reports.groups import format_settings
+from numerate.reports.map_records import FOLDER
+from numerate.reports.page import write_atomically
 from numerate.training import disk
 
-EXAMPLE = "numerate generate latest 'Once upon a time'"
+MAX_LINES = 48
+"""Heads shown in the terminal."""
 
 
-def _parse_int(text: str) -> int:
-    return int(text.replace("_", ""))
+def _with_each_setting(run: Run, settings: Sequence[str]) -> Iterator[tuple[Run, str]]:
+    """A run with every combination of settings, and these as text; "" without any."""
+    for choice in expand_sweep(settings):
+        changed = run.with_settings(*choice)
+        yield changed, (format_settings(changed.changed_settings) or "as trained") if settings else ""
 
 
-def _optional(kind: Any) -> Any:
-    return lambda text: None if text.lower() in ("null", "none") else kind(text)
+def ask(
+    address: str,
+    *questions: str,
+    settings: Sequence[str],
+    checkpoint: str = "final",
+    runs_dir: str | None = None,
+    device: str | None = None,
+) -> None:
+    """Prints a model's answers, their probabilities, and the correct answers."""
+    for run, settings_text in _with_each_setting(load(address, runs_dir, device), settings):
+        suffix = f"   {settings_text}" * bool(settings_text)
+        for question in questions:
+            answer = run.ask(question, checkpoint)
+            if run.evaluation_data.is_language_modeling:
+                print(f"{answer.model_text}{suffix}   (greedy decoding; `numerate generate` samples)")
+                continue
+            verdict, separator = "", "   "
+            if answer.correct_answer is not None:
+                verdict = "correct   " if answer.correct else f"wrong, correct: {answer.correct_answer}   "
+                separator = "   " * (" " in answer.correct_answer)  # labels are aligned with their symbols
+            answer_text = f"{answer.question}{separator}{answer.prediction or '(nothing)'}"
+            probability = f"{verdict}probability {answer.probability:.1%}"
+            print(f"{answer_text}   {probability}   (as the model writes: {answer.model_text}){suffix}")
 
 
-OPTION_PARSERS = {
-    "max_new_tokens": _parse_int,
-    "temperature": float,
-    "top_k": _optional(_parse_int),
-    "top_p": _optional(float),
-    "min_p": _optional(float),
-    "do_sample": parse_bool,
-    "repetition_penalty": float,
-    "seed": _parse_int,
-    "count": _parse_int,
-    "checkpoint": str,
-    "stop": str,
-    "context_length": _parse_int,
-    "prompts": str,
-    "out": str,
-    "runs_dir": str,
-    "device": str,
-}
-
-
-def command(args: argparse.Namespace) -> int:
-    address = require_word(args.words, "the run", EXAMPLE)
-    words, option_values = parse_options(args.words[1:], OPTION_PARSERS)
-    words, changes = split_settings(words, "model.")
-    run = load(address, option_values.pop("runs_dir", None), option_values.pop("device", None))
-    prompts = _read_prompts(words, option_values.pop("prompts", None))
-    out = option_values.pop("out", None)
+def generate(
+    address: str,
+    *words: str,
+    settings: Sequence[str],
+    prompts: str | None = None,
+    out: str | None = None,
+    count: int = 1,
+    runs_dir: str | None = None,
+    device: str | None = None,
+    **options: Any,
+) -> int:
+    """Continues prompts, streamed if there is one; the other options are those of `Run.generate`."""
+    run = load(address, runs_dir, device)
+    texts = _read_prompts(words, prompts)
     if out is not None:
         _check_output_file(Path(out))
     records: list[dict[str, Any]] = []
-    stopped = False
     with _stop_on_interrupt() as signals:
-        for choice in expand_sweep(changes):
-            run_with_settings = run.with_settings(*choice)
-            if changes:
-                print(f"--- {format_settings(run_with_settings.changed_settings) or 'as trained'}")
-            is_single = len(prompts) * option_values.get("count", 1) == 1
-            stream = _TextStream(prompts[0]) if is_single else None
-            completions = run_with_settings.generate(
-                prompts,
-                on_text=stream.stream if stream is not None else None,
+        for changed, settings_text in _with_each_setting(run, settings):
+            print(f"--- {settings_text}\n" * bool(settings_text), end="")
+            stream = _TextStream(texts[0]) if len(texts) * count == 1 else None
+            completions = changed.generate(
+                texts,
+                count=count,
+                on_text=None if stream is None else stream.stream,
                 should_stop=lambda: bool(signals),
-                **option_values,
+                **options,
             )
-            if stream is not None:
-                stream.end(completions)
+            if stream is None:
+                _print_completions(completions, count)
             else:
-                _print_completions(completions, option_values.get("count", 1))
-            records += [
-                completion.record() | _settings_record(run_with_settings.changed_settings) for completion in completions
-            ]
-            stopped = bool(signals)
-            if stopped:
+                print("" if stream.has_started else completions[0], flush=True)
+            changes = {"settings": dict(changed.changed_settings)} if changed.changed_settings else {}
+            records += [completion.record() | changes for completion in completions]
+            if stopped := bool(signals):
                 break
     if out is not None:
         disk.write_atomically(Path(out), b"".join(map(disk.json_line, records)))
@@ -95,92 +111,48 @@ def command(args: argparse.Namespace) -> int:
 
 def _check_output_file(out: Path) -> None:
     """Raises `UserError` for an output file that cannot be written, before anything is generated."""
-    if out.is_dir():
-        raise UserError(f"out: {out} must be a file such as out.jsonl, not a folder")
     if out.exists():
-        raise UserError(f"out: {out} already exists; out= must be a new file")
+        what = "is a folder; out= must be a file such as out.jsonl" if out.is_dir() else "already exists"
+        raise UserError(f"out: {out} {what}")
     if not out.absolute().parent.is_dir():
         raise UserError(f"out: the folder {out.parent} must exist")
 
 
-def _settings_record(changed: Any) -> dict[str, Any]:
-    return {"settings": dict(changed)} if changed else {}
-
-
 def _read_prompts(words: Sequence[str], file: str | None) -> list[str]:
     """The prompts in `words`, in a file, or from standard input for `-`; one empty prompt if there are none."""
-    for word in words:
-        if (name := _similar_option(word)) is not None:
-            raise UserError(
-                f"{word!r} is not an option; did you mean {name}=? (a prompt like it can be read from a file with "
-                "prompts=)"
-            )
     prompts = list(words)
-    if file is not None:
-        prompts += _read_file(file)
+    if file == "-":
+        prompts.append(file)
+    elif file is not None:
+        try:
+            prompts += _parse_prompts(Path(file).expanduser().read_bytes(), file)
+        except OSError as error:
+            raise UserError(f"prompts: {file} cannot be read ({error.strerror})") from error
     while "-" in prompts:
         index = prompts.index("-")
         prompts[index : index + 1] = _parse_prompts(sys.stdin.buffer.read(), "standard input")
     return prompts or [""]
 
 
-_ALIASES = {
-    "max_tokens": "max_new_tokens",
-    "tokens": "max_new_tokens",
-    "most": "max_new_tokens",
-    "length": "max_new_tokens",
-    "greedy": "do_sample",
-    "window": "context_length",
-    "temp": "temperature",
-    "topk": "top_k",
-    "topp": "top_p",
-    "minp": "min_p",
-    "samples": "count",
-    "num_samples": "count",
-    "penalty": "repetition_penalty",
-}
-"""Common other names of settings."""
-
-
-def _similar_option(word: str) -> str | None:
-    """The setting probably meant by a word such as `temprature=0.5`; None for a prompt."""
-    name, equals, _ = word.partition("=")
-    name = name.replace("-", "_")
-    if not equals or not name.isidentifier():
-        return None
-    near = get_close_matches(name.lower(), OPTION_PARSERS, n=1, cutoff=0.8)
-    return _ALIASES.get(name) or (near[0] if near else None)
-
-
-def _read_file(name: str) -> list[str]:
-    if name == "-":
-        return ["-"]
-    try:
-        return _parse_prompts(Path(name).expanduser().read_bytes(), name)
-    except OSError as error:
-        raise UserError(f"prompts: {name} cannot be read ({error.strerror})") from error
-
-
 def _parse_prompts(raw: bytes, source: str) -> list[str]:
     """One prompt per line; for JSON lines, the field `prompt`. Empty lines at the end are ignored."""
     try:
-        text = raw.removeprefix(codecs.BOM_UTF8).decode()
+        text = raw.removeprefix(codecs.BOM_UTF8).decode().rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise UserError(f"prompts: {source} must be UTF-8 text (byte {error.start})") from error
-    lines = [line.removesuffix("\r") for line in text.rstrip("\r\n").split("\n")] if text.strip("\r\n") else []
-    if not lines:
+    if not text:
         raise UserError(f"prompts: {source} is empty; must have one prompt per line")
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
     if not all(line.startswith("{") for line in lines):
         return lines
     prompts = []
     for number, line in enumerate(lines, 1):
         try:
-            prompt = json.loads(line)["prompt"]
+            prompts.append(str(json.loads(line)["prompt"]))
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(
                 f'prompts: {source}, line {number}: must be an object with a prompt, such as {{"prompt": "Once"}}'
             ) from error
-        prompts.append(str(prompt))
     return prompts
 
 
@@ -191,28 +163,15 @@ class _TextStream:
         self.prompt, self.has_started = prompt, False
 
     def stream(self, completion: int, text: str) -> None:
-        if not self.has_started:
-            sys.stdout.write(self.prompt)
-            self.has_started = True
-        sys.stdout.write(text)
-        sys.stdout.flush()
-
-    def end(self, completions: Sequence[Completion]) -> None:
-        if not self.has_started:
-            for completion in completions:
-                sys.stdout.write(str(completion))
-        sys.stdout.write("\n")
-        sys.stdout.flush()
+        print(text if self.has_started else f"{self.prompt}{text}", end="", flush=True)
+        self.has_started = True
 
 
 def _print_completions(completions: Sequence[Completion], count: int) -> None:
     """Prints several generated texts, each below its number."""
-    prompts: list[str] = []
     for number, completion in enumerate(completions):
-        if number % count == 0:
-            prompts.append(completion.prompt)
-        header = f"=== prompt {len(prompts)}" + (f", sample {number % count + 1} of {count}" if count > 1 else "")
-        print(f"{header} ===\n{completion}\n")
+        sample = f", sample {number % count + 1} of {count}" * (count > 1)
+        print(f"=== prompt {number // count + 1}{sample} ===\n{completion}\n")
 
 
 @contextmanager
@@ -230,3 +189,48 @@ def _stop_on_interrupt() -> Iterator[list[int]]:
         yield signals
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def maps(
+    address: str,
+    prompt: str = "",
+    *,
+    settings: Sequence[str],
+    layer: Sequence[int] | None = None,
+    out: str | None = None,
+    runs_dir: str | None = None,
+    device: str | None = None,
+    **options: Any,
+) -> None:
+    """Writes attention maps as a page, with a few lines of text; the other options are those of `Run.maps`."""
+    choices = expand_sweep(settings)
+    if len(choices) > 1:
+        raise UserError("settings: each setting must have one value")
+    run = load(address, runs_dir, device).with_settings(*choices[0])
+    found = run.maps(prompt, layers=layer, **options)
+    record = found.record()
+    if count_characters(record) > MAX_CHARACTERS:
+        raise UserError(
+            f"layer: {count_characters(record) // 2:,} weights are too many for a page; select fewer layers, such as "
+            f"layer={found.layers[0].layer}, or shorten the prompt"
+        )
+    save_maps(run, found)
+    page = Path(out or run.path / FOLDER / f"{found.file_stem}.html")
+    _print_summary(record, summarize_heads(record))
+    print(write_atomically(page, maps_page(record, run.folder.recipe_name)))
+
+
+def _print_summary(record: Mapping[str, Any], heads: Sequence[HeadSummary]) -> None:
+    answer = record["answer_start"]
+    tokens_text = f"{len(record['tokens'])} tokens" + f", the answer from token {answer} on" * bool(answer)
+    print(f"{shorten_text(record['prompt']) or 'the beginning of a document'}: {tokens_text}, step {record['step']:,}")
+    if words := digit_order_note(record):
+        print(f"  {words}.")
+    layer_width, type_width = (max(len(getattr(head, name)) for head in heads) for name in ("layer", "map_type"))
+    for head in heads[:MAX_LINES]:
+        name = f"{head.layer:<{layer_width}}  {head.map_type:<{type_width}}  {head.head:>2}"
+        spread = f"attends to {head.effective_keys:5.1f}" if head.effective_keys is not None else " " * 14
+        last = ", ".join(f"{key} {share:.2f}" for key, share in head.top_keys)
+        print(f"  {name}   {spread}   last token: {last}")
+    if len(heads) > MAX_LINES:
+        print(f"  ... {len(heads) - MAX_LINES} more heads; layer={record['layers'][-1]['layer']} shows those of one")

@@ -1,0 +1,60 @@
+"""The executor of a command: `executor=ray executor.address=auto workers=8 timeout=3600`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from numerate import catalogue
+from numerate.config import override
+from numerate.config.values import normalize_name, settings_of
+from numerate.errors import UserError
+from numerate.executors.executor import Executor
+from numerate.executors.local import Local
+
+SHORT_OPTIONS = {"workers": "2", "timeout": "600, in seconds"}
+"""Settings of every executor that may be written without `executor.`, with an example."""
+
+
+@dataclass(frozen=True)
+class _Holder:
+    executor: Executor = Local()
+
+
+def parse_executor(words: Sequence[str]) -> Executor:
+    """The executor that words set: `executor=ray executor.address=auto workers=8 timeout=3600`.
+
+    >>> parse_executor(["workers=8", "executor=local"]).workers
+    8
+
+    An executor is named by its class in any case; the default is `local`. The order of the words does not matter.
+    Raises `UserError` for an unknown executor or setting, with the most similar one, and for an invalid value.
+    """
+    class_by_name = {known.lower(): known for known in catalogue.parts_by_kind().get("Executor", {})}
+    class_words, setting_words = [], []
+    for word in words:
+        key, _, text = word.partition("=")
+        key = normalize_name(key.strip())
+        if key == "executor":
+            name, bracket, settings = text.strip().partition("(")
+            class_words.append(f"executor={class_by_name.get(name.strip().lower(), name.strip())}{bracket}{settings}")
+        else:
+            setting_words.append((key, f"executor.{key.removeprefix('executor.')}={text}"))
+    holder = override(_Holder(), class_words)
+    executor_class = type(holder.executor)
+    for key, _ in setting_words:
+        name = key.removeprefix("executor.")
+        others = [one for one in catalogue.all_classes("Executor") if name in settings_of(one)]
+        if others and name not in settings_of(executor_class):
+            raise UserError(
+                f"executor.{name}: {executor_class.__name__} has no such setting, "
+                f"{' and '.join(one.__name__ for one in others)} has: executor={others[0].__name__.lower()}"
+            )
+    try:
+        return override(holder, [word for _, word in setting_words]).executor
+    except UserError as error:
+        path, _, message = str(error).partition(": ")
+        name = path.removeprefix("executor.")
+        typed = next((key for key, word in setting_words if word.startswith(f"{path}=")), path)
+        if name not in SHORT_OPTIONS:
+            raise
+        message = message.partition("; for example ")[0]
+        raise UserError(f"{typed}: {message}; for example {typed}={SHORT_OPTIONS[name]}") from error
