@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from numerate.cli import COMMANDS, parse_args
-from numerate.commands.search import parse_search
+from numerate.cli import parse
+from numerate.commands.table import COMMANDS
 from numerate.config import Span, override, to_tree
 from numerate.errors import OperationalError, UserError
 from numerate.evaluation.evaluator import Evaluation
@@ -170,13 +170,12 @@ def test_options_that_there_are_not_are_reported(settings: dict[str, Any], messa
         search(TINY, RATES, runs_dir=tmp_path, **settings)
 
 
-@pytest.mark.parametrize("line", COMMANDS["search"][2].splitlines())
+@pytest.mark.parametrize("line", COMMANDS["search"].examples.splitlines())
 def test_the_examples_of_the_help_can_be_searched(line: str) -> None:
-    name, settings, executor, options = parse_search(parse_args(shlex.split(line)[1:]))
-    space = Space.parse(load_recipe(name), settings)
-    assert space.fields
-    assert executor.workers == (2 if "workers=2" in line else None)
-    assert set(options) <= {"trials", "metric", "sampler", "pruner", "seed", "seeds", "name", "runs_dir"}
+    call = parse(shlex.split(line)[1:])
+    assert Space.parse(load_recipe(call.arguments[0]), call.values["settings"]).fields
+    executor = call.values["executor"]
+    assert executor.workers == 2 if "workers=2" in line else executor is None
 
 
 def test_without_optuna_the_line_that_installs_it_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

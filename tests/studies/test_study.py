@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from numerate.cli import main
-from numerate.commands.run import variants_table
+from numerate.commands.studies import variants_table
 from numerate.config import override
 from numerate.errors import UserError
 from numerate.executors.executor import Executor
