@@ -35,7 +35,7 @@ AT_MOST = {"local": 1.15, "ray": 1.3}
 
 
 def tiny(steps: int) -> Recipe:
-    one = addition_rotary()
+    one: Recipe = addition_rotary()
     training = replace(
         one.training,
         steps=steps,
