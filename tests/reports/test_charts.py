@@ -12,9 +12,9 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from numerate.reports import figures
-from numerate.reports.charts import Chart, ChartLine, Style, are_distinguishable, assign_styles, legend_entries
 from numerate.reports.colour import SERIES, SERIES_DARK, contrast, parse_hex_color
 from numerate.reports.drawing import chart_svg
+from numerate.reports.figure import Chart, ChartLine, Style, are_distinguishable, assign_styles, legend_entries
 from numerate.reports.groups import group_runs
 from numerate.reports.overview import length_chart
 from numerate.reports.plots import FIGURES

@@ -7,8 +7,8 @@ from statistics import median
 
 from numerate.evaluation.labels import METRICS, Metric
 from numerate.evaluation.statistics import wilson_interval
-from numerate.reports.charts import Chart, ChartLine, Style, assign_styles
 from numerate.reports.drawing import chart_svg, html_table
+from numerate.reports.figure import Chart, ChartLine, Style, assign_styles
 from numerate.reports.grid import ALL_REGION_LABELS, format_interval, format_percent
 from numerate.reports.groups import Group
 from numerate.reports.limits import MAX_GROUPS_WITH_SEED_LINES, groups_to_draw, join_names, left_out_note

@@ -6,7 +6,7 @@ from math import ceil, floor, log10
 from urllib.parse import quote
 
 from numerate.evaluation.labels import METRICS
-from numerate.reports.charts import BASELINE_DASHES, MARKER_SHAPES, Chart, ChartLine, Style
+from numerate.reports.figure import BASELINE_DASHES, MARKER_SHAPES, Chart, ChartLine, Style
 from numerate.reports.grid import (
     PlotGrid,
     Point,

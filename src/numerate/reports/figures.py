@@ -16,9 +16,9 @@ import numpy as np
 
 from numerate.errors import UserError
 from numerate.evaluation.labels import METRICS
-from numerate.reports.charts import BASELINE_DASHES, MARKER_SHAPES, Chart, ChartLine, Style
 from numerate.reports.colour import BORDER, COLORMAP_LIGHT, SERIES, colormap, format_hex_color, text_color
 from numerate.reports.drawing import MAX_NUMBER_COLUMNS, chart_axes, power_of_ten
+from numerate.reports.figure import BASELINE_DASHES, MARKER_SHAPES, Chart, ChartLine, Style
 from numerate.reports.grid import PlotGrid, axis_label, format_integer_percent, format_percent, tick_step
 
 if TYPE_CHECKING:

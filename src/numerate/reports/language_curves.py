@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from numerate.reports.charts import Chart, ChartLine, assign_styles
 from numerate.reports.drawing import panels, power_of_ten
+from numerate.reports.figure import Chart, ChartLine, assign_styles
 from numerate.reports.groups import Group
 from numerate.reports.limits import groups_to_draw, left_out_note
 from numerate.reports.records import Records

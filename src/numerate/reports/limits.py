@@ -5,8 +5,8 @@ Tables have every group. Figures show a limited number of groups, with a note.""
 from collections.abc import Sequence
 from statistics import median
 
-from numerate.reports.charts import are_distinguishable
 from numerate.reports.colour import SERIES
+from numerate.reports.figure import are_distinguishable
 from numerate.reports.grid import ALL_OOD
 from numerate.reports.groups import Group
 

@@ -5,8 +5,8 @@ from html import escape
 from itertools import pairwise
 
 from numerate.evaluation.sums import CELL_MEAN_SUFFIX
-from numerate.reports.charts import assign_styles
 from numerate.reports.drawing import breakable_html, collapsible, inline_marker
+from numerate.reports.figure import assign_styles
 from numerate.reports.groups import Group, part_axis, region_labels
 from numerate.reports.limits import MAX_POINT_GROUPS, groups_to_draw
 from numerate.reports.metrics import (

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from numerate.evaluation.labels import METRICS
-from numerate.reports.charts import Chart, ChartLine, Style, assign_styles
 from numerate.reports.counts import BASELINE_LABEL, common_metric_label
 from numerate.reports.drawing import (
     chart_svg,
@@ -15,6 +14,7 @@ from numerate.reports.drawing import (
     map_axes_label,
     tooltip,
 )
+from numerate.reports.figure import Chart, ChartLine, Style, assign_styles
 from numerate.reports.grid import REGION_LABELS, PlotGrid, Point, axis_label, baseline_curve, format_percent, make_grids
 from numerate.reports.groups import Group, have_unordered_cells
 from numerate.reports.limits import (

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from numerate.errors import UserError
 from numerate.evaluation.sums import CELL_MEAN_SUFFIX
-from numerate.reports.charts import MARKER_SHAPES, Style, assign_styles, legend_entries
 from numerate.reports.colour import BORDER, SERIES
 from numerate.reports.drawing import axis_ticks, color_class, legend_html, marker_svg
+from numerate.reports.figure import MARKER_SHAPES, Style, assign_styles, legend_entries
 from numerate.reports.figures import (
     GREY,
     MATPLOTLIB_MARKERS,

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from numerate.errors import UserError, did_you_mean
 from numerate.evaluation.labels import Metric
 from numerate.reports import figures
-from numerate.reports.charts import Chart
 from numerate.reports.comparable import not_comparable_notes
 from numerate.reports.counts import count_chart
+from numerate.reports.figure import Chart
 from numerate.reports.forest import forest_figure
 from numerate.reports.grid import PlotGrid, Point, make_grids
 from numerate.reports.groups import Group, group_runs, have_unordered_cells, with_metric

@@ -10,10 +10,10 @@ from typing import Any
 
 from numerate.evaluation.labels import METRICS
 from numerate.evaluation.statistics import SeedBand, seed_band
-from numerate.reports.charts import Chart, ChartLine, Style, assign_styles
 from numerate.reports.comparable import NOT_COMPARABLE
 from numerate.reports.counts import MEMORIZATION_NOTE, common_metric, common_metric_label
 from numerate.reports.drawing import collapsible, html_table, panels
+from numerate.reports.figure import Chart, ChartLine, Style, assign_styles
 from numerate.reports.grid import REGION_LABELS, REGIONS_NOTE, RegionScore, cell_label, format_interval, format_percent
 from numerate.reports.groups import (
     CONVERGENCE_THRESHOLD,
