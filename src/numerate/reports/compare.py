@@ -21,9 +21,9 @@ from numerate.reports.answers import (
 from numerate.reports.colour import TerminalStyle
 from numerate.reports.comparable import not_comparable_notes
 from numerate.reports.counts import MEMORIZATION_NOTE, count_section
-from numerate.reports.curve import length_curve
-from numerate.reports.drawing import chart_svg, collapsible, heat_map, html_table
-from numerate.reports.forest import forest_plot_html
+from numerate.reports.drawing import collapsible, html_table
+from numerate.reports.figure import Figure, HeatMap, Panel
+from numerate.reports.forest import forest_section
 from numerate.reports.grid import PlotGrid, baseline_ranges, cell_label, format_interval, format_percent
 from numerate.reports.groups import (
     Group,
@@ -33,9 +33,8 @@ from numerate.reports.groups import (
     region_labels,
     with_metric,
 )
-from numerate.reports.heat_map import terminal_heat_map as terminal_map
-from numerate.reports.heat_map import terminal_legend
 from numerate.reports.how_to_read import reading_notes
+from numerate.reports.html import to_html
 from numerate.reports.language import language_text
 from numerate.reports.language_page import comparison_sections, language_modeling_groups
 from numerate.reports.limits import (
@@ -48,21 +47,20 @@ from numerate.reports.limits import (
 from numerate.reports.metric_tables import metric_tables, metric_tables_text
 from numerate.reports.missing import missing_runs_note
 from numerate.reports.page import write_atomically
-from numerate.reports.pairs import SIGNIFICANCE_NOTE, compare_pairs, pair_rows, pair_sentences, pair_table_html
+from numerate.reports.pairs import SIGNIFICANCE_NOTE, compare_pairs, pair_section, pair_sentences, pair_table
 from numerate.reports.records import Records, read_runs
 from numerate.reports.sheet import page
-from numerate.reports.small_map import map_image
 from numerate.reports.success import (
     length_curves,
-    study_summary,
-    success_caption,
-    success_rows,
+    success_section,
     success_table,
     unconverged_notes,
 )
 from numerate.reports.summary import group_result, summary_sentence
-from numerate.reports.table import side_by_side, text_table, text_width
+from numerate.reports.svg_writer import figure_html
+from numerate.reports.table import text_table, text_width
 from numerate.reports.tasks import group_by_task
+from numerate.reports.terminal_writer import figure_text
 
 
 def write_comparison(
@@ -108,7 +106,7 @@ def write_comparison_figure(
     A heat map per group of runs, the training square marked, and all groups by length with their intervals. Raises
     `UserError` for another ending, no folders, or runs that were not evaluated on a grid.
     """
-    from numerate.reports.figures import save_figure
+    from numerate.reports.matplotlib_writer import save_figure
     from numerate.reports.plots import compare_figure
 
     measure, answer = split_metric(metric)
@@ -170,13 +168,11 @@ def _task_sections(groups: Sequence[Group], answer_metric: str | None) -> list[s
     tasks = group_by_task(groups)
     if len(tasks) == 1:
         return [
-            sections.summary_html(study_summary(groups) or summary_sentence(groups)),
+            sections.summary_html(summary_sentence(groups)),
             *_sections(groups, answer_metric),
         ]
     task_summaries = [
-        f"<h3>{escape(task.name)}</h3>"
-        f"{sections.summary_html(study_summary(task.groups) or summary_sentence(task.groups))}"
-        for task in tasks
+        f"<h3>{escape(task.name)}</h3>{sections.summary_html(summary_sentence(task.groups))}" for task in tasks
     ]
     rows = [[escape(task.name), f"{len(task.groups)}", escape(task.text)] for task in tasks]
     note = (
@@ -205,10 +201,11 @@ def _sections(groups: Sequence[Group], answer_metric: str | None) -> list[str]:
         sections.heading("Accuracy per count", count_section(groups)),
         sections.overview_section(groups),
         sections.heading("Results", metric_tables(groups) if parts else ""),
-        sections.heading("Converged seeds and their length generalization", success_table(groups)),
-        sections.heading("Results over seeds", forest_plot_html(groups)),
+        sections.heading("Converged seeds and their length generalization", str(to_html(success_section(groups)))),
+        sections.heading("Results over seeds", str(to_html(forest_section(groups)))),
         sections.heading(
-            "Significant differences between groups", part_pair_tables(groups) if parts else pair_table_html(groups)
+            "Significant differences between groups",
+            part_pair_tables(groups) if parts else str(to_html(pair_section(groups))),
         ),
         sections.heading("What differs between the recipes", _settings_table(groups)),
         sections.heading("How to read this", reading_notes(groups)),
@@ -244,27 +241,24 @@ def comparison_text(
 def _task_text(groups: Sequence[Group], style: TerminalStyle, answer: str | None) -> str:
     shown = groups_to_draw(groups)
     matrix_grids = [_with_title(grid, group.label) for group in shown for grid in group.grids if grid.row_axis]
-    maps = [terminal_map(grid, style) for grid in matrix_grids]
     header, rows = sections.region_rows(shown)
-    parts = [side_by_side(maps, style.width) + "\n" + terminal_legend(style, matrix_grids)] if maps else []
-    diagonals = {group.label: group.diagonal for group in shown if group.diagonal}
-    if diagonals and not maps:
-        curve = length_curve(diagonals, style, axis="length")
-        parts += [curve] if max(map(text_width, curve.splitlines())) <= max(style.width, 100) else []
+    maps = [HeatMap.from_grid(grid, has_tooltips=False) for grid in matrix_grids]
+    text = figure_text(Figure([*maps, overview.length_chart(shown)]), style)
+    parts = [text] if text else []
     if have_unordered_cells(shown):
         parts.append(metric_tables_text(shown))
     else:
         parts += [text_table(header, rows)] if rows else []
     parts += [left_out_note(groups, shown)] if len(shown) < len(groups) else []
     if any(len(group.evaluated_cells) > 1 for group in groups):
-        header, rows = success_rows(groups)
-        success = [text_table(header, rows), "\n".join([success_caption(groups), *unconverged_notes(groups)])]
-        parts += success if rows and header[3:] else []
+        table = success_table(groups)
+        success = [table.to_text(), "\n".join([table.caption, *unconverged_notes(groups)])]
+        parts += success if table.rows else []
     found = compare_pairs(groups)
     if found.pairs and not have_unordered_cells(groups):
-        parts += [text_table(*pair_rows(found)), "\n".join([*pair_sentences(found), SIGNIFICANCE_NOTE])]
+        parts += [pair_table(found).to_text(), "\n".join([*pair_sentences(found), SIGNIFICANCE_NOTE])]
     parts += _answer_text(groups, answer) if answer is not None else []
-    return "\n\n".join([*parts, study_summary(groups) or summary_sentence(groups)])
+    return "\n\n".join([*parts, summary_sentence(groups)])
 
 
 def _answer_text(groups: Sequence[Group], answer: str) -> list[str]:
@@ -375,30 +369,26 @@ def _seed_maps(groups: Sequence[Group]) -> str:
     as_images = sum(len(single.points) for each in singles for single in each) > MAX_SEED_MAP_CELLS
     parts, maps = [], 0
     for group, each in zip(groups, singles, strict=True):
-        panels = []
+        panels: list[Panel] = []
         for single in each:
-            caption = f"<span class='quiet'>{escape(overview.generalization_text(group_result(single)))}</span>"
             for grid in single.grids:
                 maps += 1
                 if maps <= MAX_SEED_MAPS:
-                    drawing = _seed_map(single, grid, as_images)
-                    panels.append(f"<figure><h3>seed {single.runs[0].seed}<br>{caption}</h3>{drawing}</figure>")
+                    reach = overview.generalization_text(group_result(single))
+                    panels.append(_seed_map(single, grid, f"seed {single.runs[0].seed}", reach, as_images))
         if panels:
-            parts.append(f'<h3>{escape(group.label)}</h3><div class="panels small">{"".join(panels)}</div>')
+            parts.append(f"<h3>{escape(group.label)}</h3>{figure_html(Figure(panels, is_small=True))}")
     if maps > MAX_SEED_MAPS:
         missing = f"{maps - MAX_SEED_MAPS} of {maps} maps are left out"
         parts.append(f'<p class="quiet">{missing}, which would make this page too long; each run has a report.</p>')
     return "".join(parts)
 
 
-def _seed_map(single: Group, grid: PlotGrid, large: bool) -> str:
+def _seed_map(single: Group, grid: PlotGrid, title: str, reach: str, as_image: bool) -> Panel:
     if not grid.row_axis:
-        return _length_chart(single)
-    return map_image(grid) if large else heat_map(grid, single.operator, show_numbers=False)
-
-
-def _length_chart(group: Group) -> str:
-    return chart_svg(overview.length_chart([group])) if group.diagonal else ""
+        return replace(overview.length_chart([single]), title=f"{title}: {reach}")
+    found = HeatMap.from_grid(grid, single.operator, title=title, subtitle=reach)
+    return replace(found, detail="image" if as_image else "colors")
 
 
 def _samples(groups: Sequence[Group]) -> str:

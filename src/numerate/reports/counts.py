@@ -7,11 +7,12 @@ from statistics import median
 
 from numerate.evaluation.labels import METRICS, Metric
 from numerate.evaluation.statistics import wilson_interval
-from numerate.reports.drawing import chart_svg, html_table
-from numerate.reports.figure import Chart, ChartLine, Style, assign_styles
+from numerate.reports.drawing import html_table
+from numerate.reports.figure import Chart, ChartLine, Figure, Style, assign_styles
 from numerate.reports.grid import ALL_REGION_LABELS, format_interval, format_percent
 from numerate.reports.groups import Group
 from numerate.reports.limits import MAX_GROUPS_WITH_SEED_LINES, groups_to_draw, join_names, left_out_note
+from numerate.reports.svg_writer import figure_html
 
 BASELINE_LABEL = "score of memorization"
 """The label of the baseline line in a figure."""
@@ -117,7 +118,7 @@ def count_section(groups: Sequence[Group]) -> str:
         _position_offsets_note(shown),
         *chart.notes[1:],
     ]
-    figure = f'<div class="panels"><figure class="wide">{chart_svg(chart)}</figure></div>'
+    figure = f"{figure_html(Figure([chart]))}"
     return f"{figure}<figcaption>{escape(' '.join(filter(None, parts)))}</figcaption>{label_metrics_table(shown)}"
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, floor, log10
+from typing import Literal
 
 from numerate.evaluation.labels import METRICS
 from numerate.reports.colour import SERIES
@@ -160,6 +161,16 @@ def axis_ticks(low: float, high: float) -> list[float]:
 def power_of_ten(power: float) -> str:
     """A power of ten as text: `power_of_ten(-3)` is "10⁻³"."""
     return "1" if power == 0 else "10" + f"{power:.0f}".translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+
+
+def format_short(value: float) -> str:
+    """A number in few letters: 50,000 is "50k", 1,234,567 is "1.2M"."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.3g}{letter}" if value / size < 100 else f"{value / size:.0f}{letter}"
+    if 0 < value < 0.05:
+        return "<0.1"
+    return f"{value:.0f}" if value >= 9.95 or value == int(value) else f"{value:.1f}"
 
 
 @dataclass(frozen=True)
@@ -320,7 +331,8 @@ class HeatCell:
 @dataclass(frozen=True)
 class HeatMap:
     """Cells by row and column; a strip of one row has an empty `row_axis`. `title_style` is the marker of its series,
-    `subtitle` quiet text behind the title, `scale` the number of the highest color (per cent by default)."""
+    `subtitle` quiet text behind the title, `scale` the number of the highest color (per cent by default). On a page it
+    has numbers in its cells, only colors, or it is an image without tips, for large ones."""
 
     title: str
     row_axis: str
@@ -331,11 +343,12 @@ class HeatMap:
     title_style: Style | None = None
     subtitle: str = ""
     scale: float = 100.0
+    detail: Literal["numbers", "colors", "image"] = "numbers"
 
     @classmethod
     def from_grid(cls, grid: PlotGrid, operator: str | None = None, *, title: str = "", subtitle: str = "",
                   title_style: Style | None = None, has_tooltips: bool = True) -> "HeatMap":  # fmt: skip
-        """The map of a grid; by default under its own title, or the name of its metric."""
+        """The map of a grid, by default under its own title."""
         cells = {
             place: HeatCell(
                 point.score,
@@ -346,8 +359,7 @@ class HeatMap:
             )
             for place, point in grid.points.items()
         }
-        metric = METRICS[next((point.metric for point in grid.points.values()), "exact_match")]
-        title = title or grid.title or f"{metric}, %"
+        title = title or grid.title
         return cls(title, grid.row_axis, grid.column_axis, grid.rows, grid.columns, cells, title_style, subtitle)
 
     @property
@@ -375,8 +387,9 @@ Panel = Chart | PointChart | HeatMap
 
 @dataclass(frozen=True)
 class Figure:
-    """Panels in rows of `columns`; the last one fills its row where `is_last_wide`. `entries` is a legend of all, by
-    default that of its charts; `note` is small print above the panels, `caption` below them."""
+    """Panels in rows of `columns`; the last one fills its row where `is_last_wide`, and all are small on a page where
+    `is_small`. `entries` is a legend of all, by default that of its charts; `note` is small print above the panels,
+    `caption` below them."""
 
     panels: Sequence[Panel]
     columns: int = 3
@@ -384,6 +397,7 @@ class Figure:
     note: str = ""
     caption: str = ""
     is_last_wide: bool = False
+    is_small: bool = False
     has_letters: bool = False
 
     @property

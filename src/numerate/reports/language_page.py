@@ -7,6 +7,7 @@ from typing import Any
 from numerate.reports import sections
 from numerate.reports.drawing import html_table, metadata_list
 from numerate.reports.groups import Group, group_runs
+from numerate.reports.html import to_html
 from numerate.reports.language import (
     NOTE,
     comparison_metric,
@@ -17,7 +18,7 @@ from numerate.reports.language import (
     metric_rows,
     text_size_note,
 )
-from numerate.reports.language_curves import curves_html, validation_metrics
+from numerate.reports.language_curves import curves_section, validation_metrics
 from numerate.reports.language_records import number_text
 from numerate.reports.language_speed import speed_note, speed_rows, speed_summary
 from numerate.reports.records import Records
@@ -68,7 +69,7 @@ def comparison_sections(groups: Sequence[Group]) -> list[str]:
 def _shared_sections(groups: Sequence[Group]) -> list[str]:
     return [
         sections.heading("Loss, perplexity, bits per byte", metrics_html(groups)),
-        sections.heading("Validation curves", curves_html(groups)),
+        sections.heading("Validation curves", str(to_html(curves_section(groups)))),
     ]
 
 

@@ -5,7 +5,7 @@ from html import escape
 from itertools import pairwise
 
 from numerate.evaluation.sums import CELL_MEAN_SUFFIX
-from numerate.reports.drawing import breakable_html, collapsible, inline_marker
+from numerate.reports.drawing import collapsible
 from numerate.reports.figure import assign_styles
 from numerate.reports.groups import Group, part_axis, region_labels
 from numerate.reports.limits import MAX_POINT_GROUPS, groups_to_draw
@@ -24,6 +24,7 @@ from numerate.reports.metrics import (
     metric_title,
     named_parts,
 )
+from numerate.reports.svg_writer import breakable_html, inline_marker
 from numerate.reports.table import text_table
 
 MAX_COLUMNS = 6

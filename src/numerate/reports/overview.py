@@ -1,22 +1,17 @@
 """The main figure of a page: a heat map for each group, and all of them by length."""
 
 from collections.abc import Mapping, Sequence
-from html import escape
+from dataclasses import replace
+
+from markupsafe import Markup
 
 from numerate.evaluation.labels import METRICS
 from numerate.reports.counts import BASELINE_LABEL, common_metric_label
-from numerate.reports.drawing import (
-    chart_svg,
-    colormap_legend,
-    csv_link,
-    heat_map,
-    inline_marker,
-    map_axes_label,
-    tooltip,
-)
-from numerate.reports.figure import Chart, ChartLine, Style, assign_styles
+from numerate.reports.drawing import csv_link
+from numerate.reports.figure import Chart, ChartLine, Figure, HeatMap, Style, assign_styles, tooltip
 from numerate.reports.grid import REGION_LABELS, PlotGrid, Point, axis_label, baseline_curve, format_percent, make_grids
 from numerate.reports.groups import Group, have_unordered_cells
+from numerate.reports.html import to_html
 from numerate.reports.limits import (
     MAX_CSV_ROWS,
     MAX_GROUPS_WITH_SEED_LINES,
@@ -24,10 +19,10 @@ from numerate.reports.limits import (
     groups_to_draw,
     left_out_note,
 )
-from numerate.reports.part_chart import part_charts
-from numerate.reports.small_map import map_image
+from numerate.reports.part_chart import part_section
 from numerate.reports.success import length_curves
 from numerate.reports.summary import GENERALIZATION_THRESHOLD, GroupResult, group_result
+from numerate.reports.svg_writer import figure_html
 
 
 def overview_figure(groups: Sequence[Group]) -> str:
@@ -36,53 +31,38 @@ def overview_figure(groups: Sequence[Group]) -> str:
     It shows the best of many groups (`groups_to_draw`), and images instead of tables where maps are too large for a
     page. Where cells are parts, it is a chart of these."""
     if have_unordered_cells(groups):
-        return part_charts(groups) + f"<figcaption>{_csv(groups)}</figcaption>"
+        return f"{to_html(part_section(groups))}<figcaption>{_csv(groups)}</figcaption>"
     shown = groups_to_draw(groups)
     styled = assign_styles([group.label for group in shown])
     maps = [
-        (f"{_map_title(styled[group.label], group, grid, len(groups))}", grid, group)
-        for group in shown
-        for grid in group.grids
-        if grid.row_axis
+        _map(group, grid, styled[group.label], len(groups)) for group in shown for grid in group.grids if grid.row_axis
     ]
     maps += [
-        (f"{escape(f'{group.label}: first' if len(groups) > 1 else 'First')} label right, %", grid, group)
+        HeatMap.from_grid(
+            grid, group.operator, title=f"{f'{group.label}: first' if len(groups) > 1 else 'First'} label right, %"
+        )
         for group in shown
         if group.points and "items" in group.points[0].coordinates
         for grid in make_grids(group.first_token_points)
         if grid.row_axis
     ]
-    large = sum(len(grid.points) for _, grid, _ in maps) > MAX_MAP_CELLS
-    panels = [
-        f"<figure><h3>{title}</h3>{_map_image(grid) if large else heat_map(grid, group.operator)}</figure>"
-        for title, grid, group in maps
-    ]
-    notes = [left_out_note(groups, shown)]
-    if large:
+    notes = [_caption(groups), left_out_note(groups, shown)]
+    if sum(len(one.cells) for one in maps) > MAX_MAP_CELLS:
+        maps = [replace(one, detail="image") for one in maps]
         notes.append("The maps are too large for tooltips with numbers; the report of each run has them.")
-    curve = length_chart(shown)
-    if curve.lines:
-        panels.append(f"<figure><h3>{escape(curve.title)}</h3>{chart_svg(curve)}</figure>")
-        notes += curve.notes
-    if not panels:
-        return ""
-    seen = any(point.overlaps_training for group in shown for point in group.points)
-    key = colormap_legend(has_overlap=seen) if maps else ""
-    caption = " ".join(filter(None, [_caption(groups), *map(escape, notes), _csv(groups)]))
-    return f'<div class="panels">{"".join(panels)}</div>{key}<figcaption>{caption}</figcaption>'
+    chart = length_chart(shown)
+    charts = [chart] if chart.lines else []
+    caption = Markup("{} {}").format(" ".join(filter(None, [*notes, *chart.notes])), Markup(_csv(groups)))
+    return figure_html(Figure([*maps, *charts], caption=caption)) if maps or charts else ""
 
 
-def _map_image(grid: PlotGrid) -> str:
-    return f'<div class="map-box">{map_image(grid)}<p class="axis">{escape(map_axes_label(grid))}</p></div>'
-
-
-def _map_title(style: Style, group: Group, grid: PlotGrid, groups: int) -> str:
+def _map(group: Group, grid: PlotGrid, style: Style, groups: int) -> HeatMap:
     if groups == 1:
-        words = group.metric_label
-        return escape(grid.title) or f"{words[:1].upper()}{words[1:]}, %"
-    name = f"{group.label}, {grid.title}" if grid.title else group.label
-    reach = escape(generalization_text(group_result(group)))
-    return f'{inline_marker(style)}{escape(name)}<span class="quiet">{reach}</span>'
+        metric = group.metric_label
+        return HeatMap.from_grid(grid, group.operator, title=grid.title or f"{metric[:1].upper()}{metric[1:]}, %")
+    title = f"{group.label}, {grid.title}" if grid.title else group.label
+    reach = generalization_text(group_result(group))
+    return HeatMap.from_grid(grid, group.operator, title=title, subtitle=reach, title_style=style)
 
 
 def generalization_text(result: GroupResult) -> str:
@@ -118,9 +98,9 @@ def _caption(groups: Sequence[Group]) -> str:
     words = common_metric_label(groups)
     what = "questions" if words == METRICS["exact_match"] else "row" if counts == [1] else "rows"
     return (
-        f"{words[:1].upper()}{words[1:]} in per cent, {questions} {what} per cell, {escape(' and '.join(method))}; "
+        f"{words[:1].upper()}{words[1:]} in per cent, {questions} {what} per cell, {' and '.join(method)}; "
         f"{band}. "
-        f"Checkpoint: {escape(', '.join(chosen))}. A cell reads 100 or 0 only where all or none were right."
+        f"Checkpoint: {', '.join(chosen)}. A cell reads 100 or 0 only where all or none were right."
     )
 
 

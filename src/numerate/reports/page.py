@@ -19,6 +19,7 @@ from numerate.reports.groups import (
     have_unordered_cells,
     region_labels,
 )
+from numerate.reports.html import to_html
 from numerate.reports.language_page import run_sections
 from numerate.reports.metric_tables import metric_tables
 from numerate.reports.records import Records, read_run
@@ -56,7 +57,7 @@ def run_page(run: Records) -> str:
         sections.heading("Run with other settings", _other_settings(run)),
         sections.heading("Training", sections.training_section([group])),
         sections.heading("Samples", sections.samples_table(run)),
-        sections.heading("Attention and relations", attention_maps.maps_section(run.folder)),
+        sections.heading("Attention and relations", str(to_html(attention_maps.maps_section(run.folder)))),
         sections.heading("To run it again", sections.reproduction_section([run])),
         sections.heading("Recipe", _details(sections.recipe_table(run))),
         sections.heading("Left out of this report", sections.warnings([run])),
@@ -69,7 +70,7 @@ def _language_modeling_page(run: Records) -> str:
     body = [
         f'<p class="over">numerate · a run · {escape(run.id)}</p><h1>{escape(run.label)}</h1>',
         *run_sections(run),
-        sections.heading("Attention and relations", attention_maps.maps_section(run.folder)),
+        sections.heading("Attention and relations", str(to_html(attention_maps.maps_section(run.folder)))),
         sections.heading("To run it again", sections.reproduction_section([run])),
         sections.heading("Recipe", _details(sections.recipe_table(run))),
         sections.heading("Left out of this report", sections.warnings([run])),

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from html import escape
 from itertools import combinations
 
 import numpy as np
@@ -16,11 +15,12 @@ from numerate.evaluation.statistics import (
     probability_of_improvement,
 )
 from numerate.reports.comparable import comparable_groups
-from numerate.reports.drawing import html_table
+from numerate.reports.content import Bullets, Content
 from numerate.reports.grid import Point, cell_label, format_percent, is_clearly_above
 from numerate.reports.groups import CONVERGENCE_THRESHOLD, Group
 from numerate.reports.limits import join_names
 from numerate.reports.summary import GENERALIZATION_THRESHOLD
+from numerate.reports.table import Table
 
 MAX_GROUPS_ALL_PAIRS = 4
 """Up to this number of groups all pairs are compared; with more, each with the first, to keep the correction small."""
@@ -196,19 +196,28 @@ def _length(point: Point) -> int:
     return next(iter(point.coordinates.values()))
 
 
-def pair_rows(pair_tests: PairTests) -> tuple[list[str], list[list[str]]]:
-    """The table as text: per pair and metric the counts or the difference, and p, corrected and not."""
-    header = ["pair", "converged", "p (uncorrected)"]
-    header += ["OOD, points", "P(improvement), %", "p (uncorrected)"] * bool(pair_tests.pairs_with("ood"))
-    header += [f"{pair_tests.farthest_label}, points", "p (uncorrected)"] * bool(pair_tests.pairs_with("far"))
+def pair_section(groups: Sequence[Group]) -> Content:
+    """The pairs of a page, in words and as a table; empty if fewer than two groups have several seeds."""
+    pair_tests = compare_pairs(groups)
+    return [Bullets(pair_sentences(pair_tests)), pair_table(pair_tests)] if pair_tests.pairs else []
+
+
+def pair_table(pair_tests: PairTests) -> Table:
+    """Per pair and metric the counts or the difference, below them p, corrected and not, with a star if significant."""
+    has_ood, has_far = (bool(pair_tests.pairs_with(metric)) for metric in ("ood", "far"))
+    header = ["pair", "converged", *["OOD cells, points", "ahead, %"] * has_ood]
+    header += [f"{pair_tests.farthest_label}, points"] * has_far
     rows = []
     for pair in pair_tests.pairs:
         converged, ood, far = (pair.tests.get(metric) for metric in TESTED_METRICS)
-        row = [pair.label, _counts(converged), format_p_values(converged)]
-        row += [_points(ood), _probability_text(ood), format_p_values(ood)] * bool(pair_tests.pairs_with("ood"))
-        row += [_points(far), format_p_values(far)] * bool(pair_tests.pairs_with("far"))
-        rows.append(row)
-    return header, rows
+        ahead = format_percent(probability_of_improvement(ood.first, ood.second), 0) if ood else ""
+        row = [pair.label, _result(_counts(converged), converged), *[_result(_points(ood), ood), ahead] * has_ood]
+        rows.append(row + [_result(_points(far), far)] * has_far)
+    return Table(header, rows, caption=_caption(pair_tests))
+
+
+def _result(text: str, test: SignificanceTest | None) -> str:
+    return f"{text}\np {format_p_values(test)}{' *' * test.is_significant}" if test else ""
 
 
 def _counts(test: SignificanceTest | None) -> str:
@@ -217,10 +226,6 @@ def _counts(test: SignificanceTest | None) -> str:
 
 def _points(test: SignificanceTest | None) -> str:
     return f"{round(100 * test.difference, 1) + 0.0:+.1f}" if test else ""
-
-
-def _probability_text(test: SignificanceTest | None) -> str:
-    return format_percent(probability_of_improvement(test.first, test.second), 0) if test else ""
 
 
 def format_p_values(test: SignificanceTest | None) -> str:
@@ -301,34 +306,6 @@ def required_seeds_note(tests: Sequence[SignificanceTest]) -> str:
     )
 
 
-def pair_table_html(groups: Sequence[Group]) -> str:
-    """The pairs as HTML, in words and as a table; "" if fewer than two groups have several seeds."""
-    pair_tests = compare_pairs(groups)
-    if not pair_tests.pairs:
-        return ""
-    header = ["pair", "converged"]
-    header += ["OOD cells, points", "ahead, %"] * bool(pair_tests.pairs_with("ood"))
-    header += [f"{pair_tests.farthest_label}, points"] * bool(pair_tests.pairs_with("far"))
-    rows = []
-    for pair in pair_tests.pairs:
-        converged, ood, far = (pair.tests.get(metric) for metric in TESTED_METRICS)
-        row = [escape(pair.label), _result_html(_counts(converged), converged)]
-        row += [_result_html(_points(ood), ood), _probability_text(ood)] * bool(pair_tests.pairs_with("ood"))
-        row += [_result_html(_points(far), far)] * bool(pair_tests.pairs_with("far"))
-        rows.append(row)
-    notes = "".join(f"<li>{escape(note)}</li>" for note in pair_sentences(pair_tests))
-    shown = html_table([escape(name) for name in header], rows, number_columns=range(1, len(header)))
-    return f'<ul class="reading">{notes}</ul>{shown}<figcaption>{escape(_caption(pair_tests))}</figcaption>'
-
-
-def _result_html(text: str, test: SignificanceTest | None) -> str:
-    """The result, bold where significant, with its p below."""
-    if test is None:
-        return ""
-    first = f"<b>{text}</b>" if test.is_significant else text
-    return f'{first}<br><span class="quiet">p {escape(format_p_values(test))}</span>'
-
-
 def _caption(pair_tests: PairTests) -> str:
     tests = sorted({tested.test_name for metric in ("ood", "far") for _, tested in pair_tests.pairs_with(metric)})
     by = " or the ".join(tests) or "permutation test"
@@ -345,6 +322,6 @@ def _caption(pair_tests: PairTests) -> str:
         f"{format_percent(GENERALIZATION_THRESHOLD)} %."
         if pair_tests.farthest_point
         else "",
-        f"Bold: significant. {SIGNIFICANCE_NOTE}",
+        f"*: significant. {SIGNIFICANCE_NOTE}",
     ]
     return " ".join(filter(None, parts))

@@ -12,8 +12,8 @@ from numerate.evaluation.labels import METRICS
 from numerate.evaluation.statistics import SeedBand, seed_band
 from numerate.reports.comparable import NOT_COMPARABLE
 from numerate.reports.counts import MEMORIZATION_NOTE, common_metric, common_metric_label
-from numerate.reports.drawing import collapsible, html_table, panels
-from numerate.reports.figure import Chart, ChartLine, Style, assign_styles
+from numerate.reports.drawing import collapsible, html_table
+from numerate.reports.figure import Chart, ChartLine, Figure, Style, assign_styles
 from numerate.reports.grid import REGION_LABELS, REGIONS_NOTE, RegionScore, cell_label, format_interval, format_percent
 from numerate.reports.groups import (
     CONVERGENCE_THRESHOLD,
@@ -32,6 +32,7 @@ from numerate.reports.limits import (
 )
 from numerate.reports.overview import overview_figure
 from numerate.reports.records import Records, Sample, split_metric_name
+from numerate.reports.svg_writer import figure_html
 
 MAX_SAMPLES = 40
 BASELINE_COLUMN = "baseline, %"
@@ -111,7 +112,7 @@ def training_section(groups: Sequence[Group]) -> str:
     )
     note += left_out_note(unique_groups, groups_to_draw(unique_groups))
     caption = f"<figcaption>{escape(note)}</figcaption>" if note else ""
-    return f"{panels(charts)}{caption}" if charts else ""
+    return f"{figure_html(Figure(charts))}{caption}" if charts else ""
 
 
 def validation_splits(groups: Sequence[Group]) -> dict[str, str]:

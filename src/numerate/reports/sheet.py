@@ -105,15 +105,9 @@ svg.chart .seed{fill:none;stroke:var(--c);stroke-width:1;opacity:.65}
 svg.chart .band{fill:var(--c);opacity:.2}
 svg.chart .dot{fill:var(--c)}
 svg.chart .target{fill:transparent}
-svg.chart.parts{max-width:40rem}
-svg.chart.parts text{font-size:12.5px}
-svg.chart.parts text.region{fill:var(--text);font-weight:600}
-svg.chart.parts text.whole{font-style:italic}
-svg.chart.parts .bar{stroke:var(--c);stroke-width:2.2;opacity:.55}
-svg.chart.parts .each{stroke:var(--c);stroke-width:1;opacity:.75}
+svg.chart .bar{stroke:var(--c);stroke-width:5}
 svg.mark{width:.8rem;height:.8rem;vertical-align:-.08rem;margin-right:.4rem}
 svg.mark .dot{fill:var(--c)}
-.panels.wide{grid-template-columns:repeat(auto-fit,minmax(min(100%,27rem),1fr));margin-top:.9rem}
 .key+.panels{margin-top:.9rem}
 .tables{display:flex;flex-wrap:wrap;gap:1.1rem 1.6rem;align-items:flex-start}
 .tables>div{min-width:0;max-width:100%;flex:1 1 40rem}
@@ -135,20 +129,27 @@ table.parts td.num{white-space:normal}
 .runs table.data td,.runs table.data th{padding-right:1.1rem}
 table.parts td.marked{padding-left:1.2rem;text-indent:-1.2rem}
 svg.strip{width:100%;min-width:8rem;max-width:13rem;height:auto;display:block;overflow:visible}
+svg.strip.broad{min-width:13rem;max-width:24rem}
 svg.strip text{fill:var(--quiet);font-size:10px;font-family:inherit}
 svg.strip .grid{stroke:var(--line);stroke-width:1}
 svg.strip .bar{stroke:var(--c);stroke-width:4;opacity:.55}
+svg.strip.broad .bar{stroke-width:2.2}
 svg.strip .span{stroke:var(--c);stroke-width:1.2}
 svg.strip .tick{stroke:var(--c);stroke-width:1.6}
 svg.strip .each{stroke:var(--c);stroke-width:1.3;opacity:.75}
 svg.strip .missed{stroke:var(--quiet);stroke-width:1.3;fill:none}
 svg.strip .dot{fill:var(--c)}
-.forest .under{font-size:.84rem;line-height:1.2;margin-top:.12rem}
-.forest table.data{width:100%}
-.forest table.data th,.forest table.data td{padding-right:1.1rem}
-.forest table.data td{vertical-align:middle}
-.forest table.data td:first-child{white-space:normal;min-width:7rem;line-height:1.25;overflow-wrap:anywhere}
-.forest table.data tr:last-child td{border:0;padding-top:.2rem}
+svg.strip .target{fill:transparent}
+.points .under{font-size:.84rem;line-height:1.2;margin-top:.12rem}
+.points table.data{width:100%}
+.points table.data th,.points table.data td{padding-right:1.1rem}
+.points table.data td{vertical-align:middle}
+.points table.data td:first-child{white-space:normal;min-width:7rem;line-height:1.25;overflow-wrap:anywhere}
+.points table.data tr:last-child td{border:0;padding-top:.2rem}
+.points tr.inside{background:var(--soft)}
+.points tr.region th{border-bottom:1px solid var(--line);padding-top:.6rem}
+.points tr.limit th{border-top:2px solid var(--frame)}
+.points td.whole{font-style:italic}
 .baseline{--c:var(--quiet)}
 .neutral{--c:var(--text)}
 .key{display:flex;flex-wrap:wrap;gap:.2rem 1.2rem;font-size:.85rem;margin:.3rem 0 0;padding:0;list-style:none}
