@@ -325,7 +325,7 @@ def _draw_points(axes: Axes, chart: PointChart, *, is_first: bool) -> None:
 def _draw_mark(axes: Axes, mark: Mark, y: float, *, below: float) -> None:
     color = _color(mark.style)
     if mark.interval is not None:
-        thick = {"linewidth": 1.8, "alpha": 0.5} if mark.is_reliable else {"linewidth": 0.7}
+        thick: Any = {"linewidth": 1.8, "alpha": 0.5} if mark.is_reliable else {"linewidth": 0.7}
         axes.plot(mark.interval, [y, y], color=color, **thick)
     if mark.median is not None:
         axes.plot([mark.median] * 2, [y - 0.17, y + 0.17], color=color, linewidth=0.9)

@@ -97,8 +97,7 @@ def compare_figure(groups: Sequence[Group]) -> Figure:
         return curves_figure(groups)
     chart, columns = _length_chart(groups), 3 if len(maps) in (3, 5, 6) else 2
     note = "; ".join(note.rstrip(".") for note in chart.notes)
-    panels = [*maps, replace(chart, notes=())]
-    return Figure(panels, columns, note=note, is_last_wide=len(maps) > 1, has_letters=True)
+    return Figure([*maps, replace(chart, notes=())], columns, note=note, is_last_wide=len(maps) > 1, has_letters=True)
 
 
 def training_figure(groups: Sequence[Group]) -> Figure:
@@ -172,9 +171,11 @@ def write_plot(
     evaluated = groups if figure in ("training", "validation") else [group for group in groups if group.points]
     drawn = FIGURES[figure](evaluated) if evaluated else Figure(())
     if not drawn.panels:
-        needs = _REQUIREMENTS.get(figure, "runs whose answers were evaluated; use validation for language modeling")
-        at = f" at the {checkpoint} checkpoint" if checkpoint else ""
-        raise UserError(f"plot: {figure} needs " + (needs if evaluated else f"runs that were evaluated{at}"))
+        needs = _REQUIREMENTS.get(figure, "runs evaluated on a grid")
+        if not evaluated:
+            needs = f"runs that were evaluated{f' at the {checkpoint} checkpoint' if checkpoint else ''}"
+        hint = "; use validation for language modeling runs" if of_text and not evaluated else ""
+        raise UserError(f"plot: {figure} needs {needs}{hint}")
     return save_figure(drawn, path)
 
 

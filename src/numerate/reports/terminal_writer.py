@@ -107,8 +107,8 @@ class _TerminalMap:
             if there:
                 inside = list(run)
                 first, last = inside[0] * self.cell_width, (inside[-1] + 1) * self.cell_width
-                start, end = self.marks[side]
-                line[first : last + 1] = [start, *self.marks["rule"] * (last - first - 1), end]
+                rule = self.marks["rule"] * (last - first - 1)
+                line[first : last + 1] = [self.marks[side][0], *rule, self.marks[side][1]]
         return [" " * self.margin + self.style.colorize("".join(line).rstrip(), foreground=_FRAME)]
 
 
