@@ -47,7 +47,7 @@ from numerate.reports.limits import (
 from numerate.reports.metric_tables import metric_tables, metric_tables_text
 from numerate.reports.missing import missing_runs_note
 from numerate.reports.page import write_atomically
-from numerate.reports.pairs import SIGNIFICANCE_NOTE, compare_pairs, pair_section, pair_sentences, pair_table
+from numerate.reports.pairs import SIGNIFICANCE_NOTE, compare_pairs, pair_notes, pair_section, pair_table
 from numerate.reports.records import Records, read_runs
 from numerate.reports.sheet import page
 from numerate.reports.success import (
@@ -256,7 +256,7 @@ def _task_text(groups: Sequence[Group], style: TerminalStyle, answer: str | None
         parts += success if table.rows else []
     found = compare_pairs(groups)
     if found.pairs and not have_unordered_cells(groups):
-        parts += [pair_table(found).to_text(), "\n".join([*pair_sentences(found), SIGNIFICANCE_NOTE])]
+        parts += [pair_table(found).to_text(), "\n".join([*pair_notes(found), SIGNIFICANCE_NOTE])]
     parts += _answer_text(groups, answer) if answer is not None else []
     return "\n\n".join([*parts, summary_sentence(groups)])
 

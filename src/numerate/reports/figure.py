@@ -412,6 +412,15 @@ class Figure:
     def point_charts(self) -> list[PointChart]:
         return [panel for panel in self.panels if isinstance(panel, PointChart)]
 
+    @property
+    def notes(self) -> str:
+        """The note of the figure and those of its charts, under their titles where there are several."""
+        found = [self.note] if self.note else []
+        for chart in self.charts:
+            title = f"{chart.title}: " if len(self.charts) > 1 and chart.title and chart.notes else ""
+            found += [title + "; ".join(note.rstrip(".") for note in chart.notes)] if chart.notes else []
+        return "\n".join(dict.fromkeys(found))
+
     @cached_property
     def shared_legend(self) -> Sequence[LegendEntry] | None:
         """The entries of one legend for all panels; None where charts need one each."""

@@ -21,6 +21,7 @@ from numerate.reports.figure import (
     HeatMap,
     LegendEntry,
     Mark,
+    Panel,
     PointChart,
     Style,
     format_short,
@@ -110,64 +111,50 @@ def draw_figure(figure: Figure) -> MatplotlibFigure:
 
 
 class _Drawing:
-    """The panels of a figure in a table of `rows` x `columns`."""
+    """The panels of a figure in rows of `columns`, sized in inches."""
 
     def __init__(self, figure: Figure) -> None:
-        self.figure = figure
-        small = len(figure.panels) - figure.is_last_wide
-        self.columns = min(figure.columns, small)
-        self.rows = -(-small // self.columns) + figure.is_last_wide
+        self.figure, self.num_small = figure, len(figure.panels) - figure.is_last_wide
+        self.columns = min(figure.columns, self.num_small)
         self.has_strips = all(not one.row_axis for one in figure.maps)
         self.side = 6.0 if self.has_strips else min(2.7, (MAX_WIDTH_INCHES - 0.9) / self.columns - 0.2)
-        """The width of a map in inches."""
-        self.width = self._width()
+        """The width of a map."""
+        if figure.point_charts:
+            self.width = min(MAX_WIDTH_INCHES, 1.6 + 2.7 * self.columns)
+        elif not figure.charts:
+            self.width = 6.4 if self.has_strips else 0.9 + (self.side + 0.2) * self.columns
+        else:
+            self.width = 5.4 if self.columns == 1 and not figure.maps else MAX_WIDTH_INCHES
         self.legend = figure.shared_legend
-
-    def _width(self) -> float:
-        if self.figure.point_charts:
-            return min(MAX_WIDTH_INCHES, 1.6 + 2.7 * self.columns)
-        if not self.figure.charts:
-            return 6.4 if self.has_strips else 0.9 + (self.side + 0.2) * self.columns
-        return 5.4 if self.columns == 1 and not self.figure.maps else MAX_WIDTH_INCHES
 
     def draw(self) -> MatplotlibFigure:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure as MatplotlibFigure
 
-        figure, panels = self.figure, list(self.figure.panels)
-        rows = [panels[i * self.columns : (i + 1) * self.columns] for i in range(self.rows)]
-        if figure.is_last_wide:
-            rows = [panels[:-1][i * self.columns : (i + 1) * self.columns] for i in range(self.rows - 1)] + [
-                panels[-1:]
-            ]
-        heights = [max(self._height(panel, wide=len(row) == 1) for panel in row) for row in rows]
-        notes = wrap(figure.note, int(18 * self.width))
+        figure, panels, columns = self.figure, self.figure.panels, self.columns
+        indices = [*range(self.num_small), *[-1] * (-self.num_small % columns)]
+        rows = [indices[i : i + columns] for i in range(0, len(indices), columns)]
+        rows += [[self.num_small] * columns] * figure.is_last_wide
+        heights = [max(self._height(panels[i], is_wide=len(set(row)) == 1) for i in row if i >= 0) for row in rows]
+        notes = [line for note in figure.notes.split("\n") for line in wrap(note, int(18 * self.width))]
         caption = wrap(figure.caption, int(19 * self.width))
-        legend = _legend_height(self.legend or (), self.width)
-        drawing = MatplotlibFigure(
-            figsize=(self.width, sum(heights) + legend + 0.12 * len(notes) + 0.1 * len(caption)), layout="constrained"
-        )
+        height = sum(heights) + _legend_height(self.legend or (), self.width) + 0.12 * len(notes) + 0.1 * len(caption)
+        drawing = MatplotlibFigure(figsize=(self.width, height), layout="constrained")
         FigureCanvasAgg(drawing)
-        mixed = bool(figure.maps and figure.charts and not figure.is_last_wide)
-        widths = [1.0 if isinstance(panel, HeatMap) or not mixed else 1.3 for panel in rows[0]]
-        table = drawing.add_gridspec(self.rows, self.columns, height_ratios=heights, width_ratios=widths)
-        drawn: list[tuple[Any, Axes]] = []
-        for i, row in enumerate(rows):
-            for j, panel in enumerate(row):
-                axes = drawing.add_subplot(table[i, :] if figure.is_last_wide and i == self.rows - 1 else table[i, j])
-                self._draw_panel(axes, panel, is_first=j == 0)
-                if j and axes.get_ylabel() == drawn[-1][1].get_ylabel():
-                    axes.yaxis.label.set_visible(False)
-                drawn.append((panel, axes))
+        is_mixed = bool(figure.maps and figure.charts and not figure.is_last_wide)
+        widths = [1.3 if is_mixed and isinstance(panels[i], Chart) else 1.0 for i in rows[0]]
+        mosaic: Any = drawing.subplot_mosaic(rows, empty_sentinel=-1, height_ratios=heights, width_ratios=widths)
+        drawn = [(panel, mosaic[i]) for i, panel in enumerate(panels)]
+        for i, (panel, axes) in enumerate(drawn):
+            self._draw_panel(axes, panel, is_first=i == self.num_small or i % columns == 0)
+            if i % columns and axes.get_ylabel() == drawn[i - 1][1].get_ylabel():
+                axes.yaxis.label.set_visible(False)
+            if figure.has_letters:
+                axes.set_title("abcdefghijklmnop"[i], loc="left", fontweight="bold", pad=_title_pad(panel))
         self._add_colorbars(drawing, [(panel, axes) for panel, axes in drawn if isinstance(panel, HeatMap)])
-        if figure.has_letters:
-            for letter, (panel, axes) in zip("abcdefghijklmnop", drawn, strict=False):
-                is_shaded = isinstance(panel, Chart) and panel.trained_range is not None
-                axes.set_title(letter, loc="left", fontweight="bold", pad=15 if is_shaded else 6)
         if self.legend and len(self.legend) > 1:
-            handles = self._handles(self.legend)
             columns = _legend_columns(self.legend, self.width)
-            drawing.legend(*handles, loc="outside lower center", ncols=columns)
+            drawing.legend(*self._handles(self.legend), loc="outside lower center", ncols=columns)
         small: Any = {"fontsize": 6.5, "color": GREY, "x": 0.01, "ha": "left"}
         if notes:
             drawing.suptitle("\n".join(notes), **small)
@@ -175,16 +162,16 @@ class _Drawing:
             drawing.supxlabel("\n".join(caption), **small)
         return drawing
 
-    def _height(self, panel: Chart | PointChart | HeatMap, *, wide: bool) -> float:
+    def _height(self, panel: Panel, *, is_wide: bool) -> float:
         if isinstance(panel, HeatMap):
             return (0.85 if self.has_strips else self.side + 0.45) + 0.14 * (len(self._map_title(panel)) - 1)
         if isinstance(panel, PointChart):
             return 0.75 + sum(max(0.3, 0.075 * len(row.marks) + 0.08) for row in panel.rows)
-        width = self.width if wide else self.width / self.columns
+        width = self.width if is_wide else self.width / self.columns
         legend = 0.0 if self.legend is not None else _legend_height(panel.legend_entries(), width)
-        return min(3.1, 0.6 + 0.7 * width) + 0.12 * len(self._notes(panel)) + legend
+        return min(3.1, 0.6 + 0.7 * width) + legend
 
-    def _draw_panel(self, axes: Axes, panel: Chart | PointChart | HeatMap, *, is_first: bool) -> None:
+    def _draw_panel(self, axes: Axes, panel: Panel, *, is_first: bool) -> None:
         if isinstance(panel, HeatMap):
             _draw_map(axes, panel, self.side, is_first=is_first)
             axes.set_title("\n".join(self._map_title(panel)))
@@ -192,40 +179,21 @@ class _Drawing:
             _draw_points(axes, panel, is_first=is_first)
         else:
             _draw_chart(axes, panel)
-            self._draw_heading(axes, panel)
+            if self.legend is None and (entries := panel.legend_entries()):
+                columns = _legend_columns(entries, self.width / self.columns)
+                axes.legend(*self._handles(entries), loc="upper left", bbox_to_anchor=(-0.02, -0.18), ncols=columns)
 
     def _map_title(self, panel: HeatMap) -> list[str]:
         """The title of a map, in lines that fit above it."""
         return wrap(panel.title, int(14 * self.side)) or [""]
 
-    def _notes(self, chart: Chart) -> list[str]:
-        return [line for note in chart.notes for line in wrap(note, int(19 * self.width / self.columns))]
-
-    def _draw_heading(self, axes: Axes, chart: Chart) -> None:
-        """The title and the notes above a chart, and its legend below where it has one of its own."""
-        if self.figure.maps:
-            axes.set_title(chart.title)
-            return
-        place: Any = {"xycoords": "axes fraction", "textcoords": "offset points", "annotation_clip": False}
-        notes, offset = self._notes(chart), 4 + 9 * (chart.trained_range is not None)
-        axes.annotate("\n".join(notes), (0, 1), (0, offset), **place, fontsize=6.5, color=GREY)
-        axes.annotate(chart.title, (0, 1), (0, offset + 8.5 * len(notes)), **place, fontsize=9)
-        entries = chart.legend_entries()
-        if self.legend is None and entries:
-            columns = _legend_columns(entries, self.width / self.columns)
-            axes.legend(*self._handles(entries), loc="upper left", bbox_to_anchor=(-0.02, -0.18), ncols=columns)
-
     def _handles(self, entries: Sequence[LegendEntry]) -> tuple[list[Any], list[str]]:
         from matplotlib.lines import Line2D
 
         charts = self.figure.charts
-        options: Any = {
-            "has_markers": not charts or any(line.has_markers for chart in charts for line in chart.series),
-            "has_line": bool(charts),
-        }
-        return [Line2D([], [], **_line_options(style or Style(None), **options)) for _, style in entries], [
-            text for text, _ in entries
-        ]
+        has_markers = not charts or any(line.has_markers for chart in charts for line in chart.series)
+        options = (_line_options(style or Style(None), has_markers, bool(charts)) for _, style in entries)
+        return [Line2D([], [], **one) for one in options], [text for text, _ in entries]
 
     def _add_colorbars(self, drawing: MatplotlibFigure, maps: Sequence[tuple[HeatMap, Axes]]) -> None:
         """One color bar for all maps of the same scale, or one for each."""
@@ -260,14 +228,20 @@ def _draw_chart(axes: Axes, chart: Chart) -> None:
     for line in chart.drawn_lines:
         _draw_line(axes, line, band_opacity=0.11 if len(chart.series) > 3 else 0.2)
     margin = 0.03 if chart.is_percent else 0.0
-    axes.set(xlabel=x_axis.label, ylabel=y_axis.label, xscale="log" if x_axis.is_log else "linear")
-    axes.set_yscale("log" if y_axis.is_log else "linear")
+    axes.set_title(chart.title, pad=_title_pad(chart))
+    axes.set(xlabel=x_axis.label, ylabel=y_axis.label)
+    axes.set(xscale="log" if x_axis.is_log else "linear", yscale="log" if y_axis.is_log else "linear")
     axes.set_xlim(x_axis.low, x_axis.high)
     axes.set_ylim(y_axis.low - margin, y_axis.high + margin)
     axes.set_xticks([x for x, _ in x_axis.ticks], [text for _, text in x_axis.ticks], minor=False)
     axes.set_yticks([y for y, _ in y_axis.ticks], [text for _, text in y_axis.ticks], minor=False)
     axes.minorticks_off()
     axes.grid(axis="y")
+
+
+def _title_pad(panel: Panel) -> int:
+    """The points between a panel and its title, with room for the name of the trained range."""
+    return 15 if isinstance(panel, Chart) and panel.trained_range is not None else 6
 
 
 def _draw_line(axes: Axes, line: ChartLine, *, band_opacity: float) -> None:
@@ -287,7 +261,7 @@ def _draw_line(axes: Axes, line: ChartLine, *, band_opacity: float) -> None:
             axes.fill_between(line.x, line.low, line.high, color=color, alpha=band_opacity, linewidth=0)
         for values in line.seed_lines:
             axes.plot(line.x, values, color=color, linewidth=0.4, alpha=0.7)
-        axes.plot(line.x, line.y, label=line.label, **_line_options(line.style, has_markers=line.is_marked))
+        axes.plot(line.x, line.y, label=line.label, **_line_options(line.style, line.is_marked))
 
 
 def _draw_points(axes: Axes, chart: PointChart, *, is_first: bool) -> None:
@@ -404,7 +378,7 @@ def _color(style: Style) -> str:
     return "#1c1e24" if style.color is None else SERIES[style.color]
 
 
-def _line_options(style: Style, *, has_markers: bool, has_line: bool = True) -> dict[str, Any]:
+def _line_options(style: Style, has_markers: bool, has_line: bool = True) -> dict[str, Any]:
     """The matplotlib options of a style."""
     is_marked = has_markers and (style.marker is not None or not has_line)
     dashes: Any = (0, style.dashes) if style.dashes else "-"

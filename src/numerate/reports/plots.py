@@ -95,9 +95,8 @@ def compare_figure(groups: Sequence[Group]) -> Figure:
     has_several_tasks = len(group_by_task(groups)) > 1 and any(group.diagonal for group in groups)
     if not maps or len(maps) > MAX_MAPS or has_several_tasks:
         return curves_figure(groups)
-    chart, columns = _length_chart(groups), 3 if len(maps) in (3, 5, 6) else 2
-    note = "; ".join(note.rstrip(".") for note in chart.notes)
-    return Figure([*maps, replace(chart, notes=())], columns, note=note, is_last_wide=len(maps) > 1, has_letters=True)
+    columns = 3 if len(maps) in (3, 5, 6) else 2
+    return Figure([*maps, _length_chart(groups)], columns, is_last_wide=len(maps) > 1, has_letters=True)
 
 
 def training_figure(groups: Sequence[Group]) -> Figure:
