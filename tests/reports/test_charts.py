@@ -16,10 +16,10 @@ from numerate.reports.charts import Chart, ChartLine, Style, are_distinguishable
 from numerate.reports.colour import SERIES, SERIES_DARK, contrast, parse_hex_color
 from numerate.reports.drawing import chart_svg
 from numerate.reports.groups import group_runs
+from numerate.reports.html import style
 from numerate.reports.overview import length_chart
 from numerate.reports.plots import FIGURES
 from numerate.reports.records import read_run
-from numerate.reports.sheet import style
 
 VISION = {
     "normal": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),

@@ -14,12 +14,13 @@ from numerate.reports.colour import SERIES
 from numerate.reports.compare import comparison_text, write_comparison
 from numerate.reports.drawing import chart_svg
 from numerate.reports.groups import group_runs
+from numerate.reports.html import to_html
 from numerate.reports.limits import groups_to_draw
 from numerate.reports.overview import length_chart
 from numerate.reports.page import write_run_report
 from numerate.reports.plots import FIGURES, write_plot
 from numerate.reports.records import read_run
-from numerate.reports.sections import region_rows, region_table
+from numerate.reports.regions import region_table, regions_content
 from numerate.reports.success import convergence_results, study_summary, success_rows, table_lengths, unconverged_notes
 from numerate.training.run_folder import header_yaml
 
@@ -241,16 +242,17 @@ def test_regions_tell_above_a_hundred_apart(make: Callable[..., Path]) -> None:
 
 
 def test_the_regions_count_no_seed_that_did_not_converge_among_those_that_failed(study: list[Path]) -> None:
-    header, rows = region_rows(group_runs([read_run(folder) for folder in study]))
-    assert header[-1] == "seeds at 99 %"
-    reached = {(row[0], row[1]): row[-1] for row in rows}
+    groups = group_runs([read_run(folder) for folder in study])
+    table = region_table(groups)
+    assert table.header[-1] == "seeds at 99 %"
+    reached = {(row[0], row[1]): row[-1] for row in table.rows}
     assert reached["looped", "in distribution"] == "2 of 3"
     assert reached["looped", "OOD validation"] == "2 of 2 converged"
     assert reached["nope", "in distribution"] == "0 of 3"
     assert reached["nope", "OOD test"] == "none converged"
     assert reached["rotary", "OOD test"] == "0 of 3"
-    assert "have not converged and are excluded" in region_table(group_runs([read_run(folder) for folder in study]))
-    assert "not converged" not in region_table(group_runs([read_run(study[0])]))
+    assert "have not converged and are excluded" in to_html(regions_content(groups))
+    assert "not converged" not in to_html(regions_content(group_runs([read_run(study[0])])))
 
 
 def test_the_finding_of_a_study_keeps_the_name_of_a_run_as_it_is(make: Callable[..., Path]) -> None:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from numerate.reports.attention_script import SCRIPT, STYLE
 from numerate.reports.colour import COLORMAP_DARK, COLORMAP_LIGHT
 from numerate.reports.drawing import collapsible, html_table
+from numerate.reports.html import page
 from numerate.reports.map_records import QUANTIZATION_LEVELS, AttentionMap, read_attention_maps, read_maps, token_label
-from numerate.reports.sheet import page
 
 NEGATIVE_LIGHT = ("#f6f4ec", "#f4d6bb", "#eba873", "#d97526", "#a84a00", "#5c2600")
 """The colors of numbers below 0 on a light page, from 0 down."""

@@ -13,10 +13,10 @@ import numpy as np
 
 from numerate.reports.charts import Chart, ChartLine, assign_styles
 from numerate.reports.drawing import panels, power_of_ten
-from numerate.reports.groups import Group
+from numerate.reports.groups import Group, unique_trainings
 from numerate.reports.limits import groups_to_draw, left_out_note
 from numerate.reports.records import Records
-from numerate.reports.sections import band_lines, metric_series, training_charts, unique_trainings
+from numerate.reports.training import band_lines, metric_series, training_charts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

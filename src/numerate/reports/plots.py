@@ -14,17 +14,17 @@ from numerate.reports.comparable import not_comparable_notes
 from numerate.reports.counts import count_chart
 from numerate.reports.forest import forest_figure
 from numerate.reports.grid import PlotGrid, Point, make_grids
-from numerate.reports.groups import Group, group_runs, have_unordered_cells, with_metric
+from numerate.reports.groups import Group, group_runs, have_unordered_cells, unique_trainings, with_metric
+from numerate.reports.language import language_modeling_groups
 from numerate.reports.language_curves import curves_figure as language_curves
 from numerate.reports.language_curves import validation_metrics
-from numerate.reports.language_page import language_modeling_groups
 from numerate.reports.limits import groups_to_draw, left_out_note
 from numerate.reports.overview import length_chart
 from numerate.reports.part_chart import part_figure
 from numerate.reports.records import read_runs
-from numerate.reports.sections import training_charts, unique_trainings
 from numerate.reports.success import length_curves
 from numerate.reports.tasks import group_by_task
+from numerate.reports.training import training_charts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
