@@ -14,11 +14,11 @@ from matplotlib.transforms import Bbox
 from numerate.reports.colour import SERIES, SERIES_DARK, contrast, parse_hex_color
 from numerate.reports.figure import Chart, ChartLine, Figure, Style, are_distinguishable, assign_styles, legend_entries
 from numerate.reports.groups import group_runs
+from numerate.reports.html import style
 from numerate.reports.matplotlib_writer import MAX_WIDTH_INCHES, draw_figure
 from numerate.reports.overview import length_chart
 from numerate.reports.plots import FIGURES
 from numerate.reports.records import read_run
-from numerate.reports.sheet import style
 from numerate.reports.svg_writer import chart_svg
 
 VISION = {

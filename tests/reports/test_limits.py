@@ -16,11 +16,11 @@ from numerate.reports.compare import comparison_text, write_comparison
 from numerate.reports.figure import HeatMap, tooltip
 from numerate.reports.grid import PlotGrid, aggregate_seeds
 from numerate.reports.groups import Group, group_runs
+from numerate.reports.html import style
 from numerate.reports.limits import groups_to_draw, join_names
 from numerate.reports.matplotlib_writer import draw_figure
 from numerate.reports.plots import FIGURES
 from numerate.reports.records import read_run
-from numerate.reports.sheet import style
 from numerate.reports.svg_writer import heat_map_html
 from numerate.training.run_folder import header_yaml
 
@@ -82,8 +82,8 @@ def test_one_run_each_of_two_hundred_makes_a_short_finding(make: Callable[..., P
     text = write_comparison(runs, tmp_path / "page.html").read_text()
     finding = re.search(r'<p class="summary">(.*?)</p>', text)
     assert finding is not None
-    assert finding[1].startswith("60 of 60 converged in distribution")
-    assert "40 go beyond at 90" in finding[1]
+    assert "60 of 60 groups converged in every seed" in finding[1]
+    assert "40 stay at 90" in finding[1]
     assert "v002, v005" in finding[1]
     assert "and 11 others" in finding[1]
     assert len(finding[1]) < 600
@@ -113,7 +113,7 @@ def test_maps_that_are_too_large_become_pictures(
     assert page.count("data-tip=") == (2 + 4) * 36
     assert "the numbers as CSV" in page
     monkeypatch.setattr("numerate.reports.overview.MAX_CSV_ROWS", 100)
-    monkeypatch.setattr("numerate.reports.compare.MAX_SEED_MAP_CELLS", 100)
+    monkeypatch.setattr("numerate.reports.by_length.MAX_SEED_MAP_CELLS", 100)
     page = write_comparison(runs, tmp_path / "page.html").read_text()
     assert page.count('class="small-map"') == 4
     assert "The numbers of all 144 cells, too many for this page, stand in evaluation.jsonl of each run." in page

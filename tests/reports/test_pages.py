@@ -16,7 +16,7 @@ from numerate.reports.overview import length_chart
 from numerate.reports.page import run_iframe, write_run_report
 from numerate.reports.plots import compare_figure, grid_figure
 from numerate.reports.records import read_run
-from numerate.reports.sections import training_charts
+from numerate.reports.training import training_charts
 
 VOID = {"meta", "br", "col", "wbr"}
 
@@ -85,7 +85,7 @@ def test_a_run_gets_one_page_that_fetches_nothing_and_runs_nothing(pair):
 def test_the_page_of_a_run_holds_all_that_it_should(make_run):
     page = outline(write_run_report(make_run("abacus", lambda n: n <= 7, bibtex="@article{key, title={T}}")))
     for expected in (
-        "addition_abacus converged in distribution",
+        "Trained on 1 to 5 digits, addition_abacus stays at",
         "in distribution, mean",
         "OOD validation",
         "OOD validation: sizes slightly above those of training",
@@ -185,7 +185,7 @@ def test_a_comparison_shows_both_maps_what_differs_and_how_to_read_it(pair, tmp_
     assert page.fetched == []
     assert len(page.cells) == 128
     for expected in (
-        "but only Abacus goes beyond",
+        "; rotary falls to 0",
         "Abacus90 % or more up to 7+7 digits",
         "rotary0 % at 6+6 digits",
         "They differ in this one setting",
@@ -210,7 +210,7 @@ def test_a_comparison_of_seeds_shows_each_and_how_many_succeed(make_run, tmp_pat
 def test_a_comparison_warns_of_unequal_budgets_and_of_what_was_not_learned(make_run, tmp_path):
     runs = [make_run("abacus", lambda n: 0.3), make_run("rotary", lambda n: n <= 5, examples=12800)]
     text = outline(write_comparison(runs, tmp_path / "report.html")).text
-    assert "addition_abacus 6,400; addition_rotary 12,800" in text
+    assert "addition_abacus 6,400 and addition_rotary 12,800" in text
     assert "addition_abacus did not converge: low OOD scores may only mean slow learning" in text
 
 
@@ -224,7 +224,7 @@ def test_a_comparison_begins_with_the_runs_that_failed_and_the_variants_that_are
     failed = [(f"lstm seed {seed}", "out of memory") for seed in range(8)]
     text = outline(write_comparison(pair, tmp_path / "many.html", failed_runs=failed, missing_variants=["lstm"])).text
     assert "8 of 10 runs failed and are not in anything below: lstm seed 0 (out of memory), " in text
-    assert "lstm seed 5 (out of memory) and 2 more. No run of lstm succeeded." in text
+    assert "lstm seed 5 (out of memory) and 2 others. No run of lstm succeeded." in text
     assert "failed" not in outline(write_comparison(pair, tmp_path / "none.html")).text
 
 

@@ -17,10 +17,10 @@ from numerate.evaluation.statistics import (
 )
 from numerate.reports.compare import comparison_text, write_comparison
 from numerate.reports.estimates import estimate_group
-from numerate.reports.forest import forest_figure, forest_section
+from numerate.reports.forest import forest_content, forest_figure
 from numerate.reports.groups import Group, group_runs
 from numerate.reports.html import to_html
-from numerate.reports.pairs import compare_pairs, pair_notes, pair_section, pair_table
+from numerate.reports.pairs import compare_pairs, pair_notes, pair_table, pairs_content
 from numerate.reports.plots import write_plot
 from numerate.reports.records import read_run
 from numerate.training.run_folder import header_yaml
@@ -82,11 +82,11 @@ def test_fewer_seeds_have_their_extremes_and_one_seed_has_nothing(make: Make) ->
     assert estimate_group(few).regions["ood_validation"].interval == (0.2, 0.9)
     assert estimate_group(few).regions["ood_validation"].text == "45, 20 to 90"
     assert estimate_group(one).regions["ood_validation"].text == "50, one seed"
-    page = to_html(forest_section([few, one]))
+    page = to_html(forest_content([few, one]))
     assert 'class="span"' in page
     assert "Thin line: the lowest to the highest of fewer than 5 seeds" in page
     assert "bootstrap" not in page
-    assert forest_section([one]) == []
+    assert forest_content([one]) == []
     assert not forest_figure([one]).panels
     with pytest.raises(UserError, match="intervals needs groups with several seeds"):
         write_plot("intervals", [one.runs[0].folder], "intervals.png")
@@ -101,14 +101,14 @@ def test_a_seed_that_did_not_converge_counts_where_it_was_trained_and_nowhere_el
     assert found.regions["in_distribution"].values == (1.0, 1.0, 0.995, 0.6)
     assert found.regions["ood_validation"].values == (0.5, 0.6, 0.7)
     assert found.regions["ood_validation"].unconverged_values == (0.1,)
-    assert 'class="missed"' in to_html(forest_section([group]))
-    assert "Crosses: seeds that did not converge" in to_html(forest_section([group]))
+    assert 'class="missed"' in to_html(forest_content([group]))
+    assert "Crosses: seeds that did not converge" in to_html(forest_content([group]))
 
 
 def test_a_group_of_which_none_converged_says_so_in_its_row(make: Make) -> None:
     found = groups_of(make("nope", [0.1, 0.2], trained=[0.5, 0.5]), make("abacus", [0.9, 0.8]))
     assert estimate_group(found[0]).regions["ood_validation"].text == "none converged"
-    assert "none converged" in to_html(forest_section(found))
+    assert "none converged" in to_html(forest_content(found))
 
 
 def test_up_to_four_groups_are_compared_in_all_pairs_and_more_with_the_first(make: Make) -> None:
@@ -120,7 +120,7 @@ def test_up_to_four_groups_are_compared_in_all_pairs_and_more_with_the_first(mak
     pairs = compare_pairs(found)
     assert [pair.label for pair in pairs.pairs] == [f"kind{i} / kind0" for i in range(1, 6)]
     assert pairs.baseline is found[0]
-    assert "Each group against the first, kind0." in str(pair_section(found)[-1])
+    assert "Each group against the first, kind0." in str(pairs_content(found)[-1])
 
 
 def test_every_p_of_a_column_is_corrected_for_all_its_pairs(make: Make) -> None:

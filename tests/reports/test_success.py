@@ -13,16 +13,17 @@ from numerate.evaluation.statistics import wilson_interval
 from numerate.reports.colour import SERIES
 from numerate.reports.compare import comparison_text, write_comparison
 from numerate.reports.groups import group_runs
+from numerate.reports.html import to_html
 from numerate.reports.limits import groups_to_draw
 from numerate.reports.matplotlib_writer import draw_figure
 from numerate.reports.overview import length_chart
 from numerate.reports.page import write_run_report
 from numerate.reports.plots import FIGURES, write_plot
 from numerate.reports.records import read_run
-from numerate.reports.sections import region_rows, region_table
+from numerate.reports.regions import region_table, regions_content
 from numerate.reports.success import (
     convergence_results,
-    success_section,
+    success_content,
     success_table,
     table_lengths,
     unconverged_notes,
@@ -138,7 +139,7 @@ def test_the_page_and_the_terminal_have_the_table(study: list[Path], tmp_path: P
 def test_one_seed_each_has_no_rates(make: Callable[..., Path], tmp_path: Path) -> None:
     runs = [make("abacus", lambda n: 1.0), make("rotary", lambda n: n <= 6)]
     assert "Which seeds converged" not in write_comparison(runs, tmp_path / "page.html").read_text()
-    assert success_section(group_runs([read_run(run) for run in runs])) == []
+    assert success_content(group_runs([read_run(run) for run in runs])) == []
 
 
 def test_equal_lengths_make_a_strip_and_not_a_map_of_holes(study: list[Path]) -> None:
@@ -244,16 +245,17 @@ def test_regions_tell_above_a_hundred_apart(make: Callable[..., Path]) -> None:
 
 
 def test_the_regions_count_no_seed_that_did_not_converge_among_those_that_failed(study: list[Path]) -> None:
-    header, rows = region_rows(group_runs([read_run(folder) for folder in study]))
-    assert header[-1] == "seeds at 99 %"
-    reached = {(row[0], row[1]): row[-1] for row in rows}
+    groups = group_runs([read_run(folder) for folder in study])
+    table = region_table(groups)
+    assert table.header[-1] == "seeds at 99 %"
+    reached = {(row[0], row[1]): row[-1] for row in table.rows}
     assert reached["looped", "in distribution"] == "2 of 3"
     assert reached["looped", "OOD validation"] == "2 of 2 converged"
     assert reached["nope", "in distribution"] == "0 of 3"
     assert reached["nope", "OOD test"] == "none converged"
     assert reached["rotary", "OOD test"] == "0 of 3"
-    assert "have not converged and are excluded" in region_table(group_runs([read_run(folder) for folder in study]))
-    assert "not converged" not in region_table(group_runs([read_run(study[0])]))
+    assert "have not converged and are excluded" in to_html(regions_content(groups))
+    assert "not converged" not in to_html(regions_content(group_runs([read_run(study[0])])))
 
 
 def test_no_colour_has_two_meanings_however_many_groups_there_are(make: Callable[..., Path], tmp_path: Path) -> None:

@@ -209,4 +209,4 @@ def test_a_comparison_in_the_terminal_holds_both_maps_the_regions_and_the_findin
     assert "addition_abacus" in text.split("\n")[0]
     assert "addition_rotary" in text.split("\n")[0]
     assert "all OOD" in text
-    assert text.endswith("100 per cell).")
+    assert text.endswith("intervals over questions).")

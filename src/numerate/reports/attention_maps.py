@@ -74,7 +74,7 @@ def count_characters(record: Mapping[str, Any]) -> int:
     return sum(len(part["data"]) for layer in record["layers"] for part in layer["maps"])
 
 
-def maps_section(folder: Path) -> Content:
+def maps_content(folder: Path) -> Content:
     """The attention maps of a run for its page; empty without records."""
     records, skipped = read_maps(folder)
     sizes = accumulate(map(count_characters, records))

@@ -16,7 +16,7 @@ MAX_ROWS = 80
 """Rows of a forest plot on a page."""
 
 
-def forest_section(groups: Sequence[Group]) -> Content:
+def forest_content(groups: Sequence[Group]) -> Content:
     """The forest plot of a page with its numbers below; empty if no group has several seeds."""
     figure = forest_figure(groups[:MAX_ROWS] if len(groups) > MAX_ROWS else groups)
     if not figure.panels:

@@ -24,7 +24,10 @@ from numerate.reports.limits import MAX_UNFOLDED_ROWS
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-_INTERVAL = re.compile(r" (\[[^\[\]]*\])$")
+MAX_UNBROKEN = 16
+"""Letters of a cell that stays on one line, such as the name of a region."""
+
+_INTERVAL = re.compile(r"\s(\[[^\[\]]*\])$")
 
 
 def page(title: str, body: str) -> str:
@@ -67,6 +70,7 @@ def cell_html(text: str) -> Markup:
     if isinstance(text, Markup):
         return text
     first, *others = text.split("\n")
+    first = first.replace(" ", "\N{NO-BREAK SPACE}") if len(first) <= MAX_UNBROKEN else first
     quiet = Markup('<span class="quiet">{}</span>')
     found = _INTERVAL.search(first)
     shown = escape(first[: found.start() + 1]) + quiet.format(found[1]) if found else escape(first)

@@ -12,11 +12,11 @@ import numpy as np
 
 from numerate.reports.content import Content
 from numerate.reports.figure import Chart, ChartLine, Figure, assign_styles, power_of_ten
-from numerate.reports.groups import Group
+from numerate.reports.groups import Group, unique_trainings
 from numerate.reports.limits import groups_to_draw, left_out_note
 from numerate.reports.records import Records
-from numerate.reports.sections import band_lines, metric_series, training_charts, unique_trainings
 from numerate.reports.svg_writer import figure_html
+from numerate.reports.training import band_lines, metric_series, training_charts
 
 Curve = tuple[list[float], list[float]]
 
@@ -90,7 +90,7 @@ def validation_charts(groups: Sequence[Group]) -> list[Chart]:
     return [chart for chart in found if chart.lines]
 
 
-def curves_section(groups: Sequence[Group]) -> Content:
+def curves_content(groups: Sequence[Group]) -> Content:
     """The panels of validation and training curves of a page; empty if nothing was measured."""
     losses = [
         replace(chart, is_log=False, zooms_to_data=True)

@@ -171,7 +171,7 @@ def _length(point: Point) -> int:
     return next(iter(point.coordinates.values()))
 
 
-def pair_section(groups: Sequence[Group]) -> Content:
+def pairs_content(groups: Sequence[Group]) -> Content:
     """The pairs of a page with notes; empty if fewer than two groups have several seeds."""
     pair_tests = compare_pairs(groups)
     return [pair_table(pair_tests), *map(Note, pair_notes(pair_tests))] if pair_tests.pairs else []

@@ -24,7 +24,7 @@ from numerate.reports.metrics import (
 from numerate.reports.svg_writer import figure_html
 
 
-def part_section(groups: Sequence[Group]) -> Content:
+def part_content(groups: Sequence[Group]) -> Content:
     """The charts of a page; empty if nothing was evaluated."""
     figure = part_figure({"": groups}, is_caption_below=True)
     return [figure_html(figure)] if figure.panels else []

@@ -12,17 +12,17 @@ from numerate.reports.counts import count_chart
 from numerate.reports.figure import Chart, Figure, HeatMap
 from numerate.reports.forest import forest_figure
 from numerate.reports.grid import PlotGrid, Point, make_grids
-from numerate.reports.groups import Group, group_runs, have_unordered_cells, with_metric
+from numerate.reports.groups import Group, group_runs, have_unordered_cells, unique_trainings, with_metric
+from numerate.reports.language import language_modeling_groups
 from numerate.reports.language_curves import BANDS_NOTE, validation_charts
-from numerate.reports.language_page import language_modeling_groups
 from numerate.reports.limits import groups_to_draw, left_out_note
 from numerate.reports.matplotlib_writer import check_figure_suffix, save_figure
 from numerate.reports.overview import length_chart
 from numerate.reports.part_chart import part_figure
 from numerate.reports.records import read_runs
-from numerate.reports.sections import training_charts, unique_trainings
 from numerate.reports.success import length_curves
 from numerate.reports.tasks import group_by_task
+from numerate.reports.training import training_charts
 
 MAX_MAPS = 6
 """Maximum number of heat maps in a comparison; with more groups it shows the curves alone."""

@@ -180,7 +180,7 @@ def table_lengths(results: Sequence[ConvergenceResult]) -> list[int]:
     return lengths
 
 
-def success_section(groups: Sequence[Group]) -> Content:
+def success_content(groups: Sequence[Group]) -> Content:
     """The table of a page with its notes; empty if every group has one seed, or no length was evaluated."""
     table, notes = success_table(groups), Bullets([f"{note}." for note in unconverged_notes(groups)])
     if not table.rows or all(len(group.evaluated_cells) < 2 for group in groups):
