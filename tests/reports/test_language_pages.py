@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from numerate.errors import UserError
-from numerate.reports.compare import comparison_page, comparison_text
+from numerate.reports.compare import comparison_text
 from numerate.reports.groups import group_runs
-from numerate.reports.language_page import run_sections
+from numerate.reports.page import comparison_page, run_page
 from numerate.reports.plots import write_plot
 from numerate.reports.records import Records, read_runs
 from numerate.training.run_folder import header_yaml
@@ -75,7 +75,7 @@ def test_one_experiment_with_two_budgets_under_two_titles_is_two_groups(make: Ma
     assert [(group.label, len(group.runs)) for group in groups] == [("equal width", 2), ("equal time", 2)]
     assert len(group_runs(read_runs(folders))) == 2
     page = comparison_page(groups)
-    assert "equal time is lowest, before equal width, by 0.5000 nats per token" in page
+    assert "It is lowest, before equal width, by 0.5000 nats per token" in page
     assert "training.steps" in page
 
 
@@ -96,7 +96,7 @@ def test_a_final_checkpoint_that_is_the_best_is_shown_once(make: Make) -> None:
 def test_speed_share_of_the_limit_and_memory_of_a_run_and_of_several(make: Make) -> None:
     one, other = make("one", 100, 0, {"final": 2.0}, QUICK), make("two", 100, 0, {"final": 1.9})
     (run,) = read_runs([one])
-    body = "".join(run_sections(run))
+    body = run_page(run).replace("\N{NO-BREAK SPACE}", " ")
     text = comparison_text(group_runs(read_runs([one, other])))
     for words in ("FLOPs utilization", "31 %", "peak memory", "454 MB", "12,345"):
         assert words in body
@@ -114,7 +114,7 @@ def test_a_column_of_which_nothing_is_known_is_left_out(make: Make) -> None:
 
 def test_a_prompt_without_text_says_so(make: Make) -> None:
     (run,) = read_runs([make("one", 100, 0, {"final": 2.0})])
-    assert "(the beginning of a document)" in "".join(run_sections(run))
+    assert "(the beginning of a document)" in run_page(run)
 
 
 def test_a_comparison_tells_of_runs_that_were_not_evaluated_and_how_they_are(make: Make) -> None:

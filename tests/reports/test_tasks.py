@@ -9,8 +9,10 @@ import pytest
 
 from numerate.config import to_tree
 from numerate.evaluation.statistics import wilson_interval
-from numerate.reports.compare import comparison_page, comparison_text, write_comparison, write_comparison_figure
+from numerate.reports.compare import comparison_text, write_comparison, write_comparison_figure
 from numerate.reports.groups import Group, group_runs
+from numerate.reports.matplotlib_writer import draw_figure
+from numerate.reports.page import comparison_page
 from numerate.reports.pairs import compare_pairs
 from numerate.reports.plots import compare_figure
 from numerate.reports.records import read_runs
@@ -92,25 +94,25 @@ def test_a_page_of_several_tasks_says_what_was_found_of_each_and_then_shows_each
     page = comparison_page(laptop, "Which of them count on?")
     finding_at, modular, shifted = (page.index(f">{name}</h") for name in ("modulo 10", "modulo 10", "shifted"))
     assert page.count('<p class="summary">') == 2
-    shown = [page.index(f'style="margin-top:4rem">{name}</h1>') for name in ("modulo 10", "shifted")]
+    shown = [page.index(f'class="part">{name}</h1>') for name in ("modulo 10", "shifted")]
     assert finding_at == modular < shifted < shown[0] < shown[1]
     part = page[shown[0] : shown[1]]
     assert "modulo 10: LSTM" in part
     assert "shifted: LSTM" not in part
-    assert page.count("<h2>Reproduce</h2>") == page.count("<h1>") == 1
+    assert page.count("<h2>To run it again</h2>") == page.count("<h1>") == 1
     assert "modulus=10" in page[: shown[0]], "what each task is stands before them"
 
 
 def test_a_comparison_of_one_task_has_no_parts(laptop: list[Group], tmp_path: Path) -> None:
     page = write_comparison(folders_of(laptop[0::2][:2]), tmp_path / "page.html").read_text()
     assert page.count('<p class="summary">') == 1
-    assert "margin-top:4rem" not in page
+    assert 'class="part"' not in page
     assert "===" not in comparison_text(laptop[0::2][:2])
 
 
 def test_the_figure_has_a_panel_for_each_task_with_its_own_lines(laptop: list[Group], tmp_path: Path) -> None:
-    panels = [axes for axes in compare_figure(laptop).axes if axes.get_lines()]
-    assert [axes.texts[-1].get_text() for axes in panels] == ["modulo 10", "shifted"]
+    panels = [axes for axes in draw_figure(compare_figure(laptop)).axes if axes.get_lines()]
+    assert [axes.get_title() for axes in panels] == ["modulo 10", "shifted"]
     legends = [[text.get_text() for text in axes.get_legend().get_texts()] for axes in panels]
     assert [len(legend) for legend in legends] == [2, 3]
     assert all(label.startswith("shifted") for label in legends[1])

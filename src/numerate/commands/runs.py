@@ -20,8 +20,8 @@ from numerate.experiments.train import debug
 from numerate.experiments.train import dry_run as estimate_training
 from numerate.experiments.train import train as train_recipe
 from numerate.reports.colour import TerminalStyle
+from numerate.reports.figure import HeatMap
 from numerate.reports.grid import (
-    PlotGrid,
     aggregate_seeds,
     are_named_parts,
     cell_label,
@@ -30,9 +30,9 @@ from numerate.reports.grid import (
     make_grids,
 )
 from numerate.reports.groups import format_settings
-from numerate.reports.heat_map import terminal_heat_map, terminal_legend
 from numerate.reports.records import Cell, cell_from_record
 from numerate.reports.table import text_table
+from numerate.reports.terminal_writer import heat_map_text, legend_text
 from numerate.studies.naming import load_recipe
 from numerate.training.progress import ProgressBar
 from numerate.training.recipe import Recipe
@@ -153,16 +153,16 @@ def show_evaluation(results: Results) -> None:
     style = TerminalStyle.from_stream(sys.stdout)
     has_unseen_labels = all(record.get("labels", {}).get("max_training_labels") is not None for record in results)
     metric: Metric = "ood_accuracy" if has_unseen_labels else "exact_match"
-    plotted: list[PlotGrid] = []
+    plotted: list[HeatMap] = []
     for title, cells in _cells_by_title(results).items():
         if are_named_parts(cells):
             print(f"\n{title}\n{_parts_table(cells)}")
             continue
         title += f", {METRICS[metric]}" * has_unseen_labels
         for grid in make_grids(aggregate_seeds([[cell.with_metric(metric) for cell in cells]]), title):
-            plotted.append(grid)
-            print(f"\n{terminal_heat_map(grid, style)}")
-    print(f"\n{terminal_legend(style, plotted)}\n" * bool(plotted) + f"\n{results}")
+            plotted.append(HeatMap.from_grid(grid, has_tooltips=False))
+            print(f"\n{heat_map_text(plotted[-1], style)}")
+    print(f"\n{legend_text(style, plotted)}\n" * bool(plotted) + f"\n{results}")
     print(_first_tokens(results), end="")
     if not_held_out := list(dict.fromkeys(_cell_text(record) for record in results if record["overlaps_training"])):
         more = f", ... ({len(not_held_out)} cells)" * (len(not_held_out) > 12)

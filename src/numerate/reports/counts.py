@@ -2,16 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from statistics import median
 
-from numerate.evaluation.labels import METRICS, Metric
+from numerate.evaluation.labels import METRICS, LabelCounts, Metric
 from numerate.evaluation.statistics import wilson_interval
-from numerate.reports.charts import Chart, ChartLine, Style, assign_styles
-from numerate.reports.drawing import chart_svg, html_table
+from numerate.reports.content import Content, Heading, Note
+from numerate.reports.figure import Chart, ChartLine, Figure, Style, assign_styles
 from numerate.reports.grid import ALL_REGION_LABELS, format_interval, format_percent
 from numerate.reports.groups import Group
 from numerate.reports.limits import MAX_GROUPS_WITH_SEED_LINES, groups_to_draw, join_names, left_out_note
+from numerate.reports.svg_writer import figure_html
+from numerate.reports.table import Table
 
 BASELINE_LABEL = "score of memorization"
 """The label of the baseline line in a figure."""
@@ -103,22 +104,24 @@ def count_chart(groups: Sequence[Group]) -> Chart:
     )
 
 
-def count_section(groups: Sequence[Group]) -> str:
-    """The accuracy per count of all groups as a chart, and their metrics of labels as a table; "" without labels."""
+def counts_content(groups: Sequence[Group]) -> Content:
+    """The accuracy per count as a chart, and the metrics of labels as a table; nothing without labels."""
     chart = count_chart(groups)
     if not chart.lines:
-        return ""
+        return []
     shown = groups_to_draw([group for group in groups if group.labels])
-    parts = [
-        f"Share of all rows whose t-th label is correct. {chart.notes[0]}",
-        f"Dashed: {BASELINE_LABEL}; behind the trained counts that is the mean over these. {MEMORIZATION_NOTE}"
-        if chart.trained_range is not None
-        else "",
-        _position_offsets_note(shown),
-        *chart.notes[1:],
-    ]
-    figure = f'<div class="panels"><figure class="wide">{chart_svg(chart)}</figure></div>'
-    return f"{figure}<figcaption>{escape(' '.join(filter(None, parts)))}</figcaption>{label_metrics_table(shown)}"
+    notes = [f"Share of all rows whose t-th label is correct. {chart.notes[0]}"]
+    if chart.trained_range is not None:
+        notes.append(f"Dashed: {BASELINE_LABEL}; behind the trained counts that is the mean over these.")
+        notes.append(MEMORIZATION_NOTE)
+    averaged = [group.label for group in shown if any(labels.num_offsets > 1 for labels in group.labels)]
+    if averaged:
+        whose = "All numbers" if len(averaged) == len(shown) else f"Those of {join_names(averaged)}"
+        counts = sorted({labels.num_offsets for group in shown for labels in group.labels} - {1})
+        notes.append(f"{whose} are means over {' or '.join(map(str, counts))} fixed position offsets.")
+    figure = figure_html(Figure([chart]))
+    table = label_metrics_table(shown)
+    return [figure, Note(" ".join([*notes, *chart.notes[1:]])), Heading("All metrics of labels"), table]
 
 
 def _line(one: CountCurve, style: Style, groups: int) -> ChartLine:
@@ -129,45 +132,23 @@ def _line(one: CountCurve, style: Style, groups: int) -> ChartLine:
     return ChartLine(label, one.counts, one.accuracy, one.low, one.high, style=style, suffix=suffix, seed_lines=each)
 
 
-def _position_offsets_note(groups: Sequence[Group]) -> str:
-    """A note on means over position offsets."""
-    meant = [group.label for group in groups if any(labels.num_offsets > 1 for labels in group.labels)]
-    counts = sorted({labels.num_offsets for group in groups for labels in group.labels} - {1})
-    if not counts:
-        return ""
-    whose = "All numbers" if len(meant) == len(groups) else f"Those of {join_names(meant)}"
-    return f"{whose} are means over {' or '.join(map(str, counts))} fixed position offsets."
-
-
-def label_metrics_table(groups: Sequence[Group]) -> str:
+def label_metrics_table(groups: Sequence[Group]) -> Table:
     """Every metric of labels by region, out of distribution with its baseline below."""
     rows = []
     for group in groups:
         for name in dict.fromkeys(name for regions in group.region_scores for name in regions):
-            several = [
-                found.labels for one in group.region_scores if (found := one.get(name)) and found.labels is not None
-            ]
-            if not several:
-                continue
-            row = [escape(group.label)] * (len(groups) > 1) + [
-                escape(ALL_REGION_LABELS.get(name, name)).replace(" ", "\N{NO-BREAK SPACE}")
-            ]
-            for metric in METRICS:
-                values = [value for labels in several if (value := labels.score(metric)) is not None]
-                baseline = several[0].baseline(metric) if name != "in_distribution" else None
-                is_undefined = metric == "ood_accuracy" and name == "in_distribution"
-                row.append("" if is_undefined else _metric_text(values, baseline))
-            rows.append(row)
-    if not rows:
-        return ""
-    header = [*(["run"] * (len(groups) > 1)), "region", *(f"{_COLUMN_LABELS[metric]}, %" for metric in METRICS)]
+            regions = [regions[name] for regions in group.region_scores if name in regions]
+            several = [region.labels for region in regions if region.labels is not None]
+            if several:
+                texts = (_metric_text(several, metric, name) for metric in METRICS)
+                rows.append([group.label] * (len(groups) > 1) + [ALL_REGION_LABELS[name], *texts])
     note = (
         "Over all rows, or labels, of a region, each weighing the same (elsewhere exact match is the mean over cells); "
         "of several seeds the median, from the lowest to the highest. Prefix: labels before the first wrong one, as a "
         "share of the row. Below each the baseline."
     )
-    shown = html_table(header, rows, number_columns=range(len(header) - len(METRICS), len(header)))
-    return f"<h3>All metrics of labels</h3>{shown}<figcaption>{note}</figcaption>"
+    header = [*(["run"] * (len(groups) > 1)), "region", *(f"{_COLUMN_LABELS[metric]}, %" for metric in METRICS)]
+    return Table(header, rows, note)
 
 
 _COLUMN_LABELS: dict[Metric, str] = {
@@ -179,14 +160,15 @@ _COLUMN_LABELS: dict[Metric, str] = {
 }
 
 
-def _metric_text(values: Sequence[float], baseline: float | None) -> str:
-    if not values:
+def _metric_text(several: Sequence[LabelCounts], metric: Metric, region: str) -> str:
+    """A metric over seeds; nothing where a region has no such labels."""
+    values = [value for labels in several if (value := labels.score(metric)) is not None]
+    if not values or (metric, region) == ("ood_accuracy", "in_distribution"):
         return ""
     text = format_percent(median(values))
     text += f" {format_interval(min(values), max(values))}" if len(values) > 1 else ""
-    return text + (
-        f'<br><span class="quiet">baseline {format_percent(baseline)}</span>' if baseline is not None else ""
-    )
+    baseline = several[0].baseline(metric) if region != "in_distribution" else None
+    return text if baseline is None else f"{text}\nbaseline {format_percent(baseline)}"
 
 
 def common_metric(groups: Sequence[Group]) -> Metric | None:

@@ -17,6 +17,7 @@ from numerate.reports.grid import (
     RegionScore,
     aggregate_seeds,
     are_named_parts,
+    cell_label,
     diagonal_points,
     make_grids,
     score_regions,
@@ -103,13 +104,14 @@ class Group:
         return next((cell.non_causal_reason for cell in cells if cell.non_causal_reason is not None), None)
 
     @cached_property
-    def _cells_by_run(self) -> list[tuple[Records, list[Cell]]]:
+    def cells_by_run(self) -> list[tuple[Records, list[Cell]]]:
+        """Each run that was evaluated with its cells."""
         return [(run, cells) for run in self.runs if (cells := self.cells(run))]
 
     @property
     def evaluated_cells(self) -> list[list[Cell]]:
         """The cells of each run that has any."""
-        return [cells for _, cells in self._cells_by_run]
+        return [cells for _, cells in self.cells_by_run]
 
     @cached_property
     def points(self) -> list[Point]:
@@ -140,7 +142,7 @@ class Group:
     @cached_property
     def region_scores_by_run(self) -> list[tuple[Records, dict[str, RegionScore]]]:
         """Each run that was evaluated with the means of its regions."""
-        return [(run, score_regions(cells)) for run, cells in self._cells_by_run]
+        return [(run, score_regions(cells)) for run, cells in self.cells_by_run]
 
     @property
     def region_scores(self) -> list[dict[str, RegionScore]]:
@@ -180,6 +182,10 @@ class Group:
     @property
     def operator(self) -> str | None:
         return self.runs[0].operator
+
+    def point_label(self, point: Point) -> str:
+        """A cell in words: "3+4 digits"."""
+        return cell_label(point.coordinates, self.operator, point.names)
 
     @property
     def seeds(self) -> list[int | None]:
@@ -231,6 +237,14 @@ def have_unordered_cells(groups: Sequence[Group]) -> bool:
     """Whether the evaluated cells of all groups have no order: modules or test sets, each with a name."""
     known = [group for group in groups if any(run.cells for run in group.runs)]
     return bool(known) and all(group.has_unordered_cells for group in known)
+
+
+def unique_trainings(groups: Sequence[Group]) -> list[Group]:
+    """Groups without repeated evaluations of the same runs."""
+    found: dict[tuple[str, ...], Group] = {}
+    for group in groups:
+        found.setdefault(tuple(str(run.folder) for run in group.runs), group)
+    return list(found.values())
 
 
 def part_axis(groups: Sequence[Group]) -> str:

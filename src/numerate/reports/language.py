@@ -1,24 +1,30 @@
-"""Language modeling results: loss, perplexity and bits per byte with intervals over seeds."""
+"""Language modeling results: loss, perplexity and bits per byte with intervals over seeds, speed, generated texts."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from math import exp, sqrt
-from statistics import fmean, variance
+from statistics import fmean, median, variance
 from textwrap import fill
+from typing import Any
 
-from numerate.evaluation.likelihoods import Z95, Likelihoods
-from numerate.reports.groups import Group
+from markupsafe import Markup, escape
+
+from numerate.evaluation.likelihoods import Likelihoods
+from numerate.reports.content import Block, Content, Facts, Folded, Note
+from numerate.reports.groups import Group, unique_trainings
+from numerate.reports.language_curves import validation_metrics
 from numerate.reports.language_records import LanguageScores, interval_text, number_text
-from numerate.reports.language_speed import speed_note, speed_rows
+from numerate.reports.limits import join_names
 from numerate.reports.records import Records
-from numerate.reports.table import text_table
+from numerate.reports.reproduction import run_metadata
+from numerate.reports.table import Table
 
 MAX_PAIRS = 45
 """Maximum number of pairs compared; with more groups each is compared with the first only."""
 
-_T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
-"""97.5 % points of Student's t with 1 to 10 degrees of freedom."""
+MAX_SAMPLE_STEPS, MAX_TEXTS_PER_STEP = 6, 8
+"""Maximum number of steps with generated texts, and of texts per step."""
 
 NOTE = (
     "Loss is the mean -ln(probability) of a token, in nats; perplexity is its exp; both depend on the tokenizer. "
@@ -43,15 +49,23 @@ class MeanInterval:
 
 @dataclass(frozen=True)
 class LanguageRow:
-    """One group at one checkpoint and context: the likelihoods of each seed, and means over seeds."""
+    """One group at one checkpoint and context: the scores of each seed, and means over seeds."""
 
     group: Group
-    checkpoint: str
-    context: int
-    region: str
-    steps: tuple[int, ...]
-    likelihoods: tuple[Likelihoods, ...]
-    tokenizers: frozenset[str | None]
+    scores: tuple[LanguageScores, ...]
+
+    @property
+    def likelihoods(self) -> list[Likelihoods]:
+        return [one.likelihoods for one in self.scores]
+
+    @property
+    def checkpoint(self) -> str:
+        return self.scores[0].checkpoint
+
+    @property
+    def is_as_trained(self) -> bool:
+        """Whether the context is that of training."""
+        return self.scores[0].region == "in_distribution"
 
     @property
     def loss(self) -> MeanInterval:
@@ -67,11 +81,8 @@ class LanguageRow:
     @property
     def bits_per_byte(self) -> MeanInterval | None:
         values = [value for one in self.likelihoods if (value := one.bits_per_byte) is not None]
-        return (
-            mean_over_seeds(values, self.likelihoods[0].bits_per_byte_interval())
-            if len(values) == len(self.likelihoods)
-            else None
-        )
+        is_known = len(values) == len(self.scores)
+        return mean_over_seeds(values, self.likelihoods[0].bits_per_byte_interval()) if is_known else None
 
     def values(self, metric: str) -> list[float]:
         """Of each seed the loss, or the bits per byte."""
@@ -84,31 +95,31 @@ class LossDifference:
 
     first: LanguageRow
     second: LanguageRow
-    difference: float
-    low: float | None
-    high: float | None
+    value: float
+    half_width: float | None
 
     @property
-    def is_significant(self) -> bool:
-        """Whether the interval excludes 0."""
-        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
+    def interval(self) -> str:
+        """The interval to four decimals."""
+        half = self.half_width
+        return "" if half is None else f"[{self.value - half:.4f}, {self.value + half:.4f}]"
+
+    @property
+    def verdict(self) -> str:
+        if self.half_width is None:
+            return "one seed: not known"
+        return "significant" if abs(self.value) > self.half_width else "not significant"
 
 
 def t_quantile(degrees_of_freedom: float) -> float:
-    """The 97.5 % point of Student's t: from a table for few degrees of freedom, otherwise by Cornish and Fisher's
-    series (Abramowitz and Stegun 1964, 26.7.5), accurate to three digits. Fractional degrees of freedom within the
-    table are rounded down.
+    """The 97.5 % point of Student's t.
 
-    >>> t_quantile(2), round(t_quantile(30), 3)
+    >>> round(t_quantile(2), 3), round(t_quantile(30), 3)
     (4.303, 2.042)
     """
-    if degrees_of_freedom < len(_T_QUANTILES) + 1:
-        return _T_QUANTILES[max(1, int(degrees_of_freedom)) - 1]
-    return (
-        Z95
-        + (Z95**3 + Z95) / (4 * degrees_of_freedom)
-        + (5 * Z95**5 + 16 * Z95**3 + 3 * Z95) / (96 * degrees_of_freedom**2)
-    )
+    from scipy.special import stdtrit
+
+    return float(stdtrit(degrees_of_freedom, 0.975))
 
 
 def mean_over_seeds(values: Sequence[float], single_seed_interval: tuple[float, float] | None = None) -> MeanInterval:
@@ -120,228 +131,296 @@ def mean_over_seeds(values: Sequence[float], single_seed_interval: tuple[float, 
     return MeanInterval(mean, mean - half_width, mean + half_width)
 
 
+def language_modeling_groups(groups: Sequence[Group]) -> list[Group]:
+    """The groups of language modeling runs."""
+    return [group for group in groups if any(run.is_language_modeling for run in group.runs)]
+
+
 def language_rows(groups: Sequence[Group]) -> list[LanguageRow]:
     """A row for each group, checkpoint (final, then best) and context, at the first position offset."""
-    found = []
+    rows = []
     for group in groups:
-        known = [_select_scores(run, group) for run in group.runs]
-        keys = dict.fromkeys((one.checkpoint, one.context_length) for each in known for one in each)
-        for checkpoint, context in sorted(keys, key=lambda key: (key[1], _checkpoint_order(key[0]), key[0])):
-            ones = [o for each in known for o in each if (o.checkpoint, o.context_length) == (checkpoint, context)]
-            steps, each = tuple(one.step for one in ones), tuple(one.likelihoods for one in ones)
-            tokenizers = frozenset(one.tokenizer for one in ones)
-            found.append(LanguageRow(group, checkpoint, context, ones[0].region, steps, each, tokenizers))
-    return found
-
-
-def _checkpoint_order(checkpoint: str) -> int:
-    return {"final": 1, "best": 2}.get(checkpoint, 0)
+        scores = [one for run in group.runs for one in _select_scores(run, group)]
+        keys = {(one.context_length, {"final": 1, "best": 2}.get(one.checkpoint, 0), one.checkpoint) for one in scores}
+        for context, _, name in sorted(keys):
+            same = tuple(one for one in scores if (one.context_length, one.checkpoint) == (context, name))
+            rows.append(LanguageRow(group, same))
+    return rows
 
 
 def _select_scores(run: Records, group: Group) -> list[LanguageScores]:
     """The scores of a run with the settings of a group, at its first position offset and the latest step per
     checkpoint."""
-    settings = group.settings if group.settings is not None else {}
-    scores = [one for one in run.language if one.settings == settings and one.likelihoods.tokens]
+    scores = [one for one in run.language if one.settings == (group.settings or {}) and one.likelihoods.tokens]
     first = min((one.position_offset for one in scores), default=0)
-    scores = [one for one in scores if one.position_offset == first]
-    scores = [one for one in scores if group.checkpoint in (None, one.checkpoint)]
-    latest: dict[tuple[str, int], LanguageScores] = {}
-    for one in sorted(scores, key=lambda one: one.step):
-        latest[one.checkpoint, one.context_length] = one
+    latest = {
+        (one.checkpoint, one.context_length): one
+        for one in sorted(scores, key=lambda one: one.step)
+        if one.position_offset == first and group.checkpoint in (None, one.checkpoint)
+    }
     return list(latest.values())
 
 
 def main_rows(rows: Sequence[LanguageRow]) -> list[LanguageRow]:
     """The main row of each group: at the trained context and the final checkpoint, if present."""
-    found: dict[str, LanguageRow] = {}
-    for row in rows:
-        known = found.get(row.group.label)
-        better = (row.region == "in_distribution", row.checkpoint == "final")
-        if known is None or better > (known.region == "in_distribution", known.checkpoint == "final"):
-            found[row.group.label] = row
-    return list(found.values())
+    ranked = sorted(rows, key=lambda row: (not row.is_as_trained, row.checkpoint != "final"))
+    first = {row.group.label: row for row in reversed(ranked)}
+    return [first[label] for label in dict.fromkeys(row.group.label for row in rows)]
 
 
-def comparison_metric(rows: Sequence[LanguageRow]) -> tuple[str, str]:
-    """The metric by which rows are compared, "loss" or "bits_per_byte", and the reason if it is not the loss."""
-    several = len(frozenset[str | None]().union(*(row.tokenizers for row in rows)) - {None}) > 1
-    if not several:
-        return "loss", ""
-    return "bits_per_byte", (
-        "The tokenizers differ, so tokens are different amounts of text: bits per byte are compared instead of losses "
-        "or perplexities."
-    )
+def comparison_metric(rows: Sequence[LanguageRow]) -> str:
+    """The metric by which rows are compared: "loss", or "bits_per_byte" where tokenizers differ."""
+    return "loss" if len({one.tokenizer for row in rows for one in row.scores} - {None}) < 2 else "bits_per_byte"
 
 
-def text_size_note(rows: Sequence[LanguageRow]) -> str:
-    """A note if the evaluated texts differ in bytes; otherwise ""."""
+def comparison_notes(groups: Sequence[Group]) -> list[str]:
+    """What limits the comparison of these groups: tokenizers, texts of other sizes, runs without an evaluation."""
+    rows, notes = language_rows(groups), []
+    if comparison_metric(main_rows(rows)) != "loss":
+        notes.append(
+            "The tokenizers differ, so tokens are different amounts of text: bits per byte are compared instead of "
+            "losses or perplexities."
+        )
     sizes = [one.bytes for row in rows for one in row.likelihoods]
-    if not sizes or max(sizes) <= 1.01 * min(sizes):
-        return ""
-    return (
-        f"The validation texts differ in size ({min(sizes):,} to {max(sizes):,} bytes): differences between groups may "
-        "be differences of the text."
-    )
+    if sizes and max(sizes) > 1.01 * min(sizes):
+        notes.append(
+            f"The validation texts differ in size ({min(sizes):,} to {max(sizes):,} bytes): differences between groups "
+            "may be differences of the text."
+        )
+    runs = {run.folder: run for group in groups for run in group.runs}
+    lacking = [str(folder) for folder, run in runs.items() if not run.language]
+    if lacking:
+        notes.append(
+            f"{len(lacking)} of {len(runs)} runs {'is' if len(lacking) == 1 else 'are'} not evaluated on the whole "
+            f"validation text yet and not compared: run `numerate evaluate {lacking[0]}`"
+            + (", and so on." if len(lacking) > 1 else ".")
+        )
+    return notes
 
 
 def pairwise_differences(rows: Sequence[LanguageRow], metric: str) -> list[LossDifference]:
     """The differences of all pairs of groups; with many groups, of each to the first."""
     pairs = list(combinations(rows, 2))
-    if len(pairs) > MAX_PAIRS:
-        pairs = [(rows[0], other) for other in rows[1:]]
+    pairs = [(rows[0], other) for other in rows[1:]] if len(pairs) > MAX_PAIRS else pairs
     return [_difference(first, second, metric) for first, second in pairs]
 
 
 def _difference(first: LanguageRow, second: LanguageRow, metric: str) -> LossDifference:
-    first_values, second_values = first.values(metric), second.values(metric)
-    value = fmean(first_values) - fmean(second_values)
-    if len(first_values) < 2 or len(second_values) < 2:
-        return LossDifference(first, second, value, None, None)
-    shares = [variance(one) / len(one) for one in (first_values, second_values)]
-    error = sqrt(sum(shares))
-    terms = [share**2 / (len(one) - 1) for share, one in zip(shares, (first_values, second_values), strict=True)]
-    half = t_quantile(sum(shares) ** 2 / sum(terms)) * error if sum(terms) else 0.0  # Welch (1947)
-    return LossDifference(first, second, value, value - half, value + half)
+    both = (first.values(metric), second.values(metric))
+    value = fmean(both[0]) - fmean(both[1])
+    if min(map(len, both)) < 2:
+        return LossDifference(first, second, value, None)
+    shares = [variance(one) / len(one) for one in both]
+    terms = sum(share**2 / (len(one) - 1) for share, one in zip(shares, both, strict=True))
+    half = t_quantile(sum(shares) ** 2 / terms) * sqrt(sum(shares)) if terms else 0.0  # Welch (1947)
+    return LossDifference(first, second, value, half)
 
 
-def difference_rows(rows: Sequence[LanguageRow], metric: str) -> tuple[list[str], list[list[str]]]:
-    """The table of differences."""
-    unit = "nats per token" if metric == "loss" else "bits per byte"
-    header = ["first", "second", f"second is lower by, {unit}", "95 % interval", ""]
-    lines = []
-    for gap in pairwise_differences(rows, metric):
-        verdict = (
-            "one seed: not known" if gap.low is None else "significant" if gap.is_significant else "not significant"
-        )
-        interval = _interval_text(gap)
-        lines.append([gap.first.group.label, gap.second.group.label, f"{gap.difference:+.4f}", interval, verdict])
-    return header, lines
+def _unit(metric: str) -> str:
+    return "nats per token" if metric == "loss" else "bits per byte"
 
 
-def metric_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
-    """The table of all metrics as text, a line for each group, checkpoint and context; one line of both checkpoints
-    where the final one is the best."""
-    rows = language_rows(groups)
-    contexts = len({row.context for row in rows}) > 1 or any(row.region != "in_distribution" for row in rows)
-    header = ["run", "checkpoint", "step", *(["context"] * contexts), "seeds", "loss", "perplexity", "bits per byte"]
-    named = {(row.group.label, row.context, row.checkpoint): row for row in rows}
-    lines = []
-    for row in rows:
-        final, best = (named.get((row.group.label, row.context, name)) for name in ("final", "best"))
-        same_checkpoint = (
-            final is not None
-            and best is not None
-            and (final.steps, final.likelihoods) == (best.steps, best.likelihoods)
-        )
-        if same_checkpoint and row is best:
-            continue
-        steps = sorted(set(row.steps))
-        where = f"{row.context:,}" + f" ({row.region})" * (row.region != "in_distribution")
-        lines.append(
-            [
-                row.group.label,
-                "final, best" if same_checkpoint and row is final else row.checkpoint,
-                f"{steps[0]:,}" if len(steps) == 1 else f"{steps[0]:,} to {steps[-1]:,}",
-                *([where] * contexts),
-                str(len(row.likelihoods)),
-                row.loss.text,
-                row.perplexity.text,
-                row.bits_per_byte.text if row.bits_per_byte is not None else "",
-                " to ".join(dict.fromkeys(f"{f(one.tokens for one in row.likelihoods):,}" for f in (min, max))),
-            ]
-        )
-    return [*header, "held-out tokens"], lines
-
-
-def language_summary(groups: Sequence[Group]) -> str:
-    """The summary in a few sentences: the results of each group, and which differ significantly."""
+def language_headline(groups: Sequence[Group]) -> str:
+    """At most two sentences: the loss of one group, or which of several is lowest and whether that is significant."""
     rows = main_rows(language_rows(groups))
     if not rows:
-        return f"{' and '.join(group.label for group in groups[:4])}: not evaluated on the whole validation text yet."
-    if len(rows) == 1:
-        return " ".join(
-            filter(
-                None, [_summary(rows[0]), "One seed." * (len(rows[0].likelihoods) == 1), _not_evaluated_note(groups)]
-            )
-        )
-    metric, metric_note = comparison_metric(rows)
-    more = f" {len(rows) - 6} more groups are in the table." * (len(rows) > 6)
-    parts = [
-        _best_sentence(rows, metric),
-        _results_sentence(rows[:6], metric) + more,
-        metric_note,
-        text_size_note(rows),
-        _not_evaluated_note(groups),
-    ]
-    return " ".join(filter(None, parts))
-
-
-def _not_evaluated_note(groups: Sequence[Group]) -> str:
-    """A note on runs that are not evaluated on the whole validation text, with the command that does it."""
-    runs = {run.folder: run for group in groups for run in group.runs}
-    lacking = [str(folder) for folder, run in runs.items() if not run.language]
-    if not lacking:
-        return ""
-    verb = "is" if len(lacking) == 1 else "are"
-    return (
-        f"{len(lacking)} of {len(runs)} runs {verb} not evaluated on the whole validation text yet and not compared: "
-        f"run `numerate evaluate {lacking[0]}`" + (", and so on." if len(lacking) > 1 else ".")
-    )
-
-
-def _results_sentence(rows: Sequence[LanguageRow], metric: str) -> str:
-    """The results of several groups as a sentence."""
-    texts = []
-    for row in rows:
-        found = row.bits_per_byte if metric == "bits_per_byte" and row.bits_per_byte is not None else row.loss
-        seeds = f" ({len(row.likelihoods)} seeds)" if len(row.likelihoods) > 1 else ""
-        where = "" if row.region == "in_distribution" else f" at a context of {row.context:,}"
-        texts.append(
-            f"{row.group.label}{seeds} {found.text}{where}" + f", {row.checkpoint}" * (row.checkpoint != "final")
-        )
-    what = "Loss in nats per token" if metric == "loss" else "Bits per byte"
-    return f"{what}: {'; '.join(texts)}."
-
-
-def _summary(row: LanguageRow) -> str:
-    """The results of one group as a sentence."""
-    seeds = f" ({len(row.likelihoods)} seeds)" if len(row.likelihoods) > 1 else ""
-    bits = f", {row.bits_per_byte.text} bits per byte" if row.bits_per_byte is not None else ""
-    where = "" if row.region == "in_distribution" else f" at a context of {row.context:,}"
-    return (
-        f"{row.group.label}{seeds}: loss {row.loss.text} nats per token, perplexity {number_text(row.perplexity.value)}"
-        f"{bits} on {row.likelihoods[0].tokens:,} held-out tokens{where}, {row.checkpoint} checkpoint."
-    )
-
-
-def _best_sentence(rows: Sequence[LanguageRow], metric: str) -> str:
-    """The lowest group, and whether the next one differs significantly."""
+        return f"{join_names([group.label for group in groups])}: not evaluated on the whole validation text yet."
+    metric = comparison_metric(rows)
     ranked = sorted(rows, key=lambda row: fmean(row.values(metric)))
-    gap = _difference(ranked[1], ranked[0], metric)
-    unit = "nats per token" if metric == "loss" else "bits per byte"
-    words = f"{gap.first.group.label}, by {gap.difference:.4f} {unit}"
-    lowest = f"{gap.second.group.label} is lowest, before {words}"
-    if gap.low is None:
-        return f"{lowest}; with one seed each, the variation over seeds is unknown."
-    apart = "a significant difference over seeds" if gap.is_significant else "not a significant difference over seeds"
-    return f"{lowest} {_interval_text(gap)}, {apart}."
+    best = ranked[0]
+    seeds = f" ({len(best.scores)} seeds)" if len(best.scores) > 1 else ""
+    where = "" if best.is_as_trained else f" at a context of {best.scores[0].context_length:,}"
+    bits = f", {best.bits_per_byte.text} bits per byte" if best.bits_per_byte is not None else ""
+    text = (
+        f"{best.group.label}{seeds}: loss {best.loss.text} nats per token, perplexity "
+        f"{number_text(best.perplexity.value)}{bits} on {best.likelihoods[0].tokens:,} held-out tokens{where}, "
+        f"{best.checkpoint} checkpoint."
+    )
+    if len(rows) == 1:
+        return text + " One seed." * (len(best.scores) == 1)
+    gap = _difference(ranked[1], best, metric)
+    if gap.half_width is None:
+        end = "; with one seed each, the variation over seeds is unknown."
+    else:
+        end = f" {gap.interval}, {'' if gap.verdict == 'significant' else 'not '}a significant difference over seeds."
+    return f"{text} It is lowest, before {gap.first.group.label}, by {gap.value:.4f} {_unit(metric)}{end}"
 
 
-def _interval_text(gap: LossDifference) -> str:
-    """The interval of a difference, to four decimals."""
-    return "" if gap.low is None or gap.high is None else f"[{gap.low:.4f}, {gap.high:.4f}]"
+def metric_table(groups: Sequence[Group]) -> Table:
+    """All metrics, a row for each group, checkpoint and context; one row of both checkpoints where they are equal."""
+    rows = language_rows(groups)
+    has_contexts = len({row.scores[0].context_length for row in rows}) > 1 or not all(row.is_as_trained for row in rows)
+    lines: list[list[str]] = []
+    before: LanguageRow | None = None
+    for row in rows:
+        first, steps = row.scores[0], sorted({one.step for one in row.scores})
+        if before is not None and row.checkpoint == "best" and _is_same_checkpoint(before, row):
+            lines[-1][1] = f"{before.checkpoint}, best"
+            continue
+        where = f"{first.context_length:,}" + f" ({first.region})" * (not row.is_as_trained)
+        tokens = (f"{extreme(one.tokens for one in row.likelihoods):,}" for extreme in (min, max))
+        bits = row.bits_per_byte.text if row.bits_per_byte is not None else ""
+        texts = [row.loss.text, row.perplexity.text, bits]
+        lines.append(
+            [row.group.label, row.checkpoint, _range_text(steps)]
+            + [where] * has_contexts
+            + [str(len(row.scores)), *(text.replace(" [", "\n[") for text in texts)]
+            + [" to ".join(dict.fromkeys(tokens))]
+        )
+        before = row
+    header = ["run", "checkpoint", "step", *(["context"] * has_contexts), "seeds", "loss", "perplexity"]
+    return Table([*header, "bits per byte", "held-out tokens"], lines, NOTE, style="tight")
+
+
+def _is_same_checkpoint(one: LanguageRow, other: LanguageRow) -> bool:
+    each = [[(score.step, score.context_length, score.likelihoods) for score in row.scores] for row in (one, other)]
+    return one.group is other.group and each[0] == each[1]
+
+
+def _range_text(counts: Sequence[int]) -> str:
+    """The first and the last number, once if they are the same."""
+    return " to ".join(dict.fromkeys(f"{count:,}" for count in (counts[0], counts[-1]))) if counts else ""
+
+
+def difference_table(groups: Sequence[Group]) -> Table:
+    """The differences between groups, with Welch's intervals."""
+    rows = main_rows(language_rows(groups))
+    metric = comparison_metric(rows)
+    gaps = pairwise_differences(rows, metric) if len(rows) > 1 else []
+    lines = [
+        [gap.first.group.label, gap.second.group.label, f"{gap.value:+.4f}", gap.interval, gap.verdict] for gap in gaps
+    ]
+    header = ["first", "second", f"second is lower by, {_unit(metric)}", "95 % interval", ""]
+    return Table(header, lines, "Intervals are Welch's, over seeds.", style="tight")
+
+
+def metrics_content(groups: Sequence[Group]) -> Content:
+    """The table of all metrics, and what limits the comparison."""
+    table = metric_table(groups)
+    if len(groups) == 1:
+        table = replace(table, header=table.header[1:], rows=[row[1:] for row in table.rows])
+    notes = [Note(" ".join(comparison_notes(groups)))] if comparison_notes(groups) else []
+    return [table, *notes] if table.rows else notes
+
+
+def differences_content(groups: Sequence[Group]) -> Content:
+    """The table of differences, if there are any."""
+    table = difference_table(groups)
+    return [table] if table.rows else []
+
+
+def language_facts(groups: Sequence[Group]) -> Content:
+    """The main numbers of a run."""
+    run, values = groups[0].runs[0], {}
+    rows = main_rows(language_rows(groups))
+    if rows:
+        values = {"loss, nats per token": rows[0].loss.text, "perplexity": rows[0].perplexity.text}
+        if rows[0].bits_per_byte is not None:
+            values["bits per byte"] = rows[0].bits_per_byte.text
+    elif lines := validation_metrics(run):
+        values["validation loss, so far"] = number_text(lines[-1]["loss"])
+        values["perplexity, so far"] = number_text(lines[-1]["perplexity"])
+    known = run_metadata(run)
+    words = {"parameters": "parameters", "steps": "steps", "tokens": "training tokens"}
+    values |= {words[name]: known[name] for name in words if name in known}
+    return [Facts(values | speed_summary(groups[0]))]
+
+
+def speed_summary(group: Group) -> dict[str, str]:
+    """Speed and memory, name to text: medians over all logged values of every seed, and the maximum of memory.
+
+    For example {"tokens/s": "12,345", "FLOPs utilization": "31 %", "peak memory": "0.9 GB"}.
+    """
+    speeds, shares = _logged(group, "tokens_per_second"), _logged(group, "flops_utilization")
+    memory, found = _logged(group, "peak_memory_bytes"), {}
+    if speeds:
+        found["tokens/s"] = f"{median(speeds):,.0f}"
+    if shares:
+        share = 100 * median(shares)
+        found["FLOPs utilization"] = f"{share:.0f} %" if share >= 9.95 else f"{share:.2g} %"
+    if memory:
+        found["peak memory"] = f"{max(memory) / 1e9:.1f} GB" if max(memory) >= 1e9 else f"{max(memory) / 1e6:.0f} MB"
+    return found
+
+
+def _logged(group: Group, name: str) -> list[Any]:
+    """All values of a key in the `timings.jsonl` of its runs."""
+    return [line[name] for run in group.runs for line in run.timings if line.get(name) is not None]
+
+
+def _totals(group: Group, name: str) -> list[int]:
+    """How many tokens, or operations, its runs were trained for, ascending."""
+    lines = [[line for line in run.training_metrics() if name in line] for run in group.runs]
+    return sorted(int(each[-1][name]) for each in lines if each)
+
+
+def _format_flops(count: int) -> str:
+    """In the notation of budgets: `18.3 gigaFLOP`."""
+    units = ("", "kilo", "mega", "giga", "tera", "peta", "exa", "zetta")
+    power = next((power for power in range(len(units) - 1, 0, -1) if count >= 1000**power), 0)
+    return f"{count / 1000**power:.3g} {units[power]}FLOP"
+
+
+def speed_table(groups: Sequence[Group]) -> Table:
+    """Speed and memory, without empty columns; no rows where nothing is known."""
+    rows = []
+    for group in unique_trainings(groups):
+        flops = list(dict.fromkeys(map(_format_flops, _totals(group, "flops"))))
+        trained = {
+            "training tokens": _range_text(_totals(group, "tokens")),
+            "flops": " to ".join(flops[:1] + flops[1:][-1:]),
+        }
+        rows.append({"run": group.label} | trained | speed_summary(group))
+    names = ["run", "training tokens", "flops", "tokens/s", "FLOPs utilization", "peak memory"]
+    names = [name for name in names if any(row.get(name) for row in rows)]
+    if not set(names) & {"tokens/s", "FLOPs utilization", "peak memory"}:
+        rows = []
+    note = "Tokens per second of training: the median over what was logged, evaluations and checkpoints left out. "
+    peaks = [peak for group in groups for peak in _logged(group, "peak")]
+    if peaks:
+        kinds = {"fp32": "float32", "tf32": "TF32"}
+        words = {"measured": "measured there with a product of two matrices", "stated": "as its maker states it"}
+        precisions = sorted({kinds.get(str(peak.get("precision")), str(peak.get("precision"))) for peak in peaks})
+        sources = sorted({words.get(str(peak.get("source")), str(peak.get("source"))) for peak in peaks})
+        share = "FLOPs utilization: the share of the device's peak in"
+        note += f"{share} {' or '.join(precisions)}, {' or '.join(sources)}. "
+    note += "Peak memory: maximum over seeds, of the process or of memory allocated by torch on a GPU."
+    return Table(names, [[row.get(name, "") for name in names] for row in rows], note, style="tight")
+
+
+def speed_content(groups: Sequence[Group]) -> Content:
+    """The table of speed and memory, if any was logged."""
+    table = speed_table(groups)
+    return [table] if table.rows else []
+
+
+def texts_content(groups: Sequence[Group]) -> Content:
+    """Texts generated at some steps of training, and at the end; of several groups those of one run of each."""
+    if len(groups) > 1:
+        each = [(group, texts_content([group])) for group in groups]
+        return [Folded(group.label, content) for group, content in each if content]
+    lines = groups[0].runs[0].generated_texts
+    steps = sorted({int(line.get("step") or 0) for line in lines})
+    last = len(steps) - 1
+    kept = sorted({steps[round(i * last / (MAX_SAMPLE_STEPS - 1))] for i in range(MAX_SAMPLE_STEPS)}) if steps else []
+    content: list[Block] = []
+    for step in reversed(kept):
+        own = [line for line in lines if int(line.get("step") or 0) == step][:MAX_TEXTS_PER_STEP]
+        rows = [[line.get("prompt") or "(the beginning of a document)", _lines(line.get("text") or "")] for line in own]
+        content.append(Folded(f"step {step:,}", [Table(["prompt", "text"], rows, monospace=[0])], step == kept[-1]))
+    return content
+
+
+def _lines(text: object) -> Markup:
+    return Markup("<br>").join(map(escape, str(text).split("\n")))
 
 
 def language_text(groups: Sequence[Group]) -> str:
     """The comparison for a terminal."""
-    header, lines = metric_rows(groups)
-    if not lines:
-        return language_summary(groups)
-    rows = main_rows(language_rows(groups))
-    metric, _ = comparison_metric(rows)
-    parts = [f"{text_table(header, lines)}\n{fill(NOTE, 118, break_on_hyphens=False)}"]
-    parts += [text_table(*difference_rows(rows, metric))] if len(rows) > 1 else []
-    speeds = speed_rows(groups)
-    parts += [f"{text_table(*speeds)}\n{fill(speed_note(groups), 118, break_on_hyphens=False)}"] if speeds[1] else []
-    return "\n\n".join([*parts, fill(language_summary(groups), 118, break_on_hyphens=False)])
+    tables = [table for table in (metric_table(groups), difference_table(groups), speed_table(groups)) if table.rows]
+    parts = [f"{table.to_text()}\n{_filled(table.caption)}" for table in tables]
+    return "\n\n".join([*parts, _filled(" ".join([language_headline(groups), *comparison_notes(groups)]))])
+
+
+def _filled(text: str) -> str:
+    return fill(text, 118, break_on_hyphens=False)

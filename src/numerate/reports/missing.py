@@ -1,9 +1,11 @@
-"""Notes on failed runs that are missing from a comparison."""
+"""A note on failed runs that are missing from a comparison."""
 
 from collections.abc import Sequence
 
-MAX_NAMED_RUNS = 6
-"""Failed runs, and variants without any run, that are named; the others are counted."""
+from numerate.reports.limits import join_names
+
+MAX_NAMED_RUNS = 7
+"""Failed runs, and variants without any run, that are named; beyond it six, and the others are counted."""
 
 MAX_ERROR_LENGTH = 100
 """Letters of an error that are shown."""
@@ -19,23 +21,17 @@ def missing_runs_note(
     """
     parts = []
     if failed:
-        named = [f"{label} ({_shorten_error(error)})" for label, error in failed]
+        named = join_names([f"{label} ({_shorten(error)})" for label, error in failed], MAX_NAMED_RUNS)
         verb = "is" if len(failed) == 1 else "are"
-        total = num_shown + len(failed)
         parts.append(
-            f"{len(failed)} of {total} runs failed and {verb} not in anything {location}: {_join_names(named)}."
+            f"{len(failed)} of {num_shown + len(failed)} runs failed and {verb} not in anything {location}: {named}."
         )
     if missing_variants:
-        parts.append(f"No run of {_join_names(missing_variants)} succeeded.")
+        parts.append(f"No run of {join_names(missing_variants, MAX_NAMED_RUNS)} succeeded.")
     return " ".join(parts)
 
 
-def _join_names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MAX_NAMED_RUNS:,} more" if len(names) > MAX_NAMED_RUNS else ""
-    return ", ".join(names[:MAX_NAMED_RUNS]) + more
-
-
-def _shorten_error(error: str) -> str:
+def _shorten(error: str) -> str:
     """The error on one line, without control characters."""
     text = " ".join("".join(letter if letter.isprintable() else " " for letter in error).split())
     return text if len(text) <= MAX_ERROR_LENGTH else text[:MAX_ERROR_LENGTH].rstrip() + "..."

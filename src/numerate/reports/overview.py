@@ -1,21 +1,16 @@
 """The main figure of a page: a heat map for each group, and all of them by length."""
 
 from collections.abc import Mapping, Sequence
-from html import escape
+from dataclasses import replace
+from urllib.parse import quote
+
+from markupsafe import Markup
 
 from numerate.evaluation.labels import METRICS
-from numerate.reports.charts import Chart, ChartLine, Style, assign_styles
+from numerate.reports.content import Content
 from numerate.reports.counts import BASELINE_LABEL, common_metric_label
-from numerate.reports.drawing import (
-    chart_svg,
-    colormap_legend,
-    csv_link,
-    heat_map,
-    inline_marker,
-    map_axes_label,
-    tooltip,
-)
-from numerate.reports.grid import REGION_LABELS, PlotGrid, Point, axis_label, baseline_curve, format_percent, make_grids
+from numerate.reports.figure import Chart, ChartLine, Figure, HeatMap, Style, assign_styles, tooltip
+from numerate.reports.grid import REGION_LABELS, PlotGrid, Point, axis_label, baseline_curve, make_grids
 from numerate.reports.groups import Group, have_unordered_cells
 from numerate.reports.limits import (
     MAX_CSV_ROWS,
@@ -24,74 +19,52 @@ from numerate.reports.limits import (
     groups_to_draw,
     left_out_note,
 )
-from numerate.reports.part_chart import part_charts
-from numerate.reports.small_map import map_image
+from numerate.reports.part_chart import part_content
 from numerate.reports.success import length_curves
-from numerate.reports.summary import GENERALIZATION_THRESHOLD, GroupResult, group_result
+from numerate.reports.summary import group_result
+from numerate.reports.svg_writer import figure_html
 
 
-def overview_figure(groups: Sequence[Group]) -> str:
+def overview_content(groups: Sequence[Group]) -> Content:
     """The main figure: a heat map per group, then all groups along the diagonal with their intervals.
 
     It shows the best of many groups (`groups_to_draw`), and images instead of tables where maps are too large for a
     page. Where cells are parts, it is a chart of these."""
     if have_unordered_cells(groups):
-        return part_charts(groups) + f"<figcaption>{_csv(groups)}</figcaption>"
+        return [*part_content(groups), Markup("<figcaption>{}</figcaption>").format(_csv(groups))]
     shown = groups_to_draw(groups)
-    styled = assign_styles([group.label for group in shown])
+    styles = assign_styles([group.label for group in shown])
     maps = [
-        (f"{_map_title(styled[group.label], group, grid, len(groups))}", grid, group)
+        _map(group, grid, styles[group.label], is_single=len(groups) == 1)
         for group in shown
         for grid in group.grids
         if grid.row_axis
     ]
     maps += [
-        (f"{escape(f'{group.label}: first' if len(groups) > 1 else 'First')} label right, %", grid, group)
+        HeatMap.from_grid(grid, group.operator, title=f"{name} label right, %")
         for group in shown
         if group.points and "items" in group.points[0].coordinates
+        for name in [f"{group.label}: first" if len(groups) > 1 else "First"]
         for grid in make_grids(group.first_token_points)
         if grid.row_axis
     ]
-    large = sum(len(grid.points) for _, grid, _ in maps) > MAX_MAP_CELLS
-    panels = [
-        f"<figure><h3>{title}</h3>{_map_image(grid) if large else heat_map(grid, group.operator)}</figure>"
-        for title, grid, group in maps
-    ]
-    notes = [left_out_note(groups, shown)]
-    if large:
+    notes = [_caption(groups), left_out_note(groups, shown)]
+    if sum(len(one.cells) for one in maps) > MAX_MAP_CELLS:
+        maps = [replace(one, detail="image") for one in maps]
         notes.append("The maps are too large for tooltips with numbers; the report of each run has them.")
-    curve = length_chart(shown)
-    if curve.lines:
-        panels.append(f"<figure><h3>{escape(curve.title)}</h3>{chart_svg(curve)}</figure>")
-        notes += curve.notes
-    if not panels:
-        return ""
-    seen = any(point.overlaps_training for group in shown for point in group.points)
-    key = colormap_legend(has_overlap=seen) if maps else ""
-    caption = " ".join(filter(None, [_caption(groups), *map(escape, notes), _csv(groups)]))
-    return f'<div class="panels">{"".join(panels)}</div>{key}<figcaption>{caption}</figcaption>'
+    chart = length_chart(shown)
+    caption = Markup("{} {}").format(" ".join(filter(None, [*notes, *chart.notes])), _csv(groups))
+    figure = figure_html(Figure([*maps, chart], caption=caption))
+    return [figure] if figure else []
 
 
-def _map_image(grid: PlotGrid) -> str:
-    return f'<div class="map-box">{map_image(grid)}<p class="axis">{escape(map_axes_label(grid))}</p></div>'
-
-
-def _map_title(style: Style, group: Group, grid: PlotGrid, groups: int) -> str:
-    if groups == 1:
-        words = group.metric_label
-        return escape(grid.title) or f"{words[:1].upper()}{words[1:]}, %"
-    name = f"{group.label}, {grid.title}" if grid.title else group.label
-    reach = escape(generalization_text(group_result(group)))
-    return f'{inline_marker(style)}{escape(name)}<span class="quiet">{reach}</span>'
-
-
-def generalization_text(result: GroupResult) -> str:
-    """How far a group generalizes, in words: "90 % or more up to 8+8 digits"."""
-    if result.first_ood_point is None:
-        return "nothing OOD evaluated"
-    if result.farthest_point is None:
-        return f"{format_percent(result.first_ood_point.score)} % at {result.point_label(result.first_ood_point)}"
-    return f"{format_percent(GENERALIZATION_THRESHOLD)} % or more up to {result.point_label(result.farthest_point)}"
+def _map(group: Group, grid: PlotGrid, style: Style, *, is_single: bool) -> HeatMap:
+    if is_single:
+        metric = group.metric_label
+        return HeatMap.from_grid(grid, group.operator, title=grid.title or f"{metric[:1].upper()}{metric[1:]}, %")
+    title = f"{group.label}, {grid.title}" if grid.title else group.label
+    reach = group_result(group).reach_text
+    return HeatMap.from_grid(grid, group.operator, title=title, subtitle=reach, title_style=style)
 
 
 def _has_two_number_axes(groups: Sequence[Group]) -> bool:
@@ -118,9 +91,9 @@ def _caption(groups: Sequence[Group]) -> str:
     words = common_metric_label(groups)
     what = "questions" if words == METRICS["exact_match"] else "row" if counts == [1] else "rows"
     return (
-        f"{words[:1].upper()}{words[1:]} in per cent, {questions} {what} per cell, {escape(' and '.join(method))}; "
+        f"{words[:1].upper()}{words[1:]} in per cent, {questions} {what} per cell, {' and '.join(method)}; "
         f"{band}. "
-        f"Checkpoint: {escape(', '.join(chosen))}. A cell reads 100 or 0 only where all or none were right."
+        f"Checkpoint: {', '.join(chosen)}. A cell reads 100 or 0 only where all or none were right."
     )
 
 
@@ -130,36 +103,26 @@ def _format_steps(steps: Sequence[int]) -> str:
     return f"step {' and '.join(f'{step:,}' for step in steps)}"
 
 
-def _csv(groups: Sequence[Group]) -> str:
+def _csv(groups: Sequence[Group]) -> Markup:
+    """A link that saves the cells; a note where they are too many for a page."""
     count = sum(len(cells) for group in groups for cells in group.evaluated_cells)
     if count > MAX_CSV_ROWS:
-        return f"The numbers of all {count:,} cells, too many for this page, stand in evaluation.jsonl of each run."
+        note = "The numbers of all {:,} cells, too many for this page, stand in evaluation.jsonl of each run."
+        return Markup(note).format(count)
     axes = list(groups[0].points[0].coordinates) if groups and groups[0].points else []
-    named = have_unordered_cells(groups)
+    named = axes if have_unordered_cells(groups) else []
     rows: list[list[object]] = []
     for group in groups:
-        for run in group.runs:
-            for cell in group.cells(run):
-                place = [cell.coordinates.get(axis, "") for axis in axes]
-                place += [cell.names.get(axis, "") for axis in axes] if named else []
-                name = group.label.replace(",", ";").replace('"', "'")
-                span = (f"{cell.low:.6g}", f"{cell.high:.6g}")
-                rows.append([name, run.seed, *place, round(cell.correct, 6), cell.count, *span, cell.region])
-    return csv_link(
-        "cells.csv",
-        [
-            "run",
-            "seed",
-            *axes,
-            *(f"{axis}_name" for axis in axes if named),
-            "correct",
-            "count",
-            "low",
-            "high",
-            "region",
-        ],
-        rows,
-    )
+        label = group.label.replace(",", ";").replace('"', "'")
+        for run, cells in group.cells_by_run:
+            for cell in cells:
+                place = [cell.coordinates.get(axis, "") for axis in axes] + [cell.names.get(axis, "") for axis in named]
+                share = (round(cell.correct, 6), cell.count, f"{cell.low:.6g}", f"{cell.high:.6g}", cell.region)
+                rows.append([label, run.seed, *place, *share])
+    header = ["run", "seed", *axes, *(f"{axis}_name" for axis in named), "correct", "count", "low", "high", "region"]
+    text = "".join(",".join(map(str, row)) + "\n" for row in [header, *rows])
+    link = '<a download="cells.csv" href="data:text/csv;charset=utf-8,{}">the numbers as CSV</a>'
+    return Markup(link).format(quote(text, safe=","))
 
 
 def length_chart(groups: Sequence[Group]) -> Chart:

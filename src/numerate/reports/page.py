@@ -1,29 +1,21 @@
-"""The report of a run: one HTML file that needs nothing else, written from the records in the run's folder."""
+"""Report pages, one HTML file each that needs nothing else: a headline, warnings and the sections that apply."""
 
-from html import escape
+from collections.abc import Sequence
 from pathlib import Path
 
+from markupsafe import Markup
+
 from numerate.errors import OperationalError, UserError
-from numerate.evaluation.labels import METRICS, Metric
-from numerate.reports import attention_maps, overview, sections
-from numerate.reports.answers import answer_tables
 from numerate.reports.comparable import not_comparable_notes
-from numerate.reports.counts import count_section
-from numerate.reports.drawing import html_table, metadata_list
-from numerate.reports.grid import ALL_OOD, REGION_LABELS, RegionScore, format_interval, format_percent, score_regions
-from numerate.reports.groups import (
-    Group,
-    exclude_selection_cells,
-    format_settings,
-    group_runs,
-    have_unordered_cells,
-    region_labels,
-)
-from numerate.reports.language_page import run_sections
-from numerate.reports.metric_tables import metric_tables
+from numerate.reports.content import Content
+from numerate.reports.groups import Group, group_runs
+from numerate.reports.html import fill, page, to_html
+from numerate.reports.language import language_modeling_groups
+from numerate.reports.missing import missing_runs_note
 from numerate.reports.records import Records, read_run
-from numerate.reports.sheet import page
-from numerate.reports.summary import GENERALIZATION_THRESHOLD, group_result, summary_sentence
+from numerate.reports.sections import CLOSING_SECTIONS, SECTIONS, Section, Subject
+from numerate.reports.table import Table
+from numerate.reports.tasks import TaskGroups, group_by_task
 
 
 def write_run_report(run_folder: str | Path) -> Path:
@@ -38,56 +30,101 @@ def write_run_report(run_folder: str | Path) -> Path:
 
 def run_page(run: Records) -> str:
     """The page of one run as text."""
-    group = group_runs([run])[0]
-    if run.is_language_modeling:
-        return _language_modeling_page(run)
-    title, parts = run.label, have_unordered_cells([group])
-    body = [
-        f'<p class="over">numerate · a run · {escape(run.id)}</p><h1>{escape(title)}</h1>',
-        sections.warning_html("; ".join(not_comparable_notes([group]))),
-        sections.summary_html(summary_sentence([group])),
-        _metadata_html(group, run),
-        sections.heading("Accuracy per count", count_section([group])),
-        sections.overview_section([group]),
-        sections.heading("The numbers", metric_tables([group]) if parts else ""),
-        sections.heading("Regions", sections.region_table([group])),
-        sections.heading("Numbers and texts in the answers", "" if parts else answer_tables([group])),
-        sections.heading("Checkpoints and position offsets", _other_evaluations(run, group.resolved_metric)),
-        sections.heading("Run with other settings", _other_settings(run)),
-        sections.heading("Training", sections.training_section([group])),
-        sections.heading("Samples", sections.samples_table(run)),
-        sections.heading("Attention and relations", attention_maps.maps_section(run.folder)),
-        sections.heading("To run it again", sections.reproduction_section([run])),
-        sections.heading("Recipe", _details(sections.recipe_table(run))),
-        sections.heading("Left out of this report", sections.warnings([run])),
-    ]
-    return page(f"{title}: report", "\n".join(part for part in body if part))
-
-
-def _language_modeling_page(run: Records) -> str:
-    """The page of one language modeling run."""
-    body = [
-        f'<p class="over">numerate · a run · {escape(run.id)}</p><h1>{escape(run.label)}</h1>',
-        *run_sections(run),
-        sections.heading("Attention and relations", attention_maps.maps_section(run.folder)),
-        sections.heading("To run it again", sections.reproduction_section([run])),
-        sections.heading("Recipe", _details(sections.recipe_table(run))),
-        sections.heading("Left out of this report", sections.warnings([run])),
-    ]
-    return page(f"{run.label}: report", "\n".join(part for part in body if part))
+    subject = Subject(group_runs([run])[:1], "run")
+    warnings = ["; ".join(not_comparable_notes(subject.groups))]
+    over = f"numerate · a run · {run.id}"
+    return _report(f"{run.label}: report", run.label, over, warnings, [("", subject)], [_filled("", SECTIONS, subject)])
 
 
 def run_iframe(run_folder: str | Path) -> str:
-    """The summary and the main figure of a run for a notebook, in a separate frame so that styles do not leak."""
+    """The headline and the main figure of a run for a notebook, in a separate frame so that styles do not leak."""
     run = read_run(run_folder)
-    group = group_runs([run])[0]
-    if run.is_language_modeling:
-        inside = escape(page(run.label, "".join(run_sections(run))))
-        frame = 'style="width:100%;height:760px;border:0"'
-        return f'<iframe title="{escape(run.label)}" srcdoc="{inside}" {frame}></iframe>'
-    body = sections.summary_html(summary_sentence([group])) + count_section([group]) + overview.overview_figure([group])
-    inside = escape(page(run.label, body))
-    return f'<iframe title="{escape(run.label)}" srcdoc="{inside}" style="width:100%;height:760px;border:0"></iframe>'
+    subject = Subject(group_runs([run])[:1], "run")
+    part = _filled("", [section for section in SECTIONS if section.in_frame], subject)
+    inside = page(
+        run.label, fill("report.html", title="", over="", warnings=[], headlines=[("", subject.headline)], parts=[part])
+    )
+    frame = Markup('<iframe title="{}" srcdoc="{}" style="width:100%;height:760px;border:0"></iframe>')
+    return str(frame.format(run.label, inside))
+
+
+def comparison_page(
+    groups: Sequence[Group],
+    title: str = "",
+    *,
+    failed_runs: Sequence[tuple[str, str]] = (),
+    missing_variants: Sequence[str] = (),
+    answer_metric: str | None = None,
+) -> str:
+    """The page of several groups as text; of several tasks the headlines of all first, then the sections of each.
+
+    `failed_runs` and `missing_variants` as in `write_comparison`, `answer_metric` a metric of numbers or texts.
+    """
+    title = title or " and ".join(group.label for group in groups[:4]) + (" ..." if len(groups) > 4 else "")
+    everything = Subject(groups)
+    runs, seeds = everything.runs, sorted({len(group.runs) for group in groups})
+    number = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    over = (
+        f"numerate · a comparison · {len(runs)} run{'s' * (len(runs) != 1)}, {number} seed{'s' * (seeds != [1])} each"
+    )
+    warnings = [missing_runs_note(len(runs), failed_runs, missing_variants), "; ".join(not_comparable_notes(groups))]
+    tasks = split_by_task(groups)
+    subjects = [(task.name, Subject(task.groups, answer_metric=answer_metric)) for task in tasks]
+    parts = [_filled(name, SECTIONS, subject) for name, subject in subjects]
+    if len(tasks) > 1:
+        parts.insert(0, ("", [(f"{len(tasks)} tasks", to_html(_tasks_content(tasks)))]))
+    return _report(title, title, over, warnings, subjects, parts, everything)
+
+
+def split_by_task(groups: Sequence[Group]) -> list[TaskGroups]:
+    """The groups by task, those of language modeling first and together; a single task has no name."""
+    texts = language_modeling_groups(groups)
+    others = [group for group in groups if group not in texts]
+    found = group_by_task(others) if others else []
+    if not texts:
+        return found
+    return [TaskGroups(_names(texts) * bool(found), tuple(texts), {}), *(_named(task) for task in found)]
+
+
+def _named(task: TaskGroups) -> TaskGroups:
+    return TaskGroups(task.name or _names(task.groups), task.groups, task.settings)
+
+
+def _names(groups: Sequence[Group]) -> str:
+    """The labels of the first groups."""
+    return ", ".join(group.label for group in groups[:4]) + ", ..." * (len(groups) > 4)
+
+
+def _tasks_content(tasks: Sequence[TaskGroups]) -> Content:
+    note = (
+        "Tasks are not compared with each other: each has its own figures, tables and tests below, corrected for the "
+        "pairs of that task alone."
+    )
+    rows = [[task.name, f"{len(task.groups)}", task.text] for task in tasks]
+    return [Table(["task", "groups", "as trained"], rows, note, monospace=[2])]
+
+
+Part = tuple[str, list[tuple[str, Markup]]]
+"""Sections, each with its title, under a heading ("" for none)."""
+
+
+def _filled(name: str, sections: Sequence[Section], subject: Subject) -> Part:
+    return name, [filled for section in sections if (filled := section.to_html(subject)) is not None]
+
+
+def _report(
+    window_title: str,
+    title: str,
+    over: str,
+    warnings: Sequence[str],
+    subjects: Sequence[tuple[str, Subject]],
+    parts: Sequence[Part],
+    everything: Subject | None = None,
+) -> str:
+    headlines = [(name, subject.headline) for name, subject in subjects]
+    closing = _filled("", CLOSING_SECTIONS, everything or subjects[0][1])
+    values = {"over": over, "title": title, "warnings": [text for text in warnings if text], "headlines": headlines}
+    return page(window_title, fill("report.html", **values, parts=[*parts, closing]))
 
 
 def write_atomically(path: Path, text: str) -> Path:
@@ -105,95 +142,3 @@ def write_atomically(path: Path, text: str) -> Path:
         temporary_path.unlink(missing_ok=True)
         raise OperationalError(f"{path}: could not be written: {error.strerror}; the records are unchanged") from None
     return path
-
-
-def _metadata_html(group: Group, run: Records) -> str:
-    pairs = {}
-    found = group.region_scores[0] if group.region_scores else {}
-    for name, words in region_labels([group]).items():
-        if name in found and not (name == ALL_OOD and len(found) > 3 and not found[name].num_cells):
-            share = found[name].score
-            interval = f'<span class="quiet">{format_interval(share.low, share.high)}</span>'
-            baseline = found[name].baseline
-            beside = (
-                f' <span class="quiet">baseline {format_percent(baseline)} %</span>' if baseline is not None else ""
-            )
-            pairs[f"{words}, {_score_label(group, name)}"] = f"{format_percent(share.value)} % {interval}{beside}"
-    reach = group_result(group).farthest_point
-    if reach is not None:
-        pairs[f"at least {format_percent(GENERALIZATION_THRESHOLD)} % up to"] = escape(
-            group_result(group).point_label(reach)
-        )
-    known = sections.run_metadata(run)
-    pairs.update({name: escape(known[name]) for name in ("parameters", "steps", "examples") if name in known})
-    return metadata_list(pairs) if pairs else ""
-
-
-def _score_label(group: Group, name: str) -> str:
-    """The metric of a region: the mean exact match, or a metric of labels."""
-    if group.resolved_metric == "exact_match":
-        return "mean"
-    is_trained = (group.resolved_metric, name) == ("ood_accuracy", "in_distribution")
-    return METRICS["accuracy"] if is_trained else group.metric_label
-
-
-def _other_evaluations(run: Records, measure: Metric) -> str:
-    """One row per checkpoint, settings and position offset, where more than one was evaluated; of labels and several
-    position offsets the mean over these as well."""
-    rows, has_settings = [], len(run.settings()) > 1
-    position_offsets: list[int | None] = [*run.position_offsets()]
-    labelled = all(cell.labels is not None for cell in run.cells)
-    position_offsets += [None] * (labelled and len(position_offsets) > 1)
-    words = {name: text for name, text in region_labels(group_runs([run])).items() if _has_region(run, name)}
-    for settings in run.settings():
-        for checkpoint in run.checkpoints():
-            for position_offset in position_offsets:
-                cells = [
-                    cell.with_metric(measure)
-                    for cell in exclude_selection_cells(run.select_cells(checkpoint, position_offset, settings))
-                ]
-                if cells:
-                    found = score_regions(cells)
-                    texts = [_score_text(found[name]) if name in found else "" for name in words]
-                    offset_text = (
-                        f"mean of {len(run.position_offsets())}" if position_offset is None else str(position_offset)
-                    )
-                    how = [escape(format_settings(settings) or "as trained")] * has_settings
-                    rows.append([escape(checkpoint[0]), f"{checkpoint[1]:,}", *how, offset_text, *texts])
-    header = [
-        "checkpoint",
-        "step",
-        *(["settings"] * has_settings),
-        "position_offset",
-        *(f"{text}, %" for text in words.values()),
-    ]
-    numbers = [1, *range(2 + has_settings, len(header))]
-    if len(rows) < 2:
-        return ""
-    chosen = any(cell.checkpoint == "best" and cell.region == "ood_validation" for cell in run.cells)
-    note = f"<figcaption>{BEST_CHECKPOINT_NOTE}</figcaption>" if chosen else ""
-    return html_table(header, rows, number_columns=numbers) + note
-
-
-BEST_CHECKPOINT_NOTE = "The best checkpoint was chosen on OOD validation, which is therefore excluded from its results."
-
-
-def _score_text(region: RegionScore) -> str:
-    baseline = f" (baseline {format_percent(region.baseline)})" if region.baseline is not None else ""
-    return f"{format_percent(region.score.value)} {format_interval(region.score.low, region.score.high)}{baseline}"
-
-
-def _has_region(run: Records, name: str) -> bool:
-    """Whether the cells of a run have a region; of more than one OOD region there is a mean of all."""
-    found = {cell.region for cell in run.cells}
-    return name in found or (name == ALL_OOD and len(found & REGION_LABELS.keys() - {"in_distribution"}) > 1)
-
-
-def _other_settings(run: Records) -> str:
-    """The maps and lengths of a run that was evaluated with other settings than it was trained with, beside its own."""
-    groups = group_runs([run])
-    return overview.overview_figure(groups) + sections.region_table(groups) if len(groups) > 1 else ""
-
-
-def _details(body: str) -> str:
-    return f"<details><summary>Every setting</summary>{body}</details>" if body else ""

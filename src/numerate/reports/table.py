@@ -1,15 +1,54 @@
-"""Tables as aligned text and as Markdown."""
+"""Tables, described once and written as aligned text, as Markdown, and as HTML by the templates of pages."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 
-_NUMBER = re.compile(r"[<>-]?\d[\d.,]*( ?%)?( \[.*\])?$")
+_NUMBER = re.compile(r"[<>+-]?\d[\d.,]*(?:e[+-]\d+)?(?: ?%)?(?: \[[^\n]*\])?(?:\n.*)?", re.DOTALL)
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def text_width(text: str) -> int:
-    """Columns that a text takes in a terminal, color codes not counted."""
-    return len(_ESCAPE.sub("", text))
+@dataclass(frozen=True)
+class Table:
+    """A table of texts, with a caption; columns that hold only numbers are aligned to the right.
+
+    On a page an interval in brackets at the end of a cell and every line after the first are grey. Cells of the columns
+    `monospace` are in fixed width; a text in `tips` has that tip on hover. With more rows than fit the table is folded
+    under `fold`, if given. `style` names classes of the style sheet. A cell that is `markupsafe.Markup` is HTML.
+    """
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    caption: str = ""
+    fold: str = ""
+    style: str = ""
+    monospace: Sequence[int] = ()
+    tips: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def number_columns(self) -> list[bool]:
+        """Of each column whether it holds numbers alone."""
+        columns = ([row[i] for row in self.rows if row[i].strip()] for i in range(len(self.header)))
+        return [bool(column) and all(_NUMBER.fullmatch(_ESCAPE.sub("", cell)) for cell in column) for column in columns]
+
+    def to_text(self) -> str:
+        """Columns aligned for a terminal, without the caption."""
+        lines = [[cell.replace("\n", " ") for cell in line] for line in (self.header, *self.rows)]
+        widths = [max(map(text_width, column)) for column in zip(*lines, strict=True)]
+        lines.insert(1, ["-" * width for width in widths])
+        columns = list(zip(widths, self.number_columns, strict=True))
+        return "\n".join(
+            "  ".join(_pad(cell, *of) for cell, of in zip(line, columns, strict=True)).rstrip() for line in lines
+        )
+
+    def to_markdown(self) -> str:
+        """A Markdown table, `|` in a cell escaped, without the caption."""
+        rule = ["--:" if right else ":--" for right in self.number_columns]
+        lines = [
+            [f" {cell} ".replace("|", "\\|").replace("\n", " ") for cell in line] for line in (self.header, *self.rows)
+        ]
+        return "\n".join("|" + "|".join(line) + "|" for line in (lines[0], rule, *lines[1:]))
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -21,10 +60,7 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     in distribution  99.8 %
     OOD test            7 %
     """
-    right = _number_columns(header, rows)
-    widths = [max(text_width(row[i]) for row in [header, *rows]) for i in range(len(header))]
-    lines = [_format_line(header, widths, right), "  ".join("-" * width for width in widths)]
-    return "\n".join([*lines, *(_format_line(row, widths, right) for row in rows)])
+    return Table(header, rows).to_text()
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -35,45 +71,36 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     |:--|--:|
     | x\\|y | 2 |
     """
-    right = _number_columns(header, rows)
-    lines = [list(header), *(list(row) for row in rows)]
-    text = ["| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in line) + " |" for line in lines]
-    rule = "|" + "|".join("--:" if aligned else ":--" for aligned in right) + "|"
-    return "\n".join([text[0], rule, *text[1:]])
+    return Table(header, rows).to_markdown()
+
+
+def text_width(text: str) -> int:
+    """Columns that a text takes in a terminal, color codes not counted."""
+    return len(_ESCAPE.sub("", text))
 
 
 def side_by_side(blocks: Sequence[str], width: int, gap: int = 4) -> str:
-    """Blocks of lines side by side if they fit into `width` columns, otherwise below each other."""
-    if not blocks:
-        return ""
-    split_blocks = [block.split("\n") for block in blocks]
-    widths = [max(text_width(line) for line in lines) for lines in split_blocks]
-    rows: list[list[int]] = [[]]
-    for i, wide in enumerate(widths):
-        used = sum(widths[j] + gap for j in rows[-1])
-        if rows[-1] and used + wide > width:
-            rows.append([])
-        rows[-1].append(i)
-    return "\n\n".join(_join_row([split_blocks[i] for i in shelf], [widths[i] for i in shelf], gap) for shelf in rows)
+    """Blocks of lines side by side as far as they fit into `width` columns, otherwise below each other."""
+    shelves: list[list[list[str]]] = []
+    used = 0
+    for block in blocks:
+        lines = block.split("\n")
+        wide = max(map(text_width, lines)) + gap
+        if not shelves or used + wide - gap > width:
+            shelves.append([])
+            used = 0
+        shelves[-1].append([_pad(line, wide) for line in lines])
+        used += wide
+    return "\n\n".join("\n".join("".join(row).rstrip() for row in _rows(shelf)) for shelf in shelves)
 
 
-def _join_row(blocks: Sequence[Sequence[str]], widths: Sequence[int], gap: int) -> str:
-    lines = []
-    for i in range(max(len(block) for block in blocks)):
-        parts = [block[i] if i < len(block) else "" for block in blocks]
-        padded = [part + " " * (wide - text_width(part)) for part, wide in zip(parts, widths, strict=True)]
-        lines.append((" " * gap).join(padded).rstrip())
-    return "\n".join(lines)
+def _rows(shelf: Sequence[Sequence[str]]) -> Iterator[Sequence[str]]:
+    """The lines of padded blocks side by side, shorter blocks filled up with empty lines."""
+    empty = [" " * text_width(lines[0]) for lines in shelf]
+    for i in range(max(map(len, shelf))):
+        yield [lines[i] if i < len(lines) else blank for lines, blank in zip(shelf, empty, strict=True)]
 
 
-def _number_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[bool]:
-    columns = [[row[i] for row in rows if row[i].strip()] for i in range(len(header))]
-    return [bool(column) and all(_NUMBER.fullmatch(_ESCAPE.sub("", cell)) for cell in column) for column in columns]
-
-
-def _format_line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
-    parts = [
-        " " * (width - text_width(cell)) + cell if aligned else cell + " " * (width - text_width(cell))
-        for cell, width, aligned in zip(cells, widths, right, strict=True)
-    ]
-    return "  ".join(parts).rstrip()
+def _pad(text: str, width: int, at_end: bool = False) -> str:
+    space = " " * (width - text_width(text))
+    return space + text if at_end else text + space

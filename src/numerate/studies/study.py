@@ -10,10 +10,9 @@ from numerate.config.saving import TreeCache
 from numerate.errors import UserError
 from numerate.executors.executor import Executor
 from numerate.experiments.start import initial_run
-from numerate.reports.compare import comparison_page
-from numerate.reports.figures import save_figure
 from numerate.reports.groups import group_runs
-from numerate.reports.page import write_atomically
+from numerate.reports.matplotlib_writer import save_figure
+from numerate.reports.page import comparison_page, write_atomically
 from numerate.reports.plots import compare_figure
 from numerate.reports.records import read_runs
 from numerate.studies.folder import PlannedRun, RequestedRun, StudyFolder, content_key

@@ -1,0 +1,202 @@
+"""Scores by region: in distribution, OOD validation, OOD test, with intervals, seeds and baselines."""
+
+from collections.abc import Sequence
+from statistics import median
+
+from numerate.evaluation.labels import METRICS, Metric
+from numerate.reports.comparable import NOT_COMPARABLE
+from numerate.reports.content import Block, Content, Facts, Note
+from numerate.reports.counts import MEMORIZATION_NOTE, common_metric, common_metric_label
+from numerate.reports.grid import (
+    ALL_OOD,
+    REGIONS_NOTE,
+    RegionScore,
+    cell_label,
+    format_interval,
+    format_percent,
+    score_regions,
+)
+from numerate.reports.groups import (
+    CONVERGENCE_THRESHOLD,
+    Group,
+    exclude_selection_cells,
+    format_settings,
+    have_unordered_cells,
+    region_labels,
+)
+from numerate.reports.limits import MAX_GROUP_COLUMNS, MAX_TOOLTIP_SEEDS
+from numerate.reports.reproduction import run_metadata
+from numerate.reports.summary import GENERALIZATION_THRESHOLD, group_result
+from numerate.reports.table import Table
+
+WEAK_CELL_THRESHOLD = 0.95
+"""A trained cell whose interval is below this value is named even if the mean of the region is high."""
+
+_CONVERGED = f"seeds at {format_percent(CONVERGENCE_THRESHOLD)} %"
+
+_WEIGHTS: dict[Metric | None, str] = {
+    "exact_match": "The mean weights all cells equally. ",
+    "ood_accuracy": "All labels of a region are weighted equally. ",
+    "last_label": "All rows of a region are weighted equally. ",
+}
+_WEIGHTS |= {None: _WEIGHTS["exact_match"], "accuracy": _WEIGHTS["ood_accuracy"]}
+_WEIGHTS |= {"correct_prefix": _WEIGHTS["last_label"]}
+
+
+def region_table(groups: Sequence[Group]) -> Table:
+    """For each group and region the mean, and its interval or the range over seeds; no rows without an evaluation."""
+    rows = [_region_row(group, name, groups) for group in groups for name in region_labels(groups)]
+    rows = [row for row in rows if row]
+    names = [name for name in dict.fromkeys(name for row in rows for name in row) if any(row[name] for row in rows)]
+    return Table(names, [[row[name] for name in names] for row in rows])
+
+
+def _region_row(group: Group, name: str, groups: Sequence[Group]) -> dict[str, str]:
+    """The texts of a group in a region by column; {} where it was not evaluated."""
+    by_seed = [regions[name] for regions in group.region_scores if name in regions]
+    if not by_seed:
+        return {}
+    first, values = by_seed[0], [region.score.value for region in by_seed]
+    is_study = any(len(one.region_scores) > 1 for one in groups)
+    low, high = (first.score.low, first.score.high) if len(values) == 1 else (min(values), max(values))
+    each = ", ".join(map(format_percent, values)) if len(values) <= MAX_TOOLTIP_SEEDS else f"{len(values)} seeds"
+    return {
+        "run": group.label,
+        "region": region_labels(groups)[name],
+        f"{common_metric_label(groups)}, %": format_percent(median(values)),
+        "range over seeds" if is_study else "95 % interval": format_interval(low, high),
+        "cells": _cells_text(first, group),
+        "questions" if common_metric(groups) in (None, "exact_match") else "labels or rows": f"{first.score.count:,}",
+        "each seed, %": each * is_study,
+        _CONVERGED: _converged_text(group, name) * (is_study and not have_unordered_cells(groups)),
+        "baseline, %": "" if first.baseline is None else format_percent(first.baseline),
+    }
+
+
+def _converged_text(group: Group, name: str) -> str:
+    """How many seeds reach `CONVERGENCE_THRESHOLD` in a region; out of distribution, of those that reach it in
+    distribution."""
+    if group.non_causal_reason is not None:
+        return NOT_COMPARABLE
+    by_seed = [regions for regions in group.region_scores if name in regions]
+    trained = [regions["in_distribution"].score.value for regions in by_seed if "in_distribution" in regions]
+    converged = [one for one in by_seed if one.get("in_distribution") and _reaches(one["in_distribution"])]
+    # With a symmetry no seed can converge, so all count.
+    some_failed = len(trained) == len(by_seed) > len(converged) and not group.is_limited_by_symmetry
+    if name == "in_distribution" or not some_failed:
+        return f"{sum(_reaches(regions[name]) for regions in by_seed)} of {len(by_seed)}"
+    reached = sum(_reaches(regions[name]) for regions in converged)
+    return f"{reached} of {len(converged)} converged" if converged else "none converged"
+
+
+def _reaches(region: RegionScore) -> bool:
+    return region.score.value >= CONVERGENCE_THRESHOLD
+
+
+def _cells_text(region: RegionScore, group: Group) -> str:
+    text = f"{region.num_cells}"
+    if region.all_cells_overlap_training:
+        text += ", all may overlap with training"
+    elif region.num_excluded_cells:
+        text += f" (+{region.num_excluded_cells} not held out)"
+    weakest = region.weakest_cell
+    if region.name == "in_distribution" and weakest.high < WEAK_CELL_THRESHOLD and not group.has_unordered_cells:
+        label = cell_label(weakest.coordinates, group.operator, weakest.names)
+        text += f"\nweakest {label}: {format_percent(weakest.accuracy)} %"
+    return text
+
+
+def regions_content(groups: Sequence[Group]) -> Content:
+    """The table of regions with the groups side by side, or with a row for each group if there are many."""
+    table = region_table(groups)
+    rows = [dict(zip(table.header, row, strict=True)) for row in table.rows]
+    if not rows:
+        return []
+    score, interval, count = table.header[2], table.header[3], table.header[5]
+    shown = {(row["run"], row["region"]): _score_text(row, score, interval) for row in rows}
+    regions, labels = list(dict.fromkeys(row["region"] for row in rows)), [group.label for group in groups]
+    note = (
+        REGIONS_NOTE * (not have_unordered_cells(groups))
+        + f" {_WEIGHTS[common_metric(groups)]}Cells with too few questions to hold any out are excluded."
+        + " Brackets: range over seeds." * any(len(group.region_scores) > 1 for group in groups)
+        + f" Seeds below {format_percent(CONVERGENCE_THRESHOLD)} % in distribution have not converged and are excluded "
+        "from the counts out of distribution."
+        * any("converged" in row.get(_CONVERGED, "") for row in rows)
+        + " The 95 % interval covers the sampling of questions only; another seed may fall outside it."
+        + f" {MEMORIZATION_NOTE}" * ("baseline, %" in table.header)
+    )
+    if len(groups) > MAX_GROUP_COLUMNS:
+        lines = [[label, *(shown.get((label, region), "") for region in regions)] for label in labels]
+        header = ["group", *(f"{region}, %" for region in regions)]
+        return [Table(header, lines, note.strip(), fold=f"All {len(lines)} groups")]
+    first = {row["region"]: row for row in reversed(rows)}
+    lines = [
+        [region, *(shown.get((label, region), "") for label in labels), first[region][count], first[region]["cells"]]
+        for region in regions
+    ]
+    header = ["region", *(f"{label}, %" for label in labels), count, "cells"]
+    if len(groups) == 1:
+        header[1] = score
+    return [Table(header, lines, note.strip())]
+
+
+def _score_text(row: dict[str, str], score: str, interval: str) -> str:
+    text = f"{row[score]} {row[interval]}"
+    text += f"\nbaseline {row['baseline, %']}" if row.get("baseline, %") else ""
+    return text + (f"\n{row[_CONVERGED]} {_CONVERGED}" if row.get(_CONVERGED) else "")
+
+
+def facts_content(group: Group) -> Content:
+    """The main numbers of a run."""
+    found = group.region_scores[0] if group.region_scores else {}
+    values = {}
+    for name, words in region_labels([group]).items():
+        if name in found and not (name == ALL_OOD and len(found) > 3 and not found[name].num_cells):
+            is_trained = (group.resolved_metric, name) == ("ood_accuracy", "in_distribution")
+            metric = METRICS["accuracy"] if is_trained else group.metric_label
+            label = "mean" if group.resolved_metric == "exact_match" else metric
+            values[f"{words}, {label}"] = _percent_text(found[name])
+    reach = group_result(group).farthest_point
+    if reach is not None:
+        values[f"at least {format_percent(GENERALIZATION_THRESHOLD)} % up to"] = group.point_label(reach)
+    known = run_metadata(group.runs[0])
+    values |= {name: known[name] for name in ("parameters", "steps", "examples") if name in known}
+    return [Facts(values)] if values else []
+
+
+def _percent_text(region: RegionScore) -> str:
+    text = f"{format_percent(region.score.value)} % {format_interval(region.score.low, region.score.high)}"
+    return text if region.baseline is None else f"{text}\nbaseline {format_percent(region.baseline)} %"
+
+
+def evaluations_content(group: Group) -> Content:
+    """One row per checkpoint, settings and position offset, where more than one was evaluated; of labels and several
+    position offsets the mean over these as well."""
+    run, metric = group.runs[0], group.resolved_metric
+    offsets: list[int | None] = [*run.position_offsets()]
+    offsets += [None] * (len(offsets) > 1 and all(cell.labels is not None for cell in run.cells))
+    rows, words = [], region_labels([group])
+    for settings in run.settings():
+        for name, step in run.checkpoints():
+            for offset in offsets:
+                cells = exclude_selection_cells(run.select_cells((name, step), offset, settings))
+                if not cells:
+                    continue
+                found = score_regions([cell.with_metric(metric) for cell in cells])
+                row = {"checkpoint": name, "step": f"{step:,}", "settings": format_settings(settings) or "as trained"}
+                row["position offset"] = f"mean of {len(offsets) - 1}" if offset is None else str(offset)
+                row |= {
+                    f"{words[region]}, %": _percent_text(score).replace(" %", "") for region, score in found.items()
+                }
+                rows.append(row)
+    if len(rows) < 2:
+        return []
+    regions = [f"{text}, %" for text in words.values() if any(f"{text}, %" in row for row in rows)]
+    names = ["checkpoint", "step", *(["settings"] * (len(run.settings()) > 1)), "position offset", *regions]
+    content: list[Block] = [Table(names, [[row.get(name, "") for name in names] for row in rows])]
+    if any(cell.checkpoint == "best" and cell.region == "ood_validation" for cell in run.cells):
+        content.append(Note(BEST_CHECKPOINT_NOTE))
+    return content
+
+
+BEST_CHECKPOINT_NOTE = "The best checkpoint was chosen on OOD validation, which is therefore excluded from its results."

@@ -1,0 +1,101 @@
+"""What is required to run something again: commands, environment, settings, citation; and what was left out."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from numerate.reports.content import Block, Bullets, Code, Content, Folded, Heading
+from numerate.reports.groups import Group, differing_settings, flatten_settings, unique_trainings
+from numerate.reports.limits import MAX_GROUP_COLUMNS, MAX_UNFOLDED_ROWS
+from numerate.reports.records import Records
+from numerate.reports.table import Table
+
+
+def run_metadata(run: Records) -> dict[str, str]:
+    """The texts of a run's metadata by name: parameters, steps, examples, times, versions."""
+    last = run.training_metrics()[-1] if run.training_metrics() else {}
+    counts = {"parameters": run.metadata.get("parameters"), "steps": last.get("step")}
+    counts |= {name: last.get(name) for name in ("examples", "tokens")}
+    texts = {name: f"{count:,.0f}" for name, count in counts.items() if isinstance(count, int | float)}
+    known = {name: run.metadata.get(name) for name in ("times", "hardware", "git", "versions")}
+    return texts | {name: _format_value(value) for name, value in known.items() if value}
+
+
+def _format_value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_format_value(item)}" for key, item in value.items())
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def reproduction_content(runs: Sequence[Records]) -> Content:
+    """Commands, environment and citation; what all runs share stands once."""
+    commands = list(dict.fromkeys(str(run.metadata["command"]) for run in runs if run.metadata.get("command")))
+    known = [_known(run, is_alone=len(runs) == 1) for run in runs]
+    names = list(dict.fromkeys(name for one in known for name in one))
+    shared = [name for name in names if len({one.get(name) for one in known}) == 1]
+    content: list[Block] = []
+    if commands:
+        code = Code("\n".join(commands))
+        content.append(Folded(f"{len(commands)} commands", [code]) if len(commands) > MAX_UNFOLDED_ROWS else code)
+    if len(shared) < len(names):
+        columns = [name for name in names if name not in shared]
+        rows = [[one.get(name, "") for name in columns] for one in known]
+        content.append(Table(columns, rows, fold=f"All {len(rows)} runs", style="runs"))
+    if shared:
+        content += [Heading("Common to all runs")] * (len(runs) > 1)
+        content.append(Table(["", ""], [[name, known[0][name]] for name in shared]))
+    entries = dict.fromkeys(str(run.metadata["bibtex"]).strip() for run in runs if run.metadata.get("bibtex"))
+    if entries:
+        content += [Heading("Citation"), Code("\n".join(entries))]
+    return content
+
+
+def _known(run: Records, *, is_alone: bool) -> dict[str, str]:
+    """What is known of a run; beside others when it ended instead of all its times."""
+    found = (
+        {"run": f"{run.label} / {run.id}"} | ({} if run.seed is None else {"seed": str(run.seed)}) | run_metadata(run)
+    )
+    times = run.metadata.get("times")
+    if not is_alone and isinstance(times, Mapping) and times.get("ended"):
+        found = {"ended" if name == "times" else name: text for name, text in found.items()} | {
+            "ended": str(times["ended"])
+        }
+    return found
+
+
+def recipe_content(run: Records) -> Content:
+    """Every setting of the recipe, as on the command line."""
+    rows = [[path, text] for path, text in flatten_settings(run.recipe).items() if path]
+    return [Folded("Every setting", [Table(["setting", "value"], rows, monospace=[0, 1])])] if rows else []
+
+
+def differences_content(groups: Sequence[Group]) -> Content:
+    """The settings in which recipes differ: a column, or with many groups a row, for each group."""
+    groups = unique_trainings(groups)
+    recipes = [group.runs[0].recipe for group in groups]
+    found = differing_settings(recipes, short=len(groups) > 2) if len(groups) > 1 else {}
+    if not found:
+        return []
+    tips = {
+        text: whole
+        for path, wholes in differing_settings(recipes).items()
+        for text, whole in zip(found[path], wholes, strict=True)
+        if text != whole
+    }
+    lines = [["setting", *(group.label for group in groups)], *([path, *texts] for path, texts in found.items())]
+    if len(groups) > MAX_GROUP_COLUMNS:
+        lines = [list(line) for line in zip(*lines, strict=True)]
+        lines[0][0] = "group"
+    note = (
+        "They differ in this one setting; all others are equal."
+        if len(found) == 1
+        else f"They differ in {len(found)} settings: a difference in the results may come from any of them."
+    )
+    header, *rows = lines
+    fold = f"The settings of {len(groups)} groups"
+    return [Table(header, rows, note, fold=fold, monospace=range(len(header)), tips=tips)]
+
+
+def left_out_content(runs: Sequence[Records]) -> Content:
+    """What could not be read."""
+    items = [f"{run.id}: {warning}" for run in runs for warning in run.warnings]
+    return [Bullets(items)] if items else []

@@ -1,0 +1,63 @@
+"""Questions with the predictions of models, wrong characters marked."""
+
+from collections.abc import Sequence
+from difflib import SequenceMatcher
+
+from markupsafe import Markup
+
+from numerate.reports.content import Block, Content, Folded, Note
+from numerate.reports.grid import cell_label
+from numerate.reports.groups import Group
+from numerate.reports.limits import groups_to_draw
+from numerate.reports.records import Records, Sample
+from numerate.reports.table import Table
+
+MAX_SAMPLES = 40
+MAX_GROUPS = 4
+"""Groups side by side."""
+
+
+def samples_content(groups: Sequence[Group]) -> Content:
+    """The samples of one run; of several groups their predictions on shared questions, or each by itself."""
+    if len(groups) == 1:
+        return run_samples(groups[0].runs[0])
+    shown = groups_to_draw(groups, MAX_GROUPS)
+    known = [{sample.question: sample for sample in group.runs[0].samples} for group in shown]
+    shared = [question for question in known[0] if all(question in samples for samples in known)]
+    if not shared:
+        each = [(group.label, run_samples(group.runs[0])) for group in shown]
+        return [Folded(label, content) for label, content in each if content]
+    rows = [
+        [*_question(known[0][question], shown[0].operator), *(_marked(samples[question]) for samples in known)]
+        for question in shared[:MAX_SAMPLES]
+    ]
+    header = ["cell", "question", "target", *(group.label for group in shown)]
+    return [Table(header, rows, monospace=range(1, len(header)))]
+
+
+def run_samples(run: Records) -> Content:
+    """The samples of one run with its input and output."""
+    rows = [
+        [*_question(sample, run.operator), _marked(sample), sample.model_text] for sample in run.samples[:MAX_SAMPLES]
+    ]
+    header = ["cell", "question", "target", "prediction", "model input and output"]
+    found: list[Block] = [Table(header, rows, monospace=range(1, len(header)))] if rows else []
+    if len(run.samples) > MAX_SAMPLES:
+        found.append(Note(f"{len(run.samples) - MAX_SAMPLES} more in samples.jsonl."))
+    return found
+
+
+def _question(sample: Sample, operator: str | None) -> list[str]:
+    return [cell_label(sample.coordinates, operator, sample.names), sample.question, sample.correct_answer]
+
+
+def _marked(sample: Sample) -> Markup:
+    """The prediction with a tick or a cross, readable without color, and marked where it differs from the answer."""
+    if sample.correct:
+        return Markup('<span class="right">✓</span> {}').format(sample.prediction)
+    parts = [Markup('<span class="wrong">✗</span> '), Markup("<mark>(empty)</mark>") * (not sample.prediction)]
+    matcher = SequenceMatcher(None, sample.correct_answer, sample.prediction, autojunk=False)
+    for kind, _, _, start, end in matcher.get_opcodes():
+        template = Markup("{}" if kind == "equal" else "<mark>{}</mark>" if end > start else "")
+        parts.append(template.format(sample.prediction[start:end]))
+    return Markup("").join(parts)
