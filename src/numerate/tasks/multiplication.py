@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from numerate.config import Span, setting
 from numerate.errors import UserError
-from numerate.tasks.arithmetic import Arithmetic
+from numerate.tasks.arithmetic import MAX_DIGITS, Arithmetic
 from numerate.tasks.counter_rng import CounterRNG
 from numerate.tasks.questions import Questions
 from numerate.tasks.task import Task
@@ -29,12 +29,13 @@ class Multiplication(Task):
     The numbers are number slots, written in the number format of a character tokenizer.
     """
 
-    digits: int | Span = setting(Span(1, 5), "number of digits of the factors")
-    first_digits: int | Span | None = setting(None, "number of digits of the first factor; null: digits")
-    second_digits: int | Span | None = setting(None, "number of digits of the second factor; null: digits")
-
-    def __post_init__(self) -> None:
-        _ = self._arithmetic
+    digits: int | Span = setting(Span(1, 5), "number of digits of the factors", at_least=1, at_most=MAX_DIGITS)
+    first_digits: int | Span | None = setting(
+        None, "number of digits of the first factor; null: digits", at_least=1, at_most=MAX_DIGITS
+    )
+    second_digits: int | Span | None = setting(
+        None, "number of digits of the second factor; null: digits", at_least=1, at_most=MAX_DIGITS
+    )
 
     @property
     def _arithmetic(self) -> Arithmetic:
