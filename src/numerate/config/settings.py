@@ -10,7 +10,7 @@ from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
-from numerate.errors import UserError, did_you_mean
+from numerate.errors import UserError, did_you_mean, raise_first
 
 T = TypeVar("T")
 
@@ -138,8 +138,7 @@ class Spec:
                 hint = did_you_mean(value, one.words) if isinstance(value, str) else ""
                 finite = "finite and " if isinstance(value, float) and not math.isfinite(value) else ""
                 raise UserError(f"{one.name}: must be {finite}{one}, not {value!r}{f'.{hint}' if hint else ''}")
-        for problem in self.conflicts():
-            raise UserError(problem)
+        raise_first(self.conflicts())
 
     def conflicts(self) -> Iterator[str]:
         """What is wrong with combinations of settings that are allowed one by one: the messages of errors, each

@@ -14,7 +14,7 @@ from numerate.errors import UserError
 from numerate.tasks import carry, decimals
 from numerate.tasks.counter_rng import CounterRNG, mix_bits
 from numerate.tasks.questions import Numbers, Questions
-from numerate.tasks.task import Task, can_be_split
+from numerate.tasks.task import Task, can_be_split, match_question
 
 MAX_DIGITS = 10_000
 """Longer numbers are an error, since they are probably a typo."""
@@ -224,9 +224,8 @@ class Arithmetic(Task):
         return (self.operator, "=")
 
     def parse_question(self, text: str) -> Questions:
-        match = re.fullmatch(rf"\s*([0-9]+)\s*{re.escape(self.operator)}\s*([0-9]+)\s*=?\s*", text)
-        if match is None:
-            raise UserError(f"question: {text!r} is not a question of this task; an example is 12{self.operator}9=")
+        pattern = rf"\s*([0-9]+)\s*{re.escape(self.operator)}\s*([0-9]+)\s*=?\s*"
+        match = match_question(pattern, text, f"12{self.operator}9=")
         first, second = (match[i].lstrip("0") or "0" for i in (1, 2))
         if max(len(first), len(second)) > MAX_DIGITS:
             raise UserError(f"question: numbers must have at most {MAX_DIGITS} digits")

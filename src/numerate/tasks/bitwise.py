@@ -12,7 +12,7 @@ from numerate.config import Span, setting
 from numerate.errors import UserError
 from numerate.tasks.counter_rng import CounterRNG, mix_bits, random_key
 from numerate.tasks.questions import EMPTY, Numbers, Questions
-from numerate.tasks.task import Task
+from numerate.tasks.task import Task, match_question
 
 MAX_DIGITS = 250
 """All pairs of lengths up to this have five million questions, which can still be enumerated quickly."""
@@ -174,9 +174,8 @@ class BitwiseOr(Task):
         return ("0", "1", self.operator, "=")
 
     def parse_question(self, text: str) -> Questions:
-        match = re.fullmatch(rf"\s*([01]+)\s*{re.escape(self.operator)}\s*([01]+)\s*=?\s*", text)
-        if match is None:
-            raise UserError(f"question: {text!r} is not a question of this task; an example is 0000{self.operator}01=")
+        pattern = rf"\s*([01]+)\s*{re.escape(self.operator)}\s*([01]+)\s*=?\s*"
+        match = match_question(pattern, text, f"0000{self.operator}01=")
         first, second = match[1], match[2]
         operand_with_one = first if "1" in first else second
         if (first + second).count("1") != 1 or len(operand_with_one) > min(len(first), len(second)):

@@ -13,7 +13,7 @@ from numerate.errors import UserError
 from numerate.tasks.counter_rng import CounterRNG, random_key
 from numerate.tasks.questions import EMPTY, Numbers, Questions
 from numerate.tasks.starts import Starts, cell_hashes, feasible_cells, held_out_splits, move_into_splits, ood_counts
-from numerate.tasks.task import Task, can_be_split
+from numerate.tasks.task import Task, can_be_split, check_question
 from numerate.vocabulary import SPECIAL_TOKENS
 
 MAX_NUMBER = 10_000
@@ -353,12 +353,9 @@ class Counting(Task):
         before = self.start_number in ("before", "both") and bool(pieces) and pieces[0].isdecimal()
         number = "" if self.start_number == "none" or not pieces else pieces.pop(0 if before else -1)
         valid_letters = ascii_lowercase if self.symbol == "different" else "a"
-        if (
-            not pieces
-            or any(piece not in valid_letters for piece in pieces)
-            or (self.start_number != "none") != number.isdecimal()
-        ):
-            raise UserError(f"question: {text!r} is not a question of this task; an example is {self._example_text()}")
+        has_number = (self.start_number != "none") == number.isdecimal()
+        is_question = pieces and all(piece in valid_letters for piece in pieces) and has_number
+        check_question(is_question, text, self._example_text())
         count, start = len(pieces), int(number or 0)
         if self.modulus is None and start + count > self.max_number:
             raise UserError(f"question: counting must not exceed max_number={self.max_number}; {start} + {count} does")

@@ -1,17 +1,15 @@
 """Multiplication questions in words."""
 
-import re
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from numerate.config import Span, setting
-from numerate.errors import UserError
 from numerate.tasks.arithmetic import MAX_DIGITS, Arithmetic
 from numerate.tasks.counter_rng import CounterRNG
 from numerate.tasks.questions import Questions
-from numerate.tasks.task import Task
+from numerate.tasks.task import Task, match_question
 
 ALPHABET = ("What is ", " times ", "?")
 _SYMBOLS = np.array([0, -1, 1, -2, 2, -3], dtype=np.int16)
@@ -76,9 +74,8 @@ class Multiplication(Task):
         return ALPHABET
 
     def parse_question(self, text: str) -> Questions:
-        match = re.fullmatch(r"\s*(?:what is\s+)?([0-9]+)\s*(?:times|x|\*)\s*([0-9]+)\s*[?=]?\s*", text, re.IGNORECASE)
-        if match is None:
-            raise UserError(f"question: {text!r} is not a question of this task; an example is What is 12 times 34?")
+        pattern = r"(?i)\s*(?:what is\s+)?([0-9]+)\s*(?:times|x|\*)\s*([0-9]+)\s*[?=]?\s*"
+        match = match_question(pattern, text, "What is 12 times 34?")
         return products_to_words(self._arithmetic.parse_question(f"{match[1]}x{match[2]}="))
 
 

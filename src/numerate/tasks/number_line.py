@@ -14,7 +14,7 @@ from numerate.tasks.counter_rng import CounterRNG, random_key
 from numerate.tasks.counting import HELPER_CHOICES, MAX_LISTED_QUESTIONS, MAX_NUMBER
 from numerate.tasks.questions import EMPTY, Numbers, Questions
 from numerate.tasks.starts import Cells, Starts, cell_hashes, feasible_cells, ood_counts
-from numerate.tasks.task import Task
+from numerate.tasks.task import Task, check_question
 
 FILLER_CHOICES = {"none": "", "blank": "<b>", "null": "<null>"}
 """The tokens that replace all but the first number of a line."""
@@ -160,10 +160,8 @@ class NumberLine(_StartAndCountTask):
         expected_pieces = [pieces[0], *[filler] * (len(pieces) - 1)] if filler and pieces else []
         expected_pieces = expected_pieces or list(map(str, range(first, first + len(pieces))))
         count = len(pieces) - bool(filler)
-        if first < 0 or count < 1 or pieces != expected_pieces:
-            raise UserError(
-                f"question: {text!r} is not a question of this task; an example is 7 {filler or 8} {filler or 9}"
-            )
+        is_question = first >= 0 and count >= 1 and pieces == expected_pieces
+        check_question(is_question, text, f"7 {filler or 8} {filler or 9}")
         if first + count > self.max_number:
             raise UserError(f"question: the last label must be at most max_number={self.max_number}")
         return replace(self, eval_count=count).build_rows(np.array([count]), np.array([first]))
@@ -219,8 +217,8 @@ class AdditionTable(_StartAndCountTask):
     def parse_question(self, text: str) -> Questions:
         """Parses `65 3`; helpers may be omitted. Raises `UserError` for any other text."""
         pieces = [piece for piece in text.split() if piece != HELPER_CHOICES[self.helper]]
-        if len(pieces) != 2 or not all(piece.isdecimal() for piece in pieces) or int(pieces[1]) < 1:
-            raise UserError(f"question: {text!r} is not a question of this task; an example is 65 3")
+        is_question = len(pieces) == 2 and all(piece.isdecimal() for piece in pieces) and int(pieces[1]) >= 1
+        check_question(is_question, text, "65 3")
         start, count = map(int, pieces)
         if start + count > self.max_number:
             raise UserError(f"question: the sum must be at most max_number={self.max_number}")

@@ -1,6 +1,5 @@
 """Counting from one number to another, as a stream of such tasks with next-token prediction."""
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -15,7 +14,7 @@ from numerate.tasks.counter_rng import CounterRNG, random_key
 from numerate.tasks.counting import MAX_NUMBER
 from numerate.tasks.questions import EMPTY, Numbers, Questions
 from numerate.tasks.starts import cell_hashes, feasible_cells, ood_counts
-from numerate.tasks.task import Task
+from numerate.tasks.task import Task, match_question
 
 _BEGIN, _FIRST, _LAST, _SEPARATOR, _COUNTED = range(5)
 """Positions within a block: `<sos>`, the two numbers, `<`, and the first counted number."""
@@ -206,9 +205,7 @@ class RaspCounting(Task):
 
     def parse_question(self, text: str) -> Questions:
         """Parses `3 5`, or `<sos> 3 5 <`, as one block. Raises `UserError` for any other text."""
-        match = re.fullmatch(r"\s*(?:<sos>\s+)?(\d+)\s+(\d+)\s*(?:<\s*)?", text)
-        if match is None:
-            raise UserError(f"question: {text!r} is not a question of this task; an example is 3 5")
+        match = match_question(r"\s*(?:<sos>\s+)?(\d+)\s+(\d+)\s*(?:<\s*)?", text, "3 5")
         first, last = int(match[1]), int(match[2])
         if not first < last <= self.max_number:
             raise UserError(f"question: {first} to {last} must be increasing and at most {self.max_number}")

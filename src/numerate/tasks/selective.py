@@ -17,7 +17,7 @@ from numerate.tasks.counter_rng import CounterRNG
 from numerate.tasks.counting import HELPER_CHOICES, MAX_NUMBER, prefix_conflicts
 from numerate.tasks.questions import EMPTY, Numbers, Questions
 from numerate.tasks.starts import feasible_cells, ood_counts
-from numerate.tasks.task import Task, can_be_split
+from numerate.tasks.task import Task, can_be_split, check_question
 
 
 @dataclass(frozen=True)
@@ -232,9 +232,8 @@ class SelectiveCounting(Task):
         """
         pieces = [piece for piece in text.split() if piece != HELPER_CHOICES[self.helper]]
         pieces = pieces[1:] if self.prefix and pieces[:1] == [self.prefix] else pieces
-        if not pieces or any(piece not in self._symbol_texts for piece in pieces):
-            example = " ".join(self._symbol_texts[kind] for kind in (1, 0, 1, 1))
-            raise UserError(f"question: {text!r} is not a question of this task; an example is {example}")
+        is_question = pieces and all(piece in self._symbol_texts for piece in pieces)
+        check_question(is_question, text, " ".join(self._symbol_texts[kind] for kind in (1, 0, 1, 1)))
         max_occurrences = max(pieces.count(kind) for kind in self._symbol_texts)
         if max_occurrences > (self.max_count or MAX_NUMBER):
             raise UserError(

@@ -11,7 +11,7 @@ from numerate.errors import UserError
 from numerate.tasks import decimals
 from numerate.tasks.counter_rng import CounterRNG, mix_bits
 from numerate.tasks.questions import EMPTY, Numbers, Questions
-from numerate.tasks.task import Task, can_be_split
+from numerate.tasks.task import Task, can_be_split, check_question
 from numerate.vocabulary import ITEM_LABELS
 
 MAX_DIGITS = 1_000
@@ -122,8 +122,8 @@ class Sorting(Task):
         pieces = text.strip().removesuffix("=").split(",")
         pairs = [piece.strip().partition(":") for piece in pieces]
         names, number_texts = [name.strip() for name, _, _ in pairs], [value.strip() for _, _, value in pairs]
-        if not all(value.isascii() and value.isdigit() for value in number_texts):
-            raise UserError(f"question: {text!r} is not a question of this task; an example is A:21,B:7,C:9=")
+        are_numbers = all(value.isascii() and value.isdigit() for value in number_texts)
+        check_question(are_numbers, text, "A:21,B:7,C:9=")
         for name in names:
             if len(name) != 1 or name not in ITEM_LABELS:
                 raise UserError(f"question: a label must be one character of {ITEM_LABELS}, not {name!r}")
