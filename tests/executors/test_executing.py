@@ -46,15 +46,15 @@ def test_an_executor_goes_by_its_name_in_any_case_and_its_settings_in_any_order(
         ),
         (["executor.worker=1"], "executor.worker: Local has no setting 'worker'; .* Did you mean 'workers'?"),
         (["executor.address=auto"], "executor.address: Local has no such setting, Ray has: executor=ray"),
-        (["workers=0"], "workers: must be at least 1, not 0; for example workers=2$"),
+        (["workers=0"], "workers: must be 1 or more, or null, not 0; for example workers=2$"),
         (["workers=many"], "workers: must be int .*, not 'many'; for example workers=2$"),
-        (["timeout=-1"], "timeout: must be above 0 seconds, .*; for example timeout=600, in seconds$"),
+        (["timeout=-1"], "timeout: must be greater than 0, .*; for example timeout=600, in seconds$"),
         (["timeout=10m"], "timeout: must be float .*, not '10m'; for example timeout=600, in seconds$"),
         (
             ["executor.timeout=10m"],
             "executor.timeout: must be float .*, not '10m'; for example executor.timeout=600, in seconds$",
         ),
-        (["executor.memory=0"], "executor.memory: must be above 0 bytes, such as 4e9"),
+        (["executor.memory=0"], "executor.memory: must be greater than 0, or null, not 0"),
         (["executor=ray", "executor.num_gpus=1.5"], "executor.num_gpus: must be an integer if above 1, not 1.5"),
     ],
 )

@@ -199,7 +199,7 @@ class ExampleFile(RowTask):
         _, sign = detect_digit_order(self.row_file, self.digit_order)
         if sign not in OPERATORS:
             raise UserError("question: the answers of these rows are stored, not computed; only sums can be read")
-        return Arithmetic(operator=sign).parse_question(text)
+        return Arithmetic(operator=sign).parse_question(text)  # type: ignore[arg-type]
 
 
 MIN_SPLIT_ROWS = 10
