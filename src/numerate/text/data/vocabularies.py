@@ -7,11 +7,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from numerate.errors import UserError, did_you_mean
+from numerate.errors import UserError
 from numerate.text.data.new_folder import atomic_folder, check_not_existing
+from numerate.text.tasks.input_errors import check_choice, file_error
+from numerate.text.tokenizers.fast_tokenizers import TokenizerFile, check_tokenizers_installed
 from numerate.text.tokenizers.sentencepiece_files import SPACE_SYMBOL, build_tokenizer_config
 from numerate.text.tokenizers.stored_tokenizer import PretrainedTokenizer, load_tokenizer
-from numerate.text.tokenizers.tokenizer_files import TokenizerFile
 from numerate.training import disk
 
 VOCABULARY_KINDS = ("characters", "bytes")
@@ -46,11 +47,7 @@ def train_vocabulary(
     words. The result is a function of the texts. Raises `UserError` for a size that the single bytes do not leave room
     in, or that the texts are too short for; with `allow_fewer` it has then as many ids as the texts give.
     """
-    if kind not in VOCABULARY_KINDS:
-        raise UserError(
-            f"kind: there is no {kind!r}; there are: "
-            f"{', '.join(VOCABULARY_KINDS)}.{did_you_mean(kind, VOCABULARY_KINDS)}"
-        )
+    check_choice("kind", kind, VOCABULARY_KINDS)
     min_size = 256 + (len(_SPECIAL_TOKENS) + 16 if kind == "characters" else 2)  # the ten digits, and some letters
     if size < min_size:
         raise UserError(f"size: must be at least {min_size} (bytes and special tokens included), not {size}")
@@ -64,16 +61,6 @@ def train_vocabulary(
             f"bytes and special tokens. Set size={count} or less, or use more text"
         )
     return json.dumps(tokenizer_dict, ensure_ascii=False, indent=1)
-
-
-def check_tokenizers_installed() -> None:
-    """Raises `UserError` where the package tokenizers is not here."""
-    try:
-        import tokenizers  # noqa: F401
-    except ImportError as error:
-        raise UserError(
-            "tokenizer: the package tokenizers is not installed: pip install 'numerate[huggingface]'"
-        ) from error
 
 
 def save_vocabulary(tokenizer: str, out: str | Path) -> Path:
@@ -100,7 +87,7 @@ def save_tokenizer(tokenizer: PretrainedTokenizer, folder: Path) -> None:
         )
         disk.write_atomically(folder / "tokenizer.json", tokenizer.file.json_text.encode())
     if load_tokenizer(str(folder)).fingerprint != tokenizer.fingerprint:
-        raise UserError(f"tokenizer: it differs when read back from {folder}; use a folder with a tokenizer.json")
+        raise file_error(folder, "a tokenizer differs when it is read back from there; use one with a tokenizer.json")
 
 
 def tokenizer_file(tokenizer: str) -> TokenizerFile:
@@ -121,10 +108,7 @@ def _train_on_characters(texts: Callable[[], Iterable[str]], size: int) -> dict[
     alphabet = _frequent_characters(texts(), max(num_free_ids // 4, 1))
     tokenizer = Tokenizer(models.BPE(unk_token=_SPECIAL_TOKENS[0], byte_fallback=True, fuse_unk=True))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(_WORD_PATTERN), "isolated"),
-            pre_tokenizers.Split(Regex("[0-9]"), "isolated"),
-        ]
+        [pre_tokenizers.Split(Regex(_WORD_PATTERN), "isolated"), pre_tokenizers.Split(Regex("[0-9]"), "isolated")]
     )
     trainer = trainers.BpeTrainer(
         vocab_size=size,
@@ -146,10 +130,7 @@ def _train_on_bytes(texts: Iterable[str], size: int) -> dict[str, Any]:
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex("[0-9]"), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False),
-        ]
+        [pre_tokenizers.Split(Regex("[0-9]"), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(

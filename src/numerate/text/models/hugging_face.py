@@ -1,13 +1,14 @@
 """Wrappers around Hugging Face models: loading, vocabulary, and batched generation of rows of different lengths."""
 
 import json
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from logging import ERROR
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from numerate.batch import Model, ModelSpec, Output, StepContext, Tokens
+from numerate.batch import DecodingStep, Model, ModelSpec, Output, StepContext, Tokens
 from numerate.errors import UserError
 from numerate.mixers.attention_maps import LayerMaps, MapKind
 from numerate.text.models.number_inputs import NUMBER_TOKEN, NumberEmbedding, NumberHead
@@ -26,17 +27,26 @@ NEW_ROW_STD = 0.1
 
 
 class HuggingFaceModel(Model):
-    """A Hugging Face model with an optional number embedding and number head."""
+    """A Hugging Face model with an optional number embedding and number head.
 
-    def __init__(self, model: nn.Module, embedding: nn.Module, head: nn.Module, width: int) -> None:
+    A subclass gives the forward pass over whole rows, and `decode` over new columns for generation.
+    """
+
+    spec: Any
+
+    head_scale: float = 1.0
+    """Factor on the last hidden states before the head."""
+
+    def __init__(self, model: Any, embedding: nn.Module, head: nn.Module, width: int) -> None:
         super().__init__()
-        self.hf_model = model
+        self.hf_model: Any = model
         self._embedding, self._head, self.width = (
             (embedding,),
             (head,),
             width,
         )  # in tuples: already submodules of `hf_model`
         self.is_tied = getattr(head, "weight", None) is embedding.weight
+        self.position_embedding: nn.Embedding | None = None
         self.number_embedding: nn.Module | None = None
         self.number_head: Any = None
 
@@ -46,10 +56,9 @@ class HuggingFaceModel(Model):
 
     def pretrained_config(self) -> dict[str, Any] | None:
         """Its configuration, and whether embedding and head are tied; None without pretrained weights."""
-        if getattr(getattr(self, "spec", None), "weights", None) is None:
+        if getattr(self.spec, "weights", None) is None:
             return None
-        wrapped: Any = self.hf_model
-        config = json.loads(wrapped.config.to_json_string(use_diff=False))
+        config = json.loads(self.hf_model.config.to_json_string(use_diff=False))
         config.pop("_name_or_path", None)  # a local path, which may be private
         return {"config": config, "tied": self.is_tied}
 
@@ -93,17 +102,16 @@ class HuggingFaceModel(Model):
         hidden: Float[Tensor, "rows positions width"],
         target_positions: Int[Tensor, "rows targets"] | None = None,
         *,
-        scale: float = 1.0,
         start_state: Float[Tensor, "rows 1 width"] | None = None,
     ) -> Output:
-        """The output for hidden states of the last layer, which are multiplied by `scale` before the head.
-        `start_state` is the state at the answer's start, for number heads that read only that."""
+        """The output for hidden states of the last layer. `start_state` is the state at the answer's start, for number
+        heads that read only that."""
         number_head = self.number_head
         states = hidden
         if target_positions is not None:
             states = torch.take_along_dim(hidden, target_positions[..., None], dim=1)
         head: Any = self._head[0]
-        scaled_states = states if scale == 1.0 else states * scale
+        scaled_states = states if self.head_scale == 1.0 else states * self.head_scale
         if number_head is None:
             return Output(scaled_states, head, target_positions=target_positions)
         if number_head.read_at == "start":
@@ -115,6 +123,64 @@ class HuggingFaceModel(Model):
             number_head=BoundNumberHead(number_head, states),
             unscale=number_head.unscale,
         )
+
+    # Generation -------------------------------------------------------------------------------------------------------
+
+    def check_inputs(self, tokens: Tokens, source: Tokens | None) -> None:
+        """Raises `UserError` for inputs that the model does not support."""
+        if tokens.blocked_keys is not None:
+            name = type(self.spec).__name__
+            raise UserError(
+                f"layout.blocked_tokens: {name} does not support blocked tokens; use a Decoder with Attention"
+            )
+
+    def encode_source(self, source: Tokens | None) -> tuple[Tensor | None, Tensor | None]:
+        """The encoder's hidden states and their attention mask; None without an encoder."""
+        return None, None
+
+    def embed(self, tokens: Tokens, position_ids: Tensor | None = None) -> Float[Tensor, "rows time width"]:
+        """The input embeddings, with positions if the model adds them."""
+        return self.embed_tokens(tokens.ids, tokens.number_values)
+
+    def empty_cache(self) -> Any:
+        """A cache of transformers without tokens."""
+        raise NotImplementedError
+
+    def decode(self, x: Tensor, position_ids: Tensor, state: "CacheState") -> Float[Tensor, "rows read width"]:
+        """The last hidden states of new columns, which are added to the cache."""
+        raise NotImplementedError
+
+    def prefill(
+        self, tokens: Tokens, source: Tokens | None = None, *, capacity: int, position_offset: int = 0
+    ) -> DecodingStep:
+        self.check_inputs(tokens, source)
+        encoded = self.encode_source(source)
+        padded_tokens, attention_mask = to_left_padding(tokens)
+        state = CacheState(self.empty_cache(), attention_mask, tokens.lengths, None, *encoded)
+        position_ids = (attention_mask.long().cumsum(1) - 1).clamp(min=0)
+        state.start_state = self.decode(self.embed(padded_tokens, position_ids), position_ids, state)[:, -1:]
+        return DecodingStep(self.make_output(state.start_state, start_state=state.start_state), state)
+
+    def step(self, ids: Int[Tensor, " rows"], number_values: Tensor | None, state: "CacheState") -> DecodingStep:
+        attention_mask = torch.cat([state.attention_mask, torch.ones_like(state.attention_mask[:, :1])], dim=1)
+        new_state = replace(state, attention_mask=attention_mask, lengths=state.lengths + 1)
+        new_values = None if number_values is None else number_values[:, None]
+        position_ids = state.lengths[:, None]
+        x = self.embed(Tokens(ids[:, None], state.lengths, state.lengths, new_values), position_ids)
+        hidden = self.decode(x, position_ids, new_state)
+        return DecodingStep(self.make_output(hidden, start_state=state.start_state), new_state)
+
+    def reorder_rows(self, state: "CacheState", rows: Int[Tensor, " reorder_rows"]) -> "CacheState":
+        return state.reorder_rows(rows)
+
+    def check_length(self, num_tokens: int) -> None:
+        """Raises `UserError` for more tokens than there are position embeddings."""
+        limit = math.inf if self.position_embedding is None else self.position_embedding.num_embeddings
+        if num_tokens > limit:
+            raise UserError(
+                f"model.max_position_embeddings: {num_tokens} tokens are more than the {limit} position embeddings; "
+                f"use shorter examples, or model.max_position_embeddings={num_tokens}"
+            )
 
 
 class BoundNumberHead:
@@ -172,12 +238,6 @@ def make_attention_mask(tokens: Tokens) -> Bool[Tensor, "rows time"]:
     return torch.arange(tokens.ids.shape[1], device=tokens.ids.device) < tokens.lengths[:, None]
 
 
-def check_no_blocked_tokens(tokens: Tokens, name: str) -> None:
-    """Raises `UserError` for blocked tokens, which Hugging Face models cannot mask."""
-    if tokens.blocked_keys is not None:
-        raise UserError(f"layout.blocked_tokens: {name} does not support blocked tokens; use a Decoder with Attention")
-
-
 @contextmanager
 def eager_attention(model: Any) -> Iterator[None]:
     """Switches a model of transformers to eager attention, which returns its weights (fused attention does not)."""
@@ -210,6 +270,9 @@ class HuggingFaceSpec(ModelSpec):
 
     weights: str | None
 
+    config_overrides: ClassVar[Mapping[str, str]] = {}
+    """Settings that replace entries of a pretrained configuration, by their names there."""
+
     @abstractmethod
     def pretrained_config(self, vocabulary: Vocabulary) -> dict[str, Any] | None:
         """What `build_from_config` builds of `weights`, by their configuration alone; None without weights.
@@ -217,10 +280,33 @@ class HuggingFaceSpec(ModelSpec):
         Raises `UserError` where the configuration cannot be read, with settings that need none."""
 
     @abstractmethod
+    def create(self, package: Any, vocabulary: Vocabulary, seed: int) -> Any:
+        """The model of transformers, pretrained or random."""
+
+    @abstractmethod
+    def model_class(self, package: Any) -> Callable[[Any], Any]:
+        """What builds a model of transformers from a configuration."""
+
+    @abstractmethod
+    def wrap(self, model: Any, vocabulary: Vocabulary) -> HuggingFaceModel:
+        """The model of transformers as one of numerate."""
+
+    def build(self, vocabulary: Vocabulary, seed: int) -> HuggingFaceModel:
+        package = import_transformers(f"model: {type(self).__name__}")
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(seed)
+            return self.wrap(self.create(package, vocabulary, seed), vocabulary)
+
     def build_from_config(
         self, vocabulary: Vocabulary, seed: int, pretrained_config: Mapping[str, Any]
     ) -> HuggingFaceModel:
         """The model that its `pretrained_config` describes, with random weights, to be loaded afterwards."""
+        package = import_transformers(f"model: {type(self).__name__}")
+        overrides = {name: getattr(self, setting) for setting, name in self.config_overrides.items()}
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(seed)
+            model = build_untrained(package, self.model_class(package), pretrained_config, **overrides)
+            return self.wrap(model, vocabulary)
 
     def rebuild(self, vocabulary: Vocabulary, seed: int, pretrained_config: Mapping[str, Any] | None = None) -> Model:
         if pretrained_config is None or self.weights is None:
@@ -304,26 +390,24 @@ def load_pretrained(auto_class: Any, weights: str, **options: Any) -> Any:
         raise
     except Exception as error:  # safetensors, pickle and the hub have errors of their own kind each
         raise UserError(_load_error_message(folder, weights, error)) from error
+    if problem := _loading_problem(type(model).__name__, loading_info):
+        raise UserError(f"model.weights: {weights}: {problem}; weights and config.json must be of one complete model")
+    return model
+
+
+def _loading_problem(kind: str, loading_info: Mapping[str, Any]) -> str | None:
+    """What does not fit between a model and its file of weights."""
     missing, unexpected = (sorted(map(str, loading_info[keys])) for keys in ("missing_keys", "unexpected_keys"))
     mismatched = sorted(loading_info["mismatched_keys"], key=str)
     if missing:
-        raise UserError(
-            f"model.weights: {weights}: has no weights {missing[0]!r} ({len(missing)} are missing of a "
-            f"{type(model).__name__}); the file must hold a complete model of this kind"
-        )
+        return f"has no weights {missing[0]!r} ({len(missing)} are missing of a {kind})"
     if unexpected:
-        raise UserError(
-            f"model.weights: {weights}: a {type(model).__name__} does not have {unexpected[0]!r} ({len(unexpected)} "
-            "would be ignored); the weights must be of exactly this kind of model"
-        )
+        return f"a {kind} does not have {unexpected[0]!r} ({len(unexpected)} would be ignored)"
     if mismatched:
         name, *shapes = mismatched[0] if isinstance(mismatched[0], tuple) else (mismatched[0],)
         shape_names = " and ".join(str(tuple(shape)) for shape in shapes)
-        raise UserError(
-            f"model.weights: {weights}: its config.json does not match its weights: {name} has two shapes "
-            f"({shape_names}); both files must be of the same model"
-        )
-    return model
+        return f"its config.json does not match its weights: {name} has two shapes ({shape_names})"
+    return None
 
 
 def check_no_hub_kernels(config: Any, where: str) -> None:

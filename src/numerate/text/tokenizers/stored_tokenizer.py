@@ -6,54 +6,26 @@ import re
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from numerate.errors import UserError
-from numerate.tasks.folders import corpora_folder, data_folder
-from numerate.text.tokenizers import tokenizer_files
-from numerate.text.tokenizers.hf_vocabulary import rename_special_tokens
-from numerate.text.tokenizers.sentencepiece_files import (
-    SPACE_SYMBOL,
-    WORD_PATTERN,
-    build_tokenizer_config,
-    is_sentencepiece,
-    load_sentencepiece,
+from numerate.text.tokenizers.fast_tokenizers import (
+    TokenizerFile,
+    build_tokenizer,
+    concatenate_ids,
+    encode_texts,
+    rename_special_tokens,
 )
-from numerate.text.tokenizers.tokenizer_files import TokenizerFile
-
-_SENTENCEPIECE_FILE_NAMES = ("tokenizer.model", "tokenizer.model.v1", "spiece.model")
-"""File names of SentencePiece models in a folder without a tokenizer.json."""
+from numerate.text.tokenizers.sentencepiece_files import SPACE_SYMBOL, WORD_PATTERN, build_tokenizer_config
+from numerate.text.tokenizers.tokenizer_files import find_tokenizer, load_tokenizer_file
 
 
 def load_tokenizer(name: str) -> "PretrainedTokenizer":
-    """The tokenizer of a folder, a tokenizer.json, a SentencePiece model, or a name that `stored` knows.
-
-    Raises `UserError` if there is none, or if the library tokenizers is not installed.
-    """
+    """The tokenizer of a name, as `load_tokenizer_file` finds it, with its own ids. Raises `UserError` as that does."""
     return PretrainedTokenizer(load_tokenizer_file(name))
-
-
-def load_tokenizer_file(name: str) -> TokenizerFile:
-    """Like `stored`, also for SentencePiece models."""
-    path = _tokenizer_path(name)
-    if path.is_dir() and not (path / "tokenizer.json").is_file():
-        path = next((path / model for model in _SENTENCEPIECE_FILE_NAMES if (path / model).is_file()), path)
-    if path.is_file() and is_sentencepiece(path):
-        return load_sentencepiece(path)
-    return tokenizer_files.load_tokenizer_file(str(path))
-
-
-def _tokenizer_path(name: str) -> Path:
-    """The path of a tokenizer: a path, the folder of a prepared corpus, or one of the user's tokenizers."""
-    path = Path(name).expanduser()
-    for folder in (corpora_folder(), data_folder() / tokenizer_files.TOKENIZERS_FOLDER):
-        if name and not path.exists() and (folder / name).exists():
-            return folder / name
-    return path
 
 
 class PretrainedTokenizer:
@@ -65,23 +37,11 @@ class PretrainedTokenizer:
     """
 
     def __init__(self, file: TokenizerFile) -> None:
-        try:
-            from tokenizers import Tokenizer
-        except ImportError as error:
-            raise UserError(
-                "tokenizer: the package tokenizers is not installed: pip install 'numerate[huggingface]'"
-            ) from error
         self.file = file
-        try:
-            hf_tokenizer = Tokenizer.from_str(file.json_text)
-            self._text_tokenizer = Tokenizer.from_str(rename_special_tokens(file))
-        except Exception as error:  # what the library raises is an Exception
-            raise UserError(f"tokenizer: cannot be loaded by the library tokenizers: {error}") from error
-        self._hf_tokenizer = hf_tokenizer
-        self._text_tokenizer.no_truncation()
-        self._text_tokenizer.no_padding()
+        self._hf_tokenizer = build_tokenizer(file.json_text)
+        self._text_tokenizer = build_tokenizer(rename_special_tokens(file))
         self._word_cache = _WordCache.from_tokenizer(self._text_tokenizer)
-        self._id_of_token: dict[str, int] = hf_tokenizer.get_vocab(with_added_tokens=True)
+        self._id_of_token: dict[str, int] = self._hf_tokenizer.get_vocab(with_added_tokens=True)
         self.size = max(self._id_of_token.values()) + 1
         """Vocabulary size: ids are smaller."""
 
@@ -123,16 +83,12 @@ class PretrainedTokenizer:
 
         Raises `ValueError` for invalid text (half of a surrogate pair).
         """
+        if self._word_cache is None:
+            return encode_texts(self._text_tokenizer, texts)
         try:
-            if self._word_cache is not None:
-                return self._word_cache.encode(texts)
-            ids_of_texts = [
-                one.ids for one in self._text_tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-            ]
+            return self._word_cache.encode(texts)
         except (TypeError, UnicodeError) as error:
             raise ValueError("contains an unpaired surrogate") from error
-        lengths = np.fromiter(map(len, ids_of_texts), np.int64, len(ids_of_texts))
-        return np.fromiter(chain.from_iterable(ids_of_texts), np.int64, int(lengths.sum())), lengths
 
     def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
         """The text of ids without special tokens."""
@@ -201,8 +157,7 @@ class _WordCache:
         ):
             self._ids_of_word[word] = tuple(one.ids)
         ids_of_texts = [[*chain.from_iterable(map(self._ids_of_word.__getitem__, words))] for words in words_of_texts]
-        lengths = np.fromiter(map(len, ids_of_texts), np.int64, len(ids_of_texts))
-        return np.fromiter(chain.from_iterable(ids_of_texts), np.int64, int(lengths.sum())), lengths
+        return concatenate_ids(ids_of_texts)
 
 
 _WORD = re.compile(WORD_PATTERN)
@@ -225,8 +180,8 @@ def _are_equal_except_ends(first: NDArray[np.integer], second: NDArray[np.intege
 
 
 def load_cached_tokenizer(name: str) -> PretrainedTokenizer:
-    """`pieces`, cached per process until the file changes."""
-    path = _tokenizer_path(name)
+    """`load_tokenizer`, cached per process until the file changes."""
+    path = find_tokenizer(name)
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     modification_times = tuple((str(file), file.stat().st_mtime_ns) for file in files if file.is_file())
     return _load_cached(str(path), modification_times)
