@@ -138,7 +138,7 @@ def write_corpus(
     stored_tokenizer = load_tokenizer(tokenizer)
     files = source_files(sources)
     if source_in_out := next((file for file in files if file.resolve().parent == out.resolve()), None):
-        raise file_error(out, f"contains the source {source_in_out.name}; choose another folder")
+        raise file_error(f"out: {out}", f"contains the source {source_in_out.name}; choose another folder")
     shards = {}
     for file in files:
         parts = split_file_span(detect_file_span(file, field, separator), shard_bytes)
@@ -268,9 +268,9 @@ def _check_output_folder(out: Path, plan: dict[str, Any]) -> None:
         except ValueError:
             existing_plan = {}
         if differing := [name for name in plan if existing_plan.get(name) != plan[name]]:
-            raise file_error(out, f"contains another corpus (its {differing[0]} differs); choose another folder")
+            raise file_error(f"out: {out}", f"contains another corpus (its {differing[0]} differs); choose another")
     elif other_files := [path.name for path in out.iterdir() if path.name != "lock"]:
-        raise file_error(out, f"contains {other_files[0]} and no unfinished corpus; choose a new or empty folder")
+        raise file_error(f"out: {out}", f"contains {other_files[0]} and no unfinished corpus; choose a new folder")
 
 
 def _write_corpus_file(out: Path, data: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ _LOCK_FILE = ".lock"
 def check_not_existing(out: Path) -> None:
     """Raises `UserError` for a folder that is there already."""
     if out.exists() or out.is_symlink():
-        raise file_error(out, "already exists and is not overwritten; choose another folder")
+        raise file_error(f"out: {out}", "already exists and is not overwritten; choose another folder")
 
 
 def remove_unfinished_folders(parent: Path) -> None:
@@ -60,5 +60,5 @@ def atomic_folder(out: Path) -> Iterator[Path]:
     except UserError as error:
         cause = error.__cause__
         if isinstance(cause, OSError) and cause.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise file_error(out, f"cannot be written ({cause.strerror}); choose another folder") from cause
+            raise file_error(f"out: {out}", f"cannot be written ({cause.strerror}); choose another folder") from cause
         raise

@@ -1,11 +1,10 @@
 """Training byte pair encoding (BPE) vocabularies on texts."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
-
-import numpy as np
 
 from numerate.errors import UserError
 from numerate.text.data.new_folder import atomic_folder, check_not_existing
@@ -23,7 +22,6 @@ _DIGITS = "0123456789"
 _MAX_TOKEN_LENGTH = 16
 _WORD_PATTERN = rf"{SPACE_SYMBOL}*[\p{{L}}\p{{M}}]+|{SPACE_SYMBOL}*[^\p{{L}}\p{{M}}{SPACE_SYMBOL}]+|{SPACE_SYMBOL}+"
 """Letters, or anything but letters, with the spaces before them."""
-_CHUNK_CHARACTERS = 1 << 22
 
 
 def train_vocabulary(
@@ -160,24 +158,10 @@ def _split_lines(texts: Iterable[str]) -> Iterator[str]:
 
 def _frequent_characters(texts: Iterable[str], max_characters: int) -> list[str]:
     """The commonest characters but line ends, and the digits, in the order of their code points."""
-    counts = np.zeros(0x110000, dtype=np.int64)
-    chunk: list[str] = []
-    chunk_characters = 0
+    counts = Counter({SPACE_SYMBOL: 1})
     for text in texts:
-        chunk.append(text)
-        chunk_characters += len(text)
-        if chunk_characters > _CHUNK_CHARACTERS:
-            _count_characters(chunk, counts)
-            chunk, chunk_characters = [], 0
-    _count_characters(chunk, counts)
-    counts[ord(SPACE_SYMBOL)] += counts[ord(" ")] + 1
-    counts[[ord(" "), ord("\n")]] = 0
-    order = np.argsort(-counts, kind="stable")[:max_characters]
-    characters = {chr(code) for code in order[counts[order] > 0].tolist()}
-    return sorted(characters.union(_DIGITS))
-
-
-def _count_characters(texts: list[str], counts: np.ndarray[Any, np.dtype[np.int64]]) -> None:
-    codes = np.frombuffer("".join(texts).encode("utf-32-le"), dtype=np.uint32)
-    new_counts = np.bincount(codes)
-    counts[: len(new_counts)] += new_counts
+        counts.update(text)
+    counts[SPACE_SYMBOL] += counts.pop(" ", 0)
+    del counts["\n"]
+    commonest = sorted(counts, key=lambda character: (-counts[character], character))[:max_characters]
+    return sorted({*commonest, *_DIGITS})
