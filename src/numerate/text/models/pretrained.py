@@ -18,17 +18,19 @@ from numerate.text.models.hugging_face import (
     CacheState,
     HuggingFaceModel,
     HuggingFaceSpec,
-    check_no_hub_kernels,
     eager_attention,
     enable_gradient_checkpointing,
+    layer_maps,
+)
+from numerate.text.models.number_inputs import NumberEmbedding, NumberHead
+from numerate.text.models.pretrained_weights import (
+    check_no_hub_kernels,
     first_line,
     import_transformers,
-    layer_maps,
     load_pretrained,
     load_pretrained_config,
     resize_to_vocabulary,
 )
-from numerate.text.models.number_inputs import NumberEmbedding, NumberHead
 from numerate.vocabulary import Vocabulary
 
 DEFAULT_CONFIG = {"model_type": "gpt2", "n_embd": 128, "n_layer": 4, "n_head": 4}

@@ -19,15 +19,17 @@ from numerate.text.models.hugging_face import (
     HuggingFaceSpec,
     eager_attention,
     enable_gradient_checkpointing,
-    import_transformers,
     layer_maps,
+    make_attention_mask,
+)
+from numerate.text.models.number_inputs import NumberEmbedding, NumberHead
+from numerate.text.models.pretrained_weights import (
+    import_transformers,
     load_pretrained,
     load_pretrained_config,
-    make_attention_mask,
     resize_to_vocabulary,
     to_pretrained_config,
 )
-from numerate.text.models.number_inputs import NumberEmbedding, NumberHead
 from numerate.vocabulary import Vocabulary
 
 
