@@ -22,8 +22,7 @@ from numerate.evaluation.likelihoods import Likelihoods, merge_portions
 from numerate.tasks.language_modeling import LanguageModeling
 from numerate.text.data.corpora import write_corpus
 from numerate.text.data.vocabularies import save_vocabulary, train_vocabulary
-from numerate.text.tokenizers.stored_tokenizer import PretrainedTokenizer, load_tokenizer
-from numerate.text.tokenizers.token_bytes import TokenBytes
+from numerate.text.tokenizers.stored_tokenizer import PretrainedTokenizer, TokenBytes, load_tokenizer
 
 pytest.importorskip("tokenizers", reason="the extra huggingface has it")
 

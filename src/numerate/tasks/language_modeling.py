@@ -83,7 +83,7 @@ class LanguageModeling(Task):
         return stored(self.tokenizer_name())
 
     def token_bytes(self) -> Any:
-        """The bytes of each of its tokens, a `numerate.text.tokenizers.token_bytes.TokenBytes`."""
+        """The bytes of each of its tokens, a `numerate.text.tokenizers.stored_tokenizer.TokenBytes`."""
         return catalogue.get_class("Tokenizer", "TokenIds").token_bytes(self.tokenizer_name())  # type: ignore[attr-defined]
 
     def tokenizer_name(self) -> str:
