@@ -17,11 +17,13 @@ import yaml
 
 from numerate import catalogue, cli
 from numerate.cli import Call, main
+from numerate.commands import studies
 from numerate.commands.compare import resolve_runs
 from numerate.commands.table import COMMANDS
 from numerate.config import user_parts
 from numerate.records.heads import checksum
 from numerate.studies.folder import RequestedRun, StudyFolder
+from numerate.studies.study import Study
 from numerate.training.run_folder import RunFolder, header_yaml
 
 torch.set_num_threads(1)
@@ -840,6 +842,21 @@ def test_a_study_of_which_nothing_is_done_has_nothing_to_compare(shell: Shell, t
     made_up_study(tmp_path / "runs", {0: -1.0}, "mine")
     refused(shell("compare", "mine"), "no run of this study is done yet", "numerate status mine")
     refused(shell("plot", "curves", "mine"), "no run of this study is done yet")
+
+
+def test_many_runs_are_summed_up_by_the_table_of_results(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = tmp_path / "runs"
+    folders = made_up_study(runs, {0: 0.25, 1: 0.75})
+    study = Study("addition_abacus", "How good?", ())
+    studies.show_summary(study, str(runs), folders)
+    heat_maps = capsys.readouterr().out
+    monkeypatch.setattr(studies, "MAX_RUNS", 1)
+    studies.show_summary(study, str(runs), folders)
+    table = capsys.readouterr().out
+    assert main(["results", "addition_abacus", "group=label", f"runs_dir={runs}"]) == 0
+    assert table == capsys.readouterr().out != heat_maps
 
 
 def test_a_warning_is_one_plain_line(runs: Path, tmp_path: Path) -> None:

@@ -22,11 +22,14 @@ def sample(name: str, *, settings: Sequence[str], count: int | None = None, spli
     elif is_recipe(name):
         _sample_recipe(name, settings, split, count or 3)
     else:
-        known = [*kinds["Task"], *kinds["Recipe"]]
-        near = did_you_mean(name, [*known, *presets, *catalogue.family_names("Recipe")])
-        raise UserError(
-            f"no task or recipe is named {name!r}; there are: {', '.join(known)}; {len(presets)} tasks of papers.{near}"
-        )
+        raise unknown_name_error("task or recipe", name)
+
+
+def unknown_name_error(what: str, name: str) -> UserError:
+    """The error of a name that is none of these."""
+    kinds = catalogue.parts_by_kind()
+    known = [*kinds["Task"], *kinds["Recipe"], *catalogue.presets("Task"), *catalogue.family_names("Recipe")]
+    return UserError(f"no {what} is named {name!r}; `numerate list` shows all of them.{did_you_mean(name, known)}")
 
 
 def is_recipe(name: str) -> bool:
