@@ -247,7 +247,9 @@ def test_what_is_missing_is_reported_with_the_command_that_gets_it(capsys: pytes
     assert main(["data", "write", "tiny_stories", "out=x"]) == 2
     assert "language modeling data is tokenized already; `numerate data tokenise` writes it" in capsys.readouterr().err
     assert main(["data", "prepare"]) == 2
-    assert "the corpus is missing; there are: tiny_stories" in capsys.readouterr().err
+    assert (
+        "the corpus or file is missing; for example: numerate data prepare tiny_stories_2048" in capsys.readouterr().err
+    )
     assert main(["data", "prepare", "tiny_stories", "size=3"]) == 2
     assert "size: is for your own texts" in capsys.readouterr().err
 

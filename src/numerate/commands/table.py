@@ -285,6 +285,7 @@ COMMANDS: dict[str, Command] = {
         "numerate results mine group=label success=final.ood_test.ood_accuracy threshold=0.99\n"
         "numerate results abacus_laptop columns=label,seed,final.ood_test where=label=Abacus sort=-final.ood_test\n"
         "numerate results abacus_laptop out=results.csv   (every column; also .md, .tex, .jsonl, .parquet)\n"
+        "numerate results abacus_laptop where=status=failed columns=label,seed,error\n"
         "numerate results abacus_laptop cells=true out=cells.parquet   (a row per run, checkpoint and cell)",
         (
             Option("columns", "label,seed,final.ood_test", "names of columns, or all"),
@@ -436,6 +437,13 @@ COMMANDS: dict[str, Command] = {
             *RUN_OPTIONS,
         ),
         settings=MODEL_SETTING,
+    ),
+    "completion": Command(
+        "print a script that completes commands and options in a shell",
+        "completion:completion",
+        "SHELL",
+        "numerate completion bash > ~/.local/share/bash-completion/completions/numerate\n"
+        "numerate completion zsh > ~/.zfunc/_numerate",
     ),
 }
 
