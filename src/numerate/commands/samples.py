@@ -128,15 +128,16 @@ def _sample_language_recipe(recipe: Any, split: str, count: int) -> None:
     """Prints chunks of a corpus, and the first tokens of each as model inputs."""
     from numerate.commands.corpora import sample_chunks
 
-    vocabulary = recipe.tokenizer.build_vocabulary(recipe.task)
     print(sample_chunks(recipe.task, split, recipe.seed, count), end="")
+    symbols = recipe.task.load_tokenizer().symbols
+    vocabulary = recipe.tokenizer.build_vocabulary(recipe.task)
     rows = recipe.tokenizer.encode_examples(recipe.task.examples(split, recipe.seed, 0, count), vocabulary)
     for row in range(len(rows)):
         batch = recipe.layout.build_batch(rows.take(slice(row, row + 1)), np.arange(row, row + 1))
         ids, targets = (each[0, :_MAX_SHOWN_TOKENS].tolist() for each in (batch.tokens.ids, batch.targets))
         lines = {
-            "inputs": [vocabulary.symbols[i] for i in ids],
-            "targets": ["." if i < 0 else vocabulary.symbols[i] for i in targets],
+            "inputs": [symbols[i] for i in ids],
+            "targets": ["." if i < 0 else symbols[i] for i in targets],
             "token ids": [str(i) for i in ids],
         }
         widths = [max(map(len, column)) for column in zip(*lines.values(), strict=True)]

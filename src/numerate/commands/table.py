@@ -308,6 +308,7 @@ COMMANDS: dict[str, Command] = {
         "numerate search addition_abacus 'optimizer.learning_rate=log(1e-4,1e-2)' model.hidden_size=32,64 trials=30\n"
         "numerate search addition_abacus 'training.batch_size=between(16,128,16)' training.steps=500 trials=20 "
         "workers=2\n"
+        "numerate search addition_abacus 'optimizer.weight_decay=between(0,0.1)' seeds=3 pruner=median name=mine\n"
         "numerate search addition_abacus model.hidden_size=32,64 'training.batch_size=between(16,64,16)' "
         "sampler=grid metric=loss",
         (
