@@ -72,7 +72,7 @@ def shown() -> list[tuple[str, str]]:
         told = [line for kind, block in BLOCK.findall(text) if kind != "python" for line in command_lines(block)]
         for inline in re.findall(r"`(numerate [^`\n]+)`", BLOCK.sub("", text)):
             told += command_lines(inline)
-        found += [(page.name, line) for line in told if len(line.split()) > 1 or line == "list"]
+        found += [(page.name, line) for line in told if line == "list" or (" " in line and line not in COMMANDS)]
     for command in COMMANDS.values():
         found += [("--help", line) for line in command_lines(command.examples)]
     return list(dict.fromkeys(found))
