@@ -21,7 +21,7 @@ def command(args: argparse.Namespace) -> int:
         settings_text = f"   {format_settings(run_with_settings.changed_settings) or 'as trained'}" if changes else ""
         for question in questions:
             answer = run_with_settings.ask(question, option_values.get("checkpoint", "final"))
-            if run_with_settings.evaluation_data.is_language_modeling:
+            if run_with_settings.recipe.task.is_language_modeling:
                 print(f"{answer.model_text}{settings_text}   (greedy decoding; `numerate generate` samples)")
                 continue
             verdict = (

@@ -19,6 +19,7 @@ TITLES = {
     "NumberFormat": "number formats",
     "TextNumberFormat": "text number formats",
     "Layout": "layouts",
+    "EvaluationKind": "evaluation kinds",
     "PositionIds": "position ids",
     "Position": "positions",
     "Mixer": "mixers",

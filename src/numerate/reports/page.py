@@ -22,6 +22,7 @@ from numerate.reports.groups import (
 from numerate.reports.language_page import run_sections
 from numerate.reports.metric_tables import metric_tables
 from numerate.reports.records import Records, read_run
+from numerate.reports.scores import score_table
 from numerate.reports.sheet import page
 from numerate.reports.summary import GENERALIZATION_THRESHOLD, group_result, summary_sentence
 
@@ -52,6 +53,7 @@ def run_page(run: Records) -> str:
         sections.heading("The numbers", metric_tables([group]) if parts else ""),
         sections.heading("Regions", sections.region_table([group])),
         sections.heading("Numbers and texts in the answers", "" if parts else answer_tables([group])),
+        sections.heading("Scores of the kind of evaluation", score_table(group)),
         sections.heading("Checkpoints and position offsets", _other_evaluations(run, group.resolved_metric)),
         sections.heading("Run with other settings", _other_settings(run)),
         sections.heading("Training", sections.training_section([group])),
