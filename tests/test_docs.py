@@ -366,6 +366,7 @@ HOMES = (
     "models.backbone",
     "training.objective",
     "executors.executor",
+    "evaluation.kinds.kind",
 )
 """Where the abstractions stand."""
 

@@ -45,8 +45,8 @@ class Evaluation(Spec):
 
 
 class CellRequest(NamedTuple):
-    """`num_questions` questions of a split in a cell, and how they are asked: the index of one of the model's fixed position
-    offsets (`PositionIds`; 0 shifts nothing), and the method."""
+    """`num_questions` questions of a split in a cell, and how they are asked: at one of the model's fixed position
+    offsets (`PositionIds`; 0 shifts nothing), and by which method."""
 
     cell: Mapping[str, int]
     num_questions: int

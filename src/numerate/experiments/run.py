@@ -154,13 +154,8 @@ class Run(StoredRun):
         progress = self.checkpoints("final")[0].state.get("progress", {})
         if progress.get("best") is None:
             return None
-        metric = progress.get("best_metric", "accuracy")
-        return {
-            "step": progress["best"],
-            "score": progress["best_score"],
-            "split": progress["best_split"],
-            "metric": metric,
-        }
+        found = {"step": progress["best"], "score": progress["best_score"], "split": progress["best_split"]}
+        return found | {"metric": progress.get("best_metric", "accuracy")}
 
     # Questions, generation, maps ----------------------------------------------------------------------------------
 
