@@ -26,6 +26,7 @@ KINDS = {
     "NumberFormat": ("number formats", "tokenizer.number_format={}"),
     "TextNumberFormat": ("text number formats", "tokenizer=Subwords(number_format={})"),
     "Layout": ("layouts", "layout={}"),
+    "EvaluationKind": ("evaluation kinds", ""),
     "PositionIds": ("position ids", "model.positions=[Scalar(position_ids={})]"),
     "Position": ("positions", "model.positions=[{}]"),
     "Mixer": ("mixers", "model.mixer={}"),

@@ -53,7 +53,7 @@ def ask(
         suffix = f"   {settings_text}" * bool(settings_text)
         for question in questions:
             answer = run.ask(question, checkpoint)
-            if run.evaluation_data.is_language_modeling:
+            if run.recipe.task.is_language_modeling:
                 print(f"{answer.model_text}{suffix}   (greedy decoding; `numerate generate` samples)")
                 continue
             verdict, separator = "", "   "

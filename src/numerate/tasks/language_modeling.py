@@ -60,6 +60,7 @@ class LanguageModeling(Task):
     """
 
     is_language_modeling: ClassVar[bool] = True
+    evaluation_kind: ClassVar[str | None] = "TextLikelihood"
     is_ordered: ClassVar[bool] = True
     has_ood_sizes: ClassVar[bool] = False
 

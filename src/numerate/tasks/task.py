@@ -71,6 +71,10 @@ class Task(Spec, ABC):
     is_language_modeling: ClassVar[bool] = False
     """Whether it is language modeling: every token is a target, without questions and answers."""
 
+    evaluation_kind: ClassVar[str | None] = None
+    """The name of its `EvaluationKind`; None for the one of its layout and questions: `TokenLabels`, `TextAnswers` or
+    `ExactMatch`."""
+
     default_grid_in_distribution: ClassVar[bool] = False
     """Whether the default grid is limited to cells of trained sizes."""
 

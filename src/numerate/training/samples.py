@@ -10,7 +10,7 @@ from numerate.batch import Model
 from numerate.config import Spec, setting
 from numerate.evaluation.completions import generate_completions
 from numerate.evaluation.evaluation_data import EvaluationData
-from numerate.evaluation.prompts import Prompt, make_prompt_processor, resolve_max_new_tokens, training_context_length
+from numerate.evaluation.prompts import Prompt, resolve_max_new_tokens
 from numerate.evaluation.sampling import Sampling
 from numerate.training import disk
 from numerate.training.precision import autocast
@@ -63,13 +63,13 @@ class SampleGenerator:
 
     def __init__(self, samples: Samples, evaluation_data: EvaluationData, precision: str) -> None:
         self.samples, self.precision = samples, precision
-        self.when = samples.when or ("end" if evaluation_data.is_language_modeling else "never")
+        self.when = samples.when or ("end" if evaluation_data.task.is_language_modeling else "never")
         self.warnings: list[str] = []
         self._prompts: list[Prompt] = []
         if self.when == "never":
             return
-        self.prompt_processor = make_prompt_processor(evaluation_data)
-        context = training_context_length(evaluation_data)
+        self.prompt_processor = evaluation_data.kind.prompt_processor(evaluation_data)
+        context = evaluation_data.kind.context_length(evaluation_data)
         is_configured = samples.when is not None or samples.prompts != PUBLISHED_PROMPTS  # not only the defaults
         for text in samples.prompts:
             prompt = self.prompt_processor.encode(text)
