@@ -182,8 +182,8 @@ def test_the_furthest_length_is_the_longest_that_any_seed_of_any_group_reaches(m
 
 def test_with_too_few_seeds_it_says_how_many_are_required(make: Make) -> None:
     assert pair_notes(compare_pairs(groups_of(make("a", [1.0] * 3), make("b", [0.0] * 3)))) == [
-        "How many seeds converge, All OOD cells, At length 6: With these seeds no difference can be significant: the smallest "
-        "possible p is 0.1; 4 seeds each would suffice."
+        "How many seeds converge, All OOD cells, At length 6: With these seeds no difference can be significant: the "
+        "smallest possible p is 0.1; 4 seeds each would suffice."
     ]
 
 

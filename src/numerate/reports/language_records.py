@@ -26,17 +26,9 @@ class LanguageScores:
 
     def to_record(self) -> dict[str, Any]:
         """As a result record: `language` has loss with interval, perplexity, bits per byte and counts."""
-        return {
-            "checkpoint": self.checkpoint,
-            "step": self.step,
-            "settings": dict(self.settings),
-            "position_offset": self.position_offset,
-            "region": self.region,
-            "context_length": self.context_length,
-            "cells": 1,
-            "overlaps_training": False,
-            "language": self.likelihoods.record(),
-        }
+        same = ("checkpoint", "step", "position_offset", "region", "context_length")
+        found = {name: getattr(self, name) for name in same} | {"settings": dict(self.settings)}
+        return found | {"cells": 1, "overlaps_training": False, "language": self.likelihoods.record()}
 
 
 def is_language_record(record: Mapping[str, Any]) -> bool:
@@ -50,23 +42,23 @@ def merge_language_records(records: Iterable[Mapping[str, Any]]) -> list[Languag
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for record in records:
         settings = tuple((path, str(value)) for path, value in sorted((record.get("settings") or {}).items()))
-        place = (str(record.get("checkpoint", "final")), int(record.get("step") or 0), settings)
-        key = (*place, int(record.get("position_offset") or 0), int(record["cell"]["context_length"]))
-        groups.setdefault(key, []).append(record)
+        place = (str(record.get("checkpoint", "final")), int(record.get("step") or 0))
+        place += (int(record.get("position_offset") or 0), int(record["cell"]["context_length"]))
+        groups.setdefault((*place, settings), []).append(record)
     return [
         LanguageScores(
-            key[-1],
-            str(records[0].get("region", "in_distribution")),
+            context_length,
+            str(portions[0].get("region", "in_distribution")),
             merge_portions(
-                (int(one["cell"].get(CHUNK_AXIS, 0)), Likelihoods.from_sums(one["language"])) for one in records
+                (int(one["cell"].get(CHUNK_AXIS, 0)), Likelihoods.from_sums(one["language"])) for one in portions
             ),
-            key[0],
-            key[1],
-            key[3],
-            dict(records[0].get("settings") or {}),
-            records[0].get("tokenizer"),
+            checkpoint,
+            step,
+            position_offset,
+            dict(portions[0].get("settings") or {}),
+            portions[0].get("tokenizer"),
         )
-        for key, records in groups.items()
+        for (checkpoint, step, position_offset, context_length, _), portions in groups.items()
     ]
 
 
@@ -77,8 +69,4 @@ def number_text(value: float | None) -> str:
 
 def interval_text(low: float | None, high: float | None) -> str:
     """`[1.720, 1.739]`, four digits each; empty if there is none."""
-    return "" if low is None or high is None else f"[{_format_end(low)}, {_format_end(high)}]"
-
-
-def _format_end(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:#.4g}"
+    return "" if low is None or high is None else f"[{number_text(low)}, {number_text(high)}]"
