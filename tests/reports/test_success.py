@@ -169,7 +169,7 @@ def test_a_figure_states_its_seeds_and_takes_labels(study: list[Path], tmp_path:
     assert "Abacus (3 seeds)" in text
     assert "medians of 2 to 3 seeds; bands: lowest to highest" in text
     assert "looped (2 of 3 seeds)" in text
-    assert "Not drawn, as no seed converged: none (0 of 3)." in text
+    assert "Not drawn, as no seed converged: none (0 of 3)" in text
     assert "digits of each number" in text
     best = write_plot("curves", study, tmp_path / "b.svg", checkpoint="best").read_text()
     assert "abacus" not in text

@@ -98,7 +98,7 @@ def test_nothing_beyond_and_nothing_at_all_are_named(say, make_run):
 
 def test_runs_that_differ_in_the_seed_alone_are_one_group(make_run):
     runs = [read_run(make_run(kind, step(5), seed=seed)) for seed in (1, 0) for kind in ("abacus", "rotary")]
-    assert [(group.label, group.seeds) for group in group_runs(runs)] == [
+    assert [(group.label, [run.seed for run in group.runs]) for group in group_runs(runs)] == [
         ("addition_abacus", [0, 1]),
         ("addition_rotary", [0, 1]),
     ]

@@ -25,7 +25,7 @@ from numerate.reports.pairs import (
     required_seeds_note,
     test_seeds,
 )
-from numerate.reports.table import Table
+from numerate.reports.table import TextTable
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,9 @@ def _count_better_seeds(
     return (sum(difference > 0 for difference in shared), len(shared)) if shared else None
 
 
-def answer_pair_table(pairs: Sequence[AnswerPair], metric: str, labels: Mapping[str, str] = ALL_REGION_LABELS) -> Table:
+def answer_pair_table(
+    pairs: Sequence[AnswerPair], metric: str, labels: Mapping[str, str] = ALL_REGION_LABELS
+) -> TextTable:
     """The table of pairs: both means, their difference, the probability of improvement, the shared seeds in which the
     first is better, and p. `labels` names the regions."""
     is_share, lower_is_better = (
@@ -141,7 +143,7 @@ def answer_pair_table(pairs: Sequence[AnswerPair], metric: str, labels: Mapping[
             ]
         )
     header = ["pair", "region", f"{metric}, mean of seeds", "difference", "better, %", "same seed", "p (uncorrected)"]
-    return Table(header, rows, fold=f"All {len(rows)} pairs", style="pairs")
+    return TextTable(header, rows, fold=f"All {len(rows)} pairs", style="pairs")
 
 
 def answer_pair_sentences(

@@ -19,14 +19,11 @@ from numerate.reports.content import Block, Content, Heading, Note
 from numerate.reports.grid import ALL_OOD, ALL_REGION_LABELS, REGION_LABELS, cell_label, format_interval, format_percent
 from numerate.reports.groups import Group
 from numerate.reports.limits import groups_to_draw, left_out_note
-from numerate.reports.metrics import METRIC_ORDER
+from numerate.reports.metrics import NUMBER_METRICS, TEXT_METRICS
 from numerate.reports.records import Cell
-from numerate.reports.table import Table
+from numerate.reports.table import TextTable
 
-TEXT_COLUMNS = ("token_accuracy", "perplexity", "bleu", "rouge1", "rouge2", "rougeL", "ended")
-"""The metrics of texts in tables; the others are of numbers."""
-
-NUMBER_COLUMNS = tuple(name for name in METRIC_ORDER[1:] if name not in TEXT_COLUMNS)
+NUMBER_COLUMNS, TEXT_COLUMNS = (*NUMBER_METRICS, "log_mae"), ("bleu", *TEXT_METRICS)
 
 MAX_COLUMNS_WITH_INTERVALS, MAX_COLUMNS = 4, 7
 """Maximum number of columns with and without brackets."""
@@ -96,7 +93,7 @@ def answers_content(groups: Sequence[Group]) -> Content:
                 if available_metrics(cut, several)
             ]
             header = ["run"] * (len(shown) > 1) + ["region", *cut]
-            content.append(Table(header, lines, fold=f"All {len(lines)} lines", tips=ANSWER_METRICS))
+            content.append(TextTable(header, lines, fold=f"All {len(lines)} lines", tips=ANSWER_METRICS))
     if not content:
         return []
     content.append(Note(_NOTE + " Of several seeds the median, from the lowest to the highest." * is_study))
@@ -133,7 +130,7 @@ def _cell_tables(group: Group) -> Content:
             + [format_metric(name, metrics.get(name)) for name in cut]
             for cell, metrics in scored
         ]
-        tables.append(Table(["cell", *cut], rows, fold=f"All {len(rows)} cells: {', '.join(cut)}"))
+        tables.append(TextTable(["cell", *cut], rows, fold=f"All {len(rows)} cells: {', '.join(cut)}"))
     return [Heading("Cell by cell"), *tables]
 
 

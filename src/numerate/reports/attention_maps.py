@@ -16,7 +16,7 @@ from numerate.reports.colour import COLORMAP_DARK, COLORMAP_LIGHT
 from numerate.reports.content import Content, Folded, Note
 from numerate.reports.html import fill, page, to_html
 from numerate.reports.map_records import QUANTIZATION_LEVELS, AttentionMap, read_attention_maps, read_maps, token_label
-from numerate.reports.table import Table
+from numerate.reports.table import TextTable
 
 NEGATIVE_LIGHT = ("#f6f4ec", "#f4d6bb", "#eba873", "#d97526", "#a84a00", "#5c2600")
 """The colors of numbers below 0 on a light page, from 0 down."""
@@ -171,4 +171,4 @@ def _table(record: Mapping[str, Any]) -> Folded:
     note = f"{more}Spread: the effective number of keys, exp of the mean entropy of the rows in nats."
     header = ["layer", "map", "head", "spread", "the last token attends to"]
     title = f"All heads: {shorten_text(record['prompt'] or 'the beginning', 40)}"
-    return Folded(title, [Table(header, rows, caption=note)])
+    return Folded(title, [TextTable(header, rows, caption=note)])

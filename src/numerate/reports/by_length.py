@@ -20,7 +20,7 @@ from numerate.reports.overview import length_chart
 from numerate.reports.success import length_curves
 from numerate.reports.summary import group_result
 from numerate.reports.svg_writer import figure_html
-from numerate.reports.table import Table
+from numerate.reports.table import TextTable
 
 
 def lengths_content(groups: Sequence[Group]) -> Content:
@@ -44,7 +44,7 @@ def lengths_content(groups: Sequence[Group]) -> Content:
     notes = ["Differences carry Newcombe's 95 % interval, for each length by itself."] * has_differences
     notes += [MEMORIZATION_NOTE] * bool(baselines) + [missing_note, left_out_note(groups, shown)]
     caption = " ".join(filter(None, notes))
-    return [Table(header, rows, caption, fold=f"All {len(rows)} lengths")] if rows else []
+    return [TextTable(header, rows, caption, fold=f"All {len(rows)} lengths")] if rows else []
 
 
 def _difference_text(first: Point | None, second: Point | None) -> str:

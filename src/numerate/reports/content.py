@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from numerate.reports.table import Table
+from numerate.reports.table import TextTable
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,6 @@ class Folded:
     is_open: bool = False
 
 
-Block = Table | Note | Heading | Bullets | Facts | Code | Folded | Markup
+Block = TextTable | Note | Heading | Bullets | Facts | Code | Folded | Markup
 Content = Sequence[Block]
 """The blocks of a section in order; an empty sequence leaves the section out. `Markup` is a drawn figure."""

@@ -12,7 +12,7 @@ from numerate.reports.grid import ALL_REGION_LABELS, format_interval, format_per
 from numerate.reports.groups import Group
 from numerate.reports.limits import MAX_GROUPS_WITH_SEED_LINES, groups_to_draw, join_names, left_out_note
 from numerate.reports.svg_writer import figure_html
-from numerate.reports.table import Table
+from numerate.reports.table import TextTable
 
 BASELINE_LABEL = "score of memorization"
 """The label of the baseline line in a figure."""
@@ -132,7 +132,7 @@ def _line(one: CountCurve, style: Style, groups: int) -> ChartLine:
     return ChartLine(label, one.counts, one.accuracy, one.low, one.high, style=style, suffix=suffix, seed_lines=each)
 
 
-def label_metrics_table(groups: Sequence[Group]) -> Table:
+def label_metrics_table(groups: Sequence[Group]) -> TextTable:
     """Every metric of labels by region, out of distribution with its baseline below."""
     rows = []
     for group in groups:
@@ -148,7 +148,7 @@ def label_metrics_table(groups: Sequence[Group]) -> Table:
         "share of the row. Below each the baseline."
     )
     header = [*(["run"] * (len(groups) > 1)), "region", *(f"{_COLUMN_LABELS[metric]}, %" for metric in METRICS)]
-    return Table(header, rows, note)
+    return TextTable(header, rows, note)
 
 
 _COLUMN_LABELS: dict[Metric, str] = {

@@ -1,6 +1,6 @@
 """Estimates over seeds by region: median, interquartile mean and its interval."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.evaluation.statistics import Proportion, interquartile_mean, stratified_bootstrap_interval, success_rate
-from numerate.reports.grid import REGION_LABELS, RegionScore, format_interval, format_percent
+from numerate.reports.grid import REGION_LABELS, format_interval, format_percent
 from numerate.reports.groups import CONVERGENCE_THRESHOLD, Group
 
 FloatArray = NDArray[np.float64]
@@ -42,10 +42,9 @@ class Estimate:
 
     @cached_property
     def interval(self) -> tuple[float, float]:
-        """The 95 % bootstrap interval of the interquartile mean over seeds; their range where they are few.
-
-        It is deterministic in the values."""
-        return self._interval(lambda rows: interquartile_mean(rows))
+        """The 95 % bootstrap interval of the interquartile mean over seeds, deterministic in the values; their range
+        where they are few."""
+        return self._interval(interquartile_mean)
 
     @cached_property
     def median_interval(self) -> tuple[float, float]:
@@ -61,12 +60,10 @@ class Estimate:
         """`97.2 [93.1, 99]`, with few seeds `97.2, 93.1 to 99`, with one `97.2, one seed`; in per cent."""
         if not self.values:
             return "none converged" if self.unconverged_values else ""
-        low, high = self.interval
         if self.has_enough_seeds:
-            return f"{format_percent(self.iqm)} {format_interval(low, high)}"
-        if len(self.values) == 1:
-            return f"{format_percent(self.iqm)}, one seed"
-        return f"{format_percent(self.iqm)}, {format_percent(low)} to {format_percent(high)}"
+            return f"{format_percent(self.iqm)} {format_interval(*self.interval)}"
+        ends = " to ".join(map(format_percent, self.interval)) if len(self.values) > 1 else "one seed"
+        return f"{format_percent(self.iqm)}, {ends}"
 
 
 @dataclass(frozen=True)
@@ -90,30 +87,19 @@ class GroupEstimates:
     @property
     def converged_text(self) -> str:
         """`4/5`: the seeds that converged of all."""
-        if self.convergence_rate is None:
-            return ""
-        return f"{round(self.convergence_rate.value * self.convergence_rate.count)}/{self.convergence_rate.count}"
+        rate = self.convergence_rate
+        return "" if rate is None else f"{round(rate.value * rate.count)}/{rate.count}"
 
 
 def estimate_group(group: Group) -> GroupEstimates:
     """The estimates of a group: over all seeds in distribution, and over the converged ones out of distribution."""
-    counted = group.converged_group
-    inside = {id(run) for run in counted.runs}
-    found = [(id(run) in inside, means) for run, means in group.region_scores_by_run]
-    trained = [
-        one["in_distribution"].score.value
-        for _, one in found
-        if "in_distribution" in one and not group.has_unordered_cells
-    ]
-    names = [name for name in REGION_LABELS if any(name in one for _, one in found)]
-    by_region = {name: _estimate(name, found) for name in names}
-    return GroupEstimates(group, counted, success_rate(trained, CONVERGENCE_THRESHOLD) if trained else None, by_region)
-
-
-def _estimate(name: str, region_scores: Sequence[tuple[bool, dict[str, RegionScore]]]) -> Estimate:
-    values = [
-        (counts or name == "in_distribution", one[name].score.value) for counts, one in region_scores if name in one
-    ]
-    return Estimate(
-        tuple(value for counts, value in values if counts), tuple(value for counts, value in values if not counts)
-    )
+    converged = group.converged_group
+    trained = [share for _, share in group.in_distribution_scores]
+    regions = {}
+    for name in REGION_LABELS:
+        scores = [(run, found[name].score.value) for run, found in group.region_scores_by_run if name in found]
+        counts = [name == "in_distribution" or run in converged.runs for run, _ in scores]
+        values = tuple(value for (_, value), count in zip(scores, counts, strict=True) if count)
+        others = tuple(value for (_, value), count in zip(scores, counts, strict=True) if not count)
+        regions |= {name: Estimate(values, others)} if scores else {}
+    return GroupEstimates(group, converged, success_rate(trained, CONVERGENCE_THRESHOLD) if trained else None, regions)

@@ -10,7 +10,7 @@ from numerate.reports.figure import Axis, Figure, Mark, PointChart, PointRow, St
 from numerate.reports.grid import REGION_LABELS, format_interval, format_percent
 from numerate.reports.groups import CONVERGENCE_THRESHOLD, Group, region_labels
 from numerate.reports.svg_writer import figure_html
-from numerate.reports.table import Table
+from numerate.reports.table import TextTable
 
 MAX_ROWS = 80
 """Rows of a forest plot on a page."""
@@ -135,7 +135,7 @@ def _caption(estimates: Sequence[GroupEstimates]) -> str:
     return " ".join(parts)
 
 
-def _numbers(groups: Sequence[Group]) -> Table:
+def _numbers(groups: Sequence[Group]) -> TextTable:
     words = region_labels(groups)
     rows = []
     for one in map(estimate_group, groups):
@@ -149,4 +149,4 @@ def _numbers(groups: Sequence[Group]) -> Table:
                 row[5] = f"{format_percent(min(values))} to {format_percent(max(values))}"
             rows.append(row)
     header = ["group", "region", "seeds", "median, %", "interquartile mean, %", "lowest to highest"]
-    return Table(header, rows)
+    return TextTable(header, rows)

@@ -1,8 +1,9 @@
 """Grids, diagonals and regions of cells, of one run or over seeds."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from statistics import median
 
 from numerate.evaluation.labels import LabelCounts, Metric
@@ -129,14 +130,11 @@ def aggregate_seeds(cells_by_seed: Sequence[Sequence[Cell]]) -> list[Point]:
 
 def _first_error_note(cells: Sequence[Cell]) -> str:
     """The most frequent first wrong token of an answer, in words, counted from 1."""
-    wrong = [cell.first_error_counts for cell in cells if cell.first_error_counts]
-    if not wrong:
-        return ""
-    counts = [sum(times[i] for times in wrong if i < len(times)) for i in range(max(len(times) for times in wrong))]
+    counts = [sum(column) for column in zip_longest(*(cell.first_error_counts or () for cell in cells), fillvalue=0)]
     if not any(counts):
         return ""
-    at = counts.index(max(counts))
-    return f"wrong answers first go wrong mostly at token {at + 1} ({100 * counts[at] / sum(counts):.0f} % of them)"
+    share = f"{100 * max(counts) / sum(counts):.0f} % of them"
+    return f"wrong answers first go wrong mostly at token {counts.index(max(counts)) + 1} ({share})"
 
 
 def make_grids(points: Sequence[Point], title: str = "") -> list[PlotGrid]:
@@ -178,15 +176,8 @@ def make_grids(points: Sequence[Point], title: str = "") -> list[PlotGrid]:
 
 def _isolated_diagonal_points(points: Sequence[Point]) -> list[Point]:
     """The points of two equal values whose row and column have no other point, where there are several."""
-    value_counts: dict[int, int] = {}
-    for point in points:
-        for value in set(point.coordinates.values()):
-            value_counts[value] = value_counts.get(value, 0) + 1
-    alone = [
-        point
-        for point in points
-        if len(set(point.coordinates.values())) == 1 and value_counts[next(iter(point.coordinates.values()))] == 1
-    ]
+    counts = Counter(value for point in points for value in set(point.coordinates.values()))
+    alone = [point for point in points if [counts[value] for value in set(point.coordinates.values())] == [1]]
     return alone if len(alone) > 1 else []
 
 
@@ -212,12 +203,11 @@ def is_clearly_above(score: float, baseline: float | None) -> bool:
 
 def baseline_ranges(diagonals: Iterable[Mapping[int, Point]]) -> dict[int, tuple[float, float]]:
     """By length the lowest and the highest baseline of several diagonals; in distribution there is none."""
-    baselines_by_length: dict[int, list[float]] = {}
-    for along in diagonals:
-        for n, point in along.items():
-            if point.baseline is not None:
-                baselines_by_length.setdefault(n, []).append(point.baseline)
-    return {n: (min(baselines), max(baselines)) for n, baselines in sorted(baselines_by_length.items())}
+    found: dict[int, list[float]] = {}
+    for n, point in (item for diagonal in diagonals for item in diagonal.items()):
+        if point.baseline is not None:
+            found.setdefault(n, []).append(point.baseline)
+    return {n: (min(baselines), max(baselines)) for n, baselines in sorted(found.items())}
 
 
 def baseline_curve(diagonals: Sequence[Mapping[int, Point]]) -> tuple[list[float], list[float]]:
@@ -227,11 +217,8 @@ def baseline_curve(diagonals: Sequence[Mapping[int, Point]]) -> tuple[list[float
     trained = [n for along in diagonals for n, point in along.items() if point.region == "in_distribution"]
     if not ranges or not trained or any(low != high for low, high in ranges.values()):
         return [], []
-    x, y = [float(min(trained)), max(trained) + 0.5], [1.0, 1.0]
-    for n, (baseline, _) in ranges.items():
-        x.append(float(n))
-        y.append(baseline)
-    return x, y
+    x = [float(min(trained)), max(trained) + 0.5, *map(float, ranges)]
+    return x, [1.0, 1.0, *(low for low, _ in ranges.values())]
 
 
 def score_regions(cells: Sequence[Cell]) -> dict[str, RegionScore]:
@@ -268,14 +255,9 @@ def cell_label(
 ) -> str:
     """A cell in words: `{"first_digits": 3, "second_digits": 4}` is "3+4 digits", `{"length": 9}` is "length 9"; of
     sizes with names the names."""
-    values = list(coordinates.values())
-    if names:
-        return ", ".join(names.get(axis) or f"{axis_label(axis)} {value}" for axis, value in coordinates.items())
-    if tuple(coordinates) == ("first_digits", "second_digits"):
-        return f"{values[0]}{operator or ' and '}{values[1]} digits"
-    if tuple(coordinates) == ("digits",):
-        return f"{values[0]} digits"
-    return ", ".join(f"{axis_label(axis)} {value}" for axis, value in coordinates.items())
+    if not names and tuple(coordinates) in (DIGIT_AXES, ("digits",)):
+        return f"{(operator or ' and ').join(map(str, coordinates.values()))} digits"
+    return ", ".join((names or {}).get(axis) or f"{axis_label(axis)} {size}" for axis, size in coordinates.items())
 
 
 def are_named_parts(cells: Iterable[Point | Cell]) -> bool:

@@ -1,7 +1,7 @@
 """Groups of runs that differ only in the seed, and the settings in which groups differ."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -57,20 +57,13 @@ class Group:
 
     @cached_property
     def resolved_metric(self) -> Metric:
-        """The metric. Raises `UserError` for one that its records do not have."""
+        """The metric, chosen by what its records have unless it is set."""
         cells = [cell for run in self.runs for cell in self.recorded_cells(run)]
-        has_labels = bool(cells) and all(cell.labels is not None for cell in cells)
-        if self.metric is not None and self.metric not in METRICS:
-            available = (
-                f"there are: {', '.join(METRICS)}; of numbers and texts {', '.join(answer_metrics.ANSWER_METRICS)}"
-            )
-            raise UserError(f"metric: there is no {self.metric!r}; {available}")
-        if self.metric in (None, "exact_match") or has_labels or not cells:
-            has_trained_counts = has_labels and all(
-                cell.labels.max_training_labels is not None for cell in cells if cell.labels is not None
-            )
-            return self.metric or ("ood_accuracy" if has_trained_counts else "exact_match")
-        raise UserError(f"metric: must be exact_match for {self.label}, whose answers have no labels")
+        labels = [cell.labels for cell in cells if cell.labels is not None]
+        is_known = (
+            bool(cells) and len(labels) == len(cells) and all(one.max_training_labels is not None for one in labels)
+        )
+        return self.metric or ("ood_accuracy" if is_known else "exact_match")
 
     @property
     def metric_label(self) -> str:
@@ -152,32 +145,17 @@ class Group:
     @cached_property
     def in_distribution_scores(self) -> list[tuple[Records, float]]:
         """The runs evaluated in distribution, with their exact match there; none where cells are parts."""
-        return (
-            []
-            if self.has_unordered_cells
-            else [
-                (run, found["in_distribution"].score.value)
-                for run, found in self.region_scores_by_run
-                if "in_distribution" in found
-            ]
-        )
+        each = [] if self.has_unordered_cells else self.region_scores_by_run
+        return [(run, found["in_distribution"].score.value) for run, found in each if "in_distribution" in found]
 
     @cached_property
     def converged_group(self) -> "Group":
         """The group without the seeds that did not converge; seeds without a measurement stay, and all seeds stay where
         none can converge."""
-        if self.is_limited_by_symmetry:
+        failed = {id(run) for run, share in self.in_distribution_scores if share < CONVERGENCE_THRESHOLD}
+        if self.is_limited_by_symmetry or not failed:
             return self
-        unconverged_ids = {id(run) for run, share in self.in_distribution_scores if share < CONVERGENCE_THRESHOLD}
-        return (
-            replace(self, runs=tuple(run for run in self.runs if id(run) not in unconverged_ids))
-            if unconverged_ids
-            else self
-        )
-
-    @property
-    def is_as_trained(self) -> bool:
-        return not self.settings
+        return replace(self, runs=tuple(run for run in self.runs if id(run) not in failed))
 
     @property
     def operator(self) -> str | None:
@@ -211,14 +189,19 @@ def group_runs(runs: Sequence[Records], labels: Mapping[str, str] | None = None)
         for variant in runs_by_variant.values()
         for members in _split_by_label_and_title(variant, labels or {})
     ]
+    return [one for group in _with_distinct_labels(groups) for one in _split_by_settings(group)]
+
+
+def _with_distinct_labels(groups: Sequence[Group]) -> list[Group]:
+    """Groups of one label with the settings in which they differ, or with numbers."""
+    result = list(groups)
     for label in {group.label for group in groups}:
-        same = [group for group in groups if group.label == label]
-        if len(same) > 1:
-            different = differing_settings([group.runs[0].recipe for group in same])
-            for i, group in enumerate(same):
-                what = ", ".join(f"{path}={texts[i]}" for path, texts in different.items())
-                groups[groups.index(group)] = replace(group, label=f"{label} ({what})" if what else f"{label} {i + 1}")
-    return [one for group in groups for one in _split_by_settings(group)]
+        places = [i for i, group in enumerate(groups) if group.label == label]
+        different = differing_settings([groups[i].runs[0].recipe for i in places]) if len(places) > 1 else {}
+        for number, i in enumerate(places if len(places) > 1 else ()):
+            what = ", ".join(f"{path}={texts[number]}" for path, texts in different.items())
+            result[i] = replace(groups[i], label=f"{label} ({what})" if what else f"{label} {number + 1}")
+    return result
 
 
 def _split_by_label_and_title(runs: Sequence[Records], labels: Mapping[str, str]) -> list[list[Records]]:
@@ -226,11 +209,11 @@ def _split_by_label_and_title(runs: Sequence[Records], labels: Mapping[str, str]
     with two budgets (equal steps and equal time)."""
     has_repeated_seeds = len({run.id for run in runs}) < len(runs)
     has_several_labels = len({labels[run.label] for run in runs if run.label in labels}) > 1
-    runs_by_key: dict[tuple[str | None, str], list[Records]] = {}
+    found: dict[tuple[str | None, str], list[Records]] = {}
     for run in runs:
         title = str(run.folder.resolve().parent) if has_repeated_seeds else ""
-        runs_by_key.setdefault((labels.get(run.label) if has_several_labels else None, title), []).append(run)
-    return list(runs_by_key.values())
+        found.setdefault((labels.get(run.label) if has_several_labels else None, title), []).append(run)
+    return list(found.values())
 
 
 def have_unordered_cells(groups: Sequence[Group]) -> bool:
@@ -269,12 +252,19 @@ def exclude_selection_cells(cells: Sequence[Cell]) -> list[Cell]:
 def with_metric(groups: Sequence[Group], metric: Metric | None) -> list[Group]:
     """The groups as measured by a metric. Raises `UserError` for one that they lack, or where none is evaluated."""
     result = [replace(group, metric=metric) for group in groups]
-    for group in result:
-        assert group.resolved_metric
-    if metric is not None and result and not any(group.evaluated_cells for group in result):
-        names = ", ".join(group.label for group in result[:4]) + ", ..." * (len(result) > 4)
-        raise UserError(f"metric: {names} must be evaluated first, with numerate evaluate")
-    return result
+    recorded = {group.label: [cell for run in group.runs for cell in group.recorded_cells(run)] for group in groups}
+    unlabelled = [label for label, cells in recorded.items() if any(cell.labels is None for cell in cells)]
+    if metric is not None and metric not in METRICS:
+        known = f"{', '.join(METRICS)}; of numbers and texts {', '.join(answer_metrics.ANSWER_METRICS)}"
+        problem = f"there is no {metric!r}; there are: {known}"
+    elif metric not in (None, "exact_match") and unlabelled:
+        problem = f"must be exact_match for {unlabelled[0]}, whose answers have no labels"
+    elif metric is not None and recorded and not any(recorded.values()):
+        names = ", ".join(list(recorded)[:4]) + ", ..." * (len(recorded) > 4)
+        problem = f"{names} must be evaluated first, with numerate evaluate"
+    else:
+        return result
+    raise UserError(f"metric: {problem}")
 
 
 def _split_by_settings(group: Group) -> list[Group]:
@@ -312,55 +302,51 @@ def differing_settings(recipes: Sequence[Mapping[str, Any]], *, short: bool = Fa
     Parts of different kinds are shown whole: `{"model.positions.0": ("Learned(max_offset=10)", "Rotary()")}`; with
     `short` only with the settings in which parts of one kind differ: `("Learned", "Rotary")`.
     """
-    values_by_path: dict[str, tuple[Any, ...]] = {}
-    trees = [{name: value for name, value in recipe.items() if name not in LABEL_SETTINGS} for recipe in recipes]
-    _compare("", [remove_seeds(tree) for tree in trees], values_by_path)
-    text = _short_texts if short else lambda values: tuple(format_setting(value) for value in values)
-    return {path: text(values) for path, values in values_by_path.items()}
+    trees = [
+        remove_seeds({name: one for name, one in recipe.items() if name not in LABEL_SETTINGS}) for recipe in recipes
+    ]
+    return {
+        path: tuple(_short_text(value, values) if short else format_setting(value) for value in values)
+        for path, values in _differences("", trees)
+    }
 
 
-def _short_texts(values: Sequence[Any]) -> tuple[str, ...]:
-    """Values as texts, parts with only the settings in which they differ from others of their kind."""
-    texts = []
-    for value in values:
-        if isinstance(value, Mapping) and "kind" in value:
-            same = [other for other in values if isinstance(other, Mapping) and other.get("kind") == value["kind"]]
-            differing_items = {
-                name: one for name, one in value.items() if any(one != other.get(name) for other in same)
-            }
-            texts.append(format_setting({"kind": value["kind"], **differing_items}).removesuffix("()"))
-        else:
-            texts.append(format_setting(value))
-    return tuple(texts)
+def _short_text(value: Any, values: Sequence[Any]) -> str:
+    """A value as text, a part with only the settings in which it differs from others of its kind."""
+    if not isinstance(value, Mapping) or "kind" not in value:
+        return format_setting(value)
+    same = [other for other in values if isinstance(other, Mapping) and other.get("kind") == value["kind"]]
+    own = {name: one for name, one in value.items() if any(one != other.get(name) for other in same)}
+    return format_setting({"kind": value["kind"], **own}).removesuffix("()")
 
 
-def _compare(path: str, values: Sequence[Any], values_by_path: dict[str, tuple[Any, ...]]) -> None:
+def _differences(path: str, values: Sequence[Any]) -> Iterator[tuple[str, Sequence[Any]]]:
+    """The paths at which trees differ, with the values there, as deep as parts are of one kind."""
     if all(value == values[0] for value in values):
         return
     if all(isinstance(value, Mapping) for value in values) and len({value.get("kind") for value in values}) == 1:
         for key in dict.fromkeys(key for value in values for key in value):
-            _compare(f"{path}.{key}".lstrip("."), [value.get(key) for value in values], values_by_path)
+            yield from _differences(f"{path}.{key}".lstrip("."), [value.get(key) for value in values])
     elif all(isinstance(value, list | tuple) for value in values) and len({len(value) for value in values}) == 1:
-        for i in range(len(values[0])):
-            _compare(f"{path}.{i}", [value[i] for value in values], values_by_path)
+        for i, several in enumerate(zip(*values, strict=True)):
+            yield from _differences(f"{path}.{i}", several)
     else:
-        values_by_path[path] = tuple(values)
+        yield path, values
 
 
 def format_settings(settings: Mapping[str, Any]) -> str:
-    """The settings of an evaluation in a few words: `{"model.backbone.num_loops": 8}` is "times=8", as trained is "".
+    """The settings of an evaluation in a few words: `{"model.backbone.num_loops": 8}` is "num_loops=8".
 
     Paths with the same last name are lengthened until they differ: "0.base=500, 1.base=100".
     """
-    names = {path: path.rpartition(".")[2] for path in settings}
-    for path in settings:
-        others = [other for other in settings if other != path]
-        parts = path.split(".")
-        for count in range(1, len(parts) + 1):
-            names[path] = ".".join(parts[-count:])
-            if not any(other.endswith(f".{names[path]}") for other in others):
-                break
-    return ", ".join(f"{names[path]}={_format_value(value)}" for path, value in settings.items())
+    return ", ".join(f"{_short_path(path, settings)}={_format_value(value)}" for path, value in settings.items())
+
+
+def _short_path(path: str, paths: Iterable[str]) -> str:
+    """The shortest end of a path that no other path has."""
+    others, parts = [f".{other}" for other in paths if other != path], path.split(".")
+    ends = (".".join(parts[i:]) for i in reversed(range(len(parts))))
+    return next((end for end in ends if not any(other.endswith(f".{end}") for other in others)), path)
 
 
 def _format_value(value: Any) -> str:
@@ -370,25 +356,20 @@ def _format_value(value: Any) -> str:
 def format_setting(value: Any) -> str:
     """A setting as one would write it in Python: `Learned(position_ids=DigitIndex(max_offset=10))`."""
     if isinstance(value, Mapping):
-        kind = str(value.get("kind", ""))
         inner = ", ".join(f"{key}={format_setting(item)}" for key, item in value.items() if key != "kind")
-        return f"{kind}({inner})"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(format_setting(item) for item in value) + "]"
-    return str(value)
+        return f"{value.get('kind', '')}({inner})"
+    return f"[{', '.join(map(format_setting, value))}]" if isinstance(value, list | tuple) else str(value)
 
 
 def flatten_settings(tree: Any, path: str = "") -> dict[str, str]:
     """A recipe as path to text, leaf by leaf, the kind of a part at the part's own path."""
     if isinstance(tree, Mapping) and tree:
-        texts_by_path: dict[str, str] = {path: str(tree["kind"])} if "kind" in tree else {}
-        for key, value in tree.items():
-            if key != "kind":
-                texts_by_path.update(flatten_settings(value, f"{path}.{key}".lstrip(".")))
-        return texts_by_path
-    if isinstance(tree, list | tuple) and any(isinstance(item, Mapping) for item in tree):
-        texts_by_path = {}
-        for i, item in enumerate(tree):
-            texts_by_path.update(flatten_settings(item, f"{path}.{i}"))
-        return texts_by_path
-    return {path: format_setting(tree)}
+        items = [(key, value) for key, value in tree.items() if key != "kind"]
+    elif isinstance(tree, list | tuple) and any(isinstance(item, Mapping) for item in tree):
+        items = [(str(i), item) for i, item in enumerate(tree)]
+    else:
+        return {path: format_setting(tree)}
+    found = {path: str(tree["kind"])} if isinstance(tree, Mapping) and "kind" in tree else {}
+    for key, value in items:
+        found |= flatten_settings(value, f"{path}.{key}".lstrip("."))
+    return found

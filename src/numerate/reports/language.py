@@ -1,6 +1,6 @@
 """Language modeling results: loss, perplexity and bits per byte with intervals over seeds, speed, generated texts."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import exp, sqrt
@@ -8,23 +8,18 @@ from statistics import fmean, median, variance
 from textwrap import fill
 from typing import Any
 
-from markupsafe import Markup, escape
-
 from numerate.evaluation.likelihoods import Likelihoods
-from numerate.reports.content import Block, Content, Facts, Folded, Note
+from numerate.reports.content import Content, Facts, Note
 from numerate.reports.groups import Group, unique_trainings
 from numerate.reports.language_curves import validation_metrics
 from numerate.reports.language_records import LanguageScores, interval_text, number_text
 from numerate.reports.limits import join_names
 from numerate.reports.records import Records
 from numerate.reports.reproduction import run_metadata
-from numerate.reports.table import Table
+from numerate.reports.table import TextTable
 
 MAX_PAIRS = 45
 """Maximum number of pairs compared; with more groups each is compared with the first only."""
-
-MAX_SAMPLE_STEPS, MAX_TEXTS_PER_STEP = 6, 8
-"""Maximum number of steps with generated texts, and of texts per step."""
 
 NOTE = (
     "Loss is the mean -ln(probability) of a token, in nats; perplexity is its exp; both depend on the tokenizer. "
@@ -246,7 +241,7 @@ def language_headline(groups: Sequence[Group]) -> str:
     return f"{text} It is lowest, before {gap.first.group.label}, by {gap.value:.4f} {_unit(metric)}{end}"
 
 
-def metric_table(groups: Sequence[Group]) -> Table:
+def metric_table(groups: Sequence[Group]) -> TextTable:
     """All metrics, a row for each group, checkpoint and context; one row of both checkpoints where they are equal."""
     rows = language_rows(groups)
     has_contexts = len({row.scores[0].context_length for row in rows}) > 1 or not all(row.is_as_trained for row in rows)
@@ -262,14 +257,14 @@ def metric_table(groups: Sequence[Group]) -> Table:
         bits = row.bits_per_byte.text if row.bits_per_byte is not None else ""
         texts = [row.loss.text, row.perplexity.text, bits]
         lines.append(
-            [row.group.label, row.checkpoint, _range_text(steps)]
+            [row.group.label, row.checkpoint, " to ".join(dict.fromkeys(f"{step:,}" for step in (steps[0], steps[-1])))]
             + [where] * has_contexts
             + [str(len(row.scores)), *(text.replace(" [", "\n[") for text in texts)]
             + [" to ".join(dict.fromkeys(tokens))]
         )
         before = row
     header = ["run", "checkpoint", "step", *(["context"] * has_contexts), "seeds", "loss", "perplexity"]
-    return Table([*header, "bits per byte", "held-out tokens"], lines, NOTE, style="tight")
+    return TextTable([*header, "bits per byte", "held-out tokens"], lines, NOTE, style="tight")
 
 
 def _is_same_checkpoint(one: LanguageRow, other: LanguageRow) -> bool:
@@ -277,12 +272,7 @@ def _is_same_checkpoint(one: LanguageRow, other: LanguageRow) -> bool:
     return one.group is other.group and each[0] == each[1]
 
 
-def _range_text(counts: Sequence[int]) -> str:
-    """The first and the last number, once if they are the same."""
-    return " to ".join(dict.fromkeys(f"{count:,}" for count in (counts[0], counts[-1]))) if counts else ""
-
-
-def difference_table(groups: Sequence[Group]) -> Table:
+def difference_table(groups: Sequence[Group]) -> TextTable:
     """The differences between groups, with Welch's intervals."""
     rows = main_rows(language_rows(groups))
     metric = comparison_metric(rows)
@@ -291,7 +281,7 @@ def difference_table(groups: Sequence[Group]) -> Table:
         [gap.first.group.label, gap.second.group.label, f"{gap.value:+.4f}", gap.interval, gap.verdict] for gap in gaps
     ]
     header = ["first", "second", f"second is lower by, {_unit(metric)}", "95 % interval", ""]
-    return Table(header, lines, "Intervals are Welch's, over seeds.", style="tight")
+    return TextTable(header, lines, "Intervals are Welch's, over seeds.", style="tight")
 
 
 def metrics_content(groups: Sequence[Group]) -> Content:
@@ -332,15 +322,13 @@ def speed_summary(group: Group) -> dict[str, str]:
     For example {"tokens/s": "12,345", "FLOPs utilization": "31 %", "peak memory": "0.9 GB"}.
     """
     speeds, shares = _logged(group, "tokens_per_second"), _logged(group, "flops_utilization")
-    memory, found = _logged(group, "peak_memory_bytes"), {}
-    if speeds:
-        found["tokens/s"] = f"{median(speeds):,.0f}"
-    if shares:
-        share = 100 * median(shares)
-        found["FLOPs utilization"] = f"{share:.0f} %" if share >= 9.95 else f"{share:.2g} %"
-    if memory:
-        found["peak memory"] = f"{max(memory) / 1e9:.1f} GB" if max(memory) >= 1e9 else f"{max(memory) / 1e6:.0f} MB"
-    return found
+    memory, share = max(_logged(group, "peak_memory_bytes"), default=0), 100 * median(shares or [0])
+    found = {
+        "tokens/s": f"{median(speeds):,.0f}" if speeds else "",
+        "FLOPs utilization": (f"{share:.0f} %" if share >= 9.95 else f"{share:.2g} %") if shares else "",
+        "peak memory": (f"{memory / 1e9:.1f} GB" if memory >= 1e9 else f"{memory / 1e6:.0f} MB") if memory else "",
+    }
+    return {name: text for name, text in found.items() if text}
 
 
 def _logged(group: Group, name: str) -> list[Any]:
@@ -348,10 +336,11 @@ def _logged(group: Group, name: str) -> list[Any]:
     return [line[name] for run in group.runs for line in run.timings if line.get(name) is not None]
 
 
-def _totals(group: Group, name: str) -> list[int]:
-    """How many tokens, or operations, its runs were trained for, ascending."""
+def _totals_text(group: Group, name: str, form: Callable[[int], str]) -> str:
+    """How many tokens, or operations, its runs were trained for: the fewest and the most."""
     lines = [[line for line in run.training_metrics() if name in line] for run in group.runs]
-    return sorted(int(each[-1][name]) for each in lines if each)
+    counts = sorted(int(each[-1][name]) for each in lines if each)
+    return " to ".join(dict.fromkeys(map(form, (counts[0], counts[-1])))) if counts else ""
 
 
 def _format_flops(count: int) -> str:
@@ -361,58 +350,37 @@ def _format_flops(count: int) -> str:
     return f"{count / 1000**power:.3g} {units[power]}FLOP"
 
 
-def speed_table(groups: Sequence[Group]) -> Table:
+def speed_table(groups: Sequence[Group]) -> TextTable:
     """Speed and memory, without empty columns; no rows where nothing is known."""
-    rows = []
-    for group in unique_trainings(groups):
-        flops = list(dict.fromkeys(map(_format_flops, _totals(group, "flops"))))
-        trained = {
-            "training tokens": _range_text(_totals(group, "tokens")),
-            "flops": " to ".join(flops[:1] + flops[1:][-1:]),
+    speeds = [(group, speed_summary(group)) for group in unique_trainings(groups)]
+    rows = [
+        {
+            "run": group.label,
+            "training tokens": _totals_text(group, "tokens", "{:,}".format),
+            "flops": _totals_text(group, "flops", _format_flops),
+            **speed,
         }
-        rows.append({"run": group.label} | trained | speed_summary(group))
+        for group, speed in speeds
+        if any(speed for _, speed in speeds)
+    ]
     names = ["run", "training tokens", "flops", "tokens/s", "FLOPs utilization", "peak memory"]
-    names = [name for name in names if any(row.get(name) for row in rows)]
-    if not set(names) & {"tokens/s", "FLOPs utilization", "peak memory"}:
-        rows = []
+    names = [name for name in names[:3] if rows] + [name for name in names[3:] if any(name in row for row in rows)]
     note = "Tokens per second of training: the median over what was logged, evaluations and checkpoints left out. "
     peaks = [peak for group in groups for peak in _logged(group, "peak")]
     if peaks:
-        kinds = {"fp32": "float32", "tf32": "TF32"}
-        words = {"measured": "measured there with a product of two matrices", "stated": "as its maker states it"}
-        precisions = sorted({kinds.get(str(peak.get("precision")), str(peak.get("precision"))) for peak in peaks})
-        sources = sorted({words.get(str(peak.get("source")), str(peak.get("source"))) for peak in peaks})
-        share = "FLOPs utilization: the share of the device's peak in"
-        note += f"{share} {' or '.join(precisions)}, {' or '.join(sources)}. "
+        words = {"fp32": "float32", "tf32": "TF32", "stated": "as its maker states it"}
+        words |= {"measured": "measured there with a product of two matrices"}
+        each = (sorted({str(peak.get(name)) for peak in peaks}) for name in ("precision", "source"))
+        precisions, sources = (" or ".join(words.get(text, text) for text in texts) for texts in each)
+        note += f"FLOPs utilization: the share of the device's peak in {precisions}, {sources}. "
     note += "Peak memory: maximum over seeds, of the process or of memory allocated by torch on a GPU."
-    return Table(names, [[row.get(name, "") for name in names] for row in rows], note, style="tight")
+    return TextTable(names, [[row.get(name, "") for name in names] for row in rows], note, style="tight")
 
 
 def speed_content(groups: Sequence[Group]) -> Content:
     """The table of speed and memory, if any was logged."""
     table = speed_table(groups)
     return [table] if table.rows else []
-
-
-def texts_content(groups: Sequence[Group]) -> Content:
-    """Texts generated at some steps of training, and at the end; of several groups those of one run of each."""
-    if len(groups) > 1:
-        each = [(group, texts_content([group])) for group in groups]
-        return [Folded(group.label, content) for group, content in each if content]
-    lines = groups[0].runs[0].generated_texts
-    steps = sorted({int(line.get("step") or 0) for line in lines})
-    last = len(steps) - 1
-    kept = sorted({steps[round(i * last / (MAX_SAMPLE_STEPS - 1))] for i in range(MAX_SAMPLE_STEPS)}) if steps else []
-    content: list[Block] = []
-    for step in reversed(kept):
-        own = [line for line in lines if int(line.get("step") or 0) == step][:MAX_TEXTS_PER_STEP]
-        rows = [[line.get("prompt") or "(the beginning of a document)", _lines(line.get("text") or "")] for line in own]
-        content.append(Folded(f"step {step:,}", [Table(["prompt", "text"], rows, monospace=[0])], step == kept[-1]))
-    return content
-
-
-def _lines(text: object) -> Markup:
-    return Markup("<br>").join(map(escape, str(text).split("\n")))
 
 
 def language_text(groups: Sequence[Group]) -> str:

@@ -19,8 +19,4 @@ def number_text(value: float | None) -> str:
 
 def interval_text(low: float | None, high: float | None) -> str:
     """`[1.720, 1.739]`, four digits each; empty if there is none."""
-    return "" if low is None or high is None else f"[{_format_end(low)}, {_format_end(high)}]"
-
-
-def _format_end(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:#.4g}"
+    return "" if low is None or high is None else f"[{number_text(low)}, {number_text(high)}]"

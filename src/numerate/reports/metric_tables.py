@@ -20,7 +20,7 @@ from numerate.reports.metrics import (
     metric_title,
     named_parts,
 )
-from numerate.reports.table import Table
+from numerate.reports.table import TextTable
 
 MAX_COLUMNS = 6
 """Metrics side by side on a page; wider tables are split."""
@@ -49,7 +49,7 @@ def metric_tables(groups: Sequence[Group]) -> Content:
         table = metric_table(groups, name, evaluated)
         if len(evaluated) > MAX_GROUP_COLUMNS:
             header, *rows = zip(table.header, *table.rows, strict=True)
-            table = Table(header, rows, fold=f"All {len(rows)} lines", style=table.style)
+            table = TextTable(header, rows, fold=f"All {len(rows)} lines", style=table.style)
         title = metric_title(name)
         content += [Heading(title), table] if name in charted else [Folded(title, [table])]
     return [*content, Note(_caption(evaluated, groups))] if content else []
@@ -65,7 +65,7 @@ def metric_tables_text(groups: Sequence[Group]) -> str:
     )
 
 
-def metric_table(groups: Sequence[Group], metric: str, evaluated: Sequence[GroupAtCheckpoint]) -> Table:
+def metric_table(groups: Sequence[Group], metric: str, evaluated: Sequence[GroupAtCheckpoint]) -> TextTable:
     """A metric with a row per part and per region, and a column per group and checkpoint."""
     several = {one.checkpoint for one in evaluated} - {SAME_CHECKPOINT, "final"}
     columns = [
@@ -76,7 +76,7 @@ def metric_table(groups: Sequence[Group], metric: str, evaluated: Sequence[Group
 
 def _table(
     groups: Sequence[Group], columns: Sequence[tuple[str, GroupAtCheckpoint, str]], tips: dict[str, str]
-) -> Table:
+) -> TextTable:
     words, rows = region_labels(groups), []
     for region, parts in named_parts(groups).items():
         lines = [(name, key, "") for key, name in parts]
@@ -86,7 +86,7 @@ def _table(
             texts = [" ".join(filter(None, format_median(one, key, f"{metric}{suffix}"))) for _, one, metric in columns]
             rows.append([name, words[region], *texts])
     header = [part_axis(groups), "region", *(title for title, _, _ in columns)]
-    return Table(header, rows, fold=f"All {len(rows)} lines", style="tight parts", tips=tips)
+    return TextTable(header, rows, fold=f"All {len(rows)} lines", style="tight parts", tips=tips)
 
 
 def _short(metric: str) -> str:

@@ -25,28 +25,11 @@ EXACT_MATCH = "exact_match"
 METRIC_LABELS = {EXACT_MATCH: "exact match", **ANSWER_METRICS}
 """Each metric with its name in reports."""
 
-METRIC_ORDER = (
-    EXACT_MATCH,
-    "log_mae",
-    "bleu",
-    "number_accuracy",
-    "within_1e-2",
-    "missing",
-    "invalid",
-    "clipped",
-    "mae",
-    "median_error",
-    "r2",
-    "log_r2",
-    "pearson",
-    "spearman",
-    "token_accuracy",
-    "rouge1",
-    "rouge2",
-    "rougeL",
-    "perplexity",
-    "ended",
-)
+NUMBER_METRICS = ("number_accuracy", "within_1e-2", "missing", "invalid", "clipped", "mae", "median_error", "r2")
+NUMBER_METRICS += ("log_r2", "pearson", "spearman")
+TEXT_METRICS = ("token_accuracy", "rouge1", "rouge2", "rougeL", "perplexity", "ended")
+
+METRIC_ORDER = (EXACT_MATCH, "log_mae", "bleu", *NUMBER_METRICS, *TEXT_METRICS)
 """The metrics of a page, in order."""
 
 CHARTED_METRICS = (EXACT_MATCH, "log_mae", "bleu")
@@ -97,22 +80,19 @@ class GroupAtCheckpoint:
 
 def metrics_of_cells(cells: Sequence[Cell]) -> SeedMetrics:
     """The metrics of the cells of one seed. Regions leave out cells that may overlap with training, unless all do."""
-    metrics: dict[MetricKey, Mapping[str, float | None]] = {}
+    inside: dict[MetricKey, Sequence[Cell]] = {}
     for region in REGION_LABELS:
-        region_cells = [cell for cell in cells if cell.region == region]
-        scored = [cell for cell in region_cells if not cell.overlaps_training] or region_cells
-        if scored:
-            metrics[MetricKey(region)] = _pooled_metrics(scored)
+        inside[MetricKey(region)] = known = [cell for cell in cells if cell.region == region]
+        inside[MetricKey(region)] = [cell for cell in known if not cell.overlaps_training] or known
     for cell in cells:
         if len(cell.coordinates) == 1:
-            metrics[MetricKey(cell.region, next(iter(cell.coordinates.values())))] = _pooled_metrics([cell])
-    return metrics
+            inside[MetricKey(cell.region, next(iter(cell.coordinates.values())))] = [cell]
+    return {key: _pooled_metrics(scored) for key, scored in inside.items() if scored}
 
 
 def _pooled_metrics(cells: Sequence[Cell]) -> dict[str, float | None]:
     correct, count = sum(cell.correct for cell in cells), sum(cell.count for cell in cells)
-    repeats = cells[0].repeats
-    low, high = wilson_interval(correct / repeats, count / repeats)
+    low, high = wilson_interval(correct / cells[0].repeats, count / cells[0].repeats)
     exact = {EXACT_MATCH: correct / count, f"{EXACT_MATCH}{CELL_MEAN_SUFFIX}": fmean(cell.accuracy for cell in cells)}
     exact |= {f"{EXACT_MATCH}.low": float(low), f"{EXACT_MATCH}.high": float(high)}
     return exact | pooled_metrics([cell.numbers for cell in cells], [cell.texts for cell in cells])
@@ -123,37 +103,28 @@ def groups_at_checkpoints(groups: Sequence[Group]) -> list[GroupAtCheckpoint]:
     where that is set, and at the evaluated one where neither was evaluated."""
     result = []
     for group in groups:
+        each = [set(run.checkpoints()) for run in group.runs]
+        steps = {name: [{step for one, step in known if one == name} for known in each] for name in CHECKPOINTS}
+        named = [name for name in CHECKPOINTS if any(steps[name])]
         if group.checkpoint is not None:
             result.append(GroupAtCheckpoint(group, group.checkpoint))
-            continue
-        named = [one for one in CHECKPOINTS if any(cell.checkpoint == one for run in group.runs for cell in run.cells)]
-        if len(named) == 2 and all(_same_step(group, run) for run in range(len(group.runs))):
+        elif len(named) == 2 and steps["final"] == steps["best"]:
             result.append(GroupAtCheckpoint(group, SAME_CHECKPOINT))
         elif named:
-            result += [GroupAtCheckpoint(replace(group, checkpoint=one), one) for one in named]
+            result += [GroupAtCheckpoint(replace(group, checkpoint=name), name) for name in named]
         elif group.evaluated_cells:
             result.append(GroupAtCheckpoint(group, group.evaluated_cells[0][0].checkpoint))
     return result
 
 
-def _same_step(group: Group, run: int) -> bool:
-    steps = {name: {step for one, step in group.runs[run].checkpoints() if one == name} for name in CHECKPOINTS}
-    return steps["final"] == steps["best"]
-
-
 def named_parts(groups: Sequence[Group]) -> dict[str, list[tuple[MetricKey, str]]]:
     """The evaluated parts with their names, by region, in the order of their numbers."""
-    found: dict[MetricKey, str] = {}
-    for group in groups:
-        for cell in (cell for run in group.runs for cell in run.cells):
-            ((axis, size),) = cell.coordinates.items()
-            found.setdefault(MetricKey(cell.region, size), cell.names.get(axis) or f"{axis_label(axis)} {size}")
-    regions = {name: [key for key in found if key.region == name] for name in REGION_LABELS}
-    return {
-        name: [(key, found[key]) for key in sorted(keys, key=lambda one: one.part or 0)]
-        for name, keys in regions.items()
-        if keys
-    }
+    found: dict[tuple[str, int], str] = {}
+    for cell in (cell for group in groups for run in group.runs for cell in run.cells):
+        ((axis, size),) = cell.coordinates.items()
+        found.setdefault((cell.region, size), cell.names.get(axis) or f"{axis_label(axis)} {size}")
+    by_region = {name: sorted(key for key in found if key[0] == name) for name in REGION_LABELS}
+    return {name: [(MetricKey(*key), found[key]) for key in keys] for name, keys in by_region.items() if keys}
 
 
 def computed_metrics(several: Sequence[GroupAtCheckpoint]) -> list[str]:

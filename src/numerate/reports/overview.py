@@ -120,7 +120,8 @@ def _csv(groups: Sequence[Group]) -> Markup:
                 share = (round(cell.correct, 6), cell.count, f"{cell.low:.6g}", f"{cell.high:.6g}", cell.region)
                 rows.append([label, run.seed, *place, *share])
     header = ["run", "seed", *axes, *(f"{axis}_name" for axis in named), "correct", "count", "low", "high", "region"]
-    text = "".join(",".join(map(str, row)) + "\n" for row in [header, *rows])
+    lines: list[list[object]] = [[*header], *rows]
+    text = "".join(",".join(map(str, row)) + "\n" for row in lines)
     link = '<a download="cells.csv" href="data:text/csv;charset=utf-8,{}">the numbers as CSV</a>'
     return Markup(link).format(quote(text, safe=","))
 

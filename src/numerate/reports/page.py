@@ -14,7 +14,7 @@ from numerate.reports.language import language_modeling_groups
 from numerate.reports.missing import missing_runs_note
 from numerate.reports.records import Records, read_run
 from numerate.reports.sections import CLOSING_SECTIONS, SECTIONS, Section, Subject
-from numerate.reports.table import Table
+from numerate.reports.table import TextTable
 from numerate.reports.tasks import TaskGroups, group_by_task
 
 
@@ -101,7 +101,7 @@ def _tasks_content(tasks: Sequence[TaskGroups]) -> Content:
         "pairs of that task alone."
     )
     rows = [[task.name, f"{len(task.groups)}", task.text] for task in tasks]
-    return [Table(["task", "groups", "as trained"], rows, note, monospace=[2])]
+    return [TextTable(["task", "groups", "as trained"], rows, note, monospace=[2])]
 
 
 Part = tuple[str, list[tuple[str, Markup]]]

@@ -20,7 +20,7 @@ from numerate.reports.grid import Point, cell_label, format_percent, is_clearly_
 from numerate.reports.groups import CONVERGENCE_THRESHOLD, Group
 from numerate.reports.limits import join_names
 from numerate.reports.summary import GENERALIZATION_THRESHOLD
-from numerate.reports.table import Table
+from numerate.reports.table import TextTable
 
 MAX_GROUPS_ALL_PAIRS = 4
 """Up to this number of groups all pairs are compared; with more, each with the first, to keep the correction small."""
@@ -177,7 +177,7 @@ def pairs_content(groups: Sequence[Group]) -> Content:
     return [pair_table(pair_tests), *map(Note, pair_notes(pair_tests))] if pair_tests.pairs else []
 
 
-def pair_table(pair_tests: PairTests) -> Table:
+def pair_table(pair_tests: PairTests) -> TextTable:
     """Per pair and metric the counts or the difference, below them p, corrected and not, with a star if significant."""
     has_ood, has_far = (bool(pair_tests.pairs_with(metric)) for metric in ("ood", "far"))
     header = ["pair", "converged", *["OOD cells, points", "ahead, %"] * has_ood]
@@ -190,7 +190,7 @@ def pair_table(pair_tests: PairTests) -> Table:
         ahead = format_percent(probability_of_improvement(ood.first, ood.second), 0) if ood else ""
         row = [pair.label, _result(counts, converged), *[_result(_points(ood), ood), ahead] * has_ood]
         rows.append(row + [_result(_points(far), far)] * has_far)
-    return Table(header, rows, caption=_caption(pair_tests))
+    return TextTable(header, rows, caption=_caption(pair_tests))
 
 
 def _points(test: SignificanceTest | None) -> str:

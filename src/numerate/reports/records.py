@@ -3,7 +3,7 @@
 import json
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import zip_longest
@@ -179,21 +179,18 @@ class Records:
 
     def settings(self) -> list[Mapping[str, Any]]:
         """The settings that were changed in evaluations, as trained ({}) first, then by size."""
-        return self._settings_list
+        return self._settings
 
     @cached_property
-    def _settings_list(self) -> list[Mapping[str, Any]]:
+    def _settings(self) -> list[Mapping[str, Any]]:
         found = {settings_key(cell.settings): cell.settings for cell in self.cells}
         return [found[key] for key in sorted(found)]
 
     def reported_checkpoint(self, settings: Mapping[str, Any] | None = None) -> tuple[str, int] | None:
         """The reported checkpoint: "final" where it was evaluated, else the latest one."""
-        resolved_settings = self._resolve_settings(settings)
-        evaluated = sorted(
-            {(c.checkpoint, c.step) for c in self.cells if c.settings == resolved_settings}, key=lambda p: p[::-1]
-        )
-        final = [pair for pair in evaluated if pair[0] == "final"]
-        return (final or evaluated)[-1] if evaluated else None
+        chosen = self._resolve_settings(settings)
+        found = {(cell.checkpoint, cell.step) for cell in self.cells if cell.settings == chosen}
+        return max(found, key=lambda pair: (pair[0] == "final", pair[1], pair[0]), default=None)
 
     def select_cells(
         self,
@@ -204,20 +201,18 @@ class Records:
         """The cells of one checkpoint at one position offset, run with some settings: by default the chosen checkpoint,
         the first position offset, as trained (or as it was evaluated at all). Of labels the mean over all position
         offsets."""
-        resolved_settings = self._resolve_settings(settings)
-        resolved_checkpoint = checkpoint or self.reported_checkpoint(resolved_settings)
-        matching_cells = [
-            c for c in self.cells if (c.checkpoint, c.step) == resolved_checkpoint and c.settings == resolved_settings
-        ]
-        if not matching_cells:
-            return []
-        if position_offset is None and all(cell.labels is not None for cell in matching_cells):
-            key = (resolved_checkpoint, settings_key(resolved_settings))
+        chosen = self._resolve_settings(settings)
+        place = checkpoint or self.reported_checkpoint(chosen)
+        matching = [cell for cell in self.cells if (cell.checkpoint, cell.step) == place and cell.settings == chosen]
+        if position_offset is None and all(cell.labels is not None for cell in matching):
+            key = (place, settings_key(chosen))
             if key not in self._mean_cells:
-                self._mean_cells[key] = _mean_over_position_offsets(matching_cells)
+                self._mean_cells[key] = _mean_over_position_offsets(matching)
             return self._mean_cells[key]
-        offset = min(cell.position_offset for cell in matching_cells) if position_offset is None else position_offset
-        return [cell for cell in matching_cells if cell.position_offset == offset]
+        first = min((cell.position_offset for cell in matching), default=0)
+        return [
+            cell for cell in matching if cell.position_offset == (first if position_offset is None else position_offset)
+        ]
 
     @cached_property
     def _mean_cells(self) -> dict[Any, list[Cell]]:
@@ -238,29 +233,29 @@ class Records:
 
 def _mean_over_position_offsets(cells: Sequence[Cell]) -> list[Cell]:
     """Each cell once, its shares averaged over position offsets."""
-    cells_by_coordinates: dict[tuple[tuple[str, int], ...], list[Cell]] = {}
+    found: dict[tuple[tuple[str, int], ...], list[Cell]] = {}
     for cell in sorted(cells, key=lambda cell: cell.position_offset):
-        cells_by_coordinates.setdefault(tuple(sorted(cell.coordinates.items())), []).append(cell)
-    return [_mean_cell(same) if len(same) > 1 else same[0] for same in cells_by_coordinates.values()]
+        found.setdefault(tuple(sorted(cell.coordinates.items())), []).append(cell)
+    return [_mean_cell(same) if len(same) > 1 else same[0] for same in found.values()]
 
 
 def _mean_cell(cells: Sequence[Cell]) -> Cell:
-    first_cell, num_offsets = cells[0], len(cells)
+    repeats = len(cells)
     correct, count = sum(cell.correct for cell in cells), sum(cell.count for cell in cells)
-    low, high = wilson_interval(correct / num_offsets, count / num_offsets)
+    low, high = wilson_interval(correct / repeats, count / repeats)
     wrong = [cell.first_error_counts for cell in cells if cell.first_error_counts is not None]
     first = [cell.first_token_correct for cell in cells if cell.first_token_correct is not None]
     return replace(
-        first_cell,
+        cells[0],
         correct=correct,
         count=count,
         low=float(low),
         high=float(high),
         digit_accuracy=None,
         first_error_counts=tuple(map(sum, zip_longest(*wrong, fillvalue=0))) if wrong else None,
-        first_token_correct=sum(first) if len(first) == num_offsets else None,
+        first_token_correct=sum(first) if len(first) == repeats else None,
         labels=LabelCounts.merge_position_offsets([cell.labels for cell in cells if cell.labels is not None]),
-        repeats=num_offsets,
+        repeats=repeats,
     )
 
 
@@ -283,48 +278,53 @@ def read_run(folder: str | Path) -> Records:
     def records(name: str) -> list[dict[str, Any]]:
         return read_records(folder / name, RUN_FILE_SCHEMAS[name], warn, messages.append)
 
-    head = read_header(folder / RECIPE_FILE)
-    evaluation_lines = records("evaluation.jsonl")
-    # A later line about the same cell replaces an earlier one.
-    cells: dict[tuple[Any, ...], Cell] = {}
-    axes: dict[tuple[Any, ...], tuple[str, ...]] = {}
-    skipped_axes: dict[tuple[str, ...], int] = {}
-    for line in evaluation_lines:
-        if not is_language_record(line) and (cell := cell_from_record(line)).count > 0:
-            coordinates, settings = tuple(sorted(cell.coordinates.items())), settings_key(cell.settings)
-            if (cell_axes := tuple(cell.coordinates)) != axes.setdefault(settings, cell_axes):
-                skipped_axes[cell_axes] = skipped_axes.get(cell_axes, 0) + 1
-                continue
-            key = (cell.seed, cell.checkpoint, cell.step, settings, cell.position_offset, coordinates)
-            cells[key] = cell
-    for cell_axes, count in skipped_axes.items():
-        found, first = " and ".join(cell_axes), " and ".join(next(iter(axes.values())))
-        warn(f"evaluation.jsonl: {count} cell{'s' * (count != 1)} by {found} left out, as the others are by {first}")
-    names = {tuple(cell.coordinates.items()): cell.names for cell in cells.values() if cell.names}
-    sample_lines = records("samples.jsonl")
-    samples = [
-        Sample(
-            at := line.get("cell") or {},
-            line["question"],
-            line.get("correct_answer") or "",
-            line["prediction"],
-            line.get("correct") or False,
-            line.get("model_text") or "",
-            names.get(tuple(at.items()), {}),
-        )
-        for line in sample_lines
-        if "question" in line
-    ]
+    head, lines, sample_lines = read_header(folder / RECIPE_FILE), records("evaluation.jsonl"), records("samples.jsonl")
+    cells = _distinct_cells([cell_from_record(line) for line in lines if not is_language_record(line)], warn)
+    names = {tuple(cell.coordinates.items()): cell.names for cell in cells if cell.names}
     return Records(
         folder,
         head,
         read_metrics(folder, head, warn, messages.append),
-        list(cells.values()),
-        samples,
-        merge_language_records([line for line in evaluation_lines if is_language_record(line)]),
+        cells,
+        [_sample(line, names) for line in sample_lines if "question" in line],
+        merge_language_records([line for line in lines if is_language_record(line)]),
         [line for line in sample_lines if "question" not in line],
         records("timings.jsonl"),
         tuple(messages),
+    )
+
+
+def _distinct_cells(cells: Sequence[Cell], warn: Callable[[str], None]) -> list[Cell]:
+    """Cells with questions, each once: a later one replaces an earlier one. Cells by other sizes than the first ones
+    with the same settings are left out with a warning."""
+    found: dict[tuple[Any, ...], Cell] = {}
+    axes: dict[tuple[Any, ...], tuple[str, ...]] = {}
+    skipped: dict[tuple[str, ...], int] = {}
+    for cell in cells:
+        if not cell.count:
+            continue
+        own, settings = tuple(cell.coordinates), settings_key(cell.settings)
+        if own != axes.setdefault(settings, own):
+            skipped[own] = skipped.get(own, 0) + 1
+            continue
+        place = tuple(sorted(cell.coordinates.items()))
+        found[cell.seed, cell.checkpoint, cell.step, settings, cell.position_offset, place] = cell
+    for own, count in skipped.items():
+        text, first = " and ".join(own), " and ".join(next(iter(axes.values())))
+        warn(f"evaluation.jsonl: {count} cell{'s' * (count != 1)} by {text} left out, as the others are by {first}")
+    return list(found.values())
+
+
+def _sample(line: Mapping[str, Any], names: Mapping[tuple[Any, ...], Mapping[str, str]]) -> Sample:
+    at = line.get("cell") or {}
+    return Sample(
+        at,
+        line["question"],
+        line.get("correct_answer") or "",
+        line["prediction"],
+        line.get("correct") or False,
+        line.get("model_text") or "",
+        names.get(tuple(at.items()), {}),
     )
 
 
@@ -335,24 +335,19 @@ def read_runs(folders: Sequence[str | Path]) -> list[Records]:
 
 def cell_from_record(line: Mapping[str, Any]) -> Cell:
     """The cell that a record of `evaluation.jsonl` is about, one of answers."""
-    wrong, digits = line.get("first_error_counts"), line.get("digit_accuracy")
+    same = ("correct", "count", "low", "high", "region", "overlaps_training", "checkpoint", "step")
+    same += ("position_offset", "method")
+    wrong, first = line.get("first_error_counts"), line.get("first_token_correct")
+    if first is None and wrong is not None:
+        first = line["count"] - (wrong[0] if wrong else 0)
     return Cell(
         coordinates=line["cell"],
-        correct=line["correct"],
-        count=line["count"],
-        low=line["low"],
-        high=line["high"],
-        region=line["region"],
-        overlaps_training=line["overlaps_training"],
-        digit_accuracy=digits,
+        **{name: line[name] for name in same},
+        digit_accuracy=line.get("digit_accuracy"),
         first_error_counts=None if wrong is None else tuple(wrong),
         seed=line.get("seed") or 0,
-        checkpoint=line["checkpoint"],
-        step=line["step"],
-        position_offset=line["position_offset"],
-        method=line["method"],
         settings=line.get("settings") or {},
-        first_token_correct=_first_correct(line, line["count"]),
+        first_token_correct=first,
         labels=LabelCounts.from_record(line),
         numbers=NumberScores.from_record(line),
         texts=TextScores.from_record(line),
@@ -360,14 +355,6 @@ def cell_from_record(line: Mapping[str, Any]) -> Cell:
         names=line.get("names") or {},
         scores=line.get("scores") or {},
     )
-
-
-def _first_correct(line: Mapping[str, Any], count: int) -> int | None:
-    """How many first tokens are correct: as recorded, else from `first_error_counts`."""
-    if line.get("first_token_correct") is not None:
-        return int(line["first_token_correct"])
-    wrong = line.get("first_error_counts")
-    return None if wrong is None else count - (int(wrong[0]) if wrong else 0)
 
 
 def split_metric_name(splits: Sequence[Sequence[Mapping[str, Any]]]) -> Metric:

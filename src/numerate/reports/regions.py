@@ -27,7 +27,7 @@ from numerate.reports.groups import (
 from numerate.reports.limits import MAX_GROUP_COLUMNS, MAX_TOOLTIP_SEEDS
 from numerate.reports.reproduction import run_metadata
 from numerate.reports.summary import GENERALIZATION_THRESHOLD, group_result
-from numerate.reports.table import Table
+from numerate.reports.table import TextTable
 
 WEAK_CELL_THRESHOLD = 0.95
 """A trained cell whose interval is below this value is named even if the mean of the region is high."""
@@ -43,12 +43,12 @@ _WEIGHTS |= {None: _WEIGHTS["exact_match"], "accuracy": _WEIGHTS["ood_accuracy"]
 _WEIGHTS |= {"correct_prefix": _WEIGHTS["last_label"]}
 
 
-def region_table(groups: Sequence[Group]) -> Table:
+def region_table(groups: Sequence[Group]) -> TextTable:
     """For each group and region the mean, and its interval or the range over seeds; no rows without an evaluation."""
     rows = [_region_row(group, name, groups) for group in groups for name in region_labels(groups)]
     rows = [row for row in rows if row]
     names = [name for name in dict.fromkeys(name for row in rows for name in row) if any(row[name] for row in rows)]
-    return Table(names, [[row[name] for name in names] for row in rows])
+    return TextTable(names, [[row[name] for name in names] for row in rows])
 
 
 def _region_row(group: Group, name: str, groups: Sequence[Group]) -> dict[str, str]:
@@ -128,7 +128,7 @@ def regions_content(groups: Sequence[Group]) -> Content:
     if len(groups) > MAX_GROUP_COLUMNS:
         lines = [[label, *(shown.get((label, region), "") for region in regions)] for label in labels]
         header = ["group", *(f"{region}, %" for region in regions)]
-        return [Table(header, lines, note.strip(), fold=f"All {len(lines)} groups")]
+        return [TextTable(header, lines, note.strip(), fold=f"All {len(lines)} groups")]
     first = {row["region"]: row for row in reversed(rows)}
     lines = [
         [region, *(shown.get((label, region), "") for label in labels), first[region][count], first[region]["cells"]]
@@ -137,7 +137,7 @@ def regions_content(groups: Sequence[Group]) -> Content:
     header = ["region", *(f"{label}, %" for label in labels), count, "cells"]
     if len(groups) == 1:
         header[1] = score
-    return [Table(header, lines, note.strip())]
+    return [TextTable(header, lines, note.strip())]
 
 
 def _score_text(row: dict[str, str], score: str, interval: str) -> str:
@@ -193,7 +193,7 @@ def evaluations_content(group: Group) -> Content:
         return []
     regions = [f"{text}, %" for text in words.values() if any(f"{text}, %" in row for row in rows)]
     names = ["checkpoint", "step", *(["settings"] * (len(run.settings()) > 1)), "position offset", *regions]
-    content: list[Block] = [Table(names, [[row.get(name, "") for name in names] for row in rows])]
+    content: list[Block] = [TextTable(names, [[row.get(name, "") for name in names] for row in rows])]
     if any(cell.checkpoint == "best" and cell.region == "ood_validation" for cell in run.cells):
         content.append(Note(BEST_CHECKPOINT_NOTE))
     return content

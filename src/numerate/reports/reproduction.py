@@ -7,7 +7,7 @@ from numerate.reports.content import Block, Bullets, Code, Content, Folded, Head
 from numerate.reports.groups import Group, differing_settings, flatten_settings, unique_trainings
 from numerate.reports.limits import MAX_GROUP_COLUMNS, MAX_UNFOLDED_ROWS
 from numerate.reports.records import Records
-from numerate.reports.table import Table
+from numerate.reports.table import TextTable
 
 
 def run_metadata(run: Records) -> dict[str, str]:
@@ -39,10 +39,10 @@ def reproduction_content(runs: Sequence[Records]) -> Content:
     if len(shared) < len(names):
         columns = [name for name in names if name not in shared]
         rows = [[one.get(name, "") for name in columns] for one in known]
-        content.append(Table(columns, rows, fold=f"All {len(rows)} runs", style="runs"))
+        content.append(TextTable(columns, rows, fold=f"All {len(rows)} runs", style="runs"))
     if shared:
         content += [Heading("Common to all runs")] * (len(runs) > 1)
-        content.append(Table(["", ""], [[name, known[0][name]] for name in shared]))
+        content.append(TextTable(["", ""], [[name, known[0][name]] for name in shared]))
     entries = dict.fromkeys(str(run.metadata["bibtex"]).strip() for run in runs if run.metadata.get("bibtex"))
     if entries:
         content += [Heading("Citation"), Code("\n".join(entries))]
@@ -65,7 +65,7 @@ def _known(run: Records, *, is_alone: bool) -> dict[str, str]:
 def recipe_content(run: Records) -> Content:
     """Every setting of the recipe, as on the command line."""
     rows = [[path, text] for path, text in flatten_settings(run.recipe).items() if path]
-    return [Folded("Every setting", [Table(["setting", "value"], rows, monospace=[0, 1])])] if rows else []
+    return [Folded("Every setting", [TextTable(["setting", "value"], rows, monospace=[0, 1])])] if rows else []
 
 
 def differences_content(groups: Sequence[Group]) -> Content:
@@ -92,7 +92,7 @@ def differences_content(groups: Sequence[Group]) -> Content:
     )
     header, *rows = lines
     fold = f"The settings of {len(groups)} groups"
-    return [Table(header, rows, note, fold=fold, monospace=range(len(header)), tips=tips)]
+    return [TextTable(header, rows, note, fold=fold, monospace=range(len(header)), tips=tips)]
 
 
 def left_out_content(runs: Sequence[Records]) -> Content:

@@ -1,20 +1,24 @@
-"""Questions with the predictions of models, wrong characters marked."""
+"""Questions with the predictions of models, wrong characters marked; and texts generated during training."""
 
 from collections.abc import Sequence
 from difflib import SequenceMatcher
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from numerate.reports.content import Block, Content, Folded, Note
 from numerate.reports.grid import cell_label
 from numerate.reports.groups import Group
 from numerate.reports.limits import groups_to_draw
 from numerate.reports.records import Records, Sample
-from numerate.reports.table import Table
+from numerate.reports.table import TextTable
 
 MAX_SAMPLES = 40
 MAX_GROUPS = 4
 """Groups side by side."""
+
+
+MAX_STEPS, MAX_TEXTS_PER_STEP = 6, 8
+"""Maximum number of steps with generated texts, and of texts per step."""
 
 
 def samples_content(groups: Sequence[Group]) -> Content:
@@ -32,7 +36,7 @@ def samples_content(groups: Sequence[Group]) -> Content:
         for question in shared[:MAX_SAMPLES]
     ]
     header = ["cell", "question", "target", *(group.label for group in shown)]
-    return [Table(header, rows, monospace=range(1, len(header)))]
+    return [TextTable(header, rows, monospace=range(1, len(header)))]
 
 
 def run_samples(run: Records) -> Content:
@@ -41,7 +45,7 @@ def run_samples(run: Records) -> Content:
         [*_question(sample, run.operator), _marked(sample), sample.model_text] for sample in run.samples[:MAX_SAMPLES]
     ]
     header = ["cell", "question", "target", "prediction", "model input and output"]
-    found: list[Block] = [Table(header, rows, monospace=range(1, len(header)))] if rows else []
+    found: list[Block] = [TextTable(header, rows, monospace=range(1, len(header)))] if rows else []
     if len(run.samples) > MAX_SAMPLES:
         found.append(Note(f"{len(run.samples) - MAX_SAMPLES} more in samples.jsonl."))
     return found
@@ -61,3 +65,24 @@ def _marked(sample: Sample) -> Markup:
         template = Markup("{}" if kind == "equal" else "<mark>{}</mark>" if end > start else "")
         parts.append(template.format(sample.prediction[start:end]))
     return Markup("").join(parts)
+
+
+def texts_content(groups: Sequence[Group]) -> Content:
+    """Texts generated at some steps of training, and at the end; of several groups those of one run of each."""
+    if len(groups) > 1:
+        each = [(group, texts_content([group])) for group in groups]
+        return [Folded(group.label, content) for group, content in each if content]
+    lines = groups[0].runs[0].generated_texts
+    steps = sorted({int(line.get("step") or 0) for line in lines})
+    last = len(steps) - 1
+    kept = sorted({steps[round(i * last / (MAX_STEPS - 1))] for i in range(MAX_STEPS)}) if steps else []
+    content: list[Block] = []
+    for step in reversed(kept):
+        own = [line for line in lines if int(line.get("step") or 0) == step][:MAX_TEXTS_PER_STEP]
+        rows = [[line.get("prompt") or "(the beginning of a document)", _lines(line.get("text") or "")] for line in own]
+        content.append(Folded(f"step {step:,}", [TextTable(["prompt", "text"], rows, monospace=[0])], step == kept[-1]))
+    return content
+
+
+def _lines(text: object) -> Markup:
+    return Markup("<br>").join(map(escape, str(text).split("\n")))

@@ -6,7 +6,7 @@ from numerate.evaluation.statistics import wilson_interval
 from numerate.reports.content import Content
 from numerate.reports.grid import REGION_LABELS, format_interval, format_percent
 from numerate.reports.groups import Group
-from numerate.reports.table import Table
+from numerate.reports.table import TextTable
 
 
 def scores_content(groups: Sequence[Group]) -> Content:
@@ -22,7 +22,7 @@ def scores_content(groups: Sequence[Group]) -> Content:
             if count := sum(cell.count for cell in own):
                 totals = [sum(cell.scores.get(name, 0.0) for cell in own) for name in names]
                 rows.append([group.label, label, *(_share_text(total, count) for total in totals), f"{count:,}"])
-    return [Table(["run", "region", *(f"{name}, %" for name in names), "questions"], rows)] if rows else []
+    return [TextTable(["run", "region", *(f"{name}, %" for name in names), "questions"], rows)] if rows else []
 
 
 def _share_text(total: float, count: int) -> str:

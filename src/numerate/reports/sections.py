@@ -30,7 +30,6 @@ from numerate.reports.language import (
     language_modeling_groups,
     metrics_content,
     speed_content,
-    texts_content,
 )
 from numerate.reports.language_curves import curves_content
 from numerate.reports.metric_tables import metric_tables
@@ -44,7 +43,7 @@ from numerate.reports.reproduction import (
     recipe_content,
     reproduction_content,
 )
-from numerate.reports.samples import samples_content
+from numerate.reports.samples import samples_content, texts_content
 from numerate.reports.scores import scores_content
 from numerate.reports.success import success_content
 from numerate.reports.summary import headline
@@ -122,8 +121,7 @@ RUN: tuple[Page, ...] = ("run",)
 SEVERAL: tuple[Page, ...] = ("comparison",)
 
 SECTIONS = (
-    Section("", lambda it: facts_content(it.groups[0]), LENGTHS, RUN),
-    Section("", lambda it: facts_content(it.groups[0]), PARTS, RUN),
+    Section("", lambda it: facts_content(it.groups[0]), ANSWERS, RUN),
     Section("", of_groups(language_facts), TEXTS, RUN, in_frame=True),
     Section(
         "Which groups differ in {metric}",

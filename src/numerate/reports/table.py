@@ -10,7 +10,7 @@ _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """A table of texts, with a caption; columns that hold only numbers are aligned to the right.
 
     On a page an interval in brackets at the end of a cell and every line after the first are grey. Cells of the columns
@@ -60,7 +60,7 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     in distribution  99.8 %
     OOD test            7 %
     """
-    return Table(header, rows).to_text()
+    return TextTable(header, rows).to_text()
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -71,7 +71,7 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     |:--|--:|
     | x\\|y | 2 |
     """
-    return Table(header, rows).to_markdown()
+    return TextTable(header, rows).to_markdown()
 
 
 def text_width(text: str) -> int:

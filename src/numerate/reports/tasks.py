@@ -1,7 +1,7 @@
 """Groups by task: scores and curves are compared within a task only."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from numerate.reports.groups import Group, format_setting
@@ -37,23 +37,22 @@ def group_by_task(groups: Sequence[Group]) -> list[TaskGroups]:
     trees = [_evaluated_task(group) for group in groups]
     axes: dict[str, set[str]] = {}
     for group, tree in zip(groups, trees, strict=True):
-        if tree:
-            axes.setdefault(str(tree.get("kind")), set()).update(*(point.coordinates for point in group.points[:1]))
-    reduced_trees = [_without_training_settings(tree, axes) for tree in trees]
-    members_by_task: list[list[int]] = []
-    for i, one in enumerate(reduced_trees):
-        known = next(
-            (members for members in members_by_task if _agree_on_shared_keys(reduced_trees[members[0]], one)), None
-        )
-        if known is None:
-            members_by_task.append([i])
-        else:
-            known.append(i)
-    if len(members_by_task) < 2 or not all(trees):
+        axes.setdefault(str(tree.get("kind")), set()).update(*(point.coordinates for point in group.points[:1]))
+    reduced = [_without_training_settings(tree, axes) for tree in trees]
+    members: dict[int, list[int]] = {}
+    for i, tree in enumerate(reduced):
+        members.setdefault(
+            next((first for first in members if _agree_on_shared_keys(reduced[first], tree)), i), []
+        ).append(i)
+    if len(members) < 2 or not all(trees):
         return [TaskGroups("", tuple(groups), trees[0] if trees else {})]
-    found = [TaskGroups("", tuple(groups[i] for i in members), trees[members[0]]) for members in members_by_task]
-    names = _names(found, [reduced_trees[members[0]] for members in members_by_task])
-    return [replace(task, name=name) for task, name in zip(found, names, strict=True)]
+    labels = [_common_label([groups[i].label for i in each]) for each in members.values()]
+    if not all(labels) or len(set(labels)) < len(labels):
+        labels = [_distinct_settings(reduced[first], [reduced[other] for other in members]) for first in members]
+    return [
+        TaskGroups(name, tuple(groups[i] for i in each), trees[first])
+        for name, (first, each) in zip(labels, members.items(), strict=True)
+    ]
 
 
 def _evaluated_task(group: Group) -> Mapping[str, Any]:
@@ -62,11 +61,11 @@ def _evaluated_task(group: Group) -> Mapping[str, Any]:
     for path, value in (group.settings or {}).items():
         if path.split(".")[0] == "task":
             recipe = _with_setting(recipe, path.split("."), value)
-    task = recipe["task"]
-    members = task.get("tasks") if isinstance(task, Mapping) else None
-    if isinstance(task, Mapping) and isinstance(members, list | tuple) and members:
-        only = 0 if task.get("task_index") is None and task.get("auxiliary") else task.get("task_index")
-        task = members[only] if isinstance(only, int) and 0 <= only < len(members) else task
+    task = recipe["task"] if isinstance(recipe["task"], Mapping) else {}
+    members, index = task.get("tasks"), task.get("task_index")
+    index = 0 if index is None and task.get("auxiliary") else index
+    if isinstance(members, list | tuple) and isinstance(index, int) and 0 <= index < len(members):
+        task = members[index]
     return task if isinstance(task, Mapping) else {}
 
 
@@ -75,9 +74,7 @@ def _with_setting(tree: Any, path: Sequence[str], value: Any) -> Any:
         return value
     if isinstance(tree, list | tuple):
         return [_with_setting(one, path[1:], value) if str(i) == path[0] else one for i, one in enumerate(tree)]
-    if isinstance(tree, Mapping):
-        return {**tree, path[0]: _with_setting(tree.get(path[0]), path[1:], value)}
-    return tree
+    return {**tree, path[0]: _with_setting(tree.get(path[0]), path[1:], value)} if isinstance(tree, Mapping) else tree
 
 
 def _without_training_settings(tree: Any, axes: Mapping[str, set[str]]) -> Any:
@@ -100,20 +97,11 @@ def _agree_on_shared_keys(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def _names(tasks: Sequence[TaskGroups], bare: Sequence[Mapping[str, Any]]) -> list[str]:
-    labels = [_common_label([group.label for group in task.groups]) for task in tasks]
-    if all(labels) and len(set(labels)) == len(labels):
-        return labels
-    names = []
-    for tree in bare:
-        beside = [other for other in bare if other.get("kind") == tree.get("kind")]
-        own = {
-            name: value
-            for name, value in tree.items()
-            if name == "kind" or (value is not None and any(value != other.get(name, value) for other in beside))
-        }
-        names.append(format_setting(own).removesuffix("()"))
-    return names
+def _distinct_settings(tree: Mapping[str, Any], all_trees: Sequence[Mapping[str, Any]]) -> str:
+    """A task as text with the settings in which it differs from others of its kind."""
+    same = [other for other in all_trees if other.get("kind") == tree.get("kind")]
+    own = {name: one for name, one in tree.items() if one is not None and any(one != o.get(name, one) for o in same)}
+    return format_setting({"kind": tree.get("kind"), **own}).removesuffix("()")
 
 
 def _common_label(labels: Sequence[str]) -> str:
