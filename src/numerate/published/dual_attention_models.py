@@ -69,7 +69,7 @@ class PublishedArguments:
     def from_dict(cls, arguments: dict[str, Any]) -> "PublishedArguments":
         """Raises `UserError` for an unknown argument."""
         for name in arguments:
-            check_choice("an argument of published models", name, cls.__dataclass_fields__)
+            check_choice("arguments of published models", name, cls.__dataclass_fields__)
         return cls(**arguments)
 
     def build_positions(self) -> tuple[Position, ...]:
