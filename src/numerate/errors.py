@@ -5,10 +5,12 @@ is one or two lines: what is wrong, where, and what is required. Any other excep
 file of the user's own.
 """
 
+import importlib
 import os
 import traceback
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Any
 
 from numerate.old_names import new_names
 
@@ -62,6 +64,17 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
     if value not in choices:
         hint = did_you_mean(value, choices) if isinstance(value, str) else ""
         raise UserError(f"{name}: must be one of {', '.join(choices)}, not {value!r}{f'.{hint}' if hint else ''}")
+
+
+def import_extra(module: str, feature: str, extra: str) -> Any:
+    """Imports a package that is installed with an extra. Raises `UserError` if it is not, with how to install it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0]
+        raise UserError(
+            f"{feature}: the package {package} is not installed; pip install 'numerate[{extra}]'"
+        ) from error
 
 
 def describe_error(error: BaseException) -> str:

@@ -144,7 +144,7 @@ def test_heads_divide_the_channels_of_any_width(width: int, heads: int, head_wid
 def test_heads_that_do_not_divide_are_refused_with_those_that_do() -> None:
     with pytest.raises(
         UserError,
-        match=r"^model.mixer.head_dim: must divide the 32 channels, not 5; 1, 2, 4, 8, 16, 32 are possible",
+        match=r"^model.mixer.head_dim: must divide expand \* hidden_size=32, not 5; possible values: 1, 2, 4, 8, 16",
     ):
         made(16, head_dim=5)
 

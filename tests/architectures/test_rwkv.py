@@ -100,6 +100,6 @@ def test_heads_have_64_channels_by_default() -> None:
 
 def test_a_width_that_does_not_divide_into_heads_is_refused_with_what_would_do() -> None:
     with pytest.raises(
-        UserError, match=r"^model.mixer.head_dim: must divide hidden_size=96, not 64; .* 96 are possible"
+        UserError, match=r"^model.mixer.head_dim: must divide hidden_size=96, not 64; possible values: .* 96"
     ):
         compute_num_heads(96, None)

@@ -251,7 +251,7 @@ def test_leaving_many_items_to_many_tasks_takes_no_time(tmp_path: Path, monkeypa
 
 
 def test_what_cannot_be_sent_is_refused_before_anything_is_submitted(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot be pickled: cannot pickle"):
+    with pytest.raises(UserError, match="cannot be sent to a worker: cannot pickle"):
         list(HERE.run(Diary(""), [threading.Lock()], folder=tmp_path))
     assert [path.name for path in (tmp_path / "slurm").iterdir()] == ["lock"]
 

@@ -12,11 +12,10 @@ from torch import Tensor, nn
 from torch.nn.functional import silu, softplus
 
 from numerate.config import setting
-from numerate.errors import UserError
 from numerate.kernels.backends import Backend, should_use_fla
 from numerate.kernels.delta_rule import chunked_delta_rule, delta_rule_flops, recurrent_delta_rule
 from numerate.kernels.token_shift import ShortConvolution, length_mask
-from numerate.mixers.mixer import Context, Mixer, TokenMixer, check_no_blocked_keys
+from numerate.mixers.mixer import Context, Mixer, TokenMixer, check_divides, check_no_blocked_keys
 from numerate.positions.position import Position
 
 Eigenvalues = Literal["[0,1]", "[-1,1]"]
@@ -41,14 +40,8 @@ class _DeltaBase(Mixer):
         """The number of writes per token, and whether there are gates."""
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "DeltaMixer":
-        if self.head_dim is None and width % self.num_heads:
-            valid_num_heads = [
-                heads for heads in range(1, width + 1) if width % heads == 0 and heads <= 4 * self.num_heads
-            ]
-            raise UserError(
-                f"model.mixer.num_heads: must divide hidden_size={width}, not {self.num_heads}; "
-                f"possible values: {', '.join(map(str, valid_num_heads))}; or set head_dim"
-            )
+        if self.head_dim is None:
+            check_divides("num_heads", self.num_heads, width, advice="; or set head_dim")
         num_householder, gated = self.transition_settings()
         return DeltaMixer(self, width, self.head_dim or width // self.num_heads, num_householder, gated)
 

@@ -14,10 +14,9 @@ from numerate.architectures.mamba import (
     initial_dt_bias,
 )
 from numerate.config import setting
-from numerate.errors import UserError
 from numerate.kernels.backends import Backend, should_use_fla
 from numerate.kernels.token_shift import ShortConvolution, length_mask
-from numerate.mixers.mixer import Context, Mixer, TokenMixer, check_no_blocked_keys
+from numerate.mixers.mixer import Context, Mixer, TokenMixer, check_divides, check_no_blocked_keys
 from numerate.positions.position import Position
 
 CHUNK_SIZE = 64
@@ -59,11 +58,7 @@ class Mamba2(Mixer):
         channels = self.expand * width
         divisors = [size for size in range(1, channels + 1) if channels % size == 0]
         head_width = self.head_dim or max(size for size in divisors if size <= max(1, min(64, channels // 4)))
-        if channels % head_width:
-            raise UserError(
-                f"model.mixer.head_dim: must divide the {channels} channels, not {head_width}; "
-                f"{', '.join(map(str, divisors))} are possible"
-            )
+        check_divides("head_dim", head_width, channels, "expand * hidden_size")
         return Mamba2Mixer(self, width, head_width)
 
 

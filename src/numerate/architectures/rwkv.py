@@ -10,8 +10,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm, pad
 
-from numerate.errors import UserError
 from numerate.kernels.token_shift import upcast
+from numerate.mixers.mixer import check_divides
 
 CHUNK_SIZE = 16
 """Tokens per chunk; states are passed from chunk to chunk."""
@@ -49,12 +49,7 @@ def initialize_linear(linear: nn.Linear, gain: float) -> None:
 def compute_num_heads(width: int, head_width: int | None) -> int:
     """The number of heads; by default of 64 channels each, or one head if the width is smaller."""
     size = head_width or min(64, width)
-    if width % size:
-        fitting = [one for one in range(1, width + 1) if width % one == 0 and one <= 2 * size]
-        raise UserError(
-            f"model.mixer.head_dim: must divide hidden_size={width}, not {size}; "
-            f"{', '.join(map(str, fitting[-4:]))} are possible"
-        )
+    check_divides("head_dim", size, width)
     return width // size
 
 

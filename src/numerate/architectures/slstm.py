@@ -11,9 +11,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import group_norm, logsigmoid, silu
 
 from numerate.config import setting
-from numerate.errors import UserError
 from numerate.kernels.token_shift import ShortConvolution, disable_compile, gather_last_tokens
-from numerate.mixers.mixer import Context, Mixer, TokenMixer, check_no_blocked_keys
+from numerate.mixers.mixer import Context, Mixer, TokenMixer, check_divides, check_no_blocked_keys, check_output_width
 from numerate.positions.position import Position
 
 ForgetActivation = Literal["sigmoid", "exponential"]
@@ -50,17 +49,8 @@ class SLSTM(Mixer):
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "SLSTMMixer":
         cells = self.hidden_size or width
-        if cells % self.num_heads:
-            fitting = [heads for heads in range(1, 4 * self.num_heads + 1) if cells % heads == 0]
-            raise UserError(
-                f"model.mixer.num_heads: must divide hidden_size={cells}, not {self.num_heads}; "
-                f"possible values: {', '.join(map(str, fitting))}"
-            )
-        if not self.output_projection and cells != width:
-            raise UserError(
-                f"model.mixer.hidden_size: must equal the model's width {width} without an output projection, not "
-                f"{cells}; use hidden_size={width} or output_projection=true"
-            )
+        check_divides("num_heads", self.num_heads, cells)
+        check_output_width(cells, width, self.output_projection)
         return SLSTMMixer(self, width, cells, layer / max(1, depth - 1))
 
 

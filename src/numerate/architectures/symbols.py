@@ -13,7 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from numerate.config import Spec, setting
 from numerate.errors import UserError
 from numerate.mixers.attention_maps import attention_weights
-from numerate.mixers.mixer import Context
+from numerate.mixers.mixer import Context, check_divides
 
 SymbolFunction = Callable[[Float[Tensor, "rows time width"], Context], Float[Tensor, "#rows time width"]]
 """Computes the symbol of every token from the input of the mixer."""
@@ -100,8 +100,7 @@ class SymbolicAttention(Symbols):
     )
 
     def build(self, width: int) -> "SymbolicAttentionPart":
-        if width % self.num_heads:
-            raise UserError(f"model.mixer.symbols.num_heads: must divide hidden_size={width}, not {self.num_heads}")
+        check_divides("symbols.num_heads", self.num_heads, width)
         return SymbolicAttentionPart(self, width)
 
     def build_layers(self, width: int, depth: int) -> Sequence[TokenSymbols | DistanceSymbols]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from numerate.config import UserFile, load_user_files, user_files
 from numerate.errors import UserError
-from numerate.executors.executor import Failure, ItemOutcome, Work, WorkerContext
+from numerate.executors.executor import Failure, ItemOutcome, Work, WorkerContext, pickle_with
 from numerate.executors.local import Local
 from numerate.executors.worker import failure_from_exception
 from numerate.records.kinds import TASK
@@ -77,11 +77,7 @@ def pickle_value(value: Any, name: str) -> bytes:
     possible."""
     import cloudpickle
 
-    try:
-        content: bytes = cloudpickle.dumps(value)
-    except Exception as error:
-        raise UserError(f"{name} cannot be pickled: {error}") from error
-    return content
+    return pickle_with(cloudpickle.dumps, value, name)
 
 
 @dataclass(frozen=True)

@@ -160,3 +160,11 @@ class Executor(Spec, ABC):
     def script(self, work: Work, items: Sequence[Any], folder: Path) -> str:
         """The job script that would be submitted, for `--dry-run`. Nothing is started or written."""
         raise UserError(f"{type(self).__name__} has no job script; use executor=slurm")
+
+
+def pickle_with(dumps: Callable[[Any], bytes], value: Any, name: str) -> bytes:
+    """A value as bytes. Raises `UserError` if it cannot be pickled."""
+    try:
+        return dumps(value)
+    except Exception as error:
+        raise UserError(f"{name} cannot be sent to a worker: {error}") from error

@@ -16,9 +16,8 @@ from queue import SimpleQueue
 from typing import Any
 
 from numerate.config import user_files
-from numerate.errors import UserError
 from numerate.executors import pool
-from numerate.executors.executor import Executor, Failure, ItemOutcome, Work
+from numerate.executors.executor import Executor, Failure, ItemOutcome, Work, pickle_with
 from numerate.executors.memory import OOMKillCounter
 from numerate.executors.worker import Reply, Worker, thread_variables
 from numerate.training.stopping import Stop
@@ -54,10 +53,7 @@ class Local(Executor):
     ) -> Iterator[ItemOutcome]:
         if getattr(multiprocessing.current_process(), "_inheriting", False):
             os._exit(_UNGUARDED)
-        try:
-            pickled_work = pickle.dumps((pickle.dumps(work), user_files()))
-        except Exception as error:
-            raise UserError(f"{type(work).__name__} cannot be sent to a worker: {error}") from error
+        pickled_work = pickle.dumps((pickle_with(pickle.dumps, work, type(work).__name__), user_files()))
         return self._run(pickled_work, work, items, stop or Stop(), on_tick)
 
     def _run(

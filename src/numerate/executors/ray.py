@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from numerate.config import UserFile, setting, user_files
-from numerate.errors import OperationalError, UserError
+from numerate.errors import OperationalError, UserError, import_extra
 from numerate.executors import pool
-from numerate.executors.executor import Executor, Failure, ItemOutcome, Work
+from numerate.executors.executor import Executor, Failure, ItemOutcome, Work, pickle_with
 from numerate.executors.local import num_available_cpus
 from numerate.executors.memory import OOMKillCounter
 from numerate.executors.worker import Reply, Worker
@@ -72,10 +72,7 @@ class Ray(Executor):
     ) -> Iterator[ItemOutcome]:
         self.check_available()
         ray = _import_ray()
-        try:
-            pickled_work: bytes = ray.cloudpickle.dumps(work)
-        except Exception as error:
-            raise UserError(f"{type(work).__name__} cannot be sent to a worker: {error}") from error
+        pickled_work = pickle_with(ray.cloudpickle.dumps, work, type(work).__name__)
         return self._run(ray, pickled_work, work, items, stop or Stop(), on_tick)
 
     def _run(
@@ -240,10 +237,7 @@ def _make_actor_class(ray: Any) -> type:
 def _import_ray() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "A worker died or was killed")  # it is reported as a failure
-    try:
-        return importlib.import_module("ray")
-    except ImportError as error:
-        raise UserError("executor: the package ray is not installed; pip install 'numerate[ray]'") from error
+    return import_extra("ray", "executor", "ray")
 
 
 @contextlib.contextmanager

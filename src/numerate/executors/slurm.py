@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from numerate.config import setting
-from numerate.errors import OperationalError, UserError
+from numerate.errors import OperationalError, UserError, import_extra
 from numerate.executors.chunk import ArrayTask, PickledWork, outcome_from_record, split_round_robin
 from numerate.executors.executor import Executor, Failure, ItemOutcome, Work
 from numerate.executors.following import describe, pluralize, print_message, sleep_with_ticks, wait_for_items
@@ -330,11 +330,7 @@ def _is_reusable(record: Mapping[str, Any], work: Work) -> bool:
 
 def _import_submitit() -> Any:
     """Imports the package. Raises `UserError` if it is not installed."""
-    try:
-        import submitit
-    except ImportError as error:
-        raise UserError("executor: the package submitit is not installed; pip install 'numerate[slurm]'") from error
-    return submitit
+    return import_extra("submitit", "executor", "slurm")
 
 
 @contextlib.contextmanager

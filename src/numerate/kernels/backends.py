@@ -31,13 +31,10 @@ def should_use_fla(backend: Backend, x: Tensor, mixer_name: str, requires_half_p
             _warn_half_only(mixer_name)
         return False
     if backend == "fla":
-        if not is_fla_installed():
-            raise UserError(
-                "model.mixer.backend: fla needs the package flash-linear-attention; pip install "
-                "flash-linear-attention, or backend=auto"
-            )
-        if not is_supported_input:
-            raise UserError("model.mixer.backend: fla runs in fp32, bf16 or fp16 on a CUDA device; use backend=auto")
+        if not is_fla_installed() or not is_supported_input:
+            missing = "needs the package flash-linear-attention; pip install flash-linear-attention, or backend=auto"
+            unsupported = "runs in fp32, bf16 or fp16 on a CUDA device; use backend=auto"
+            raise UserError(f"model.mixer.backend: fla {unsupported if is_fla_installed() else missing}")
         return True
     if is_supported_input and not is_fla_installed():
         _warn_missing(mixer_name)

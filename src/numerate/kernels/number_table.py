@@ -1,13 +1,13 @@
 """The number tokens of a vocabulary and their values, as tensors."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from numerate.errors import UserError
+from numerate.errors import UserError, raise_first
 
 NO_EXPONENT = -1000
 """The significance of a token without its own power of ten."""
@@ -45,14 +45,7 @@ class NumberTokenTable(nn.Module):
     ) -> None:
         super().__init__()
         ids = sorted(values)
-        if not ids:
-            raise UserError("number tokens: there must be at least one token with a value; pass {id: value}")
-        if ids[0] < 0 or ids[-1] >= vocabulary_size:
-            invalid_id = ids[0] if ids[0] < 0 else ids[-1]
-            raise UserError(f"number tokens: ids must be from 0 to {vocabulary_size - 1}, not {invalid_id}")
-        for i in ids:
-            if not math.isfinite(values[i]):
-                raise UserError(f"number tokens: the value of id {i} must be finite, not {values[i]}")
+        raise_first(_value_problems(values, vocabulary_size))
         value_tensor = torch.tensor([float(values[i]) for i in ids], dtype=torch.float64)
         token_digit_counts = [
             digit_count(float(values[i])) if digit_counts is None else digit_counts.get(i, 0) for i in ids
@@ -147,3 +140,14 @@ def is_traced(tensor: Tensor) -> bool:
 def digit_count(value: float) -> int:
     """Number of digits of a non-negative integer; 0 for any other number."""
     return len(str(int(value))) if value >= 0 and value.is_integer() else 0
+
+
+def _value_problems(values: Mapping[int, float], vocabulary_size: int) -> Iterator[str]:
+    """What is wrong with the values of number tokens."""
+    if not values:
+        yield "number tokens: there must be at least one token with a value; pass {id: value}"
+    for i, value in sorted(values.items()):
+        if not 0 <= i < vocabulary_size:
+            yield f"number tokens: ids must be from 0 to {vocabulary_size - 1}, not {i}"
+        if not math.isfinite(value):
+            yield f"number tokens: the value of id {i} must be finite, not {value}"

@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 from numerate.config import setting
-from numerate.errors import UserError
 from numerate.mixers.attention_maps import attention_weights
 from numerate.mixers.attention_positions import find_complex_rope
-from numerate.mixers.mixer import Context, Mixer, TokenMixer, gather_positions
+from numerate.mixers.mixer import Context, Mixer, TokenMixer, check_divides, gather_positions
 from numerate.positions.position import AttentionBias, ContextualBias, Position, Rotation
 from numerate.positions.rotary import split_and_rotate
 
@@ -56,16 +55,7 @@ class Attention(Mixer):
     )
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "SelfAttention":
-        if width % self.num_heads:
-            valid_num_heads = [
-                num_heads
-                for num_heads in range(1, width + 1)
-                if width % num_heads == 0 and num_heads <= 4 * self.num_heads
-            ]
-            raise UserError(
-                f"model.mixer.num_heads: must divide hidden_size={width}, not {self.num_heads}; "
-                f"possible values: {', '.join(map(str, valid_num_heads))}"
-            )
+        check_divides("num_heads", self.num_heads, width)
         return SelfAttention(self, width, positions, layer)
 
     def build_layers(self, width: int, depth: int, positions: Sequence[Position]) -> list[TokenMixer]:

@@ -131,6 +131,25 @@ def check_no_blocked_keys(context: Context, mixer_name: str) -> None:
         raise UserError(f"model.mixer: {mixer_name} does not support blocked keys; use Attention")
 
 
+def check_divides(setting: str, value: int, size: int, size_name: str = "hidden_size", advice: str = "") -> None:
+    """Raises `UserError`, with the possible values, for a setting of the mixer that does not divide a size."""
+    if size % value:
+        divisors = [one for one in range(1, min(size, 4 * value) + 1) if size % one == 0]
+        raise UserError(
+            f"model.mixer.{setting}: must divide {size_name}={size}, not {value}; possible values: "
+            f"{', '.join(map(str, divisors))}{advice}"
+        )
+
+
+def check_output_width(hidden_size: int, width: int, has_projection: bool) -> None:
+    """Raises `UserError` for a mixer without output projection whose hidden size is not the model's."""
+    if not has_projection and hidden_size != width:
+        raise UserError(
+            f"model.mixer.hidden_size: must equal the model's width {width} without an output projection, not "
+            f"{hidden_size}; use hidden_size={width} or output_projection=true"
+        )
+
+
 def gather_positions(
     x: Float[Tensor, "rows time width"], target_positions: Int[Tensor, "rows targets"]
 ) -> Float[Tensor, "rows targets width"]:

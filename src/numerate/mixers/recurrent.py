@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from numerate.config import setting
-from numerate.errors import UserError
 from numerate.kernels.token_shift import gather_last_tokens
-from numerate.mixers.mixer import Context, Mixer, TokenMixer, check_no_blocked_keys
+from numerate.mixers.mixer import Context, Mixer, TokenMixer, check_no_blocked_keys, check_output_width
 from numerate.positions.position import Position
 
 RecurrentInitialization = Literal["orthogonal", "torch"]
@@ -39,11 +38,7 @@ class RecurrentSpec(Mixer):
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "RecurrentMixer":
         cells = self.hidden_size or width
-        if not self.output_projection and cells != width:
-            raise UserError(
-                f"model.mixer.hidden_size: must equal the model's width {width} without an output projection, not "
-                f"{cells}; use hidden_size={width} or output_projection=true"
-            )
+        check_output_width(cells, width, self.output_projection)
         net = self.build_rnn(width, cells)
         if self.initialization == "orthogonal":
             initialize_rnn(net)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from numerate.architectures.dual_attention import DualAttention
 from numerate.architectures.symbols import PositionalSymbols, PositionRelativeSymbols, SymbolicAttention, Symbols
-from numerate.errors import UserError
+from numerate.errors import UserError, check_choice
 from numerate.kernels.relational import Activation, Variant
 from numerate.mixers.attention import Attention
 from numerate.mixers.mixer import Mixer
@@ -69,9 +69,7 @@ class PublishedArguments:
     def from_dict(cls, arguments: dict[str, Any]) -> "PublishedArguments":
         """Raises `UserError` for an unknown argument."""
         for name in arguments:
-            if name not in cls.__dataclass_fields__:
-                known = ", ".join(cls.__dataclass_fields__)
-                raise UserError(f"{name}: not an argument of published models; there are: {known}")
+            check_choice("arguments of published models", name, cls.__dataclass_fields__)
         return cls(**arguments)
 
     def build_positions(self) -> tuple[Position, ...]:

@@ -54,10 +54,10 @@ def read_checked_yaml(path: Path, remedy: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise UserError(damage_message(path, "it must be a mapping", remedy))
     check_format(path, content.get("format", 1))
-    if CHECKSUM_KEY not in content:
-        raise UserError(damage_message(path, "it is truncated: the checksum at the end is missing", remedy))
-    if content.pop(CHECKSUM_KEY) != checksum(content):
-        raise UserError(damage_message(path, "it was modified: the checksum does not match", remedy))
+    if (stored := content.pop(CHECKSUM_KEY, None)) != checksum(content):
+        reason = "it was modified: the checksum does not match"
+        missing = "it is truncated: the checksum at the end is missing"
+        raise UserError(damage_message(path, missing if stored is None else reason, remedy))
     return content
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from numerate.config.overrides import MAX_RUNS
-from numerate.errors import UserError
+from numerate.errors import import_extra
 from numerate.searches.space import Choice, NumberRange, Space
 
 Sampler = Literal["tpe", "random", "grid"]
@@ -99,9 +99,5 @@ def _hash_to_int(*key: object) -> int:
 
 def load_optuna() -> Any:
     """Imports Optuna. Raises `UserError` if it is not installed."""
-    try:
-        import optuna
-        import optuna.storages.journal
-    except ImportError as error:
-        raise UserError("search: the package optuna is not installed; pip install 'numerate[search]'") from error
-    return optuna
+    import_extra("optuna.storages.journal", "search", "search")
+    return import_extra("optuna", "search", "search")

@@ -27,7 +27,7 @@ from numerate.searches.journal import Journal, Trial
 from numerate.searches.sampling import Pruner, Sampler, SamplingPlan, load_optuna
 from numerate.searches.searched import SearchResult, parameter_text, short_names, value_text, write_results
 from numerate.searches.space import Space
-from numerate.searches.trials import Metric, SearchPlan, Trials
+from numerate.searches.trials import Metric, SearchPlan, Trials, refuse_validation_loss
 from numerate.training import provenance
 from numerate.training.preflight import check_unchanged_files
 from numerate.training.progress import ProgressBar
@@ -87,10 +87,7 @@ def search(
     if recipe.task.is_language_modeling and metric == "ood_validation":  # language modeling has no OOD validation
         metric = "validation_loss"
     if metric == "validation_loss" and not recipe.task.is_language_modeling:
-        option = type(recipe.task).__name__
-        raise UserError(
-            f"metric: validation_loss needs a language modeling task, not {option}; for example metric=validation"
-        )
+        refuse_validation_loss(recipe)
     for option, number in (("trials", trials), ("workers", workers), ("seeds", seeds)):
         if number is not None and number < 1:
             raise UserError(f"{option}: must be at least 1, not {number}")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from numerate.config import from_tree, identity, override
 from numerate.errors import OperationalError, UserError
@@ -294,10 +294,7 @@ def _language_result(
     Raises `UserError` for a run that has no validation loss."""
     lines = [line for each in evaluations.values() if "perplexity" in (line := each.get("validation", {}))]
     if not lines:
-        what = type(recipe.task).__name__
-        raise UserError(
-            f"metric: validation_loss needs a language modeling task, not {what}; for example metric=validation"
-        )
+        refuse_validation_loss(recipe)
     best = min(lines, key=lambda line: (line["loss"], -line["step"]))
     return {
         "run": f"{folder.recipe_name}/{folder.id}",
@@ -329,3 +326,11 @@ def summarize_runs(runs: Sequence[Mapping[str, Any]], metric: Metric) -> tuple[f
         "runs": [dict(run) for run in runs],
     }
     return median([run["objective"] for run in runs]), results
+
+
+def refuse_validation_loss(recipe: Recipe) -> NoReturn:
+    """Raises the `UserError` of a search by validation loss whose task has none."""
+    raise UserError(
+        f"metric: validation_loss needs a language modeling task, not {type(recipe.task).__name__}; for example "
+        "metric=validation"
+    )

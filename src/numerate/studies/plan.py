@@ -111,10 +111,11 @@ def read_plan(path: Path) -> list[PlannedRun]:
         if line.record is None:
             raise UserError(line.problem or damage_message(f"{path}, line {line.number}", "it was cut", PLAN.remedy))
         planned_runs.append(_parse_run(line.record, base_trees))
-    if len(planned_runs) != head["runs"]:
-        raise UserError(damage_message(path, f"it has {len(planned_runs):,} of {head['runs']:,} runs", PLAN.remedy))
-    if hashlib.sha256(rest).hexdigest() != head["sha256"]:
-        raise UserError(damage_message(path, "it was modified: its checksum differs", PLAN.remedy))
+    is_complete = len(planned_runs) == head["runs"]
+    if not is_complete or hashlib.sha256(rest).hexdigest() != head["sha256"]:
+        incomplete = f"it has {len(planned_runs):,} of {head['runs']:,} runs"
+        damage = "it was modified: its checksum differs" if is_complete else incomplete
+        raise UserError(damage_message(path, damage, PLAN.remedy))
     return planned_runs
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from string import ascii_lowercase
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +12,14 @@ from numerate.config import Span, setting
 from numerate.errors import UserError
 from numerate.tasks.counter_rng import CounterRNG, random_key
 from numerate.tasks.questions import EMPTY, Numbers, Questions
-from numerate.tasks.starts import Starts, cell_hashes, feasible_cells, held_out_splits, move_into_splits, ood_counts
-from numerate.tasks.task import Task, can_be_split, check_question
+from numerate.tasks.starts import (
+    CountTask,
+    Starts,
+    cell_hashes,
+    held_out_splits,
+    move_into_splits,
+)
+from numerate.tasks.task import can_be_split, check_question
 from numerate.vocabulary import SPECIAL_TOKENS
 
 MAX_NUMBER = 10_000
@@ -30,7 +36,7 @@ MAX_LISTED_QUESTIONS = 20_000
 
 
 @dataclass(frozen=True)
-class Counting(Task):
+class Counting(CountTask):
     """Counting with a label per symbol: `a a a` has the labels 1 2 3.
 
     Chang and Bisk (2024), "Language Models Need Inductive Biases to Count Inductively",
@@ -105,9 +111,8 @@ class Counting(Task):
         return Starts(Span.from_value(self.starts), self.max_number, self.end)
 
     @property
-    def eval_span(self) -> Span:
-        """The counts to evaluate."""
-        return Span.from_value(self.count if self.eval_count is None else self.eval_count)
+    def max_possible_count(self) -> int:
+        return self.allowed_starts.max_count()
 
     def draw(self, rng: CounterRNG, indices: NDArray[np.int64]) -> Questions:
         rows = len(indices)
@@ -197,28 +202,10 @@ class Counting(Task):
         """Whether rows are held out by their letters."""
         return self.symbol == "different" and (not self.held_out_starts or self.start_number == "none")
 
-    def at_cell(self, **cell: Any) -> Self:
-        """The same task with fields fixed; `count` sets `eval_count`, not the counts of training."""
-        return super().at_cell(**{"eval_count" if name == "count" else name: value for name, value in cell.items()})
-
-    def axes(self) -> tuple[str, ...]:
-        return ("count",)
-
-    def training_spans(self) -> dict[str, Span]:
-        return {"count": self.eval_span}
-
     def max_training_labels(self) -> int:
         """The most labels of a training row, a start's helper included. (An addend's sum does not count: at the next
         position a longer row has a count that was never trained.)"""
         return Span.from_value(self.count).high + (self.start_number in ("before", "both") and self.helper != "none")
-
-    def ood_validation_task(self) -> "Counting | None":
-        """Counts above the trained ones, by up to 20 %: 1 to 50 are followed by 51 to 60."""
-        counts = ood_counts(self.eval_span, self.allowed_starts.max_count())
-        return None if counts is None else replace(self, eval_count=counts)
-
-    def cells(self) -> list[tuple[int, ...]] | None:
-        return feasible_cells(Span.from_value(self.count), self.allowed_starts.max_count())
 
     def num_questions(self) -> int:
         counts = np.arange(self.eval_span.low, self.eval_span.high + 1)

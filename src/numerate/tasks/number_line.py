@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,19 +13,16 @@ from numerate.errors import UserError
 from numerate.tasks.counter_rng import CounterRNG, random_key
 from numerate.tasks.counting import HELPER_CHOICES, MAX_LISTED_QUESTIONS, MAX_NUMBER
 from numerate.tasks.questions import EMPTY, Numbers, Questions
-from numerate.tasks.starts import Cells, Starts, cell_hashes, feasible_cells, ood_counts
-from numerate.tasks.task import Task, check_question
+from numerate.tasks.starts import Cells, CountTask, Starts, cell_hashes
+from numerate.tasks.task import check_question
 
 FILLER_CHOICES = {"none": "", "blank": "<b>", "null": "<null>"}
 """The tokens that replace all but the first number of a line."""
 
 
-class _StartAndCountTask(Task):
+class _StartAndCountTask(CountTask):
     """A task whose rows count on from a start number: all pairs of count and start are equally frequent. Nothing is
     held out: every row up to the trained counts occurs in training."""
-
-    count: int | Span
-    eval_count: int | Span | None
 
     @property
     @abstractmethod
@@ -37,9 +34,8 @@ class _StartAndCountTask(Task):
         """The rows of these counts and starts."""
 
     @property
-    def eval_span(self) -> Span:
-        """The counts to evaluate."""
-        return Span.from_value(self.count if self.eval_count is None else self.eval_count)
+    def max_possible_count(self) -> int:
+        return self.allowed_starts.max_count()
 
     def conflicts(self) -> Iterator[str]:
         for counts in (Span.from_value(self.count), self.eval_span):
@@ -70,24 +66,6 @@ class _StartAndCountTask(Task):
         """Every row once, with its probability."""
         cells = self._cells()
         return self.build_rows(*cells.T), np.full(len(cells), 1 / len(cells))
-
-    def at_cell(self, **cell: Any) -> Self:
-        """The same task with fields fixed; `count` sets `eval_count`, not the counts of training."""
-        return super().at_cell(**{"eval_count" if name == "count" else name: value for name, value in cell.items()})
-
-    def axes(self) -> tuple[str, ...]:
-        return ("count",)
-
-    def training_spans(self) -> dict[str, Span]:
-        return {"count": self.eval_span}
-
-    def ood_validation_task(self) -> Self | None:
-        """Counts above the trained ones, by up to 20 %; None if there are no larger numbers."""
-        counts = ood_counts(self.eval_span, self.allowed_starts.max_count())
-        return None if counts is None else replace(self, eval_count=counts)  # type: ignore[type-var]
-
-    def cells(self) -> list[tuple[int, ...]] | None:
-        return feasible_cells(Span.from_value(self.count), self.allowed_starts.max_count())
 
     def num_questions(self) -> int:
         return len(self._cells())

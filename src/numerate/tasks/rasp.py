@@ -13,8 +13,8 @@ from numerate.errors import UserError
 from numerate.tasks.counter_rng import CounterRNG, random_key
 from numerate.tasks.counting import MAX_NUMBER
 from numerate.tasks.questions import EMPTY, Numbers, Questions
-from numerate.tasks.starts import cell_hashes, feasible_cells, ood_counts
-from numerate.tasks.task import Task, match_question
+from numerate.tasks.starts import CountTask, cell_hashes, ood_counts
+from numerate.tasks.task import match_question
 
 _BEGIN, _FIRST, _LAST, _SEPARATOR, _COUNTED = range(5)
 """Positions within a block: `<sos>`, the two numbers, `<`, and the first counted number."""
@@ -24,7 +24,7 @@ MIN_STREAMS = 400
 
 
 @dataclass(frozen=True)
-class RaspCounting(Task):
+class RaspCounting(CountTask):
     """Counting from one number to another, in a stream: `<sos> 3 5 < 3 4 5 <eos> <sos> 60 61 < 60 61 <eos> ...`.
 
     Zhou et al. (2023), "What Algorithms can Transformers Learn?", https://arxiv.org/abs/2310.16028, as Chang and Bisk
@@ -48,22 +48,22 @@ class RaspCounting(Task):
     )
 
     def conflicts(self) -> Iterator[str]:
-        for name, span in (("count", Span.from_value(self.count)), ("eval_count", self._eval_span)):
+        for name, span in (("count", Span.from_value(self.count)), ("eval_count", self.eval_span)):
             if span.high > self.max_number:
                 yield f"{name}: must be from 2 to max_number={self.max_number}, not {span}"
-        if self.packed and not self._has_enough_streams(self._eval_span, self.sequence_length):
+        if self.packed and not self._has_enough_streams(self.eval_span, self.sequence_length):
             name, reason = (
                 "count" if self.eval_count is None else "eval_count",
                 "use smaller counts, a wider span or packed=false",
             )
-            if self.sequence_length < self._eval_span.high + 5:
+            if self.sequence_length < self.eval_span.high + 5:
                 name, reason = (
                     "sequence_length",
-                    f"{self._eval_span.high + 5} tokens hold a block, and 256 are published",
+                    f"{self.eval_span.high + 5} tokens hold a block, and 256 are published",
                 )
             yield (
                 f"{name}: there are too few different streams of {self.sequence_length} tokens with blocks of "
-                f"{self._eval_span} numbers to hold any out; {reason}"
+                f"{self.eval_span} numbers to hold any out; {reason}"
             )
 
     def _has_enough_streams(self, counts: Span, length: int) -> bool:
@@ -72,16 +72,16 @@ class RaspCounting(Task):
         return bool(min(pairs, MIN_STREAMS) ** min(num_visible_blocks, MIN_STREAMS) >= MIN_STREAMS)
 
     @property
-    def _eval_span(self) -> Span:
-        return Span.from_value(self.count if self.eval_count is None else self.eval_count)
+    def max_possible_count(self) -> int:
+        return self.max_number
 
     def draw(self, rng: CounterRNG, indices: NDArray[np.int64]) -> Questions:
         rows = len(indices)
         if not self.packed:
-            pairs = _list_pairs(self._eval_span, 1, self.max_number)
+            pairs = _list_pairs(self.eval_span, 1, self.max_number)
             return self.build_blocks(pairs[rng.integers(len(pairs), (rows,))])
-        pairs = _list_pairs(self._eval_span, 0, self.max_number)
-        max_blocks = -(-(self.sequence_length + 1) // (self._eval_span.low + 5))
+        pairs = _list_pairs(self.eval_span, 0, self.max_number)
+        max_blocks = -(-(self.sequence_length + 1) // (self.eval_span.low + 5))
         row_pairs = pairs[rng.integers(len(pairs), (rows, max_blocks))]
         length = row_pairs[..., 1] - row_pairs[..., 0] + 6
         end = np.minimum(length.cumsum(axis=1), self.sequence_length)
@@ -109,7 +109,7 @@ class RaspCounting(Task):
         """
         count = pairs[:, 1] - pairs[:, 0] + 1
         positions_in_block = np.tile(
-            np.arange(max(self._eval_span.high, int(count.max(initial=2))) + 5), (len(pairs), 1)
+            np.arange(max(self.eval_span.high, int(count.max(initial=2))) + 5), (len(pairs), 1)
         )
         tokens = self._tokens(pairs[:, :1], pairs[:, 1:], positions_in_block)
         is_present = positions_in_block < count[:, None] + 5
@@ -140,35 +140,29 @@ class RaspCounting(Task):
         """The same task with fields fixed; with `count` rows are single blocks of that many numbers with determined
         targets."""
         if "count" in cell:
-            cell = {**cell, "eval_count": cell.pop("count"), "packed": False, "targets": "determined"}
+            cell |= {"packed": False, "targets": "determined"}
         return super().at_cell(**cell)
-
-    def axes(self) -> tuple[str, ...]:
-        return ("count",)
-
-    def training_spans(self) -> dict[str, Span]:
-        return {"count": self._eval_span}
 
     def max_training_labels(self) -> int:
         """The most places of a cell that training has had: `<` and the numbers of its longest block. (A row of the
         stream has several blocks.)"""
         return Span.from_value(self.count).high + 1
 
-    def ood_validation_task(self) -> "RaspCounting | None":
+    def ood_validation_task(self) -> Self | None:
         """Counts above the trained ones, by up to 20 %, with determined targets; None if there are none, or too few for
         a stream."""
-        counts = ood_counts(self._eval_span, self.max_number)
+        counts = ood_counts(self.eval_span, self.max_number)
         if counts is None or (self.packed and not self._has_enough_streams(counts, self.sequence_length)):
             return None
         return replace(self, eval_count=counts, targets="determined")
 
     def cells(self) -> list[tuple[int, ...]] | None:
-        cells = feasible_cells(Span.from_value(self.count), self.max_number)
+        cells = super().cells()
         return None if cells is None else cells[1:]
 
     def num_questions(self) -> int | None:
         """Number of blocks; None for streams."""
-        return None if self.packed else len(_list_pairs(self._eval_span, 1, self.max_number))
+        return None if self.packed else len(_list_pairs(self.eval_span, 1, self.max_number))
 
     def all_questions(self, split: str = "test") -> Questions | None:
         """Every block once, ordered by its first and second number; None for streams."""
@@ -177,7 +171,7 @@ class RaspCounting(Task):
             return None if ood_task is None else ood_task.all_questions()
         if self.packed:
             return None
-        pairs = _list_pairs(self._eval_span, 1, self.max_number)
+        pairs = _list_pairs(self.eval_span, 1, self.max_number)
         return replace(
             self.build_blocks(pairs),
             random_bits=CounterRNG(random_key(self, split, "whole")).random_words(len(pairs)),
@@ -195,13 +189,13 @@ class RaspCounting(Task):
         return np.full(len(questions), self.packed)
 
     def is_held_out(self, split: str) -> bool:
-        return split != "train" and (self.packed or self._eval_span.low > Span.from_value(self.count).high)
+        return split != "train" and (self.packed or self.eval_span.low > Span.from_value(self.count).high)
 
     def alphabet(self) -> tuple[str, ...]:
         return (*map(str, range(self.max_number + 1)), "<", "<eos>", "<sos>")
 
     def longest_questions(self) -> Questions | None:
-        return None if self.packed else self.build_blocks(np.array([[1, self._eval_span.high]]))
+        return None if self.packed else self.build_blocks(np.array([[1, self.eval_span.high]]))
 
     def parse_question(self, text: str) -> Questions:
         """Parses `3 5`, or `<sos> 3 5 <`, as one block. Raises `UserError` for any other text."""

@@ -1,11 +1,11 @@
 """Selective counting: the label of every item is the number of earlier items of its kind."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from math import comb
 from string import ascii_lowercase, digits
-from typing import Any, Literal, Self
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +16,12 @@ from numerate.tasks.compositions import Compositions
 from numerate.tasks.counter_rng import CounterRNG
 from numerate.tasks.counting import HELPER_CHOICES, MAX_NUMBER, prefix_conflicts
 from numerate.tasks.questions import EMPTY, Numbers, Questions
-from numerate.tasks.starts import feasible_cells, ood_counts
-from numerate.tasks.task import Task, can_be_split, check_question
+from numerate.tasks.starts import CountTask
+from numerate.tasks.task import can_be_split, check_question
 
 
 @dataclass(frozen=True)
-class SelectiveCounting(Task):
+class SelectiveCounting(CountTask):
     """Selective counting: each item is counted among those of its kind, `7 5 7 7` has the labels 0 0 1 2.
 
     Chang and Bisk (2024), "Language Models Need Inductive Biases to Count Inductively",
@@ -75,19 +75,14 @@ class SelectiveCounting(Task):
             yield "composition: 'pairs' requires num_symbols=2 and a max_count (50 in the paper)"
         yield from prefix_conflicts(self.prefix, self._symbol_texts, "<bos> is")
         for name, span in (("count", Span.from_value(self.count)), ("eval_count", self.eval_span)):
-            if span.high > self._max_length:
+            if span.high > self.max_possible_count:
                 why = "the longest list there is"
-                if self.max_count is not None and self._max_length == self.num_symbols * self.max_count:
+                if self.max_count is not None and self.max_possible_count == self.num_symbols * self.max_count:
                     why = f"which is what {self.num_symbols} kinds have together with max_count={self.max_count}"
-                yield f"{name}: a list of {span.high} has more than {self._max_length} items, {why}"
+                yield f"{name}: a list of {span.high} has more than {self.max_possible_count} items, {why}"
 
     @property
-    def eval_span(self) -> Span:
-        """The lengths to evaluate."""
-        return Span.from_value(self.count if self.eval_count is None else self.eval_count)
-
-    @property
-    def _max_length(self) -> int:
+    def max_possible_count(self) -> int:
         return MAX_NUMBER if self.max_count is None else min(self.num_symbols * self.max_count, MAX_NUMBER)
 
     @property
@@ -166,29 +161,6 @@ class SelectiveCounting(Task):
         return Questions(
             alphabet, symbols.astype(np.int16), no_numbers, labels=labels.astype(np.int16), metadata={"count": count}
         )
-
-    def at_cell(self, **cell: Any) -> Self:
-        """The same task with fields fixed; `count` sets `eval_count`, not the lengths of training."""
-        task = super().at_cell(**cell)
-        return replace(task, count=self.count, eval_count=cell["count"]) if "count" in cell else task
-
-    def axes(self) -> tuple[str, ...]:
-        return ("count",)
-
-    def training_spans(self) -> dict[str, Span]:
-        return {"count": self.eval_span}
-
-    def max_training_labels(self) -> int:
-        """The largest number of labels in a training row."""
-        return Span.from_value(self.count).high
-
-    def ood_validation_task(self) -> "SelectiveCounting | None":
-        """Lengths above the trained ones, by up to 20 %: 1 to 50 are followed by 51 to 60."""
-        counts = ood_counts(self.eval_span, self._max_length)
-        return None if counts is None else replace(self, eval_count=counts)
-
-    def cells(self) -> list[tuple[int, ...]] | None:
-        return feasible_cells(Span.from_value(self.count), self._max_length)
 
     def num_questions(self) -> int | None:
         """Number of distinct lists; None if `max_count` is below the length of a list."""

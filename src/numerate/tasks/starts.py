@@ -1,15 +1,18 @@
-"""The start numbers of counts, and which of them are held out."""
+"""Tasks whose difficulty is a count; the start numbers of counts, and which of them are held out."""
 
+from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from numerate.config import Span
-from numerate.tasks.counter_rng import mix_bits
-from numerate.tasks.task import SPLITS
+from numerate.tasks.counter_rng import CounterRNG, mix_bits
+from numerate.tasks.questions import Questions
+from numerate.tasks.task import SPLITS, Task
 
 Cells = NDArray[np.int64]
 """Counts with their starts, `[rows, 2]`: `[[c, k], ...]` counts c symbols starting from k."""
@@ -134,3 +137,45 @@ def move_into_splits(hashes: NDArray[np.uint64], split: NDArray[np.int8]) -> NDA
     width = np.array([np.floor(other * 2.0**32) for _, other in intervals], dtype=np.uint64)[split] - low
     half = np.uint64(32)
     return (low + ((hashes >> half) * width >> half) << half) | (hashes & np.uint64(0xFFFFFFFF))
+
+
+class CountTask(Task):
+    """A task with one axis, the `count`. A cell of a grid sets `eval_count`, not the counts of training."""
+
+    count: int | Span
+    eval_count: int | Span | None
+
+    @property
+    @abstractmethod
+    def max_possible_count(self) -> int:
+        """The largest count that the other settings allow."""
+
+    @abstractmethod
+    def draw(self, rng: CounterRNG, indices: NDArray[np.int64]) -> Questions: ...
+
+    @property
+    def eval_span(self) -> Span:
+        """The counts to evaluate."""
+        return Span.from_value(self.count if self.eval_count is None else self.eval_count)
+
+    def at_cell(self, **cell: Any) -> Self:
+        """The same task with fields fixed; `count` sets `eval_count`, not the counts of training."""
+        return super().at_cell(**{"eval_count" if name == "count" else name: value for name, value in cell.items()})
+
+    def axes(self) -> tuple[str, ...]:
+        return ("count",)
+
+    def training_spans(self) -> dict[str, Span]:
+        return {"count": self.eval_span}
+
+    def max_training_labels(self) -> int:
+        """The largest number of labels of a training row."""
+        return Span.from_value(self.count).high
+
+    def ood_validation_task(self) -> Self | None:
+        """Counts above the trained ones, by up to 20 %: 1 to 50 are followed by 51 to 60; None if there are none."""
+        counts = ood_counts(self.eval_span, self.max_possible_count)
+        return None if counts is None else replace(self, eval_count=counts)  # type: ignore[type-var]
+
+    def cells(self) -> list[tuple[int, ...]] | None:
+        return feasible_cells(Span.from_value(self.count), self.max_possible_count)

@@ -29,6 +29,13 @@ class Layout(Spec, ABC):
     def build_batch(self, rows: TokenizedExamples, row_index: NDArray[np.int64]) -> Batch:
         """The batch of these rows; `row_index` is the global index of each. Raises `UserError` for unsuitable rows."""
 
+    def check_unlabeled(self, rows: TokenizedExamples) -> None:
+        """Raises `UserError` for rows with a label per token, in a layout of questions that answers follow."""
+        if rows.labels is not None:
+            raise UserError(
+                f"layout: {type(self).__name__} does not support a label per token; use layout=TokenClassification"
+            )
+
 
 @dataclass(frozen=True)
 class Continuation(Layout):
@@ -41,8 +48,7 @@ class Continuation(Layout):
     targets: Literal["answer", "all"] = setting("answer", "which tokens are targets: the answer with its end, or all")
 
     def build_batch(self, rows: TokenizedExamples, row_index: NDArray[np.int64]) -> Batch:
-        if rows.labels is not None:
-            raise UserError("layout: Continuation does not support a label per token; use layout=TokenClassification")
+        self.check_unlabeled(rows)
         lengths = rows.lengths - 1
         longest = int(lengths.max(initial=0))
         input_mask = np.arange(longest) < lengths[:, None]
@@ -67,8 +73,7 @@ class NextToken(Layout):
     """
 
     def build_batch(self, rows: TokenizedExamples, row_index: NDArray[np.int64]) -> Batch:
-        if rows.labels is not None:
-            raise UserError("layout: NextToken does not support a label per token; use layout=TokenClassification")
+        self.check_unlabeled(rows)
         lengths = rows.lengths - 1
         if int(rows.target_mask.sum()) < int(lengths.sum()):
             raise UserError(
@@ -111,8 +116,7 @@ class Seq2Seq(Layout):
     )
 
     def build_batch(self, rows: TokenizedExamples, row_index: NDArray[np.int64]) -> Batch:
-        if rows.labels is not None:
-            raise UserError("layout: Seq2Seq does not support a label per token; use layout=TokenClassification")
+        self.check_unlabeled(rows)
         sentinel_ids = [] if self.sentinel_token is None else [_token_id(rows, self.sentinel_token, "sentinel_token")]
         answer_starts = np.where(rows.target_mask.any(axis=1), rows.target_mask.argmax(axis=1), rows.lengths)
         answer_lengths = rows.lengths - answer_starts
@@ -167,10 +171,7 @@ class MaskedLM(Layout):
     )
 
     def build_batch(self, rows: TokenizedExamples, row_index: NDArray[np.int64]) -> Batch:
-        if rows.labels is not None:
-            raise UserError(
-                "layout: MaskedLM masks answers that follow their questions; for labels use layout=TokenClassification"
-            )
+        self.check_unlabeled(rows)
         mask_id = UNK if self.mask_token is None else _token_id(rows, self.mask_token, "mask_token")
         ids, masked_positions, input_lengths = rows.ids, rows.target_mask, rows.lengths
         if self.num_masks is not None:
