@@ -142,21 +142,22 @@ class WordProblems(RecordReader):
         is_number = self.answer_format == "number"
         schema = {name: kind for name, kind in _SCHEMAS[self.dataset].items() if name != "solution" or not is_number}
         fields = read_fields(record, schema)
-        if self.dataset == "svamp":
-            question, answer = f"{fields['Body'].strip()} {fields['Question'].strip()}", format_number(fields["Answer"])
-        elif self.dataset == "gsm_hard":
-            question, answer = fields["input"], format_number(fields["target"])
+        if self.dataset in ("svamp", "gsm_hard"):
+            if self.dataset == "svamp":
+                question, number = f"{fields['Body'].strip()} {fields['Question'].strip()}", fields["Answer"]
+            else:
+                question, number = fields["input"], fields["target"]
+            return Example(normalize_numbers(question), f"{ANSWER_MARK} " * (not is_number) + format_number(number))
+        if self.dataset == "gsm_plus" and is_number:
+            answer = fields["answer"]
         else:
-            is_final = self.dataset == "gsm_plus" and is_number
-            solution = fields["answer" if self.dataset == "gsm8k" or is_number else "solution"]
-            question = fields["question"]
-            answer = normalize_numbers(solution if is_final else remove_calculator_annotations(solution))
-            if self.dataset == "gsm8k" and is_number:
-                if ANSWER_MARK not in answer:
-                    raise ValueError(f"has no {ANSWER_MARK!r} before the last number of its answer")
-                answer = answer.rpartition(ANSWER_MARK)[2].strip()
-            return Example(normalize_numbers(question), answer)
-        return Example(normalize_numbers(question), answer if is_number else f"{ANSWER_MARK} {answer}")
+            answer = remove_calculator_annotations(fields["solution" if self.dataset == "gsm_plus" else "answer"])
+        answer = normalize_numbers(answer)
+        if self.dataset == "gsm8k" and is_number:
+            if ANSWER_MARK not in answer:
+                raise ValueError(f"has no {ANSWER_MARK!r} before the last number of its answer")
+            answer = answer.rpartition(ANSWER_MARK)[2].strip()
+        return Example(normalize_numbers(fields["question"]), answer)
 
 
 @dataclass(frozen=True)
