@@ -14,7 +14,7 @@ from numerate.models.strict_weights import match_state_dict
 from numerate.tasks.task import Task
 from numerate.training import checkpoint
 from numerate.training.distributed import resolve_device
-from numerate.training.preflight import check_same_tokenizer, check_unchanged_files
+from numerate.training.preflight import check_same_tokenizer, check_unchanged_files, tokenizer_fingerprint
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder
 
@@ -103,7 +103,7 @@ class StoredRun:
             stored_checkpoint = checkpoint_name
         else:
             stored_checkpoint = self.checkpoints(checkpoint_name)[0]
-        if self.evaluation_data.kind.tokenizer_fingerprint(self.evaluation_data) is None:
+        if tokenizer_fingerprint(self.recipe.tokenizer, self.recipe.task) is None:
             self.check_data_unchanged()  # its vocabulary depends on its questions
         check_same_tokenizer(self.recipe.tokenizer, self.recipe.task, stored_checkpoint)
         weights = stored_checkpoint.read(only=["weights"])["weights"]

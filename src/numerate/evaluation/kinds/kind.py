@@ -99,10 +99,6 @@ class EvaluationKind(Spec, ABC):
         """The answer of a `numerate.Run` to a question in plain text."""
         return run.answer_question(question, checkpoint)
 
-    def tokenizer_fingerprint(self, evaluation_data: EvaluationData) -> str | None:
-        """The hash of the tokenizer's file; None if its vocabulary is built from the questions."""
-        return evaluation_data.tokenizer.fingerprint()
-
     def prompt_processor(self, evaluation_data: EvaluationData) -> PromptProcessor:
         """Tokenizes prompts for generation. Raises `UserError` if the layout is not autoregressive."""
         if not evaluation_data.layout.is_autoregressive:

@@ -195,7 +195,7 @@ class TextLikelihood(EvaluationKind):
             "language": likelihoods.sums(),
             "position_offset": request.position_offset,
             "overlaps_training": False,
-            "tokenizer": str(self.tokenizer_fingerprint(evaluation_data))[:12],
+            "tokenizer": str(_task_at(evaluation_data, ()).load_tokenizer().fingerprint)[:12],
             "method": "one pass",
         }
 
@@ -213,16 +213,11 @@ class TextLikelihood(EvaluationKind):
     def answer(self, run: Any, question: str, checkpoint: str) -> Any:
         return run.continue_text(question, checkpoint)
 
-    def tokenizer_fingerprint(self, evaluation_data: EvaluationData) -> str | None:
-        task: Any = evaluation_data.task
-        return str(task.load_tokenizer().fingerprint)
-
     def prompt_processor(self, evaluation_data: EvaluationData) -> PromptProcessor:
-        assert isinstance(evaluation_data.task, LanguageModeling), "the task must be LanguageModeling"
-        return LanguageModelingPrompts(evaluation_data.task)
+        return LanguageModelingPrompts(_task_at(evaluation_data, ()))
 
     def context_length(self, evaluation_data: EvaluationData) -> int:
-        return int(evaluation_data.task.context_length)  # type: ignore[attr-defined]
+        return _task_at(evaluation_data, ()).context_length
 
     def merge(self, records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """One line per checkpoint, settings, position offset and context length."""
@@ -230,6 +225,7 @@ class TextLikelihood(EvaluationKind):
 
 
 def _task_at(evaluation_data: EvaluationData, cell: Cell) -> LanguageModeling:
+    """The task at the context length of a cell."""
     task = evaluation_data.task.at_cell(**{axis: size for axis, size in cell if axis != CHUNK_AXIS})
     assert isinstance(task, LanguageModeling), "the task must be LanguageModeling"
     return task
