@@ -114,7 +114,7 @@ def parse(words: Sequence[str]) -> Call:
     for file in flags.parts:
         import_module("numerate.config").load_user_parts(file)
     given = {option.key: getattr(flags, option.key) for option in command.options if option.name.startswith("--")}
-    arguments, values = import_module("numerate.commands.arguments").read_words(name, command, others, given)
+    arguments, values = import_module("numerate.commands.arguments").read_words(command, others, given)
     return Call(name, arguments, values | {key: getattr(flags, key) for key in command.context})
 
 

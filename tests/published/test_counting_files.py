@@ -150,20 +150,20 @@ def test_a_command_writes_them_and_overwrites_nothing(tmp_path: Path, capsys: py
         "val.txt",
     ]
     assert main([*words, "as=published"]) == 2
-    assert "already exists and is not overwritten" in capsys.readouterr().err
+    assert "already exists; out= must be new" in capsys.readouterr().err
     for more, message in (
         (["as=publishd"], "as: there is no 'publishd'"),
-        (["as=published", "task.count=3"], "'task.count=3' is not a known option"),
-        (["as=published", "count=0"], "count: must be at least 1, not 0"),
+        (["as=published", "task.count=3"], "task.count=3: the published files"),
+        (["as=published", "count=0"], "count: must be 1 or more, not 0"),
     ):
         assert main([*words[:3], f"out={tmp_path / 'y'}", *more]) == 2
         assert message in capsys.readouterr().err
     assert main(["data", "write", "counting_mod10", "as=published", f"out={tmp_path / 'y'}"]) == 2
     assert "no published files for 'counting_mod10'" in capsys.readouterr().err
     assert main(["data", "write", "debug", "as=published"]) == 2
-    assert "out: the folder is missing" in capsys.readouterr().err
+    assert "out: the value is missing" in capsys.readouterr().err
     assert main(["data", "stats", "debug", "--as", "published"]) == 2
-    assert "--as: only what is written" in capsys.readouterr().err
+    assert "unknown option '--as'" in capsys.readouterr().err
     assert not (tmp_path / "y").exists()
 
 

@@ -12,18 +12,16 @@ from numerate.errors import UserError, did_you_mean
 EXECUTOR_OPTIONS = ("executor", "workers", "timeout")
 
 
-def read_words(
-    name: str, command: Command, words: Sequence[str], flags: Mapping[str, Any]
-) -> tuple[list[str], dict[str, Any]]:
+def read_words(command: Command, words: Sequence[str], flags: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]]:
     """The arguments of a command, and the typed values of its options by the parameters of its function.
 
     >>> from numerate.commands.table import COMMANDS
-    >>> read_words("ask", COMMANDS["ask"], ["latest", "1+2=", "checkpoint=best"], {})
+    >>> read_words(COMMANDS["ask"], ["latest", "1+2=", "checkpoint=best"], {})
     (['latest', '1+2='], {'checkpoint': 'best', 'settings': []})
 
     Raises `UserError` for an unknown option, an invalid value, and what is missing.
     """
-    options = {option.name: option for option in command.options if not option.name.startswith("--")}
+    options = {one.name.lstrip("-"): one for one in command.options if one.name[:2] != "--" or one.type is not bool}
     arguments: list[str] = []
     settings, executor_words = [], []
     values: dict[str, Any] = {}
@@ -34,8 +32,8 @@ def read_words(
         key = normalize_name(key.strip())
         is_file = bool(equals) and not takes_text and Path(word).exists()
         if equals and key in options:
-            value = parse_option(options[key], text)
-            values[key] = [*values.get(key, []), value] if options[key].repeated else value
+            option, value = options[key], parse_option(options[key], text)
+            values[option.key] = [*values.get(key, []), value] if option.repeated else value
         elif equals and command.executor and (key in EXECUTOR_OPTIONS or key.startswith("executor.")):
             executor_words.append(word)
         elif command.settings is not None and _is_setting(word, command.settings, len(arguments) == maximum, is_file):
@@ -81,7 +79,7 @@ def _check_complete(command: Command, arguments: Sequence[str], values: Mapping[
     required = re.sub(r"\[.*?\]|\.\.\.", "", command.arguments).split()
     blank = next((index for index, word in enumerate(arguments[: len(required)]) if not word.strip()), len(arguments))
     missing = [f"the {name.lower().replace('|', ' or ')} is" for name in required[blank : blank + 1]]
-    missing += [f"{one.name}: the value is" for one in command.options if one.required and one.name not in values]
+    missing += [f"{one.name}: the value is" for one in command.options if one.required and one.key not in values]
     if missing:
         example = re.split(r"\n|   \(", command.examples)[0]
         raise UserError(f"{missing[0]} missing; for example: {example}")

@@ -12,7 +12,7 @@ ANY_SETTING, MODEL_SETTING, DOTTED_SETTING = "", r"model\.", r"[A-Za-z_][\w-]*\.
 
 
 class Option(NamedTuple):
-    """An option of a command: `count=200`, or with dashes in its name `--dry-run`.
+    """An option of a command: `count=200`, or with dashes in its name `--dry-run`, `--size 4096` or `size=4096`.
 
     `type` is a type as of a setting, or a list of one (`layer=0,1`); `is_new` is for a file or folder that must not
     exist; `setting` is what a flag stands for, if it is a setting. An option that is not given is not passed to the
@@ -194,8 +194,7 @@ COMMANDS: dict[str, Command] = {
         "numerate tokens train-vocabulary tinystories --size 4096   (to the datasets, as tok4096)\n"
         "numerate tokens train-vocabulary stories.txt size=2048 out=tok2048",
         (
-            Option("--size", "4096", "vocabulary size, the same as size=4096", int),
-            Option("size", "4096", "vocabulary size", int, required=True),
+            Option("--size", "4096", "vocabulary size; also as size=4096", int, required=True),
             Option("out", "tok2048", "the new folder, by default in the datasets", is_new=True),
             Option("kind", "bytes", "characters (default) or bytes", choices=("characters", "bytes")),
             Option("files", "10", "maximum number of files to read", int, at_least=1),
