@@ -13,8 +13,7 @@ import pytest
 
 from numerate.errors import OperationalError
 from numerate.reports import attention_maps
-from numerate.reports.attention_maps import maps_page, maps_section, summarize_heads
-from numerate.reports.attention_script import SCRIPT
+from numerate.reports.attention_maps import maps_content, maps_page, summarize_heads
 from numerate.reports.map_records import pack_weights, read_map, token_label, unpack_weights
 from numerate.reports.page import write_run_report
 
@@ -77,7 +76,7 @@ def test_the_report_of_a_run_draws_its_records_and_says_which_are_damaged_or_too
     make_run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = make_run("abacus", lambda n: 1.0)
-    assert maps_section(folder) == ""
+    assert maps_content(folder) == []
     (folder / "maps").mkdir()
     for name in ("a", "b"):
         (folder / "maps" / f"{name}.json").write_text(json.dumps(record(name)))
@@ -92,13 +91,11 @@ def test_the_report_of_a_run_draws_its_records_and_says_which_are_damaged_or_too
     assert '"prompt":"a"' in page
     assert '"prompt":"b"' in page
     monkeypatch.setattr(attention_maps, "MAX_CHARACTERS", 150)
-    assert "1 of 2 prompts are too large" in maps_section(folder)
+    assert "1 of 2 prompts are too large" in str(maps_content(folder)[-1])
 
 
-def test_the_script_is_understood_by_an_engine(tmp_path: Path) -> None:
+def test_the_script_is_understood_by_an_engine() -> None:
     node = shutil.which("node")
     if node is None:
         pytest.skip("no engine for scripts is here")
-    file = tmp_path / "maps.js"
-    file.write_text(SCRIPT)
-    subprocess.run([node, "--check", str(file)], check=True)
+    subprocess.run([node, "--check", str(Path(attention_maps.__file__).parent / "assets/maps.js")], check=True)

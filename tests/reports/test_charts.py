@@ -11,15 +11,15 @@ import pytest
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from numerate.reports import figures
-from numerate.reports.charts import Chart, ChartLine, Style, are_distinguishable, assign_styles, legend_entries
 from numerate.reports.colour import SERIES, SERIES_DARK, contrast, parse_hex_color
-from numerate.reports.drawing import chart_svg
+from numerate.reports.figure import Chart, ChartLine, Figure, Style, are_distinguishable, assign_styles, legend_entries
 from numerate.reports.groups import group_runs
 from numerate.reports.html import style
+from numerate.reports.matplotlib_writer import MAX_WIDTH_INCHES, draw_figure
 from numerate.reports.overview import length_chart
 from numerate.reports.plots import FIGURES
 from numerate.reports.records import read_run
+from numerate.reports.svg_writer import chart_svg
 
 VISION = {
     "normal": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
@@ -120,7 +120,7 @@ def test_the_name_of_the_region_stands_above_the_data(trained: tuple[int, int]) 
     top = min(float(y) for y in re.findall(r'<line class="grid"[^>]* y1="([\d.]+)"', drawing))
     assert float(text[1]) < top
     assert text[2] == ("in distribution" if trained[1] > 5 else "← in distribution")
-    figure = figures.charts_figure([chart])
+    figure = draw_figure(Figure([chart]))
     figure.canvas.draw()
     (axes,) = figure.axes
     (label,) = [one for one in axes.texts if "in distribution" in one.get_text()]
@@ -133,8 +133,8 @@ def test_the_figure_of_a_study_is_as_wide_as_a_page_and_its_legend_clear_of_the_
 ) -> None:
     kinds = [f"a_scheme_with_a_long_name_{i}" for i in range(count)]
     groups = group_runs([read_run(make_run(kind, lambda n: 1.0)) for kind in kinds])
-    figure = FIGURES["compare"](groups)
-    assert figure.get_figwidth() <= figures.MAX_WIDTH_INCHES
+    figure = draw_figure(FIGURES["compare"](groups))
+    assert figure.get_figwidth() <= MAX_WIDTH_INCHES
     figure.canvas.draw()
     charts = [axes.get_window_extent() for axes in figure.axes]
     for shown in figure.legends:
@@ -146,7 +146,7 @@ def test_the_figure_of_a_study_is_as_wide_as_a_page_and_its_legend_clear_of_the_
 def test_labels_and_titles_of_maps_do_not_touch_each_other(make_run: Callable[..., Path], kind: str) -> None:
     names = ("a_scheme_with_a_long_name", "a_scheme_with_another_name")
     groups = group_runs([read_run(_with_first_tokens(make_run(name, lambda n: 1.0, high=20))) for name in names])
-    figure = FIGURES[kind](groups)
+    figure = draw_figure(FIGURES[kind](groups))
     figure.canvas.draw()
     maps = figure.axes[:-1]
     for axes in maps:

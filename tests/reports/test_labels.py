@@ -24,14 +24,15 @@ from numerate.positions.added import Learned
 from numerate.positions.bias import ALiBi
 from numerate.positions.rotary import Rotary
 from numerate.reports.compare import comparison_text, write_comparison
-from numerate.reports.counts import baseline_line, count_curve, counts_content
+from numerate.reports.counts import baseline_line, count_lines, counts_content
 from numerate.reports.grid import baseline_curve, is_clearly_above
 from numerate.reports.groups import Group, group_runs, with_metric
 from numerate.reports.html import to_html
+from numerate.reports.matplotlib_writer import draw_figure
 from numerate.reports.page import run_page
 from numerate.reports.plots import counts_figure, training_figure, write_plot
 from numerate.reports.records import read_run, read_runs
-from numerate.reports.success import length_curves, study_summary, success_rows
+from numerate.reports.success import length_curves, success_table
 from numerate.reports.summary import group_result, headline
 from numerate.reports.symmetry import has_equal_states
 from numerate.tasks.counting import Counting
@@ -147,9 +148,11 @@ def test_the_baseline_stands_beside_every_number_beyond_training(make: Make) -> 
     assert "up to count 7 (100 % [34.2, 100] there, baseline 50 %)" in headline([group])
     facts = page[page.index('class="facts"') :].split("</dl>")[0]
     assert facts.count("baseline") == 3, "OOD validation, OOD test and all OOD; not in distribution"
-    header, rows = success_rows([group])
-    assert rows[-1][0] == "baseline, %"
-    assert [bool(text) for text in rows[-1][3:]] == [int(name.removeprefix("n=")) > TRAINED for name in header[3:]]
+    table = success_table([group])
+    header, rows = table.header, table.rows
+    assert rows[-1][0] == "baseline"
+    lengths = [int(name.removeprefix("n=").split()[0]) for name in header[3:]]
+    assert [bool(text) for text in rows[-1][3:]] == [n > TRAINED for n in lengths]
 
 
 BASELINES = {6: 1.0, 7: 1 / 2, 8: 1 / 3, 9: 2 / 4, 10: 2 / 5, 11: 2 / 6, 12: 3 / 7}
@@ -162,10 +165,11 @@ def test_at_each_length_stands_the_baseline_of_that_length(make: Make, tmp_path:
     assert {n: point.baseline for n, point in group.diagonal.items() if n > TRAINED} == pytest.approx(BASELINES)
     assert all(group.diagonal[n].baseline is None for n in range(1, TRAINED + 1))
     assert replace(group, metric="accuracy").diagonal[10].baseline == pytest.approx(5 / 10)
-    header, rows = success_rows([group])
+    table = success_table([group])
+    header, rows = table.header, table.rows
     row = dict(zip(header, rows[-1], strict=True))
-    assert {name: row[name] for name in ("n=5", "n=7", "n=10", "n=12")} == {
-        "n=5": "", "n=7": "50", "n=10": "40", "n=12": "42.9"
+    assert {name: row[name] for name in ("n=5 (in distribution)", "n=7", "n=10", "n=12")} == {
+        "n=5 (in distribution)": "", "n=7": "50 %", "n=10": "40 %", "n=12": "42.9 %"
     }  # fmt: skip
     assert "n=6" not in header, "memorising alone has all of it"
     page = write_comparison(folders, tmp_path / "page.html").read_text()
@@ -200,11 +204,9 @@ def test_the_baseline_of_the_curve_by_count_is_the_same_whatever_is_measured(mak
     group = group_of(make("lstm", 8))
     lines = []
     for metric in METRICS:
-        found = count_curve(replace(group, metric=metric))
-        assert found is not None
-        lines.append(baseline_line([found]))
-        assert found.baseline == group.baseline
-    assert lines[0] is not None
+        lines.append(baseline_line([replace(group, metric=metric)], LONGEST))
+        assert lines[-1] is not None
+        assert lines[-1].y[-1] == group.baseline
     assert all(line == lines[0] for line in lines)
 
 
@@ -268,9 +270,9 @@ def test_what_cannot_converge_is_shown_and_not_called_slow(make: Make, tmp_path:
         for seed in (0, 1)
     ]
     groups = group_runs(read_runs(folders))
-    rows = {row[0]: row for row in success_rows(groups)[1]}
+    rows = {row[0]: row for row in success_table(groups).rows}
     assert rows["nope"][2] == "0/2 by a symmetry"
-    assert rows["nope"][4].startswith("0/2 [0, 66] 50")
+    assert rows["nope"][4].startswith("0/2 [0, 66]\n50")
     assert rows["gru"][3] == "did not converge"
     text = study_summary(groups)
     assert "nope cannot converge, by a symmetry" in text
@@ -293,13 +295,15 @@ def test_figures_have_a_panel_for_each_task_and_say_what_they_leave_out(make: Ma
     folders = [make(f"three{i}", 8, recipe=recipe(3, 8 * i)) for i in range(1, 15)]
     folders += [make(f"four{i}", 8, recipe=recipe(4, 8 * i)) for i in (1, 2)]
     groups = group_runs(read_runs(folders))
-    three, four = counts_figure(groups).axes
+    figure = counts_figure(groups)
+    three, four = draw_figure(figure).axes
     assert len(four.get_legend().get_texts()) == 2
     assert len(three.get_legend().get_texts()) == 8
-    notes = " ".join(text.get_text().replace("\n", " ") for text in three.texts)
-    assert "These are 8 of 14 groups" in notes
+    assert "These are 8 of 14 groups" in figure.notes
     assert "baseline" in [text.get_text().split(" ")[0] for text in four.texts]
-    assert len(training_figure([*groups[:1], *groups[-1:]]).axes) == 2  # nothing but one validation set was logged
+    assert (
+        len(draw_figure(training_figure([*groups[:1], *groups[-1:]])).axes) == 2
+    )  # nothing but one validation set was logged
 
 
 def test_a_metric_of_what_was_not_evaluated_is_refused_as_not_evaluated(make: Make) -> None:
@@ -313,11 +317,12 @@ def test_a_metric_of_what_was_not_evaluated_is_refused_as_not_evaluated(make: Ma
 
 def test_the_curve_has_a_place_for_each_count_and_the_spread_of_seeds(make: Make) -> None:
     folders = [make("lstm", knows, seed) for seed, knows in enumerate((8, 12, 10))]
-    found = count_curve(group_of(*folders))
-    assert found is not None
-    assert list(found.counts) == list(range(1, LONGEST + 1))
+    (found,) = count_lines([group_of(*folders)])
+    assert list(found.x) == list(range(1, LONGEST + 1))
+    assert found.low is not None
+    assert found.high is not None
     ninth = [0.0, 1.0, 1.0]
-    assert (found.accuracy[8], found.low[8], found.high[8]) == (1.0, min(ninth), max(ninth))
+    assert (found.y[8], found.low[8], found.high[8]) == (1.0, min(ninth), max(ninth))
     page = to_html(counts_content([group_of(*folders)]))
     assert page.count('class="baseline"') == 2, "the line and its key"
     assert "score of memorization" in page
@@ -345,7 +350,7 @@ def test_a_model_that_looks_ahead_has_no_claim_on_any_page(make: Make, tmp_path:
     text = comparison_text(group_runs(read_runs([*plain, *zoomed])))
     assert f"zoom: not comparable (non-causal): {why}" in text
     assert "lstm / zoom" not in text, "no test of a pair"
-    _, rows = success_rows(group_runs(read_runs([*plain, *zoomed])))
+    rows = success_table(group_runs(read_runs([*plain, *zoomed]))).rows
     found = {row[0]: row[3] for row in rows}
     assert found["zoom"] == f"not comparable (non-causal): {why}"
     assert found["lstm"].startswith("2/2")

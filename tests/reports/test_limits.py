@@ -5,6 +5,7 @@ import json
 import re
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,15 @@ import pytest
 from numerate.evaluation.statistics import wilson_interval
 from numerate.reports import limits
 from numerate.reports.compare import comparison_text, write_comparison
+from numerate.reports.figure import HeatMap, tooltip
 from numerate.reports.grid import PlotGrid, aggregate_seeds
 from numerate.reports.groups import Group, group_runs
 from numerate.reports.html import style
 from numerate.reports.limits import groups_to_draw, join_names
+from numerate.reports.matplotlib_writer import draw_figure
 from numerate.reports.plots import FIGURES
 from numerate.reports.records import read_run
-from numerate.reports.small_map import map_image
+from numerate.reports.svg_writer import heat_map_html
 from numerate.training.run_folder import header_yaml
 
 
@@ -123,7 +126,8 @@ def test_maps_that_are_too_large_become_pictures(
 
 def test_a_picture_of_a_map_has_the_colour_of_each_cell(make: Callable[..., Path]) -> None:
     (grid,) = group_runs([read_run(make("a", 0, 4))])[0].grids
-    drawing = map_image(PlotGrid(grid.row_axis, grid.column_axis, grid.rows, (*grid.columns, 99), grid.points))
+    wider = PlotGrid(grid.row_axis, grid.column_axis, grid.rows, (*grid.columns, 99), grid.points)
+    drawing = heat_map_html(replace(HeatMap.from_grid(wider), detail="image"))
     light, dark = (base64.b64decode(text) for text in re.findall(r"base64,([^\"]+)", drawing))
     for picture, name in ((light, "l"), (dark, "d")):
         assert picture.startswith(b"\x89PNG\r\n\x1a\n")
@@ -161,17 +165,16 @@ def test_curves_by_step_are_thinned_and_keep_both_ends(make: Callable[..., Path]
 
 def test_the_study_figure_of_many_groups_has_curves_and_no_row_of_maps(large: list[Path]) -> None:
     groups: list[Group] = group_runs([read_run(folder) for folder in large])
-    figure = FIGURES["compare"](groups)
+    figure = draw_figure(FIGURES["compare"](groups))
     assert figure.get_figwidth() < 8
     assert len(figure.axes) == 1
     lines = [line for line in figure.axes[0].get_lines() if str(line.get_label()).startswith("v")]
     assert len(lines) == 8
-    few = FIGURES["compare"](groups[:3])
+    few = draw_figure(FIGURES["compare"](groups[:3]))
     assert len(few.axes) == 3 + 1 + 1
 
 
 def test_a_tip_of_many_seeds_counts_them() -> None:
-    from numerate.reports.drawing import tooltip
     from numerate.reports.records import Cell
 
     cells = [[Cell({"length": 3}, i, 100, 0.0, 1.0, "ood_test")] for i in range(20)]

@@ -12,16 +12,23 @@ from numerate.errors import UserError
 from numerate.evaluation.statistics import wilson_interval
 from numerate.reports.colour import SERIES
 from numerate.reports.compare import comparison_text, write_comparison
-from numerate.reports.drawing import chart_svg
 from numerate.reports.groups import group_runs
 from numerate.reports.html import to_html
 from numerate.reports.limits import groups_to_draw
+from numerate.reports.matplotlib_writer import draw_figure
 from numerate.reports.overview import length_chart
 from numerate.reports.page import write_run_report
 from numerate.reports.plots import FIGURES, write_plot
 from numerate.reports.records import read_run
 from numerate.reports.regions import region_table, regions_content
-from numerate.reports.success import convergence_results, study_summary, success_rows, table_lengths, unconverged_notes
+from numerate.reports.success import (
+    convergence_results,
+    success_content,
+    success_table,
+    table_lengths,
+    unconverged_notes,
+)
+from numerate.reports.svg_writer import chart_svg
 from numerate.training.run_folder import header_yaml
 
 Share = Callable[[int], float]
@@ -84,31 +91,27 @@ def study(make: Callable[..., Path]) -> list[Path]:
 
 
 def test_the_table_counts_converged_seeds_and_among_those_the_successes(study: list[Path]) -> None:
-    header, rows = success_rows(group_runs([read_run(folder) for folder in study]))
-    assert header == ["group", "checkpoint", "converged", *(f"n={n}" for n in (6, 7, 8, 9, 12, 15, 18))]
-    table = {(row[0], row[1]): row[2:] for row in rows}
+    found = success_table(group_runs([read_run(folder) for folder in study]))
+    lengths = ["n=6 (in distribution)", *(f"n={n}" for n in (7, 8, 9, 12, 15, 18))]
+    assert found.header == ["group", "checkpoint", "converged", *lengths]
+    table = {(row[0], row[1]): row[2:] for row in found.rows}
     assert list(table) == [(s, c) for s, c in (("abacus", "final"), ("abacus", "best"))] + [
         (scheme, "final") for scheme in ("rotary", "looped", "nope")
     ]
     assert table["abacus", "final"][0] == "3/3 [44, 100]"
-    assert table["abacus", "final"][4] == "3/3 [44, 100] 100"
-    assert table["abacus", "best"][5] == "2/3 [21, 94] 100"
-    assert table["rotary", "final"][1:3] == ["3/3 [44, 100] 100", "0/3 [0, 56] 0"]
+    assert table["abacus", "final"][4] == "3/3 [44, 100]\n100 %"
+    assert table["abacus", "best"][5] == "2/3 [21, 94]\n100 %"
+    assert table["rotary", "final"][1:3] == ["3/3 [44, 100]\n100 %", "0/3 [0, 56]\n0 %"]
 
 
 def test_what_did_not_converge_is_listed_and_no_failure(study: list[Path]) -> None:
     groups = group_runs([read_run(folder) for folder in study])
-    rows = {row[0]: row for row in success_rows(groups)[1]}
-    assert rows["looped"][2:4] == ["2/3 [21, 94]", "2/2 [34, 100] 100"]
+    rows = {row[0]: row for row in success_table(groups).rows}
+    assert rows["looped"][2:4] == ["2/3 [21, 94]", "2/2 [34, 100]\n100 %"]
     assert rows["nope"][2:5] == ["0/3 [0, 56]", "did not converge", ""]
     looped, nope = unconverged_notes(groups)
     assert looped.startswith("looped (final) has seeds that did not converge: 70 % (seed 0) correct")
     assert nope.startswith("nope (final) did not converge in this budget: 40 % (seed 0), 40 % (seed 1), 40 % (seed 2)")
-    text = study_summary(groups)
-    assert "3 of 4 groups converged in at least one seed" in text
-    assert "nope did not converge in this budget, so how far they would generalize is unknown" in text
-    assert "abacus up to n = 10 (2/3 seeds)" in text
-    assert "rotary does not reach this at the first OOD length" in text
 
 
 def test_table_lengths_are_multiples_of_the_trained_length(study: list[Path]) -> None:
@@ -136,7 +139,7 @@ def test_the_page_and_the_terminal_have_the_table(study: list[Path], tmp_path: P
 def test_one_seed_each_has_no_rates(make: Callable[..., Path], tmp_path: Path) -> None:
     runs = [make("abacus", lambda n: 1.0), make("rotary", lambda n: n <= 6)]
     assert "Which seeds converged" not in write_comparison(runs, tmp_path / "page.html").read_text()
-    assert study_summary(group_runs([read_run(run) for run in runs])) == ""
+    assert success_content(group_runs([read_run(run) for run in runs])) == []
 
 
 def test_equal_lengths_make_a_strip_and_not_a_map_of_holes(study: list[Path]) -> None:
@@ -201,7 +204,7 @@ def test_an_older_record_tells_its_first_tokens_by_where_it_went_wrong(make: Cal
     assert [cell.first_token_correct for cell in read_run(run).cells] == [70]
     (run / "evaluation.jsonl").write_text(json.dumps(line) + "\n")
     assert read_run(run).cells[0].with_first_token() is None
-    with pytest.raises(UserError, match="plot: the records of old have no first-token accuracy"):
+    with pytest.raises(UserError, match="plot: pair needs records of first-token accuracy"):
         write_plot("pair", [run], run / "a.png")
 
 
@@ -218,9 +221,9 @@ def test_what_cannot_be_drawn_is_refused(study: list[Path], make: Callable[..., 
     blank = make("blank", lambda n: 1.0)
     (blank / "evaluation.jsonl").write_text("")
     (blank / "metrics.jsonl").write_text("")
-    with pytest.raises(UserError, match="nothing was evaluated yet"):
+    with pytest.raises(UserError, match="curves needs runs that were evaluated"):
         write_plot("curves", [blank], tmp_path / "a.png")
-    with pytest.raises(UserError, match="no metrics yet"):
+    with pytest.raises(UserError, match="needs runs with metrics"):
         write_plot("training", [blank], tmp_path / "a.png")
 
 
@@ -255,23 +258,14 @@ def test_the_regions_count_no_seed_that_did_not_converge_among_those_that_failed
     assert "not converged" not in to_html(regions_content(group_runs([read_run(study[0])])))
 
 
-def test_the_finding_of_a_study_keeps_the_name_of_a_run_as_it_is(make: Callable[..., Path]) -> None:
-    runs = [make(kind, lambda n: 0.4, seed) for kind in ("nope", "fire", "alibi", "none") for seed in (0, 1)]
-    assert study_summary(group_runs([read_run(run) for run in runs])).startswith(
-        "nope, fire, alibi and none did not converge"
-    )
-
-
 def test_no_colour_has_two_meanings_however_many_groups_there_are(make: Callable[..., Path], tmp_path: Path) -> None:
-    from matplotlib.figure import Figure
 
     runs = [make(f"kind{i}", lambda n: 1.0) for i in range(12)]
     groups = group_runs([read_run(run) for run in runs])
-    figure = FIGURES["curves"](groups)
-    assert isinstance(figure, Figure)
+    figure = draw_figure(FIGURES["curves"](groups))
     lines = [line for line in figure.axes[0].get_lines() if str(line.get_label()).startswith("kind")]
     assert len(lines) == len({line.get_color() for line in lines}) == len(SERIES)
-    assert "These are 8 of 12 groups" in " ".join(text.get_text().replace("\n", " ") for text in figure.axes[0].texts)
+    assert "These are 8 of 12 groups" in FIGURES["curves"](groups).notes
     classes = re.findall(r'<li class="(c\d)">.*?kind\d+</li>', chart_svg(length_chart(groups_to_draw(groups))))
     assert len(set(classes)) == len(classes) == len(SERIES)
 

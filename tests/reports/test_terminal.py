@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from numerate.reports import colour, curve, table
+from numerate.reports import colour, figure, matplotlib_writer, table
 from numerate.reports.colour import (
     COLORMAP_DARK,
     COLORMAP_DARK_256,
@@ -16,17 +16,16 @@ from numerate.reports.colour import (
     colormap,
     contrast,
     luminance,
-    nearest_256_color,
     parse_hex_color,
     text_color,
 )
 from numerate.reports.compare import comparison_text
-from numerate.reports.curve import length_curve, sparkline
+from numerate.reports.figure import Chart, ChartLine, HeatMap
 from numerate.reports.grid import aggregate_seeds, make_grids
 from numerate.reports.groups import group_runs
-from numerate.reports.heat_map import terminal_heat_map, terminal_legend
 from numerate.reports.records import Cell, read_run
 from numerate.reports.table import markdown_table, side_by_side, text_table, text_width
+from numerate.reports.terminal_writer import chart_text, heat_map_text, legend_text
 
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 COLOURS = TerminalStyle(num_colors=2**24, unicode=True, width=120)
@@ -45,7 +44,7 @@ def grid(high=3, trained=2, right=lambda a, b: 100):
         for a in range(1, high + 1)
         for b in range(1, high + 1)
     ]
-    return make_grids(aggregate_seeds([cells]))[0]
+    return HeatMap.from_grid(make_grids(aggregate_seeds([cells]))[0])
 
 
 class Terminal(io.StringIO):
@@ -55,13 +54,13 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize("module", [table, curve, colour])
+@pytest.mark.parametrize("module", [table, figure, matplotlib_writer, colour])
 def test_the_examples_in_the_documentation_are_true(module):
     assert doctest.testmod(module).failed == 0
 
 
 def test_a_map_without_colours_is_numbers_in_a_frame():
-    shown = terminal_heat_map(grid(right=lambda a, b: 0 if a == 3 else 100 if b < 3 else 7), TerminalStyle())
+    shown = heat_map_text(grid(right=lambda a, b: 0 if a == 3 else 100 if b < 3 else 7), TerminalStyle())
     assert shown.split("\n") == [
         "     1   2   3",
         "  ┏━━━━━━━┓",
@@ -69,31 +68,25 @@ def test_a_map_without_colours_is_numbers_in_a_frame():
         " 2┃100 100┃  7",
         "  ┗━━━━━━━┛",
         " 3   ·   ·   ·",
-        "   digits of the first (down), second (across)",
+        "   digits of the first (down) and second number",
     ]
 
 
 def test_a_map_for_a_plain_terminal_is_ascii_alone():
-    both = (
-        terminal_heat_map(grid(), TerminalStyle(unicode=False))
-        + terminal_legend(TerminalStyle(unicode=False))
-        + sparkline([1, 2, 3], TerminalStyle(unicode=False))
-    )
+    both = heat_map_text(grid(), TerminalStyle(unicode=False)) + legend_text(TerminalStyle(unicode=False))
     assert both.isascii()
     assert "+-------+" in both
 
 
 def test_colours_change_nothing_but_colours():
-    plain, coloured = (
-        terminal_heat_map(grid(right=lambda a, b: 10 * a + b), look) for look in (TerminalStyle(), COLOURS)
-    )
+    plain, coloured = (heat_map_text(grid(right=lambda a, b: 10 * a + b), look) for look in (TerminalStyle(), COLOURS))
     assert [line.rstrip() for line in ESCAPE.sub("", coloured).split("\n")] == plain.split("\n")
     assert "\x1b[" in coloured
     assert "\x1b[" not in plain
 
 
 def test_every_cell_has_the_colour_of_its_share():
-    coloured = terminal_heat_map(grid(high=1, right=lambda a, b: 40), COLOURS)
+    coloured = heat_map_text(grid(high=1, right=lambda a, b: 40), COLOURS)
     red, green, blue = colormap(0.4, COLORMAP_DARK)
     assert f"48;2;{red};{green};{blue}" in coloured
 
@@ -111,19 +104,19 @@ def test_every_cell_has_the_colour_of_its_share():
 def test_a_map_is_no_wider_than_the_terminal_and_its_numbers_match_the_legend(width, high, titled, row):
     look = TerminalStyle(width=width)
     found = grid(high=high, trained=2, right=lambda a, b: 13 if a % 3 == 1 else 6 if a % 3 == 2 else 29)
-    shown = terminal_heat_map(found, look)
+    shown = heat_map_text(found, look)
     *lines, _ = shown.split("\n")
     assert max(map(text_width, lines)) <= width
     assert (titled in shown.split("\n")[0]) if titled else ("tenths" not in shown and "means" not in shown)
     first = next(line for line in lines[1 + bool(titled) :] if re.match(r" *1[┃ ]", line))
     assert [int(number) for number in re.findall(r"\d+", first)[1:]] == row
-    text = terminal_legend(look, [found])
+    text = legend_text(look, [found])
     assert ("in tenths: 4 is 40-49 % correct, 0 under 10 %" in text) == (titled == "in tenths")
     assert ("% correct, · is 0" in text) == (titled != "in tenths")
 
 
 def test_a_cell_of_means_is_inside_of_the_border_only_with_all_of_its_cells():
-    shown = terminal_heat_map(grid(high=40, trained=8), TerminalStyle(width=40))
+    shown = heat_map_text(grid(high=40, trained=8), TerminalStyle(width=40))
     assert "means of 5 x 5 cells" in shown
     assert shown.count("┏━━━┓") == 1
 
@@ -132,13 +125,14 @@ def test_a_cell_of_means_is_inside_of_the_border_only_with_all_of_its_cells():
 @pytest.mark.parametrize(("trained", "framed"), [(8, True), (2, False)])
 def test_a_legend_explains_the_border_only_where_a_map_has_one(trained, framed, colours):
     found, look = grid(high=40, trained=trained), TerminalStyle(width=40, num_colors=colours, unicode=True)
-    assert ("┏" in terminal_heat_map(found, look)) == framed
-    assert ("in distribution" in terminal_legend(look, [found])) == framed
+    assert ("┏" in heat_map_text(found, look)) == framed
+    assert ("in distribution" in legend_text(look, [found])) == framed
 
 
 def test_cells_that_were_not_evaluated_stay_empty():
     cells = [Cell({"a": a, "b": b}, 1, 2, 0, 1, "ood_test") for a, b in ((1, 1), (2, 1), (2, 2))]
-    assert " 1  50\n" in terminal_heat_map(make_grids(aggregate_seeds([cells]))[0], TerminalStyle())
+    found = HeatMap.from_grid(make_grids(aggregate_seeds([cells]))[0])
+    assert " 1  50\n" in heat_map_text(found, TerminalStyle())
 
 
 @pytest.mark.parametrize(
@@ -179,8 +173,8 @@ def test_numbers_can_be_read_on_every_colour_of_the_map(stops):
 
 
 def test_the_256_colours_are_colours_of_such_a_terminal():
-    assert nearest_256_color((255, 0, 0)) == 196
-    assert nearest_256_color((8, 8, 8)) == 232
+    style = TerminalStyle(num_colors=256)
+    assert style.colorize("a", foreground=(255, 0, 0), background=(8, 8, 8)) == "\x1b[38;5;196;48;5;232ma\x1b[0m"
     levels = {0, 95, 135, 175, 215, 255}
     assert all(
         set(parse_hex_color(stop)) <= levels or len(set(parse_hex_color(stop))) == 1 for stop in COLORMAP_DARK_256
@@ -204,16 +198,9 @@ def test_tables_keep_their_columns_with_empty_cells_and_pipes():
 
 
 def test_a_bar_shows_the_share_and_its_interval():
-    cell = Cell({"n": 6}, 50, 100, 0.4, 0.6, "ood_test")
-    line = length_curve({"run": {6: aggregate_seeds([[cell]])[0]}}, TerminalStyle()).split("\n")[-1]
-    assert line == "  6  ██████████──           50 [40, 60]"
-
-
-def test_a_sparkline_keeps_the_order_of_what_it_shows():
-    assert sparkline([1, 0.1, 0.01], TerminalStyle(), log=True) == "█▅▁"
-    assert sparkline([3, 3], TerminalStyle()) == "▁▁"
-    assert sparkline([], TerminalStyle()) == ""
-    assert len(sparkline(list(range(1000)), TerminalStyle(), width=30)) == 30
+    chart = Chart("", [ChartLine("run", [6], [0.5], [0.4], [0.6])], "n", "%", is_percent=True)
+    line = chart_text(chart, TerminalStyle()).split("\n")[-1]
+    assert line == "6  ██████████──           50 [40, 60]"
 
 
 def test_a_comparison_in_the_terminal_holds_both_maps_the_regions_and_the_finding(make_run):

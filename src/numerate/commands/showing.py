@@ -11,8 +11,8 @@ from numerate.experiments.results import Results
 from numerate.reports.answers import split_metric
 from numerate.reports.colour import TerminalStyle
 from numerate.reports.compare import comparison_text
+from numerate.reports.figure import HeatMap
 from numerate.reports.grid import (
-    PlotGrid,
     aggregate_seeds,
     are_named_parts,
     cell_label,
@@ -21,9 +21,9 @@ from numerate.reports.grid import (
     make_grids,
 )
 from numerate.reports.groups import format_settings, group_runs, with_metric
-from numerate.reports.heat_map import terminal_heat_map, terminal_legend
 from numerate.reports.records import Cell, cell_from_record, read_runs
 from numerate.reports.table import text_table
+from numerate.reports.terminal_writer import heat_map_text, legend_text
 
 
 def show_evaluation(results: Results) -> None:
@@ -44,7 +44,7 @@ def show_evaluation(results: Results) -> None:
     )
     metric: Metric = "ood_accuracy" if has_unseen_labels else "exact_match"
     metric_text = f", {METRICS[metric]}" if has_unseen_labels else ""
-    plotted: list[PlotGrid] = []
+    plotted: list[HeatMap] = []
     for (label, step, position_offset, words), cells in groups.items():
         offset_text = f", position offset {position_offset}" if len({key[2] for key in groups}) > 1 else ""
         checkpoint_text = f"{label} checkpoint, step {step}" if label in ("final", "best") else f"step {step}"
@@ -56,9 +56,9 @@ def show_evaluation(results: Results) -> None:
             aggregate_seeds([[cell.with_metric(metric) for cell in cells]]),
             f"{checkpoint_text}{offset_text}{settings_text}{metric_text}",
         ):
-            plotted.append(grid)
-            print(f"\n{terminal_heat_map(grid, style)}")
-    print(f"\n{terminal_legend(style, plotted)}\n" * bool(plotted) + f"\n{results}")
+            plotted.append(HeatMap.from_grid(grid, has_tooltips=False))
+            print(f"\n{heat_map_text(plotted[-1], style)}")
+    print(f"\n{legend_text(style, plotted)}\n" * bool(plotted) + f"\n{results}")
     first = _first_tokens(results)
     if first:
         print(f"\n{first}")

@@ -2,9 +2,10 @@
 
 from numerate.experiments.run import Run
 from numerate.integrations import trackers
-from numerate.reports.figures import heat_maps
 from numerate.reports.groups import format_settings, group_runs
-from numerate.reports.language_curves import curves_figure, validation_metrics
+from numerate.reports.language_curves import validation_metrics
+from numerate.reports.matplotlib_writer import draw_figure
+from numerate.reports.plots import maps_figure, validation_figure
 from numerate.reports.records import read_run
 
 
@@ -24,10 +25,12 @@ def track_results(run: Run) -> None:
         if group.grids:
             settings_text = format_settings(group.settings or {})
             active_trackers.log_figure(
-                f"exact match, {settings_text}" if settings_text else "exact match", heat_maps(group.grids), step
+                f"exact match, {settings_text}" if settings_text else "exact match",
+                draw_figure(maps_figure([("", grid) for grid in group.grids])),
+                step,
             )
     if validation_metrics(records):
-        active_trackers.log_figure("validation loss", curves_figure(group_runs([records])), step)
+        active_trackers.log_figure("validation loss", draw_figure(validation_figure(group_runs([records]))), step)
     if texts := [{name: line.get(name) for name in ("step", "prompt", "text")} for line in records.generated_texts]:
         active_trackers.log_table("texts", texts, step)
     samples = [

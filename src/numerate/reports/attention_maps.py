@@ -3,17 +3,20 @@
 import json
 from collections.abc import Mapping, Sequence
 from html import escape
+from importlib.resources import files
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from markupsafe import Markup
 from numpy.typing import NDArray
 
-from numerate.reports.attention_script import SCRIPT, STYLE
 from numerate.reports.colour import COLORMAP_DARK, COLORMAP_LIGHT
-from numerate.reports.drawing import collapsible, html_table
-from numerate.reports.html import page
+from numerate.reports.content import Content, Folded, Note
+from numerate.reports.html import fill, page, to_html
 from numerate.reports.map_records import QUANTIZATION_LEVELS, AttentionMap, read_attention_maps, read_maps, token_label
+from numerate.reports.table import TextTable
 
 NEGATIVE_LIGHT = ("#f6f4ec", "#f4d6bb", "#eba873", "#d97526", "#a84a00", "#5c2600")
 """The colors of numbers below 0 on a light page, from 0 down."""
@@ -71,37 +74,28 @@ def count_characters(record: Mapping[str, Any]) -> int:
     return sum(len(part["data"]) for layer in record["layers"] for part in layer["maps"])
 
 
-def maps_section(folder: Path) -> str:
-    """The attention maps of a run for its page; "" without records."""
+def maps_content(folder: Path) -> Content:
+    """The attention maps of a run for its page; empty without records."""
     records, skipped = read_maps(folder)
-    kept, total = [], 0
-    for record in records:
-        total += count_characters(record)
-        if total <= MAX_CHARACTERS:
-            kept.append(record)
+    sizes = accumulate(map(count_characters, records))
+    kept = [record for record, size in zip(records, sizes, strict=True) if size <= MAX_CHARACTERS]
     if len(kept) < len(records):
         skipped.append(f"{len(records) - len(kept)} of {len(records)} prompts are too large for one page")
-    note = f'<p class="quiet">Left out: {escape("; ".join(skipped))}.</p>' if skipped else ""
-    return maps_html(kept) + note if kept else note
+    note = [Note(f"Left out: {'; '.join(skipped)}.")] * bool(skipped)
+    return [maps_html(kept), *note] if kept else note
 
 
-def maps_html(records: Sequence[Mapping[str, Any]]) -> str:
+def maps_html(records: Sequence[Mapping[str, Any]]) -> Markup:
     """The interactive maps of these records as HTML; deterministic."""
+    assets = files("numerate.reports").joinpath("assets")
+    style, script = (Markup(assets.joinpath(name).read_text(encoding="utf-8")) for name in ("maps.css", "maps.js"))
     has_answer = any(record["answer_start"] is not None for record in records)
-    orders = "".join(f"{words}. " for words in dict.fromkeys(map(digit_order_note, records)) if words)
-    return (
-        f'<style>{STYLE}</style><div class="maps" id="maps">'
-        "<noscript><p>The maps require JavaScript; the table below does not.</p></noscript></div>"
-        f"<figcaption>{escape(CAPTION + orders + ANSWER_NOTE * has_answer + KEYBOARD_NOTE)}</figcaption>"
-        f"{_table(records)}"
-        f'<script type="application/json" id="maps-data">{_data(records)}</script><script>{SCRIPT}</script>'
-    )
+    notes = " ".join(f"{text}." for text in dict.fromkeys(map(digit_order_note, records)) if text)
+    tables = to_html([_table(record) for record in records])
+    data = {"style": style, "script": script, "data": _data(records), "tables": tables}
+    return Markup(fill("maps.html", notes=notes, has_answer=has_answer, **data))
 
 
-CAPTION = (
-    "Each row is a query token, each column a key token or a symbol; numbers are the weights of the model, rounded to "
-    "four digits. Masked tokens stay empty. "
-)
 DIGIT_ORDER_NOTES = {
     "reversed": "Numbers are read and written with their digits in reverse order, least significant first",
     "answer_reversed": "Numbers of the answer are written with their digits in reverse order, least significant first",
@@ -114,10 +108,6 @@ def digit_order_note(record: Mapping[str, Any]) -> str:
     return DIGIT_ORDER_NOTES.get(record.get("digit_order", "normal"), "")
 
 
-ANSWER_NOTE = "The dashed line marks the start of the model's answer. "
-KEYBOARD_NOTE = "With the map in focus: arrow keys move, n and p change the head, N and P the layer."
-
-
 def maps_iframe(records: Sequence[Mapping[str, Any]]) -> str:
     """The maps for a notebook, in a separate frame."""
     inside = escape(page("Attention and relations", maps_html(records)))
@@ -128,14 +118,11 @@ def maps_iframe(records: Sequence[Mapping[str, Any]]) -> str:
 
 def maps_page(record: Mapping[str, Any], run: str) -> str:
     """A self-contained page about one prompt: no fonts, no requests, one script."""
-    where = f"{run} · {record['checkpoint']}, step {record['step']:,}"
-    settings = "".join(f" · {name}={value}" for name, value in record["settings"].items())
+    settings = [f"{name}={value}" for name, value in record["settings"].items()]
+    where = " · ".join([run, f"{record['checkpoint']}, step {record['step']:,}", *settings])
     title = shorten_text(record["prompt"] or "the beginning of a document")
-    return page(
-        f"{title}: attention and relations",
-        f'<p class="over">numerate · attention and relations · {escape(where + settings)}</p>'
-        f"<h1>{escape(title)}</h1>{maps_html([record])}",
-    )
+    head = Markup('<p class="over">numerate · attention and relations · {}</p><h1>{}</h1>').format(where, title)
+    return page(f"{title}: attention and relations", head + maps_html([record]))
 
 
 def shorten_text(text: str, max_length: int = 90) -> str:
@@ -144,7 +131,8 @@ def shorten_text(text: str, max_length: int = 90) -> str:
     return line if len(line) <= max_length else f"{line[: max_length - 1]}…"
 
 
-def _data(records: Sequence[Mapping[str, Any]]) -> str:
+def _data(records: Sequence[Mapping[str, Any]]) -> Markup:
+    """The data of the script as JSON in which no text can close the script element."""
     payload = {
         "levels": QUANTIZATION_LEVELS,
         "light": {"above": COLORMAP_LIGHT, "below": NEGATIVE_LIGHT},
@@ -152,8 +140,7 @@ def _data(records: Sequence[Mapping[str, Any]]) -> str:
         "records": [_record_with_labels(record) for record in records],
     }
     text = json.dumps(payload, ensure_ascii=False, separators=(",", ":"))
-    # Escaped, so that no text can close the script element.
-    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
 
 
 def _record_with_labels(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -167,25 +154,21 @@ def _record_with_labels(record: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _table(records: Sequence[Mapping[str, Any]]) -> str:
-    parts = []
-    for record in records:
-        found = summarize_heads(record)
-        rows = [
-            [
-                escape(look.layer),
-                escape(look.map_type),
-                str(look.head),
-                "" if look.effective_keys is None else f"{look.effective_keys:.1f}",
-                ", ".join(f"{escape(name)} {share:.2f}" for name, share in look.top_keys),
-            ]
-            for look in found[:MAX_TABLE_ROWS]
+def _table(record: Mapping[str, Any]) -> Folded:
+    """The heads of a record as a table under its prompt."""
+    heads = summarize_heads(record)
+    rows = [
+        [
+            head.layer,
+            head.map_type,
+            str(head.head),
+            "" if head.effective_keys is None else f"{head.effective_keys:.1f}",
+            ", ".join(f"{name} {share:.2f}" for name, share in head.top_keys),
         ]
-        drawn = html_table(["layer", "map", "head", "spread", "the last token attends to"], rows, number_columns=(2, 3))
-        more = f'<p class="quiet">{len(found) - len(rows)} more heads are in the record.</p>' * (len(found) > len(rows))
-        title = f"All heads: {shorten_text(record['prompt'] or 'the beginning', 40)}"
-        parts.append(collapsible(drawn + more + _SPREAD_NOTE, 10**6, title))
-    return "".join(parts)
-
-
-_SPREAD_NOTE = '<p class="quiet">Spread: the effective number of keys, exp of the mean entropy of the rows in nats.</p>'
+        for head in heads[:MAX_TABLE_ROWS]
+    ]
+    more = f"{len(heads) - len(rows)} more heads are in the record. " if len(heads) > len(rows) else ""
+    note = f"{more}Spread: the effective number of keys, exp of the mean entropy of the rows in nats."
+    header = ["layer", "map", "head", "spread", "the last token attends to"]
+    title = f"All heads: {shorten_text(record['prompt'] or 'the beginning', 40)}"
+    return Folded(title, [TextTable(header, rows, caption=note)])

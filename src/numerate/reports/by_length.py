@@ -3,12 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from markupsafe import Markup
-
 from numerate.evaluation.statistics import newcombe_interval
 from numerate.reports.content import Block, Content, Heading, Note
 from numerate.reports.counts import MEMORIZATION_NOTE
-from numerate.reports.drawing import chart_svg, heat_map
+from numerate.reports.figure import Figure, HeatMap, Panel
 from numerate.reports.grid import PlotGrid, Point, baseline_ranges, cell_label, format_interval, format_percent
 from numerate.reports.groups import Group, have_unordered_cells, region_labels
 from numerate.reports.limits import (
@@ -19,9 +17,9 @@ from numerate.reports.limits import (
     left_out_note,
 )
 from numerate.reports.overview import length_chart
-from numerate.reports.small_map import map_image
 from numerate.reports.success import length_curves
 from numerate.reports.summary import group_result
+from numerate.reports.svg_writer import figure_html
 from numerate.reports.table import TextTable
 
 
@@ -69,19 +67,17 @@ def seeds_content(groups: Sequence[Group]) -> Content:
         maps = [(single, grid) for single in each for grid in single.grids]
         shown = maps[: max(0, MAX_SEED_MAPS - num_maps)]
         num_maps += len(maps)
-        panels = Markup("").join(_panel(single, grid, as_images) for single, grid in shown)
-        content += [Heading(group.label), Markup('<div class="panels small">{}</div>').format(panels)] * bool(shown)
+        panels = [_panel(single, grid, as_image=as_images) for single, grid in shown]
+        content += [Heading(group.label), figure_html(Figure(panels, is_small=True))] * bool(shown)
     if num_maps > MAX_SEED_MAPS:
         missing = f"{num_maps - MAX_SEED_MAPS} of {num_maps} maps are left out"
         content.append(Note(f"{missing}, which would make this page too long; each run has a report."))
     return content
 
 
-def _panel(single: Group, grid: PlotGrid, as_image: bool) -> Markup:
+def _panel(single: Group, grid: PlotGrid, *, as_image: bool) -> Panel:
+    title, reach = f"seed {single.runs[0].seed}", group_result(single).reach_text
     if not grid.row_axis:
-        drawing = chart_svg(length_chart([single])) if single.diagonal else ""
-    else:
-        drawing = map_image(grid) if as_image else heat_map(grid, single.operator, show_numbers=False)
-    title = Markup('<h3>seed {}<br><span class="quiet">{}</span></h3>')
-    title = title.format(single.runs[0].seed, group_result(single).reach_text)
-    return Markup("<figure>{}{}</figure>").format(title, Markup(drawing))
+        return replace(length_chart([single]), title=f"{title}: {reach}")
+    found = HeatMap.from_grid(grid, single.operator, title=title, subtitle=reach, has_tooltips=not as_image)
+    return replace(found, detail="image" if as_image else "colors")

@@ -77,7 +77,7 @@ def format_hex_color(color: RGB) -> str:
     >>> format_hex_color((0, 114, 178))
     '#0072b2'
     """
-    return "#" + "".join(f"{part:02x}" for part in color)
+    return "#{:02x}{:02x}{:02x}".format(*color)
 
 
 @dataclass(frozen=True)
@@ -120,31 +120,9 @@ class TerminalStyle:
         """Text with escape codes for its colors; without them where the terminal shows none."""
         if not self.num_colors or not text:
             return text
-        codes = ["1"] * bold
-        codes += [
-            f"{layer};{self._color_code(color)}"
-            for layer, color in ((38, foreground), (48, background))
-            if color is not None
-        ]
-        return f"\x1b[{';'.join(codes)}m{text}\x1b[0m" if codes else text
+        from rich.color import Color, ColorSystem
+        from rich.style import Style
 
-    def _color_code(self, color: RGB) -> str:
-        if self.num_colors > 256:
-            return f"2;{color[0]};{color[1]};{color[2]}"
-        return f"5;{nearest_256_color(color)}"
-
-
-def nearest_256_color(color: RGB) -> int:
-    """The nearest of the 6 x 6 x 6 cube and the 24 greys of a 256-color terminal: red (255, 0, 0) is 196."""
-    levels = (0, 95, 135, 175, 215, 255)
-    near = [min(range(6), key=lambda i: abs(levels[i] - part)) for part in color]
-    cube = (levels[near[0]], levels[near[1]], levels[near[2]])
-    grey = min(range(24), key=lambda i: sum(abs(8 + 10 * i - part) for part in color))
-    grey_rgb = (8 + 10 * grey,) * 3
-
-    def squared_distance(other: tuple[int, ...]) -> int:
-        return sum((a - b) ** 2 for a, b in zip(color, other, strict=True))
-
-    return (
-        232 + grey if squared_distance(grey_rgb) < squared_distance(cube) else 16 + 36 * near[0] + 6 * near[1] + near[2]
-    )
+        color, bgcolor = (rgb and Color.from_rgb(*rgb) for rgb in (foreground, background))
+        system = ColorSystem.TRUECOLOR if self.num_colors > 256 else ColorSystem.EIGHT_BIT
+        return Style(color=color, bgcolor=bgcolor, bold=bold or None).render(text, color_system=system)

@@ -1,26 +1,26 @@
 """Comparison of several runs and seeds: one page, a figure, or text for a terminal."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from numerate.errors import UserError, did_you_mean
 from numerate.reports.answer_pairs import answer_pair_sentences, answer_pair_table, compare_pairs_by_metric
 from numerate.reports.answers import check_has_metric, split_metric
 from numerate.reports.colour import TerminalStyle
-from numerate.reports.curve import length_curve
+from numerate.reports.figure import Figure, HeatMap
 from numerate.reports.groups import Group, group_runs, have_unordered_cells, with_metric
-from numerate.reports.heat_map import terminal_heat_map, terminal_legend
 from numerate.reports.language import language_modeling_groups, language_text
 from numerate.reports.limits import groups_to_draw, left_out_note
 from numerate.reports.metric_tables import metric_tables_text
+from numerate.reports.overview import length_chart
 from numerate.reports.page import comparison_page, split_by_task, write_atomically
-from numerate.reports.pairs import SIGNIFICANCE_NOTE, compare_pairs, pair_rows, pair_sentences
+from numerate.reports.pairs import SIGNIFICANCE_NOTE, compare_pairs, pair_notes, pair_table
 from numerate.reports.records import Records, read_runs
 from numerate.reports.regions import region_table
-from numerate.reports.success import success_caption, success_rows, unconverged_notes
+from numerate.reports.success import success_table, unconverged_notes
 from numerate.reports.summary import headline
-from numerate.reports.table import side_by_side, text_table, text_width
+from numerate.reports.table import text_width
+from numerate.reports.terminal_writer import figure_text
 
 
 def write_comparison(
@@ -44,8 +44,13 @@ def write_comparison(
     Raises `UserError` for no folders, a folder that is no run, a baseline that is no group, or a metric that they lack.
     """
     label_metric, answer_metric = split_metric(metric)
-    groups = with_baseline(with_metric(group_runs(_read_runs(folders), labels), label_metric), baseline)
+    groups = with_metric(group_runs(_read_runs(folders), labels), label_metric)
     check_has_metric(groups, answer_metric)
+    known = [group.label for group in groups]
+    if baseline is not None and baseline not in known:
+        there = f"there are: {', '.join(known)}.{did_you_mean(baseline, known)}"
+        raise UserError(f"baseline: no group is called {baseline!r}; {there}")
+    groups = sorted(groups, key=lambda group: baseline is not None and group.label != baseline)
     page = comparison_page(
         groups, title, failed_runs=failed_runs, missing_variants=missing_variants, answer_metric=answer_metric
     )
@@ -64,22 +69,13 @@ def write_comparison_figure(
     A heat map per group of runs, the training square marked, and all groups by length with their intervals. Raises
     `UserError` for another ending, no folders, or runs that were not evaluated on a grid.
     """
-    from numerate.reports.figures import save_figure
+    from numerate.reports.matplotlib_writer import save_figure
     from numerate.reports.plots import compare_figure
 
     measure, answer = split_metric(metric)
     if answer is not None:
         raise UserError(f"metric: must be a metric of labels for a figure; for {answer} write out=compare.html")
     return save_figure(compare_figure(with_metric(group_runs(_read_runs(folders), labels), measure)), path)
-
-
-def with_baseline(groups: Sequence[Group], baseline: str | None) -> list[Group]:
-    """The groups with the baseline first. Raises `UserError` if none is called so."""
-    labels = [group.label for group in groups]
-    if baseline is not None and baseline not in labels:
-        known = f"there are: {', '.join(labels)}.{did_you_mean(baseline, labels)}"
-        raise UserError(f"baseline: no group is called {baseline!r}; {known}")
-    return sorted(groups, key=lambda group: baseline is not None and group.label != baseline)
 
 
 def _read_runs(folders: Sequence[str | Path]) -> list[Records]:
@@ -108,32 +104,24 @@ def comparison_text(
 
 def _task_text(groups: Sequence[Group], style: TerminalStyle, answer_metric: str | None) -> str:
     shown = groups_to_draw(groups)
-    grids = [
-        replace(grid, title=f"{group.label}, {grid.title}" if grid.title else group.label)
+    maps = [
+        HeatMap.from_grid(grid, title=f"{group.label}, {grid.title}" if grid.title else group.label, has_tooltips=False)
         for group in shown
         for grid in group.grids
         if grid.row_axis
     ]
-    parts = []
-    if grids:
-        maps = side_by_side([terminal_heat_map(grid, style) for grid in grids], style.width)
-        parts.append(f"{maps}\n{terminal_legend(style, grids)}")
-    diagonals = {group.label: group.diagonal for group in shown if group.diagonal}
-    if diagonals and not grids:
-        curve = length_curve(diagonals, style, axis="length")
-        parts += [curve] if max(map(text_width, curve.splitlines())) <= max(style.width, 100) else []
+    parts = [text] if (text := figure_text(Figure([*maps, length_chart(shown)]), style)) else []
     if have_unordered_cells(shown):
         parts.append(metric_tables_text(shown))
     elif (table := region_table(shown)).rows:
         parts.append(table.to_text())
     parts += [left_out_note(groups, shown)] * (len(shown) < len(groups))
     if any(len(group.evaluated_cells) > 1 for group in groups):
-        header, rows = success_rows(groups)
-        success = [text_table(header, rows), "\n".join([success_caption(groups), *unconverged_notes(groups)])]
-        parts += success if rows and header[3:] else []
+        table = success_table(groups)
+        parts += [table.to_text(), "\n".join([table.caption, *unconverged_notes(groups)])] if table.rows else []
     pairs = compare_pairs(groups)
     if pairs.pairs and not have_unordered_cells(groups):
-        parts += [text_table(*pair_rows(pairs)), "\n".join([*pair_sentences(pairs), SIGNIFICANCE_NOTE])]
+        parts += [pair_table(pairs).to_text(), "\n".join([*pair_notes(pairs), SIGNIFICANCE_NOTE])]
     if answer_metric is not None and (tested := compare_pairs_by_metric(groups, answer_metric)):
         sentences = answer_pair_sentences(tested, answer_metric)
         parts += [answer_pair_table(tested, answer_metric).to_text(), "\n".join([*sentences, SIGNIFICANCE_NOTE])]

@@ -1,56 +1,91 @@
 """Forest plots: per group and region the interquartile mean over seeds, its interval, and every seed."""
 
-from __future__ import annotations
+from collections.abc import Sequence
 
-from collections.abc import Mapping, Sequence
-from html import escape
-from textwrap import wrap
-from typing import TYPE_CHECKING
-
-from numerate.errors import UserError
 from numerate.reports.colour import SERIES
+from numerate.reports.content import Content, Folded, Note
 from numerate.reports.counts import common_metric_label
-from numerate.reports.drawing import html_table, strip_plot, strip_plot_axis
 from numerate.reports.estimates import MIN_SEEDS, Estimate, GroupEstimates, estimate_group
-from numerate.reports.figures import GREY, MAX_WIDTH_INCHES, figure_style, new_figure
+from numerate.reports.figure import Axis, Figure, Mark, PointChart, PointRow, Style
 from numerate.reports.grid import REGION_LABELS, format_interval, format_percent
 from numerate.reports.groups import CONVERGENCE_THRESHOLD, Group, region_labels
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from numerate.reports.svg_writer import figure_html
+from numerate.reports.table import TextTable
 
 MAX_ROWS = 80
 """Rows of a forest plot on a page."""
 
 
-def forest_plot_html(groups: Sequence[Group]) -> str:
-    """The forest plot as HTML with its numbers below; "" if no group has several seeds."""
+def forest_content(groups: Sequence[Group]) -> Content:
+    """The forest plot of a page with its numbers below; empty if no group has several seeds."""
+    figure = forest_figure(groups[:MAX_ROWS] if len(groups) > MAX_ROWS else groups)
+    if not figure.panels:
+        return []
+    more = [Note(f"{len(groups) - MAX_ROWS} more groups are in the table.")] if len(groups) > MAX_ROWS else []
+    return [figure_html(figure), *more, Folded("The numbers", [_numbers(groups)])]
+
+
+def forest_figure(groups: Sequence[Group]) -> Figure:
+    """A row for each group and a panel for each region; no panels without several seeds of any group."""
     estimates = [estimate_group(group) for group in groups]
     if all(one.num_seeds < 2 for one in estimates):
-        return ""
-    names = [name for name in REGION_LABELS if any(name in one.regions for one in estimates)]
-    has_convergence_rate, words = any(one.convergence_rate is not None for one in estimates), region_labels(groups)
-    header = [
-        "",
-        *(["converged"] * has_convergence_rate),
-        *(f"{words[name]}{_baseline(groups, name)}" for name in names),
-    ]
+        return Figure(())
+    words, metric = region_labels(groups), common_metric_label(groups)
+    styles = [Style(i if len(estimates) <= len(SERIES) else 0, 0) for i in range(len(estimates))]
+    panels = []
+    if any(one.convergence_rate is not None for one in estimates):
+        marks = [_convergence_mark(one, style) for one, style in zip(estimates, styles, strict=True)]
+        panels.append(_panel("converged", "% of seeds", estimates, marks))
+    for name in REGION_LABELS:
+        if any(name in one.regions for one in estimates):
+            marks = [_mark(one.regions.get(name), style) for one, style in zip(estimates, styles, strict=True)]
+            panels.append(_panel(f"{words[name]}{_baseline(groups, name)}", f"{metric}, %", estimates, marks))
+    return Figure(panels, columns=len(panels), caption=_caption(estimates))
+
+
+def _panel(title: str, label: str, estimates: Sequence[GroupEstimates], marks: Sequence[Sequence[Mark]]) -> PointChart:
     rows = [
-        _row(i if len(estimates) <= len(SERIES) else 0, one, names, has_convergence_rate)
-        for i, one in enumerate(estimates[:MAX_ROWS])
+        PointRow(
+            one.label, inside, f"{one.converged_text} converged" if one.converged_text else f"{one.num_seeds} seeds"
+        )
+        for one, inside in zip(estimates, marks, strict=True)
     ]
-    rows.append(["", *[strip_plot_axis()] * (len(header) - 1)])
-    more = (
-        f"<p class='quiet'>{len(estimates) - MAX_ROWS} more groups are in the table.</p>"
-        if len(estimates) > MAX_ROWS
-        else ""
-    )
-    return (
-        f'<div class="forest">{html_table([escape(name) for name in header], rows)}</div>{more}'
-        f"<figcaption>{escape(forest_caption(estimates))}</figcaption>"
-        f"<details><summary>The numbers</summary>{_numbers(estimates, words)}</details>"
-    )
+    return PointChart(title, rows, Axis.percent(label, 0.25))
+
+
+def _convergence_mark(one: GroupEstimates, style: Style) -> list[Mark]:
+    rate = one.convergence_rate
+    if rate is None:
+        return []
+    note = format_interval(rate.low, rate.high, 0)
+    return [
+        Mark(style, rate.value, (rate.low, rate.high), text=one.converged_text, note=note, tooltip=one.converged_text)
+    ]
+
+
+def _mark(estimate: Estimate | None, style: Style) -> list[Mark]:
+    """The mark of a region with its number below: `97.2 [93.1, 99]`."""
+    if estimate is None:
+        return []
+    crosses = estimate.unconverged_values
+    if not estimate.values:
+        return [Mark(style, unconverged_seeds=crosses, note=estimate.text, text=" ", tooltip=estimate.text)]
+    has_several = len(estimate.values) > 1
+    text, _, note = estimate.text.partition(" ")
+    return [
+        Mark(
+            style,
+            estimate.iqm,
+            estimate.interval if has_several else None,
+            estimate.has_enough_seeds,
+            estimate.median if has_several else None,
+            estimate.values if has_several else (),
+            crosses,
+            text,
+            note,
+            _tooltip(estimate),
+        )
+    ]
 
 
 def _baseline(groups: Sequence[Group], name: str) -> str:
@@ -60,75 +95,22 @@ def _baseline(groups: Sequence[Group], name: str) -> str:
     return "" if baseline is None else f" (baseline {format_percent(baseline)} %)"
 
 
-def _row(color: int, one: GroupEstimates, names: Sequence[str], rated: bool) -> list[str]:
-    seeds = f"{one.num_seeds} seed{'s' * (one.num_seeds != 1)}"
-    cells = [f'{escape(one.label)}<br><span class="quiet">{seeds}</span>']
-    if rated:
-        rate = one.convergence_rate
-        text = (
-            f'{one.converged_text} <span class="quiet">{format_interval(rate.low, rate.high, 0)}</span>' if rate else ""
-        )
-        cells.append(
-            strip_plot(rate.value, (rate.low, rate.high), color=color, label=one.converged_text) + _below_html(text)
-            if rate
-            else ""
-        )
-    for name in names:
-        estimate = one.regions.get(name)
-        cells.append(_cell(estimate, color) if estimate else "")
-    return cells
-
-
-def _below_html(text: str) -> str:
-    return f'<div class="under">{text}</div>'
-
-
-def _cell(estimate: Estimate, color: int) -> str:
-    """A strip with its number below: `97.2 [93.1, 99]`."""
-    words = estimate.text
-    head, _, rest = words.replace(",", ", ").replace(",  ", ", ").partition(" ")
-    label = _below_html(
-        f'{escape(head)} <span class="quiet">{escape(rest)}</span>'
-        if estimate.values
-        else f'<span class="quiet">{escape(words)}</span>'
-    )
-    if not estimate.values:
-        return strip_plot(None, None, color=color, unconverged_values=estimate.unconverged_values, label=words) + label
-    several = len(estimate.values) > 1
-    return (
-        strip_plot(
-            estimate.iqm,
-            estimate.interval if several else None,
-            color=color,
-            is_thick=estimate.has_enough_seeds,
-            tick=estimate.median if several else None,
-            seed_values=estimate.values if several else (),
-            unconverged_values=estimate.unconverged_values,
-            label=_tooltip(estimate),
-        )
-        + label
-    )
-
-
 def _tooltip(estimate: Estimate) -> str:
     lines = [f"interquartile mean {format_percent(estimate.iqm)} %", f"median {format_percent(estimate.median)} %"]
     if estimate.has_enough_seeds:
-        lines = [
-            f"{line} {format_interval(*span)}"
-            for line, span in zip(lines, (estimate.interval, estimate.median_interval), strict=True)
-        ]
-    lines.append(f"{len(estimate.values)} seed{'s' * (len(estimate.values) != 1)}: " + _format_values(estimate.values))
+        intervals = (estimate.interval, estimate.median_interval)
+        lines = [f"{line} {format_interval(*ends)}" for line, ends in zip(lines, intervals, strict=True)]
+    lines.append(f"{len(estimate.values)} seed{'s' * (len(estimate.values) != 1)}: {_join_percents(estimate.values)}")
     if estimate.unconverged_values:
-        lines.append("did not converge: " + _format_values(estimate.unconverged_values))
+        lines.append(f"did not converge: {_join_percents(estimate.unconverged_values)}")
     return "\n".join(lines)
 
 
-def _format_values(values: Sequence[float], most: int = 12) -> str:
-    return ", ".join(format_percent(value) for value in values[:most]) + (", ..." if len(values) > most else "")
+def _join_percents(values: Sequence[float], most: int = 12) -> str:
+    return ", ".join(map(format_percent, values[:most])) + ", ..." * (len(values) > most)
 
 
-def forest_caption(estimates: Sequence[GroupEstimates]) -> str:
-    """The caption of a forest plot."""
+def _caption(estimates: Sequence[GroupEstimates]) -> str:
     counts = sorted({len(e.values) for one in estimates for e in one.regions.values() if len(e.values) > 1})
     parts = ["Dot: the interquartile mean over seeds; upright line: the median; marks below: single seeds."]
     if counts and counts[-1] >= MIN_SEEDS:
@@ -153,87 +135,18 @@ def forest_caption(estimates: Sequence[GroupEstimates]) -> str:
     return " ".join(parts)
 
 
-def _numbers(estimates: Sequence[GroupEstimates], words: Mapping[str, str]) -> str:
-    header = ["group", "region", "seeds", "median, %", "interquartile mean, %", "lowest to highest"]
+def _numbers(groups: Sequence[Group]) -> TextTable:
+    words = region_labels(groups)
     rows = []
-    for one in estimates:
+    for one in map(estimate_group, groups):
         for name, estimate in one.regions.items():
-            values = estimate.values
-            row = [escape(one.label), words[name], f"{len(values)}"]
+            row, values = [one.label, words[name], f"{len(estimate.values)}", "", "", ""], estimate.values
             if values:
-                spans = [f" {format_interval(*span)}" for span in (estimate.median_interval, estimate.interval)]
-                centers = (estimate.median, estimate.iqm)
-                row += [
-                    f"{format_percent(v)}{span * estimate.has_enough_seeds}"
-                    for v, span in zip(centers, spans, strict=True)
-                ]
-                row.append(f"{format_percent(min(values))} to {format_percent(max(values))}")
-            else:
-                row += ["", "", ""]
+                pairs = ((estimate.median, estimate.median_interval), (estimate.iqm, estimate.interval))
+                for i, (center, ends) in enumerate(pairs):
+                    interval = f" {format_interval(*ends)}" if estimate.has_enough_seeds else ""
+                    row[3 + i] = f"{format_percent(center)}{interval}"
+                row[5] = f"{format_percent(min(values))} to {format_percent(max(values))}"
             rows.append(row)
-    return html_table(header, rows, number_columns=range(2, 6))
-
-
-def forest_figure(groups: Sequence[Group]) -> Figure:
-    """The forest plot for a paper: a panel for each region, the groups below each other.
-
-    Raises `UserError` if nothing was evaluated, or every group has one seed."""
-    estimates = [estimate_group(group) for group in groups]
-    names = [name for name in REGION_LABELS if any(name in one.regions for one in estimates)]
-    if not names:
-        raise UserError("intervals: nothing to draw; evaluate the runs first")
-    if all(one.num_seeds < 2 for one in estimates):
-        raise UserError("intervals: needs groups with several seeds; train more with seeds=5")
-    with figure_style():
-        has_convergence_rate = any(one.convergence_rate is not None for one in estimates)
-        titles = ["converged seeds"] * has_convergence_rate + [region_labels(groups)[name] for name in names]
-        figure = new_figure(min(MAX_WIDTH_INCHES, 1.6 + 1.75 * len(titles)), 0.95 + 0.3 * len(estimates))
-        panels = figure.subplots(1, len(titles), sharey=True, squeeze=False)[0]
-        for i, one in enumerate(estimates):
-            color = SERIES[i % len(SERIES)] if len(estimates) <= len(SERIES) else SERIES[0]
-            if one.convergence_rate is not None:
-                rate = one.convergence_rate
-                panels[0].plot([100 * rate.low, 100 * rate.high], [i, i], color=color, linewidth=2)
-                panels[0].plot([100 * rate.value], [i], "o", color=color, markersize=4)
-            for axes, name in zip(panels[has_convergence_rate:], names, strict=True):
-                if name in one.regions:
-                    _draw(axes, i, one.regions[name], color)
-        for axes, title in zip(panels, titles, strict=True):
-            axes.set(xlim=(-4, 104), ylim=(len(estimates) - 0.4, -0.6))
-            axes.set_title(title)
-            axes.set_xticks([0, 25, 50, 75, 100])
-            axes.grid(axis="x", color="#dddddd", linewidth=0.5)
-            axes.set_axisbelow(True)
-            axes.tick_params(left=False)
-            axes.spines["left"].set_visible(False)
-        panels[0].set_yticks(
-            range(len(estimates)), [f"{one.label} ({one.converged_text or one.num_seeds})" for one in estimates]
-        )
-        if has_convergence_rate:
-            panels[0].set_xlabel("% of seeds")
-        for axes in panels[has_convergence_rate:]:
-            axes.set_xlabel(f"{common_metric_label(groups)}, %")
-        words = "\n".join(wrap(forest_caption(estimates), min(130, 30 * (len(titles) + 1))))
-        figure.supxlabel(words, fontsize=6.5, color=GREY, x=0.01, ha="left")
-    return figure
-
-
-def _draw(axes: Axes, i: int, estimate: Estimate, color: str) -> None:
-    below = i + 0.27
-    axes.plot(
-        [100 * value for value in estimate.unconverged_values],
-        [below] * len(estimate.unconverged_values),
-        "x",
-        color="#8a8d95",
-        markersize=3,
-    )
-    if not estimate.values:
-        return
-    if len(estimate.values) > 1:
-        low, high = estimate.interval
-        axes.plot([100 * low, 100 * high], [i, i], color=color, linewidth=2 if estimate.has_enough_seeds else 0.7)
-        axes.plot([100 * estimate.median] * 2, [i - 0.17, i + 0.17], color=color, linewidth=0.9)
-        axes.plot(
-            [100 * value for value in estimate.values], [below] * len(estimate.values), "|", color=color, markersize=4
-        )
-    axes.plot([100 * estimate.iqm], [i], "o", color=color, markersize=4)
+    header = ["group", "region", "seeds", "median, %", "interquartile mean, %", "lowest to highest"]
+    return TextTable(header, rows)

@@ -3,23 +3,20 @@
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from html import escape
 from itertools import accumulate
 from math import log10
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from numerate.reports.charts import Chart, ChartLine, assign_styles
-from numerate.reports.drawing import panels, power_of_ten
+from numerate.reports.content import Content
+from numerate.reports.figure import Chart, ChartLine, Figure, assign_styles, power_of_ten
 from numerate.reports.groups import Group, unique_trainings
 from numerate.reports.limits import groups_to_draw, left_out_note
 from numerate.reports.records import Records
+from numerate.reports.svg_writer import figure_html
 from numerate.reports.training import band_lines, metric_series, training_charts
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Curve = tuple[list[float], list[float]]
 
@@ -44,7 +41,7 @@ def loss_by_flops(run: Records) -> Curve:
 def loss_by_time(run: Records) -> Curve:
     """Validation loss by minutes of training from logged speeds, without evaluations and pauses."""
     steps, values = loss_by_step(run)
-    speeds = {float(line["step"]): float(line["tokens_per_second"]) for line in run.timings if _has_speed(line)}
+    speeds = {float(x["step"]): float(x["tokens_per_second"]) for x in run.timings if x.get("tokens_per_second")}
     tokens = {float(line["step"]): float(line["tokens"]) for line in run.training_metrics() if "tokens" in line}
     order = sorted(tokens)
     if not speeds or not order:
@@ -55,10 +52,6 @@ def loss_by_time(run: Records) -> Curve:
         for before, step in zip([None, *order], order, strict=False)
     ]
     return _change_x_axis(steps, values, dict(zip(order, accumulate(parts), strict=True)))
-
-
-def _has_speed(line: Mapping[str, Any]) -> bool:
-    return bool(line.get("tokens_per_second"))
 
 
 def _change_x_axis(steps: Sequence[float], values: Sequence[float], x_by_step: dict[float, float]) -> Curve:
@@ -78,43 +71,37 @@ def validation_charts(groups: Sequence[Group]) -> list[Chart]:
     styled = assign_styles([group.label for group in shown])
     flops = [loss_by_flops(run)[0] for group in shown for run in group.runs]
     unit = 3 * int(log10(max((max(steps) for steps in flops if steps), default=1.0)) // 3)
+    flops_label = f"10{power_of_ten(unit).removeprefix('10')} floating-point operations"
     axes: list[tuple[str, Callable[[Records], Curve], str, float]] = [
         ("Validation loss by step", loss_by_step, "step", 1.0),
-        (
-            "... by operations",
-            loss_by_flops,
-            f"10{power_of_ten(unit).removeprefix('10')} floating-point operations",
-            10.0**unit,
-        ),
+        ("... by operations", loss_by_flops, flops_label, 10.0**unit),
         ("... by time", loss_by_time, "minutes of training", 1.0),
     ]
     found = []
-    for title, curve_function, words, scale in axes if len(shown) > 1 else axes[:1]:
+    for title, curve_function, label, scale in axes if len(shown) > 1 else axes[:1]:
         lines: list[ChartLine] = []
         for group in shown:
-            curves = [([x / scale for x in at], values) for at, values in _curves(group, curve_function)]
-            curves = (
-                _interpolate_to_common_axis(curves)
-                if len(curves) > 1 and curve_function is not loss_by_step
-                else curves
-            )
+            curves = [curve for run in group.runs if (curve := curve_function(run))[0]]
+            curves = [([x / scale for x in at], values) for at, values in curves]
+            if len(curves) > 1 and curve_function is not loss_by_step:
+                curves = _interpolate_to_common_axis(curves)
             lines += band_lines(group.label, curves, styled[group.label])
-        found.append(Chart(title, lines, words, "validation loss, nats per token", zooms_to_data=True))
+        found.append(Chart(title, lines, label, "validation loss, nats per token", zooms_to_data=True))
     return [chart for chart in found if chart.lines]
 
 
-def curves_html(groups: Sequence[Group]) -> str:
-    """The panels of validation and training curves as HTML; empty if nothing was measured."""
+def curves_content(groups: Sequence[Group]) -> Content:
+    """The panels of validation and training curves of a page; empty if nothing was measured."""
     losses = [
         replace(chart, is_log=False, zooms_to_data=True)
         for chart in training_charts(groups)[:1]
         if not chart.is_percent
     ]
-    drawing = panels([*validation_charts(groups), *losses])
     once = unique_trainings(groups)
     note = "Validation loss: over the same part of the held-out text each time; by it the best checkpoint is chosen."
-    caption = escape(" ".join([note, BANDS_NOTE, left_out_note(once, groups_to_draw(once))]).strip())
-    return f"{drawing}<figcaption>{caption}</figcaption>" if drawing else ""
+    caption = " ".join([note, BANDS_NOTE, left_out_note(once, groups_to_draw(once))]).strip()
+    figure = Figure([*validation_charts(groups), *losses], caption=caption)
+    return [figure_html(figure)] if figure.panels else []
 
 
 BANDS_NOTE = (
@@ -123,20 +110,8 @@ BANDS_NOTE = (
 )
 
 
-def _curves(group: Group, curve_function: Callable[[Records], Curve]) -> list[Curve]:
-    """The non-empty curves of its runs."""
-    return [curve for run in group.runs if (curve := curve_function(run))[0]]
-
-
 def _interpolate_to_common_axis(found: Sequence[Curve]) -> list[Curve]:
     """Curves interpolated at the x values of the first within the range of all, as times differ between seeds."""
     low, high = max(one[0][0] for one in found), min(one[0][-1] for one in found)
     shared = [x for x in found[0][0] if low <= x <= high]
     return [(shared, np.interp(shared, *one).tolist()) for one in found] if shared else list(found[:1])
-
-
-def curves_figure(groups: Sequence[Group]) -> "Figure":
-    """The same for a paper: validation loss by step, by operations and by time, side by side."""
-    from numerate.reports.figures import charts_figure
-
-    return charts_figure(validation_charts(groups), note=BANDS_NOTE)

@@ -1,23 +1,16 @@
 """The main figure of a page: a heat map for each group, and all of them by length."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from urllib.parse import quote
 
 from markupsafe import Markup
 
 from numerate.evaluation.labels import METRICS
-from numerate.reports.charts import Chart, ChartLine, Style, assign_styles
 from numerate.reports.content import Content
 from numerate.reports.counts import BASELINE_LABEL, common_metric_label
-from numerate.reports.drawing import (
-    chart_svg,
-    colormap_legend,
-    csv_link,
-    heat_map,
-    inline_marker,
-    map_axes_label,
-    tooltip,
-)
-from numerate.reports.grid import REGION_LABELS, PlotGrid, Point, axis_label, baseline_curve, make_grids
+from numerate.reports.figure import Chart, ChartLine, Figure, HeatMap, Style, assign_styles, tooltip
+from numerate.reports.grid import DIGIT_AXES, REGION_LABELS, PlotGrid, Point, axis_label, baseline_curve, make_grids
 from numerate.reports.groups import Group, have_unordered_cells
 from numerate.reports.limits import (
     MAX_CSV_ROWS,
@@ -26,10 +19,10 @@ from numerate.reports.limits import (
     groups_to_draw,
     left_out_note,
 )
-from numerate.reports.part_chart import part_charts
-from numerate.reports.small_map import map_image
+from numerate.reports.part_chart import part_content
 from numerate.reports.success import length_curves
 from numerate.reports.summary import group_result
+from numerate.reports.svg_writer import figure_html
 
 
 def overview_content(groups: Sequence[Group]) -> Content:
@@ -38,64 +31,40 @@ def overview_content(groups: Sequence[Group]) -> Content:
     It shows the best of many groups (`groups_to_draw`), and images instead of tables where maps are too large for a
     page. Where cells are parts, it is a chart of these."""
     if have_unordered_cells(groups):
-        drawn = Markup(part_charts(groups))
-        return [drawn, Markup("<figcaption>{}</figcaption>").format(_csv(groups))]
+        return [*part_content(groups), Markup("<figcaption>{}</figcaption>").format(_csv(groups))]
     shown = groups_to_draw(groups)
-    styled = assign_styles([group.label for group in shown])
+    styles = assign_styles([group.label for group in shown])
     maps = [
-        (_map_title(styled[group.label], group, grid, len(groups)), grid, group)
+        _map(group, grid, styles[group.label], is_single=len(groups) == 1)
         for group in shown
         for grid in group.grids
         if grid.row_axis
     ]
     maps += [
-        (f"{f'{group.label}: first' if len(groups) > 1 else 'First'} label right, %", grid, group)
+        HeatMap.from_grid(grid, group.operator, title=f"{name} label right, %")
         for group in shown
         if group.points and "items" in group.points[0].coordinates
+        for name in [f"{group.label}: first" if len(groups) > 1 else "First"]
         for grid in make_grids(group.first_token_points)
         if grid.row_axis
     ]
-    large = sum(len(grid.points) for _, grid, _ in maps) > MAX_MAP_CELLS
-    panels = [
-        _panel(title, _map_image(grid) if large else heat_map(grid, group.operator)) for title, grid, group in maps
-    ]
     notes = [_caption(groups), left_out_note(groups, shown)]
-    if large:
+    if sum(len(one.cells) for one in maps) > MAX_MAP_CELLS:
+        maps = [replace(one, detail="image") for one in maps]
         notes.append("The maps are too large for tooltips with numbers; the report of each run has them.")
-    curve = length_chart(shown)
-    if curve.lines:
-        panels.append(_panel(curve.title, chart_svg(curve)))
-        notes += curve.notes
-    if not panels:
-        return []
-    seen = any(point.overlaps_training for group in shown for point in group.points)
-    key = Markup(colormap_legend(has_overlap=seen)) if maps else Markup()
-    caption = Markup("<figcaption>{} {}</figcaption>").format(" ".join(filter(None, notes)), _csv(groups))
-    return [Markup('<div class="panels">{}</div>{}').format(Markup("").join(panels), key), caption]
+    chart = length_chart(shown)
+    caption = Markup("{} {}").format(" ".join(filter(None, [*notes, *chart.notes])), _csv(groups))
+    figure = figure_html(Figure([*maps, chart], caption=caption))
+    return [figure] if figure else []
 
 
-def _panel(title: str, drawing: str) -> Markup:
-    return Markup("<figure><h3>{}</h3>{}</figure>").format(title, Markup(drawing))
-
-
-def _map_image(grid: PlotGrid) -> str:
-    axes = Markup('<div class="map-box">{}<p class="axis">{}</p></div>')
-    return axes.format(Markup(map_image(grid)), map_axes_label(grid))
-
-
-def _map_title(style: Style, group: Group, grid: PlotGrid, groups: int) -> str:
-    if groups == 1:
-        words = group.metric_label
-        return grid.title or f"{words[:1].upper()}{words[1:]}, %"
-    name = f"{group.label}, {grid.title}" if grid.title else group.label
+def _map(group: Group, grid: PlotGrid, style: Style, *, is_single: bool) -> HeatMap:
+    if is_single:
+        metric = group.metric_label
+        return HeatMap.from_grid(grid, group.operator, title=grid.title or f"{metric[:1].upper()}{metric[1:]}, %")
+    title = f"{group.label}, {grid.title}" if grid.title else group.label
     reach = group_result(group).reach_text
-    return Markup('{}{}<span class="quiet">{}</span>').format(Markup(inline_marker(style)), name, reach)
-
-
-def _has_two_number_axes(groups: Sequence[Group]) -> bool:
-    return any(
-        set(point.coordinates) == {"first_digits", "second_digits"} for group in groups for point in group.points[:1]
-    )
+    return HeatMap.from_grid(grid, group.operator, title=title, subtitle=reach, title_style=style)
 
 
 def _caption(groups: Sequence[Group]) -> str:
@@ -136,7 +105,8 @@ def _csv(groups: Sequence[Group]) -> Markup:
         return Markup(note).format(count)
     axes = list(groups[0].points[0].coordinates) if groups and groups[0].points else []
     named = axes if have_unordered_cells(groups) else []
-    rows: list[list[object]] = []
+    header = ["run", "seed", *axes, *(f"{axis}_name" for axis in named), "correct", "count", "low", "high", "region"]
+    rows: list[list[object]] = [[*header]]
     for group in groups:
         label = group.label.replace(",", ";").replace('"', "'")
         for run, cells in group.cells_by_run:
@@ -144,8 +114,9 @@ def _csv(groups: Sequence[Group]) -> Markup:
                 place = [cell.coordinates.get(axis, "") for axis in axes] + [cell.names.get(axis, "") for axis in named]
                 share = (round(cell.correct, 6), cell.count, f"{cell.low:.6g}", f"{cell.high:.6g}", cell.region)
                 rows.append([label, run.seed, *place, *share])
-    header = ["run", "seed", *axes, *(f"{axis}_name" for axis in named), "correct", "count", "low", "high", "region"]
-    return Markup(csv_link("cells.csv", header, rows))
+    text = "".join(",".join(map(str, row)) + "\n" for row in rows)
+    link = '<a download="cells.csv" href="data:text/csv;charset=utf-8,{}">the numbers as CSV</a>'
+    return Markup(link).format(quote(text, safe=","))
 
 
 def length_chart(groups: Sequence[Group]) -> Chart:
@@ -174,16 +145,16 @@ def length_chart(groups: Sequence[Group]) -> Chart:
         lines.append(ChartLine(BASELINE_LABEL, baseline_lengths, baselines, is_baseline=True))
     trained = [n for points in diagonals for n, point in points.items() if point.region == "in_distribution"]
     axes = next((list(group.points[0].coordinates) for group in groups if group.points), ["length"])
-    has_two_numbers = _has_two_number_axes(groups)
-    title = "Both numbers n digits long" if has_two_numbers else f"By size, {' = '.join(map(axis_label, axes))}"
+    if tuple(axes) == DIGIT_AXES:
+        title, x_label = "Both numbers n digits long", "n, digits of each number"
+    elif len(axes) > 1:
+        title, x_label = f"By size, {' = '.join(map(axis_label, axes))}", "n, along the diagonal"
+    else:
+        title, x_label = "By length", axis_label(axes[0])
     return Chart(
-        title if len(axes) > 1 else "By length",
+        title,
         lines,
-        "n, digits of each number"
-        if has_two_numbers
-        else "n, along the diagonal"
-        if len(axes) > 1
-        else axis_label(axes[0]),
+        x_label,
         f"{common_metric_label([curve.group for curve in found])}, %",
         is_percent=True,
         has_integer_ticks=True,

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from html import escape
 from itertools import combinations
 
 import numpy as np
@@ -16,11 +15,12 @@ from numerate.evaluation.statistics import (
     probability_of_improvement,
 )
 from numerate.reports.comparable import comparable_groups
-from numerate.reports.drawing import html_table
+from numerate.reports.content import Content, Note
 from numerate.reports.grid import Point, cell_label, format_percent, is_clearly_above
 from numerate.reports.groups import CONVERGENCE_THRESHOLD, Group
 from numerate.reports.limits import join_names
 from numerate.reports.summary import GENERALIZATION_THRESHOLD
+from numerate.reports.table import TextTable
 
 MAX_GROUPS_ALL_PAIRS = 4
 """Up to this number of groups all pairs are compared; with more, each with the first, to keep the correction small."""
@@ -73,16 +73,12 @@ class GroupPair:
 @dataclass(frozen=True)
 class PairTests:
     """The pairs of a study. `baseline` is the group that all others are compared with, None if every pair is;
-    `farthest_point` is the longest equal length at which some seed has `GENERALIZATION_THRESHOLD`, the same for all."""
+    `farthest_label` names the longest equal length at which some seed has `GENERALIZATION_THRESHOLD`, the same for
+    all."""
 
     pairs: tuple[GroupPair, ...]
     baseline: Group | None
-    farthest_point: Point | None
-    operator: str | None
-
-    @property
-    def farthest_label(self) -> str:
-        return cell_label(self.farthest_point.coordinates, self.operator) if self.farthest_point else ""
+    farthest_label: str
 
     def pairs_with(self, metric: str) -> list[tuple[GroupPair, SignificanceTest]]:
         return [(pair, pair.tests[metric]) for pair in self.pairs if metric in pair.tests]
@@ -106,8 +102,8 @@ def compare_pairs(groups: Sequence[Group]) -> PairTests:
         for found, p in zip(measured, holm([found[metric].p_value for found in measured]), strict=True):
             found[metric] = replace(found[metric], adjusted_p_value=p)
     pairs = [GroupPair(one, other, found) for (one, other), found in zip(group_pairs, tests, strict=True) if found]
-    operator = several[0].operator if several else None
-    return PairTests(tuple(pairs), None if all_pairs else several[0], farthest_point, operator)
+    label = cell_label(farthest_point.coordinates, several[0].operator) if farthest_point else ""
+    return PairTests(tuple(pairs), None if all_pairs else several[0], label)
 
 
 TESTED_METRICS = ("converged", "ood", "far")
@@ -115,51 +111,35 @@ TESTED_METRICS = ("converged", "ood", "far")
 
 def _tests(one: Group, other: Group, farthest_point: Point | None, pairs: int) -> dict[str, SignificanceTest]:
     found = {}
-    converged_flags = [
-        [share >= CONVERGENCE_THRESHOLD for _, share in group.in_distribution_scores] for group in (one, other)
-    ]
-    if min(map(len, converged_flags)) > 1:
-        hits, more = (sum(each) for each in converged_flags)
-        p = fisher_exact((hits, len(converged_flags[0])), (more, len(converged_flags[1])))
-        first, second = (tuple(float(yes) for yes in each) for each in converged_flags)
-        found["converged"] = SignificanceTest(
-            first, second, p, min_p_value(len(first), len(second)), "Fisher's exact test"
-        )
-    first_group, second_group = one.converged_group, other.converged_group
-    if min(len(first_group.evaluated_cells), len(second_group.evaluated_cells)) > 1:
-        scores = _ood_means(first_group, second_group)
-        if scores:
-            found["ood"] = _test_scores(first_group, second_group, *scores, pairs)
-        points = [
-            farthest_point and group.diagonal.get(_length(farthest_point)) for group in (first_group, second_group)
-        ]
+    flags = [[score >= CONVERGENCE_THRESHOLD for _, score in group.in_distribution_scores] for group in (one, other)]
+    if min(map(len, flags)) > 1:
+        first, second = (tuple(map(float, each)) for each in flags)
+        p = fisher_exact((sum(flags[0]), len(first)), (sum(flags[1]), len(second)))
+        lowest = min_p_value(len(first), len(second))
+        found["converged"] = SignificanceTest(first, second, p, lowest, "Fisher's exact test")
+    converged = one.converged_group, other.converged_group
+    seeds = [[run.seed for run, _ in group.region_scores_by_run] for group in converged]
+    if min(map(len, seeds)) > 1:
+        if scores := _ood_means(*converged):
+            found["ood"] = test_seeds(seeds, scores, pairs)
+        points = [farthest_point and group.diagonal.get(_length(farthest_point)) for group in converged]
         if points[0] is not None and points[1] is not None:
-            found["far"] = _test_scores(first_group, second_group, points[0].seed_scores, points[1].seed_scores, pairs)
+            found["far"] = test_seeds(seeds, (points[0].seed_scores, points[1].seed_scores), pairs)
     return found
 
 
-def _ood_means(one: Group, other: Group) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-    """Of each seed the mean over the OOD cells that both groups have."""
+def _ood_means(*groups: Group) -> list[list[float]]:
+    """Of each group and seed the mean over the OOD cells that all groups have; empty without any."""
     tables = [
         {
             tuple(point.coordinates.items()): point.seed_scores
             for point in group.points
             if point.region != "in_distribution" and not point.overlaps_training
         }
-        for group in (one, other)
+        for group in groups
     ]
-    shared = [place for place in tables[0] if place in tables[1]]
-    if not shared:
-        return None
-    first, second = (np.array([each[place] for place in shared]).mean(axis=0) for each in tables)
-    return tuple(first.tolist()), tuple(second.tolist())
-
-
-def _test_scores(
-    one: Group, other: Group, first: Sequence[float], second: Sequence[float], pairs: int
-) -> SignificanceTest:
-    seeds = [[run.seed for run, _ in group.region_scores_by_run] for group in (one, other)]
-    return test_seeds(seeds, (first, second), pairs)
+    shared = [place for place in tables[0] if all(place in table for table in tables)]
+    return [np.array([table[place] for place in shared]).mean(axis=0).tolist() for table in tables] if shared else []
 
 
 def test_seeds(seeds: Sequence[Sequence[object]], scores: Sequence[Sequence[float]], pairs: int) -> SignificanceTest:
@@ -169,26 +149,21 @@ def test_seeds(seeds: Sequence[Sequence[object]], scores: Sequence[Sequence[floa
     same = sorted(map(str, seeds[0])) == sorted(map(str, seeds[1])) and len(set(seeds[0])) == len(seeds[0])
     a, b = tuple(map(float, first)), tuple(map(float, second))
     if same and min_p_value(len(a), len(b), paired=True) * pairs < SIGNIFICANCE_LEVEL:
-        ordered = [_sorted_by_seed(names, values) for names, values in zip(seeds, (a, b), strict=True)]
+        ordered = [
+            [value for _, value in sorted(zip(map(str, names), values, strict=True))]
+            for names, values in zip(seeds, (a, b), strict=True)
+        ]
         p, lowest = paired_permutation_test(*ordered, "report"), min_p_value(len(a), len(b), paired=True)
         return SignificanceTest(a, b, p, lowest, "sign-flip test, seed by seed")
     return SignificanceTest(a, b, permutation_test(a, b, "report"), min_p_value(len(a), len(b)), "permutation test")
-
-
-def _sorted_by_seed(seeds: Sequence[object], values: Sequence[float]) -> list[float]:
-    return [value for _, value in sorted(zip(map(str, seeds), values, strict=True))]
 
 
 def _farthest_point(groups: Sequence[Group]) -> Point | None:
     """The longest OOD equal lengths at which a seed of any group has `GENERALIZATION_THRESHOLD`, clearly above the
     score of memorization or of a constant answer."""
     found = [point for group in groups for point in group.diagonal.values() if point.region != "in_distribution"]
-    reached = [
-        point
-        for point in found
-        if max(point.seed_scores) >= GENERALIZATION_THRESHOLD
-        and is_clearly_above(max(point.seed_scores), point.baseline)
-    ]
+    best = [(max(point.seed_scores), point) for point in found]
+    reached = [p for score, p in best if score >= GENERALIZATION_THRESHOLD and is_clearly_above(score, p.baseline)]
     return max(reached, key=_length, default=None)
 
 
@@ -196,31 +171,34 @@ def _length(point: Point) -> int:
     return next(iter(point.coordinates.values()))
 
 
-def pair_rows(pair_tests: PairTests) -> tuple[list[str], list[list[str]]]:
-    """The table as text: per pair and metric the counts or the difference, and p, corrected and not."""
-    header = ["pair", "converged", "p (uncorrected)"]
-    header += ["OOD, points", "P(improvement), %", "p (uncorrected)"] * bool(pair_tests.pairs_with("ood"))
-    header += [f"{pair_tests.farthest_label}, points", "p (uncorrected)"] * bool(pair_tests.pairs_with("far"))
+def pairs_content(groups: Sequence[Group]) -> Content:
+    """The pairs of a page with notes; empty if fewer than two groups have several seeds."""
+    pair_tests = compare_pairs(groups)
+    return [pair_table(pair_tests), *map(Note, pair_notes(pair_tests))] if pair_tests.pairs else []
+
+
+def pair_table(pair_tests: PairTests) -> TextTable:
+    """Per pair and metric the counts or the difference, below them p, corrected and not, with a star if significant."""
+    has_ood, has_far = (bool(pair_tests.pairs_with(metric)) for metric in ("ood", "far"))
+    header = ["pair", "converged", *["OOD cells, points", "ahead, %"] * has_ood]
+    header += [f"{pair_tests.farthest_label}, points"] * has_far
     rows = []
     for pair in pair_tests.pairs:
         converged, ood, far = (pair.tests.get(metric) for metric in TESTED_METRICS)
-        row = [pair.label, _counts(converged), format_p_values(converged)]
-        row += [_points(ood), _probability_text(ood), format_p_values(ood)] * bool(pair_tests.pairs_with("ood"))
-        row += [_points(far), format_p_values(far)] * bool(pair_tests.pairs_with("far"))
-        rows.append(row)
-    return header, rows
-
-
-def _counts(test: SignificanceTest | None) -> str:
-    return " : ".join(f"{sum(each):.0f}/{len(each)}" for each in (test.first, test.second)) if test else ""
+        ends = (converged.first, converged.second) if converged else ()
+        counts = " : ".join(f"{sum(each):.0f}/{len(each)}" for each in ends)
+        ahead = format_percent(probability_of_improvement(ood.first, ood.second), 0) if ood else ""
+        row = [pair.label, _result(counts, converged), *[_result(_points(ood), ood), ahead] * has_ood]
+        rows.append(row + [_result(_points(far), far)] * has_far)
+    return TextTable(header, rows, caption=_caption(pair_tests))
 
 
 def _points(test: SignificanceTest | None) -> str:
     return f"{round(100 * test.difference, 1) + 0.0:+.1f}" if test else ""
 
 
-def _probability_text(test: SignificanceTest | None) -> str:
-    return format_percent(probability_of_improvement(test.first, test.second), 0) if test else ""
+def _result(text: str, test: SignificanceTest | None) -> str:
+    return f"{text}\np {format_p_values(test)}{' *' * test.is_significant}" if test else ""
 
 
 def format_p_values(test: SignificanceTest | None) -> str:
@@ -232,60 +210,21 @@ def _format_p_value(p: float) -> str:
     return "<0.001" if p < 0.001 else "1" if p >= 0.995 else f"{p:.2g}"
 
 
-def pair_sentences(pair_tests: PairTests) -> list[str]:
-    """The table in words: which pairs differ significantly, which do not, and whether there are enough seeds."""
-    where = {"converged": "How many seeds converge", "ood": "All OOD cells", "far": f"At {pair_tests.farthest_label}"}
-    notes: list[str] = []
-    for metric in TESTED_METRICS:
-        tests = pair_tests.pairs_with(metric)
-        if not tests:
-            continue
-        significant = [(pair, tested) for pair, tested in tests if tested.is_significant]
-        not_significant = [pair for pair, tested in tests if not tested.is_significant]
-        parts = _direction_texts(significant, pair_tests.baseline)
-        if not significant:
-            parts = ["no significant difference"]
-        elif not_significant and pair_tests.baseline:
-            parts.append(
-                f"no significant difference from it: {join_names([pair.first.label for pair in not_significant])}"
-            )
-        elif not_significant:
-            parts.append(f"not significant: {join_names([pair.label for pair in not_significant])}")
-        needed = required_seeds_note([tested for _, tested in tests])
-        repeated = needed and any(note.endswith(needed) for note in notes)
-        notes.append(f"{where[metric]}: {'; '.join(parts)}.{' The same holds.' if repeated else needed}")
-    untested = [pair for pair in pair_tests.pairs if "ood" not in pair.tests]
-    labels = dict.fromkeys(
-        group.label for pair in untested for group in (pair.first, pair.second) if _has_few_converged(group)
-    )
-    if labels:
-        notes.append(
-            f"Not compared out of distribution, as fewer than two of their seeds converged: {join_names(list(labels))}."
-        )
-    return notes
-
-
-def _direction_texts(significant: Sequence[tuple[GroupPair, SignificanceTest]], baseline: Group | None) -> list[str]:
-    """The direction of each difference; with a baseline first the groups above it, then those below."""
-    if baseline is None:
-        order = [(p.first, p.second) if tested.difference > 0 else (p.second, p.first) for p, tested in significant]
-        return [join_names([f"{one.label} is above {other.label}" for one, other in order])] if order else []
-    above = [pair.first.label for pair, tested in significant if tested.difference > 0]
-    below = [pair.first.label for pair, tested in significant if tested.difference < 0]
-    name = [baseline.label, "it" if above else baseline.label]
-    return [
-        f"{word} {label} {is_or_are(names)} {join_names(names)}"
-        for word, label, names in zip(("above", "below"), name, (above, below), strict=True)
-        if names
-    ]
-
-
-def is_or_are(things: Sequence[object]) -> str:
-    return "is" if len(things) == 1 else "are"
-
-
-def _has_few_converged(group: Group) -> bool:
-    return len(group.converged_group.evaluated_cells) < 2
+def pair_notes(pair_tests: PairTests) -> list[str]:
+    """Where there are too few seeds for a significant difference, and which groups were not compared."""
+    columns = ("How many seeds converge", "All OOD cells", f"At {pair_tests.farthest_label}")
+    notes: dict[str, list[str]] = {}
+    for metric, column in zip(TESTED_METRICS, columns, strict=True):
+        tests = [test for _, test in pair_tests.pairs_with(metric)]
+        if tests and (note := required_seeds_note(tests)):
+            notes.setdefault(note, []).append(column)
+    untested = [group for pair in pair_tests.pairs if "ood" not in pair.tests for group in (pair.first, pair.second)]
+    few = dict.fromkeys(group.label for group in untested if len(group.converged_group.evaluated_cells) < 2)
+    sentences = [f"{', '.join(where)}:{note}" for note, where in notes.items()]
+    if few:
+        reason = "Not compared out of distribution, as fewer than two of their seeds converged"
+        sentences.append(f"{reason}: {join_names(list(few))}.")
+    return sentences
 
 
 def required_seeds_note(tests: Sequence[SignificanceTest]) -> str:
@@ -299,34 +238,6 @@ def required_seeds_note(tests: Sequence[SignificanceTest]) -> str:
         f" With these seeds no difference can be significant: the smallest possible p is "
         f"{_format_p_value(min(min_corrected_p, 1.0))}{corrected}; {seeds} seeds each would suffice."
     )
-
-
-def pair_table_html(groups: Sequence[Group]) -> str:
-    """The pairs as HTML, in words and as a table; "" if fewer than two groups have several seeds."""
-    pair_tests = compare_pairs(groups)
-    if not pair_tests.pairs:
-        return ""
-    header = ["pair", "converged"]
-    header += ["OOD cells, points", "ahead, %"] * bool(pair_tests.pairs_with("ood"))
-    header += [f"{pair_tests.farthest_label}, points"] * bool(pair_tests.pairs_with("far"))
-    rows = []
-    for pair in pair_tests.pairs:
-        converged, ood, far = (pair.tests.get(metric) for metric in TESTED_METRICS)
-        row = [escape(pair.label), _result_html(_counts(converged), converged)]
-        row += [_result_html(_points(ood), ood), _probability_text(ood)] * bool(pair_tests.pairs_with("ood"))
-        row += [_result_html(_points(far), far)] * bool(pair_tests.pairs_with("far"))
-        rows.append(row)
-    notes = "".join(f"<li>{escape(note)}</li>" for note in pair_sentences(pair_tests))
-    shown = html_table([escape(name) for name in header], rows, number_columns=range(1, len(header)))
-    return f'<ul class="reading">{notes}</ul>{shown}<figcaption>{escape(_caption(pair_tests))}</figcaption>'
-
-
-def _result_html(text: str, test: SignificanceTest | None) -> str:
-    """The result, bold where significant, with its p below."""
-    if test is None:
-        return ""
-    first = f"<b>{text}</b>" if test.is_significant else text
-    return f'{first}<br><span class="quiet">p {escape(format_p_values(test))}</span>'
 
 
 def _caption(pair_tests: PairTests) -> str:
@@ -343,8 +254,8 @@ def _caption(pair_tests: PairTests) -> str:
         "Ahead: the probability that a seed of the first is better than a seed of the second, over all OOD cells.",
         f"{pair_tests.farthest_label} is the longest at which any seed of any group has "
         f"{format_percent(GENERALIZATION_THRESHOLD)} %."
-        if pair_tests.farthest_point
+        if pair_tests.farthest_label
         else "",
-        f"Bold: significant. {SIGNIFICANCE_NOTE}",
+        f"*: significant. {SIGNIFICANCE_NOTE}",
     ]
     return " ".join(filter(None, parts))

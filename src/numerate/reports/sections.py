@@ -13,11 +13,11 @@ from markupsafe import Markup
 
 from numerate.reports.answer_pairs import answer_pairs_content, part_pairs_content
 from numerate.reports.answers import answers_content
-from numerate.reports.attention_maps import maps_section
+from numerate.reports.attention_maps import maps_content
 from numerate.reports.by_length import lengths_content, seeds_content
 from numerate.reports.content import Content
 from numerate.reports.counts import counts_content
-from numerate.reports.forest import forest_plot_html
+from numerate.reports.forest import forest_content
 from numerate.reports.groups import Group, group_runs, have_unordered_cells, part_axis
 from numerate.reports.how_to_read import reading_content
 from numerate.reports.html import to_html
@@ -31,10 +31,10 @@ from numerate.reports.language import (
     metrics_content,
     speed_content,
 )
-from numerate.reports.language_curves import curves_html
+from numerate.reports.language_curves import curves_content
 from numerate.reports.metric_tables import metric_tables
 from numerate.reports.overview import overview_content
-from numerate.reports.pairs import pair_table_html
+from numerate.reports.pairs import pairs_content
 from numerate.reports.records import Records
 from numerate.reports.regions import evaluations_content, facts_content, regions_content
 from numerate.reports.reproduction import (
@@ -44,7 +44,7 @@ from numerate.reports.reproduction import (
     reproduction_content,
 )
 from numerate.reports.samples import samples_content, texts_content
-from numerate.reports.success import success_table
+from numerate.reports.success import success_content
 from numerate.reports.summary import headline
 from numerate.reports.training import training_content
 
@@ -106,15 +106,6 @@ def of_groups(content: Callable[[Sequence[Group]], Content]) -> Callable[[Subjec
     return lambda subject: content(subject.groups)
 
 
-def drawn(figure: Callable[[Sequence[Group]], str]) -> Callable[[Subject], Content]:
-    """A function that draws groups as HTML, as one of a subject."""
-    return lambda subject: _html(figure(subject.groups))
-
-
-def _html(text: str) -> Content:
-    return [Markup(text)] if text else []
-
-
 def _other_settings(subject: Subject) -> Content:
     """The maps and lengths of a run that was evaluated with other settings than it was trained with, beside its own."""
     groups = group_runs(subject.runs)
@@ -143,10 +134,10 @@ SECTIONS = (
     Section("By {axis}", of_groups(overview_content), PARTS, in_frame=True),
     Section("Results", of_groups(metric_tables), PARTS),
     Section("Loss, perplexity, bits per byte", of_groups(metrics_content), TEXTS, in_frame=True),
-    Section("Validation curves", drawn(curves_html), TEXTS, in_frame=True),
-    Section("Converged seeds and their length generalization", drawn(success_table), LENGTHS, SEVERAL),
-    Section("Results over seeds", drawn(forest_plot_html), ANSWERS, SEVERAL),
-    Section("Significant differences between groups", drawn(pair_table_html), LENGTHS, SEVERAL),
+    Section("Validation curves", of_groups(curves_content), TEXTS, in_frame=True),
+    Section("Converged seeds and their length generalization", of_groups(success_content), LENGTHS, SEVERAL),
+    Section("Results over seeds", of_groups(forest_content), ANSWERS, SEVERAL),
+    Section("Significant differences between groups", of_groups(pairs_content), LENGTHS, SEVERAL),
     Section("Significant differences between groups", of_groups(part_pairs_content), PARTS, SEVERAL),
     Section("Significant differences between groups", of_groups(loss_differences_content), TEXTS, SEVERAL),
     Section("Speed and memory", of_groups(speed_content), TEXTS, SEVERAL),
@@ -166,7 +157,7 @@ SECTIONS = (
 """The sections about results, in order; of several tasks each task has its own."""
 
 CLOSING_SECTIONS = (
-    Section("Attention and relations", lambda it: _html(maps_section(it.runs[0].folder)), pages=RUN),
+    Section("Attention and relations", lambda it: maps_content(it.runs[0].folder), pages=RUN),
     Section("To run it again", lambda it: reproduction_content(it.runs)),
     Section("Recipe", lambda it: recipe_content(it.runs[0]), pages=RUN),
     Section("Left out of this report", lambda it: left_out_content(it.runs)),

@@ -7,17 +7,18 @@ generalize: rates are over the converged seeds. Where a symmetry keeps every see
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from html import escape
 from statistics import median
 
 from numerate.evaluation.labels import METRICS
 from numerate.evaluation.statistics import Proportion, success_rate, wilson_interval
-from numerate.reports.comparable import NOT_COMPARABLE, comparable_groups, not_comparable_notes, symmetry_notes
+from numerate.reports.comparable import NOT_COMPARABLE
+from numerate.reports.content import Bullets, Content, Folded
 from numerate.reports.counts import MEMORIZATION_NOTE, common_metric_label
-from numerate.reports.grid import baseline_ranges, format_interval, format_percent, is_clearly_above
+from numerate.reports.grid import baseline_ranges, format_interval, format_percent
 from numerate.reports.groups import CONVERGENCE_THRESHOLD, Group
-from numerate.reports.limits import MAX_NAMES, join_names
+from numerate.reports.limits import MAX_NAMES
 from numerate.reports.records import Records
+from numerate.reports.table import TextTable
 
 SUCCESS_THRESHOLD = 0.99
 """The minimum accuracy of a successful seed at a length."""
@@ -40,12 +41,9 @@ class LengthResult:
 
     @property
     def text(self) -> str:
-        """`3/5 [23, 88] 97.2`: successes of seeds, Wilson's interval about the seeds in %, median exact match in %."""
-        successes = round(self.rate.value * self.rate.count)
-        return (
-            f"{successes}/{self.rate.count} {format_interval(self.rate.low, self.rate.high, 0)} "
-            f"{format_percent(self.median)}"
-        )
+        """Successes of seeds with Wilson's interval in per cent, and on a line of its own the median."""
+        counts = f"{round(self.rate.value * self.rate.count)}/{self.rate.count}"
+        return f"{counts} {format_interval(self.rate.low, self.rate.high, 0)}\n{format_percent(self.median)} %"
 
 
 @dataclass(frozen=True)
@@ -182,25 +180,35 @@ def table_lengths(results: Sequence[ConvergenceResult]) -> list[int]:
     return lengths
 
 
-def success_rows(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
-    """The table as text: group, checkpoint, number of converged seeds, then their results by length."""
+def success_content(groups: Sequence[Group]) -> Content:
+    """The table of a page with its notes; empty if every group has one seed, or no length was evaluated."""
+    table, notes = success_table(groups), Bullets([f"{note}." for note in unconverged_notes(groups)])
+    if not table.rows or all(len(group.evaluated_cells) < 2 for group in groups):
+        return []
+    folded = Folded(f"{len(notes.items)} with seeds that did not converge", [notes])
+    return [table, *[folded if len(notes.items) > MAX_NAMES else notes] * bool(notes.items)]
+
+
+def success_table(groups: Sequence[Group]) -> TextTable:
+    """Group, checkpoint, number of converged seeds, then their results by length; no rows without lengths."""
     results = convergence_results(groups)
     lengths = table_lengths(results)
-    header = ["group", "checkpoint", "converged", *(f"n={n}" for n in lengths)]
+    trained = max(
+        (n for one in results for n in one.group.diagonal if one.group.diagonal[n].region == "in_distribution"),
+        default=0,
+    )
+    header = ["group", "checkpoint", "converged", *(f"n={n}{' (in distribution)' * (n <= trained)}" for n in lengths)]
     rows = []
-    for one in results:
-        at = one.results_by_length
-        cells = [at[n].text if n in at else "" for n in lengths]
+    for one in results if lengths else ():
+        cells = [one.results_by_length[n].text if n in one.results_by_length else "" for n in lengths]
         if one.group.non_causal_reason is not None:
-            cells = (
-                [f"{NOT_COMPARABLE}: {one.group.non_causal_reason}", *([""] * (len(lengths) - 1))] if lengths else []
-            )
+            cells = [f"{NOT_COMPARABLE}: {one.group.non_causal_reason}", *[""] * (len(lengths) - 1)]
         elif not one.scored_runs:
-            cells = ["did not converge", *([""] * (len(lengths) - 1))] if lengths else []
+            cells = ["did not converge", *[""] * (len(lengths) - 1)]
         rows.append([one.group.label, one.checkpoint, one.converged_text, *cells])
-    for label, baselines in _baselines(results):
-        rows.append([label, "", "", *(format_percent(baselines[n]) if n in baselines else "" for n in lengths)])
-    return header, rows
+    for label, baselines in _baselines(results) if lengths else ():
+        rows.append([label, "", "", *(f"{format_percent(baselines[n])} %" if n in baselines else "" for n in lengths)])
+    return TextTable(header, rows, caption=_caption(groups), style="tight")
 
 
 def _baselines(results: Sequence[ConvergenceResult]) -> list[tuple[str, dict[int, float]]]:
@@ -211,15 +219,8 @@ def _baselines(results: Sequence[ConvergenceResult]) -> list[tuple[str, dict[int
         baselines_by_label[one.group.label] = baselines | baselines_by_label.get(one.group.label, {})
     together = baseline_ranges(one.group.diagonal for one in results)
     if together and all(low == high for low, high in together.values()):
-        return [("baseline, %", {n: low for n, (low, _) in together.items()})]
-    return [(f"baseline of {label}, %", baselines) for label, baselines in baselines_by_label.items() if baselines]
-
-
-def _max_trained_length(results: Sequence[ConvergenceResult]) -> int:
-    """The longest trained length of all groups."""
-    return max(
-        (n for one in results for n, p in one.group.diagonal.items() if p.region == "in_distribution"), default=0
-    )
+        return [("baseline", {n: low for n, (low, _) in together.items()})]
+    return [(f"baseline of {label}", baselines) for label, baselines in baselines_by_label.items() if baselines]
 
 
 def unconverged_notes(groups: Sequence[Group]) -> list[str]:
@@ -231,8 +232,7 @@ SYMMETRY = "by a symmetry"
 """Label of a group that cannot converge with any weights."""
 
 
-def success_caption(groups: Sequence[Group]) -> str:
-    """The caption of the table."""
+def _caption(groups: Sequence[Group]) -> str:
     metric = common_metric_label(groups)
     baselines = any(group.baseline is not None for group in groups)
     best = any(cell.checkpoint == "best" for group in groups for run in group.runs for cell in run.cells)
@@ -250,56 +250,6 @@ def success_caption(groups: Sequence[Group]) -> str:
     )
 
 
-def success_table(groups: Sequence[Group]) -> str:
-    """The table as HTML; "" if every group has one seed."""
-    if all(len(group.evaluated_cells) < 2 for group in groups):
-        return ""
-    results = convergence_results(groups)
-    lengths = table_lengths(results)
-    if not lengths:
-        return ""
-    longest = _max_trained_length(results)
-    head = "".join(f'<th class="num">n = {n}{" (in distribution)" * (n <= longest)}</th>' for n in lengths)
-    rows, before = [], ""
-    for one in results:
-        label = escape(one.group.label) if one.group.label != before else ""
-        before = one.group.label
-        count, interval = one.converged_text.split(" ", 1)
-        interval_text = interval.replace(" ", "\N{NO-BREAK SPACE}")
-        converged = f'{count} <span class="quiet">{interval_text}</span>'
-        start = f'<td>{label}</td><td>{one.checkpoint}</td><td class="num">{converged}</td>'
-        if one.group.non_causal_reason is not None:
-            why = escape(f"{NOT_COMPARABLE}: {one.group.non_causal_reason}")
-            body = f'<td class="quiet" colspan="{len(lengths)}">{why}</td>'
-        elif one.scored_runs:
-            at = one.results_by_length
-            body = "".join(f'<td class="num">{_cell(at[n])}</td>' if n in at else "<td></td>" for n in lengths)
-        else:
-            text = f"did not converge in this budget: {_unconverged_text(one)}"
-            body = f'<td class="quiet" colspan="{len(lengths)}">{text}</td>'
-        rows.append(f"<tr>{start}{body}</tr>")
-    for label, baselines in _baselines(results):
-        texts = (f"{format_percent(baselines[n])} %" if n in baselines else "" for n in lengths)
-        cells = "".join(f'<td class="num quiet">{text}</td>' for text in texts)
-        rows.append(f'<tr><td class="quiet">{escape(label)}</td><td></td><td></td>{cells}</tr>')
-    some = [_sentence(one) for one in results if one.scored_runs and one.unconverged_runs]
-    notes = f'<ul class="reading">{"".join(f"<li>{escape(line)}.</li>" for line in some)}</ul>' if some else ""
-    if len(some) > MAX_NAMES:
-        notes = f"<details><summary>{len(some)} with seeds that did not converge</summary>{notes}</details>"
-    return (
-        '<div class="scroll"><table class="data tight"><thead><tr><th>group</th><th>checkpoint</th>'
-        f'<th class="num">converged</th>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
-        f"<figcaption>{escape(success_caption(groups))}</figcaption>{notes}"
-    )
-
-
-def _cell(at: LengthResult) -> str:
-    """The count and its interval, the median below."""
-    count, interval = at.text.split(" ", 1)
-    quiet = interval[: interval.index("]") + 1].replace(" ", "\N{NO-BREAK SPACE}")
-    return f'<b>{count}</b> <span class="quiet">{quiet}</span><br>{format_percent(at.median)} %'
-
-
 def _unconverged_text(one: ConvergenceResult) -> str:
     """`0.9 % (seed 0), 12 % (seed 3)`."""
     return ", ".join(f"{format_percent(share)} % (seed {run.seed})" for run, share in one.unconverged_runs)
@@ -310,68 +260,3 @@ def _sentence(one: ConvergenceResult) -> str:
         return f"{one.group.label} ({one.checkpoint}) cannot converge, {SYMMETRY}: {_unconverged_text(one)} correct"
     who = "has seeds that did not converge" if one.converged_runs else "did not converge in this budget"
     return f"{one.group.label} ({one.checkpoint}) {who}: {_unconverged_text(one)} correct in distribution"
-
-
-def study_summary(groups: Sequence[Group]) -> str:
-    """The summary of a study of many groups and seeds in a few clauses; "" for fewer than four groups.
-
-    "5 of 6 groups converged in at least one seed (converged seeds: Abacus 5/5, looped 4/5, ...); ..."
-    """
-    all_groups, groups = groups, comparable_groups(groups)
-    results = convergence_results(groups)
-    results = [one for one in results if one.checkpoint == "final"] or results
-    if len(groups) < 4 or all(one.num_seeds < 2 for one in results):
-        return ""
-    converged = [one for one in results if one.converged_runs]
-    unconverged = [one for one in results if not one.scored_runs]
-    symmetry_limited = [one.group.label for one in results if one.cannot_converge]
-    clauses = []
-    if converged:
-        counts = _join_texts([f"{one.group.label} {len(one.converged_runs)}/{one.num_seeds}" for one in converged])
-        everyone = f"all {len(results)}" if len(converged) == len(results) else f"{len(converged)} of {len(results)}"
-        clauses.append(f"{everyone} groups converged in at least one seed (converged seeds: {counts})")
-    if unconverged:
-        names = join_names([one.group.label for one in unconverged])
-        clauses.append(f"{names} did not converge in this budget, so how far they would generalize is unknown")
-    if symmetry_limited:
-        clauses.append(f"{join_names(symmetry_limited)} cannot converge, {SYMMETRY}")
-    farthest_by_label = {one.group.label: (_farthest_length(one), one) for one in converged}
-    generalizing = sorted(
-        (pair for pair in farthest_by_label.values() if pair[0] is not None), key=lambda pair: -(pair[0] or 0)
-    )
-    if generalizing:
-        lengths = _join_texts(
-            [
-                f"{one.group.label} up to n = {n} ({one.results_by_length[n].text.split(' ')[0]} seeds)"
-                for n, one in generalizing
-                if n
-            ]
-        )
-        clauses.append(
-            f"most converged seeds have {format_percent(SUCCESS_THRESHOLD)} % or more at every evaluated length up to "
-            f"n: {lengths}"
-        )
-    not_generalizing = [one.group.label for n, one in farthest_by_label.values() if n is None]
-    if not_generalizing:
-        verb = "does" if len(not_generalizing) == 1 else "do"
-        clauses.append(f"{join_names(not_generalizing)} {verb} not reach this at the first OOD length")
-    text = "; ".join([*clauses, *not_comparable_notes(all_groups), *symmetry_notes(all_groups)])
-    # Do not capitalize the name of a run.
-    starts_with_name = any(text.startswith(one.group.label) for one in results)
-    return (text if starts_with_name else text[:1].upper() + text[1:]) + "."
-
-
-def _farthest_length(one: ConvergenceResult) -> int | None:
-    """The last OOD n such that most converged seeds succeed at each OOD length up to it."""
-    regions_at = {n: point.region for n, point in one.group.diagonal.items()}
-    longest, farthest = max((n for n, region in regions_at.items() if region == "in_distribution"), default=0), None
-    for n, at in one.results_by_length.items():
-        if n > longest:
-            if at.rate.value <= 0.5:
-                break
-            farthest = n if is_clearly_above(SUCCESS_THRESHOLD, at.baseline) else farthest
-    return farthest
-
-
-def _join_texts(texts: Sequence[str]) -> str:
-    return ", ".join(texts) if len(texts) <= MAX_NAMES else join_names(texts)

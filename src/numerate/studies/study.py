@@ -10,8 +10,8 @@ from numerate.config.saving import TreeCache
 from numerate.errors import UserError
 from numerate.executors.executor import Executor
 from numerate.experiments.start import initial_run
-from numerate.reports.figures import save_figure
 from numerate.reports.groups import group_runs
+from numerate.reports.matplotlib_writer import save_figure
 from numerate.reports.page import comparison_page, write_atomically
 from numerate.reports.plots import compare_figure
 from numerate.reports.records import read_runs

@@ -1,44 +1,3 @@
-"""JavaScript and CSS of the interactive attention maps."""
-
-STYLE = """
-.maps{--gap:1rem}
-.maps .pick{display:flex;flex-wrap:wrap;gap:.4rem 1.4rem;align-items:center;margin:0 0 .7rem;font-size:.88rem}
-.maps label{color:var(--quiet)}
-.maps select{
-  font:inherit; color:var(--text); background:var(--card); border:1px solid var(--line); border-radius:4px;
-  padding:.2rem .4rem; margin-left:.35rem; max-width:22rem;
-}
-.maps .heads{display:flex;flex-wrap:wrap;gap:.45rem;margin:0 0 .9rem}
-.maps .heads button{
-  font:inherit; font-size:.74rem; line-height:1.2; color:var(--quiet); background:none; border:2px solid transparent;
-  border-radius:5px; padding:.2rem; cursor:pointer; text-align:center;
-}
-.maps .heads button[aria-pressed=true]{border-color:var(--c0,#0072B2);color:var(--text)}
-.maps .heads canvas{display:block;width:4.6rem;height:4.6rem;border:1px solid var(--line);image-rendering:pixelated}
-.maps .sight{display:grid;grid-template-columns:minmax(0,max-content) minmax(15rem,1fr);gap:1.6rem;align-items:start}
-.maps .box{overflow-x:auto;max-width:100%}
-.maps canvas.map{display:block;cursor:crosshair;outline-offset:3px}
-.maps .text{
-  font-family:ui-monospace,SFMono-Regular,Menlo,"DejaVu Sans Mono",monospace; font-size:.84rem; line-height:1.9;
-  margin:.2rem 0 1rem; overflow-wrap:anywhere;
-}
-.maps .text span{padding:.12rem .22rem;margin-right:2px;border-radius:3px;cursor:pointer;white-space:pre}
-.maps .text span.at{outline:2px solid var(--frame)}
-.maps .readout{min-height:1.6em;font-variant-numeric:tabular-nums}
-.maps table.bars{border-collapse:collapse;font-size:.84rem;font-variant-numeric:tabular-nums}
-.maps table.bars td{padding:.1rem .7rem .1rem 0;white-space:nowrap}
-.maps table.bars td:first-child{font-family:ui-monospace,SFMono-Regular,Menlo,"DejaVu Sans Mono",monospace}
-.maps table.bars i{display:block;height:.62rem;min-width:1px}
-.maps .ramp{
-  display:inline-block; width:9rem; height:.75rem; border:1px solid var(--line); margin:0 .45rem; vertical-align:middle;
-}
-.maps h3{font-size:.9rem;margin:0 0 .3rem}
-@media (max-width:760px){.maps .sight{grid-template-columns:minmax(0,1fr)}}
-.maps .sight.one{grid-template-columns:minmax(0,1fr)}
-@media print{.maps .pick select{border:0}}
-"""
-
-SCRIPT = r"""
 (function(){
 "use strict";
 const root=document.getElementById("maps"),all=JSON.parse(document.getElementById("maps-data").textContent);
@@ -313,4 +272,3 @@ if(hash){
 }
 last();menus();draw();
 })();
-"""

@@ -1,0 +1,451 @@
+"""Figures as data: panels of lines, of points with intervals, or of colored cells, with their axes, legends and notes.
+
+`matplotlib_writer`, `svg_writer` and `terminal_writer` draw the same description, each from it alone. Values stay in
+the units of their axes; a proportion is from 0 to 1 and its ticks read in per cent.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil, floor, log10
+from typing import Literal
+
+from numerate.evaluation.labels import METRICS
+from numerate.reports.colour import SERIES
+from numerate.reports.grid import (
+    PlotGrid,
+    Point,
+    axis_label,
+    cell_label,
+    format_integer_percent,
+    format_interval,
+    format_percent,
+    length_ticks,
+)
+
+MARKER_SHAPES = ("circle", "square", "diamond", "triangle", "triangle down", "plus")
+"""The marks of series; each has a dash pattern too."""
+
+DASHES: tuple[tuple[float, ...], ...] = (
+    (),
+    (4.0, 1.6),
+    (1.2, 1.3),
+    (6.0, 1.5, 1.2, 1.5),
+    (2.2, 1.2),
+    (4.0, 1.2, 1.2, 1.2, 1.2, 1.2),
+)
+"""The dash pattern of each shape, in line widths."""
+
+BASELINE_DASHES = (1.4, 1.8)
+"""The dash pattern of a baseline."""
+
+MAX_NUMBER_COLUMNS = 24
+"""Lines with more points have no markers, and maps with more columns no numbers in their cells."""
+
+MAX_TOOLTIP_SEEDS = 12
+"""Seeds listed one by one in a tooltip."""
+
+
+@dataclass(frozen=True)
+class Style:
+    """The style of a series: `color` indexes `SERIES`, `marker` indexes `MARKER_SHAPES`. In a legend None is
+    neutral."""
+
+    color: int | None = 0
+    marker: int | None = 0
+
+    @property
+    def dashes(self) -> tuple[float, ...]:
+        return DASHES[self.marker or 0]
+
+
+def _split_labels(labels: Sequence[str]) -> tuple[list[str], list[str]] | None:
+    """The first parts and the second parts of labels such as "T5: xVal", each once, where series share them."""
+    pairs = [label.split(": ", 1) for label in labels]
+    if not all(len(pair) == 2 for pair in pairs):
+        return None
+    first, second = (list(dict.fromkeys(pair[i] for pair in pairs)) for i in (0, 1))
+    crossed = len(first) > 1 and len(second) < len(labels)
+    most, fewest = max(len(first), len(second)), min(len(first), len(second))
+    return (first, second) if crossed and most <= len(SERIES) and fewest <= len(MARKER_SHAPES) else None
+
+
+def are_distinguishable(labels: Sequence[str]) -> bool:
+    """Whether the styles are distinguishable: no color is used for two series, or for two parts of labels."""
+    return len(labels) <= len(SERIES) or _split_labels(labels) is not None
+
+
+def assign_styles(labels: Sequence[str]) -> dict[str, Style]:
+    """A style for each label.
+
+    Labels of two parts that several share ("T5: cross-entropy", "decoder: cross-entropy") have the color of one part
+    and the shape of the other; the part with more values has the colors. Others have a color and a shape each.
+
+    >>> assign_styles(["T5: CE", "T5: WAS", "decoder: CE"])["decoder: CE"]
+    Style(color=0, marker=1)
+    """
+    parts = _split_labels(labels)
+    if parts is None:  # repeated colors have other shapes
+        count = len(SERIES)
+        return {label: Style(i % count, (i + i // count) % len(MARKER_SHAPES)) for i, label in enumerate(labels)}
+    indices = {
+        label: [part.index(one) for part, one in zip(parts, label.split(": ", 1), strict=True)] for label in labels
+    }
+    by_color = 1 if len(parts[1]) >= len(parts[0]) else 0
+    return {label: Style(pair[by_color], pair[1 - by_color]) for label, pair in indices.items()}
+
+
+LegendEntry = tuple[str, Style | None]
+"""A text and its style; a baseline has None."""
+
+
+def legend_entries(labels: Sequence[str]) -> list[LegendEntry]:
+    """The entries of a legend: each label, or of labels with two parts the colors first and then the shapes.
+
+    >>> legend_entries(["T5: CE", "T5: WAS", "decoder: CE"])[-1]
+    ('decoder', Style(color=None, marker=1))
+    """
+    parts = _split_labels(labels)
+    if parts is None:
+        return list(assign_styles(labels).items())
+    colors, markers = (parts[1], parts[0]) if len(parts[1]) >= len(parts[0]) else parts
+    return [
+        *((name, Style(i, None)) for i, name in enumerate(colors)),
+        *((name, Style(None, i)) for i, name in enumerate(markers)),
+    ]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis from `low` to `high` with its ticks, each a value and its text."""
+
+    label: str
+    low: float
+    high: float
+    ticks: Sequence[tuple[float, str]]
+    is_log: bool = False
+
+    def fraction(self, value: float) -> float:
+        """Where a value is, from 0 at `low` to 1 at `high`; values outside are at the ends."""
+        low, high, at = ((log10(max(x, 1e-300)) for x in (self.low, self.high, value))
+                         if self.is_log else (self.low, self.high, value))  # fmt: skip
+        return min(max((at - low) / ((high - low) or 1.0), 0.0), 1.0)
+
+    @classmethod
+    def percent(cls, label: str, step: float = 0.2) -> "Axis":
+        """The axis of a proportion."""
+        return cls(label, 0.0, 1.0, [(i * step, f"{100 * i * step:.0f}") for i in range(round(1 / step) + 1)])
+
+    @classmethod
+    def linear(cls, label: str, low: float, high: float, ticks: Sequence[float] | None = None) -> "Axis":
+        """An axis with these ticks, by default round numbers."""
+        high = high if high > low else low + 1.0
+        return cls(label, low, high, [(x, f"{x:g}") for x in (axis_ticks(low, high) if ticks is None else ticks)])
+
+    @classmethod
+    def log(cls, label: str, values: Sequence[float]) -> "Axis":
+        """A logarithmic axis around positive values; its ticks are powers of ten, or 1, 2, 5, 10, ... below 100."""
+        first, last = floor(log10(min(values))), ceil(log10(max(values)) + 1e-9)
+        ticks = [(10.0**power, power_of_ten(power)) for power in range(first, last + 1)]
+        return cls(label, 10.0**first, 10.0**last, ticks, is_log=True)
+
+
+def axis_ticks(low: float, high: float) -> list[float]:
+    """Four to eight round numbers from low to high."""
+    span = (high - low) or 1.0
+    step = 10.0 ** floor(log10(span / 4))
+    step *= next(factor for factor in (1, 2, 5, 10) if span / (step * factor) <= 6)
+    return [step * i for i in range(ceil(low / step - 1e-9), floor(high / step + 1e-9) + 1)]
+
+
+def power_of_ten(power: float) -> str:
+    """A power of ten as text: `power_of_ten(-3)` is "10⁻³"."""
+    return "1" if power == 0 else "10" + f"{power:.0f}".translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+
+
+def format_short(value: float) -> str:
+    """A number in few letters: 50,000 is "50k", 1,234,567 is "1.2M"."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.3g}{letter}" if value / size < 100 else f"{value / size:.0f}{letter}"
+    if 0 < value < 0.05:
+        return "<0.1"
+    return f"{value:.0f}" if value >= 9.95 or value == int(value) else f"{value:.1f}"
+
+
+@dataclass(frozen=True)
+class ChartLine:
+    """A line of a chart with its band, in the units of the axes; `seed_lines` are thin lines behind it, one per seed.
+
+    `label` names the series and has its style; `suffix` follows it in a legend ("5 seeds"). With `is_baseline` it is no
+    series but a neutral dashed line below the others; with `is_bars` a bar stands at each x."""
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    low: Sequence[float] | None = None
+    high: Sequence[float] | None = None
+    style: Style = Style()
+    suffix: str = ""
+    has_markers: bool = False
+    tooltips: Sequence[str] | None = None
+    is_baseline: bool = False
+    is_bars: bool = False
+    seed_lines: Sequence[Sequence[float]] = ()
+
+    @property
+    def label_with_suffix(self) -> str:
+        """`rotary (5 seeds)`."""
+        return f"{self.label} ({self.suffix})" if self.suffix else self.label
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether its points have markers: they do unless there are many, and a single one always."""
+        return len(self.x) == 1 or (self.has_markers and len(self.x) <= MAX_NUMBER_COLUMNS)
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Lines with their axes.
+
+    `is_percent` fixes the vertical axis at 0 to 100 %, `is_log` makes it logarithmic, `has_integer_ticks` puts a tick
+    at every whole number, `trained_range` shades what training covered, called `trained_range_label`; `zooms_to_data`
+    starts the vertical axis near the lowest value and cuts values above those after the first tenth. `x_ticks` replaces
+    the ticks of the horizontal axis. `notes` describe the lines and bands."""
+
+    title: str
+    lines: Sequence[ChartLine]
+    x_label: str
+    y_label: str
+    is_percent: bool = False
+    is_log: bool = False
+    has_integer_ticks: bool = False
+    zooms_to_data: bool = False
+    is_log_x: bool = False
+    x_ticks: Sequence[tuple[float, str]] = ()
+    trained_range: tuple[float, float] | None = None
+    trained_range_label: str = ""
+    notes: Sequence[str] = ()
+
+    @property
+    def series(self) -> list[ChartLine]:
+        """The lines that are series and have points."""
+        return [line for line in self.drawn_lines if not line.is_baseline]
+
+    @property
+    def drawn_lines(self) -> list[ChartLine]:
+        """The lines with points."""
+        return [line for line in self.lines if len(line.x)]
+
+    @cached_property
+    def x_axis(self) -> Axis:
+        xs = [x for line in self.drawn_lines for x in line.x]
+        if self.is_log_x:
+            return Axis.log(self.x_label, xs)
+        if not self.has_integer_ticks:
+            return Axis.linear(self.x_label, min(0.0, *xs), max(xs))
+        low, high = min(xs) - 0.5, max(xs) + 0.5
+        if self.x_ticks:
+            return Axis(self.x_label, low, high, self.x_ticks)
+        # A few lengths far away leave no room for all others.
+        are_dense = max(xs) - min(xs) < 2 * len(set(xs))
+        return Axis.linear(self.x_label, low, high, length_ticks(xs, 13) if are_dense else None)
+
+    @cached_property
+    def y_axis(self) -> Axis:
+        if self.is_percent:
+            return Axis.percent(self.y_label)
+        lines = self.drawn_lines
+        ys = [y for line in lines for y in (*line.y, *(line.low or ()), *(line.high or ())) if y > 0 or not self.is_log]
+        if self.is_log:
+            return Axis.log(self.y_label, ys)
+        if not self.zooms_to_data:
+            return Axis.linear(self.y_label, min(0.0, *ys), max(ys) or 1.0)
+        start = self.x_axis.low + (self.x_axis.high - self.x_axis.low) / 10
+        late = [y for line in lines for x, y in zip(line.x, line.y, strict=True) if x >= start]
+        low, high = min(ys), max(late, default=max(ys))
+        margin = 0.04 * (high - low) or 0.5
+        return Axis.linear(self.y_label, low - margin, high + margin)
+
+    def legend_entries(self) -> list[LegendEntry]:
+        """The entries of its legend, with suffixes unless labels have two parts; none for a single line."""
+        if len(self.lines) < 2:
+            return []
+        labels = [line.label for line in self.series]
+        if _split_labels(labels) is not None:
+            return legend_entries(labels)
+        return [(line.label_with_suffix, line.style) for line in self.series]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One point of a row: the `value`, its interval (thick where it `is_reliable`), an upright line at the `median`, a
+    tick for each of the `seeds` and a cross for each unconverged one. `text` is the number beside it, `tooltip` tells
+    all."""
+
+    style: Style
+    value: float | None = None
+    interval: tuple[float, float] | None = None
+    is_reliable: bool = True
+    median: float | None = None
+    seeds: Sequence[float] = ()
+    unconverged_seeds: Sequence[float] = ()
+    text: str = ""
+    note: str = ""
+    tooltip: str = ""
+
+
+@dataclass(frozen=True)
+class PointRow:
+    """A row of marks below its label. Rows with one `heading` belong together; `is_trained` shades them, `is_summary`
+    sets the label apart, as of a mean."""
+
+    label: str
+    marks: Sequence[Mark]
+    note: str = ""
+    heading: str = ""
+    is_trained: bool = False
+    is_summary: bool = False
+
+
+@dataclass(frozen=True)
+class PointChart:
+    """Rows of points with intervals on one horizontal axis. Charts of one figure have the same rows."""
+
+    title: str
+    rows: Sequence[PointRow]
+    axis: Axis
+
+
+@dataclass(frozen=True)
+class HeatCell:
+    """A colored cell: `fraction` from 0 to 1 is its color, `text` its number."""
+
+    fraction: float
+    text: str
+    tooltip: str = ""
+    is_trained: bool = False
+    overlaps_training: bool = False
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """Cells by row and column; a strip of one row has an empty `row_axis`. `title_style` is the marker of its series,
+    `subtitle` quiet text behind the title, `scale` the number of the highest color (per cent by default). On a page it
+    has numbers in its cells, only colors, or it is an image without tips, for large ones."""
+
+    title: str
+    row_axis: str
+    column_axis: str
+    rows: Sequence[int]
+    columns: Sequence[int]
+    cells: Mapping[tuple[int, int], HeatCell]
+    title_style: Style | None = None
+    subtitle: str = ""
+    scale: float = 100.0
+    detail: Literal["numbers", "colors", "image"] = "numbers"
+
+    @classmethod
+    def from_grid(cls, grid: PlotGrid, operator: str | None = None, *, title: str = "", subtitle: str = "",
+                  title_style: Style | None = None, has_tooltips: bool = True) -> "HeatMap":  # fmt: skip
+        """The map of a grid, by default under its own title."""
+        cells = {
+            place: HeatCell(
+                point.score,
+                format_integer_percent(point.score),
+                tooltip(point, operator) if has_tooltips else "",
+                point.region == "in_distribution",
+                point.overlaps_training,
+            )
+            for place, point in grid.points.items()
+        }
+        title = title or grid.title
+        return cls(title, grid.row_axis, grid.column_axis, grid.rows, grid.columns, cells, title_style, subtitle)
+
+    @property
+    def axes_label(self) -> str:
+        """The axes in words."""
+        if (self.row_axis, self.column_axis) == ("first_digits", "second_digits"):
+            return "digits of the first (down) and second number"
+        down = f"{axis_label(self.row_axis)} (down), " if self.row_axis else ""
+        return down + axis_label(self.column_axis) + (" (across)" if down else "")
+
+    def has_border(self, i: int, j: int, side: str) -> bool:
+        """Whether the border of what was trained runs along a side ("top", "left", "bottom", "right") of row i, column
+        j (indices, not values)."""
+        step_i, step_j = {"top": (-1, 0), "left": (0, -1), "bottom": (1, 0), "right": (0, 1)}[side]
+        return self._is_trained(i, j) and not self._is_trained(i + step_i, j + step_j)
+
+    def _is_trained(self, i: int, j: int) -> bool:
+        inside = 0 <= i < len(self.rows) and 0 <= j < len(self.columns)
+        cell = self.cells.get((self.rows[i], self.columns[j])) if inside else None
+        return cell is not None and cell.is_trained
+
+
+Panel = Chart | PointChart | HeatMap
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Panels in rows of `columns`; the last one fills its row where `is_last_wide`, and all are small on a page where
+    `is_small`. `entries` is a legend of all, by default that of its charts; `note` is small print above the panels,
+    `caption` below them."""
+
+    panels: Sequence[Panel]
+    columns: int = 3
+    entries: Sequence[LegendEntry] = ()
+    note: str = ""
+    caption: str = ""
+    is_last_wide: bool = False
+    is_small: bool = False
+    has_letters: bool = False
+
+    @property
+    def charts(self) -> list[Chart]:
+        return [panel for panel in self.panels if isinstance(panel, Chart)]
+
+    @property
+    def maps(self) -> list[HeatMap]:
+        return [panel for panel in self.panels if isinstance(panel, HeatMap)]
+
+    @property
+    def point_charts(self) -> list[PointChart]:
+        return [panel for panel in self.panels if isinstance(panel, PointChart)]
+
+    @property
+    def notes(self) -> str:
+        """The note of the figure and those of its charts, under their titles where there are several."""
+        found = [self.note] if self.note else []
+        for chart in self.charts:
+            title = f"{chart.title}: " if len(self.charts) > 1 and chart.title and chart.notes else ""
+            found += [title + "; ".join(note.rstrip(".") for note in chart.notes)] if chart.notes else []
+        return "\n".join(dict.fromkeys(found))
+
+    @cached_property
+    def shared_legend(self) -> Sequence[LegendEntry] | None:
+        """The entries of one legend for all panels; None where charts need one each."""
+        legends = [self.entries, *(chart.legend_entries() for chart in self.charts)]
+        longest = max(legends, key=len)
+        return longest if all(set(one) <= set(longest) for one in legends) else None
+
+
+def tooltip(point: Point, operator: str | None = None) -> str:
+    """The tooltip of a cell: position, share, interval or seeds, and whether it may overlap with training."""
+    lines = [cell_label(point.coordinates, operator, point.names)]
+    if len(point.seed_scores) == 1:
+        lines.append(f"{format_percent(point.score)} % correct {format_interval(point.low, point.high)}")
+        exact = point.metric == "exact_match"
+        rows = f"{METRICS[point.metric]}, {point.count} row{'s' * (point.count != 1)}"
+        lines.append(f"{round(point.score * point.count)} of {point.count} questions" if exact else rows)
+    else:
+        lines.append(f"median {format_percent(point.score)} %, seeds {format_interval(point.low, point.high)}")
+        are_many = len(point.seed_scores) > MAX_TOOLTIP_SEEDS
+        each = "each: " + ", ".join(map(format_percent, point.seed_scores))
+        lines.append(f"{len(point.seed_scores)} seeds" if are_many else each)
+    if point.baseline is not None:
+        lines.append(f"baseline {format_percent(point.baseline)} %")
+    if point.note and point.score < 1:
+        lines.append(point.note)
+    if point.overlaps_training:
+        lines.append("too few questions to hold any out: may overlap with training")
+    return "\n".join(lines)

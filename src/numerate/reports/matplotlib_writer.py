@@ -1,0 +1,397 @@
+"""Figures as files for papers and trackers by matplotlib, with the Agg backend and without pyplot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from numerate.errors import UserError
+from numerate.reports.colour import BORDER, COLORMAP_LIGHT, SERIES, colormap, format_hex_color, text_color
+from numerate.reports.figure import (
+    BASELINE_DASHES,
+    MARKER_SHAPES,
+    Chart,
+    ChartLine,
+    Figure,
+    HeatMap,
+    LegendEntry,
+    Mark,
+    Panel,
+    PointChart,
+    Style,
+    format_short,
+)
+from numerate.reports.grid import axis_label, format_percent, tick_step
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as MatplotlibFigure
+
+GREY, SHADE, GRID = "#63666f", "#f0efe9", "#dddddd"
+MARKERS = dict(zip(MARKER_SHAPES, "osD^vP", strict=True))
+FORMATS = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+"""Suffixes of files with their metadata, which has no time."""
+
+MAX_WIDTH_INCHES = 7.2
+"""Maximum width of a figure in inches."""
+
+MIN_FONT_SIZE = 3.6
+"""Minimum font size of numbers in cells, in points; smaller ones are left out."""
+
+_STYLE: Any = {
+    "font.family": "sans-serif",
+    "font.size": 8,
+    "axes.titlesize": 9,
+    "axes.labelsize": 8,
+    "axes.linewidth": 0.6,
+    "axes.edgecolor": "#444444",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "grid.color": GRID,
+    "grid.linewidth": 0.5,
+    "legend.fontsize": 7.5,
+    "legend.frameon": False,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "numerate",
+    "pdf.fonttype": 42,
+    "text.parse_math": False,
+}
+
+
+@contextmanager
+def figure_style() -> Iterator[None]:
+    import matplotlib
+
+    with matplotlib.rc_context(_STYLE):
+        yield
+
+
+def save_figure(figure: Figure, path: str | Path) -> Path:
+    """Writes a figure by its suffix, .png (300 dpi), .svg or .pdf, without a timestamp, and returns the path.
+
+    Raises `UserError` for another suffix, and for a figure without panels.
+    """
+    path, kind = Path(path), check_figure_suffix(path)
+    drawing = draw_figure(figure)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with figure_style():
+        drawing.savefig(path, dpi=300, metadata=FORMATS[kind])
+    return path
+
+
+def check_figure_suffix(path: str | Path) -> str:
+    """The kind of file that a path names. Raises `UserError` for one that figures are not written as."""
+    path = Path(path)
+    kind = path.suffix.lstrip(".").lower()
+    if kind not in FORMATS:
+        raise UserError(
+            f"{path}: the suffix must be one of {', '.join(FORMATS)}; for example {path.with_suffix('.svg').name}"
+        )
+    return kind
+
+
+def draw_figure(figure: Figure) -> MatplotlibFigure:
+    """A figure as one of matplotlib, sized in inches for a page. Raises `UserError` for one without panels."""
+    if not figure.panels:
+        raise UserError("figure: nothing to draw; evaluate the runs first")
+    with figure_style():
+        return _Drawing(figure).draw()
+
+
+class _Drawing:
+    """The panels of a figure in rows of `columns`, sized in inches."""
+
+    def __init__(self, figure: Figure) -> None:
+        self.figure, self.num_small = figure, len(figure.panels) - figure.is_last_wide
+        self.columns = min(figure.columns, self.num_small)
+        self.has_strips = all(not one.row_axis for one in figure.maps)
+        self.side = 6.0 if self.has_strips else min(2.7, (MAX_WIDTH_INCHES - 0.9) / self.columns - 0.2)
+        """The width of a map."""
+        if figure.point_charts:
+            self.width = min(MAX_WIDTH_INCHES, 1.6 + 2.7 * self.columns)
+        elif not figure.charts:
+            self.width = 6.4 if self.has_strips else 0.9 + (self.side + 0.2) * self.columns
+        else:
+            self.width = 5.4 if self.columns == 1 and not figure.maps else MAX_WIDTH_INCHES
+        self.legend = figure.shared_legend
+
+    def draw(self) -> MatplotlibFigure:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure as MatplotlibFigure
+
+        figure, panels, columns = self.figure, self.figure.panels, self.columns
+        indices = [*range(self.num_small), *[-1] * (-self.num_small % columns)]
+        rows = [indices[i : i + columns] for i in range(0, len(indices), columns)]
+        rows += [[self.num_small] * columns] * figure.is_last_wide
+        heights = [max(self._height(panels[i], is_wide=len(set(row)) == 1) for i in row if i >= 0) for row in rows]
+        notes = [line for note in figure.notes.split("\n") for line in wrap(note, int(18 * self.width))]
+        caption = wrap(figure.caption, int(19 * self.width))
+        height = sum(heights) + _legend_height(self.legend or (), self.width) + 0.12 * len(notes) + 0.1 * len(caption)
+        drawing = MatplotlibFigure(figsize=(self.width, height), layout="constrained")
+        FigureCanvasAgg(drawing)
+        is_mixed = bool(figure.maps and figure.charts and not figure.is_last_wide)
+        widths = [1.3 if is_mixed and isinstance(panels[i], Chart) else 1.0 for i in rows[0]]
+        mosaic: Any = drawing.subplot_mosaic(rows, empty_sentinel=-1, height_ratios=heights, width_ratios=widths)
+        drawn = [(panel, mosaic[i]) for i, panel in enumerate(panels)]
+        for i, (panel, axes) in enumerate(drawn):
+            self._draw_panel(axes, panel, is_first=i == self.num_small or i % columns == 0)
+            if i % columns and axes.get_ylabel() == drawn[i - 1][1].get_ylabel():
+                axes.yaxis.label.set_visible(False)
+            if figure.has_letters:
+                axes.set_title("abcdefghijklmnop"[i], loc="left", fontweight="bold", pad=_title_pad(panel))
+        self._add_colorbars(drawing, [(panel, axes) for panel, axes in drawn if isinstance(panel, HeatMap)])
+        if self.legend and len(self.legend) > 1:
+            columns = _legend_columns(self.legend, self.width)
+            drawing.legend(*self._handles(self.legend), loc="outside lower center", ncols=columns)
+        small: Any = {"fontsize": 6.5, "color": GREY, "x": 0.01, "ha": "left"}
+        if notes:
+            drawing.suptitle("\n".join(notes), **small)
+        if caption:
+            drawing.supxlabel("\n".join(caption), **small)
+        return drawing
+
+    def _height(self, panel: Panel, *, is_wide: bool) -> float:
+        if isinstance(panel, HeatMap):
+            return (0.85 if self.has_strips else self.side + 0.45) + 0.14 * (len(self._map_title(panel)) - 1)
+        if isinstance(panel, PointChart):
+            return 0.75 + sum(max(0.3, 0.075 * len(row.marks) + 0.08) for row in panel.rows)
+        width = self.width if is_wide else self.width / self.columns
+        legend = 0.0 if self.legend is not None else _legend_height(panel.legend_entries(), width)
+        return min(3.1, 0.6 + 0.7 * width) + legend
+
+    def _draw_panel(self, axes: Axes, panel: Panel, *, is_first: bool) -> None:
+        if isinstance(panel, HeatMap):
+            _draw_map(axes, panel, self.side, is_first=is_first)
+            axes.set_title("\n".join(self._map_title(panel)))
+        elif isinstance(panel, PointChart):
+            _draw_points(axes, panel, is_first=is_first)
+        else:
+            _draw_chart(axes, panel)
+            if self.legend is None and (entries := panel.legend_entries()):
+                columns = _legend_columns(entries, self.width / self.columns)
+                axes.legend(*self._handles(entries), loc="upper left", bbox_to_anchor=(-0.02, -0.18), ncols=columns)
+
+    def _map_title(self, panel: HeatMap) -> list[str]:
+        """The title of a map, in lines that fit above it."""
+        return wrap(panel.title, int(14 * self.side)) or [""]
+
+    def _handles(self, entries: Sequence[LegendEntry]) -> tuple[list[Any], list[str]]:
+        from matplotlib.lines import Line2D
+
+        charts = self.figure.charts
+        has_markers = not charts or any(line.has_markers for chart in charts for line in chart.series)
+        options = (_line_options(style or Style(None), has_markers, bool(charts)) for _, style in entries)
+        return [Line2D([], [], **one) for one in options], [text for text, _ in entries]
+
+    def _add_colorbars(self, drawing: MatplotlibFigure, maps: Sequence[tuple[HeatMap, Axes]]) -> None:
+        """One color bar for all maps of the same scale, or one for each."""
+        from matplotlib.cm import ScalarMappable
+        from matplotlib.colors import LinearSegmentedColormap, Normalize
+
+        colors = LinearSegmentedColormap.from_list("numerate", list(COLORMAP_LIGHT))
+        is_shared = len({one.scale for one, _ in maps}) == 1
+        for one, axes in maps[:1] if is_shared else maps:
+            beside = [axes for _, axes in maps] if is_shared else [axes]
+            bar = drawing.colorbar(
+                ScalarMappable(Normalize(0, one.scale), colors), ax=beside, fraction=0.035, pad=0.015, aspect=30
+            )
+            bar.ax.set_title("%" if one.scale == 100 else "", fontsize=8)
+            bar.ax.yaxis.set_major_formatter(lambda value, _: format_short(value))
+            bar.outline.set_visible(False)
+            bar.ax.tick_params(length=2)
+
+
+def _draw_chart(axes: Axes, chart: Chart) -> None:
+    """A chart without its title, notes and legend."""
+    x_axis, y_axis = chart.x_axis, chart.y_axis
+    if chart.trained_range:
+        edge = chart.trained_range[1] + 0.5
+        axes.axvspan(chart.trained_range[0] - 0.5, edge, color=SHADE, linewidth=0, zorder=0)
+        axes.axvline(edge, color=BORDER, linewidth=1.1, zorder=1)
+        # Above the axes, where no data are: left of the border, or right of it where there is no room.
+        fits = x_axis.fraction(edge) > 0.018 * len(chart.trained_range_label)
+        text = chart.trained_range_label if fits else f"\N{LEFTWARDS ARROW} {chart.trained_range_label}"
+        place: Any = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
+        axes.annotate(text, (edge, 1), (0, 3), **place, ha="right" if fits else "left", color=BORDER, fontsize=7)
+    for line in chart.drawn_lines:
+        _draw_line(axes, line, band_opacity=0.11 if len(chart.series) > 3 else 0.2)
+    margin = 0.03 if chart.is_percent else 0.0
+    axes.set_title(chart.title, pad=_title_pad(chart))
+    axes.set(xlabel=x_axis.label, ylabel=y_axis.label)
+    axes.set(xscale="log" if x_axis.is_log else "linear", yscale="log" if y_axis.is_log else "linear")
+    axes.set_xlim(x_axis.low, x_axis.high)
+    axes.set_ylim(y_axis.low - margin, y_axis.high + margin)
+    axes.set_xticks([x for x, _ in x_axis.ticks], [text for _, text in x_axis.ticks], minor=False)
+    axes.set_yticks([y for y, _ in y_axis.ticks], [text for _, text in y_axis.ticks], minor=False)
+    axes.minorticks_off()
+    axes.grid(axis="y")
+
+
+def _title_pad(panel: Panel) -> int:
+    """The points between a panel and its title, with room for the name of the trained range."""
+    return 15 if isinstance(panel, Chart) and panel.trained_range is not None else 6
+
+
+def _draw_line(axes: Axes, line: ChartLine, *, band_opacity: float) -> None:
+    color = _color(line.style)
+    if line.is_baseline:
+        axes.plot(
+            line.x, line.y, color=GREY, linestyle=(0, BASELINE_DASHES), linewidth=1, zorder=1.5, label="_baseline"
+        )
+        text = f"baseline {format_percent(line.y[-1])} %"
+        axes.text(line.x[-1], line.y[-1] + 0.015, text, color=GREY, fontsize=6.5, ha="right")
+    elif line.is_bars and len(line.x) <= 80:
+        axes.bar(line.x, line.y, width=0.8, color=color, linewidth=0)
+    elif line.is_bars:
+        axes.fill_between(line.x, line.y, step="mid", color=color, linewidth=0)
+    else:
+        if line.low is not None and line.high is not None:
+            axes.fill_between(line.x, line.low, line.high, color=color, alpha=band_opacity, linewidth=0)
+        for values in line.seed_lines:
+            axes.plot(line.x, values, color=color, linewidth=0.4, alpha=0.7)
+        axes.plot(line.x, line.y, label=line.label, **_line_options(line.style, line.is_marked))
+
+
+def _draw_points(axes: Axes, chart: PointChart, *, is_first: bool) -> None:
+    """Rows of points with intervals; labels of rows and regions in the first column alone."""
+    rows = chart.rows
+    heading = ""
+    for i, row in enumerate(rows):
+        step = 0.8 / max(len(row.marks), 4)
+        for j, mark in enumerate(row.marks):
+            _draw_mark(axes, mark, i + step * (j - (len(row.marks) - 1) / 2), below=0.27 * (len(row.marks) == 1))
+        if row.is_trained:
+            axes.axhspan(i - 0.5, i + 0.5, color=SHADE, linewidth=0, zorder=0)
+        if row.heading != heading:
+            if i:
+                axes.axhline(i - 0.5, color=BORDER, linewidth=1.1, zorder=1)
+            place: Any = {"transform": axes.get_yaxis_transform(), "ha": "right", "va": "top", "fontsize": 6}
+            axes.text(
+                -0.02, i - 0.42, row.heading if is_first else "", color=BORDER if row.is_trained else GREY, **place
+            )
+        elif i and row.heading:
+            axes.axhline(i - 0.5, color=GRID, linewidth=0.5, zorder=0.5)
+        heading = row.heading
+    labels = ["\n".join(wrap_name(f"{row.label} ({row.note})" if row.note else row.label)) for row in rows]
+    margin = 0.03 * (chart.axis.high - chart.axis.low)
+    axes.set(xlim=(chart.axis.low - margin, chart.axis.high + margin), ylim=(len(rows) - 0.4, -0.6))
+    axes.set(xlabel=chart.axis.label, title=chart.title)
+    axes.set_xticks([x for x, _ in chart.axis.ticks], [text for _, text in chart.axis.ticks])
+    axes.set_yticks(range(len(rows)), labels if is_first else [""] * len(rows), fontsize=6.5)
+    axes.grid(axis="x")
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.set_visible(bool(rows))
+
+
+def _draw_mark(axes: Axes, mark: Mark, y: float, *, below: float) -> None:
+    color = _color(mark.style)
+    if mark.interval is not None:
+        thick: Any = {"linewidth": 1.8, "alpha": 0.5} if mark.is_reliable else {"linewidth": 0.7}
+        axes.plot(mark.interval, [y, y], color=color, **thick)
+    if mark.median is not None:
+        axes.plot([mark.median] * 2, [y - 0.17, y + 0.17], color=color, linewidth=0.9)
+    for values, marker, shade in ((mark.unconverged_seeds, "x", "#8a8d95"), (mark.seeds, "|", color)):
+        axes.plot(values, [y + below] * len(values), marker, color=shade, markersize=3.4, markeredgewidth=0.7)
+    if mark.value is not None:
+        shape = MARKERS[MARKER_SHAPES[mark.style.marker or 0]]
+        axes.plot([mark.value], [y], shape, color=color, markersize=3.6, linestyle="")
+
+
+def _draw_map(axes: Axes, heat_map: HeatMap, side: float, *, is_first: bool) -> None:
+    """A map that is `side` inches wide, numbers in the cells where there is room, the border of training in red."""
+    rows, columns = heat_map.rows, heat_map.columns
+    pixels = np.ones((len(rows), len(columns), 3))
+    room = min(7.0, 0.36 * 72 * side / len(columns))
+    for i, row in enumerate(rows):
+        for j, column in enumerate(columns):
+            cell = heat_map.cells.get((row, column))
+            if cell is None:
+                continue
+            background = colormap(cell.fraction)
+            pixels[i, j] = [part / 255 for part in background]
+            size = room * min(1.0, 3.5 / max(len(cell.text), 1))
+            if size >= MIN_FONT_SIZE:
+                # Zeros are pale, so that the other cells stand out.
+                color = "#a9a79c" if cell.fraction == 0 else format_hex_color(text_color(background))
+                axes.text(j, i, cell.text, ha="center", va="center", fontsize=size, color=color)
+            for end, (x, y) in _BORDERS.items():
+                if heat_map.has_border(i, j, end):
+                    line: Any = {"linewidth": 1.6, "solid_capstyle": "projecting", "clip_on": False, "zorder": 5}
+                    axes.plot([j + part for part in x], [i + part for part in y], color=BORDER, **line)
+    is_square = bool(heat_map.row_axis) and 0.5 <= len(rows) / len(columns) <= 2
+    axes.imshow(pixels, aspect="equal" if is_square else "auto", interpolation="nearest")
+    if is_square and len(rows) != len(columns):
+        axes.set_anchor("N")
+    # So many labels of rows and columns that none touches the next; a cell is as high as wide.
+    wide = 0.06 + 0.075 * max(len(str(value)) for value in columns)
+    for values, set_ticks, room in ((columns, axes.set_xticks, wide), (rows, axes.set_yticks, 0.13)):
+        every = tick_step(len(values), max(1, int(side / len(columns) * len(values) / room)))
+        at = [i for i, value in enumerate(values) if i == 0 or value % every == 0]
+        set_ticks(at, [str(values[i]) for i in at])
+    axes.set_xlabel(axis_label(heat_map.column_axis))
+    if heat_map.row_axis:
+        axes.set_ylabel(axis_label(heat_map.row_axis) if is_first else "")
+    else:
+        axes.set_yticks([])
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    axes.tick_params(length=0)
+
+
+_BORDERS = {
+    "top": ((-0.5, 0.5), (-0.5, -0.5)),
+    "bottom": ((-0.5, 0.5), (0.5, 0.5)),
+    "left": ((-0.5, -0.5), (-0.5, 0.5)),
+    "right": ((0.5, 0.5), (-0.5, 0.5)),
+}
+"""The ends of the sides of a cell, x and y."""
+
+
+def wrap_name(name: str, max_characters: int = 22) -> list[str]:
+    """Wraps a name at `max_characters` characters, after `_` and at spaces.
+
+    >>> wrap_name("arithmetic__add_sub_multiple_longer")
+    ['arithmetic__add_sub_', 'multiple_longer']
+    """
+    lines = [""]
+    for piece in name.replace("_", "_\0").replace(" ", " \0").split("\0"):
+        if lines[-1] and len(lines[-1]) + len(piece.rstrip()) > max_characters:
+            lines.append("")
+        lines[-1] += piece
+    return [line.strip() for line in lines if line.strip()]
+
+
+def _color(style: Style) -> str:
+    return "#1c1e24" if style.color is None else SERIES[style.color]
+
+
+def _line_options(style: Style, has_markers: bool, has_line: bool = True) -> dict[str, Any]:
+    """The matplotlib options of a style."""
+    is_marked = has_markers and (style.marker is not None or not has_line)
+    dashes: Any = (0, style.dashes) if style.dashes else "-"
+    options = {"color": _color(style), "marker": MARKERS[MARKER_SHAPES[style.marker or 0]] if is_marked else ""}
+    return options | {"markersize": 3.2, "linestyle": dashes if has_line else "", "linewidth": 1.3}
+
+
+def _legend_columns(entries: Sequence[LegendEntry], inches: float) -> int:
+    """The columns of a legend: a letter is about 0.06 inches wide, a handle half an inch."""
+    columns = max(1, int(inches / (0.55 + 0.062 * max(len(text) for text, _ in entries))))
+    return -(-len(entries) // -(-len(entries) // columns))
+
+
+def _legend_height(entries: Sequence[LegendEntry], inches: float) -> float:
+    """How many inches a legend is high."""
+    return 0.08 + 0.17 * -(-len(entries) // _legend_columns(entries, inches)) if len(entries) > 1 else 0.0
