@@ -10,7 +10,7 @@ from functools import cached_property
 from statistics import median
 
 from numerate.evaluation.labels import METRICS
-from numerate.evaluation.statistics import Proportion, success_rate, wilson_interval
+from numerate.evaluation.statistics import success_rate, wilson_interval
 from numerate.reports.comparable import NOT_COMPARABLE
 from numerate.reports.content import Bullets, Content, Folded
 from numerate.reports.counts import MEMORIZATION_NOTE, common_metric_label
@@ -30,20 +30,8 @@ CHECKPOINTS = ("final", "best")
 """The reported checkpoints: the last one, and the one selected on OOD validation."""
 
 
-@dataclass(frozen=True)
-class LengthResult:
-    """The converged seeds at one length: how many succeed, and their median accuracy; `baseline` is that of
-    memorization."""
-
-    rate: Proportion
-    median: float
-    baseline: float | None = None
-
-    @property
-    def text(self) -> str:
-        """Successes of seeds with Wilson's interval in per cent, and on a line of its own the median."""
-        counts = f"{round(self.rate.value * self.rate.count)}/{self.rate.count}"
-        return f"{counts} {format_interval(self.rate.low, self.rate.high, 0)}\n{format_percent(self.median)} %"
+SYMMETRY = "by a symmetry"
+"""Label of a group that cannot converge with any weights."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +45,6 @@ class ConvergenceResult:
     unconverged_runs: Sequence[tuple[Records, float]]
 
     @property
-    def num_seeds(self) -> int:
-        return len(self.converged_runs) + len(self.unconverged_runs)
-
-    @property
     def cannot_converge(self) -> bool:
         """Whether no seed converged because of a symmetry."""
         return self.group.is_limited_by_symmetry and not self.converged_runs
@@ -71,29 +55,36 @@ class ConvergenceResult:
         return [run for run, _ in self.unconverged_runs] if self.cannot_converge else self.converged_runs
 
     @cached_property
-    def results_by_length(self) -> dict[int, LengthResult]:
-        """The results of `scored_runs` by length."""
+    def text_by_length(self) -> dict[int, str]:
+        """By length the successes of `scored_runs` with Wilson's interval in per cent, and on a second line their
+        median accuracy."""
         group = self.group.converged_group
         if len(group.runs) != len(self.scored_runs):
             group = replace(group, runs=tuple(self.scored_runs))
-        diagonal = group.diagonal if self.scored_runs else {}
-        return {
-            n: LengthResult(
-                success_rate(point.seed_scores, SUCCESS_THRESHOLD), median(point.seed_scores), point.baseline
-            )
-            for n, point in diagonal.items()
-        }
+        texts = {}
+        for n, point in group.diagonal.items() if self.scored_runs else ():
+            rate = success_rate(point.seed_scores, SUCCESS_THRESHOLD)
+            counts = f"{round(rate.value * rate.count)}/{rate.count}"
+            interval = format_interval(rate.low, rate.high, 0)
+            texts[n] = f"{counts} {interval}\n{format_percent(median(point.seed_scores))} %"
+        return texts
 
     @property
     def converged_text(self) -> str:
         """`4/5 [38, 96]`: the converged seeds with Wilson's interval in per cent; no interval if none can
         converge: `0/5 by a symmetry`."""
-        if self.cannot_converge:
-            return f"0/{self.num_seeds} {SYMMETRY}"
-        return (
-            f"{len(self.converged_runs)}/{self.num_seeds} "
-            f"{format_interval(*wilson_interval(len(self.converged_runs), self.num_seeds), 0)}"
-        )
+        count = len(self.converged_runs)
+        seeds = count + len(self.unconverged_runs)
+        interval = SYMMETRY if self.cannot_converge else format_interval(*wilson_interval(count, seeds), 0)
+        return f"{count}/{seeds} {interval}"
+
+    @property
+    def note(self) -> str:
+        """A sentence on the seeds that did not converge."""
+        scores = ", ".join(f"{format_percent(score)} % (seed {run.seed})" for run, score in self.unconverged_runs)
+        what = "has seeds that did not converge" if self.converged_runs else "did not converge in this budget"
+        what = f"cannot converge, {SYMMETRY}" if self.cannot_converge else what
+        return f"{self.group.label} ({self.checkpoint}) {what}: {scores} correct in distribution"
 
 
 @dataclass(frozen=True)
@@ -135,19 +126,16 @@ def convergence_results(groups: Sequence[Group]) -> list[ConvergenceResult]:
     """One result per evaluated group and checkpoint, including groups with changed settings."""
     found = []
     for group in groups:
-        names = [
-            name for name in CHECKPOINTS if any(cell.checkpoint == name for run in group.runs for cell in run.cells)
-        ]
-        for name in names:
+        evaluated = {cell.checkpoint for run in group.runs for cell in run.cells}
+        for name in CHECKPOINTS:
             # Reuse the cached results of the default checkpoint.
-            same = all(cells[0].checkpoint == name == "final" for cells in group.evaluated_cells)
-            one = group if same else replace(group, checkpoint=name)
-            if one.in_distribution_scores:
-                converged_runs = [run for run, share in one.in_distribution_scores if share >= CONVERGENCE_THRESHOLD]
-                unconverged_runs = [
-                    (run, share) for run, share in one.in_distribution_scores if share < CONVERGENCE_THRESHOLD
-                ]
-                found.append(ConvergenceResult(one, name, converged_runs, unconverged_runs))
+            is_same = all(cells[0].checkpoint == name == "final" for cells in group.evaluated_cells)
+            one = group if is_same else replace(group, checkpoint=name)
+            if name in evaluated and one.in_distribution_scores:
+                scores = one.in_distribution_scores
+                converged = [run for run, score in scores if score >= CONVERGENCE_THRESHOLD]
+                unconverged = [(run, score) for run, score in scores if score < CONVERGENCE_THRESHOLD]
+                found.append(ConvergenceResult(one, name, converged, unconverged))
     return found
 
 
@@ -158,26 +146,21 @@ def table_lengths(results: Sequence[ConvergenceResult]) -> list[int]:
     Trained on 1 to 6 digits and evaluated on 1 to 18: 6, 7, 8, 9, 12, 15, 18; on 50 and up to 200: 50, 51, 75, 100,
     125, 150, 200. Lengths at which memorizing alone succeeds have no column.
     """
-    points = [point for one in results for point in one.group.diagonal.items()]
-    memorized_lengths = {
-        n
-        for n, (baseline, _) in baseline_ranges(one.group.diagonal for one in results).items()
-        if baseline >= SUCCESS_THRESHOLD
-    }
-    evaluated = sorted({n for n, _ in points} - memorized_lengths)
-    longest = max((n for n, point in points if point.region == "in_distribution"), default=0)
-    candidate_lengths = {
-        longest,
-        longest + 1,
-        longest + 2,
-        *(longest * half // 2 for half in (3, 4, 5, 6, 8)),
-        *evaluated[-1:],
-    }
-    lengths = [n for n in evaluated if n in candidate_lengths]
+    baselines = baseline_ranges(one.group.diagonal for one in results)
+    lengths = {n for one in results for n in one.group.diagonal}
+    evaluated = sorted(n for n in lengths if n not in baselines or baselines[n][0] < SUCCESS_THRESHOLD)
+    longest = _longest_trained(results)
+    wanted = {longest, longest + 1, longest + 2, *(longest * half // 2 for half in (3, 4, 5, 6, 8)), *evaluated[-1:]}
+    lengths_shown = [n for n in evaluated if n in wanted]
     for less in (longest + 2, longest * 5 // 2, longest * 3):
-        if len(lengths) > MAX_LENGTHS and less != evaluated[-1]:
-            lengths = [n for n in lengths if n != less]
-    return lengths
+        if len(lengths_shown) > MAX_LENGTHS and less != evaluated[-1]:
+            lengths_shown = [n for n in lengths_shown if n != less]
+    return lengths_shown
+
+
+def _longest_trained(results: Sequence[ConvergenceResult]) -> int:
+    points = [pair for one in results for pair in one.group.diagonal.items()]
+    return max((n for n, point in points if point.region == "in_distribution"), default=0)
 
 
 def success_content(groups: Sequence[Group]) -> Content:
@@ -192,22 +175,18 @@ def success_content(groups: Sequence[Group]) -> Content:
 def success_table(groups: Sequence[Group]) -> TextTable:
     """Group, checkpoint, number of converged seeds, then their results by length; no rows without lengths."""
     results = convergence_results(groups)
-    lengths = table_lengths(results)
-    trained = max(
-        (n for one in results for n in one.group.diagonal if one.group.diagonal[n].region == "in_distribution"),
-        default=0,
-    )
-    header = ["group", "checkpoint", "converged", *(f"n={n}{' (in distribution)' * (n <= trained)}" for n in lengths)]
+    lengths, trained = table_lengths(results), _longest_trained(results)
     rows = []
     for one in results if lengths else ():
-        cells = [one.results_by_length[n].text if n in one.results_by_length else "" for n in lengths]
+        cells = [one.text_by_length.get(n, "") for n in lengths]
         if one.group.non_causal_reason is not None:
             cells = [f"{NOT_COMPARABLE}: {one.group.non_causal_reason}", *[""] * (len(lengths) - 1)]
         elif not one.scored_runs:
-            cells = ["did not converge", *[""] * (len(lengths) - 1)]
+            cells = ["did not converge", *cells[1:]]
         rows.append([one.group.label, one.checkpoint, one.converged_text, *cells])
     for label, baselines in _baselines(results) if lengths else ():
         rows.append([label, "", "", *(f"{format_percent(baselines[n])} %" if n in baselines else "" for n in lengths)])
+    header = ["group", "checkpoint", "converged", *(f"n={n}{' (in distribution)' * (n <= trained)}" for n in lengths)]
     return TextTable(header, rows, caption=_caption(groups), style="tight")
 
 
@@ -225,11 +204,7 @@ def _baselines(results: Sequence[ConvergenceResult]) -> list[tuple[str, dict[int
 
 def unconverged_notes(groups: Sequence[Group]) -> list[str]:
     """Sentences on the seeds that did not converge, by group and checkpoint."""
-    return [_sentence(one) for one in convergence_results(groups) if one.unconverged_runs]
-
-
-SYMMETRY = "by a symmetry"
-"""Label of a group that cannot converge with any weights."""
+    return [one.note for one in convergence_results(groups) if one.unconverged_runs]
 
 
 def _caption(groups: Sequence[Group]) -> str:
@@ -248,15 +223,3 @@ def _caption(groups: Sequence[Group]) -> str:
         + " “best” is the checkpoint with the best score on OOD validation, which is excluded from its results." * best
         + f" {MEMORIZATION_NOTE}" * baselines
     )
-
-
-def _unconverged_text(one: ConvergenceResult) -> str:
-    """`0.9 % (seed 0), 12 % (seed 3)`."""
-    return ", ".join(f"{format_percent(share)} % (seed {run.seed})" for run, share in one.unconverged_runs)
-
-
-def _sentence(one: ConvergenceResult) -> str:
-    if one.cannot_converge:
-        return f"{one.group.label} ({one.checkpoint}) cannot converge, {SYMMETRY}: {_unconverged_text(one)} correct"
-    who = "has seeds that did not converge" if one.converged_runs else "did not converge in this budget"
-    return f"{one.group.label} ({one.checkpoint}) {who}: {_unconverged_text(one)} correct in distribution"
