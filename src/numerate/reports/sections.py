@@ -42,6 +42,7 @@ from numerate.reports.reproduction import (
     reproduction_content,
 )
 from numerate.reports.samples import samples_content, texts_content
+from numerate.reports.scores import scores_content
 from numerate.reports.success import success_content
 from numerate.reports.summary import headline
 from numerate.reports.table import TextTable
@@ -146,6 +147,7 @@ SECTIONS = (
     Section("Regions", of_groups(regions_content), LENGTHS),
     Section("Regions", of_groups(regions_content), PARTS, RUN),
     Section("Numbers and texts in the answers", of_groups(answers_content), LENGTHS),
+    Section("Scores of the kind of evaluation", of_groups(scores_content), LENGTHS),
     Section("Checkpoints and position offsets", lambda it: evaluations_content(it.groups[0]), ANSWERS, RUN),
     Section("Run with other settings", _other_settings, ANSWERS, RUN),
     Section("Accuracy by length", of_groups(lengths_content), LENGTHS, SEVERAL),
