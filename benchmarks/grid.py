@@ -1,14 +1,14 @@
-"""A grid of the published small Abacus model: in one process, and cut into pieces for two workers.
+"""A grid of the published small Abacus model: in one process, and split into shards for two workers.
 
     python benchmarks/grid.py [--grid 1:100x1:100] [--count 10] [--workers 2] [--run runs/addition_small_abacus/ID]
 
-One JSON line per way. The model is the recipe `addition_small_abacus` (2 layers, width 128), trained for a minute so
+One JSON line each. The model is the recipe `addition_small_abacus` (2 layers, width 128), trained for a minute so
 that it has weights, unless a run is given; its folder is copied for each way, so nothing of it changes. Each way is a
 process of its own with one thread, its workers too.
 
 - `seconds` by the wall, from the call to the results, with the start of workers; `processor_seconds` of all processes.
 - `ratio` to one process, by the wall; `work` is the processor time, as a multiple of what one process took.
-- `balance` is the slowest piece over the mean one, by the processor time that each took in its worker, and
+- `balance` is the slowest shard over the mean one, by the processor time that each took in its worker, and
   `balance_by_the_wall` by the clock: on a machine that others use, it measures them as well.
 - `megabytes` is the largest resident size of the process, `megabytes_of_a_worker` of the largest worker.
 - `same_bytes`: whether evaluation.jsonl is that of one process.
@@ -37,7 +37,7 @@ from numerate.executors.executor import Executor, ItemOutcome, Work, WorkerConte
 from numerate.executors.local import Local
 from numerate.experiments.run import load
 from numerate.experiments.train import train
-from numerate.recipes.abacus_small import addition_small_abacus
+from numerate.recipes import addition_small_abacus
 from numerate.training.stopping import Stop
 
 BALANCE_AT_MOST = 1.1
@@ -49,8 +49,8 @@ class Clocked(Work):
 
     inner: Work
 
-    def open(self, desk: WorkerContext) -> Callable[[Any], Any]:
-        do = self.inner.open(desk)
+    def open(self, context: WorkerContext) -> Callable[[Any], Any]:
+        do = self.inner.open(context)
 
         def clocked(item: Any) -> tuple[float, Any]:
             began = time.process_time()
@@ -59,13 +59,13 @@ class Clocked(Work):
 
         return clocked
 
-    def name_of(self, item: Any) -> str:
+    def item_name(self, item: Any) -> str:
         return self.inner.item_name(item)
 
 
 @dataclass(frozen=True)
 class Watched(Executor):
-    """Local workers, with what each piece took and how large they became."""
+    """Local workers, with the time of each shard and the memory of workers."""
 
     by_processor: list[float] = field(default_factory=list)
     by_the_wall: list[float] = field(default_factory=list)
@@ -78,12 +78,12 @@ class Watched(Executor):
         *,
         folder: Path | None = None,
         stop: Stop | None = None,
-        tick: Callable[[], None] = lambda: None,
+        on_tick: Callable[[], None] = lambda: None,
     ) -> Iterator[ItemOutcome]:
         def watched() -> None:
             sizes = [largest_megabytes(child.pid) for child in multiprocessing.active_children()]
             self.megabytes[0] = max([self.megabytes[0], *sizes])
-            tick()
+            on_tick()
 
         for one in Local(self.workers).run(Clocked(work), items, folder=folder, stop=stop, on_tick=watched):
             if one.failure is None:
@@ -130,7 +130,7 @@ def evaluated(path: Path, grid: str, count: int, workers: int) -> dict[str, Any]
     if executor is not None:
         line |= {
             "megabytes_of_a_worker": round(executor.megabytes[0]),
-            "pieces": len(executor.by_processor),
+            "shards": len(executor.by_processor),
             "balance": _slowest_over_mean(executor.by_processor),
             "balance_by_the_wall": _slowest_over_mean(executor.by_the_wall),
         }

@@ -99,8 +99,8 @@ def contenders(inputs: Inputs) -> dict[str, Work]:
         return lambda: inputs.backward(cross_entropy_and_number_loss(logits, labels, table, **settings))
 
     works: dict[str, Work] = {"cross_entropy": lambda: inputs.alone(logits)}
-    works |= {kind: fused(kind=kind) for kind in ("was", "mse", "mae", "huber", "was-cdf")}
-    works["was reweighed"] = fused(kind="was", reweigh=True)
+    works |= {name: fused(loss_function=name) for name in ("was", "mse", "mae", "huber", "was-cdf")}
+    works["was reweighed"] = fused(loss_function="was", reweigh=True)
     works["was, written plainly"] = lambda: inputs.backward(
         reference_loss_sums(logits, labels, table, NumberDistance())
     )

@@ -27,7 +27,7 @@ import torch
 from numerate.executors.executor import Executor
 from numerate.executors.local import Local
 from numerate.experiments.train import train
-from numerate.recipes.abacus import addition_rotary
+from numerate.recipes import addition_rotary
 from numerate.studies.study import Study, run_study
 from numerate.training.recipe import Recipe
 
@@ -35,7 +35,7 @@ AT_MOST = {"local": 1.15, "ray": 1.3}
 
 
 def tiny(steps: int) -> Recipe:
-    one = addition_rotary()
+    one: Recipe = addition_rotary()
     training = replace(
         one.training,
         steps=steps,

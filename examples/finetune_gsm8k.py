@@ -41,10 +41,10 @@ from numerate.errors import UserError
 from numerate.evaluation.number_metrics import NumberScores
 from numerate.evaluation.numbers_in_texts import ParsedNumber, last_number
 from numerate.evaluation.statistics import (
-    bootstrap_interval,
     mcnemar_test,
     min_p_value,
     paired_permutation_test,
+    stratified_bootstrap_interval,
     wilson_interval,
 )
 from numerate.kernels.number_loss import LOSS_FUNCTIONS
@@ -288,7 +288,7 @@ def compared(without: list[dict[str, Any]], with_it: list[dict[str, Any]]) -> di
         found[name] = {
             "by_seed": gaps,
             "mean": statistics.fmean(gaps),
-            "rows": list(bootstrap_interval(scaled, name, statistic=statistics.fmean)),
+            "rows": list(stratified_bootstrap_interval([scaled], name, statistic=lambda rows: rows.mean(axis=-1))),
             "p": paired_permutation_test([one[name] for one in without], [two[name] for two in with_it]),
         }
     found["mcnemar"] = [

@@ -105,7 +105,8 @@ FAMILIES = [(kind, pattern) for kind in catalogue.parts_by_kind() for pattern in
 
 @pytest.mark.parametrize(("kind", "pattern"), FAMILIES)
 def test_a_family_has_many_names_with_a_line_each(kind: str, pattern: str) -> None:
-    names = importlib.import_module(catalogue.family_modules(kind)[pattern]).names()
+    rows = importlib.import_module(catalogue.family_modules(kind)[pattern]).family()
+    names = {name: row.summary for name, row in rows.items()}
     assert len(names) > 12
     prefix = pattern[: next(i for i, letter in enumerate(pattern) if letter.isupper())]
     assert all(name.startswith(prefix) and 20 < len(line) <= 130 and line[-1] == "." for name, line in names.items())
@@ -114,7 +115,7 @@ def test_a_family_has_many_names_with_a_line_each(kind: str, pattern: str) -> No
 
 @pytest.mark.parametrize(("kind", "pattern"), FAMILIES)
 def test_a_name_of_a_family_is_found_and_another_is_none(kind: str, pattern: str) -> None:
-    name = next(iter(importlib.import_module(catalogue.family_modules(kind)[pattern]).names()))
+    name = next(iter(importlib.import_module(catalogue.family_modules(kind)[pattern]).family()))
     assert catalogue.is_in_family(kind, name)
     assert catalogue.make_from_family(kind, name) is not None
     for other in (f"{name}s", "addition_abacus", ""):

@@ -88,7 +88,7 @@ def test_every_published_task_stands_on_the_page() -> None:
 
 
 def test_every_published_model_stands_on_the_page() -> None:
-    from numerate.recipes.counting_family import MODELS
+    from numerate.recipes.inductive_counting import MODELS
 
     shown = PAGE.shown_recipes()
     assert {model for model in MODELS for name in shown if name.endswith(f"_{model}")} == set(MODELS)

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -18,12 +17,13 @@ import torch
 
 import numerate
 from numerate import catalogue
-from numerate.cli import COMMANDS, main, parse_args
-from numerate.commands.executing import parse_executor
-from numerate.commands.recipes import RecipeRequest
-from numerate.commands.search import parse_search
-from numerate.commands.show import SLOTS
-from numerate.config import load_user_parts, override
+from numerate.cli import main, parse
+from numerate.commands.catalogue import SLOTS
+from numerate.commands.samples import is_recipe
+from numerate.commands.studies import load_study
+from numerate.commands.table import COMMANDS
+from numerate.config import override
+from numerate.reports.plots import FIGURES
 from numerate.searches.space import Space
 from numerate.studies.naming import load_recipe
 from numerate.text.data.datasets import DATASETS as DATASETS
@@ -73,8 +73,8 @@ def shown() -> list[tuple[str, str]]:
         for inline in re.findall(r"`(numerate [^`\n]+)`", BLOCK.sub("", text)):
             told += command_lines(inline)
         found += [(page.name, line) for line in told if len(line.split()) > 1 or line == "list"]
-    for _, (_, _, text) in COMMANDS.items():
-        found += [("--help", line) for line in command_lines(text)]
+    for command in COMMANDS.values():
+        found += [("--help", line) for line in command_lines(command.examples)]
     return list(dict.fromkeys(found))
 
 
@@ -97,99 +97,29 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_the_pages_show_commands() -> None:
     assert len(shown()) > 40
-    assert {line.split()[0] for _, line in shown()} >= set(COMMANDS)
+    assert {line.split()[0] for _, line in shown()} >= {name.split()[0] for name in COMMANDS}
 
 
 @pytest.mark.parametrize(("page", "line"), shown(), ids=[f"{page}: {line}" for page, line in shown()])
 def test_a_command_line_that_is_shown_is_understood(page: str, line: str, folder: Path) -> None:
     if any(word in f" {line}" for word in (" RECIPE", " COMMAND", " RUN", " STUDY", " KIND")):
         pytest.skip("a placeholder stands in it")
-    given = parse_args(shlex.split(re.sub(r"\bseeds=\d+\b", "seeds=3", line)))  # each seed is a recipe of its own
-    for path in given.parts:
-        load_user_parts(path)
-    if given.command == "show" and any(given.words[0] in catalogue.parts_by_kind()[kind] for kind in SLOTS):
-        assert given.words[1:] == [], "a part"
-    elif given.command in ("train", "run", "show"):
-        wanted = RecipeRequest.from_args(given, "")
-        study = wanted.study()  # every override is applied to every recipe
-        assert study.recipes
-    elif given.command == "list" and given.words and given.words[0] != "runs":
-        assert main(["list", *given.words]) == 0
-    elif given.command == "sample":
-        name = given.words[0]
-        if name not in catalogue.parts_by_kind()["Recipe"] and not catalogue.is_in_family("Recipe", name):
-            catalogue.get_part("Task", name)
-    elif given.command in ("evaluate", "ask", "report", "compare"):
-        assert given.words, "a run"
-        known = {"grid", "count", "checkpoint", "shard", "method", "predictions", "runs_dir", "device", "out"}
-        words = parse_executor(given.words)[0] if given.command == "evaluate" else given.words
-        keys = {word.partition("=")[0] for word in words if re.match(r"[a-z_]+=", word)}
-        assert keys <= (known | {"baseline", "metric"} if given.command == "compare" else known)
-    elif given.command == "generate":
-        keys = {word.partition("=")[0] for word in given.words[1:] if re.match(r"[a-z_]+=", word)}
-        assert keys <= set(import_module("numerate.commands.generate").OPTION_PARSERS)
-    elif given.command == "maps":
-        keys = {word.partition("=")[0] for word in given.words[1:] if re.match(r"[a-z_]+=", word)}
-        assert given.words
-        assert keys <= {"checkpoint", "layer", "out", "answer", "max_tokens", "runs_dir", "device"}
-    elif given.command in ("status", "results"):
-        known = (
-            {"runs_dir", "watch"}
-            if given.command == "status"
-            else {
-                "columns",
-                "where",
-                "group",
-                "sort",
-                "statistic",
-                "success",
-                "threshold",
-                "format",
-                "cells",
-                "out",
-                "runs_dir",
-            }
-        )
-        assert {word.partition("=")[0] for word in given.words[1:]} <= known
-    elif given.command == "search":
-        name, settings, _, _ = parse_search(given)
+    call = parse(shlex.split(re.sub(r"\bseeds=\d+\b", "seeds=3", line)))  # each seed is a recipe of its own
+    name, settings = next(iter(call.arguments), ""), call.values.get("settings", [])
+    if call.command == "show" and any(name in catalogue.parts_by_kind()[kind] for kind in SLOTS):
+        assert settings == [], "a part"
+    elif call.command in ("train", "run", "show"):
+        assert load_study(name, settings).recipes  # every override is applied to every recipe
+    elif call.command == "list" and name != "runs":
+        assert main(["list", *call.arguments]) == 0
+    elif call.command == "sample" and not is_recipe(name):
+        catalogue.get_part("Task", name)
+    elif call.command == "search":
         assert Space.parse(load_recipe(name), settings).fields
-    elif given.command == "plot":
-        from numerate.reports.plots import FIGURES as FIGURES
-
-        assert given.words[0] in FIGURES
-        keys = {word.partition("=")[0] for word in given.words if re.match(r"[a-z_]+=", word)}
-        assert keys <= {"out", "labels", "checkpoint", "runs_dir"}
-    elif given.command == "data":
-        from numerate.commands.data import OPTION_PARSERS
-
-        assert given.words[0] in ("write", "stats", "fetch", "tokenise", "prepare")
-        keys = {word.partition("=")[0] for word in given.words if re.match(r"[a-z_]+=", word)}
-        texts = {"tokenizer", "field", "separator", "processes"}
-        own = {"tokenise": texts, "prepare": texts | {"size", "held_out"}}
-        own["fetch"] = {"unpacked_size", "unpacked_members"}
-        running = (
-            {"train", "validation", "tokenizer", "context_length", "order"} if given.words[0] == "stats" else set()
-        )
-        assert (
-            keys
-            <= {*OPTION_PARSERS, "format", "digits", "vocabulary", "answer_format"}
-            | own.get(given.words[0], set())
-            | running
-        )
-        if given.words[0] == "fetch":
-            assert {word for word in given.words[1:] if "=" not in word} <= set(DATASETS)
-    elif given.command in ("export", "import"):
-        keys = {word.partition("=")[0] for word in given.words if re.match(r"[a-z_]+=", word)}
-        imports = {"name", "recipe", "model", "check", "tolerance"}
-        own = {"out", "checkpoint", "tokenizer"} if given.command == "export" else imports
-        assert keys <= {"runs_dir"} | own
-    elif given.command == "tokens":
-        assert given.words[0] == "train-vocabulary"
-        keys = {word.partition("=")[0] for word in given.words if re.match(r"[a-z_]+=", word)}
-        assert keys <= {"size", "out", "kind", "files", "field", "separator"}
-    else:
-        assert given.command == "list"
+    elif call.command == "plot":
+        assert name in FIGURES
+    elif call.command == "data fetch":
+        assert {*call.arguments} <= {*DATASETS}
 
 
 KINDS = {

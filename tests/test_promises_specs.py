@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pytest
 
 from numerate import catalogue
-from numerate.commands.show import SLOTS
+from numerate.commands.catalogue import SLOTS
 from numerate.config import Span, format_value, from_tree, identity, override, parse_yaml, to_tree, yaml_text
 from numerate.config.overrides import PATHS_BY_COMMON_NAME, describe_settings
 from numerate.errors import UserError

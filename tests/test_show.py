@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from numerate.cli import main
-from numerate.commands.show import parameter_count
+from numerate.commands.catalogue import parameter_count
 from numerate.config import override
 from numerate.studies.naming import load_recipe_or_study
 from numerate.training.recipe import Recipe

@@ -18,7 +18,7 @@ import os, signal, sys
 class Swallowing:
     "As torch, where it imports numpy: what an import raises is forgotten."
     def find_spec(self, name, path=None, target=None):
-        if name == "numerate.commands.list":
+        if name == "numerate.commands.catalogue":
             try:
                 os.kill(os.getpid(), signal.SIGINT)
             except KeyboardInterrupt:
@@ -84,10 +84,10 @@ def test_a_terminal_that_knows_ascii_alone_is_told_what_it_can_show(tmp_path: Pa
 def test_too_little_memory_is_told_with_a_remedy_and_is_no_fault_of_the_program(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def command(options: object) -> int:
+    def command(**options: object) -> int:
         raise error
 
-    monkeypatch.setattr("numerate.commands.list.command", command)
+    monkeypatch.setattr("numerate.commands.catalogue.list_parts", command)
     assert main(["list"]) == 1
     said = capsys.readouterr().err
     assert said.startswith(f"numerate: out of memory: the machine is out of memory ({type(error).__name__}")

@@ -3,7 +3,7 @@
 Every folder of parts lists them in its `__init__.py` as `CATALOGUE = {kind: {class name: module}}`. It defines the
 short names on the command line (`model.mixer=LSTM`), `numerate list`, `from numerate.mixers import LSTM`, and the tests
 that run on every variant. A one-line description is the first line of the class's docstring, read from the source as
-text, so that listing a hundred parts imports none of them.
+text, so that listing a hundred parts imports none of them; or it is in the folder's `SUMMARIES = {kind: {name: line}}`.
 
 Large groups of names are not listed individually. A folder names the module that creates them: `PRESETS` for named
 parts with given settings, `FAMILIES` for names that follow a pattern.
@@ -92,8 +92,8 @@ def presets(kind: str) -> dict[str, Any]:
 def family_modules(kind: str) -> dict[str, str]:
     """Patterns of the names of a kind, each with its module: `{"counting_TASK_MODEL": "numerate.recipes..."}`.
 
-    A folder names the module of each: `FAMILIES = {"Recipe": {"counting_TASK_MODEL": "counting_family"}}`. Its function
-    `names()` returns every name with a one-line description, and `make(name)` the component.
+    A folder names the module of each: `FAMILIES = {"Recipe": {"counting_TASK_MODEL": "inductive_counting"}}`. Its
+    function `family()` returns rows by name, with a one-line `summary` and `build(name)`, which builds the component.
     """
     modules: dict[str, str] = {}
     for package in PART_PACKAGES:
@@ -106,28 +106,29 @@ def family_names(kind: str) -> dict[str, str]:
     """Every name that follows one of the patterns of a kind, with its one-line description."""
     descriptions: dict[str, str] = {}
     for module in family_modules(kind).values():
-        descriptions.update(importlib.import_module(module).names())
+        rows = importlib.import_module(module).family()
+        descriptions.update({name: row.summary for name, row in rows.items()})
     return descriptions
 
 
 def make_from_family(kind: str, name: str) -> Any:
     """The component of a family name; None for a name that follows no pattern."""
-    family = _family_module(kind, name)
-    return None if family is None else family.make(name)
+    row = _family_row(kind, name)
+    return None if row is None else row.build(name)
 
 
 def is_in_family(kind: str, name: str) -> bool:
     """Whether a name belongs to a family, without building its component."""
-    return _family_module(kind, name) is not None
+    return _family_row(kind, name) is not None
 
 
-def _family_module(kind: str, name: str) -> Any:
+def _family_row(kind: str, name: str) -> Any:
     for pattern, module in family_modules(kind).items():
         # The prefix before the first placeholder is in every name: other names import nothing.
         if name.startswith(re.split(r"[A-Z]", pattern)[0]):
-            family = importlib.import_module(module)
-            if name in family.names():
-                return family
+            rows = importlib.import_module(module).family()
+            if name in rows:
+                return rows[name]
     return None
 
 
@@ -145,10 +146,14 @@ def get_part(kind: str, name: str) -> Any:
 
 
 def part_summary(kind: str, name: str) -> str:
-    """The first line of a part's docstring, without importing its module: `describe("Mixer", "LSTM")`."""
+    """The one-line description of a part, without importing its module: `part_summary("Mixer", "LSTM")`."""
     if name in _user_classes.get(kind, {}):
         lines = (_user_classes[kind][name].__doc__ or "").strip().splitlines()
         return lines[0] if lines else ""
+    for package in PART_PACKAGES:
+        summaries = getattr(importlib.import_module(f"numerate.{package}"), "SUMMARIES", {}).get(kind, {})
+        if name in summaries:
+            return str(summaries[name])
     return _docstring_summaries(parts_by_kind()[kind][name]).get(name, "")
 
 

@@ -177,6 +177,14 @@ def test_masked_answers_are_read_off_one_forward() -> None:
     assert numbers.count == 2
 
 
+def test_an_evaluation_of_texts_without_the_packages_that_score_them_is_refused_before_it_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("numerate.evaluation.text_metrics.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"numerate\[text\]"):
+        resolve_method(exam_of(Asking()), "one pass")
+
+
 def test_a_task_without_texts_is_scored_as_it_always_was() -> None:
     exam = exam_of(Arithmetic(digits=Span(1, 2)))
     assert not exam.has_text_answers

@@ -5,27 +5,19 @@ from subprocess import run
 
 import pytest
 
-from numerate.commands.executing import has_executor_option, parse_executor
+from numerate.commands.arguments import read_words
+from numerate.commands.executing import parse_executor
+from numerate.commands.table import COMMANDS
 from numerate.errors import UserError
 from numerate.executors import Local, Ray
 
 
 def test_words_that_concern_the_executor_are_taken_out_and_all_others_stay_in_their_order() -> None:
-    words = [
-        "quickstart",
-        "workers=3",
-        "seeds=2",
-        "executor=local",
-        "executor.threads=2",
-        "model.hidden_size=64",
-        "timeout=60",
-    ]
-    rest, executor = parse_executor(words)
-    assert rest == ["quickstart", "seeds=2", "model.hidden_size=64"]
-    assert executor == Local(workers=3, threads=2, timeout=60.0)
-    assert has_executor_option(words)
-    assert not has_executor_option(rest)
-    assert parse_executor(rest) == (rest, Local())
+    words = "quickstart workers=3 seeds=2 executor=local executor.threads=2 model.hidden_size=64 timeout=60"
+    arguments, values = read_words("run", COMMANDS["run"], words.split(), {})
+    assert (arguments, values["settings"]) == (["quickstart"], ["seeds=2", "model.hidden_size=64"])
+    assert values["executor"] == Local(workers=3, threads=2, timeout=60.0)
+    assert read_words("run", COMMANDS["run"], ["quickstart"], {})[1]["executor"] is None
 
 
 @pytest.mark.parametrize("name", ["ray", "Ray", "RAY", "ray()"])
@@ -37,8 +29,8 @@ def test_an_executor_goes_by_its_name_in_any_case_and_its_settings_in_any_order(
         "executor.memory=4e9",
         "workers=null",
     ]
-    assert parse_executor(words) == ([], Ray(num_gpus=0.25, address="auto", memory=4e9))
-    assert parse_executor(["executor=ray(num_cpus=0.5, num_gpus=1)", "timeout=9"])[1] == Ray(
+    assert parse_executor(words) == Ray(num_gpus=0.25, address="auto", memory=4e9)
+    assert parse_executor(["executor=ray(num_cpus=0.5, num_gpus=1)", "timeout=9"]) == Ray(
         num_cpus=0.5, num_gpus=1.0, timeout=9.0
     )
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from numerate.commands.showing import show_evaluation
+from numerate.commands.runs import show_evaluation
 from numerate.config import Span
 from numerate.errors import UserError
 from numerate.evaluation.evaluator import Evaluation

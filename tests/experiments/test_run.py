@@ -19,7 +19,7 @@ from numerate.experiments.train import debug, dry_run, train
 from numerate.models.decoder import Decoder
 from numerate.positions.added import Learned
 from numerate.positions.position_ids import DigitIndex, Shifted
-from numerate.recipes.number_loss_small import number_loss_small_was
+from numerate.recipes import number_loss_small_was
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.multiplication import Multiplication
 from numerate.text.models.numformer import Numformer

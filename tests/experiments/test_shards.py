@@ -349,7 +349,7 @@ def test_the_command_spreads_a_grid_where_its_words_say_so(
     copy: Callable[[str], Run], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from numerate.cli import main
-    from numerate.commands import evaluate
+    from numerate.commands import executing
 
     begun: list[Executor] = []
     real = Here.run
@@ -359,10 +359,8 @@ def test_the_command_spreads_a_grid_where_its_words_say_so(
         return real(self, *given, **more)
 
     monkeypatch.setattr(Here, "run", noted)
-    read = evaluate.parse_executor
-    monkeypatch.setattr(
-        evaluate, "parse_executor", lambda words: (read(words)[0], Here(workers=read(words)[1].workers))
-    )
+    read = executing.parse_executor
+    monkeypatch.setattr(executing, "parse_executor", lambda words: Here(workers=read(words).workers))
     alone, spread = copy("alone"), copy("spread")
     assert main(["evaluate", str(alone.path), "grid=1:3", "model.dropout=0,0.5"]) == 0
     assert not begun

@@ -24,21 +24,21 @@ from numerate.positions.added import Learned
 from numerate.positions.position_ids import Sequential
 from numerate.published.counting_files import published_files
 from numerate.published.counting_names import PublishedTask, published_tasks
-from numerate.recipes.counting_family import MODELS, make, names
+from numerate.recipes.inductive_counting import MODELS, family
 from numerate.studies.naming import load_recipe
 from numerate.tokenizers.layout import TokenClassification
 from numerate.tokenizers.words import Words
 from numerate.training.recipe import Recipe
 from numerate.training.schedule import Constant
 
-NAMES = list(names())
+NAMES = list(family())
 TASKS = [name for name in published_tasks() if name != "debug"]
 SOME = NAMES[::43]
 TRANSFORMERS = [model for model in MODELS if model not in ("rnn", "lstm", "s4", "mamba", "rwkv")]
 
 
 def of(task: str, model: str) -> Any:
-    return make(f"{task.rstrip('_')}_{model}")
+    return load_recipe(f"{task.rstrip('_')}_{model}")
 
 
 def built(recipe: Recipe) -> Model:
@@ -76,7 +76,7 @@ def test_a_name_stands_for_a_recipe_that_is_called_so(name: str) -> None:
     recipe = load_recipe(name)
     assert recipe == load_recipe(name.replace("_", "-"))
     assert (recipe.title, recipe.paper, recipe.tokenizer) == (name, "counting", Words())
-    task = names()[name].partition(",")[0]
+    task = family()[name].summary.partition(",")[0]
     assert recipe.task == published_tasks()[task].task
 
 
@@ -301,7 +301,7 @@ def test_some_of_them_train_and_are_evaluated_at_a_small_size(name: str, tmp_pat
         "evaluation.validation_examples=4",
         "evaluation.examples_per_cell=2",
     ]
-    recipe = override(debug(make(name)), tiny)
+    recipe = override(debug(load_recipe(name)), tiny)
     run = train(recipe, runs_dir=tmp_path, quiet=True).run
     assert run.recipe.title == f"{name}-debug"
     record = run.evaluate(str(Grid.parse(recipe.evaluation.grid or "", ("count",)).cells()[0][0][1])).records[0]

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import numerate
-from numerate import catalogue
 from numerate.batch import StepContext
 from numerate.config import Span, override
 from numerate.evaluation.evaluation_data import EvaluationData
@@ -15,11 +14,12 @@ from numerate.evaluation.grid import Grid
 from numerate.experiments.train import debug, train
 from numerate.mixers.attention import Attention
 from numerate.published.counting_names import published_tasks
+from numerate.recipes.inductive_counting import ROWS
 from numerate.recipes.papers import PAPERS
 from numerate.tasks.counting import Counting
 from numerate.training.recipe import Recipe
 
-SMALL = [name for name, module in catalogue.parts_by_kind()["Recipe"].items() if module.endswith("counting_small")]
+SMALL = [name for name, row in ROWS.items() if row.base == "counting_paper.small"]
 
 
 @pytest.mark.parametrize("name", SMALL)

@@ -24,7 +24,7 @@ from numerate.positions.added import Learned
 from numerate.positions.bias import ALiBi
 from numerate.positions.rotary import Rotary
 from numerate.reports.compare import comparison_text, write_comparison
-from numerate.reports.counts import baseline_line, count_curve, counts_content
+from numerate.reports.counts import baseline_line, count_lines, counts_content
 from numerate.reports.grid import baseline_curve, is_clearly_above
 from numerate.reports.groups import Group, group_runs, with_metric
 from numerate.reports.html import to_html
@@ -204,11 +204,9 @@ def test_the_baseline_of_the_curve_by_count_is_the_same_whatever_is_measured(mak
     group = group_of(make("lstm", 8))
     lines = []
     for metric in METRICS:
-        found = count_curve(replace(group, metric=metric))
-        assert found is not None
-        lines.append(baseline_line([found]))
-        assert found.baseline == group.baseline
-    assert lines[0] is not None
+        lines.append(baseline_line([replace(group, metric=metric)], LONGEST))
+        assert lines[-1] is not None
+        assert lines[-1].y[-1] == group.baseline
     assert all(line == lines[0] for line in lines)
 
 
@@ -314,11 +312,12 @@ def test_a_metric_of_what_was_not_evaluated_is_refused_as_not_evaluated(make: Ma
 
 def test_the_curve_has_a_place_for_each_count_and_the_spread_of_seeds(make: Make) -> None:
     folders = [make("lstm", knows, seed) for seed, knows in enumerate((8, 12, 10))]
-    found = count_curve(group_of(*folders))
-    assert found is not None
-    assert list(found.counts) == list(range(1, LONGEST + 1))
+    (found,) = count_lines([group_of(*folders)])
+    assert list(found.x) == list(range(1, LONGEST + 1))
+    assert found.low is not None
+    assert found.high is not None
     ninth = [0.0, 1.0, 1.0]
-    assert (found.accuracy[8], found.low[8], found.high[8]) == (1.0, min(ninth), max(ninth))
+    assert (found.y[8], found.low[8], found.high[8]) == (1.0, min(ninth), max(ninth))
     page = to_html(counts_content([group_of(*folders)]))
     assert page.count('class="baseline"') == 2, "the line and its key"
     assert "score of memorization" in page

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from numerate.cli import COMMANDS, parse_args
-from numerate.commands.search import parse_search
+from numerate.cli import parse
+from numerate.commands.table import COMMANDS
 from numerate.config import Span, override, to_tree
 from numerate.errors import OperationalError, UserError
 from numerate.evaluation.evaluator import Evaluation
@@ -170,13 +170,12 @@ def test_options_that_there_are_not_are_reported(settings: dict[str, Any], messa
         search(TINY, RATES, runs_dir=tmp_path, **settings)
 
 
-@pytest.mark.parametrize("line", COMMANDS["search"][2].splitlines())
+@pytest.mark.parametrize("line", COMMANDS["search"].examples.splitlines())
 def test_the_examples_of_the_help_can_be_searched(line: str) -> None:
-    name, settings, executor, options = parse_search(parse_args(shlex.split(line)[1:]))
-    space = Space.parse(load_recipe(name), settings)
-    assert space.fields
-    assert executor.workers == (2 if "workers=2" in line else None)
-    assert set(options) <= {"trials", "metric", "sampler", "pruner", "seed", "seeds", "name", "runs_dir"}
+    call = parse(shlex.split(line)[1:])
+    assert Space.parse(load_recipe(call.arguments[0]), call.values["settings"]).fields
+    executor = call.values["executor"]
+    assert executor.workers == 2 if "workers=2" in line else executor is None
 
 
 def test_without_optuna_the_line_that_installs_it_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -666,6 +665,17 @@ def test_a_journal_that_cannot_be_read_is_reported_with_its_line_and_left_alone(
     assert journal.path.read_text() == spoilt
 
 
+def test_a_search_of_version_0_1_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "journal.log").write_text(
+        '{"op_code": 0, "worker_id": "a", "study_name": "search", "directions": [2]}\n'
+        '{"op_code": 2, "worker_id": "a", "study_id": 0, "user_attr": {"question": {"metric": "beyond-development"}}}\n'
+    )
+    before = (tmp_path / "journal.log").read_bytes()
+    with pytest.raises(UserError, match=r"written by numerate 0\.1 and can only be read by version 0\.1"):
+        Journal(tmp_path, SPACE, minimize=False)
+    assert (tmp_path / "journal.log").read_bytes() == before
+
+
 def test_a_fields_importance_is_reported_from_ten_trials_on(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "s", SPACE, minimize=False)
     for number in range(12):
@@ -682,7 +692,7 @@ def test_a_fields_importance_is_reported_from_ten_trials_on(tmp_path: Path) -> N
 
 SCRIPT = """
 from dataclasses import replace
-from numerate.recipes.abacus import addition_rotary
+from numerate.recipes import addition_rotary
 def tiny():
     one = addition_rotary()
     training = replace(one.training, steps=30, batch_size=8, shuffle_window=4, checkpoint_every=10, evaluate_every=10)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from numerate.cli import main
-from numerate.commands.run import variants_table
+from numerate.commands.studies import variants_table
 from numerate.config import override
 from numerate.errors import UserError
 from numerate.executors.executor import Executor
@@ -407,7 +407,7 @@ def test_a_study_that_is_stopped_and_killed_ends_as_if_it_had_not_been(tmp_path:
     script = tmp_path / "mine.py"
     script.write_text(
         "from dataclasses import replace\n"
-        "from numerate.recipes.abacus import addition_rotary\n"
+        "from numerate.recipes import addition_rotary\n"
         "from numerate.studies.study import Study\n"
         "def study():\n"
         "    one = addition_rotary()\n"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from numerate.cli import main
-from numerate.commands.run import variants_table
+from numerate.commands.studies import variants_table
 from numerate.evaluation.likelihoods import Likelihoods
 from numerate.studies.folder import RequestedRun, StudyFolder
 from numerate.tables.results import results_of

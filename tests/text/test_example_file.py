@@ -261,24 +261,12 @@ def test_the_length_of_a_question_is_the_axis_of_a_file_that_lacks_pairs(tmp_pat
         written(tmp_path / "c.txt", ["A:1=A"]).at_cell(first_digits=1).examples("test", 0, 0, 1)
 
 
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ("1+2", "is no sum in reversed order like the first rows"),
-        ("+2=2", "is no sum"),
-        ("1-2=1-", "is no sum"),
-        ("10+2=3", "is no sum"),
-        ("1+2=3=3", "is no sum"),
-        ("1+2=", "is no sum"),
-        ("12", "is no sum"),
-        ("ä+2=3", "is no sum"),
-    ],
-)
-def test_a_row_that_does_not_read_like_the_others_is_named_with_file_and_line(
-    row: str, message: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("row", ["1+2", "+2=2", "1-2=1-", "10+2=3", "1+2=3=3", "1+2=", "12", "ä+2=3"])
+def test_a_row_that_does_not_read_like_the_others_is_named_with_file_and_line(row: str, tmp_path: Path) -> None:
     task = written(tmp_path / "rows.txt", ["1+2=3", "01+1=11"] * 600 + [row])
-    with pytest.raises(UserError, match=rf"rows.txt, line 1201: .*{message}.*digit_order=text"):
+    with pytest.raises(
+        UserError, match=r"rows.txt, line 1201: .* is not a sum in reversed order like .*digit_order=text"
+    ):
         task.questions(np.arange(task.row_file.count))
     task.questions(np.arange(1200))
 
@@ -290,10 +278,6 @@ def test_text_needs_one_equals_sign(tmp_path: Path) -> None:
 
 
 def test_settings_that_cannot_be_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"digit_order: there is no 'revresed'.* Did you mean 'reversed'\?"):
-        ExampleFile(digit_order="revresed")  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="vocabulary: there is no"):
-        ExampleFile(vocabulary="19")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="path: must be set"):
         ExampleFile().num_questions()
     with pytest.raises(UserError, match=r"line 2: 'a=b' is not a sum in normal order"):

@@ -474,8 +474,6 @@ def test_without_other_limits_an_archive_has_100_mb_or_20_times_its_size(
     assert archives.UnpackLimits().max_bytes_for(place / "thing" / "a") == 1_000_000
     (place / "big").write_bytes(b"0" * 60_000)
     assert archives.UnpackLimits().max_bytes_for(place / "big") == 1_200_000
-    with pytest.raises(UserError, match=r"size must be at least 1, not 0"):
-        archives.UnpackLimits(0)
 
 
 def sparse() -> tarfile.TarInfo:
@@ -646,7 +644,6 @@ def test_the_command_lists_and_fetches_and_shows_the_licence(
     server: Server, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(datasets, "DATASETS", {"thing": pinned(server)})
-    monkeypatch.setattr("numerate.commands.fetching.DATASETS", datasets.DATASETS)
     assert main(["data", "fetch"]) == 0
     assert "thing  512.0 kB         MIT" in capsys.readouterr().out
     assert main(["data", "fetch", "thing"]) == 0
@@ -658,7 +655,7 @@ def test_the_command_lists_and_fetches_and_shows_the_licence(
     assert main(["data", "fetch", "thin"]) == 2
     assert "Did you mean 'thing'?" in capsys.readouterr().err
     assert main(["data", "stats", "thing", "--from", "x"]) == 2
-    assert "--from: only what is fetched" in capsys.readouterr().err
+    assert "unknown option '--from'" in capsys.readouterr().err
 
 
 def test_every_dataset_says_what_is_to_be_known_of_it() -> None:

@@ -59,9 +59,6 @@ def test_marks_of_the_calculator_go() -> None:
 )
 def test_a_number_of_json_is_written_as_people_do(value: float, text: str) -> None:
     assert format_number(value) == text
-    for other in (None, "7", True, float("nan"), float("inf")):
-        with pytest.raises(ValueError, match="must be a finite number"):
-            format_number(other)
 
 
 def test_the_answer_is_the_solution_or_its_number() -> None:
@@ -122,8 +119,6 @@ def test_impossible_settings_are_refused() -> None:
         GSM8K(extra_tests=("svamps",))  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"^extra_tests: must not contain 'svamp' twice"):
         GSM8K(extra_tests=("svamp", "svamp"))
-    with pytest.raises(UserError, match=r"^answer_format: must be 'solution' or 'number', not 'text'"):
-        GSM8K(answer_format="text")  # type: ignore[arg-type]
 
 
 def test_the_real_files_have_their_published_sizes_and_no_number_is_changed(

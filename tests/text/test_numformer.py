@@ -105,8 +105,6 @@ def test_as_published_it_has_no_final_norm_and_no_biases_in_the_vocabulary_head(
 def test_shapes_that_cannot_be_are_refused(vocabulary: Vocabulary) -> None:
     with pytest.raises(UserError, match=r"^model\.num_heads: must divide hidden_size \(10\), got 3"):
         Numformer(hidden_size=10, num_heads=3).build(vocabulary, 0)
-    with pytest.raises(UserError, match=r"^num_layers: must be 1 or more, got 0"):
-        Numformer(num_layers=0)
     with pytest.raises(UserError, match=r"the tokenizer has no \[NUM\]"):
         Numformer(hidden_size=16, num_heads=2).build(vocabulary, 0)
     model = Numformer(

@@ -15,7 +15,7 @@ from numerate.tasks.questions import Example, Questions
 from numerate.text.data.documents import ReadProgress, detect_file_span, read_documents
 from numerate.text.tasks.example_file import ExampleFile
 from numerate.text.tasks.file_sources import FileSource
-from numerate.text.tasks.gsm8k import Challenges, Larger, Perturbed, Solved
+from numerate.text.tasks.gsm8k import ProblemList, WordProblems
 from numerate.text.tasks.multirc import Passages
 from numerate.text.tasks.question_files import QuestionFiles, make_reader
 from numerate.text.tasks.readers import MAX_CHARACTERS, MAX_RECORD_BYTES
@@ -44,10 +44,10 @@ READERS: dict[str, Callable[[Path, bool], FileSource]] = {
     "tabs": tabs,
     "two lines": two_lines,
     "jokes": lambda path, skip: open_line_file(path, Scored(), skip),
-    "gsm8k": lambda path, skip: open_line_file(path, Solved(), skip),
-    "gsm_hard": lambda path, skip: open_line_file(path, Larger(), skip),
-    "gsm_plus": lambda path, skip: open_line_file(path, Perturbed(), skip),
-    "svamp": lambda path, skip: parse_file(path, Challenges(), skip),
+    "gsm8k": lambda path, skip: open_line_file(path, WordProblems("gsm8k"), skip),
+    "gsm_hard": lambda path, skip: open_line_file(path, WordProblems("gsm_hard"), skip),
+    "gsm_plus": lambda path, skip: open_line_file(path, WordProblems("gsm_plus"), skip),
+    "svamp": lambda path, skip: parse_file(path, ProblemList(), skip),
     "multirc": lambda path, skip: parse_file(path, Passages(), skip, requires_answer=False),
 }
 
@@ -90,8 +90,8 @@ ODD: list[tuple[str, str, str | bytes, str]] = [
     ("jsonl", "a list", line(question="q", answer=["1"]), "'answer' must be a string or a number, not list"),
     ("jsonl", "an object", line(question="q", answer={"a": 1}), "'answer' must be a string or a number, not dict"),
     ("jsonl", "no key", line(question="q"), "has no 'answer'; it has: 'question'"),
-    ("jsonl", "a text alone", '"q"', "must be a JSON object, not str"),
-    ("jsonl", "a number alone", "7", "must be a JSON object, not int"),
+    ("jsonl", "a text alone", '"q"', "must be a JSON object with 'question' and 'answer', not str"),
+    ("jsonl", "a number alone", "7", "must be a JSON object with 'question' and 'answer', not int"),
     ("jsonl", "cut", '{"question": "q", "ans', "is not valid JSON"),
     ("jsonl", "two in a line", line(question="q", answer="1") * 2, "is not valid JSON"),
     ("jsonl", "deep", '{"question": ' + "[" * 100_000, "is not valid JSON"),
@@ -123,12 +123,22 @@ ODD: list[tuple[str, str, str | bytes, str]] = [
     ("gsm8k", "no question", line(question=" ", answer="#### 1"), "has an empty question"),
     ("gsm8k", "a key twice", '{"question": "a", "question": "b", "answer": "#### 1"}', "has 'question' twice"),
     ("gsm_hard", "NaN", '{"input": "How many?", "target": NaN}', "has NaN"),
-    ("gsm_hard", "no number", line(input="How many?", target="7"), "its answer must be a finite number, not '7'"),
+    ("gsm_hard", "no number", line(input="How many?", target="7"), "'target' must be a finite number, not '7'"),
     ("gsm_plus", "no answer", line(question="How many?", answer="1", solution=""), "has an empty answer"),
-    ("multirc", "no passage", line(text="Rain."), "has no passage with questions"),
+    ("multirc", "no passage", line(text="Rain."), "has no 'passage'; it has: 'text'"),
     ("multirc", "no question", passage("Rain.", {"question": "", "answers": []}), "has an empty question"),
-    ("multirc", "no object", passage("Rain.", 7), "must be an object with 'question', not int"),
-    ("multirc", "no options", passage("Rain.", {"question": "What?", "answers": 7}), "answers that are no list"),
+    (
+        "multirc",
+        "no object",
+        passage("Rain.", 7),
+        "'passage.questions[0]' must be a JSON object with 'question', not int",
+    ),
+    (
+        "multirc",
+        "no options",
+        passage("Rain.", {"question": "What?", "answers": 7}),
+        "'passage.questions[0].answers' must be a list, not int",
+    ),
     ("multirc", "NUL", passage("Rain\0", {"question": "What?"}), "contains a NUL character"),
     ("multirc", "no UTF-8", b'{"passage": "\xff"}', "is not valid UTF-8"),
     ("multirc", "a long passage", passage(LONG, {"question": "What?"}), "characters; a question with its answer"),
@@ -162,9 +172,13 @@ SVAMP = {"ID": "1", "Body": "Rain.", "Question": "How many?", "Answer": 2.0}
 ODD_LISTS: list[tuple[str, bytes, str]] = [
     ("cut", json.dumps([SVAMP])[:-5].encode(), "is not valid JSON"),
     ("NaN", json.dumps([SVAMP | {"Answer": float("nan")}]).encode(), "has NaN"),
-    ("no list", json.dumps(SVAMP).encode(), "is no list of problems"),
-    ("no object", json.dumps([SVAMP, 7]).encode(), "must be an object, not int"),
-    ("no number", json.dumps([SVAMP | {"Answer": "2"}]).encode(), "its answer must be a finite number, not '2'"),
+    ("no list", json.dumps(SVAMP).encode(), "must be a list, not dict"),
+    (
+        "no object",
+        json.dumps([SVAMP, 7]).encode(),
+        "must be a JSON object with 'Body' and 'Question' and 'Answer', not int",
+    ),
+    ("no number", json.dumps([SVAMP | {"Answer": "2"}]).encode(), "'Answer' must be a finite number, not '2'"),
     ("no UTF-8", json.dumps([SVAMP]).encode().replace(b"Rain", b"Ra\xffn"), "is not valid UTF-8"),
     ("NUL", json.dumps([SVAMP | {"Body": "\0"}]).encode(), "contains a NUL character"),
     ("a long question", json.dumps([SVAMP | {"Body": LONG}]).encode(), "characters; a question with its answer"),
@@ -175,7 +189,7 @@ ODD_LISTS: list[tuple[str, bytes, str]] = [
 def test_an_odd_list_of_problems_is_refused(content: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / "SVAMP.json").write_bytes(content)
     with pytest.raises(UserError, match=r"SVAMP\.json, line 1: ") as refused:
-        parse_file(tmp_path / "SVAMP.json", Challenges())
+        parse_file(tmp_path / "SVAMP.json", ProblemList())
     assert message in str(refused.value)
 
 

@@ -294,7 +294,7 @@ def test_texts_of_ones_own_are_prepared_counted_and_shown(
 
 
 def test_frequencies_of_a_large_corpus_are_those_of_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from numerate.commands import language_modeling as command
+    from numerate.commands import corpora as command
     from numerate.tasks.corpus_files import Corpus, Shard
 
     ids = np.random.default_rng(0).choice(4, 200_000, p=(0.1, 0.2, 0.3, 0.4)).astype("<u2")

@@ -137,7 +137,7 @@ def test_what_cannot_be_read_is_refused_with_what_would_be_right(tmp_path: Path)
     with pytest.raises(UserError, match="holds no rows"):
         open_row_file(tmp_path / "empty.txt")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(UserError, match=r"holds no rows: no \*.txt"):
+    with pytest.raises(UserError, match="holds no rows; must be a text file"):
         open_row_file(tmp_path / "folder")
     (tmp_path / "some.txt").write_bytes(b"1=2\n\xff\xfe=3\n")
     with pytest.raises(UserError, match=r"some.txt, line 2: is no text in UTF-8"):
@@ -153,7 +153,7 @@ def test_a_folder_of_another_kind_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has no column input_ids; it has: text"):
         open_row_file(tmp_path / "text")
     save_splits(tmp_path / "hf", train=[ids("1+1=2", 8)])
-    with pytest.raises(UserError, match=r"split: .* has no 'tset'; there are: train, and all"):
+    with pytest.raises(UserError, match="split: there is no 'tset'; there are: train, all"):
         open_row_file(tmp_path / "hf", split="tset")
     (tmp_path / "hf" / "train" / "data-00000-of-00001.arrow").write_bytes(b"not arrow at all")
     with pytest.raises(UserError, match="is no Arrow stream"):

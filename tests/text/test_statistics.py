@@ -11,9 +11,14 @@ from numerate.config import Span
 from numerate.reports.data_plots import save_figures
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.plain import format_question
-from numerate.text.data.repeats import MAX_MULTIPLICITY, DuplicateCounter
 from numerate.text.data.source import RowSource, TaskWithTokenizer
-from numerate.text.data.statistics import Histogram, Statistics, compute_statistics, longest_carry_chains
+from numerate.text.data.statistics import (
+    MAX_MULTIPLICITY,
+    Histogram,
+    Statistics,
+    compute_statistics,
+    longest_carry_chains,
+)
 from numerate.text.tasks.example_file import ExampleFile
 from numerate.tokenizers.tokenizer import Characters
 
@@ -118,36 +123,12 @@ def test_blocks_of_any_size_say_the_same(drawn: Any, monkeypatch: pytest.MonkeyP
     assert on_progress == [*range(37, 2000, 37), 2000]
 
 
-@pytest.mark.parametrize("held", [10, 1000, 10**6])
-def test_repeats_are_counted_exactly_whatever_is_held_in_memory(held: int) -> None:
-    rng = np.random.default_rng(0)
-    values = rng.integers(0, 700, 3000).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    cells = (values % np.uint64(5)).astype(np.int64)
-    with DuplicateCounter(held) as repeats:
-        for start in range(0, 3000, 123):
-            repeats.add(values[start : start + 123], cells[start : start + 123])
-        found = repeats.counts()
-        folder = repeats._folder
-    times = Counter(values.tolist())
-    assert (found.num_distinct, found.max_multiplicity) == (len(times), max(times.values()))
-    assert found.multiplicity_histogram.tolist() == [
-        Counter(times.values())[n] for n in range(len(found.multiplicity_histogram))
-    ]
-    assert found.distinct_per_cell.tolist() == [sum(value % 5 == cell for value in times) for cell in range(5)]
-    assert folder is None if held > 3000 else not Path(folder.name).exists()  # type: ignore[union-attr]
-
-
-def test_very_frequent_questions_are_counted_as_one_thousand() -> None:
-    with DuplicateCounter() as repeats:
-        repeats.add(np.zeros(MAX_MULTIPLICITY + 5, dtype=np.uint64), np.zeros(MAX_MULTIPLICITY + 5, dtype=np.int64))
-        found = repeats.counts()
-    assert (found.max_multiplicity, found.multiplicity_histogram[MAX_MULTIPLICITY], found.num_distinct) == (
-        MAX_MULTIPLICITY + 5,
-        1,
-        1,
-    )
-    with DuplicateCounter() as nothing:
-        assert nothing.counts().num_distinct == 0
+def test_very_frequent_questions_are_counted_as_one_thousand(tmp_path: Path) -> None:
+    (tmp_path / "rows.txt").write_text("1+1=2\n" * (MAX_MULTIPLICITY + 5) + "1+2=3\n")
+    task = ExampleFile(path=str(tmp_path / "rows.txt"))
+    found = compute_statistics(RowSource.from_file("sums", TaskWithTokenizer(task)))
+    assert (found.num_distinct, found.max_multiplicity) == (2, MAX_MULTIPLICITY + 5)
+    assert found.multiplicities.to_dict()["counts"] == {"1": 1, str(MAX_MULTIPLICITY): 1}
 
 
 def test_a_histogram_knows_its_middle() -> None:

@@ -152,16 +152,6 @@ def test_parameters_are_counted_before_they_are_made(feed_forward: Any, vocabula
     assert spec.build(vocabulary, 0).num_parameters() == spec.num_parameters(vocabulary.size)
 
 
-def test_settings_that_cannot_be_are_refused() -> None:
-    for settings, message in (
-        ({"num_layers": 0}, "num_layers: must be 1 or more, or null, got 0"),
-        ({"dropout": 1.0}, "dropout: must be at least 0 and less than 1, got 1.0"),
-        ({"max_position_embeddings": 0}, "max_position_embeddings: must be 1 or more, or null, got 0"),
-    ):
-        with pytest.raises(UserError, match=f"^{message}"):
-            T5(**settings)
-
-
 @torch.no_grad()
 def test_one_forward_scores_what_decoding_says() -> None:
     exam = EvaluationData(Arithmetic(digits=1), Characters(), Seq2Seq())

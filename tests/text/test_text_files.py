@@ -50,7 +50,7 @@ def test_keys_and_numbers_may_be_others(tmp_path: Path) -> None:
 def test_columns_are_read_and_what_is_behind_may_belong_to_the_last(tmp_path: Path) -> None:
     path = written(tmp_path / "a.tsv", "3\tA joke\twith a tab\n11\tÄ\n")
     assert read(open_line_file(path, TabSeparated(1, 0))) == [("A joke", "3"), ("Ä", "11")]
-    assert read(open_line_file(path, TabSeparated(1, 0, heads=1))) == [("Ä", "11")]
+    assert read(open_line_file(path, TabSeparated(1, 0, num_header_lines=1))) == [("Ä", "11")]
     assert read(open_line_file(path, TabSeparated(1, 0, rest=True))) == [("A joke\twith a tab", "3"), ("Ä", "11")]
     assert open_line_file(path, TabSeparated(1, 0)).used_characters() >= set("AÄ311")
 
@@ -66,7 +66,13 @@ def test_two_lines_are_a_question(tmp_path: Path) -> None:
     ("name", "reader", "content", "line", "message"),
     [
         ("a.jsonl", JSONLines(), "\n".join([*LINES[:2], LINES[2][:-5], *LINES[3:]]), 3, "is not valid JSON"),
-        ("b.jsonl", JSONLines(), "\n".join([LINES[0], "[1]"]), 2, "must be a JSON object, not list"),
+        (
+            "b.jsonl",
+            JSONLines(),
+            "\n".join([LINES[0], "[1]"]),
+            2,
+            "must be a JSON object with 'question' and 'answer', not list",
+        ),
         ("c.jsonl", JSONLines(), "\n".join([LINES[0], '{"question": "x"}']), 2, "has no 'answer'; it has: 'question'"),
         (
             "d.jsonl",

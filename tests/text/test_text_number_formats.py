@@ -141,7 +141,7 @@ def test_every_digit_of_a_text_belongs_to_exactly_one_number(text: str) -> None:
 @pytest.mark.parametrize("number_format", EVERY, ids=repr)
 @settings(max_examples=60, deadline=None)
 @given(texts=st.lists(NUMBERS, max_size=6))
-def test_many_numbers_are_written_as_each_is_spelled(number_format: TextNumberFormat, texts: list[str]) -> None:
+def test_many_numbers_are_written_as_each_is_alone(number_format: TextNumberFormat, texts: list[str]) -> None:
     found = [number for text in texts for number in found_in(text, number_format)]
     written = number_format.format_numbers(found)
     codes = np.split(written.symbol_indices, written.num_symbols.cumsum())[:-1] if found else []
@@ -149,7 +149,7 @@ def test_many_numbers_are_written_as_each_is_spelled(number_format: TextNumberFo
     names = number_format.symbols()
     for place, number in enumerate(found):
         if written.unrepresentable_mask is not None and written.unrepresentable_mask[place]:
-            with pytest.raises(UserError, match=r"^number_format: "):
+            with pytest.raises(UserError, match=r"^number_format: \w+ cannot represent "):
                 number_format.format_number(number)
         else:
             assert [names[code] for code in codes[place]] == number_format.format_number(number)
@@ -219,8 +219,6 @@ def test_a_group_has_its_value() -> None:
     assert Groups().symbol_info("012")[:2] == (NUMBER, 12.0)
     assert Groups().symbol_info("7")[:2] == (DIGIT, 7.0)
     assert Groups().symbol_info(".")[0] == POINT
-    with pytest.raises(UserError, match=r"^group_size: groups of 6 digits"):
-        Groups(6)
 
 
 # The regression transformer ------------------------------------------------------------------------------------------
@@ -364,8 +362,6 @@ def test_xval_carries_finite_numbers_alone(published: bool) -> None:
     assert written.number_values is not None
     assert written.unrepresentable_mask.tolist() == [not published, True, True, False]
     assert np.isfinite(written.number_values[~written.unrepresentable_mask]).all()
-    with pytest.raises(UserError, match="must be representable in float32"):
-        XVal(published=published).format_number("9" * 39)
 
 
 def test_numbers_side_by_side_are_read_apart() -> None:

@@ -54,8 +54,6 @@ def test_a_vocabulary_is_filled_up_with_ids_that_no_text_has(known: PretrainedTo
     assert 0 < vocabulary.size - known.size < 64
     assert vocabulary.pretrained_ids is not None
     assert (vocabulary.pretrained_ids[known.size :] == -1).all()
-    with pytest.raises(UserError, match="pad_to_multiple_of: 0 must be 1 or more"):
-        TokenIds(pad_to_multiple_of=0)
 
 
 def test_mistrals_first_tokenizer_keeps_its_32000_ids(shared: Path) -> None:

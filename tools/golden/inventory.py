@@ -7,7 +7,6 @@
 the reason where it is no longer there. The table of renames is part of docs/from-0.1.md.
 """
 
-import argparse
 import re
 import sys
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import numerate
 from numerate import catalogue, cli
+from numerate.commands.table import COMMANDS, EXECUTOR_OPTIONS
 from numerate.old_names import OLD_CLASS_NAMES, OLD_SETTING_NAMES
 
 BEFORE = Path(__file__).with_name("inventory-0.1.txt")
@@ -44,13 +44,14 @@ WORDS = {
 
 def commands() -> Iterator[str]:
     """Commands, their options, and the words with = that their usage has."""
-    parsers = next(a for a in cli._parser()._actions if isinstance(a, argparse._SubParsersAction)).choices
-    for name, parser in parsers.items():
+    for full_name, command in COMMANDS.items():
+        name = full_name.partition(" ")[0]
         yield f"command {name}"
-        for action in parser._actions:
+        for action in cli._parser(full_name, command)._actions:
             yield from (f"option {name} {option}" for option in action.option_strings)
-        for word in set(re.findall(r"([\w.]+)=", " ".join(cli.COMMANDS[name][1:]))):
-            yield f"word {name} {word}="
+        options = [*command.options, *(EXECUTOR_OPTIONS if command.executor else ())]
+        for word in {f"{one.name}=" for one in options} | set(re.findall(r"([\w.]+=)", command.examples)):
+            yield from () if word.startswith("--") else [f"word {name} {word}"]
 
 
 def parts() -> Iterator[str]:

@@ -1,45 +1,126 @@
-"""`numerate compare RUN|STUDY ...`: compares runs side by side."""
+"""`compare` and `plot`: several runs, or all of a study, as a page, a figure and text."""
 
-import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from numerate.commands.addresses import resolve_runs
-from numerate.commands.showing import comparison_summary
-from numerate.commands.words import parse_options
 from numerate.errors import UserError
-from numerate.reports.compare import write_comparison, write_comparison_figure
+from numerate.experiments.run import load
+from numerate.reports.answers import split_metric
+from numerate.reports.colour import TerminalStyle
+from numerate.reports.compare import comparison_text, write_comparison, write_comparison_figure
+from numerate.reports.groups import group_runs, with_metric
 from numerate.reports.missing import missing_runs_note
+from numerate.reports.plots import FIGURES, write_plot
+from numerate.reports.records import read_runs
+from numerate.studies.folder import StudyFolder
+from numerate.studies.missing import MissingRuns, find_missing_in_study
+from numerate.training.run_folder import resolve_runs_dir
 
 
-def command(args: argparse.Namespace) -> int:
-    words, option_values = parse_options(args.words, {"runs_dir": str, "out": str, "baseline": str, "metric": str})
-    if not words:
-        raise UserError(
-            "the runs are missing; for example: numerate compare runs/addition_abacus/* runs/addition_rotary/*"
-        )
-    if option_values.get("out") == "":
-        raise UserError("out: the file is missing; for example: out=compare.html")
-    resolved = resolve_runs(words, option_values.get("runs_dir"))
-    folders, labels, failed, missing_variants = (
-        resolved.folders,
-        resolved.labels,
-        resolved.missing.failed,
-        resolved.missing.missing_variants,
-    )
-    out = option_values.get("out", "compare.html")
+def compare(
+    *addresses: str,
+    out: str = "compare.html",
+    baseline: str | None = None,
+    metric: str | None = None,
+    runs_dir: str | None = None,
+) -> None:
+    """Writes a page or figure of runs side by side, and prints their heat maps."""
+    runs = resolve_runs(addresses, runs_dir)
+    failed, variants = runs.missing.failed, runs.missing.missing_variants
+    shared: dict[str, Any] = {"labels": runs.labels, "metric": metric}
     if out.lower().endswith((".png", ".svg", ".pdf")):
-        page = write_comparison_figure(folders, out, labels=labels, metric=option_values.get("metric"))
+        page = write_comparison_figure(runs.folders, out, **shared)
     else:
         page = write_comparison(
-            folders,
-            out,
-            labels=labels,
-            baseline=option_values.get("baseline"),
-            failed_runs=failed,
-            missing_variants=missing_variants,
-            metric=option_values.get("metric"),
+            runs.folders, out, baseline=baseline, failed_runs=failed, missing_variants=variants, **shared
         )
-    if warning := missing_runs_note(len(folders), failed, missing_variants):
+    if warning := missing_runs_note(len(runs.folders), failed, variants):
         print(f"{warning}\n")
-    print(comparison_summary(folders, labels, option_values.get("metric")))
-    print(f"\n{page}")
-    return 0
+    print(f"{comparison_summary(runs.folders, **shared)}\n\n{page}")
+
+
+def comparison_summary(
+    folders: Sequence[Path], labels: Mapping[str, str] | None = None, metric: str | None = None
+) -> str:
+    """Heat maps of several runs side by side, their regions, and a summary sentence."""
+    measure, answer = split_metric(metric)
+    groups = with_metric(group_runs(read_runs(folders), labels), measure)
+    return comparison_text(groups, TerminalStyle.from_stream(sys.stdout), answer)
+
+
+def plot(kind: str, *addresses: str, out: str | None = None, runs_dir: str | None = None, **options: Any) -> None:
+    """Plots a figure of runs; the other options are those of `write_plot`."""
+    runs = resolve_runs(addresses if kind in FIGURES else (), runs_dir)
+    print(write_plot(kind, runs.folders, out or f"{kind}.png", labels_by_recipe=runs.labels, **options))
+    if warning := missing_runs_note(
+        len(runs.folders), runs.missing.failed, runs.missing.missing_variants, location="drawn"
+    ):
+        print(warning)
+
+
+@dataclass(frozen=True)
+class ResolvedRuns:
+    """Unique run folders, the labels of recipes in studies, and failed runs."""
+
+    folders: list[Path]
+    labels: dict[str, str]
+    missing: MissingRuns = MissingRuns()
+
+
+def resolve_runs(addresses: Sequence[str], runs_dir: str | None = None) -> ResolvedRuns:
+    """The runs at addresses, in order.
+
+    A study, by its folder or title, resolves to its completed runs in the order of its plan. With several addresses,
+    files of a study are skipped, so that `runs/addition_abacus/*` means the runs in that folder even if it is also the
+    folder of a study.
+
+    Raises `UserError` for an address that is neither a run nor a study, and if there are no runs.
+    """
+    folders: dict[Path, Path] = {}
+    labels: dict[str, str] = {}
+    failed: dict[tuple[str, str], None] = {}
+    missing_variants: dict[str, None] = {}
+    for address in addresses:
+        if len(addresses) > 1 and _is_study_file(address):
+            continue
+        study = _find_study(address, resolve_runs_dir(runs_dir))
+        if study is None:
+            run_folders = [load(address, runs_dir).path]
+        else:
+            plan = study.plan()
+            done = study.done_results(plan)
+            run_folders = [study.runs_dir / planned.run for planned in plan if planned.run in done]
+            missing = find_missing_in_study(study, plan, done)
+            failed |= dict.fromkeys(missing.failed)
+            missing_variants |= dict.fromkeys(missing.missing_variants)
+            labels = {**study.metadata()["labels"], **labels}
+            if not run_folders and len(addresses) == 1:
+                raise UserError(f"{address}: no run of this study is done yet; see `numerate status {address}`")
+        for path in run_folders:
+            folders.setdefault(path.resolve(), path)
+    if addresses and not folders:
+        raise UserError(f"{addresses[0]}{' ...' * (len(addresses) > 1)}: none of these has a completed run")
+    return ResolvedRuns(list(folders.values()), labels, MissingRuns(tuple(failed), tuple(missing_variants)))
+
+
+def _is_study_file(address: str) -> bool:
+    """Whether an address is a file of a study, rather than a run or a study."""
+    path = Path(os.path.expanduser(address))
+    if not path.exists() or (path / "recipe.yaml").is_file() or (path / "plan.jsonl").is_file():
+        return False
+    return path.name != "recipe.yaml" and (path.absolute().parent / "study.yaml").is_file()
+
+
+def _find_study(address: str, runs: Path) -> StudyFolder | None:
+    """The study at an address, if there is one."""
+    path = Path(os.path.expanduser(address))
+    if not address.strip("./") or (path / "recipe.yaml").is_file():
+        return StudyFolder(path) if address and (path / "plan.jsonl").is_file() else None
+    for folder in (path, runs / address, runs / address.replace("-", "_")):
+        if (folder / "plan.jsonl").is_file():
+            return StudyFolder(folder)
+    return None

@@ -1,202 +1,273 @@
-"""`numerate data tokenise` and `numerate tokens train-vocabulary`: texts to tokens, and tokenizers from texts."""
+"""`data tokenise`, `data prepare` and `tokens train-vocabulary`; statistics and samples of tokenized texts."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from numerate.commands.words import parse_options
-from numerate.errors import UserError, did_you_mean
-from numerate.tasks.corpus_files import split_validation_shards
+import numpy as np
+
+from numerate import catalogue
+from numerate.commands.samples import is_recipe
+from numerate.config import override
+from numerate.errors import UserError
+from numerate.reports.table import text_table
+from numerate.tasks.corpus_files import CORPUS_FILE, Corpus, split_validation_shards, validation_shard_indices
 from numerate.tasks.folders import corpora_folder, data_folder
-from numerate.tasks.language_modeling import PREPARED_CORPORA
+from numerate.tasks.language_modeling import PREPARED_CORPORA, LanguageModeling
+from numerate.tasks.task import Task
 from numerate.text.data import prepared
 from numerate.text.data.corpora import source_files, write_corpus
-from numerate.text.data.documents import SEPARATOR, ReadProgress, detect_file_span, read_documents
-from numerate.text.data.prepared import VALIDATION_FRACTION, KilobyteProgressBar, PreparedCorpus, prepare_texts
-from numerate.text.data.vocabularies import VOCABULARY_KINDS, save_vocabulary, train_vocabulary
+from numerate.text.data.documents import SEPARATOR, FileSpan, ReadProgress, detect_file_span, read_documents
+from numerate.text.data.prepared import (
+    VALIDATION_FRACTION,
+    KilobyteProgressBar,
+    PreparedCorpus,
+    prepare_texts,
+    tokenize_sources,
+)
+from numerate.text.data.vocabularies import save_vocabulary, train_vocabulary
 from numerate.text.tokenizers.stored_tokenizer import load_tokenizer
 from numerate.training import disk
 
 _MAX_SHOWN_SHARDS = 10
-_DEFAULT_NUM_FILES = 10
-"""Default number of shards that a vocabulary is trained on, as published."""
+_MAX_COUNTED_TOKENS = 1 << 24
+"""Maximum number of tokens of a split that are counted, in slices spread over it."""
+
+_NUM_SLICES = 64
+_NUM_FREQUENT = 20
+_BYTE_SAMPLE_TOKENS = 1 << 18
 
 
-def tokenize(words: list[str]) -> int:
+def tokenize(
+    *names: str,
+    out: str,
+    tokenizer: str,
+    field: str | None = None,
+    separator: str | None = None,
+    processes: int | None = None,
+) -> None:
     """Tokenizes the documents of files into a folder of shards; the same command again resumes."""
-    names, option_values = parse_options(
-        words, {"out": str, "tokenizer": str, "field": str, "separator": _parse_separator, "processes": int}
-    )
-    sources = _sources(names, ("out", "tokenizer", "field", "separator", "processes"))
-    if not option_values.get("out"):
-        raise UserError("out: the folder is missing; for example: out=stories")
-    if not option_values.get("tokenizer"):
-        raise UserError("tokenizer: is missing; must be a tokenizer.json, a SentencePiece model, or a folder with one")
     with KilobyteProgressBar() as progress:
         corpus = write_corpus(
-            sources,
-            option_values["out"],
-            option_values["tokenizer"],
-            field=option_values.get("field"),
-            separator=option_values.get("separator", SEPARATOR),
-            processes=option_values.get("processes"),
+            _sources(names),
+            out,
+            tokenizer,
+            field=field,
+            separator=_unescape(separator),
+            processes=processes,
             on_progress=progress.on_progress,
         )
     for shard in corpus.shards[:_MAX_SHOWN_SHARDS]:
         print(f"{shard.path}  {len(shard):,} tokens, {shard.num_documents:,} documents")
     if (more := len(corpus.shards) - _MAX_SHOWN_SHARDS) > 0:
         print(f"... and {more} more")
-    text_bytes = corpus.text_bytes or 0
-    print(
-        f"{option_values['out']}: {corpus.num_tokens:,} tokens, {corpus.num_documents:,} documents, "
-        f"{disk.format_bytes(text_bytes)} of text, {text_bytes / corpus.num_tokens:.2f} bytes a token"
-    )
-    return 0
+    print(f"{out}: {_size_text(corpus)}")
 
 
-def prepare(words: list[str]) -> int:
-    """Prepares a built-in corpus, or one of the user's texts: held-out split, vocabulary, tokens."""
-    option_names = ("out", "size", "tokenizer", "held_out", "field", "separator", "processes")
-    names, option_values = parse_options(
-        words,
-        {
-            "out": str,
-            "size": int,
-            "tokenizer": str,
-            "held_out": float,
-            "field": str,
-            "separator": _parse_separator,
-            "processes": int,
-        },
-    )
-    if not names:
-        raise UserError(
-            f"prepare: the corpus is missing; there are: {', '.join(PREPARED_CORPORA)}; or texts of your own with "
-            "out=NAME"
-        )
+def _size_text(corpus: Corpus) -> str:
+    text_bytes, tokens = corpus.text_bytes or 0, corpus.num_tokens
+    sizes = f"{tokens:,} tokens, {corpus.num_documents or 0:,} documents, {disk.format_bytes(text_bytes)} of text"
+    return f"{sizes}, {text_bytes / tokens:.2f} bytes a token"
+
+
+def prepare(
+    *names: str,
+    out: str | None = None,
+    size: int | None = None,
+    tokenizer: str | None = None,
+    held_out: float | None = None,
+    field: str | None = None,
+    separator: str | None = None,
+    processes: int | None = None,
+) -> None:
+    """Prepares built-in corpora, or with `out` one of the user's texts: held-out split, vocabulary, tokens."""
     with KilobyteProgressBar() as progress:
-        if "out" not in option_values:
-            for option in option_names[1:-1]:
-                if option in option_values:
-                    raise UserError(f"{option}: is for your own texts, which need out= too; for example: out=mine")
-            prepared_corpora = [prepare_builtin(name, option_values, progress.on_progress) for name in names]
-        else:
-            texts = [
-                detect_file_span(file, option_values.get("field"), option_values.get("separator", SEPARATOR))
-                for file in source_files(_sources(names, option_names))
+        if out is None:
+            own = {"size": size, "tokenizer": tokenizer, "held_out": held_out, "field": field, "separator": separator}
+            if given := [name for name, value in own.items() if value is not None]:
+                raise UserError(f"{given[0]}: is for your own texts, which need out= too; for example: out=mine")
+            corpora = [
+                (name, prepared.prepare(name.replace("-", "_"), processes=processes, on_progress=progress.on_progress))
+                for name in names
             ]
-            out = Path(option_values["out"]).expanduser()
+        else:
+            folder = Path(out).expanduser()
             corpus = prepare_texts(
-                texts,
-                out if len(out.parts) > 1 else corpora_folder() / out,
-                vocabulary_size=option_values.get("size"),
-                tokenizer=option_values.get("tokenizer"),
-                validation_fraction=option_values.get("held_out", VALIDATION_FRACTION),
-                processes=option_values.get("processes"),
+                [*_file_spans(names, field, separator)],
+                folder if len(folder.parts) > 1 else corpora_folder() / folder,
+                vocabulary_size=size,
+                tokenizer=tokenizer,
+                validation_fraction=VALIDATION_FRACTION if held_out is None else held_out,
+                processes=processes,
                 on_progress=progress.on_progress,
             )
-            prepared_corpora = [(option_values["out"], corpus)]
-    for name, corpus in prepared_corpora:
-        print(_summary(name, corpus))
-    return 0
+            corpora = [(out, corpus)]
+    for name, corpus in corpora:
+        print(_prepared_text(name, corpus))
 
 
-def prepare_builtin(
-    name: str, option_values: dict[str, Any], on_progress: Callable[[int, int], None]
-) -> tuple[str, PreparedCorpus]:
-    """Prepares a built-in corpus."""
-    return name, prepared.prepare(
-        name.replace("-", "_"), processes=option_values.get("processes"), on_progress=on_progress
-    )
-
-
-def _summary(name: str, prepared_corpus: PreparedCorpus) -> str:
-    train, validation = (
-        (prepared_corpus.train, prepared_corpus.validation)
-        if prepared_corpus.validation is not None
-        else split_validation_shards(prepared_corpus.train)
-    )
-    lines = [f"{prepared_corpus.folder}: {prepared_corpus.tokenizer.size:,} pieces"]
-    for what, split_corpus in (("train", train), ("validation", validation)):
-        text = split_corpus.text_bytes or 0
-        lines.append(
-            f"  {what:<10} {split_corpus.num_tokens:,} tokens, {split_corpus.num_documents or 0:,} documents, "
-            f"{disk.format_bytes(text)} of text, {text / split_corpus.num_tokens:.2f} bytes a token"
-        )
-    if prepared_corpus.is_split_by_position:
+def _prepared_text(name: str, corpus: PreparedCorpus) -> str:
+    train, validation = corpus.train, corpus.validation
+    if validation is None:
+        train, validation = split_validation_shards(corpus.train)
+    lines = [f"{corpus.folder}: {corpus.tokenizer.size:,} pieces"]
+    lines += [f"  train      {_size_text(train)}", f"  validation {_size_text(validation)}"]
+    if corpus.is_split_by_position:
         lines.append(
             f"  too few documents: split by position: the last {validation.text_bytes or 0:,} bytes are held out "
             "(separator= sets the text between documents)"
         )
-    task = (
-        f"task={name}"
-        if name in PREPARED_CORPORA
-        else f"task=LanguageModeling task.train={name}/train task.validation={name}/validation"
-    )
-    lines.append(f"{task} tokenizer=TokenIds layout=NextToken uses it")
-    return "\n".join(lines)
+    own = f"LanguageModeling task.train={name}/train task.validation={name}/validation"
+    task = name if name in PREPARED_CORPORA else own
+    return "\n".join([*lines, f"task={task} tokenizer=TokenIds layout=NextToken uses it"])
 
 
-def train(words: list[str]) -> int:
-    """Trains a tokenizer with `size` ids on text files: a new folder with a tokenizer.json."""
-    option_names = ("size", "out", "kind", "files", "field", "separator")
-    names, option_values = parse_options(
-        words, {"size": int, "out": str, "kind": _parse_kind, "files": int, "field": str, "separator": _parse_separator}
-    )
-    sources = _sources(names, option_names)
-    if "size" not in option_values:
-        raise UserError("size: is missing; for example: size=4096")
-    out = Path(option_values.get("out") or data_folder() / "tokenizers" / f"tok{option_values['size']}").expanduser()
-    if out.exists():
-        raise UserError(f"out: {out} already exists; out= must be a new folder")
-    files = source_files(sources)[: option_values.get("files", _DEFAULT_NUM_FILES)]
-    parts = [
-        detect_file_span(file, option_values.get("field"), option_values.get("separator", SEPARATOR)) for file in files
-    ]
+def train(
+    *names: str,
+    size: int,
+    out: str | None = None,
+    kind: Literal["characters", "bytes"] = "characters",
+    files: int = 10,
+    field: str | None = None,
+    separator: str | None = None,
+) -> None:
+    """Trains a tokenizer with `size` ids on text files, 10 of them as published: a new folder with a tokenizer.json."""
+    spans = [*islice(_file_spans(names, field, separator), files)]
+    folder = Path(out or data_folder() / "tokenizers" / f"tok{size}").expanduser()
+    if folder.exists():
+        raise UserError(f"out: {folder} already exists; out= must be a new folder")
 
     def texts() -> Iterator[str]:
-        for part in parts:
-            yield from read_documents(part, ReadProgress())
+        for span in spans:
+            yield from read_documents(span, ReadProgress())
 
-    tokenizer = train_vocabulary(texts, option_values["size"], option_values.get("kind", "characters"))
-    loaded_tokenizer = load_tokenizer(str(save_vocabulary(tokenizer, out)))
+    loaded = load_tokenizer(str(save_vocabulary(train_vocabulary(texts, size, kind), folder)))
     sample_texts = [*islice(texts(), 200)]
-    tokens = len(loaded_tokenizer.encode(sample_texts)[0])
-    size = sum(len(text.encode()) for text in sample_texts)
+    tokens = len(loaded.encode(sample_texts)[0])
+    text_bytes = sum(len(text.encode()) for text in sample_texts)
     print(
-        f"{out}: {loaded_tokenizer.size:,} ids from {len(files)} file{'s' * (len(files) > 1)}, "
-        f"{size / max(tokens, 1):.2f} bytes a token; use it with tokenizer={out}"
+        f"{folder}: {loaded.size:,} ids from {len(spans)} file{'s' * (len(spans) > 1)}, "
+        f"{text_bytes / max(tokens, 1):.2f} bytes a token; use it with tokenizer={folder}"
     )
-    return 0
 
 
-def _sources(names: list[str], option_names: tuple[str, ...]) -> list[str]:
-    """The files and folders in `names`; the name of a fetched dataset stands for its folder."""
-    for name in names:
-        key, equals, _ = name.partition("=")
-        if equals and not Path(name).exists():
-            options_text = ", ".join(f"{one}=" for one in option_names)
-            raise UserError(
-                f"{name!r} is not a known option; options are {options_text}.{did_you_mean(key, option_names)}"
-            )
-    if not names:
-        raise UserError(
-            "the texts are missing; for example: numerate data tokenise tinystories out=tokens tokenizer=tok"
-        )
-    paths = []
-    for name in names:
-        fetched = data_folder() / name
-        paths.append(str(fetched) if not Path(name).expanduser().exists() and fetched.is_dir() else name)
-    return paths
+def _sources(names: Sequence[str]) -> list[str]:
+    """Files and folders; the name of a fetched dataset stands for its folder."""
+    folders = {name: data_folder() / name for name in names if not Path(name).expanduser().exists()}
+    return [str(folders[name]) if name in folders and folders[name].is_dir() else name for name in names]
 
 
-def _parse_separator(text: str) -> str:
+def _file_spans(names: Sequence[str], field: str | None, separator: str | None) -> Iterator[FileSpan]:
+    for file in source_files(_sources(names)):
+        yield detect_file_span(file, field, _unescape(separator))
+
+
+def _unescape(separator: str | None) -> str:
     """The separator of documents, with `\\n` for a newline."""
-    return text.replace("\\n", "\n")
+    return SEPARATOR if separator is None else separator.replace("\\n", "\n")
 
 
-def _parse_kind(text: str) -> str:
-    if text not in VOCABULARY_KINDS:
-        raise ValueError(f"there are: {', '.join(VOCABULARY_KINDS)}.{did_you_mean(text, VOCABULARY_KINDS)}")
-    return text
+def find_language_task(name: str, settings: Sequence[str]) -> LanguageModeling | None:
+    """The language modeling task of a name: a task, a recipe, or a folder of tokens; None for another."""
+    plain = name.replace("-", "_")
+    task_settings = [word.removeprefix("task.") for word in settings]
+    task: Task | None = None
+    if plain == "LanguageModeling" or plain in catalogue.presets("Task"):
+        preset = catalogue.get_part("Task", plain)
+        task = override(preset, task_settings) if preset.is_language_modeling else None
+    elif is_recipe(name):
+        from numerate.studies.naming import load_recipe
+
+        recipe = load_recipe(name)
+        task = override(recipe, settings).task if recipe.task.is_language_modeling else None
+    elif _has_tokens(Path(name).expanduser()):
+        task = override(LanguageModeling(train=name), task_settings)
+    return task if isinstance(task, LanguageModeling) else None
+
+
+def _has_tokens(path: Path) -> bool:
+    if path.is_dir():
+        return (path / CORPUS_FILE).is_file() or (any(path.glob("*.bin")) and not (path / "head.json").is_file())
+    return path.suffix == ".bin" and not (path.parent / "head.json").is_file()
+
+
+def corpus_statistics(name: str, task: LanguageModeling, *, split: str | None = None, **unused: Any) -> str:
+    """Documents, tokens, bytes and the most frequent tokens of each split of a corpus, as a page of text.
+
+    Counts in the headers of shards are used; the rest is counted in up to 16 million tokens of each split, so that
+    large corpora take no longer than small ones. Raises `UserError` as `LanguageModeling.corpus` does.
+    """
+    for option in unused:
+        raise UserError(f"{option}: not supported for language modeling data, which is read as it is")
+    tokenize_sources(task)
+    tokenizer = task.load_tokenizer()
+    table, frequent_lines = [], []
+    for part, corpus in (_splits(task) if split is None else {split: task.corpus(split)}).items():
+        counts, counted = _count_pieces(corpus, tokenizer.size)
+        documents, approximately = corpus.num_documents, ""
+        if documents is None:
+            documents = round(counts[tokenizer.document_start_id] * corpus.num_tokens / counted)
+            approximately = "about " * (counted < corpus.num_tokens)
+        size, about = corpus.text_bytes, ""
+        if size is None:
+            ids = corpus.shards[0].ids[:_BYTE_SAMPLE_TOKENS]
+            size = round(tokenizer.text_bytes(ids) * corpus.num_tokens / len(ids))
+            about = "about " * (len(ids) < corpus.num_tokens)
+        corpus.release_memory()
+        table.append(
+            (
+                *(part, f"{len(corpus.shards):,}", f"{approximately}{documents:,}", f"{corpus.num_tokens:,}"),
+                *(f"{about}{size:,}", f"{size / corpus.num_tokens:.2f}"),
+                *(f"{corpus.num_tokens / max(documents, 1):.1f}", f"{np.count_nonzero(counts):,}"),
+            )
+        )
+        shown = np.argsort(-counts, kind="stable")[:_NUM_FREQUENT].tolist()
+        pieces = ", ".join(f"{tokenizer.symbols[i]!r} {counts[i] / counted:.1%}" for i in shown if counts[i])
+        of = f" (of {counted:,} tokens, spread over it)" * (counted != corpus.num_tokens)
+        frequent_lines.append(f"most frequent in {part}{of}: {pieces}")
+    first = f"{name}: language modeling, {tokenizer.size:,} tokens, chunks of {task.context_length:,} tokens"
+    head = ("", "shards", "documents", "tokens", "bytes", "bytes a token", "tokens a document", "different pieces")
+    return "\n".join([first, "", text_table(head, table), "", *frequent_lines])
+
+
+def _splits(task: LanguageModeling) -> dict[str, Corpus]:
+    """The splits of a corpus; a single one where no shard is held out."""
+    if task.validation is None and len(validation_shard_indices(whole := task.full_corpus())) == len(whole.shards):
+        return {"all": whole}
+    return {"train": task.corpus("train"), "validation": task.corpus("test")}
+
+
+def _count_pieces(corpus: Corpus, size: int) -> tuple[Any, int]:
+    """The count of each token id in a corpus, or in slices spread over it, and the number of tokens counted."""
+    counts, num_counted = np.zeros(size, dtype=np.int64), 0
+    fraction = min(1.0, _MAX_COUNTED_TOKENS / corpus.num_tokens)
+    for shard in corpus.shards:
+        slices = 1 if fraction == 1.0 else min(_NUM_SLICES, len(shard))
+        slice_length = int(len(shard) * fraction / slices) if fraction < 1.0 else len(shard)
+        for begin in np.linspace(0, len(shard) - slice_length, slices).astype(int).tolist():
+            ids = shard.ids[begin : begin + slice_length]
+            counts += np.bincount(ids, minlength=size)
+            num_counted += len(ids)
+        shard.release_memory()
+    return counts, max(num_counted, 1)
+
+
+def sample_chunks(task: LanguageModeling, split: str, seed: int, count: int) -> str:
+    """Chunks of a corpus, each below a line with its number."""
+    tokenize_sources(task)
+    rows = task.examples(split, seed, 0, count).tokens
+    tokenizer, num_chunks, start = (
+        task.load_tokenizer(),
+        task.num_chunks(split),
+        task.load_tokenizer().document_start_id,
+    )
+    lines = []
+    for row, (ids, length) in enumerate(zip(rows.ids, rows.lengths.tolist(), strict=True) if rows is not None else ()):
+        lines.append(f"chunk {row + 1} of {num_chunks:,}, {length:,} tokens:")
+        chunk = ids[: length + 1]  # each document starts on a new line with the BOS token
+        for part in filter(len, np.split(chunk, np.flatnonzero(chunk == start))):
+            bos = f"{tokenizer.symbols[start]} " if part[0] == start else ""
+            lines.append(f"{bos}{tokenizer.decode(part[1:] if bos else part)}")
+        lines.append("")
+    return "\n".join(lines)

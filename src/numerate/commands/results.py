@@ -1,12 +1,10 @@
 """`numerate results STUDY`: the results of a study as a table, for people and for programs."""
 
-import argparse
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from numerate.commands.words import check_no_more_words, parse_bool, parse_options, require_word
 from numerate.errors import UserError
 from numerate.reports.colour import TerminalStyle
 from numerate.tables.exporting import resolve_format, text_chunks, write_table
@@ -19,42 +17,28 @@ MAX_TERMINAL_ROWS = 200
 """Maximum rows on a terminal; pipes and files get all."""
 
 
-def command(args: argparse.Namespace) -> int:
-    address = require_word(args.words, "the study", "numerate results abacus_laptop group=label")
-    conditions: list[str] = []
-    parsers: dict[str, Callable[[str], Any]] = {
-        "columns": str,
-        "where": conditions.append,
-        "sort": str,
-        "group": str,
-        "statistic": str,
-        "threshold": float,
-        "success": str,
-        "cells": parse_bool,
-        "format": str,
-        "out": str,
-        "runs_dir": str,
-    }
-    words, option_values = parse_options(args.words[1:], parsers)
-    check_no_more_words(words, list(parsers))
-    if option_values.get("out") == "":
-        raise UserError("out: the file is missing; for example: out=results.csv")
-    file_format = resolve_format(option_values.get("format"), option_values.get("out"))
-    table = _select_table(results_of(address, option_values.get("runs_dir")), option_values, conditions)
-    if "out" in option_values:
+def results(
+    address: str,
+    *,
+    where: Sequence[str] = (),
+    format: str | None = None,
+    out: str | None = None,
+    runs_dir: str | None = None,
+    **options: Any,
+) -> None:
+    """Prints or writes the table of a study that the options select."""
+    file_format = resolve_format(format, out)
+    table = _select_table(results_of(address, runs_dir), options, where)
+    if out is not None:
         rows = _RowCounter(table.rows)
-        path = write_table(replace(table, rows=rows), option_values["out"], file_format)
+        path = write_table(replace(table, rows=rows), out, file_format)
         print(f"{path}: {rows.count:,} {'row' if rows.count == 1 else 'rows'}, {len(table.columns)} columns")
     elif file_format == "text":
-        print(
-            to_text(
-                table, TerminalStyle.from_stream(sys.stdout).width, MAX_TERMINAL_ROWS if sys.stdout.isatty() else None
-            )
-        )
+        max_rows = MAX_TERMINAL_ROWS if sys.stdout.isatty() else None
+        print(to_text(table, TerminalStyle.from_stream(sys.stdout).width, max_rows))
     else:
         for text in text_chunks(table, file_format):
             sys.stdout.write(text)
-    return 0
 
 
 @dataclass
@@ -71,7 +55,7 @@ class _RowCounter:
             yield row
 
 
-def _select_table(runs: Table, option_values: dict[str, Any], condition_texts: list[str]) -> Table:
+def _select_table(runs: Table, option_values: dict[str, Any], condition_texts: Sequence[str]) -> Table:
     """The table selected by the options."""
     conditions = [condition for text in condition_texts for condition in parse_list(text, "where")]
     table = runs
@@ -85,10 +69,6 @@ def _select_table(runs: Table, option_values: dict[str, Any], condition_texts: l
         parse_list(option_values.get("columns", ""), "columns"),
         parse_list(option_values.get("sort", ""), "sort"),
     )
-    if "columns" in option_values and not columns:
-        raise UserError(
-            "columns: the names are missing; for example: columns=label,seed,final.ood_test; all is every column"
-        )
     if "group" in option_values:
         by = parse_list(option_values["group"], "group")
         table = table.group_by(

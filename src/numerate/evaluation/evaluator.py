@@ -21,6 +21,7 @@ from numerate.evaluation.grid import Grid, matches_axes
 from numerate.evaluation.labels import LabelCounts
 from numerate.evaluation.statistics import wilson_interval
 from numerate.evaluation.text_answers import AnswerScorer
+from numerate.evaluation.text_metrics import require_text_packages
 from numerate.tasks.task import Task
 from numerate.vocabulary import PAD
 
@@ -80,6 +81,8 @@ def resolve_method(evaluation_data: EvaluationData, requested: Method) -> Method
         if requested != "one pass":
             raise UserError(f"method: must be 'one pass' for language modeling, not {requested!r}")
         return requested
+    if evaluation_data.has_text_answers:
+        require_text_packages()
     if not evaluation_data.layout.is_autoregressive:
         if requested != "one pass":
             raise UserError(

@@ -10,9 +10,9 @@ proportions are fractions from 0 to 1.
 | the same | a region of cells | `region_mean` |
 | how far two models are apart | one seed each | `newcombe_interval`; on the same questions `mcnemar_test` tests it |
 | how often training succeeds | seeds | `success_rate`; `fisher_exact` tests two of them |
-| what a typical seed gives | seeds | `summarize_seeds`, `interquartile_mean` |
-| how uncertain that is | five seeds or more | `bootstrap_interval`; over tasks `stratified_bootstrap_interval` |
-| whether two recipes differ | the same seeds | `paired_permutation_test`; over unlike tasks `wilcoxon_signed_rank` |
+| what a typical seed gives | seeds | `interquartile_mean`, or the median |
+| how uncertain that is | five seeds or more | `stratified_bootstrap_interval`, also over several tasks |
+| whether two recipes differ | the same seeds | `paired_permutation_test`; over unlike tasks `scipy.stats.wilcoxon` |
 | the same | different seeds | `permutation_test`, and `probability_of_improvement` for how often |
 | any of several differences | several tests | `holm` of their p-values |
 | whether seeds are enough | before training | `min_p_value` |
@@ -27,34 +27,20 @@ from numerate.evaluation.comparisons import (
     paired_permutation_test,
     permutation_test,
     probability_of_improvement,
-    sign_test,
-    wilcoxon_signed_rank,
 )
 from numerate.evaluation.intervals import (
     Proportion,
-    binomial_tail,
     clopper_pearson_interval,
     newcombe_interval,
     region_mean,
     success_rate,
     wilson_interval,
 )
-from numerate.evaluation.resampling import (
-    SeedBand,
-    SeedSummary,
-    bootstrap_interval,
-    interquartile_mean,
-    seed_band,
-    stratified_bootstrap_interval,
-    summarize_seeds,
-)
+from numerate.evaluation.resampling import SeedBand, interquartile_mean, seed_band, stratified_bootstrap_interval
 
 __all__ = [
     "Proportion",
     "SeedBand",
-    "SeedSummary",
-    "binomial_tail",
-    "bootstrap_interval",
     "clopper_pearson_interval",
     "fisher_exact",
     "holm",
@@ -67,10 +53,7 @@ __all__ = [
     "probability_of_improvement",
     "region_mean",
     "seed_band",
-    "sign_test",
     "stratified_bootstrap_interval",
     "success_rate",
-    "summarize_seeds",
-    "wilcoxon_signed_rank",
     "wilson_interval",
 ]

@@ -1,55 +1,105 @@
 """Exact, mergeable sums of errors, from which means, R², correlations and medians are computed."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
 from fractions import Fraction
+from itertools import accumulate
 from math import ceil, exp, isfinite, log, log1p
 from statistics import fmean
+from typing import Any, TypeVar
 
 from numerate.evaluation.numbers_in_texts import ExactNumber
 
-EXACT_CONTEXT = Context(prec=6000, Emax=MAX_EMAX, Emin=MIN_EMIN)
-"""Precise enough that sums of squares of numbers with `MAX_DIGITS` digits are not rounded."""
+SumsT = TypeVar("SumsT")
 
-_ROUNDING_CONTEXT = Context(prec=50, Emax=MAX_EMAX, Emin=MIN_EMIN)
-_LOG_STEP = Decimal("1e-12")
+_EXACT = Context(prec=6000, Emax=MAX_EMAX, Emin=MIN_EMIN)
+"""Enough digits to write sums of squares of numbers with `MAX_DIGITS` digits."""
+
+_ROUNDED = Context(prec=50, Emax=MAX_EMAX, Emin=MIN_EMIN)
 _LN10 = log(10.0)
+_LOG_GAMMA = log(1.01 / 0.99)
+
+CELL_MEAN_SUFFIX = " (mean of modules)"
+"""Suffix of a metric that is the mean over cells, with equal weights."""
 
 
-def signed_log(number: ExactNumber) -> Decimal:
+@dataclass(frozen=True)
+class Metric:
+    """A metric of answers: its title in reports and how it is computed from sums; None if it is undefined.
+
+    `is_proportion`: it is a fraction from 0 to 1, displayed in per cent. `lower_is_better`: it measures errors.
+    """
+
+    title: str
+    compute: Callable[..., float | None]
+    is_proportion: bool = False
+    lower_is_better: bool = False
+
+
+def add_sums(first: SumsT, second: SumsT) -> SumsT:
+    """Adds two dataclasses of sums field by field, tuples and mappings entry by entry."""
+    names = [one.name for one in fields(first)]  # type: ignore[arg-type]
+    return type(first)(*(_add(getattr(first, name), getattr(second, name)) for name in names))
+
+
+def _add(first: object, second: object) -> object:
+    if isinstance(first, tuple) and isinstance(second, tuple):
+        return tuple(map(sum, zip(first, second, strict=True)))
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        return {key: first.get(key, 0) + second.get(key, 0) for key in {**first, **second}}
+    return first + second  # type: ignore[operator]
+
+
+def ratio(total: float, count: int) -> float | None:
+    """The mean of values with this sum; None without values."""
+    return total / count if count else None
+
+
+def cell_means(cells: Sequence[Mapping[str, float | None]], names: Iterable[str]) -> dict[str, float | None]:
+    """The mean of each metric over the cells that have it, as name + `CELL_MEAN_SUFFIX`."""
+    found = {name: [value for cell in cells if (value := cell.get(name)) is not None] for name in names}
+    return {f"{name}{CELL_MEAN_SUFFIX}": fmean(values) if values else None for name, values in found.items()}
+
+
+def finite_decimal(number: ExactNumber) -> Fraction:
+    """A number as a fraction that a finite decimal can write: quotients such as 1/3 are rounded to 50 digits."""
+    if isinstance(number, Decimal):
+        return Fraction(number)
+    return Fraction(_ROUNDED.divide(number.numerator, number.denominator))
+
+
+def exact_decimal(number: Fraction) -> Decimal:
+    """The same number as a decimal in its shortest form: 25/2 is `12.5`, 100 is `1E+2`."""
+    return _EXACT.divide(number.numerator, number.denominator).normalize(_EXACT)
+
+
+def signed_log(number: Fraction) -> Fraction:
     """sign(x) log10(|x| + 1), to 12 decimals, also for numbers beyond the range of float.
 
-    >>> signed_log(Decimal(-99)), signed_log(Decimal("1e400"))
-    (Decimal('-2.000000000000'), Decimal('400.000000000000'))
+    >>> float(signed_log(Fraction(-99))), float(signed_log(Fraction(10) ** 400))
+    (-2.0, 400.0)
     """
-    value = to_decimal(number)
-    size = _log(_ROUNDING_CONTEXT.add(abs(value), Decimal(1))) if abs(value) > 1 else log1p(float(abs(value)))
-    return Decimal(size / _LN10).copy_sign(value).quantize(_LOG_STEP)
+    size = abs(number)
+    natural = _log(size + 1) if size > 1 else log1p(float(size))
+    return Fraction(Decimal(natural / _LN10).quantize(Decimal("1e-12"))) * (-1 if number < 0 else 1)
 
 
-def to_decimal(number: ExactNumber) -> Decimal:
-    """A number as a decimal; quotients are rounded to 50 digits."""
-    if isinstance(number, Decimal):
-        return number
-    return _ROUNDING_CONTEXT.divide(Decimal(number.numerator), Decimal(number.denominator))
+def finite_float(number: Fraction) -> float | None:
+    """The nearest float; None on overflow."""
+    try:
+        return float(number)
+    except OverflowError:
+        return None
 
 
-def absolute_error(prediction: Decimal, target: Decimal) -> Decimal:
-    """|one - other|, exactly: `abs` alone would round to 28 digits."""
-    return EXACT_CONTEXT.subtract(prediction, target).copy_abs()
-
-
-def _log(value: Decimal) -> float:
-    """The natural logarithm of a positive decimal of any size."""
-    exponent = value.adjusted()
-    return log(float(value.scaleb(-exponent, _ROUNDING_CONTEXT))) + exponent * _LN10
-
-
-def _finite_float(value: Decimal) -> float | None:
-    """The value as a float; None on overflow."""
-    number = float(value)
-    return number if isfinite(number) else None
+def _log(number: Fraction) -> float:
+    """The natural logarithm of a positive number of any size."""
+    decimal = _ROUNDED.divide(number.numerator, number.denominator)
+    exponent = decimal.adjusted()
+    return log(float(decimal.scaleb(-exponent, _ROUNDED))) + exponent * _LN10
 
 
 @dataclass(frozen=True)
@@ -57,100 +107,60 @@ class Moments:
     """Exact sums over pairs (prediction, target), from which all errors and correlations are computed."""
 
     count: int = 0
-    absolute_error: Decimal = Decimal(0)
-    squared_error: Decimal = Decimal(0)
-    target: Decimal = Decimal(0)
-    target_squared: Decimal = Decimal(0)
-    prediction: Decimal = Decimal(0)
-    prediction_squared: Decimal = Decimal(0)
-    product: Decimal = Decimal(0)
+    absolute_error: Fraction = Fraction(0)
+    squared_error: Fraction = Fraction(0)
+    target: Fraction = Fraction(0)
+    target_squared: Fraction = Fraction(0)
+    prediction: Fraction = Fraction(0)
+    prediction_squared: Fraction = Fraction(0)
+    product: Fraction = Fraction(0)
 
     @classmethod
-    def from_pairs(cls, pairs: Iterable[tuple[Decimal, Decimal]]) -> "Moments":
+    def from_pairs(cls, pairs: Iterable[tuple[Fraction, Fraction]]) -> "Moments":
         """From pairs (prediction, target)."""
-        count, sums = 0, [Decimal(0)] * 7
-        for prediction, target in pairs:
-            error = absolute_error(prediction, target)
-            squares = (
-                EXACT_CONTEXT.multiply(*factors)
-                for factors in ((error, error), (target, target), (prediction, prediction), (prediction, target))
-            )
-            squared, target_squared, prediction_squared, product = squares
-            terms = (error, squared, target, target_squared, prediction, prediction_squared, product)
-            sums = [EXACT_CONTEXT.add(total, term) for total, term in zip(sums, terms, strict=True)]
-            count += 1
-        return cls(count, *sums)
+        terms = [(1, abs(p - t), (p - t) ** 2, t, t * t, p, p * p, p * t) for p, t in pairs]
+        sums: list[Any] = [sum(column) for column in zip(*terms, strict=True)]
+        return cls(*sums)
 
     def __add__(self, other: "Moments") -> "Moments":
-        names = [field.name for field in fields(self)][1:]
-        return Moments(
-            self.count + other.count, *(EXACT_CONTEXT.add(getattr(self, name), getattr(other, name)) for name in names)
-        )
+        return add_sums(self, other)
 
-    def mean(self, name: str, num_penalized: int = 0, penalty: Decimal = Decimal(0)) -> float | None:
+    def mean(self, name: str, num_penalized: int = 0, penalty: Fraction = Fraction(0)) -> float | None:
         """The mean of `absolute_error` or `squared_error`, with `num_penalized` further values of `penalty`; None
         without values."""
         count = self.count + num_penalized
-        if not count:
-            return None
-        return _finite_float(
-            _ROUNDING_CONTEXT.divide(
-                EXACT_CONTEXT.add(getattr(self, name), EXACT_CONTEXT.multiply(Decimal(num_penalized), penalty)), count
-            )
-        )
+        return finite_float((getattr(self, name) + num_penalized * penalty) / count) if count else None
 
     def r2(self) -> float | None:
         """1 - (sum of squared errors) / (sum of squares of the targets about their mean); None for constant targets."""
         spread = self._scaled_variance(self.target, self.target_squared)
-        if not spread:
-            return None
-        return _finite_float(
-            _ROUNDING_CONTEXT.subtract(
-                Decimal(1),
-                _ROUNDING_CONTEXT.divide(EXACT_CONTEXT.multiply(Decimal(self.count), self.squared_error), spread),
-            )
-        )
+        return finite_float(1 - self.count * self.squared_error / spread) if spread else None
 
     def pearson(self) -> float | None:
         """Pearson correlation of predictions and targets; None if one of them is constant."""
-        variances = [
-            self._scaled_variance(self.target, self.target_squared),
-            self._scaled_variance(self.prediction, self.prediction_squared),
-        ]
-        if not all(variances):
+        spread = self._scaled_variance(self.target, self.target_squared) * self._scaled_variance(
+            self.prediction, self.prediction_squared
+        )
+        if not spread:
             return None
-        covariance = EXACT_CONTEXT.subtract(
-            EXACT_CONTEXT.multiply(Decimal(self.count), self.product),
-            EXACT_CONTEXT.multiply(self.prediction, self.target),
-        )
-        correlation = float(
-            _ROUNDING_CONTEXT.divide(
-                covariance,
-                _ROUNDING_CONTEXT.multiply(_ROUNDING_CONTEXT.sqrt(variances[0]), _ROUNDING_CONTEXT.sqrt(variances[1])),
-            )
-        )
-        return min(1.0, max(-1.0, correlation))
+        covariance = self.count * self.product - self.prediction * self.target
+        squared = covariance**2 / spread
+        size = float(_ROUNDED.sqrt(_ROUNDED.divide(squared.numerator, squared.denominator)))
+        return min(1.0, size) * (-1 if covariance < 0 else 1)
 
-    def _scaled_variance(self, total: Decimal, squares: Decimal) -> Decimal:
-        """count x (sum of squares) - (sum)²: count² times the variance, exactly."""
-        return EXACT_CONTEXT.subtract(
-            EXACT_CONTEXT.multiply(Decimal(self.count), squares), EXACT_CONTEXT.multiply(total, total)
-        )
+    def _scaled_variance(self, total: Fraction, squares: Fraction) -> Fraction:
+        """count x (sum of squares) - (sum)²: count² times the variance."""
+        return self.count * squares - total**2
 
     def to_record(self) -> dict[str, str]:
-        return {name: _decimal_text(getattr(self, name)) for name in _SUM_NAMES}
+        return {name: str(exact_decimal(getattr(self, name))) for name in _SUM_NAMES}
 
     @classmethod
     def from_record(cls, count: int, data: Mapping[str, str]) -> "Moments":
-        return cls(count, *(EXACT_CONTEXT.create_decimal(str(data[name])) for name in _SUM_NAMES))
+        return cls(count, *(Fraction(str(data[name])) for name in _SUM_NAMES))
 
 
-_SUM_NAMES = tuple(field.name for field in fields(Moments) if field.name != "count")
-
-
-def _decimal_text(value: Decimal) -> str:
-    """An exact decimal as a short text: 12.50 is 12.5."""
-    return str(value.normalize(EXACT_CONTEXT)) if value else "0"
+_SUM_NAMES = [one.name for one in fields(Moments)][1:]
 
 
 @dataclass(frozen=True)
@@ -165,57 +175,36 @@ class QuantileSketch:
     buckets: Mapping[int, int] = field(default_factory=dict)
 
     @classmethod
-    def from_errors(cls, errors: Iterable[Decimal]) -> "QuantileSketch":
-        classes: dict[int, int] = {}
-        zero = 0
-        for error in errors:
-            if error:
-                bucket = ceil(_log(error) / _LOG_GAMMA)
-                classes[bucket] = classes.get(bucket, 0) + 1
-            else:
-                zero += 1
-        return cls(zero, dict(sorted(classes.items())))
+    def from_errors(cls, errors: Sequence[Fraction]) -> "QuantileSketch":
+        buckets = Counter(ceil(_log(error) / _LOG_GAMMA) for error in errors if error)
+        return cls(len(errors) - buckets.total(), dict(buckets))
 
     def __add__(self, other: "QuantileSketch") -> "QuantileSketch":
-        classes = dict(self.buckets)
-        for at, count in other.buckets.items():
-            classes[at] = classes.get(at, 0) + count
-        return QuantileSketch(self.zero_count + other.zero_count, dict(sorted(classes.items())))
-
-    @property
-    def count(self) -> int:
-        return self.zero_count + sum(self.buckets.values())
+        return add_sums(self, other)
 
     def median(self) -> float | None:
         """The median; None without values or on overflow."""
-        count = self.count
+        count = self.zero_count + sum(self.buckets.values())
         if not count:
             return None
-        middle_values = [self._value_at_rank(rank) for rank in {(count - 1) // 2, count // 2}]
-        found = fmean(middle_values)
+        found = fmean(self._value_at_rank(rank) for rank in ((count - 1) // 2, count // 2))
         return found if isfinite(found) else None
 
     def _value_at_rank(self, rank: int) -> float:
-        cumulative = self.zero_count
-        if rank < cumulative:
+        buckets = sorted(self.buckets)
+        ends = list(accumulate((self.buckets[bucket] for bucket in buckets), initial=self.zero_count))
+        index = bisect_right(ends, rank)
+        if not index:
             return 0.0
-        for at, count in self.buckets.items():
-            cumulative += count
-            if rank < cumulative:
-                log_value = at * _LOG_GAMMA + log(2.0 / (1.0 + exp(_LOG_GAMMA)))
-                return exp(log_value) if log_value < 709.0 else float("inf")
-        raise IndexError(f"there are {cumulative} errors, so none has rank {rank}")
+        log_value = buckets[index - 1] * _LOG_GAMMA + log(2.0 / (1.0 + exp(_LOG_GAMMA)))
+        return exp(log_value) if log_value < 709.0 else float("inf")
 
     def to_record(self) -> dict[str, int]:
-        return {"0": self.zero_count, **{f"k{at}": count for at, count in self.buckets.items()}}
+        return {"0": self.zero_count, **{f"k{bucket}": count for bucket, count in sorted(self.buckets.items())}}
 
     @classmethod
     def from_record(cls, data: Mapping[str, int]) -> "QuantileSketch":
-        classes = {int(name[1:]): int(count) for name, count in data.items() if name != "0"}
-        return cls(int(data["0"]), dict(sorted(classes.items())))
-
-
-_LOG_GAMMA = log(1.01 / 0.99)
+        return cls(int(data["0"]), {int(name[1:]): int(count) for name, count in data.items() if name != "0"})
 
 
 def spearman(predictions: Sequence[ExactNumber], targets: Sequence[ExactNumber]) -> float | None:
@@ -223,45 +212,10 @@ def spearman(predictions: Sequence[ExactNumber], targets: Sequence[ExactNumber])
 
     Spearman (1904), https://doi.org/10.2307/1412159.
     """
-    ranked = [[Decimal(rank) for rank in _doubled_ranks(values)] for values in (predictions, targets)]
-    return Moments.from_pairs(zip(*ranked, strict=True)).pearson()
+    return Moments.from_pairs(zip(_doubled_ranks(predictions), _doubled_ranks(targets), strict=True)).pearson()
 
 
-def _doubled_ranks(values: Sequence[ExactNumber]) -> list[int]:
+def _doubled_ranks(values: Sequence[ExactNumber]) -> list[Fraction]:
     """Twice the rank of each value, so that mean ranks are integers."""
-    keys = [Fraction(value) for value in values]
-    order = sorted(range(len(keys)), key=keys.__getitem__)
-    ranks, start = [0] * len(keys), 0
-    while start < len(order):
-        end = start
-        while end + 1 < len(order) and keys[order[end + 1]] == keys[order[start]]:
-            end += 1
-        for index in order[start : end + 1]:
-            ranks[index] = start + end + 2
-        start = end + 1
-    return ranks
-
-
-def exact_median(errors: Sequence[Decimal]) -> float | None:
-    if not errors:
-        return None
-    ordered, middle = sorted(errors), len(errors) // 2
-    found = (
-        ordered[middle]
-        if len(errors) % 2
-        else _ROUNDING_CONTEXT.divide(EXACT_CONTEXT.add(ordered[middle - 1], ordered[middle]), 2)
-    )
-    return _finite_float(found)
-
-
-CELL_MEAN_SUFFIX = " (mean of modules)"
-"""Suffix of a metric that is the mean over cells, with equal weights."""
-
-
-def cell_means(cells: Sequence[Mapping[str, float | None]], names: Iterable[str]) -> dict[str, float | None]:
-    """The mean of each metric over the cells that have it, as name + `CELL_MEAN_SUFFIX`."""
-    means: dict[str, float | None] = {}
-    for name in names:
-        values = [value for metrics in cells if (value := metrics.get(name)) is not None]
-        means[f"{name}{CELL_MEAN_SUFFIX}"] = fmean(values) if values else None
-    return means
+    ordered = sorted(Fraction(value) for value in values)
+    return [Fraction(bisect_left(ordered, value) + bisect_right(ordered, value) + 1) for value in values]

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from numerate.errors import UserError
 from numerate.evaluation.numbers_in_texts import PUBLISHED_LIMIT, published_invalid_count, published_number
-from numerate.evaluation.text_metrics import ROUGE_METRICS, Stemmer, TextScores
+from numerate.evaluation.text_metrics import ROUGE_METRICS, TextScores
 
 BATCH_SIZE = 64
 """Questions of a batch in the published evaluation."""
@@ -145,11 +145,10 @@ def published_token_metrics(batches: Sequence[TokenBatch]) -> dict[str, float]:
 
 
 def published_text_metrics(
-    predictions: Sequence[str], labels: Sequence[str], *, batch_size: int = BATCH_SIZE, stem: Stemmer | None = None
+    predictions: Sequence[str], labels: Sequence[str], *, batch_size: int = BATCH_SIZE, use_stemmer: bool = False
 ) -> dict[str, float]:
     """The published metrics of texts, `bleu`, `rouge1`, `rouge2` and `rougeL`: means over batches. The published ROUGE
-    is of stems: `stem=numerate.evaluation.text_metrics.porter_stemmer()`. Raises `UserError` for unequally many, and
-    for none."""
+    is of stems: `use_stemmer=True`. Raises `UserError` for unequally many, and for none."""
     _check_lengths(predictions, labels)
     if batch_size < 1:
         raise UserError(f"batch_size: must be at least 1 (published: {BATCH_SIZE}), not {batch_size}")
@@ -157,7 +156,7 @@ def published_text_metrics(
         TextScores.from_texts(
             [text.strip() for text in predictions[first : first + batch_size]],
             [text.strip() for text in labels[first : first + batch_size]],
-            stem=stem,
+            use_stemmer=use_stemmer,
         ).metrics()
         for first in range(0, len(predictions), batch_size)
     ]
@@ -173,11 +172,11 @@ def published_metrics(
     *,
     batch_size: int = BATCH_SIZE,
     tokens: Sequence[TokenBatch] = (),
-    stem: Stemmer | None = None,
+    use_stemmer: bool = False,
 ) -> dict[str, float]:
     """The whole vector of the published evaluation; what is of tokens only where `tokens` are given."""
     found = published_number_metrics(predictions, labels) | published_text_metrics(
-        predictions, labels, batch_size=batch_size, stem=stem
+        predictions, labels, batch_size=batch_size, use_stemmer=use_stemmer
     )
     return found | (published_token_metrics(tokens) if tokens else {})
 

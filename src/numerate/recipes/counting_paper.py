@@ -1,8 +1,8 @@
-"""The published counting runs: models, optimizers, budgets and evaluation grids.
+"""The recipes of the counting paper: the published runs (models, optimizers, budgets, grids), and small ones.
 
 Chang and Bisk (2024), "Language Models Need Inductive Biases to Count Inductively", https://arxiv.org/abs/2405.20131,
-and the settings of https://github.com/zdxdsw/inductive_counting_with_LMs. `counting_family` names the recipes, each
-`TASK_MODEL`; `model.backbone.num_layers=4` is the published model of four layers (1, 2 and 4 are published).
+and the settings of https://github.com/zdxdsw/inductive_counting_with_LMs. `model.backbone.num_layers=4` is the
+published model of four layers (1, 2 and 4 are published).
 
 Differences from the published code, and why:
 
@@ -21,19 +21,19 @@ Differences from the published code, and why:
   stream.
 """
 
-from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
 from numerate.architectures.channel_mix import ChannelMix
 from numerate.architectures.mamba import Mamba
+from numerate.architectures.phasor import Phasor
 from numerate.architectures.rwkv6 import RWKV6
 from numerate.architectures.s4 import S4
 from numerate.config import Span
 from numerate.evaluation.evaluator import Evaluation
+from numerate.losses.cross_entropy import CrossEntropy
 from numerate.mixers.alternating import Alternating
 from numerate.mixers.attention import Attention
-from numerate.mixers.mixer import Mixer
 from numerate.mixers.recurrent import LSTM, RNN
 from numerate.models.backbone import Stack
 from numerate.models.block import FeedForward
@@ -51,58 +51,71 @@ from numerate.tasks.selective import SelectiveCounting
 from numerate.tasks.task import Task
 from numerate.tokenizers.layout import TokenClassification
 from numerate.tokenizers.words import Words
+from numerate.training.objective import Supervised
 from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe, Training
-from numerate.training.schedule import Constant
+from numerate.training.schedule import Constant, Cosine, WarmupStableDecay
 from numerate.vocabulary import HELPER_TOKENS
 
-BATCH_SIZE = 32
-"""Rows of a step, of every published run."""
-
-NUM_EVAL_OFFSETS = 3
-"""Fixed position offsets that a row is evaluated at."""
+# Small enough for a laptop --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class PublishedTraining:
-    """How a family of models was trained: `warmup` in steps, `epochs` in passes through the published file."""
-
-    learning_rate: float
-    epochs: int
-    weight_decay: float = 0.01
-    betas: tuple[float, float] = (0.9, 0.999)
-    warmup: int = 0
-
-
-TRANSFORMER = PublishedTraining(learning_rate=1e-4, epochs=10, warmup=3000)
-RECURRENT = PublishedTraining(learning_rate=0.01, epochs=5)
-MAMBA = PublishedTraining(learning_rate=1e-4, epochs=50, weight_decay=0.0)
-RWKV = PublishedTraining(learning_rate=1e-4, epochs=20, weight_decay=0.0, betas=(0.9, 0.99))
+def small() -> Recipe:
+    """Counting modulo 10 by a transformer of two layers of width 64 and four heads, without positions."""
+    return Recipe(
+        task=published_tasks()["counting_samesymbol_mod10"].task,
+        tokenizer=Words(),
+        layout=TokenClassification(),
+        model=Decoder(hidden_size=64, backbone=Stack(num_layers=2), mixer=Attention(num_heads=4)),
+        optimizer=AdamW(learning_rate=1e-3, weight_decay=0.01, max_grad_norm=1.0),
+        schedule=Cosine(warmup=200),
+        training=Training(batch_size=16, threads=1),
+        evaluation=Evaluation(grid="1:100", examples_per_cell=100),
+        paper="counting",
+    )
 
 
-def published(title: str, task: str, model: str) -> Recipe:
+def universal() -> Recipe:
+    """One architecture without positions (a layer of `Phasor`, 68,000 to 93,000 parameters) for three tasks.
+
+    Its training settings are the same for each of them: up to 50 symbols, evaluated up to 200 (items: up to 100, which
+    is ten of each).
+    """
+    return Recipe(
+        tokenizer=Words(),
+        layout=TokenClassification(),
+        model=Decoder(hidden_size=64, backbone=Stack(num_layers=1), mixer=Phasor(exclusive=True)),
+        objective=Supervised(loss=CrossEntropy(label_smoothing=0.1)),
+        optimizer=AdamW(learning_rate=5e-3, betas=(0.9, 0.98), weight_decay=0.2, max_grad_norm=1.0),
+        schedule=WarmupStableDecay(warmup=100, decay_start=0.6, min_lr_ratio=0.02),
+        training=Training(steps=5000, batch_size=32, threads=1),
+        evaluation=Evaluation(examples_per_cell=100),
+        paper="counting",
+    )
+
+
+# Published ------------------------------------------------------------------------------------------------------------
+
+
+def published(task: str, model: str) -> Recipe:
     """The recipe of a published task and model, by their names."""
     published_task = published_tasks()[task]
-    decoder, published_training = _model(model, published_task)
-    blocked_tokens = (
-        ("<pad>",) if isinstance(decoder.mixer, Attention) and "<pad>" in published_task.task.alphabet() else ()
-    )
-    steps_per_epoch = ceil(sum(published_task.num_rows) / BATCH_SIZE)
+    decoder = _model(model, published_task)
+    optimizer, warmup, epochs = TRAINING.get(model, TRANSFORMER)
+    has_padding = isinstance(decoder.mixer, Attention) and "<pad>" in published_task.task.alphabet()
+    main_task = _main_task(published_task)
+    is_enumerable = isinstance(main_task, Counting) and main_task.symbol == "same"  # each question is evaluated once
+    steps_per_epoch = ceil(sum(published_task.num_rows) / 32)
     return Recipe(
         task=published_task.task,
         tokenizer=Words(),
-        layout=TokenClassification(blocked_tokens=blocked_tokens),
+        layout=TokenClassification(blocked_tokens=("<pad>",) if has_padding else ()),
         model=decoder,
-        optimizer=AdamW(
-            learning_rate=published_training.learning_rate,
-            betas=published_training.betas,
-            weight_decay=published_training.weight_decay,
-            max_grad_norm=1.0,
-        ),
-        schedule=Constant(warmup=published_training.warmup),
+        optimizer=optimizer,
+        schedule=Constant(warmup=warmup),
         training=Training(
-            steps=published_training.epochs * steps_per_epoch,
-            batch_size=BATCH_SIZE,
+            steps=epochs * steps_per_epoch,
+            batch_size=32,
             shuffle_window=1,
             log_every=100,
             evaluate_every=steps_per_epoch,
@@ -110,124 +123,67 @@ def published(title: str, task: str, model: str) -> Recipe:
             checkpoint_minutes=None,
             keep_checkpoints=None,
         ),
-        evaluation=Evaluation(
-            grid=published_grid(published_task), examples_per_cell=200 if _has_known_questions(published_task) else 100
-        ),
-        title=title,
+        evaluation=Evaluation(grid=published_grid(published_task), examples_per_cell=200 if is_enumerable else 100),
         paper="counting",
     )
 
 
-# Models ------------------------------------------------------------------------------------------------------------
+TRANSFORMER = (AdamW(learning_rate=1e-4, betas=(0.9, 0.999), weight_decay=0.01, max_grad_norm=1.0), 3000, 10)
+RECURRENT = (AdamW(learning_rate=0.01, betas=(0.9, 0.999), weight_decay=0.01, max_grad_norm=1.0), 0, 5)
+MAMBA = (AdamW(learning_rate=1e-4, betas=(0.9, 0.999), weight_decay=0.0, max_grad_norm=1.0), 0, 50)
+RWKV = (AdamW(learning_rate=1e-4, betas=(0.9, 0.99), weight_decay=0.0, max_grad_norm=1.0), 0, 20)
+TRAINING = {"rnn": RECURRENT, "lstm": RECURRENT, "s4": RECURRENT, "mamba": MAMBA, "rwkv": RWKV}
+"""How a model was trained, if not as a transformer: its optimizer, its warmup in steps, and its passes through the
+published file."""
 
 
-def _model(model: str, published_task: PublishedTask) -> tuple[Decoder, PublishedTraining]:
-    if model in ("rnn", "lstm", "s4"):
-        return recurrent(model), RECURRENT
-    if model == "mamba":
-        return mamba(), MAMBA
-    if model == "rwkv":
-        return rwkv(), RWKV
-    return transformer(_position(model, published_task), scaled=model == "sine"), TRANSFORMER
+def _model(model: str, published_task: PublishedTask) -> Decoder:
+    """The published models.
 
-
-def transformer(positions: tuple[Position, ...], *, scaled: bool = False, num_layers: int = 2) -> Decoder:
-    """The published transformer: pre-norm, ReLU, 8 heads, logits divided by the number of the layer, N(0, 0.02).
-
-    With V texts and L layers of width D it has 12 D^2 L + 13 D L + 2 V D + 2 D weights, and P D more for P learned
-    positions.
+    - Transformers are pre-norm, with ReLU, 8 heads, logits divided by the number of the layer, N(0, 0.02). With V texts
+      and L layers of width D they have 12 D^2 L + 13 D L + 2 V D + 2 D weights, and P D more for P learned positions.
+    - RNN and LSTM are torch's own, as torch draws them: one layer between embedding and head.
+    - S4 adds to what it reads; its gated map is drawn as embedding and head are, N(0, 0.02), theirs as torch draws it.
+    - Mamba has RMSNorm and a tied head. Linear maps are N(0, 1/fan_in), those to the residual stream over the root of
+      the layers; theirs are uniform, and 0.58 times as large.
+    - "RWKV-v5" is an RWKV-6: 4 layers, each a time mix and a channel mix, which begin as published. Embedding and head
+      are N(0, 0.02); a norm follows the embedding, so that only its directions count.
     """
+    small: dict[str, Any] = {"hidden_size": 128, "feed_forward": None, "initialization": Normal()}
+    if model in ("rnn", "lstm"):
+        recurrent = (RNN if model == "rnn" else LSTM)(output_projection=False, initialization="torch")
+        return Decoder(**small, backbone=Stack(num_layers=1), mixer=recurrent, norm="none", residual=False)
+    if model == "s4":
+        return Decoder(**small, backbone=Stack(num_layers=1), mixer=S4(dropout=0.1), final_norm=False)
+    if model == "mamba":
+        small["initialization"] = FanIn(residual_scale=2**-0.5, embedding_std=0.02)
+        return Decoder(**small, backbone=Stack(num_layers=2), mixer=Mamba(), norm="rms", tie_word_embeddings=True)
+    if model == "rwkv":
+        time_mix = RWKV6(published_initialization=True)
+        mixer = Alternating((time_mix, ChannelMix(version=6, published_initialization=True)))
+        return Decoder(**small, backbone=Stack(num_layers=8), mixer=mixer, embedding_norm=True, dropout=0.1)
     return Decoder(
         hidden_size=1024,
-        backbone=Stack(num_layers=num_layers),
+        backbone=Stack(num_layers=2),
         mixer=Attention(num_heads=8, bias=True, scale_by_inverse_layer_index=True, blocked_attend_to_themselves=False),
         feed_forward=FeedForward("relu"),
-        positions=positions,
+        positions=_positions(model, published_task),
         initialization=Normal(),
-        embedding_scale="sqrt" if scaled else 1.0,
+        embedding_scale="sqrt" if model == "sine" else 1.0,
     )
 
 
-def recurrent(model: str) -> Decoder:
-    """The published RNN, LSTM or S4: one layer of width 128 between embedding and head.
-
-    RNN and LSTM are torch's own, as torch draws them. S4 adds to what it reads; its gated map is drawn as embedding and
-    head are, N(0, 0.02), theirs as torch draws it.
-    """
-    if model == "s4":
-        mixer: Mixer = S4(dropout=0.1)
-        return Decoder(
-            hidden_size=128,
-            backbone=Stack(num_layers=1),
-            mixer=mixer,
-            feed_forward=None,
-            final_norm=False,
-            initialization=Normal(),
-        )
-    mixer = {"rnn": RNN, "lstm": LSTM}[model](output_projection=False, initialization="torch")
-    return Decoder(
-        hidden_size=128,
-        backbone=Stack(num_layers=1),
-        mixer=mixer,
-        feed_forward=None,
-        norm="none",
-        residual=False,
-        initialization=Normal(),
-    )
-
-
-def mamba() -> Decoder:
-    """The published Mamba: two layers of width 128, RMSNorm, a tied head.
-
-    Linear maps are N(0, 1/fan_in), those to the residual stream over the root of the layers; theirs are uniform, and
-    0.58 times as large.
-    """
-    return Decoder(
-        hidden_size=128,
-        backbone=Stack(num_layers=2),
-        mixer=Mamba(),
-        feed_forward=None,
-        norm="rms",
-        tie_word_embeddings=True,
-        initialization=FanIn(residual_scale=2**-0.5, embedding_std=0.02),
-    )
-
-
-def rwkv() -> Decoder:
-    """The published "RWKV-v5", which is an RWKV-6: 4 layers of width 128, each a time mix and a channel mix.
-
-    They begin as published. Embedding and head are N(0, 0.02); a norm follows the embedding, so that only its
-    directions count.
-    """
-    return Decoder(
-        hidden_size=128,
-        backbone=Stack(num_layers=8),
-        mixer=Alternating((RWKV6(published_initialization=True), ChannelMix(version=6, published_initialization=True))),
-        feed_forward=None,
-        embedding_norm=True,
-        dropout=0.1,
-        initialization=Normal(),
-    )
-
-
-def _position(model: str, published_task: PublishedTask) -> tuple[Position, ...]:
+def _positions(model: str, published_task: PublishedTask) -> tuple[Position, ...]:
     length = published_task.max_position_embeddings
     helpers: Any = "next" if set(HELPER_TOKENS) & set(published_task.task.alphabet()) else "own"
-    shifted = Shifted(
-        max_shift=_max_offset(published_task),
-        num_eval_offsets=NUM_EVAL_OFFSETS,
-        shift_within=length,
-        helper_positions="next",
-    )
+    max_shift = _max_offset(published_task)
+    shifted = Shifted(max_shift=max_shift, num_eval_offsets=3, shift_within=length, helper_positions="next")
+    random_subset = RandomSubset(max_length=length, helper_positions="next")
     positions_by_model: dict[str, tuple[Position, ...]] = {
         "nope": (),
         "sine": (Sinusoidal(position_ids=shifted),),
         "ape": (Learned(position_ids=shifted, max_position_embeddings=length),),
-        "ape_randomised": (
-            Learned(
-                position_ids=RandomSubset(max_length=length, helper_positions="next"), max_position_embeddings=length
-            ),
-        ),
+        "ape_randomised": (Learned(position_ids=random_subset, max_position_embeddings=length),),
         "rope": (Rotary(position_ids=Sequential(helper_positions=helpers)),),
         "spe": (Scalar(position_ids=shifted, max_positions=length),),
         "spe_zooming": (Scalar(position_ids=Zooming()),),
@@ -281,9 +237,3 @@ def _main_task(published_task: PublishedTask) -> Counting | SelectiveCounting | 
     task: Task = published_task.task.tasks[0] if isinstance(published_task.task, Mixture) else published_task.task
     assert isinstance(task, Counting | SelectiveCounting | RaspCounting)
     return task
-
-
-def _has_known_questions(published_task: PublishedTask) -> bool:
-    """Whether every question of a cell is known, so that each is evaluated once."""
-    task = _main_task(published_task)
-    return isinstance(task, Counting) and task.symbol == "same"

@@ -26,9 +26,3 @@ def not_comparable_notes(groups: Sequence[Group]) -> list[str]:
 def comparable_groups(groups: Sequence[Group]) -> list[Group]:
     """The groups with causal models, whose scores are comparable."""
     return [group for group in groups if group.non_causal_reason is None]
-
-
-def symmetry_notes(groups: Sequence[Group]) -> list[str]:
-    """A sentence on the groups limited to chance by a symmetry."""
-    labels = [group.label for group in groups if group.is_limited_by_symmetry]
-    return [f"for {join_names(labels)}, {SYMMETRY_NOTE}"] if labels else []

@@ -44,8 +44,13 @@ def write_comparison(
     Raises `UserError` for no folders, a folder that is no run, a baseline that is no group, or a metric that they lack.
     """
     label_metric, answer_metric = split_metric(metric)
-    groups = with_baseline(with_metric(group_runs(_read_runs(folders), labels), label_metric), baseline)
+    groups = with_metric(group_runs(_read_runs(folders), labels), label_metric)
     check_has_metric(groups, answer_metric)
+    known = [group.label for group in groups]
+    if baseline is not None and baseline not in known:
+        there = f"there are: {', '.join(known)}.{did_you_mean(baseline, known)}"
+        raise UserError(f"baseline: no group is called {baseline!r}; {there}")
+    groups = sorted(groups, key=lambda group: baseline is not None and group.label != baseline)
     page = comparison_page(
         groups, title, failed_runs=failed_runs, missing_variants=missing_variants, answer_metric=answer_metric
     )
@@ -71,15 +76,6 @@ def write_comparison_figure(
     if answer is not None:
         raise UserError(f"metric: must be a metric of labels for a figure; for {answer} write out=compare.html")
     return save_figure(compare_figure(with_metric(group_runs(_read_runs(folders), labels), measure)), path)
-
-
-def with_baseline(groups: Sequence[Group], baseline: str | None) -> list[Group]:
-    """The groups with the baseline first. Raises `UserError` if none is called so."""
-    labels = [group.label for group in groups]
-    if baseline is not None and baseline not in labels:
-        known = f"there are: {', '.join(labels)}.{did_you_mean(baseline, labels)}"
-        raise UserError(f"baseline: no group is called {baseline!r}; {known}")
-    return sorted(groups, key=lambda group: baseline is not None and group.label != baseline)
 
 
 def _read_runs(folders: Sequence[str | Path]) -> list[Records]:

@@ -1,12 +1,11 @@
 """Accuracy per count: the share of correct labels at each position of a row, beside the score of memorization."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
 
 from numerate.evaluation.labels import METRICS, LabelCounts, Metric
 from numerate.evaluation.statistics import wilson_interval
-from numerate.reports.colour import Style, assign_styles
+from numerate.reports.colour import assign_styles
 from numerate.reports.content import Content, Heading, Note
 from numerate.reports.figure import Chart, ChartLine, Figure
 from numerate.reports.grid import ALL_REGION_LABELS, format_interval, format_percent
@@ -24,84 +23,73 @@ MEMORIZATION_NOTE = (
 )
 
 
-@dataclass(frozen=True)
-class CountCurve:
-    """The accuracy at each count `counts` of one group: the median over seeds and their range; with one seed the 95 %
-    interval over rows. `seed_accuracies` has the values of every seed."""
-
-    group: Group
-    counts: Sequence[int]
-    accuracy: Sequence[float]
-    low: Sequence[float]
-    high: Sequence[float]
-    seed_accuracies: Sequence[Sequence[float]]
-
-    @property
-    def baseline(self) -> float | None:
-        """The accuracy of the best constant answer on labels beyond the trained counts; None if unknown."""
-        labels = self.group.labels[0]
-        return None if labels.max_training_labels is None else labels.baseline("ood_accuracy")
-
-
-def count_curve(group: Group) -> CountCurve | None:
-    """The accuracy per count of a group; None if answers are no labels."""
-    curves = [labels.accuracy_by_position() for labels in group.labels]
-    if not curves or not curves[0]:
-        return None
-    accuracy_by_seed = [{t: correct / count for t, correct, count in curve} for curve in curves]
-    counts = [t for t in accuracy_by_seed[0] if all(t in one for one in accuracy_by_seed)]
-    each = [[one[t] for t in counts] for one in accuracy_by_seed]
-    repeats = group.labels[0].num_offsets
-    if len(each) == 1:
-        spans = [wilson_interval(correct / repeats, max(1, count // repeats)) for _, correct, count in curves[0]]
-        low, high = ([float(span[end]) for span in spans] for end in (0, 1))
-    else:
-        low, high = ([extreme(column) for column in zip(*each, strict=True)] for extreme in (min, max))
-    return CountCurve(group, counts, [median(column) for column in zip(*each, strict=True)], low, high, each)
+def count_lines(groups: Sequence[Group]) -> list[ChartLine]:
+    """The accuracy at each count of groups with labels: the median over seeds and their range, with few groups a thin
+    line for each seed; with one seed the 95 % interval over rows."""
+    styles, lines = assign_styles([group.label for group in groups]), []
+    for group in groups:
+        curves = [labels.accuracy_by_position() for labels in group.labels]
+        by_seed = [{t: correct / count for t, correct, count in curve} for curve in curves]
+        counts = [t for t in by_seed[0] if all(t in one for one in by_seed)]
+        each = [[one[t] for t in counts] for one in by_seed]
+        columns = list(zip(*each, strict=True))
+        ends = [(min(column), max(column)) for column in columns]
+        if len(each) == 1:
+            repeats = group.labels[0].num_offsets
+            ends = [wilson_interval(correct / repeats, max(1, count // repeats)) for _, correct, count in curves[0]]
+        low, high = ([float(end[i]) for end in ends] for i in (0, 1))
+        has_seed_lines = len(each) > 1 and len(groups) <= MAX_GROUPS_WITH_SEED_LINES
+        lines.append(
+            ChartLine(
+                group.label if len(groups) > 1 else "the model",
+                counts,
+                list(map(median, columns)),
+                low,
+                high,
+                style=styles[group.label],
+                suffix=f"{len(each)} seeds" * (len(each) > 1),
+                seed_lines=each if has_seed_lines else (),
+            )
+        )
+    return lines
 
 
-def baseline_line(curves: Sequence[CountCurve]) -> ChartLine | None:
+def baseline_line(groups: Sequence[Group], last_count: int) -> ChartLine | None:
     """The baseline as a line by count: 1 up to the last trained one, then the mean of the best constant answer over
     further counts. None if groups have different baselines or trained counts."""
-    known = {(one.group.labels[0].max_training_labels, one.baseline) for one in curves}
-    last = max(t for one in curves for t in one.counts)
+    known = {(labels.max_training_labels, labels.baseline("ood_accuracy")) for labels in _first_labels(groups)}
     trained, baseline = known.pop() if len(known) == 1 else (None, None)
-    if trained is None or trained >= last:
+    if trained is None or trained >= last_count:
         return None
-    return ChartLine(
-        BASELINE_LABEL,
-        [1, trained + 0.5, trained + 0.5, last],
-        [1.0, 1.0, baseline or 0.0, baseline or 0.0],
-        is_baseline=True,
-    )
+    x, y = [1, trained + 0.5, trained + 0.5, last_count], [1.0, 1.0, baseline or 0.0, baseline or 0.0]
+    return ChartLine(BASELINE_LABEL, x, y, is_baseline=True)
+
+
+def _first_labels(groups: Sequence[Group]) -> list[LabelCounts]:
+    return [group.labels[0] for group in groups]
 
 
 def count_chart(groups: Sequence[Group]) -> Chart:
     """The accuracy per count of all groups with labels as a chart, without lines where there is none."""
     shown = groups_to_draw([group for group in groups if group.labels])
-    curves = [one for group in shown if (one := count_curve(group)) is not None]
-    styled = assign_styles([one.group.label for one in curves])
-    lines = [_line(one, styled[one.group.label], len(curves)) for one in curves]
-    baseline = baseline_line(curves) if curves else None
-    trained = {one.group.labels[0].max_training_labels for one in curves}
+    lines = count_lines(shown)
+    baseline = baseline_line(shown, max(int(x) for line in lines for x in line.x)) if lines else None
+    trained = {labels.max_training_labels for labels in _first_labels(shown)}
     limit = trained.pop() if len(trained) == 1 else None
-    band = (
-        "Bands: 95 % intervals over rows."
-        if {len(one.seed_accuracies) for one in curves} == {1}
-        else "Lines: medians over seeds; bands: from the lowest to the highest"
-        + "; thin lines: single seeds" * (len(curves) <= MAX_GROUPS_WITH_SEED_LINES)
-        + "."
-    )
+    band = "Lines: medians over seeds; bands: from the lowest to the highest"
+    band += "; thin lines: single seeds." if len(shown) <= MAX_GROUPS_WITH_SEED_LINES else "."
+    if all(len(group.labels) == 1 for group in shown):
+        band = "Bands: 95 % intervals over rows."
     return Chart(
         "",
-        [*lines, *([baseline] if baseline is not None else [])],
+        [*lines, *filter(None, [baseline])],
         "count (the t-th label of a row)",
         "correct labels, %",
         is_percent=True,
         has_integer_ticks=True,
         trained_range=(1, limit) if limit is not None else None,
         trained_range_label=ALL_REGION_LABELS["in_distribution"],
-        notes=[band, *([left_out_note(groups, shown)] if len(shown) < len(groups) else [])],
+        notes=[band, *filter(None, [left_out_note(groups, shown)])],
     )
 
 
@@ -123,14 +111,6 @@ def counts_content(groups: Sequence[Group]) -> Content:
     figure = figure_html(Figure([chart]))
     table = label_metrics_table(shown)
     return [figure, Note(" ".join([*notes, *chart.notes[1:]])), Heading("All metrics of labels"), table]
-
-
-def _line(one: CountCurve, style: Style, groups: int) -> ChartLine:
-    seeds = len(one.group.labels)
-    each = one.seed_accuracies if len(one.seed_accuracies) > 1 and groups <= MAX_GROUPS_WITH_SEED_LINES else ()
-    suffix = f"{seeds} seeds" if seeds > 1 else ""
-    label = one.group.label if groups > 1 else "the model"
-    return ChartLine(label, one.counts, one.accuracy, one.low, one.high, style=style, suffix=suffix, seed_lines=each)
 
 
 def label_metrics_table(groups: Sequence[Group]) -> TextTable:

@@ -95,7 +95,7 @@ def estimate_group(group: Group) -> GroupEstimates:
     """The estimates of a group: over all seeds in distribution, and over the converged ones out of distribution."""
     converged = group.converged_group
     trained = [share for _, share in group.in_distribution_scores]
-    regions = {}
+    regions: dict[str, Estimate] = {}
     for name in REGION_LABELS:
         scores = [(run, found[name].score.value) for run, found in group.region_scores_by_run if name in found]
         counts = [name == "in_distribution" or run in converged.runs for run, _ in scores]

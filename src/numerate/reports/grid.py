@@ -68,19 +68,6 @@ class PlotGrid:
     points: Mapping[tuple[int, int], Point]
     title: str = ""
 
-    def is_in_distribution(self, row: int, column: int) -> bool:
-        point = self.points.get((row, column))
-        return point is not None and point.region == "in_distribution"
-
-    def has_border(self, i: int, j: int, side: str) -> bool:
-        """Whether the border of the training region runs along a side ("top", "left", "bottom", "right") of row i,
-        column j (indices, not values)."""
-        step_i, step_j = {"top": (-1, 0), "left": (0, -1), "bottom": (1, 0), "right": (0, 1)}[side]
-        neighbor = (i + step_i, j + step_j)
-        inside = 0 <= neighbor[0] < len(self.rows) and 0 <= neighbor[1] < len(self.columns)
-        neighbor_in_distribution = inside and self.is_in_distribution(self.rows[neighbor[0]], self.columns[neighbor[1]])
-        return self.is_in_distribution(self.rows[i], self.columns[j]) and not neighbor_in_distribution
-
 
 @dataclass(frozen=True)
 class RegionScore:

@@ -165,10 +165,6 @@ class Group:
         """A cell in words: "3+4 digits"."""
         return cell_label(point.coordinates, self.operator, point.names)
 
-    @property
-    def seeds(self) -> list[int | None]:
-        return [run.seed for run in self.runs]
-
 
 def group_runs(runs: Sequence[Records], labels: Mapping[str, str] | None = None) -> list[Group]:
     """Groups runs whose recipes are equal without their seeds (and, where the head of a run has a `variant`, without

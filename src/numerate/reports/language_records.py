@@ -42,9 +42,9 @@ def merge_language_records(records: Iterable[Mapping[str, Any]]) -> list[Languag
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for record in records:
         settings = tuple((path, str(value)) for path, value in sorted((record.get("settings") or {}).items()))
-        place = (str(record.get("checkpoint", "final")), int(record.get("step") or 0))
-        place += (int(record.get("position_offset") or 0), int(record["cell"]["context_length"]))
-        groups.setdefault((*place, settings), []).append(record)
+        place = (int(record.get("position_offset") or 0), int(record["cell"]["context_length"]))
+        key = (str(record.get("checkpoint", "final")), int(record.get("step") or 0), *place, settings)
+        groups.setdefault(key, []).append(record)
     return [
         LanguageScores(
             context_length,

@@ -25,7 +25,16 @@ EXACT_MATCH = "exact_match"
 METRIC_LABELS = {EXACT_MATCH: "exact match", **ANSWER_METRICS}
 """Each metric with its name in reports."""
 
-NUMBER_METRICS = ("number_accuracy", "within_1e-2", "missing", "invalid", "clipped", "mae", "median_error", "r2")
+NUMBER_METRICS: tuple[str, ...] = (
+    "number_accuracy",
+    "within_1e-2",
+    "missing",
+    "invalid",
+    "clipped",
+    "mae",
+    "median_error",
+    "r2",
+)
 NUMBER_METRICS += ("log_r2", "pearson", "spearman")
 TEXT_METRICS = ("token_accuracy", "rouge1", "rouge2", "rougeL", "perplexity", "ended")
 

@@ -11,7 +11,7 @@ from numerate.reports.colour import Style, assign_styles
 from numerate.reports.content import Content
 from numerate.reports.counts import BASELINE_LABEL, common_metric_label
 from numerate.reports.figure import Chart, ChartLine, Figure, HeatMap, tooltip
-from numerate.reports.grid import REGION_LABELS, PlotGrid, Point, axis_label, baseline_curve, make_grids
+from numerate.reports.grid import DIGIT_AXES, REGION_LABELS, PlotGrid, Point, axis_label, baseline_curve, make_grids
 from numerate.reports.groups import Group, have_unordered_cells
 from numerate.reports.limits import (
     MAX_CSV_ROWS,
@@ -68,12 +68,6 @@ def _map(group: Group, grid: PlotGrid, style: Style, *, is_single: bool) -> Heat
     return HeatMap.from_grid(grid, group.operator, title=title, subtitle=reach, title_style=style)
 
 
-def _has_two_number_axes(groups: Sequence[Group]) -> bool:
-    return any(
-        set(point.coordinates) == {"first_digits", "second_digits"} for group in groups for point in group.points[:1]
-    )
-
-
 def _caption(groups: Sequence[Group]) -> str:
     counts = sorted({point.count for group in groups for point in group.points})
     questions = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}" if counts else "no"
@@ -112,7 +106,8 @@ def _csv(groups: Sequence[Group]) -> Markup:
         return Markup(note).format(count)
     axes = list(groups[0].points[0].coordinates) if groups and groups[0].points else []
     named = axes if have_unordered_cells(groups) else []
-    rows: list[list[object]] = []
+    header = ["run", "seed", *axes, *(f"{axis}_name" for axis in named), "correct", "count", "low", "high", "region"]
+    rows: list[list[object]] = [[*header]]
     for group in groups:
         label = group.label.replace(",", ";").replace('"', "'")
         for run, cells in group.cells_by_run:
@@ -120,9 +115,7 @@ def _csv(groups: Sequence[Group]) -> Markup:
                 place = [cell.coordinates.get(axis, "") for axis in axes] + [cell.names.get(axis, "") for axis in named]
                 share = (round(cell.correct, 6), cell.count, f"{cell.low:.6g}", f"{cell.high:.6g}", cell.region)
                 rows.append([label, run.seed, *place, *share])
-    header = ["run", "seed", *axes, *(f"{axis}_name" for axis in named), "correct", "count", "low", "high", "region"]
-    lines: list[list[object]] = [[*header], *rows]
-    text = "".join(",".join(map(str, row)) + "\n" for row in lines)
+    text = "".join(",".join(map(str, row)) + "\n" for row in rows)
     link = '<a download="cells.csv" href="data:text/csv;charset=utf-8,{}">the numbers as CSV</a>'
     return Markup(link).format(quote(text, safe=","))
 
@@ -153,16 +146,16 @@ def length_chart(groups: Sequence[Group]) -> Chart:
         lines.append(ChartLine(BASELINE_LABEL, baseline_lengths, baselines, is_baseline=True))
     trained = [n for points in diagonals for n, point in points.items() if point.region == "in_distribution"]
     axes = next((list(group.points[0].coordinates) for group in groups if group.points), ["length"])
-    has_two_numbers = _has_two_number_axes(groups)
-    title = "Both numbers n digits long" if has_two_numbers else f"By size, {' = '.join(map(axis_label, axes))}"
+    if tuple(axes) == DIGIT_AXES:
+        title, x_label = "Both numbers n digits long", "n, digits of each number"
+    elif len(axes) > 1:
+        title, x_label = f"By size, {' = '.join(map(axis_label, axes))}", "n, along the diagonal"
+    else:
+        title, x_label = "By length", axis_label(axes[0])
     return Chart(
-        title if len(axes) > 1 else "By length",
+        title,
         lines,
-        "n, digits of each number"
-        if has_two_numbers
-        else "n, along the diagonal"
-        if len(axes) > 1
-        else axis_label(axes[0]),
+        x_label,
         f"{common_metric_label([curve.group for curve in found])}, %",
         is_percent=True,
         has_integer_ticks=True,

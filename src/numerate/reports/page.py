@@ -83,7 +83,8 @@ def split_by_task(groups: Sequence[Group]) -> list[TaskGroups]:
     found = group_by_task(others) if others else []
     if not texts:
         return found
-    return [TaskGroups(_names(texts) * bool(found), tuple(texts), {}), *(_named(task) for task in found)]
+    task = texts[0].runs[0].recipe.get("task") or {}
+    return [TaskGroups(_names(texts) * bool(found), tuple(texts), task), *(_named(task) for task in found)]
 
 
 def _named(task: TaskGroups) -> TaskGroups:

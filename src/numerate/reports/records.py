@@ -333,8 +333,8 @@ def read_runs(folders: Sequence[str | Path]) -> list[Records]:
 
 def cell_from_record(line: Mapping[str, Any]) -> Cell:
     """The cell that a record of `evaluation.jsonl` is about, one of answers."""
-    same = ("correct", "count", "low", "high", "region", "overlaps_training", "checkpoint", "step")
-    same += ("position_offset", "method")
+    same = ["correct", "count", "low", "high", "region", "overlaps_training"]
+    same += ["checkpoint", "step", "position_offset", "method"]
     wrong, first = line.get("first_error_counts"), line.get("first_token_correct")
     if first is None and wrong is not None:
         first = line["count"] - (wrong[0] if wrong else 0)

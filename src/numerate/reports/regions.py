@@ -1,6 +1,7 @@
 """Scores by region: in distribution, OOD validation, OOD test, with intervals, seeds and baselines."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import median
 
 from numerate.evaluation.labels import METRICS, Metric
@@ -24,7 +25,7 @@ from numerate.reports.groups import (
     have_unordered_cells,
     region_labels,
 )
-from numerate.reports.limits import MAX_GROUP_COLUMNS, MAX_TOOLTIP_SEEDS
+from numerate.reports.limits import MAX_TOOLTIP_SEEDS
 from numerate.reports.reproduction import run_metadata
 from numerate.reports.summary import GENERALIZATION_THRESHOLD, group_result
 from numerate.reports.table import TextTable
@@ -35,20 +36,20 @@ WEAK_CELL_THRESHOLD = 0.95
 _CONVERGED = f"seeds at {format_percent(CONVERGENCE_THRESHOLD)} %"
 
 _WEIGHTS: dict[Metric | None, str] = {
-    "exact_match": "The mean weights all cells equally. ",
-    "ood_accuracy": "All labels of a region are weighted equally. ",
-    "last_label": "All rows of a region are weighted equally. ",
+    "exact_match": "The mean weights all cells equally.",
+    "ood_accuracy": "All labels of a region are weighted equally.",
+    "last_label": "All rows of a region are weighted equally.",
 }
 _WEIGHTS |= {None: _WEIGHTS["exact_match"], "accuracy": _WEIGHTS["ood_accuracy"]}
 _WEIGHTS |= {"correct_prefix": _WEIGHTS["last_label"]}
 
 
 def region_table(groups: Sequence[Group]) -> TextTable:
-    """For each group and region the mean, and its interval or the range over seeds; no rows without an evaluation."""
-    rows = [_region_row(group, name, groups) for group in groups for name in region_labels(groups)]
+    """For each region and group the mean, and its interval or the range over seeds; no rows without an evaluation."""
+    rows = [_region_row(group, name, groups) for name in region_labels(groups) for group in groups]
     rows = [row for row in rows if row]
     names = [name for name in dict.fromkeys(name for row in rows for name in row) if any(row[name] for row in rows)]
-    return TextTable(names, [[row[name] for name in names] for row in rows])
+    return TextTable(names, [[row[name] for name in names] for row in rows], style="tight")
 
 
 def _region_row(group: Group, name: str, groups: Sequence[Group]) -> dict[str, str]:
@@ -59,17 +60,17 @@ def _region_row(group: Group, name: str, groups: Sequence[Group]) -> dict[str, s
     first, values = by_seed[0], [region.score.value for region in by_seed]
     is_study = any(len(one.region_scores) > 1 for one in groups)
     low, high = (first.score.low, first.score.high) if len(values) == 1 else (min(values), max(values))
+    score = f"{format_percent(median(values))} {format_interval(low, high)}"
     each = ", ".join(map(format_percent, values)) if len(values) <= MAX_TOOLTIP_SEEDS else f"{len(values)} seeds"
     return {
-        "run": group.label,
         "region": region_labels(groups)[name],
-        f"{common_metric_label(groups)}, %": format_percent(median(values)),
-        "range over seeds" if is_study else "95 % interval": format_interval(low, high),
-        "cells": _cells_text(first, group),
-        "questions" if common_metric(groups) in (None, "exact_match") else "labels or rows": f"{first.score.count:,}",
-        "each seed, %": each * is_study,
+        "run": group.label,
+        f"{common_metric_label(groups)}, % [{'range over seeds' if is_study else '95 % interval'}]": score,
         _CONVERGED: _converged_text(group, name) * (is_study and not have_unordered_cells(groups)),
         "baseline, %": "" if first.baseline is None else format_percent(first.baseline),
+        "each seed, %": each * is_study,
+        "questions" if common_metric(groups) in (None, "exact_match") else "labels or rows": f"{first.score.count:,}",
+        "cells": _cells_text(first, group),
     }
 
 
@@ -107,43 +108,21 @@ def _cells_text(region: RegionScore, group: Group) -> str:
 
 
 def regions_content(groups: Sequence[Group]) -> Content:
-    """The table of regions with the groups side by side, or with a row for each group if there are many."""
+    """The table of regions with what has to be known to read it."""
     table = region_table(groups)
-    rows = [dict(zip(table.header, row, strict=True)) for row in table.rows]
-    if not rows:
-        return []
-    score, interval, count = table.header[2], table.header[3], table.header[5]
-    shown = {(row["run"], row["region"]): _score_text(row, score, interval) for row in rows}
-    regions, labels = list(dict.fromkeys(row["region"] for row in rows)), [group.label for group in groups]
-    note = (
-        REGIONS_NOTE * (not have_unordered_cells(groups))
-        + f" {_WEIGHTS[common_metric(groups)]}Cells with too few questions to hold any out are excluded."
-        + " Brackets: range over seeds." * any(len(group.region_scores) > 1 for group in groups)
-        + f" Seeds below {format_percent(CONVERGENCE_THRESHOLD)} % in distribution have not converged and are excluded "
-        "from the counts out of distribution."
-        * any("converged" in row.get(_CONVERGED, "") for row in rows)
-        + " The 95 % interval covers the sampling of questions only; another seed may fall outside it."
-        + f" {MEMORIZATION_NOTE}" * ("baseline, %" in table.header)
-    )
-    if len(groups) > MAX_GROUP_COLUMNS:
-        lines = [[label, *(shown.get((label, region), "") for region in regions)] for label in labels]
-        header = ["group", *(f"{region}, %" for region in regions)]
-        return [TextTable(header, lines, note.strip(), fold=f"All {len(lines)} groups")]
-    first = {row["region"]: row for row in reversed(rows)}
-    lines = [
-        [region, *(shown.get((label, region), "") for label in labels), first[region][count], first[region]["cells"]]
-        for region in regions
-    ]
-    header = ["region", *(f"{label}, %" for label in labels), count, "cells"]
+    notes = [REGIONS_NOTE] * (not have_unordered_cells(groups))
+    notes += [_WEIGHTS[common_metric(groups)], "Cells with too few questions to hold any out are excluded."]
+    if any("converged" in cell for row in table.rows for cell in row):
+        limit = f"{format_percent(CONVERGENCE_THRESHOLD)} % in distribution"
+        notes.append(f"Seeds below {limit} have not converged and are excluded from the counts out of distribution.")
+    notes.append("A 95 % interval covers the sampling of questions only; another seed may fall outside it.")
+    notes += [MEMORIZATION_NOTE] * ("baseline, %" in table.header)
+    table = replace(table, caption=" ".join(notes), fold=f"All {len(table.rows)} lines")
     if len(groups) == 1:
-        header[1] = score
-    return [TextTable(header, lines, note.strip())]
-
-
-def _score_text(row: dict[str, str], score: str, interval: str) -> str:
-    text = f"{row[score]} {row[interval]}"
-    text += f"\nbaseline {row['baseline, %']}" if row.get("baseline, %") else ""
-    return text + (f"\n{row[_CONVERGED]} {_CONVERGED}" if row.get(_CONVERGED) else "")
+        table = replace(
+            table, header=[*table.header[:1], *table.header[2:]], rows=[[*row[:1], *row[2:]] for row in table.rows]
+        )
+    return [table] if table.rows else []
 
 
 def facts_content(group: Group) -> Content:

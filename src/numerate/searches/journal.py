@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from numerate.errors import OperationalError
 from numerate.records.kinds import JOURNAL
-from numerate.records.reading import read_records
+from numerate.records.reading import check_format, read_records
 from numerate.searches.sampling import SamplingPlan, distributions, load_optuna, next_point
 from numerate.searches.space import Space
 from numerate.training import disk
@@ -242,8 +242,9 @@ class Journal:
             return not is_free
 
     def _check_journal(self) -> None:
-        """Raises `UserError` for the first damaged line of the journal."""
-        read_records(self.path, JOURNAL)
+        """Raises `UserError` for the first damaged line of the journal, and for one that version 0.1 wrote."""
+        if any("question" in record.get("user_attr", {}) for record in read_records(self.path, JOURNAL)):
+            check_format(self.folder, 1)
 
     @contextlib.contextmanager
     def _quiet_optuna(self) -> Iterator[None]:

@@ -1,6 +1,6 @@
 """The position encodings of the Abacus paper at a laptop's size."""
 
-from numerate.recipes import abacus
+from numerate import recipes
 from numerate.studies.study import Study, comparison_study
 
 SEEDS = 5
@@ -14,12 +14,12 @@ def abacus_laptop() -> Study:
         "How far beyond 6 digits do small models add, depending on the positional encoding of digits, and how much "
         "does it vary over seeds?",
         {
-            abacus.addition6_abacus: "Abacus",
-            abacus.addition6_no_offset: "Abacus without offset",
-            abacus.addition6_looped: "looped Abacus",
-            abacus.addition6_rotary: "rotary",
-            abacus.addition6_fire: "FIRE",
-            abacus.addition6_nope: "NoPE",
+            recipes.addition6_abacus: "Abacus",
+            recipes.addition6_no_offset: "Abacus without offset",
+            recipes.addition6_looped: "looped Abacus",
+            recipes.addition6_rotary: "rotary",
+            recipes.addition6_fire: "FIRE",
+            recipes.addition6_nope: "NoPE",
         },
         seeds=SEEDS,
     )

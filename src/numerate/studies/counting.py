@@ -1,7 +1,6 @@
 """Counting by many architectures at a laptop's size, and one architecture on three counting tasks."""
 
-from numerate.recipes import counting_small as small
-from numerate.recipes import counting_universal as universal
+from numerate import recipes
 from numerate.studies.study import Study, comparison_study
 
 SEEDS = 5
@@ -15,22 +14,22 @@ def counting_laptop() -> Study:
         "Which architectures count beyond 50, the largest trained count: modulo 10, up from any number, and ten "
         "kinds of items, each counted separately?",
         {
-            small.counting_mod10_rnn: "modulo 10: RNN",
-            small.counting_mod10_lstm: "modulo 10: LSTM",
-            small.counting_mod10_nope: "modulo 10: NoPE",
-            small.counting_mod10_rotary: "modulo 10: rotary",
-            small.counting_mod10_min_gru: "modulo 10: minGRU",
-            small.counting_mod10_lru: "modulo 10: LRU",
-            small.counting_mod10_delta_product: "modulo 10: DeltaProduct",
-            small.counting_shifted_lstm: "shifted: LSTM",
-            small.counting_shifted_rnn: "shifted: RNN",
-            small.counting_shifted_nope: "shifted: NoPE",
-            small.counting_shifted_sinusoidal: "shifted: sinusoidal",
-            small.counting_shifted_rotary: "shifted: rotary",
-            small.counting_shifted_alibi: "shifted: ALiBi",
-            small.counting_items_nope: "items: NoPE",
-            small.counting_items_lstm: "items: LSTM",
-            small.counting_items_rnn: "items: RNN",
+            recipes.counting_mod10_rnn: "modulo 10: RNN",
+            recipes.counting_mod10_lstm: "modulo 10: LSTM",
+            recipes.counting_mod10_nope: "modulo 10: NoPE",
+            recipes.counting_mod10_rotary: "modulo 10: rotary",
+            recipes.counting_mod10_min_gru: "modulo 10: minGRU",
+            recipes.counting_mod10_lru: "modulo 10: LRU",
+            recipes.counting_mod10_delta_product: "modulo 10: DeltaProduct",
+            recipes.counting_shifted_lstm: "shifted: LSTM",
+            recipes.counting_shifted_rnn: "shifted: RNN",
+            recipes.counting_shifted_nope: "shifted: NoPE",
+            recipes.counting_shifted_sinusoidal: "shifted: sinusoidal",
+            recipes.counting_shifted_rotary: "shifted: rotary",
+            recipes.counting_shifted_alibi: "shifted: ALiBi",
+            recipes.counting_items_nope: "items: NoPE",
+            recipes.counting_items_lstm: "items: LSTM",
+            recipes.counting_items_rnn: "items: RNN",
         },
         seeds=SEEDS,
     )
@@ -43,9 +42,9 @@ def counting_universal() -> Study:
         "Does one small architecture count up from any number, modulo 10, and ten kinds of items, each far beyond the "
         "50 symbols it was trained on?",
         {
-            universal.counting_universal_shifted: "shifted start",
-            universal.counting_universal_modular: "modulo 10",
-            universal.counting_universal_items: "ten items",
+            recipes.counting_universal_shifted: "shifted start",
+            recipes.counting_universal_modular: "modulo 10",
+            recipes.counting_universal_items: "ten items",
         },
         seeds=SEEDS,
     )

@@ -1,6 +1,6 @@
 """The first study of a new user."""
 
-from numerate.recipes.abacus import addition_abacus, addition_rotary
+from numerate import recipes
 from numerate.studies.study import Study
 
 
@@ -10,6 +10,6 @@ def quickstart() -> Study:
         title="quickstart",
         question="How far beyond the lengths they were trained on do two models add that differ in one thing, "
         "the positional encoding of digits?",
-        recipes=(addition_abacus(), addition_rotary()),
+        recipes=(recipes.addition_abacus(), recipes.addition_rotary()),
         labels={"addition_abacus": "Abacus", "addition_rotary": "rotary"},
     )

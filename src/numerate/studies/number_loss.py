@@ -2,10 +2,9 @@
 
 from dataclasses import replace
 
+from numerate import recipes
 from numerate.config import override
 from numerate.losses.number_token import NumberToken
-from numerate.recipes import number_loss_laptop as laptop
-from numerate.recipes import number_loss_small as small
 from numerate.studies.study import Study, comparison_study
 from numerate.training.objective import Supervised
 from numerate.training.recipe import Recipe
@@ -29,18 +28,18 @@ def number_loss_laptop() -> Study:
         "Do number token losses, or other number formats, answer school mathematics better than plain "
         "cross-entropy: on numbers as trained, and on larger ones?",
         {
-            laptop.number_loss_laptop_ce: "T5: cross-entropy",
-            laptop.number_loss_laptop_mse: "T5: NTL-MSE",
-            laptop.number_loss_laptop_was: "T5: NTL-WAS",
-            laptop.number_loss_laptop_gaussian: "T5: Gaussian cross-entropy",
-            laptop.number_loss_laptop_rt: "T5: regression transformer",
-            laptop.number_loss_laptop_xval: "T5: xVal",
-            laptop.number_loss_laptop_regression: "T5: regression head",
-            laptop.number_loss_laptop_decoder_ce: "decoder: cross-entropy",
-            laptop.number_loss_laptop_decoder_mse: "decoder: NTL-MSE",
-            laptop.number_loss_laptop_decoder_was: "decoder: NTL-WAS",
-            laptop.number_loss_laptop_decoder_gaussian: "decoder: Gaussian cross-entropy",
-            laptop.number_loss_laptop_decoder_rt: "decoder: regression transformer",
+            recipes.number_loss_laptop_ce: "T5: cross-entropy",
+            recipes.number_loss_laptop_mse: "T5: NTL-MSE",
+            recipes.number_loss_laptop_was: "T5: NTL-WAS",
+            recipes.number_loss_laptop_gaussian: "T5: Gaussian cross-entropy",
+            recipes.number_loss_laptop_rt: "T5: regression transformer",
+            recipes.number_loss_laptop_xval: "T5: xVal",
+            recipes.number_loss_laptop_regression: "T5: regression head",
+            recipes.number_loss_laptop_decoder_ce: "decoder: cross-entropy",
+            recipes.number_loss_laptop_decoder_mse: "decoder: NTL-MSE",
+            recipes.number_loss_laptop_decoder_was: "decoder: NTL-WAS",
+            recipes.number_loss_laptop_decoder_gaussian: "decoder: Gaussian cross-entropy",
+            recipes.number_loss_laptop_decoder_rt: "decoder: regression transformer",
         },
         seeds=SEEDS,
         missing_files_hint=GENERATED_DATA_HINT,
@@ -54,18 +53,18 @@ def number_loss_laptop_stand_in() -> Study:
         "Do number token losses, or other number formats, answer generated questions better than plain "
         "cross-entropy: on numbers as trained, and on larger ones? (A stand-in for the mathematics dataset.)",
         {
-            small.number_loss_small_ce: "T5: cross-entropy",
-            small.number_loss_small_mse: "T5: NTL-MSE",
-            small.number_loss_small_was: "T5: NTL-WAS",
-            small.number_loss_small_gaussian: "T5: Gaussian cross-entropy",
-            small.number_loss_small_rt: "T5: regression transformer",
-            small.number_loss_small_xval: "T5: xVal",
-            small.number_loss_small_regression: "T5: regression head",
-            small.number_loss_small_decoder_ce: "decoder: cross-entropy",
-            small.number_loss_small_decoder_mse: "decoder: NTL-MSE",
-            small.number_loss_small_decoder_was: "decoder: NTL-WAS",
-            small.number_loss_small_decoder_gaussian: "decoder: Gaussian cross-entropy",
-            small.number_loss_small_decoder_rt: "decoder: regression transformer",
+            recipes.number_loss_small_ce: "T5: cross-entropy",
+            recipes.number_loss_small_mse: "T5: NTL-MSE",
+            recipes.number_loss_small_was: "T5: NTL-WAS",
+            recipes.number_loss_small_gaussian: "T5: Gaussian cross-entropy",
+            recipes.number_loss_small_rt: "T5: regression transformer",
+            recipes.number_loss_small_xval: "T5: xVal",
+            recipes.number_loss_small_regression: "T5: regression head",
+            recipes.number_loss_small_decoder_ce: "decoder: cross-entropy",
+            recipes.number_loss_small_decoder_mse: "decoder: NTL-MSE",
+            recipes.number_loss_small_decoder_was: "decoder: NTL-WAS",
+            recipes.number_loss_small_decoder_gaussian: "decoder: Gaussian cross-entropy",
+            recipes.number_loss_small_decoder_rt: "decoder: regression transformer",
         },
         seeds=SEEDS,
     )
@@ -77,12 +76,12 @@ def number_loss_lambda() -> Study:
         "number_loss_lambda",
         "How much should a number token loss weigh beside cross-entropy: 0.3, 0.8 or 2?",
         {
-            laptop.number_loss_laptop_ce: "T5: cross-entropy",
-            laptop.number_loss_laptop_mse: "T5: NTL-MSE",
-            laptop.number_loss_laptop_was: "T5: NTL-WAS",
-            laptop.number_loss_laptop_decoder_ce: "decoder: cross-entropy",
-            laptop.number_loss_laptop_decoder_mse: "decoder: NTL-MSE",
-            laptop.number_loss_laptop_decoder_was: "decoder: NTL-WAS",
+            recipes.number_loss_laptop_ce: "T5: cross-entropy",
+            recipes.number_loss_laptop_mse: "T5: NTL-MSE",
+            recipes.number_loss_laptop_was: "T5: NTL-WAS",
+            recipes.number_loss_laptop_decoder_ce: "decoder: cross-entropy",
+            recipes.number_loss_laptop_decoder_mse: "decoder: NTL-MSE",
+            recipes.number_loss_laptop_decoder_was: "decoder: NTL-WAS",
         },
         seeds=SEEDS,
         missing_files_hint=GENERATED_DATA_HINT,

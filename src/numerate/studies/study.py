@@ -78,7 +78,7 @@ def comparison_study(
 ) -> Study:
     """A study that compares recipes, each with seeds 0, 1, ...; `labels_by_recipe` has their names in the report.
 
-    >>> from numerate.recipes.abacus import addition_abacus, addition_rotary
+    >>> from numerate.recipes import addition_abacus, addition_rotary
     >>> labels = {addition_abacus: "Abacus", addition_rotary: "rotary"}
     >>> len(comparison_study("positions", "Which positions?", labels, seeds=5).recipes)
     10

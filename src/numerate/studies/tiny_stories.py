@@ -1,6 +1,6 @@
 """Dual attention against Transformers on real stories, at a laptop's size."""
 
-from numerate.recipes import tiny_stories_laptop as laptop
+from numerate import recipes
 from numerate.studies.study import Study, comparison_study
 
 SEEDS = 3
@@ -14,10 +14,10 @@ def tiny_stories_laptop() -> Study:
         "Does dual attention model stories better than a Transformer: of equal width and depth, with equally many "
         "parameters, and in equal time?",
         {
-            laptop.tiny_stories_laptop_dual: "dual attention",
-            laptop.tiny_stories_laptop_width: "Transformer, equal width and depth",
-            laptop.tiny_stories_laptop_parameters: "Transformer, equal parameters",
-            laptop.tiny_stories_laptop_time: "Transformer, equal time",
+            recipes.tiny_stories_laptop_dual: "dual attention",
+            recipes.tiny_stories_laptop_width: "Transformer, equal width and depth",
+            recipes.tiny_stories_laptop_parameters: "Transformer, equal parameters",
+            recipes.tiny_stories_laptop_time: "Transformer, equal time",
         },
         seeds=SEEDS,
         missing_files_hint="`numerate data prepare tiny_stories_2048` creates them",

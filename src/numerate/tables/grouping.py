@@ -12,7 +12,6 @@ from numerate.evaluation.statistics import (
     interquartile_mean,
     stratified_bootstrap_interval,
     success_rate,
-    summarize_seeds,
 )
 from numerate.reports.grid import REGION_LABELS, format_interval, format_percent
 from numerate.tables.rows import BaseTable, Column, LazyRows, Row, TableT, Value, join_names
@@ -287,8 +286,7 @@ class _GroupedTable(Generic[TableT]):
         found: dict[str, Value] = {"count": len(values)}
         if values:
             if "lowest" in suffixes:
-                spread = summarize_seeds(values)
-                found |= {"median": spread.median, "lowest": spread.lowest, "highest": spread.highest}
+                found |= {"median": float(np.median(values)), "lowest": min(values), "highest": max(values)}
             for name in (name for name in _STATISTICS if f"{name}.low" in suffixes):
                 low, high = group.interval(i, name, self.table.names[i]) or (None, None)
                 found |= {name: _compute_statistic(name, values), f"{name}.low": low, f"{name}.high": high}

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from numerate.errors import OperationalError, UserError
+from numerate.config import Spec, setting
+from numerate.errors import OperationalError
 from numerate.text.data.datasets import RemoteFile
 from numerate.text.tasks.fetched_files import RECORD_FILE
 from numerate.training import disk
@@ -41,20 +42,13 @@ _MAX_HEADER_BYTES = 1 << 22
 
 
 @dataclass(frozen=True)
-class UnpackLimits:
-    """How large an archive may be unpacked, and how many members it may have.
+class UnpackLimits(Spec):
+    """How large an archive may be unpacked, and how many members it may have."""
 
-    `max_bytes` in bytes; None: 100 MB, or 20 times the size of the archive if that is more. Raises `UserError` for
-    limits below 1.
-    """
-
-    max_bytes: int | None = None
-    max_members: int = MAX_MEMBERS
-
-    def __post_init__(self) -> None:
-        for name, value in (("size", self.max_bytes), ("members", self.max_members)):
-            if value is not None and value < 1:
-                raise UserError(f"unpacking: {name} must be at least 1, not {value}")
+    max_bytes: int | None = setting(
+        None, "bytes; null: 100 MB, or 20 times the size of the archive if that is more", at_least=1
+    )
+    max_members: int = setting(MAX_MEMBERS, "number of members", at_least=1)
 
     def max_bytes_for(self, archive: Path) -> int:
         """The limit in bytes for an archive."""

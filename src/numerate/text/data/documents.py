@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Literal
 
 from numerate.errors import UserError
 from numerate.text.tasks.fetched_files import check_unmodified
-from numerate.text.tasks.readers import JSON_DECODER, SURROGATES, json_type_name
+from numerate.text.tasks.readers import JSON_DECODER, SURROGATES, parse_json, read_fields
 from numerate.text.tasks.text_files import file_stamp
 
 SEPARATOR = "<|endoftext|>"
@@ -196,11 +196,7 @@ def _read_json_lines(span: FileSpan, progress: ReadProgress) -> Iterator[str]:
             )
         text = line.decode("utf-8")
         if text.strip():
-            try:
-                record = JSON_DECODER.decode(text)
-            except json.JSONDecodeError as error:
-                raise ValueError(f"is not valid JSON ({error}); is the file truncated?") from error
-            yield _record_text(record, span.field)
+            yield _record_text(parse_json(text), span.field)
         progress.num_records += 1
 
 
@@ -278,16 +274,11 @@ def _gpt2_token_bytes(vocabulary: tuple[str, int, int]) -> dict[int, bytes]:
     return {i: name.translate(byte_of_code_point).encode("latin-1") for name, i in names.items()}
 
 
-def _record_text(record: Any, field_name: str) -> str:
-    if not isinstance(record, dict):
-        raise ValueError(f"must be an object with a field {field_name!r}, not {json_type_name(record)}")
-    if field_name not in record:
-        raise ValueError(
-            f"has no field {field_name!r} (it has: {', '.join(map(repr, record))}); set another with field="
-        )
-    text = record[field_name]
-    if not isinstance(text, str):
-        raise ValueError(f"its {field_name!r} must be a string, not {json_type_name(text)}")
+def _record_text(record: Any, field: str) -> str:
+    try:
+        text: str = read_fields(record, {field: str})[field]
+    except ValueError as error:
+        raise ValueError(f"{error}; set another with field=") from error
     if not text.isascii() and SURROGATES.search(text):
         raise ValueError("contains an unpaired surrogate")
     return text

@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 
 from numerate.config import setting
-from numerate.errors import UserError, did_you_mean
+from numerate.errors import UserError
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.questions import Questions
 from numerate.tasks.task import SPLITS, Task
 from numerate.text.tasks.example_file import ExampleFile
+from numerate.text.tasks.input_errors import check_choice
 from numerate.text.tasks.row_files import rows_per_block
 from numerate.tokenizers.tokenizer import Characters, TokenizedExamples, Tokenizer
 from numerate.vocabulary import Vocabulary
@@ -49,9 +50,8 @@ class RowSource:
             raise UserError(f"count: must be at least 1, not {self.count}")
         if self.split is None and not isinstance(self.task, ExampleFile):
             raise UserError("split: must be set unless the task is a file")
-        if self.split is not None and self.split not in SPLITS:
-            names = ", ".join(SPLITS)
-            raise UserError(f"split: there is no {self.split!r}; there are: {names}.{did_you_mean(self.split, SPLITS)}")
+        if self.split is not None:
+            check_choice("split", self.split, SPLITS)
 
     @classmethod
     def from_file(

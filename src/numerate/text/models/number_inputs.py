@@ -58,11 +58,7 @@ class RegressionTransformerEmbedding(NumberEmbedding):
     encoding_type: Literal["float", "integer"] = setting(
         "float", "float: shares of the value; integer: its sines and cosines"
     )
-    max_value: float = setting(MAX_VALUE, "value at which the first component is 10")
-
-    def __post_init__(self) -> None:
-        if not 1 < self.max_value < float("inf"):
-            raise UserError(f"max_value: must be finite and greater than 1, got {self.max_value}; 3e9 in the paper")
+    max_value: float = setting(MAX_VALUE, "value at which the first component is 10", above=1)
 
     def build(self, vocabulary: Vocabulary, width: int) -> "FixedNumberEmbedding":
         digits_and_orders = {
@@ -150,17 +146,12 @@ class FoNEEmbedding(NumberEmbedding):
     the ones, 2 the tens, 0 the tenths. Values are float32, which has 7 significant digits.
     """
 
-    integer_digits: int = setting(5, "digits before the decimal point")
-    fraction_digits: int = setting(5, "digits after the decimal point")
-
-    def __post_init__(self) -> None:
-        if self.integer_digits < 0 or self.fraction_digits < 0 or self.integer_digits + self.fraction_digits < 1:
-            raise UserError(
-                "integer_digits: integer_digits and fraction_digits must be 0 or more with a sum of 1 or more, got "
-                f"{self.integer_digits} and {self.fraction_digits}; 5 and 5 are usual"
-            )
+    integer_digits: int = setting(5, "digits before the decimal point", at_least=0)
+    fraction_digits: int = setting(5, "digits after the decimal point", at_least=0)
 
     def build(self, vocabulary: Vocabulary, width: int) -> "FourierNumberEmbedding":
+        if self.integer_digits + self.fraction_digits < 1:
+            raise UserError("integer_digits: must not be 0 together with fraction_digits")
         token_id = number_token_id(vocabulary, "model.number_embedding")
         return FourierNumberEmbedding(range(1 - self.fraction_digits, self.integer_digits + 1), width, token_id)
 
@@ -193,25 +184,21 @@ class FourierNumberEmbedding(NumberEmbeddingModule):
 
 
 @dataclass(frozen=True)
-class NumberHead:
+class NumberHead(Spec):
     """Number head: one linear layer, or two with a GELU between.
 
     `scale="ln"`: it predicts sign(x) ln(1 + |x|) of a number x; generation and metrics use x itself. `read_at="start"`
     is a regression head: it reads only the answer's first position, and that number is the prediction at all positions.
     """
 
-    num_layers: int = setting(1, "linear layers: 1, or 2 with a GELU between")
-    intermediate_size: int | None = setting(None, "with two layers: intermediate size; null: 4 x hidden_size")
+    num_layers: int = setting(1, "linear layers: 1, or 2 with a GELU between", at_least=1, at_most=2)
+    intermediate_size: int | None = setting(
+        None, "with two layers: intermediate size; null: 4 x hidden_size", at_least=1
+    )
     scale: Literal["number", "ln"] = setting("number", "what is predicted: the number itself, or its signed logarithm")
     read_at: Literal["place", "start"] = setting(
         "place", "one number per position (position), or one at the answer's start (start)"
     )
-
-    def __post_init__(self) -> None:
-        if self.num_layers not in (1, 2):
-            raise UserError(f"num_layers: must be 1 or 2, got {self.num_layers}")
-        if self.intermediate_size is not None and self.intermediate_size < 1:
-            raise UserError(f"intermediate_size: must be 1 or more, or null, got {self.intermediate_size}")
 
     def build(self, width: int) -> "NumberHeadModule":
         return NumberHeadModule(self, width)

@@ -33,12 +33,12 @@ class Numformer(ModelSpec):
     Attention is not causal, so the input must not contain the answer: all layouts but `MaskedLM` are refused.
     """
 
-    hidden_size: int = setting(768, "hidden size")
-    num_layers: int = setting(12, "number of layers")
-    num_heads: int = setting(12, "number of attention heads; must divide hidden_size")
-    intermediate_size: int = setting(3072, "intermediate size of feed-forward networks and heads")
-    max_position_embeddings: int = setting(512, "longest sequence; number of learned position embeddings")
-    dropout: float = setting(0.1, "dropout")
+    hidden_size: int = setting(768, "hidden size", at_least=1)
+    num_layers: int = setting(12, "number of layers", at_least=1)
+    num_heads: int = setting(12, "number of attention heads; must divide hidden_size", at_least=1)
+    intermediate_size: int = setting(3072, "intermediate size of feed-forward networks and heads", at_least=1)
+    max_position_embeddings: int = setting(512, "longest sequence; number of learned position embeddings", at_least=1)
+    dropout: float = setting(0.1, "dropout", at_least=0, below=1)
     number_embedding: NumberEmbedding | None = setting(
         XValScaling("ln"), "how numbers enter the embeddings; null: not at all"
     )
@@ -48,13 +48,6 @@ class Numformer(ModelSpec):
     gradient_checkpointing: bool = setting(False, "recompute activations in the backward pass to save memory")
     final_norm: bool = setting(True, "whether a norm follows the last layer; published: no")
     head_bias: bool = setting(True, "whether the vocabulary head has biases; published: no")
-
-    def __post_init__(self) -> None:
-        for name in ("hidden_size", "num_layers", "num_heads", "intermediate_size", "max_position_embeddings"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name}: must be 1 or more, got {getattr(self, name)}")
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"dropout: must be at least 0 and less than 1, got {self.dropout}")
 
     def build(self, vocabulary: Vocabulary, seed: int) -> "NumformerModel":
         if self.hidden_size % self.num_heads:

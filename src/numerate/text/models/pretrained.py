@@ -62,6 +62,7 @@ class PretrainedDecoder(HuggingFaceSpec):
     gradient_checkpointing: bool = setting(False, "recompute activations in the backward pass to save memory")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.weights is not None and self.config is not None:
             raise UserError("config: cannot be set together with weights, which have their own")
 

@@ -112,33 +112,27 @@ class T5(HuggingFaceSpec):
         "small", "which published size; not together with weights"
     )
     weights: str | None = setting(None, "folder or name on the Hugging Face hub to load weights from; null: random")
-    hidden_size: int | None = setting(None, "hidden size; null: the size's")
-    num_layers: int | None = setting(None, "encoder layers; null: the size's")
-    num_decoder_layers: int | None = setting(None, "decoder layers; null: num_layers")
-    num_heads: int | None = setting(None, "number of attention heads; null: the size's")
-    head_dim: int | None = setting(None, "dimension of a head; null: the size's")
-    intermediate_size: int | None = setting(None, "intermediate size of feed-forward networks; null: the size's")
+    hidden_size: int | None = setting(None, "hidden size; null: the size's", at_least=1)
+    num_layers: int | None = setting(None, "encoder layers; null: the size's", at_least=1)
+    num_decoder_layers: int | None = setting(None, "decoder layers; null: num_layers", at_least=1)
+    num_heads: int | None = setting(None, "number of attention heads; null: the size's", at_least=1)
+    head_dim: int | None = setting(None, "dimension of a head; null: the size's", at_least=1)
+    intermediate_size: int | None = setting(
+        None, "intermediate size of feed-forward networks; null: the size's", at_least=1
+    )
     feed_forward: Literal["relu", "geglu"] = setting("relu", "relu as in T5, or geglu as in T5 1.1")
-    dropout: float = setting(0.1, "dropout")
+    dropout: float = setting(0.1, "dropout", at_least=0, below=1)
     max_position_embeddings: int | None = setting(
-        None, "added learned position embeddings, as in its xVal variant; null: none"
+        None, "added learned position embeddings, as in its xVal variant; null: none", at_least=1
     )
     number_embedding: NumberEmbedding | None = setting(None, "how numbers enter the embeddings; null: not at all")
     number_head: NumberHead | None = setting(None, "number head over the decoder; null: none")
     gradient_checkpointing: bool = setting(False, "recompute activations in the backward pass to save memory")
 
     def __post_init__(self) -> None:
-        if self.size not in SIZES:
-            raise UserError(f"size: {self.size!r} is none of: {', '.join(SIZES)}")
-        if self.feed_forward not in FEED_FORWARD_PROJ:
-            raise UserError(f"feed_forward: must be relu or geglu, got {self.feed_forward!r}")
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"dropout: must be at least 0 and less than 1, got {self.dropout}")
-        for name in (*T5Dimensions._fields, "max_position_embeddings"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"{name}: must be 1 or more, or null, got {value}")
-            if self.weights is not None and value is not None and name != "max_position_embeddings":
+        super().__post_init__()
+        for name in T5Dimensions._fields:
+            if self.weights is not None and getattr(self, name) is not None:
                 raise UserError(f"{name}: cannot be set together with weights, which determine it")
 
     def dimensions(self) -> T5Dimensions:

@@ -9,23 +9,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.config import Span, setting
-from numerate.errors import UserError, did_you_mean
+from numerate.errors import UserError
 from numerate.tasks.arithmetic import OPERATORS, Arithmetic
 from numerate.tasks.contents import shortest_unique_names
-from numerate.tasks.counter_rng import CounterRNG, mix_bits
+from numerate.tasks.counter_rng import mix_bits
 from numerate.tasks.questions import Questions
 from numerate.tasks.task import SPLITS, Task
 from numerate.text.tasks.labelled_files import LabeledFile, open_plain_or_labeled_rows
-from numerate.text.tasks.row_files import VOCABULARIES, RowFile, rows_per_block
-from numerate.text.tasks.row_orders import draw_random_bits, shuffled_row_indices
-from numerate.text.tasks.row_questions import DIGIT_ORDERS, commutative_hashes, detect_digit_order, read_questions
+from numerate.text.tasks.row_files import RowFile, rows_per_block
+from numerate.text.tasks.row_orders import RowTask
+from numerate.text.tasks.row_questions import commutative_hashes, detect_digit_order, read_questions
 
 _MAX_CHARACTERS_IN_MEMORY = 1 << 28
 """The most characters of rows that are in memory at once."""
 
 
 @dataclass(frozen=True)
-class ExampleFile(Task):
+class ExampleFile(RowTask):
     """Rows of a file such as `321+654=975`, split at the equals sign into question and answer.
 
     `path` is a text file with a row per line, a folder of `*.txt`, a folder that Hugging Face `datasets` saved (tokens
@@ -54,7 +54,7 @@ class ExampleFile(Task):
         task.num_questions(), task.alphabet()  # (3, ('+', '='))
     """
 
-    has_ood_sizes: ClassVar[bool] = False
+    order_name: ClassVar[str] = "written"
     default_grid_in_distribution: ClassVar[bool] = True
 
     path: str | None = setting(None, "file or folder of examples")
@@ -73,14 +73,6 @@ class ExampleFile(Task):
         "the training task, when an evaluation uses another file; set by task.path=",
     )
 
-    def __post_init__(self) -> None:
-        for name, known in (("vocabulary", tuple(VOCABULARIES)), ("digit_order", ("auto", *DIGIT_ORDERS, "text"))):
-            value = getattr(self, name)
-            if value not in known:
-                raise UserError(
-                    f"{name}: there is no {value!r}; there are: {', '.join(known)}.{did_you_mean(value, known)}"
-                )
-
     @property
     def row_file(self) -> RowFile | LabeledFile:
         """The rows of the file. Raises `UserError` where there are none."""
@@ -96,27 +88,9 @@ class ExampleFile(Task):
         training_task = self if self.training_task is None else self.training_task
         return replace(self._without_size_filters(), path=path, training_task=training_task)
 
-    def draw(self, rng: CounterRNG, indices: NDArray[np.int64]) -> Questions:
-        return self._questions(None, indices, ("draw", rng.key))
-
-    def examples(self, split: str, seed: int, start: int, count: int) -> Questions:
-        """Examples `start` .. `start + count - 1` of a split: every row of it once, then all again in another order."""
-        if split not in SPLITS:
-            raise UserError(
-                f"split: there is no {split!r}; there are: {', '.join(SPLITS)}." + did_you_mean(split, SPLITS)
-            )
-        if split == "ood_validation":
-            raise UserError("split: rows of a file have no OOD validation ('ood_validation')")
-        index = np.arange(start, start + count)
-        return replace(
-            self._questions(split, index, ("written", split, seed)),
-            random_bits=draw_random_bits(index, split, seed),
-        )
-
-    def _questions(self, split: str | None, index: NDArray[np.int64], key_parts: tuple[object, ...]) -> Questions:
+    def row_questions(self, split: str | None, rows: NDArray[np.int64]) -> Questions:
         row_indices = self._row_indices(split)
-        order = shuffled_row_indices(index, self.row_file.count if row_indices is None else len(row_indices), key_parts)
-        return self.questions(order if row_indices is None else row_indices[order].astype(np.int64))
+        return self.questions(rows if row_indices is None else row_indices[rows].astype(np.int64))
 
     def questions(self, rows: NDArray[np.int64]) -> Questions:
         """The rows with these indices, in the order of the file. Raises `UserError` with the file and line of a row

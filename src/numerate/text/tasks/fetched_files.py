@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from numerate.errors import UserError
 from numerate.tasks.contents import file_sha256
+from numerate.text.tasks.input_errors import file_error
 
 RECORD_FILE = "fetched.json"
 """The file of a dataset's folder that says where its files are from, with size and sha256 of each."""
@@ -60,7 +60,8 @@ def check_unmodified(path: Path) -> None:
     for name, entry in read_record(folder).items():
         file_record = file_records(entry, name).get(relative_path)
         if file_record is not None and not file_record.matches(path):
-            raise UserError(
-                f"{path}: differs from the downloaded file (size or sha256 does not match {RECORD_FILE}); move it away "
-                "and run `numerate data fetch` again; keep a file changed on purpose in another folder (data_dir=)"
+            raise file_error(
+                path,
+                f"differs from the downloaded file (size or sha256 does not match {RECORD_FILE}); move it away and run "
+                "`numerate data fetch` again; keep a file changed on purpose in another folder (data_dir=)",
             )

@@ -16,11 +16,8 @@ from numerate.tasks.counter_rng import CounterRNG
 from numerate.tasks.questions import Example, Questions
 from numerate.tasks.task import Task
 from numerate.tasks.texts import InMemorySource
-from numerate.text.tasks.text_task import check_names, question_from_text
-
-QuestionKind = Literal["add_or_sub", "mul", "place_value", "round_number"]
-
-QUESTION_KINDS: tuple[QuestionKind, ...] = ("add_or_sub", "mul", "place_value", "round_number")
+from numerate.text.tasks.input_errors import check_names
+from numerate.text.tasks.text_task import question_from_text
 
 _PLACE_NAMES = (
     "units",
@@ -47,28 +44,26 @@ class GeneratedMathematics(Task):
     has_ood_sizes: ClassVar[bool] = False
 
     kinds: tuple[Literal["add_or_sub", "mul", "place_value", "round_number"], ...] = setting(
-        QUESTION_KINDS, "the kinds of question"
+        ("add_or_sub", "mul", "place_value", "round_number"), "the kinds of question"
     )
-    digits: int | Span = setting(Span(1, 4), "number of digits, those after the decimal point included")
-    ood_digits: int | Span = setting(Span(5, 6), "number of digits in the OOD test")
+    digits: int | Span = setting(
+        Span(1, 4), "number of digits, those after the decimal point included", at_least=1, at_most=len(_PLACE_NAMES)
+    )
+    ood_digits: int | Span = setting(
+        Span(5, 6), "number of digits in the OOD test", at_least=1, at_most=len(_PLACE_NAMES)
+    )
     module: int | Span | None = setting(
-        None, "index of the kind of question, from 1; then those with OOD digits; null: all trained ones"
+        None, "index of the kind of question, from 1; then those with OOD digits; null: all trained ones", at_least=1
     )
 
     def __post_init__(self) -> None:
-        check_names("kinds", self.kinds, QUESTION_KINDS)
-        if not self.kinds:
-            raise UserError("kinds: must not be empty")
-        for name in ("digits", "ood_digits"):
-            span = Span.from_value(getattr(self, name))
-            if span.low < 1 or span.high > len(_PLACE_NAMES):
-                raise UserError(f"{name}: must be between 1 and {len(_PLACE_NAMES)}, not {span}")
+        super().__post_init__()
+        check_names("kinds", self.kinds, [*_GENERATORS])
         parts = 2 * len(self.kinds)
-        if (
-            self.module is not None
-            and not 1 <= Span.from_value(self.module).low <= Span.from_value(self.module).high <= parts
-        ):
-            raise UserError(f"module: there is no {self.module}; parts have the numbers 1 to {parts}")
+        if not parts or (self.module is not None and Span.from_value(self.module).high > parts):
+            raise UserError(
+                f"module: there is no {self.module}; `kinds` has {len(self.kinds)}, so there are {parts} parts"
+            )
 
     @property
     def _part_span(self) -> Span:

@@ -2,38 +2,20 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
 from numerate.config import Span, setting
-from numerate.errors import UserError
 from numerate.tasks.folders import dataset_file, dataset_folder
 from numerate.tasks.texts import Example
 from numerate.text.tasks.file_sources import FileSource
-from numerate.text.tasks.readers import (
-    RecordReader,
-    decode_utf8,
-    json_type_name,
-    parse_json,
-    parse_json_object,
-    text_field,
-)
-from numerate.text.tasks.text_files import file_stamp, open_line_file, parse_file
-from numerate.text.tasks.text_task import (
-    DatasetSplits,
-    SplitRows,
-    TextTask,
-    check_fraction,
-    check_names,
-    check_part,
-    split_indices,
-)
-
-AnswerFormat = Literal["solution", "number"]
+from numerate.text.tasks.input_errors import check_names
+from numerate.text.tasks.readers import TEXT, RecordReader, decode_utf8, parse_json, read_fields
+from numerate.text.tasks.text_files import open_line_file, parse_file
+from numerate.text.tasks.text_task import DatasetSplits, SplitRows, TextTask, split_indices
 
 EXTRA_TEST_FILES = {"svamp": "SVAMP.json", "gsm_hard": "gsmhardv2.jsonl", "gsm_plus": "gsmplus_testmini.jsonl"}
 """The further tests, each with its file in the folder of its name."""
@@ -65,187 +47,139 @@ class GSM8K(TextTask):
     tests are in folders of their names beside it.
     """
 
-    answer_format: AnswerFormat = setting("solution", "target: the whole solution, or its final number")
+    answer_format: Literal["solution", "number"] = setting(
+        "solution", "target: the whole solution, or its final number"
+    )
     extra_tests: tuple[Literal["svamp", "gsm_hard", "gsm_plus"], ...] = setting((), "test sets beside GSM8K's own")
     data_dir: str | None = setting(None, "folder of the data files; null: the user's data folder")
-    test: int | Span | None = setting(None, "index of the test set: 1 is GSM8K's own, then `extra_tests`; null: all")
-    validation_fraction: float = setting(0.15, "share of the training file used for validation")
+    test: int | Span | None = setting(
+        None, "index of the test set: 1 is GSM8K's own, then `extra_tests`; null: all", at_least=1
+    )
+    validation_fraction: float = setting(0.15, "share of the training file used for validation", at_least=0, below=1)
     split_seed: int = setting(0, "seed of the split")
     keep_duplicates: bool = setting(False, "whether training keeps rows that also occur in another split")
     skip_invalid: bool = setting(False, "whether unreadable records are skipped and counted")
 
     def __post_init__(self) -> None:
-        if self.answer_format not in ("solution", "number"):
-            raise UserError(f"answer_format: must be 'solution' or 'number', not {self.answer_format!r}")
-        check_names("extra_tests", self.extra_tests, EXTRA_TEST_FILES)
-        check_fraction("validation_fraction", self.validation_fraction)
-        check_part("test", self.test)
+        super().__post_init__()
+        check_names("extra_tests", self.extra_tests, [*EXTRA_TEST_FILES])
 
-    @property
-    def splits(self) -> DatasetSplits:
-        place = self.folder
-        is_prepared = (place / PREPARED_FILES[0]).is_file() and not (place / "train.jsonl").is_file()
-        names = PREPARED_FILES if is_prepared else ("train.jsonl", "test.jsonl")
-        files = [dataset_file(place, name, "gsm8k") for name in names]
-        files += [self._extra_test_file(name) for name in self.extra_tests]
-        fraction_and_seed = None if is_prepared else (self.validation_fraction, self.split_seed)
-        return _read_splits(
-            tuple(map(file_stamp, files)),
-            self.extra_tests,
-            self.answer_format,
-            fraction_and_seed,
-            self.keep_duplicates,
-            self.skip_invalid,
-        )
+    def data_files(self) -> list[Path]:
+        folder = dataset_folder(self.data_dir, "gsm8k", CANDIDATE_FOLDERS, ("train.jsonl", PREPARED_FILES[0]))
+        is_prepared = (folder / PREPARED_FILES[0]).is_file() and not (folder / "train.jsonl").is_file()
+        files = [
+            dataset_file(folder, name, "gsm8k")
+            for name in (PREPARED_FILES if is_prepared else ("train.jsonl", "test.jsonl"))
+        ]
+        return files + [self._extra_test_file(folder, name) for name in self.extra_tests]
 
-    @property
-    def folder(self) -> Path:
-        """The folder of GSM8K. Raises `UserError` that says how to get it."""
-        return dataset_folder(self.data_dir, "gsm8k", CANDIDATE_FOLDERS, ("train.jsonl", PREPARED_FILES[0]))
-
-    def _extra_test_file(self, name: str) -> Path:
+    def _extra_test_file(self, folder: Path, name: str) -> Path:
         """The file of a further test: in a folder of its name beside that of GSM8K, or in the user's data folder."""
         file = EXTRA_TEST_FILES[name]
-        near_folder = next(
-            (near for near in (self.folder / name, self.folder.parent / name) if (near / file).is_file()), None
+        near_folders = (near for near in (folder / name, folder.parent / name) if (near / file).is_file())
+        return (next(near_folders, None) or dataset_folder(None, name, (name,), (file,))) / file
+
+    def read_splits(self, files: Sequence[Path]) -> DatasetSplits:
+        own_files, extra_files = (
+            files[: len(files) - len(self.extra_tests)],
+            files[len(files) - len(self.extra_tests) :],
         )
-        return near_folder / file if near_folder is not None else dataset_folder(None, name, (name,), (file,)) / file
-
-
-@lru_cache(maxsize=8)
-def _read_splits(
-    stamps: tuple[tuple[str, int, int], ...],
-    extra_tests: tuple[str, ...],
-    answer_format: AnswerFormat,
-    fraction_and_seed: tuple[float, int] | None,
-    keep_duplicates: bool,
-    skip_invalid: bool,
-) -> DatasetSplits:
-    paths = [Path(path) for path, _, _ in stamps]
-    num_own_files = len(paths) - len(extra_tests)
-    files: list[FileSource] = [
-        open_line_file(path, Solved(answer_format), skip_invalid) for path in paths[:num_own_files]
-    ]
-    tests: list[FileSource] = [files[-1]]
-    for name, path in zip(extra_tests, paths[num_own_files:], strict=True):
-        if name == "svamp":
-            tests.append(parse_file(path, Challenges(answer_format), skip_invalid))
-        else:
+        train_source, *others = (
+            open_line_file(file, WordProblems("gsm8k", self.answer_format), self.skip_invalid) for file in own_files
+        )
+        tests: list[FileSource] = [others[-1]]
+        for name, file in zip(self.extra_tests, extra_files, strict=True):
+            reader = WordProblems(name, self.answer_format)
+            is_list = file.suffix == ".json"
             tests.append(
-                open_line_file(
-                    path, Larger(answer_format) if name == "gsm_hard" else Perturbed(answer_format), skip_invalid
-                )
+                parse_file(file, ProblemList(reader), self.skip_invalid)
+                if is_list
+                else open_line_file(file, reader, self.skip_invalid)
             )
-    train = SplitRows.from_source(files[0])
-    if fraction_and_seed is None:
-        validation = SplitRows.from_source(files[1])
-    else:
-        count = files[0].num_examples
-        sizes = (count - int(fraction_and_seed[0] * count), int(fraction_and_seed[0] * count))
-        first, second = split_indices(count, sizes, ("word problems", fraction_and_seed[1]))
-        train, validation = train.take(first), train.take(second)
-    return DatasetSplits.without_overlap(
-        ("gsm8k", *extra_tests), 1, train, validation, SplitRows.from_sources(tests), keep_duplicates
-    )
+        train = SplitRows.from_source(train_source)
+        if len(others) > 1:  # the published program has prepared a file for validation
+            validation = SplitRows.from_source(others[0])
+        else:
+            count, num_validation = len(train), int(self.validation_fraction * len(train))
+            first, second = split_indices(
+                count, (count - num_validation, num_validation), ("word problems", self.split_seed)
+            )
+            train, validation = train.take(first), train.take(second)
+        return DatasetSplits.without_overlap(
+            ("gsm8k", *self.extra_tests), 1, train, validation, SplitRows.from_sources(tests), self.keep_duplicates
+        )
+
+
+_SCHEMAS: dict[str, dict[str, Any]] = {
+    "gsm8k": {"question": TEXT, "answer": TEXT},
+    "svamp": {"Body": TEXT, "Question": TEXT, "Answer": float},
+    "gsm_hard": {"input": TEXT, "target": float},
+    "gsm_plus": {"question": TEXT, "answer": TEXT, "solution": TEXT},
+}
+"""The fields of a record of each dataset."""
 
 
 @dataclass(frozen=True)
-class Solved(RecordReader):
-    """A line of GSM8K.
+class WordProblems(RecordReader):
+    """A record of GSM8K or of a further test, with the whole solution or its final number as the answer. SVAMP and
+    GSM-Hard have no solutions.
 
     >>> line = r'{"question": "How many?", "answer": "500+500=<<500+500=1000>>1,000\\n#### 1,000"}'
-    >>> Solved("number").example(line).answer
+    >>> WordProblems("gsm8k", "number").example(line).answer
     '1000'
-    """
-
-    answer: AnswerFormat = "solution"
-    version: int = 1
-
-    def example(self, record: str) -> Example:
-        record_object = parse_json_object(record)
-        solution = text_field(record_object, "answer")
-        answer = normalize_numbers(remove_calculator_annotations(solution))
-        if self.answer == "number":
-            if ANSWER_MARK not in answer:
-                raise ValueError(f"has no {ANSWER_MARK!r} before the last number of its answer")
-            answer = answer.rpartition(ANSWER_MARK)[2].strip()
-        return Example(normalize_numbers(text_field(record_object, "question")), answer)
-
-
-@dataclass(frozen=True)
-class Larger(RecordReader):
-    """A line of GSM-Hard: a question, and its answer as a number.
-
-    >>> Larger("number").example('{"input": "How many?", "code": "", "target": -9867630.0}').answer
+    >>> WordProblems("gsm_hard", "number").example('{"input": "How many?", "target": -9867630.0}').answer
     '-9867630'
     """
 
-    answer: AnswerFormat = "solution"
-    version: int = 1
+    dataset: str = "gsm8k"
+    answer_format: Literal["solution", "number"] = "solution"
 
     def example(self, record: str) -> Example:
-        record_object = parse_json_object(record)
-        return Example(
-            normalize_numbers(text_field(record_object, "input")),
-            _format_answer(format_number(record_object.get("target")), self.answer),
-        )
+        return self.example_from_json(parse_json(record))
+
+    def example_from_json(self, record: Any) -> Example:
+        """The question of a JSON value. Raises `ValueError` as `example` does."""
+        is_number = self.answer_format == "number"
+        schema = {name: kind for name, kind in _SCHEMAS[self.dataset].items() if name != "solution" or not is_number}
+        fields = read_fields(record, schema)
+        if self.dataset == "svamp":
+            question, answer = f"{fields['Body'].strip()} {fields['Question'].strip()}", format_number(fields["Answer"])
+        elif self.dataset == "gsm_hard":
+            question, answer = fields["input"], format_number(fields["target"])
+        else:
+            is_final = self.dataset == "gsm_plus" and is_number
+            solution = fields["answer" if self.dataset == "gsm8k" or is_number else "solution"]
+            question = fields["question"]
+            answer = normalize_numbers(solution if is_final else remove_calculator_annotations(solution))
+            if self.dataset == "gsm8k" and is_number:
+                if ANSWER_MARK not in answer:
+                    raise ValueError(f"has no {ANSWER_MARK!r} before the last number of its answer")
+                answer = answer.rpartition(ANSWER_MARK)[2].strip()
+            return Example(normalize_numbers(question), answer)
+        return Example(normalize_numbers(question), answer if is_number else f"{ANSWER_MARK} {answer}")
 
 
 @dataclass(frozen=True)
-class Perturbed(RecordReader):
-    """A line of GSM-Plus: a question, a solution, and the answer as text."""
+class ProblemList:
+    """A file with a JSON list of problems: that of SVAMP."""
 
-    answer: AnswerFormat = "solution"
-    version: int = 1
-
-    def example(self, record: str) -> Example:
-        record_object = parse_json_object(record)
-        question, number = (
-            normalize_numbers(text_field(record_object, "question")),
-            normalize_numbers(text_field(record_object, "answer")),
-        )
-        if self.answer == "number":
-            return Example(question, number)
-        return Example(
-            question, normalize_numbers(remove_calculator_annotations(text_field(record_object, "solution")))
-        )
-
-
-@dataclass(frozen=True)
-class Challenges:
-    """The file of SVAMP, a list in JSON: body and question of each with its answer as a number."""
-
-    answer: AnswerFormat = "solution"
-    version: int = 1
+    reader: WordProblems = WordProblems("svamp")
 
     def __call__(self, content: bytes) -> Iterator[tuple[int, Example | ValueError]]:
         try:
-            text = decode_utf8(content)
-            records = parse_json(text)
+            text = decode_utf8(content, max_bytes=None)
+            records = read_fields(parse_json(text), [object])
         except ValueError as error:
             cause = error.__cause__
             yield cause.lineno if isinstance(cause, json.JSONDecodeError) else 1, error
-            return
-        if not isinstance(records, list):
-            yield 1, ValueError("is no list of problems")
             return
         id_offsets = [found.start() for found in re.finditer(r'"ID"', text)]
         for number, record in enumerate(records):
             line = text.count("\n", 0, id_offsets[number]) + 1 if len(id_offsets) == len(records) else 1
             try:
-                yield line, self._example(record)
+                yield line, self.reader.example_from_json(record)
             except ValueError as error:
                 yield line, error
-
-    def _example(self, record: Any) -> Example:
-        if not isinstance(record, dict):
-            raise ValueError(f"must be an object, not {json_type_name(record)}")
-        question = f"{text_field(record, 'Body').strip()} {text_field(record, 'Question').strip()}"
-        return Example(normalize_numbers(question), _format_answer(format_number(record.get("Answer")), self.answer))
-
-
-def _format_answer(number: str, answer_format: AnswerFormat) -> str:
-    return number if answer_format == "number" else f"{ANSWER_MARK} {number}"
 
 
 _CALCULATOR_ANNOTATION = re.compile(r"<<[^<>]*>>")
@@ -279,13 +213,11 @@ def normalize_numbers(text: str) -> str:
     return _LEADING_POINT.sub("0.", text)
 
 
-def format_number(value: Any) -> str:
-    """A number of JSON as people write it: 51.0 is `51`, 2.0107e-06 is `0.0000020107`. Raises `ValueError` for others.
+def format_number(value: float) -> str:
+    """A number of JSON as people write it: 51.0 is `51`, 2.0107e-06 is `0.0000020107`.
 
     >>> format_number(51.0), format_number(-0.25), format_number(1e21)
     ('51', '-0.25', '1000000000000000000000')
     """
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value or abs(value) == float("inf"):
-        raise ValueError(f"its answer must be a finite number, not {value!r}")
     text = f"{Decimal(repr(value)):f}"
     return (text.rstrip("0").rstrip(".") if "." in text else text) or "0"

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.config import Spec
-from numerate.errors import UserError
 from numerate.tasks.questions import EMPTY
-from numerate.text.tasks.row_files import RowFile, open_row_file, rows_per_block
+from numerate.text.tasks.input_errors import file_error
+from numerate.text.tasks.row_files import UNKNOWN_TOKEN_ERROR, RowFile, open_row_file, rows_per_block
 from numerate.text.tasks.row_heads import existing_files, find_written_folder, read_verified_metadata
 from numerate.text.tasks.text_files import file_stamp
 from numerate.vocabulary import SPECIAL_TOKENS, UNK
@@ -89,10 +89,7 @@ class LabeledTokenFile(LabeledFile):
         )
         has_unknown = (ids == UNK).any(axis=1)
         if has_unknown.any():
-            raise UserError(
-                f"{self.path}, row {int(rows[has_unknown.argmax()])}: holds [UNK], a word that its vocabulary had not; "
-                "what it was is lost"
-            )
+            raise file_error(f"{self.path}, row {int(rows[has_unknown.argmax()])}", UNKNOWN_TOKEN_ERROR)
         num_special = len(SPECIAL_TOKENS)
         if len(columns) and (ids[:, 0] < num_special).any():
             # A leading special token such as [BOS] is no word; the tokenizer adds it again.
@@ -137,10 +134,7 @@ class LabeledTextFile(LabeledFile):
                 words_in_order.update(dict.fromkeys(words))
                 words_in_order.update(dict.fromkeys(label for label in labels if label != NO_LABEL))
         if len(words_in_order) > _MAX_WORDS:
-            raise UserError(
-                f"path: {self._rows.location(0)}: the rows have {len(words_in_order)} different words, which is too "
-                "many"
-            )
+            raise file_error(self.files()[0], f"has {len(words_in_order)} different words, which is too many")
         numbers = [word for word in words_in_order if word.isascii() and word.isdigit()]
         return (
             *sorted(numbers, key=lambda word: (int(word), word)),
@@ -174,9 +168,8 @@ class LabeledTextFile(LabeledFile):
                 or not all(map(all, parts))
                 or NO_LABEL in parts[0]
             ):
-                raise UserError(
-                    f"{self._rows.location(row)}: {text!r} must be words, a tab and one label per word (a dot for no "
-                    "label)"
+                raise file_error(
+                    self._rows.location(row), f"{text!r} must be words, a tab and one label per word (a dot for none)"
                 )
             result.append((parts[0], parts[1]))
         return result

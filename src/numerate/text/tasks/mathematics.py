@@ -1,7 +1,7 @@
 """The DeepMind mathematics dataset: generated questions of school mathematics by module."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -10,9 +10,10 @@ import numpy as np
 from numerate.config import Span, setting
 from numerate.errors import UserError
 from numerate.tasks.folders import dataset_folder
+from numerate.text.tasks.input_errors import check_names
 from numerate.text.tasks.readers import TwoLines
-from numerate.text.tasks.text_files import file_stamp, open_line_file
-from numerate.text.tasks.text_task import DatasetSplits, SplitRows, TextTask, check_fraction, check_part, split_indices
+from numerate.text.tasks.text_files import open_line_file
+from numerate.text.tasks.text_task import DatasetSplits, SplitRows, TextTask, split_indices
 
 MODULES = (
     "algebra__linear_1d",
@@ -42,9 +43,7 @@ EXTRAPOLATION_MODULES = (
 )
 """The modules of the published extrapolation test."""
 
-Difficulty = Literal["easy", "medium", "hard"]
-
-DIFFICULTIES: tuple[Difficulty, ...] = ("easy", "medium", "hard")
+DIFFICULTIES: tuple[Literal["easy", "medium", "hard"], ...] = ("easy", "medium", "hard")
 CANDIDATE_FOLDERS = ("mathematics_dataset", "mathematics_dataset-v1.0", "mathematics_dataset/mathematics_dataset-v1.0")
 PREPARED_SPLIT_FILES = ("train", "val", "test_interpolate", "test_extrapolate")
 """The files of a folder that the published program has prepared; those of the ablation begin with `arithmetic_`."""
@@ -78,109 +77,75 @@ class Mathematics(TextTask):
     )
     data_dir: str | None = setting(None, "folder of the data files; null: the user's data folder")
     module: int | Span | None = setting(
-        None, "index of the module, from 1: modules first, then extrapolation_modules; null: all"
+        None, "index of the module, from 1: modules first, then extrapolation_modules; null: all", at_least=1
     )
-    validation_fraction: float = setting(0.0005, "share of each file used for validation")
-    train_rows: int | None = setting(None, "training rows per file; null: all that are left")
-    validation_rows: int | None = setting(None, "validation rows per file; null: by validation_fraction")
+    validation_fraction: float = setting(0.0005, "share of each file used for validation", at_least=0, below=1)
+    train_rows: int | None = setting(None, "training rows per file; null: all that are left", at_least=1)
+    validation_rows: int | None = setting(None, "validation rows per file; null: by validation_fraction", at_least=1)
     split_seed: int = setting(0, "seed of the split")
     keep_duplicates: bool = setting(False, "whether training keeps rows that also occur in another split")
     skip_invalid: bool = setting(False, "whether unreadable records are skipped and counted")
 
     def __post_init__(self) -> None:
-        check_fraction("validation_fraction", self.validation_fraction)
-        for name in ("modules", "difficulties"):
-            if not getattr(self, name):
-                raise UserError(f"{name}: must not be empty")
-        for name in ("modules", "extrapolation_modules", "difficulties"):
-            names = getattr(self, name)
-            if len(set(names)) < len(names):
-                raise UserError(f"{name}: must not contain duplicates")
-        for wrong in set(self.difficulties) - set(DIFFICULTIES):
-            raise UserError(f"difficulties: there is no {wrong!r}; there are: {', '.join(DIFFICULTIES)}")
-        for name in ("train_rows", "validation_rows"):
-            rows = getattr(self, name)
-            if rows is not None and rows < 1:
-                raise UserError(f"{name}: must be at least 1, not {rows}")
-        check_part("module", self.module)
+        super().__post_init__()
+        if not self.modules or not self.difficulties:
+            raise UserError(f"{'difficulties' if self.modules else 'modules'}: must not be empty")
+        check_names("modules", self.modules)
+        check_names("extrapolation_modules", self.extrapolation_modules)
+        check_names("difficulties", self.difficulties, DIFFICULTIES)
 
-    @property
-    def splits(self) -> DatasetSplits:
-        return read_prepared(self) if self.is_prepared else _read_original(self)
-
-    @property
-    def folder(self) -> Path:
-        """The folder of its files. Raises `UserError` that says how to get them."""
-        expected_files = [
+    def data_files(self) -> list[Path]:
+        expected_files = (
             "train-easy",
             "train.txt",
             "arithmetic_train.txt",
-            *(f"train-{name}" for name in self.difficulties),
-        ]
-        return dataset_folder(self.data_dir, "mathematics", CANDIDATE_FOLDERS, dict.fromkeys(expected_files))
-
-    @property
-    def is_prepared(self) -> bool:
-        """Whether its folder holds the prepared files alone, and not those of the modules."""
-        return not any((self.folder / f"train-{name}").is_dir() for name in DIFFICULTIES)
-
-
-def _read_original(task: Mathematics) -> DatasetSplits:
-    folder = task.folder
-    train = {
-        f"train-{name}/{module}.txt": number
-        for name in task.difficulties
-        for number, module in enumerate(task.modules, start=1)
-    }
-    tests = [f"interpolate/{module}.txt" for module in task.modules]
-    tests += [f"extrapolate/{module}.txt" for module in task.extrapolation_modules]
-    missing = [file for file in (*train, *tests) if not (folder / file).is_file()]
-    if missing:
-        more = f" (nor are {len(missing) - 1} others)" if len(missing) > 1 else ""
-        raise UserError(
-            f"data_dir: {folder / missing[0]} does not exist{more}; `numerate data fetch mathematics` gets all modules"
+            *(f"train-{name}" for name in DIFFICULTIES),
         )
-    numbers = tuple(train.values())
-    stamps = tuple(file_stamp(folder / file) for file in (*train, *tests))
-    sizes = (task.train_rows, task.validation_rows, task.validation_fraction)
-    names = (*task.modules, *task.extrapolation_modules)
-    return _read_modules(
-        stamps, numbers, names, len(task.modules), sizes, task.split_seed, task.keep_duplicates, task.skip_invalid
-    )
+        folder = dataset_folder(self.data_dir, "mathematics", CANDIDATE_FOLDERS, dict.fromkeys(expected_files))
+        if any((folder / f"train-{name}").is_dir() for name in DIFFICULTIES):
+            files = [folder / f"train-{name}/{module}.txt" for name in self.difficulties for module in self.modules]
+            files += [folder / f"interpolate/{module}.txt" for module in self.modules]
+            files += [folder / f"extrapolate/{module}.txt" for module in self.extrapolation_modules]
+        else:
+            is_ablation = len(self.modules) == 1 and "arithmetic" in self.modules[0]
+            prefix = "arithmetic_" if is_ablation or not (folder / "train.txt").is_file() else ""
+            prefix = prefix if (folder / f"{prefix}train.txt").is_file() else ""
+            files = [folder / f"{prefix}{name}.txt" for name in PREPARED_SPLIT_FILES]
+        missing = [file for file in files if not file.is_file()]
+        if missing:
+            more = f" (nor are {len(missing) - 1} others)" if len(missing) > 1 else ""
+            raise UserError(
+                f"data_dir: {missing[0]} does not exist{more}; `numerate data fetch mathematics` gets all modules"
+            )
+        return files
 
-
-@lru_cache(maxsize=4)
-def _read_modules(
-    stamps: tuple[tuple[str, int, int], ...],
-    part_numbers: tuple[int, ...],
-    names: tuple[str, ...],
-    num_trained_parts: int,
-    sizes: tuple[int | None, int | None, float],
-    split_seed: int,
-    keep_duplicates: bool,
-    skip_invalid: bool,
-) -> DatasetSplits:
-    files = [open_line_file(Path(path), TwoLines(), skip_invalid) for path, _, _ in stamps]
-    train, tests = files[: len(part_numbers)], files[len(part_numbers) :]
-    all_rows = SplitRows.from_sources(train, part_numbers)
-    train_rows, validation_rows = [], []
-    offset = 0
-    for file in train:
-        file_key = f"{file.path.parent.name}/{file.path.name}"
-        first, second = split_indices(
-            file.num_examples, split_sizes(file.num_examples, *sizes), ("mathematics", file_key, split_seed)
+    def read_splits(self, files: Sequence[Path]) -> DatasetSplits:
+        sources = [open_line_file(file, TwoLines(), self.skip_invalid) for file in files]
+        if files[0].name in ("train.txt", "arithmetic_train.txt"):  # prepared by the published program
+            train, validation = map(SplitRows.from_source, sources[:2])
+            tests = SplitRows.from_sources(sources[2:])
+            names = ("interpolate", "extrapolate")
+            return DatasetSplits.without_overlap(names, 1, train, validation, tests, self.keep_duplicates)
+        num_files = len(self.difficulties) * len(self.modules)
+        module_numbers = [*range(1, len(self.modules) + 1)] * len(self.difficulties)
+        all_rows = SplitRows.from_sources(sources[:num_files], module_numbers)
+        train_rows, validation_rows = [], []
+        offset = 0
+        for file, count in ((source.path, source.num_examples) for source in sources[:num_files]):
+            sizes = split_sizes(count, self.train_rows, self.validation_rows, self.validation_fraction)
+            key = ("mathematics", f"{file.parent.name}/{file.name}", self.split_seed)
+            first, second = split_indices(count, sizes, key)
+            train_rows.append(first + offset)
+            validation_rows.append(second + offset)
+            offset += count
+        return DatasetSplits.without_overlap(
+            (*self.modules, *self.extrapolation_modules),
+            len(self.modules),
+            all_rows.take(np.concatenate(train_rows)),
+            all_rows.take(np.concatenate(validation_rows)),
+            SplitRows.from_sources(sources[num_files:]),
+            self.keep_duplicates,
         )
-        train_rows.append(first + offset)
-        validation_rows.append(second + offset)
-        offset += file.num_examples
-    return DatasetSplits.without_overlap(
-        names,
-        num_trained_parts,
-        all_rows.take(np.concatenate(train_rows)),
-        all_rows.take(np.concatenate(validation_rows)),
-        SplitRows.from_sources(tests),
-        keep_duplicates,
-    )
 
 
 def split_sizes(count: int, train: int | None, validation: int | None, validation_fraction: float) -> tuple[int, int]:
@@ -196,40 +161,6 @@ def split_sizes(count: int, train: int | None, validation: int | None, validatio
         validation = max(1, count * validation // (train + validation))
     validation = min(validation, count - 1)
     return (count - validation if train is None else min(train, count - validation)), validation
-
-
-def read_prepared(task: Mathematics) -> DatasetSplits:
-    """The splits of a folder that the published program, or `numerate data write --as published`, has prepared."""
-    folder = task.folder
-    prefix = "arithmetic_" if not (folder / "train.txt").is_file() or "arithmetic" in _single_module(task) else ""
-    prefix = prefix if (folder / f"{prefix}train.txt").is_file() else ""
-    files = [folder / f"{prefix}{name}.txt" for name in PREPARED_SPLIT_FILES]
-    for file in files:
-        if not file.is_file():
-            raise UserError(f"data_dir: {file} is not there beside {prefix}train.txt; the four files belong together")
-    return _read_prepared_files(tuple(map(file_stamp, files)), task.keep_duplicates, task.skip_invalid)
-
-
-def _single_module(task: Mathematics) -> str:
-    return task.modules[0] if len(task.modules) == 1 else ""
-
-
-@lru_cache(maxsize=4)
-def _read_prepared_files(
-    stamps: tuple[tuple[str, int, int], ...], keep_duplicates: bool, skip_invalid: bool
-) -> DatasetSplits:
-    train, validation, interpolation, extrapolation = (
-        open_line_file(Path(path), TwoLines(), skip_invalid) for path, _, _ in stamps
-    )
-    tests = SplitRows.from_sources([interpolation, extrapolation])
-    return DatasetSplits.without_overlap(
-        ("interpolate", "extrapolate"),
-        1,
-        SplitRows.from_source(train),
-        SplitRows.from_source(validation),
-        tests,
-        keep_duplicates,
-    )
 
 
 def arithmetic_ablation() -> Mathematics:

@@ -2,27 +2,16 @@
 
 import os
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
 from numerate.config import Span, setting
-from numerate.errors import UserError, did_you_mean
+from numerate.errors import UserError
 from numerate.text.tasks.readers import JSONLines, RecordReader, TabSeparated, TwoLines
 from numerate.text.tasks.text_files import file_stamp, open_line_file
-from numerate.text.tasks.text_task import (
-    DatasetSplits,
-    SplitRows,
-    TextTask,
-    TruncationSide,
-    check_fraction,
-    check_part,
-    check_truncation_side,
-    split_indices,
-)
-
-FORMATS = ("auto", "jsonl", "tsv", "two lines")
+from numerate.text.tasks.text_task import DatasetSplits, SplitRows, TextTask, split_indices
 
 COMMON_COLUMN_NAMES = {
     *("question", "questions", "query", "prompt", "input", "inputs", "source", "problem", "instruction", "text", "q"),
@@ -64,11 +53,13 @@ class QuestionFiles(TextTask):
     question_field: str = setting("question", "JSON key or column of the question")
     answer_field: str = setting("answer", "JSON key or column of the answer")
     format: Literal["auto", "jsonl", "tsv", "two lines"] = setting("auto", "file format")
-    test: int | Span | None = setting(None, "index of the test file, from 1; null: all")
+    test: int | Span | None = setting(None, "index of the test file, from 1; null: all", at_least=1)
     validation_fraction: float = setting(
-        0.1, "share of the training file used for validation, without a validation file"
+        0.1, "share of the training file used for validation, without a validation file", at_least=0, below=1
     )
-    test_fraction: float = setting(0.1, "share of the training file used as test, without a test file")
+    test_fraction: float = setting(
+        0.1, "share of the training file used as test, without a test file", at_least=0, below=1
+    )
     split_seed: int = setting(0, "seed of the split")
     keep_duplicates: bool = setting(False, "whether training keeps rows that also occur in another split")
     skip_invalid: bool = setting(False, "whether unreadable records are skipped and counted")
@@ -79,38 +70,48 @@ class QuestionFiles(TextTask):
     truncation_side: Literal["left", "right"] = setting("right", "which end of a long question is cut")
 
     def __post_init__(self) -> None:
-        if self.format not in FORMATS:
-            near = did_you_mean(self.format, FORMATS)
-            raise UserError(f"format: there is no {self.format!r}; there are: {', '.join(FORMATS)}.{near}")
-        check_fraction("validation_fraction", self.validation_fraction)
-        check_fraction("test_fraction", self.test_fraction)
+        super().__post_init__()
         if self.validation_fraction + self.test_fraction >= 1:
             raise UserError(
                 f"test_fraction: {self.test_fraction} and validation_fraction={self.validation_fraction} leave "
-                f"nothing to train on"
+                "nothing to train on"
             )
-        check_part("test", self.test)
-        check_truncation_side(self.truncation_side)
 
-    @property
-    def splits(self) -> DatasetSplits:
+    def data_files(self) -> list[Path]:
         if self.train_file is None:
             raise UserError("train_file: must be set: a file of questions with answers (train_file=mine.jsonl)")
         paths = [self.train_file, *filter(None, [self.validation_file]), *self.test_files]
-        files = [Path(os.path.expanduser(path)) for path in paths]
-        readers = tuple(
-            make_reader(file, self.format, self.question_field, self.answer_field, self.header) for file in files
+        return [Path(os.path.expanduser(path)) for path in paths]
+
+    def read_splits(self, files: Sequence[Path]) -> DatasetSplits:
+        train, *others = (self._read_file(file) for file in files)
+        validation = others.pop(0) if self.validation_file is not None else None
+        count = len(train)
+        num_validation = _num_rows(self.validation_fraction, count) if validation is None else 0
+        num_test = 0 if others else _num_rows(self.test_fraction, count)
+        if num_validation + num_test >= count:
+            raise UserError(
+                f"train_file: {files[0]} has {count} questions, too few to divide; name the other files too"
+            )
+        num_held_out = num_validation + num_test
+        key = ("question files", self.split_seed)
+        train_indices, held_out = split_indices(count, (count - num_held_out, num_held_out), key)
+        parts = split_indices(len(held_out), (num_validation, num_test), (*key, "test"))
+        if validation is None:
+            validation = train.take(held_out[parts[0]])
+        names = [file.stem for file in files[len(files) - len(others) :]] if others else ["test"]
+        test = train.take(held_out[parts[1]])
+        if others:
+            sources = [rows.source for rows in others]
+            test = SplitRows.from_sources(sources, truncation_side=self.truncation_side)
+        return DatasetSplits.without_overlap(
+            names, 1, train.take(train_indices), validation, test, self.keep_duplicates
         )
-        fractions_and_seed = (self.validation_fraction, self.test_fraction, self.split_seed)
-        has_validation_file = self.validation_file is not None
-        return _read_splits(
-            tuple(map(file_stamp, files)),
-            readers,
-            has_validation_file,
-            fractions_and_seed,
-            self.keep_duplicates,
-            self.skip_invalid,
-            self.truncation_side,
+
+    def _read_file(self, file: Path) -> SplitRows:
+        reader = make_reader(file, self.format, self.question_field, self.answer_field, self.header)
+        return SplitRows.from_source(
+            open_line_file(file, reader, self.skip_invalid), truncation_side=self.truncation_side
         )
 
 
@@ -141,11 +142,11 @@ def make_reader(
                 f"{', '.join(first_columns)}; set question_field= and answer_field= to the names of two columns, or "
                 "header=true and both to numbers of columns, or header=false if it is a question"
             )
-    columns = [
+    question, answer = (
         _column_index(file, setting_name, name, default_index, first_columns if header else [], len(first_columns))
         for setting_name, name, default_index in (("question", question_field, 0), ("answer", answer_field, 1))
-    ]
-    return TabSeparated(columns[0], columns[1], num_header_lines if header else 0, columns=len(first_columns))
+    )
+    return TabSeparated(question, answer, num_header_lines if header else 0, num_columns=len(first_columns))
 
 
 def _first_columns(file: Path) -> tuple[list[str], int]:
@@ -177,45 +178,6 @@ def _column_index(
         return default_index
     what = f"its first line has: {', '.join(header)}" if header else f"its first line has {num_columns}, from 1 on"
     raise UserError(f"{setting_name}_field: {file} has no column {name!r}; {what}")
-
-
-@lru_cache(maxsize=8)
-def _read_splits(
-    stamps: tuple[tuple[str, int, int], ...],
-    readers: tuple[RecordReader, ...],
-    has_validation_file: bool,
-    fractions_and_seed: tuple[float, float, int],
-    keep_duplicates: bool,
-    skip_invalid: bool,
-    truncation_side: TruncationSide,
-) -> DatasetSplits:
-    file_rows = [
-        SplitRows.from_source(open_line_file(Path(path), reader, skip_invalid), truncation_side=truncation_side)
-        for (path, _, _), reader in zip(stamps, readers, strict=True)
-    ]
-    train, names = file_rows[0], [Path(path).stem for path, _, _ in stamps]
-    tests, names = file_rows[1 + has_validation_file :], names[1 + has_validation_file :]
-    count = len(train)
-    validation_size = 0 if has_validation_file else _num_rows(fractions_and_seed[0], count)
-    test_size = 0 if tests else _num_rows(fractions_and_seed[1], count)
-    if validation_size + test_size >= count:
-        raise UserError(
-            f"train_file: {stamps[0][0]} has {count} questions, too few to divide; name the other files too"
-        )
-    train_indices, held_out_indices = split_indices(
-        count,
-        (count - validation_size - test_size, validation_size + test_size),
-        ("question files", fractions_and_seed[2]),
-    )
-    validation_positions, test_positions = split_indices(
-        len(held_out_indices), (validation_size, test_size), ("question files", fractions_and_seed[2], "test")
-    )
-    validation = file_rows[1] if has_validation_file else train.take(held_out_indices[validation_positions])
-    if tests:
-        test = SplitRows.from_sources([stock.source for stock in tests], truncation_side=truncation_side)
-    else:
-        test, names = train.take(held_out_indices[test_positions]), ["test"]
-    return DatasetSplits.without_overlap(names, 1, train.take(train_indices), validation, test, keep_duplicates)
 
 
 def _num_rows(share: float, count: int) -> int:

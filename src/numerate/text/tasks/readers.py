@@ -1,4 +1,4 @@
-"""How a record of a file of text becomes a question with its answer: JSON lines, columns with tabs, two lines each."""
+"""How a record of a text file becomes a question with its answer: JSON lines, tab-separated columns, pairs of lines."""
 
 import json
 import re
@@ -12,51 +12,44 @@ from numerate.config import Spec
 from numerate.tasks.texts import Example
 
 MAX_CHARACTERS = 1 << 16
-"""The most characters of a question with its answer, or of a row: more means that a file is read in the wrong way."""
+"""Maximum number of characters of a question with its answer, or of a row: a longer one means a wrong format."""
 
 MAX_RECORD_BYTES = 1 << 22
-"""The most bytes of a record of a file, unused fields included."""
+"""Maximum number of bytes of a record, unused fields included."""
 
 BYTE_ORDER_MARK = "\ufeff"
-"""The byte order mark."""
 
 SURROGATES = re.compile("[\ud800-\udfff]")
 """Halves of surrogate pairs, which JSON can encode but text cannot contain."""
 
+TEXT = str | float
+"""In a schema: a string, or a number as it is written."""
+
 
 def check_example(example: Example, *, requires_answer: bool = True) -> Example:
-    """A question with its answer. Raises `ValueError` for an empty question or answer (unless not `requires_answer`),
-    more than 65,536 characters, NUL, or half of a surrogate pair."""
-    if not example.question.strip():
-        raise ValueError("has an empty question")
-    if requires_answer and not example.answer.strip():
-        raise ValueError("has an empty answer")
-    check_length(len(example.question) + len(example.answer), "question with its answer")
-    for text in (example.question, example.answer):
-        if "\0" in text:
-            raise ValueError("contains a NUL character; is the file damaged?")
-        if not text.isascii() and SURROGATES.search(text):
-            raise ValueError("has half of a surrogate pair, which is no character")
+    """The same example. Raises `ValueError` for an empty question or answer (unless not `requires_answer`), more than
+    65,536 characters, NUL, or half of a surrogate pair."""
+    question, answer = example.question, example.answer
+    num_characters = len(question) + len(answer)
+    if not question.strip() or (requires_answer and not answer.strip()):
+        raise ValueError(f"has an empty {'answer' if question.strip() else 'question'}")
+    if num_characters > MAX_CHARACTERS:
+        raise ValueError(
+            f"has {num_characters:,} characters; a question with its answer has at most {MAX_CHARACTERS:,}"
+        )
+    if "\0" in question or "\0" in answer:
+        raise ValueError("contains a NUL character; is the file damaged?")
+    if any(not text.isascii() and SURROGATES.search(text) for text in (question, answer)):
+        raise ValueError("has half of a surrogate pair, which is no character")
     return example
 
 
-def check_length(num_characters: int, what: str) -> None:
-    """Raises `ValueError` for what is too long."""
-    if num_characters > MAX_CHARACTERS:
-        raise ValueError(f"has {num_characters:,} characters; a {what} has at most {MAX_CHARACTERS:,}")
-
-
-def decode_record(record: bytes) -> str:
-    """The text of a record. Raises `ValueError` for one that is too long, or no text."""
-    if len(record) > MAX_RECORD_BYTES:
-        raise ValueError(f"has {len(record):,} bytes; a record has at most {MAX_RECORD_BYTES:,}")
-    return decode_utf8(record)
-
-
-def decode_utf8(content: bytes) -> str:
-    """The text of bytes. Raises `ValueError` where they are none."""
+def decode_utf8(record: bytes, max_bytes: int | None = MAX_RECORD_BYTES) -> str:
+    """The text of a record. Raises `ValueError` for one that is too long, or not UTF-8."""
+    if max_bytes is not None and len(record) > max_bytes:
+        raise ValueError(f"has {len(record):,} bytes; a record has at most {max_bytes:,}")
     try:
-        return content.decode("utf-8")
+        return record.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"is not valid UTF-8 ({error.reason})") from error
 
@@ -65,7 +58,6 @@ class RecordReader(Spec, ABC):
     """How one record of a file becomes a question with its answer. A frozen dataclass."""
 
     lines_per_record: ClassVar[int] = 1
-    """How many lines a record has."""
 
     preserves_characters: ClassVar[bool] = False
     """Whether questions and answers have the same characters as the file."""
@@ -73,13 +65,12 @@ class RecordReader(Spec, ABC):
     requires_answer: bool = True
     """Whether every question has an answer; in MultiRC it may be empty."""
 
+    num_header_lines: int = 0
+    """Number of lines before the first record, such as the names of columns."""
+
     @abstractmethod
     def example(self, record: str) -> Example:
         """The question of a record. Raises `ValueError` that says what is wrong with it."""
-
-    def num_header_lines(self) -> int:
-        """How many lines of a file come before its first record, such as the names of columns."""
-        return 0
 
 
 @dataclass(frozen=True)
@@ -92,18 +83,19 @@ class JSONLines(RecordReader):
 
     question: str = "question"
     answer: str = "answer"
-    answered: bool = True
+    requires_answer: bool = True
 
     def example(self, record: str) -> Example:
-        record_object = parse_json_object(record)
-        return Example(text_field(record_object, self.question), text_field(record_object, self.answer))
+        fields = read_fields(parse_json(record), {self.question: TEXT, self.answer: TEXT})
+        return Example(fields[self.question], fields[self.answer])
 
 
 @dataclass(frozen=True)
 class TabSeparated(RecordReader):
-    """A line per question, with tabs between its columns, of which two are meant (from 0). Nothing is quoted. With
-    `rest` what comes behind the last of the two belongs to it. The first `heads` lines are no questions. `columns` is
-    how many there are at most; None: any number.
+    """A line of tab-separated columns, without quotes; `question` and `answer` are the indices of two, from 0.
+
+    With `rest` the last of the two extends to the end of the line. `num_columns` is the most columns of a line; None:
+    any number.
 
     >>> TabSeparated(question=1, answer=0).example("7\\tWhy did it cross?")
     Example(question='Why did it cross?', answer='7', metadata={})
@@ -111,21 +103,20 @@ class TabSeparated(RecordReader):
 
     question: int = 0
     answer: int = 1
-    heads: int = 0
+    num_header_lines: int = 0
     rest: bool = False
-    columns: int | None = None
+    num_columns: int | None = None
     preserves_characters: ClassVar[bool] = True
-
-    def num_header_lines(self) -> int:
-        return self.heads
 
     def example(self, record: str) -> Example:
         last = max(self.question, self.answer)
         columns = record.split("\t", last if self.rest else -1)
         if len(columns) <= last:
             raise ValueError(f"has {len(columns)} columns, and column {last + 1} is wanted; tabs stand between them")
-        if self.columns is not None and len(columns) > self.columns:
-            raise ValueError(f"has {len(columns)} columns, and the first line has {self.columns}; is a tab in a text?")
+        if self.num_columns is not None and len(columns) > self.num_columns:
+            raise ValueError(
+                f"has {len(columns)} columns, and the first line has {self.num_columns}; is a tab in a text?"
+            )
         if not columns[self.question].strip():
             raise ValueError(f"has no question in column {self.question + 1}")
         return Example(columns[self.question].strip(), columns[self.answer].strip())
@@ -143,11 +134,13 @@ class TwoLines(RecordReader):
     preserves_characters: ClassVar[bool] = True
 
     def example(self, record: str) -> Example:
-        question, _, answer = record.partition("\n")
-        question, answer = question.strip(), answer.strip()
+        question, _, answer = map(str.strip, record.partition("\n"))
         if not question or not answer:
             raise ValueError(f"has no {'answer' if question else 'question'}; each record must be two lines")
         return Example(question, answer)
+
+
+# JSON ----------------------------------------------------------------------------------------------------------------
 
 
 class _InvalidJSONValue(ValueError):
@@ -155,7 +148,7 @@ class _InvalidJSONValue(ValueError):
 
 
 class _JSONInteger(int):
-    """A whole number of a JSON text, as it is written."""
+    """A whole number of a JSON text, with its spelling."""
 
     text: str
 
@@ -164,15 +157,13 @@ class _JSONInteger(int):
         try:
             number = cls(text)
         except ValueError as error:
-            raise _InvalidJSONValue(
-                f"has a number of {len(text):,} digits, which is read as text alone, in quotes"
-            ) from error
+            raise _InvalidJSONValue(f"has a number of {len(text):,} digits; write it as a string, in quotes") from error
         number.text = text
         return number
 
 
 class _JSONFloat(float):
-    """A number of a JSON text with a point or a power of ten, as it is written."""
+    """A number of a JSON text with a point or an exponent, with its spelling."""
 
     text: str
 
@@ -193,9 +184,8 @@ def _build_unique_object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) < len(pairs):
         names = [name for name, _ in pairs]
-        raise _InvalidJSONValue(
-            f"has {next(name for name in names if names.count(name) > 1)!r} twice; keys must be unique"
-        )
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise _InvalidJSONValue(f"has {repeated!r} twice; keys must be unique")
     return result
 
 
@@ -205,12 +195,12 @@ JSON_DECODER = json.JSONDecoder(
     parse_constant=_reject_constant,
     object_pairs_hook=_build_unique_object,
 )
-"""Reads JSON whose numbers know how they are written. Raises `ValueError` for NaN, Infinity, numbers beyond floats and
-whole ones of thousands of digits, and for keys that come twice."""
+"""Reads JSON whose numbers keep their spelling. Raises `ValueError` for NaN, Infinity, numbers beyond floats, integers
+of thousands of digits, and repeated keys."""
 
 
 def parse_json(text: str) -> Any:
-    """What a JSON text says. Raises `ValueError` as `JSON` does, and for what is no JSON."""
+    """The value of a JSON text. Raises `ValueError` for invalid JSON, and as `JSON_DECODER` does."""
     try:
         return JSON_DECODER.decode(text)
     except _InvalidJSONValue:
@@ -219,16 +209,8 @@ def parse_json(text: str) -> Any:
         raise ValueError(f"is not valid JSON ({error})") from error
 
 
-def parse_json_object(record: str) -> dict[str, Any]:
-    """The JSON object of a line. Raises `ValueError` for anything else."""
-    value = parse_json(record)
-    if not isinstance(value, dict):
-        raise ValueError(f"must be a JSON object, not {json_type_name(value)}")
-    return value
-
-
 def is_json_object(text: str) -> bool:
-    """Whether a text is an object of JSON, also one that `parse_json_object` refuses for what it holds.
+    """Whether a text is an object of JSON, with any values.
 
     >>> [is_json_object(text) for text in ('{"question": NaN}', "[1]", "[" * 100_000)]
     [True, False, False]
@@ -239,22 +221,42 @@ def is_json_object(text: str) -> bool:
         return False
 
 
-def json_type_name(value: Any) -> str:
-    """What a value of JSON is called."""
-    return {_JSONInteger: "int", _JSONFloat: "float"}.get(type(value), type(value).__name__)
+def read_fields(value: Any, schema: Any, name: str = "") -> Any:
+    """The part of a JSON value that a schema describes. Raises `ValueError`, with the path of the field, where it
+    differs.
 
+    A schema is `str`, `float` (a finite number), `TEXT` (a string, or a number as it is written), `object` (anything),
+    a list with the schema of its items, or an object with the schema of each field; a key that ends in `?` may be
+    missing.
 
-def text_field(record: Any, key: str) -> str:
-    """A text of a JSON object, or a number as it is written. Raises `ValueError` where there is none.
-
-    >>> text_field(parse_json_object('{"answer": 1e5}'), "answer")
-    '1e5'
+    >>> read_fields(parse_json('{"answer": 1e5, "id": 7}'), {"answer": TEXT, "label?": float})
+    {'answer': '1e5'}
     """
-    if not isinstance(record, dict):
-        raise ValueError(f"must be an object with {key!r}, not {json_type_name(record)}")
-    if key not in record:
-        raise ValueError(f"has no {key!r}; it has: {', '.join(map(repr, record)) or 'nothing'}")
-    value = record[key]
-    if not isinstance(value, str | _JSONInteger | _JSONFloat):
-        raise ValueError(f"{key!r} must be a string or a number, not {json_type_name(value)}")
-    return value if isinstance(value, str) else value.text
+    where = f"{name!r} " if name else ""
+    if isinstance(schema, dict):
+        if not isinstance(value, dict):
+            keys = " and ".join(repr(key) for key in schema if not key.endswith("?"))
+            raise ValueError(f"{where}must be a JSON object with {keys}, not {_type_name(value)}")
+        result = {}
+        for key, part in schema.items():
+            field, is_optional = key.removesuffix("?"), key.endswith("?")
+            if field in value:
+                result[field] = read_fields(value[field], part, f"{name}.{field}" if name else field)
+            elif not is_optional:
+                raise ValueError(f"{where}has no {field!r}; it has: {', '.join(map(repr, value)) or 'nothing'}")
+        return result
+    if isinstance(schema, list):
+        if not isinstance(value, list):
+            raise ValueError(f"{where}must be a list, not {_type_name(value)}")
+        return [read_fields(item, schema[0], f"{name}[{i}]") for i, item in enumerate(value)]
+    if schema is float and not isinstance(value, _JSONInteger | _JSONFloat):
+        raise ValueError(f"{where}must be a finite number, not {value!r}")
+    if schema is str and not isinstance(value, str):
+        raise ValueError(f"{where}must be a string, not {_type_name(value)}")
+    if schema == TEXT and not isinstance(value, str | _JSONInteger | _JSONFloat):
+        raise ValueError(f"{where}must be a string or a number, not {_type_name(value)}")
+    return value.text if schema == TEXT and not isinstance(value, str) else value
+
+
+def _type_name(value: Any) -> str:
+    return {_JSONInteger: "int", _JSONFloat: "float"}.get(type(value), type(value).__name__)

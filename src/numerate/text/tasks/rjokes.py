@@ -1,16 +1,16 @@
 """Joke scores: predicting a number from a text."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 from numerate.config import Span, setting
 from numerate.tasks.folders import dataset_file, dataset_folder
 from numerate.tasks.texts import Example
 from numerate.text.tasks.readers import JSONLines, RecordReader, TabSeparated
-from numerate.text.tasks.text_files import file_stamp, open_line_file
-from numerate.text.tasks.text_task import DatasetSplits, SplitRows, TextTask, check_part
+from numerate.text.tasks.text_files import open_line_file
+from numerate.text.tasks.text_task import DatasetSplits, SplitRows, TextTask
 
 CANDIDATE_FOLDERS = ("rjokes", "rjokes-dataset/data", "rJokesData/data")
 SPLIT_NAMES = ("train", "dev", "test")
@@ -28,35 +28,21 @@ class RJokes(TextTask):
     """
 
     data_dir: str | None = setting(None, "folder of the data files; null: the user's data folder")
-    test: int | Span | None = setting(None, "number of a part: there is one, the test; null: all")
+    test: int | Span | None = setting(None, "number of a part: there is one, the test; null: all", at_least=1)
     keep_duplicates: bool = setting(False, "whether training keeps rows that also occur in another split")
     skip_invalid: bool = setting(False, "whether unreadable records are skipped and counted")
 
-    def __post_init__(self) -> None:
-        check_part("test", self.test)
-
-    @property
-    def folder(self) -> Path:
-        """The folder of its files. Raises `UserError` that says how to get them."""
-        return dataset_folder(self.data_dir, "rjokes", CANDIDATE_FOLDERS, ("train.tsv", "train.jsonl"))
-
-    @property
-    def splits(self) -> DatasetSplits:
-        folder = self.folder
+    def data_files(self) -> list[Path]:
+        folder = dataset_folder(self.data_dir, "rjokes", CANDIDATE_FOLDERS, ("train.tsv", "train.jsonl"))
         suffix = "tsv" if (folder / "train.tsv").is_file() else "jsonl"
-        files = [dataset_file(folder, f"{name}.{suffix}", "rjokes") for name in SPLIT_NAMES]
-        return _read_splits(tuple(map(file_stamp, files)), suffix == "tsv", self.keep_duplicates, self.skip_invalid)
+        return [dataset_file(folder, f"{name}.{suffix}", "rjokes") for name in SPLIT_NAMES]
 
-
-@lru_cache(maxsize=4)
-def _read_splits(
-    stamps: tuple[tuple[str, int, int], ...], is_tsv: bool, keep_duplicates: bool, skip_invalid: bool
-) -> DatasetSplits:
-    reader = Scored() if is_tsv else JSONLines()
-    train, validation, test = (
-        SplitRows.from_source(open_line_file(Path(path), reader, skip_invalid)) for path, _, _ in stamps
-    )
-    return DatasetSplits.without_overlap(("rjokes",), 1, train, validation, test, keep_duplicates)
+    def read_splits(self, files: Sequence[Path]) -> DatasetSplits:
+        reader = Scored() if files[0].suffix == ".tsv" else JSONLines()
+        train, validation, test = (
+            SplitRows.from_source(open_line_file(file, reader, self.skip_invalid)) for file in files
+        )
+        return DatasetSplits.without_overlap(("rjokes",), 1, train, validation, test, self.keep_duplicates)
 
 
 @dataclass(frozen=True)

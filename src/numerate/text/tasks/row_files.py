@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.config import Spec
-from numerate.errors import UserError, did_you_mean
+from numerate.errors import UserError
+from numerate.text.tasks.input_errors import check_choice, file_error
 from numerate.text.tasks.readers import MAX_CHARACTERS
 from numerate.text.tasks.row_heads import METADATA_FILE, existing_files, find_written_folder, read_verified_metadata
 from numerate.text.tasks.text_files import file_stamp
@@ -27,6 +28,9 @@ from numerate.vocabulary import BOS, EOS, PAD, PUBLISHED_SYMBOLS, UNK
 VOCABULARIES = {name: "0123456789" + "".join(texts) for name, texts in PUBLISHED_SYMBOLS.items()}
 """The characters of the published vocabularies, in the order of their ids from 4 on: 19, 121 and 118 ids in all."""
 
+UNKNOWN_TOKEN_ERROR = "holds [UNK]; the word or character that its vocabulary did not have is lost"
+_ROWS = "a text file with one row per line, or a folder of *.txt, of a saved dataset or of `numerate data write`"
+_MAX_LENGTH = f"a row has at most {MAX_CHARACTERS:,} characters"
 _NUM_SPECIAL_IDS = 4
 _CHUNK_BYTES = 1 << 22
 
@@ -81,14 +85,9 @@ def open_row_file(path: str | Path, split: str = "all", vocabulary: str = "pad")
     else, for a folder without rows, and for a split that there is not.
     """
     resolved_path = Path(path)
-    if vocabulary not in VOCABULARIES:
-        names = ", ".join(VOCABULARIES)
-        suggestion = did_you_mean(vocabulary, VOCABULARIES)
-        raise UserError(f"vocabulary: there is no {vocabulary!r}; there are: {names}.{suggestion}")
+    check_choice("vocabulary", vocabulary, VOCABULARIES)
     if not resolved_path.exists():
-        raise UserError(
-            f"path: {resolved_path} does not exist; must be a text file with one row per line, or a folder of rows"
-        )
+        raise file_error(resolved_path, f"does not exist; must be {_ROWS}")
     return _open_cached(resolved_path, tuple(map(file_stamp, _row_paths(resolved_path, split))), vocabulary)
 
 
@@ -108,7 +107,7 @@ def _row_paths(path: Path, split: str) -> list[Path]:
         if tokenised.is_dir() and (split != "all" or not paths):
             return _row_paths(tokenised, split)
         if not paths:
-            raise UserError(f"path: {path} holds no rows: no *.txt, no saved dataset, nothing of `numerate data write`")
+            raise file_error(path, f"holds no rows; must be {_ROWS}")
     if split != "all":
         raise UserError(f"split: {path} has no splits; split must be all, not {split!r}")
     return paths
@@ -116,18 +115,14 @@ def _row_paths(path: Path, split: str) -> list[Path]:
 
 def _split_paths(path: Path, split: str) -> list[Path]:
     split_names = _read_json(path / "dataset_dict.json").get("splits") or []
-    if split != "all" and split not in split_names:
-        raise UserError(
-            f"split: {path} has no {split!r}; there are: {', '.join(split_names)}, and "
-            f"all.{did_you_mean(split, split_names)}"
-        )
+    check_choice("split", split, [*split_names, "all"])
     return [file for name in (split_names if split == "all" else [split]) for file in _arrow_paths(path / name)]
 
 
 def _arrow_paths(path: Path) -> list[Path]:
     state = _read_json(path / "state.json")
     if state.get("_indices_files") or state.get("_indices_data_files"):
-        raise UserError(f"path: {path} is an index into another dataset; save it after flatten_indices()")
+        raise file_error(path, "is an index into another dataset; save it after flatten_indices()")
     return [path / item["filename"] for item in state.get("_data_files") or []]
 
 
@@ -135,9 +130,9 @@ def _read_json(file: Path) -> dict[str, Any]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UserError(f"path: {file} cannot be read as JSON ({error})") from error
+        raise file_error(file, f"cannot be read as JSON ({error})") from error
     if not isinstance(content, dict):
-        raise UserError(f"path: {file} is not what `datasets` or `numerate data write` writes")
+        raise file_error(file, "is not what `datasets` or `numerate data write` writes")
     return content
 
 
@@ -155,7 +150,7 @@ def _open_cached(path: Path, stamps: tuple[tuple[str, int, int], ...], vocabular
                 files.append(TextFile(file))
     files = [file for file in files if file.count]
     if not files:
-        raise UserError(f"path: {path} holds no rows")
+        raise file_error(path, "holds no rows")
     return files[0] if len(files) == 1 else ConcatenatedRowFiles(files)
 
 
@@ -227,13 +222,10 @@ class TextFile(RowFile):
         sizes = np.diff(self._starts) - 1
         longest = int(sizes.max(initial=0))
         if longest > (MAX_CHARACTERS if self._is_ascii else 4 * MAX_CHARACTERS):  # a character has up to four bytes
-            raise UserError(
-                f"{self.path}, line {int(sizes.argmax()) + 1}: has {longest:,} bytes; a row has at most "
-                f"{MAX_CHARACTERS:,} characters"
-            )
+            raise file_error(self.path, f"has {longest:,} bytes; {_MAX_LENGTH}", int(sizes.argmax()) + 1)
         if has_nul:
             line = int(np.searchsorted(self._starts, int((self._bytes == 0).argmax()), side="right"))
-            raise UserError(f"{self.path}, line {line}: has the character NUL, which no text has; is the file damaged?")
+            raise file_error(self.path, "has the character NUL, which no text has; is the file damaged?", line)
         return longest
 
     def read(self, rows: NDArray[np.int64]) -> CharacterRows:
@@ -263,11 +255,11 @@ class TextFile(RowFile):
             try:
                 texts.append(self._bytes[start:end].tobytes().decode())
             except UnicodeDecodeError as error:
-                raise UserError(f"{self.location(row)}: is no text in UTF-8 ({error.reason})") from error
+                raise file_error(self.location(row), f"is no text in UTF-8 ({error.reason})") from error
         lengths = np.array([len(text) for text in texts], dtype=np.int64)
         if int(lengths.max(initial=0)) > MAX_CHARACTERS:
             where = self.location(int(rows[lengths.argmax()]))
-            raise UserError(f"{where}: has {int(lengths.max()):,} characters; a row has at most {MAX_CHARACTERS:,}")
+            raise file_error(where, f"has {int(lengths.max()):,} characters; {_MAX_LENGTH}")
         codes = np.zeros((len(texts), int(lengths.max(initial=0))), dtype=np.uint32)
         is_character = np.arange(codes.shape[1]) < lengths[:, None]
         codes[is_character] = np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), dtype="<u4")
@@ -311,7 +303,7 @@ class TokenFile(RowFile):
         self.count = int(self._run_ends[-1]) if len(runs) else 0
         self.longest = max((int(np.diff(piece.starts).max(initial=0)) for piece in runs), default=0)
         if self.longest > MAX_CHARACTERS:
-            raise UserError(f"{path}: has a row of {self.longest:,} ids; a row has at most {MAX_CHARACTERS:,}")
+            raise file_error(path, f"has a row of {self.longest:,} ids; {_MAX_LENGTH}")
 
     def read(self, rows: NDArray[np.int64]) -> CharacterRows:
         run_index = np.searchsorted(self._run_ends, rows, side="right")
@@ -337,14 +329,14 @@ class TokenFile(RowFile):
         if is_out_of_range.any():
             row = int(is_out_of_range.any(axis=1).argmax())
             others = ", ".join(name for name in VOCABULARIES if name != self.vocabulary_name)
-            raise UserError(
-                f"{self.location(int(rows[row]))}: the id {int(ids[row][is_out_of_range[row]][0])} is none of the "
-                f"{len(self._code_points)} of vocabulary {self.vocabulary_name}; others are: {others}"
+            raise file_error(
+                self.location(int(rows[row])),
+                f"the id {int(ids[row][is_out_of_range[row]][0])} is none of the {len(self._code_points)} of "
+                f"vocabulary {self.vocabulary_name}; others are: {others}",
             )
         has_unknown = (ids == UNK).any(axis=1)
         if has_unknown.any():
-            where = self.location(int(rows[has_unknown.argmax()]))
-            raise UserError(f"{where}: holds [UNK], a character that its vocabulary had not; what it was is lost")
+            raise file_error(self.location(int(rows[has_unknown.argmax()])), UNKNOWN_TOKEN_ERROR)
         has_bos = ids[:, 0] == BOS
         if has_bos.any():
             ids = np.where(has_bos[:, None], np.pad(ids[:, 1:], ((0, 0), (0, 1))), ids)
@@ -370,25 +362,23 @@ def _read_arrow_runs(file: Path) -> list[TokenRun]:
     try:
         import pyarrow as arrow
     except ImportError as error:
-        raise UserError(f"path: {file} is Arrow, which pyarrow reads: pip install 'numerate[data]'") from error
+        raise file_error(file, "is Arrow, which pyarrow reads: pip install 'numerate[data]'") from error
     try:
         source = arrow.memory_map(str(file))
         batches = list(arrow.ipc.open_stream(source))
     except (arrow.ArrowInvalid, OSError) as error:
-        raise UserError(
-            f"path: {file} is no Arrow stream as `datasets` saves it ({str(error).splitlines()[0]})"
-        ) from error
+        raise file_error(file, f"is no Arrow stream as `datasets` saves it ({str(error).splitlines()[0]})") from error
     runs = []
     for batch in batches:
         if "input_ids" not in batch.schema.names:
-            raise UserError(f"path: {file} has no column input_ids; it has: {', '.join(batch.schema.names)}")
+            raise file_error(file, f"has no column input_ids; it has: {', '.join(batch.schema.names)}")
         column = batch.column("input_ids")
         if column.null_count or not hasattr(column, "offsets"):
-            raise UserError(f"path: {file}: the column input_ids is no list of token ids per row, but {column.type}")
+            raise file_error(file, f"the column input_ids is no list of token ids per row, but {column.type}")
         try:
             column.validate(full=True)
         except arrow.ArrowInvalid as error:
-            raise UserError(f"path: {file} is damaged ({str(error).splitlines()[0]}); save it anew") from error
+            raise file_error(file, f"is damaged ({str(error).splitlines()[0]}); save it anew") from error
         runs.append(TokenRun(column.offsets.to_numpy(), column.values.to_numpy()))
     return runs
 
@@ -400,7 +390,7 @@ def _open_written_folder(folder: Path) -> RowFile:
         return TextFile(folder / "rows.txt")
     symbols = metadata["vocabulary"][_NUM_SPECIAL_IDS:]
     if any(len(symbol) != 1 for symbol in symbols):
-        raise UserError(f"path: {folder} has tokens of several characters; format=text can be read instead")
+        raise file_error(folder, "has tokens of several characters; format=text can be read instead")
     ids = np.memmap(folder / "ids.bin", dtype=metadata["ids"], mode="r")
     starts = np.memmap(folder / "offsets.bin", dtype="<i8", mode="r")
     return TokenFile(folder / "ids.bin", [TokenRun(starts, ids)], "".join(symbols), METADATA_FILE)

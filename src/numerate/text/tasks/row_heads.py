@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from numerate.errors import UserError
 from numerate.tasks.contents import file_sha256
+from numerate.text.tasks.input_errors import file_error
 
 FORMAT = "numerate rows 1"
 """What the head of a folder says that it is."""
@@ -42,38 +42,29 @@ def read_verified_metadata(folder: Path) -> dict[str, Any]:
 
     Raises `UserError` that names the file where one is not, and for what `numerate data write` did not write.
     """
-    metadata = _read_metadata(folder)
-    for name, expected in metadata["files"].items():
-        path = folder / name
-        if not path.is_file():
-            raise UserError(f"{path}: is missing, which `numerate data write` wrote; {_REMEDY}")
-        if (size := path.stat().st_size) != expected["bytes"]:
-            raise UserError(
-                f"{path}: is not as it was written ({size:,} bytes instead of {expected['bytes']:,}); {_REMEDY}"
-            )
-        if file_sha256(path) != expected["sha256"]:
-            raise UserError(
-                f"{path}: is not as it was written (its sha256 is another than {METADATA_FILE} says); {_REMEDY}; rows "
-                f"that were changed on purpose are read from a text file of their own, without {METADATA_FILE} beside "
-                "it"
-            )
-    return metadata
-
-
-def _read_metadata(folder: Path) -> dict[str, Any]:
     path = folder / METADATA_FILE
     try:
         metadata = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UserError(f"{folder}: has no {METADATA_FILE}, so `numerate data write` did not write it") from None
+        raise file_error(folder, f"has no {METADATA_FILE}, so `numerate data write` did not write it") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path}: cannot be read ({error}); {_REMEDY}") from error
+        raise file_error(path, f"cannot be read ({error}); {_REMEDY}") from error
     if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
-        raise UserError(f"{path}: is not {FORMAT!r}; it was not written by `numerate data write`")
+        raise file_error(path, f"is not {FORMAT!r}; it was not written by `numerate data write`")
     if metadata.get("sum") != _metadata_sha256(metadata):
-        raise UserError(f"{path}: is not as it was written (its checksum is another); {_REMEDY}")
+        raise file_error(path, f"is not as it was written (its checksum is another); {_REMEDY}")
     if set(metadata["files"]) - set(ROW_FILE_NAMES) or np.dtype(metadata["ids"]).kind != "u":
-        raise UserError(f"{path}: lists files that are not row files; {_REMEDY}")
+        raise file_error(path, f"lists files that are not row files; {_REMEDY}")
+    for name, expected in metadata["files"].items():
+        file, problem = folder / name, ""
+        if not file.is_file():
+            problem = "is missing"
+        elif (size := file.stat().st_size) != expected["bytes"]:
+            problem = f"is not as it was written ({size:,} bytes instead of {expected['bytes']:,})"
+        elif file_sha256(file) != expected["sha256"]:
+            problem = f"is not as it was written (its sha256 is another than {METADATA_FILE} says)"
+        if problem:
+            raise file_error(file, f"{problem}; {_REMEDY}; edited text is read without {METADATA_FILE} beside it")
     return metadata
 
 

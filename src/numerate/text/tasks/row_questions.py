@@ -10,6 +10,7 @@ from numerate.errors import UserError
 from numerate.tasks import decimals
 from numerate.tasks.counter_rng import mix_bits
 from numerate.tasks.questions import EMPTY, Numbers, Questions, text_hash
+from numerate.text.tasks.input_errors import file_error
 from numerate.text.tasks.labelled_files import LabeledFile
 from numerate.text.tasks.readers import is_json_object
 from numerate.text.tasks.row_files import CharacterRows, RowFile
@@ -55,9 +56,9 @@ def detect_digit_order(rows: RowFile | LabeledFile, digit_order: str) -> tuple[s
     if digit_order == "text":
         return "text", ""
     if rows.count and is_json_object(rows.text(0)):
-        raise UserError(
-            f"{rows.location(0)}: this is a record of JSON, not a row of text; "
-            f"task=QuestionFiles(train_file={rows.files()[0]}) reads questions and answers from such a file"
+        raise file_error(
+            rows.location(0),
+            f"this is a record of JSON, not a row of text; task=QuestionFiles(train_file={rows.files()[0]}) reads it",
         )
     matches = [_SUM.fullmatch(rows.text(row)) for row in range(min(rows.count, _NUM_CHECKED_ROWS))]
     operators = {match_[2] for match_ in matches if match_ is not None}
@@ -65,16 +66,21 @@ def detect_digit_order(rows: RowFile | LabeledFile, digit_order: str) -> tuple[s
         if digit_order == "auto":
             return "text", ""
         line = matches.index(None) if None in matches else 0
-        raise UserError(
-            f"{rows.location(line)}: {rows.text(line)!r} is not a sum in {digit_order} order like the other rows; "
-            "digit_order=text accepts any row"
-        )
+        raise _not_a_sum(rows, line, digit_order)
     sums = [found for found in matches if found is not None]
     candidate_orders = tuple(DIGIT_ORDERS) if digit_order == "auto" else (digit_order,)
     for candidate in candidate_orders:
         if digit_order != "auto" or all(_is_correct_sum(found, candidate) for found in sums):
             return candidate, operators.pop()
     return "text", ""
+
+
+def _not_a_sum(file: RowFile, row: int, digit_order: str) -> UserError:
+    return file_error(
+        file.location(row),
+        f"{file.text(row)!r} is not a sum in {digit_order} order like the other rows (whole numbers without leading "
+        "zeros, one operator, one '='); digit_order=text accepts any row",
+    )
 
 
 def _is_correct_sum(match_: re.Match[str], digit_order: str) -> bool:
@@ -110,13 +116,13 @@ def _text_questions(file: RowFile, rows: NDArray[np.int64], characters: Characte
     is_invalid = equals.sum(axis=1) != 1
     if is_invalid.any():
         row = int(rows[is_invalid.argmax()])
-        raise UserError(f"{file.location(row)}: {file.text(row)!r} has not exactly one '=' between question and answer")
+        raise file_error(file.location(row), f"{file.text(row)!r} has not exactly one '=' between question and answer")
     is_empty_side = np.stack([codes[:, 0] == ord("="), codes[np.arange(len(rows)), lengths - 1] == ord("=")])
     if is_empty_side.any():
         which, position = divmod(int(is_empty_side.argmax()), len(rows))
         row = int(rows[position])
-        raise UserError(
-            f"{file.location(row)}: {file.text(row)!r} has no {('question', 'answer')[which]} beside its '='"
+        raise file_error(
+            file.location(row), f"{file.text(row)!r} has no {('question', 'answer')[which]} beside its '='"
         )
     alphabet = tuple(file.alphabet())
     code_points = np.array(list(map(ord, alphabet)), dtype=np.int64)
@@ -164,11 +170,7 @@ def _sum_questions(
             words[:, slot, word] = (word_values ^ _ASCII_ZEROS) & byte_masks[size, word]
     is_invalid |= (decimals.num_digits(numbers) != sizes).any(axis=1)
     if is_invalid.any():
-        row = int(rows[is_invalid.argmax()])
-        raise UserError(
-            f"{file.location(row)}: {file.text(row)!r} is no sum in {digit_order} order like the first rows (whole "
-            f"numbers without leading zeros, {sign!r}, one '='); digit_order=text takes any row"
-        )
+        raise _not_a_sum(file, int(rows[is_invalid.argmax()]), digit_order)
     return Questions(
         (sign, "="),
         np.broadcast_to(np.array([-1, 0, -2, 1, -3], dtype=np.int16), (len(rows), 5)),

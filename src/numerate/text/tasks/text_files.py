@@ -14,18 +14,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.errors import UserError
 from numerate.tasks.contents import file_sha256
 from numerate.tasks.texts import Example
 from numerate.text.tasks.fetched_files import check_unmodified
 from numerate.text.tasks.file_sources import FileSource, ParsedFile, collect_characters, combine_hashes
+from numerate.text.tasks.input_errors import file_error
 from numerate.text.tasks.readers import (
     BYTE_ORDER_MARK,
     MAX_CHARACTERS,
     RecordReader,
     TwoLines,
     check_example,
-    decode_record,
+    decode_utf8,
 )
 
 _CHUNK_BYTES = 1 << 22
@@ -66,10 +66,9 @@ class LineFile(FileSource):
         if reader.lines_per_record == 1:
             short = np.flatnonzero(np.diff(self._line_starts) < 3)
             blank = short[[not self._read_lines(line, 1).strip() for line in short.tolist()]]
-            if len(blank) or reader.num_header_lines():
-                self._record_lines = np.delete(
-                    np.arange(lines), np.union1d(blank, np.arange(min(reader.num_header_lines(), lines)))
-                )
+            if len(blank) or reader.num_header_lines:
+                header = np.arange(min(reader.num_header_lines, lines))
+                self._record_lines = np.delete(np.arange(lines), np.union1d(blank, header))
         else:
             while lines and not self._read_lines(lines - 1, 1).strip():
                 lines -= 1
@@ -117,10 +116,10 @@ class LineFile(FileSource):
 
     def _on_invalid_record(self, line: int, reason: str) -> None:
         """Counts a record that cannot be read. Raises `UserError` where none may be."""
-        message = f"{self.path}, line {line + 1}: {reason}"
         if not self._skip_invalid:
-            raise UserError(f"{message}. {SKIP_INVALID_HINT}")
-        self._num_invalid, self._first_error = self._num_invalid + 1, self._first_error or message
+            raise file_error(self.path, f"{reason}. {SKIP_INVALID_HINT}", line + 1)
+        self._num_invalid += 1
+        self._first_error = self._first_error or str(file_error(self.path, reason, line + 1))
 
     def _line_index(self, row: int) -> int:
         return row if self._record_lines is None else int(self._record_lines[row])
@@ -131,7 +130,7 @@ class LineFile(FileSource):
     def _read_example(self, row: int) -> Example:
         if self._cached_examples is not None:
             return self._cached_examples[row]
-        text = decode_record(self._read_lines(self._line_index(row), self.reader.lines_per_record))
+        text = decode_utf8(self._read_lines(self._line_index(row), self.reader.lines_per_record))
         text = text.removeprefix(BYTE_ORDER_MARK) if self._line_index(row) == 0 else text
         return check_example(self.reader.example(text.rstrip("\r\n")), requires_answer=self.reader.requires_answer)
 
@@ -141,7 +140,7 @@ class LineFile(FileSource):
             try:
                 examples.append(self._read_example(row))
             except ValueError as error:
-                raise UserError(f"{self.location(row)}: {error}") from error
+                raise file_error(self.location(row), str(error)) from error
         return examples
 
     def location(self, row: int) -> str:
@@ -153,10 +152,9 @@ class LineFile(FileSource):
 
     @property
     def record_sizes(self) -> NDArray[np.int64]:
+        starts = self._line_starts.astype(np.int64)
         first = np.arange(self.num_examples) if self._record_lines is None else self._record_lines
-        return self._line_starts[first + self.reader.lines_per_record].astype(np.int64) - self._line_starts[
-            first
-        ].astype(np.int64)
+        return starts[first + self.reader.lines_per_record] - starts[first]
 
     def used_characters(self) -> frozenset[str]:
         if not self.reader.preserves_characters:
@@ -256,9 +254,9 @@ def file_stamp(path: Path) -> tuple[str, int, int]:
     try:
         stat = path.stat()
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
+        raise file_error(path, f"cannot be read ({error.strerror})") from error
     if not path.is_file():
-        raise UserError(f"{path}: must be a file")
+        raise file_error(path, "must be a file")
     return str(path), stat.st_size, stat.st_mtime_ns
 
 
@@ -272,7 +270,7 @@ def _open_cached(stamp: tuple[str, int, int], reader: RecordReader, skip_invalid
     check_unmodified(Path(stamp[0]))
     line_file = LineFile(Path(stamp[0]), reader, skip_invalid)
     if not line_file.num_examples:
-        raise UserError(f"{stamp[0]}: has no question that can be read")
+        raise file_error(stamp[0], "has no question that can be read")
     return line_file
 
 
@@ -291,7 +289,7 @@ def parse_file(
     """
     check_unmodified(path)
     parsed: list[tuple[int, Example]] = []
-    errors: list[tuple[int, ValueError]] = []
+    errors: list[str] = []
     for line, result in parse(path.read_bytes().removeprefix(BOM_UTF8)):
         try:
             if isinstance(result, ValueError):
@@ -299,14 +297,11 @@ def parse_file(
             parsed.append((line, check_example(result, requires_answer=requires_answer)))
         except ValueError as error:
             if not skip_invalid:
-                raise UserError(f"{path}, line {line}: {error}. {SKIP_INVALID_HINT}") from error
-            errors.append((line, error))
+                raise file_error(path, f"{error}. {SKIP_INVALID_HINT}", line) from error
+            errors.append(str(file_error(path, str(error), line)))
     if errors:
-        warnings.warn(
-            skipped_records_message(len(errors), f"{path}, line {errors[0][0]}: {errors[0][1]}"), stacklevel=2
-        )
+        warnings.warn(skipped_records_message(len(errors), errors[0]), stacklevel=2)
     if not parsed:
-        raise UserError(f"{path}: has no question that can be read")
-    parser = f"{parse.__module__}.{getattr(parse, '__qualname__', repr(parse))}"
-    name = combine_hashes([file_sha256(path), parser, str(skip_invalid)])
+        raise file_error(path, "has no question that can be read")
+    name = combine_hashes([file_sha256(path), repr(parse), str(skip_invalid)])
     return ParsedFile(path, tuple(one for _, one in parsed), tuple(line for line, _ in parsed), name, len(errors))

@@ -7,7 +7,8 @@ others OOD test.
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -15,17 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.config import Span
-from numerate.errors import UserError, did_you_mean
+from numerate.errors import UserError
 from numerate.tasks.contents import shortest_unique_names
 from numerate.tasks.counter_rng import CounterRNG, random_key
 from numerate.tasks.questions import Questions
-from numerate.tasks.task import SPLITS, Task
 from numerate.tasks.texts import Example, InMemorySource
 from numerate.text.tasks.file_sources import ConcatenatedSources, FileSource
-from numerate.text.tasks.row_orders import draw_random_bits, permute, shuffled_row_indices
+from numerate.text.tasks.row_orders import RowTask, permute
+from numerate.text.tasks.text_files import file_stamp
 
 TruncationSide = Literal["left", "right"]
-TRUNCATION_SIDES: tuple[TruncationSide, ...] = ("left", "right")
 
 _MAX_LISTED_ROWS = 1 << 16
 _NUM_LONGEST_ROWS = 4
@@ -178,22 +178,31 @@ class DatasetSplits:
         return ", ".join(parts)
 
 
-class TextTask(Task):
+class TextTask(RowTask):
     """Questions of files, every row once in each pass, in an order that is a function of (seed, split, pass).
 
-    A task gives `splits`, and a field named `axis` that selects the part. A part that is tested alone trains on what
-    all the others train on. No question of a test or of validation is trained on.
+    A task says which files it has and how they are split, and has a field named `axis` that selects the part. A part
+    that is tested alone trains on what all the others train on. No question of a test or of validation is trained on.
     """
 
-    has_ood_sizes: ClassVar[bool] = False
+    order_name: ClassVar[str] = "texts"
 
     axis: ClassVar[str] = "test"
     """The field whose sizes are the numbers of the parts."""
 
-    @property
     @abstractmethod
+    def data_files(self) -> list[Path]:
+        """The files that it reads. Raises `UserError` where one is missing, and says how to get it."""
+
+    @abstractmethod
+    def read_splits(self, files: Sequence[Path]) -> DatasetSplits:
+        """The content of its files, whatever part is selected."""
+
+    @property
     def splits(self) -> DatasetSplits:
-        """What the files hold, read once. Raises `UserError` where they are not there, and says how to get them."""
+        """The content of its files, read again only if they change. Raises `UserError` where one cannot be read."""
+        stamps = tuple(map(file_stamp, self.data_files()))
+        return _read_splits(self.at_cell(**{self.axis: None}), stamps)
 
     @property
     def _selected_parts(self) -> Span | None:
@@ -223,29 +232,14 @@ class TextTask(Task):
             raise UserError(f"split: {type(self).__name__} has no question for {split!r}; its files have too few")
         return rows
 
-    def _questions(self, split: str, index: NDArray[np.int64], key_parts: tuple[object, ...]) -> Questions:
-        split_rows = self._split_rows(split)
-        return split_rows.questions(shuffled_row_indices(index, len(split_rows), key_parts), self.axis)
+    def row_questions(self, split: str | None, rows: NDArray[np.int64]) -> Questions:
+        return self._split_rows(split or "train").questions(rows, self.axis)
 
     def draw(self, rng: CounterRNG, indices: NDArray[np.int64]) -> Questions:
         """Training rows of the selected part, or its test rows where training has none; for inspection only."""
         parts = self._selected_parts
         is_test_only = parts is not None and not len(self.splits.train.select_parts(parts))
-        return self._questions("test" if is_test_only else "train", indices, ("draw", rng.key))
-
-    def examples(self, split: str, seed: int, start: int, count: int) -> Questions:
-        """Examples `start` .. `start + count - 1` of a split: every row of it once, then all again in another order."""
-        if split not in SPLITS:
-            raise UserError(
-                f"split: there is no {split!r}; there are: {', '.join(SPLITS)}." + did_you_mean(split, SPLITS)
-            )
-        if split == "ood_validation":
-            raise UserError("split: files have no OOD validation ('ood_validation')")
-        index = np.arange(start, start + count)
-        return replace(
-            self._questions(split, index, ("texts", split, seed)),
-            random_bits=draw_random_bits(index, split, seed),
-        )
+        return self.shuffled_questions("test" if is_test_only else "train", indices, ("draw", rng.key))
 
     def all_questions(self, split: str = "test") -> Questions | None:
         """Every row of a split once, in the order of the files; None for more than 65,536."""
@@ -254,8 +248,8 @@ class TextTask(Task):
         stock = self._split_rows(split)
         return None if len(stock) > _MAX_LISTED_ROWS else stock.questions(np.arange(len(stock)), self.axis)
 
-    def num_rows(self, split: str) -> int:
-        return len(self._split_rows(split))
+    def num_rows(self, split: str | None) -> int:
+        return len(self._split_rows(split or "train"))
 
     def num_questions(self) -> int:
         """The rows of training, which are an epoch."""
@@ -322,6 +316,11 @@ class TextTask(Task):
         return self.splits.summary()
 
 
+@lru_cache(maxsize=8)
+def _read_splits(task: TextTask, stamps: tuple[tuple[str, int, int], ...]) -> DatasetSplits:
+    return task.read_splits([Path(path) for path, _, _ in stamps])
+
+
 def question_from_text(text: str, answer: str, truncation_side: TruncationSide = "right") -> Questions:
     """A text as a question, with an answer that serves as a placeholder.
 
@@ -345,32 +344,3 @@ def split_indices(
         is_train[validation_indices] = False
         return np.flatnonzero(is_train), np.sort(validation_indices)
     return np.sort(permute(np.arange(first), count, random_key(*key_parts))), np.sort(validation_indices)
-
-
-def check_truncation_side(side: str) -> None:
-    """Raises `UserError` for what cannot be cut."""
-    if side not in TRUNCATION_SIDES:
-        raise UserError(f"truncation_side: must be 'left' or 'right', not {side!r}")
-
-
-def check_fraction(name: str, fraction: float) -> None:
-    """Raises `UserError` for a share of the rows that leaves nothing to train on, or is none."""
-    if not 0 <= fraction < 1:
-        raise UserError(f"{name}: must be at least 0 and below 1, not {fraction}; 0.1 is one row in ten")
-
-
-def check_part(name: str, part: int | Span | None) -> None:
-    """Raises `UserError` for a number that no part has. How many there are only the files say."""
-    if part is not None and Span.from_value(part).low < 1:
-        raise UserError(f"{name}: must be at least 1, not {Span.from_value(part).low}")
-
-
-def check_names(name: str, names: Sequence[str], valid_names: Mapping[str, object] | Sequence[str]) -> None:
-    """Raises `UserError` for a name that there is not, or that comes twice."""
-    for number, one in enumerate(names):
-        if one not in valid_names:
-            raise UserError(
-                f"{name}: there is no {one!r}; there are: {', '.join(valid_names)}.{did_you_mean(one, valid_names)}"
-            )
-        if one in names[:number]:
-            raise UserError(f"{name}: must not contain {one!r} twice")

@@ -8,7 +8,6 @@ from typing import ClassVar
 import numpy as np
 
 from numerate.config import setting
-from numerate.errors import UserError
 from numerate.text.tokenizers import number_spans as found_numbers
 from numerate.text.tokenizers.text_number_formats import (
     DIGIT_SYMBOLS,
@@ -34,15 +33,8 @@ class FoNE(TextNumberFormat):
 
     has_number_values: ClassVar[bool] = True
 
-    integer_digits: int = setting(5, "digits before the decimal point")
-    fraction_digits: int = setting(5, "digits after the decimal point")
-
-    def __post_init__(self) -> None:
-        if self.integer_digits < 1 or self.fraction_digits < 0:
-            raise UserError(
-                f"integer_digits: {self.integer_digits} digits and {self.fraction_digits} decimals cannot be; 1 "
-                f"or more and 0 or more can"
-            )
+    integer_digits: int = setting(5, "digits before the decimal point", at_least=1)
+    fraction_digits: int = setting(5, "digits after the decimal point", at_least=0)
 
     @property
     def pattern(self) -> re.Pattern[str]:
@@ -68,15 +60,6 @@ class FoNE(TextNumberFormat):
         return (
             len(integer_part.lstrip("0")) > self.integer_digits or len(fraction_part.rstrip("0")) > self.fraction_digits
         )
-
-    def format_number(self, number: str) -> list[str]:
-        if self._has_too_many_digits(number) or parse_floats([number])[1][0]:
-            raise UserError(
-                f"number_format: {number} has more than {self.integer_digits} digits or {self.fraction_digits} "
-                f"decimals, or more than "
-                "float32 holds"
-            )
-        return [NUMBER_TOKEN]
 
     def decode_symbols(self, symbols: Sequence[str], number_values: Sequence[float] | None = None) -> str:
         return decode_number_tokens(symbols, number_values)

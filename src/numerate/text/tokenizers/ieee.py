@@ -8,7 +8,6 @@ from typing import Literal
 import numpy as np
 
 from numerate.config import setting
-from numerate.errors import UserError
 from numerate.text.tokenizers import number_spans as found_numbers
 from numerate.text.tokenizers.text_number_formats import (
     DIGIT_SYMBOLS,
@@ -42,10 +41,6 @@ class IEEEBits(TextNumberFormat):
 
     dtype: Literal["float16", "float32", "float64"] = setting("float32", "floating-point format")
 
-    def __post_init__(self) -> None:
-        if self.dtype not in _DTYPES:
-            raise UserError(f"dtype: {self.dtype!r} is none of: {', '.join(_DTYPES)}")
-
     @property
     def pattern(self) -> re.Pattern[str]:
         return found_numbers.SIGNED_NUMBER
@@ -65,16 +60,6 @@ class IEEEBits(TextNumberFormat):
         return NumberSymbols(
             10 + bits.astype(np.int64), np.full(len(numbers), self.num_bits), unrepresentable_mask=inexact_mask
         )
-
-    def format_number(self, number: str) -> list[str]:
-        dtype, big_endian = _DTYPES[self.dtype]
-        with np.errstate(over="ignore"):
-            value = dtype(float(number.replace(",", "")))
-        if not np.isfinite(value) or found_numbers.parse_decimal(format_float(value)) != found_numbers.parse_decimal(
-            number
-        ):
-            raise UserError(f"number_format: {number} is not a number that {self.dtype} holds")
-        return [BIT_SYMBOLS[int(bit)] for byte in np.array(value, big_endian).tobytes() for bit in f"{byte:08b}"]
 
     def decode_symbols(self, symbols: Sequence[str], number_values: Sequence[float] | None = None) -> str:
         """The numbers separated by spaces; leftover bits and non-finite numbers as they are."""

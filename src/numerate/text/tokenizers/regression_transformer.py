@@ -65,15 +65,6 @@ class RegressionTransformer(TextNumberFormat):
             unrepresentable_mask=integer_lengths > _MAX_INTEGER_DIGITS,
         )
 
-    def format_number(self, number: str) -> list[str]:
-        integer_part, _, fraction_part = round_decimal(number).partition(".")
-        if len(integer_part) > _MAX_INTEGER_DIGITS:
-            raise UserError(
-                f"number_format: {number} has {len(integer_part)} digits before the point; there are tokens for 20"
-            )
-        orders = range(len(integer_part) - 1, -1 - len(fraction_part), -1)
-        return [f"_{digit}_{order}_" for digit, order in zip(integer_part + fraction_part, orders, strict=True)]
-
     def decode_symbols(self, symbols: Sequence[str], number_values: Sequence[float] | None = None) -> str:
         numbers, _ = parse_numbers(symbols)
         return " ".join(map(format_decimal, numbers))

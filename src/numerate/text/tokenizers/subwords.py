@@ -66,14 +66,10 @@ class Subwords(Tokenizer):
     )
     add_bos_token: bool = setting(False, "whether every sequence starts with [BOS]")
     answer_prefix: str = setting("", "a text before every answer; a space for most decoders")
-    max_length: int = setting(512, "largest number of tokens of a question, and of an answer without its [EOS]")
+    max_length: int = setting(
+        512, "largest number of tokens of a question, and of an answer without its [EOS]", at_least=1
+    )
     revision: str | None = setting(None, "revision of a model on the hub; null: the newest")
-
-    def __post_init__(self) -> None:
-        if self.vocabulary not in ("all", "occurring"):
-            raise UserError(f"vocabulary: {self.vocabulary!r} must be 'all' or 'occurring'")
-        if self.max_length < 1:
-            raise UserError(f"max_length: {self.max_length} must be 1 or more")
 
     @property
     def fast_tokenizer(self) -> foreign.FastTokenizer:

@@ -43,8 +43,8 @@ class SymbolInfo(NamedTuple):
 class TextNumberFormat(Spec, ABC):
     """How the numbers in a text are written as symbols. All other text is left to the tokenizer.
 
-    `format_numbers` converts many numbers, `format_number` one, with equal results; `decode_symbols` is the inverse. A
-    number that a format cannot represent keeps its characters, one token per digit, so that nothing is lost.
+    `format_numbers` converts many numbers; `decode_symbols` is the inverse. A number that a format cannot represent
+    keeps its characters, one token per digit, so that nothing is lost.
     """
 
     has_number_values: ClassVar[bool] = False
@@ -63,13 +63,16 @@ class TextNumberFormat(Spec, ABC):
     def format_numbers(self, numbers: Sequence[str]) -> NumberSymbols:
         """The symbols of numbers found in texts."""
 
-    @abstractmethod
     def format_number(self, number: str) -> list[str]:
         """The symbols of one number of a text. Raises `UserError` for one that it cannot represent."""
+        formatted, symbols = self.format_numbers([number]), self.symbols()
+        if formatted.unrepresentable_mask is not None and formatted.unrepresentable_mask[0]:
+            raise UserError(f"number_format: {type(self).__name__} cannot represent {number}")
+        return [symbols[i] for i in formatted.symbol_indices.tolist()]
 
-    @abstractmethod
     def decode_symbols(self, symbols: Sequence[str], number_values: Sequence[float] | None = None) -> str:
-        """The text of consecutive symbols, with the values that they carry."""
+        """The text of consecutive symbols, with the values that they carry; by default, they are the text."""
+        return "".join(symbols)
 
     def symbol_info(self, symbol: str) -> SymbolInfo:
         """The meaning of one of its symbols: by default, digits are digits and all else is text."""
@@ -95,12 +98,6 @@ class AsIs(TextNumberFormat):
     def format_numbers(self, numbers: Sequence[str]) -> NumberSymbols:
         raise UserError("number_format: AsIs does not format numbers")
 
-    def format_number(self, number: str) -> list[str]:
-        raise UserError("number_format: AsIs does not format numbers")
-
-    def decode_symbols(self, symbols: Sequence[str], number_values: Sequence[float] | None = None) -> str:
-        return "".join(symbols)
-
 
 @dataclass(frozen=True)
 class PerDigit(TextNumberFormat):
@@ -119,12 +116,6 @@ class PerDigit(TextNumberFormat):
     def format_numbers(self, numbers: Sequence[str]) -> NumberSymbols:
         return NumberSymbols(concatenated_digits(numbers), text_lengths(numbers))
 
-    def format_number(self, number: str) -> list[str]:
-        return [*number]
-
-    def decode_symbols(self, symbols: Sequence[str], number_values: Sequence[float] | None = None) -> str:
-        return "".join(symbols)
-
 
 @dataclass(frozen=True)
 class Groups(TextNumberFormat):
@@ -136,16 +127,10 @@ class Groups(TextNumberFormat):
     has it not. Numbers are not parsed, so nothing is lost, leading zeros included.
     """
 
-    group_size: int = setting(3, "digits per group, 1 to 5")
+    group_size: int = setting(3, "digits per group, 1 to 5", at_least=1, at_most=5)
     group_from: Literal["left", "right"] = setting("left", "where grouping starts")
 
     pattern: ClassVar[re.Pattern[str]] = re.compile(r"(?<=[0-9])\.[0-9]+|[0-9]+")
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.group_size <= 5:
-            raise UserError(f"group_size: groups of {self.group_size} digits cannot be; 1 to 5 digits can")
-        if self.group_from not in ("left", "right"):
-            raise UserError(f"group_from: {self.group_from!r} must be 'left' or 'right'")
 
     def symbols(self) -> tuple[str, ...]:
         groups = [f"{value:0{size}}" for size in range(1, self.group_size + 1) for value in range(10**size)]
@@ -170,15 +155,6 @@ class Groups(TextNumberFormat):
         symbol_indices = group_values + (10**group_sizes - 10) // 9
         symbol_indices[characters[group_starts] == ord(".")] = (10 ** (self.group_size + 1) - 10) // 9
         return NumberSymbols(symbol_indices, np.bincount(number_index[group_starts], minlength=len(numbers)))
-
-    def format_number(self, number: str) -> list[str]:
-        point, digits = (["."], number[1:]) if number.startswith(".") else ([], number)
-        first_group_size = len(digits) % self.group_size if self.group_from == "right" and not point else 0
-        full_groups = [digits[i : i + self.group_size] for i in range(first_group_size, len(digits), self.group_size)]
-        return [*point, *filter(None, [digits[:first_group_size]]), *full_groups]
-
-    def decode_symbols(self, symbols: Sequence[str], number_values: Sequence[float] | None = None) -> str:
-        return "".join(symbols)
 
     def symbol_info(self, symbol: str) -> SymbolInfo:
         if symbol == ".":
@@ -223,11 +199,6 @@ class XVal(TextNumberFormat):
         return NumberSymbols(
             np.full(len(numbers), 10), np.ones(len(numbers), np.int64), number_values, unrepresentable_mask
         )
-
-    def format_number(self, number: str) -> list[str]:
-        if self.format_numbers([number]).unrepresentable_mask[0]:  # type: ignore[index]
-            raise UserError(f"number_format: {number} must be representable in float32")
-        return [NUMBER_TOKEN]
 
     def decode_symbols(self, symbols: Sequence[str], number_values: Sequence[float] | None = None) -> str:
         return decode_number_tokens(symbols, number_values)

@@ -31,11 +31,7 @@ class TokenIds(Tokenizer):
 
     has_unique_tokenization: ClassVar[bool] = False
 
-    pad_to_multiple_of: int = setting(1, "pad the vocabulary to a multiple of this")
-
-    def __post_init__(self) -> None:
-        if self.pad_to_multiple_of < 1:
-            raise UserError(f"pad_to_multiple_of: {self.pad_to_multiple_of} must be 1 or more; 1 adds no padding")
+    pad_to_multiple_of: int = setting(1, "pad the vocabulary to a multiple of this", at_least=1)
 
     def build_vocabulary(self, task: Task | Iterable[str]) -> Vocabulary:
         """The vocabulary of a task's tokenizer. Raises `UserError` for a task that is not language modeling."""

@@ -1,0 +1,116 @@
+"""Reads the words of a command by its row of the table: arguments, options and settings."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+from numerate.commands.table import Command, Option
+from numerate.config.values import normalize_name, parse_value
+from numerate.errors import UserError, did_you_mean
+
+EXECUTOR_OPTIONS = ("executor", "workers", "timeout")
+
+
+def read_words(
+    name: str, command: Command, words: Sequence[str], flags: Mapping[str, Any]
+) -> tuple[list[str], dict[str, Any]]:
+    """The arguments of a command, and the typed values of its options by the parameters of its function.
+
+    >>> from numerate.commands.table import COMMANDS
+    >>> read_words("ask", COMMANDS["ask"], ["latest", "1+2=", "checkpoint=best"], {})
+    (['latest', '1+2='], {'checkpoint': 'best', 'settings': []})
+
+    Raises `UserError` for an unknown option, an invalid value, and what is missing.
+    """
+    options = {option.name: option for option in command.options if not option.name.startswith("--")}
+    arguments: list[str] = []
+    settings, executor_words = [], []
+    values: dict[str, Any] = {}
+    takes_text = "PROMPT" in command.arguments or "QUESTION" in command.arguments
+    maximum = None if "..." in command.arguments else len(command.arguments.split())
+    for word in words:
+        key, equals, text = word.partition("=")
+        key = normalize_name(key.strip())
+        is_file = bool(equals) and not takes_text and Path(word).exists()
+        if equals and key in options:
+            value = parse_option(options[key], text)
+            values[key] = [*values.get(key, []), value] if options[key].repeated else value
+        elif equals and command.executor and (key in EXECUTOR_OPTIONS or key.startswith("executor.")):
+            executor_words.append(word)
+        elif command.settings is not None and _is_setting(word, command.settings, len(arguments) == maximum, is_file):
+            settings.append(word)
+        else:
+            known = [*options, *(EXECUTOR_OPTIONS if command.executor else ())]
+            _check_argument(word, known, takes_text, is_full=len(arguments) == maximum, is_file=is_file)
+            arguments.append(word)
+    for option in command.options:
+        value = flags.get(option.key)
+        if option.setting and value:
+            settings.append(option.setting)
+        elif option.name.startswith("--") and not option.setting and value is not None:
+            values[option.key] = value if isinstance(value, bool) else parse_option(option, value)
+    _check_complete(command, arguments, values)
+    if command.settings is not None:
+        values["settings"] = settings
+    if command.executor:
+        from numerate.commands.executing import parse_executor
+
+        values["executor"] = parse_executor(executor_words) if executor_words else None
+    return arguments, values
+
+
+def _is_setting(word: str, pattern: str, has_all_arguments: bool, is_file: bool) -> bool:
+    if not pattern:
+        return has_all_arguments or ("=" in word and not is_file)
+    return "=" in word and re.match(pattern, word) is not None
+
+
+def _check_argument(word: str, options: Sequence[str], takes_text: bool, *, is_full: bool, is_file: bool) -> None:
+    """Raises `UserError` for a word that is no argument: one too many, or an unknown or misspelled option."""
+    key, equals, _ = word.partition("=")
+    hint = did_you_mean(key, options)
+    is_option = bool(equals) and (key.replace("-", "_").isidentifier() and bool(hint) if takes_text else not is_file)
+    if is_full or is_option:
+        known = ", ".join(f"{one}=" for one in options)
+        raise UserError(f"{word!r} is not a known option; options are {known}.{hint}")
+
+
+def _check_complete(command: Command, arguments: Sequence[str], values: Mapping[str, Any]) -> None:
+    """Raises `UserError` for an argument or option that is missing, with an example."""
+    required = re.sub(r"\[.*?\]|\.\.\.", "", command.arguments).split()
+    blank = next((index for index, word in enumerate(arguments[: len(required)]) if not word.strip()), len(arguments))
+    missing = [f"the {name.lower().replace('|', ' or ')} is" for name in required[blank : blank + 1]]
+    missing += [f"{one.name}: the value is" for one in command.options if one.required and one.name not in values]
+    if missing:
+        example = re.split(r"\n|   \(", command.examples)[0]
+        raise UserError(f"{missing[0]} missing; for example: {example}")
+
+
+def parse_option(option: Option, text: str) -> Any:
+    """The typed value of an option; raises `UserError` for an invalid one, with an example.
+
+    >>> from numerate.commands.table import Option
+    >>> parse_option(Option("count", "8", "number of rows", int, at_least=1), "64k")
+    64000
+    """
+    example = f"for example {option.name}={option.example}"
+    if not text.strip():
+        raise UserError(f"{option.name}: the value is missing; {example}")
+    if option.choices:
+        found = [one for one in option.choices if one == text or one.replace(" ", "_") == normalize_name(text)]
+        if not found:
+            raise UserError(
+                f"{option.name}: there is no {text!r}; there are: {', '.join(option.choices)}."
+                f"{did_you_mean(text, option.choices)}"
+            )
+        return found[0]
+    if option.type is str:
+        return text
+    if get_origin(option.type) is list:
+        (item_type,) = get_args(option.type)
+        return [parse_option(option._replace(type=item_type), item.strip()) for item in text.split(",")]
+    value = parse_value(text, option.type, option.name)
+    if option.at_least is not None and value < option.at_least:
+        raise UserError(f"{option.name}: must be {option.at_least} or more, not {value}; {example}")
+    return value

@@ -1,0 +1,219 @@
+"""`train`, `evaluate`, `report`, `export` and `import`: a run from its training to its export."""
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from numerate.config import expand_sweep, override
+from numerate.evaluation.labels import METRICS, Metric
+from numerate.evaluation.statistics import wilson_interval
+from numerate.executors.executor import Executor
+from numerate.experiments import exporting
+from numerate.experiments.plan import ProgressCallback
+from numerate.experiments.results import Results
+from numerate.experiments.run import load
+from numerate.experiments.shards import check_no_shard
+from numerate.experiments.tracking import track_results
+from numerate.experiments.train import debug
+from numerate.experiments.train import dry_run as estimate_training
+from numerate.experiments.train import train as train_recipe
+from numerate.reports.colour import TerminalStyle
+from numerate.reports.figure import HeatMap
+from numerate.reports.grid import (
+    aggregate_seeds,
+    are_named_parts,
+    cell_label,
+    format_interval,
+    format_percent,
+    make_grids,
+)
+from numerate.reports.groups import format_settings
+from numerate.reports.records import Cell, cell_from_record
+from numerate.reports.table import text_table
+from numerate.reports.terminal_writer import heat_map_text, legend_text
+from numerate.studies.naming import load_recipe
+from numerate.training.progress import ProgressBar
+from numerate.training.recipe import Recipe
+
+
+def train(
+    name: str,
+    *,
+    settings: Sequence[str],
+    preset: str | None = None,
+    runs_dir: str | None = None,
+    dry_run: bool = False,
+) -> int:
+    """Trains a recipe with every combination of its settings, or resumes; returns the exit status."""
+    is_main_process = os.environ.get("RANK", "0") == "0"
+    for recipe in sweep(load_recipe(name), settings, preset):
+        if dry_run:
+            estimate = estimate_training(recipe)
+            if is_main_process:
+                print(f"{recipe.title} seed={recipe.seed}\n{estimate}")
+            continue
+        trained = train_recipe(recipe, runs_dir=runs_dir)
+        if is_main_process:
+            print(trained.run.path)
+        if trained.exit_status:
+            return trained.exit_status
+    return 0
+
+
+def sweep(recipe: Recipe, settings: Sequence[str], preset: str | None = None) -> list[Recipe]:
+    """A recipe, or its small version, with every combination of settings."""
+    recipe = debug(recipe) if preset == "debug" else recipe
+    return [override(recipe, choice) for choice in expand_sweep(settings)]
+
+
+def evaluate(
+    address: str,
+    *,
+    settings: Sequence[str],
+    executor: Executor | None,
+    runs_dir: str | None = None,
+    device: str | None = None,
+    dry_run: bool = False,
+    **options: Any,
+) -> None:
+    """Evaluates a run and prints its heat maps; the other options are those of `Run.evaluate`."""
+    run = load(address, runs_dir, device)
+    options["settings"] = settings
+    if dry_run and executor is not None:
+        check_no_shard(executor, options.pop("shard", None))
+        print(run.script(executor, **options))
+    elif dry_run:
+        print(run.estimate(**options))
+    else:
+        with _progress() as on_progress:
+            results = run.evaluate(**options, on_progress=on_progress, executor=executor)
+        print(f"{run.path}")
+        show_evaluation(results)
+        if "shard" in options:
+            print(f"\nshard {options['shard']}; `numerate evaluate` without shard= merges all finished shards")
+        else:
+            track_results(run)
+
+
+@contextmanager
+def _progress() -> Iterator[ProgressCallback]:
+    """A progress bar that is shown as soon as the total is known."""
+    bars: list[ProgressBar] = []
+
+    def on_progress(done: int, total: int) -> None:
+        if not bars:
+            bars.append(ProgressBar(total, label="evaluate"))
+        bars[0].step(done)
+
+    try:
+        yield on_progress
+    finally:
+        for bar in bars:
+            bar.close()
+
+
+def report(address: str, *, runs_dir: str | None = None) -> None:
+    """Writes the HTML report of a run."""
+    print(load(address, runs_dir).report())
+
+
+def export(
+    address: str, *, out: str, checkpoint: str = "final", tokenizer: bool = True, runs_dir: str | None = None
+) -> None:
+    """Exports a run to Hugging Face."""
+    run = load(address, runs_dir, "cpu")
+    print(exporting.export(run, out, checkpoint_name=checkpoint, tokenizer=tokenizer))
+
+
+def import_run(folder: str, *, settings: Sequence[str], recipe: str | None = None, **options: Any) -> None:
+    """Imports a folder of Hugging Face, or published weights for a recipe, as a run."""
+    if recipe is None:
+        imported = exporting.import_folder(folder, settings=settings, **options)
+    else:
+        imported = exporting.import_published(folder, override(load_recipe(recipe), settings), **options)
+    print(imported.path)
+
+
+def show_evaluation(results: Results) -> None:
+    """Prints heat maps, region means with intervals, and how the "best" checkpoint was selected.
+
+    For labels, maps show the accuracy on unseen counts, or on all if none is unseen.
+    """
+    best, checkpoints = results.best or {}, {record["checkpoint"] for record in results}
+    shows_best = best.get("step") is not None and "best" in checkpoints
+    if results.is_language_modeling:
+        print(f"\n{results}")
+        if shows_best:
+            is_loss = best.get("metric") == "loss"
+            score = f"loss {best['score']:.4g}" if is_loss else f"{best['score']:.1%} of tokens"
+            print(f"best: step {best['step']:,}, selected during training ({score} on part of the validation text)")
+        return
+    style = TerminalStyle.from_stream(sys.stdout)
+    has_unseen_labels = all(record.get("labels", {}).get("max_training_labels") is not None for record in results)
+    metric: Metric = "ood_accuracy" if has_unseen_labels else "exact_match"
+    plotted: list[HeatMap] = []
+    for title, cells in _cells_by_title(results).items():
+        if are_named_parts(cells):
+            print(f"\n{title}\n{_parts_table(cells)}")
+            continue
+        title += f", {METRICS[metric]}" * has_unseen_labels
+        for grid in make_grids(aggregate_seeds([[cell.with_metric(metric) for cell in cells]]), title):
+            plotted.append(HeatMap.from_grid(grid, has_tooltips=False))
+            print(f"\n{heat_map_text(plotted[-1], style)}")
+    print(f"\n{legend_text(style, plotted)}\n" * bool(plotted) + f"\n{results}")
+    print(_first_tokens(results), end="")
+    if not_held_out := list(dict.fromkeys(_cell_text(record) for record in results if record["overlaps_training"])):
+        more = f", ... ({len(not_held_out)} cells)" * (len(not_held_out) > 12)
+        names = ", ".join(not_held_out[:12])
+        print(f"\ntoo few questions to hold any out, so they may occur in training: {names}{more}")
+    if shows_best:
+        correct = "of labels correct" if all("labels" in record for record in results) else "correct"
+        score = f"its loss {best['score']:.4g}" if best.get("metric") == "loss" else f"{best['score']:.1%} {correct}"
+        is_biased = best["split"] == "ood_validation" and any(
+            (record["checkpoint"], record["region"]) == ("best", "ood_validation") for record in results
+        )
+        note = ": its OOD validation score is biased by this selection" * is_biased
+        print(f"best: step {best['step']}, selected on {best['split']} ({score}){note}")
+    if other_methods := {record["method"] for record in results} - {"one pass"}:
+        print(f"method: {', '.join(sorted(other_methods))}")
+
+
+def _cells_by_title(results: Results) -> dict[str, list[Cell]]:
+    """The cells of each checkpoint, position offset and choice of settings, titled by what differs between them."""
+    settings_texts = [format_settings(record.get("settings", {})) for record in results]
+    several_offsets = len({record["position_offset"] for record in results}) > 1
+    cells: dict[str, list[Cell]] = {}
+    for record, settings_text in zip(results, settings_texts, strict=True):
+        title, step = record["checkpoint"], record["step"]
+        title = f"{title} checkpoint, step {step}" if title in ("final", "best") else f"step {step}"
+        title += f", position offset {record['position_offset']}" * several_offsets
+        title += f", {settings_text or 'as trained'}" * any(settings_texts)
+        cells.setdefault(title, []).append(cell_from_record(record))
+    return cells
+
+
+def _parts_table(cells: Sequence[Cell]) -> str:
+    """Named categories as a table, since a heat map is not meaningful for them."""
+    rows = [
+        [cell_label(c.coordinates, names=c.names), c.region, format_percent(c.accuracy), format_interval(c.low, c.high)]
+        for c in cells
+    ]
+    return text_table([next(iter(cells[0].coordinates)), "region", "correct, %", "95 % interval"], rows)
+
+
+def _first_tokens(results: Results) -> str:
+    """For sorting: the accuracy of the first generated token."""
+    records = [record for record in results if "items" in record["cell"] and "first_token_correct" in record]
+    if not records:
+        return ""
+    correct, count = (sum(record[name] for record in records) for name in ("first_token_correct", "count"))
+    low, high = wilson_interval(correct, count)
+    share = f"{correct / count:.1%} [{low:.1%}, {high:.1%}]"
+    return f"\nfirst label correct: {share} of {count:,} questions, over all cells\n"
+
+
+def _cell_text(record: Mapping[str, Any]) -> str:
+    names = record.get("names", {})
+    return "+".join(names.get(axis, str(value)) for axis, value in record["cell"].items())

@@ -1,0 +1,143 @@
+"""`sample`: examples as text and, for a recipe, as model inputs and targets."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from numerate import catalogue
+from numerate.config import override
+from numerate.errors import UserError, did_you_mean
+from numerate.tasks.plain import format_question
+
+_MAX_SHOWN_TOKENS = 12
+"""Tokens of a chunk of text that are shown as model inputs."""
+
+
+def sample(name: str, *, settings: Sequence[str], count: int | None = None, split: str = "train") -> None:
+    """Prints examples of a task (8 by default) or recipe (3)."""
+    kinds, presets = catalogue.parts_by_kind(), catalogue.presets("Task")
+    if name in kinds["Task"] or name in presets:
+        _sample_task(name, settings, split, count or 8)
+    elif is_recipe(name):
+        _sample_recipe(name, settings, split, count or 3)
+    else:
+        known = [*kinds["Task"], *kinds["Recipe"]]
+        near = did_you_mean(name, [*known, *presets, *catalogue.family_names("Recipe")])
+        raise UserError(
+            f"no task or recipe is named {name!r}; there are: {', '.join(known)}; {len(presets)} tasks of papers.{near}"
+        )
+
+
+def is_recipe(name: str) -> bool:
+    """Whether a name is that of a recipe or study, or of a file with one."""
+    kinds, plain = catalogue.parts_by_kind(), name.replace("-", "_")
+    is_file = name.endswith((".yaml", ".yml")) or ".py:" in name
+    return is_file or plain in kinds["Recipe"] or plain in kinds["Study"] or catalogue.is_in_family("Recipe", plain)
+
+
+def _sample_task(name: str, settings: Sequence[str], split: str, count: int) -> None:
+    task = override(catalogue.get_part("Task", name), [word.removeprefix("task.") for word in settings])
+    if task.is_language_modeling:
+        from numerate.commands.corpora import sample_chunks
+
+        print(sample_chunks(task, split, 0, count), end="")
+        return
+    questions = task.examples(split, 0, 0, count)
+    for row in range(count):
+        question, answer = format_question(questions, row)
+        if questions.texts is not None:
+            print("\n".join([question, *(f"    {line}" for line in answer.split("\n")), ""]))
+        else:
+            print(f"{question}{answer}" if questions.labels is None else _aligned_labels(question, answer))
+    drawn_from = task.ood_validation_task() if split == "ood_validation" else task
+    if split != "train" and drawn_from is not None and not drawn_from.is_held_out(split):
+        print("some of these sizes have too few questions for a held-out split: they may occur in training")
+
+
+def _aligned_labels(question: str, labels: str) -> str:
+    """The words of a question with their labels aligned below, and an empty line.
+
+    >>> _aligned_labels("9 a a", ". 10 11").splitlines()
+    ['9 a  a', '. 10 11']
+    """
+    tokens, targets = question.split(" "), labels.split(" ")
+    if len(tokens) != len(targets):  # a text with a space in it
+        return f"{question}\n{labels}\n"
+    widths = [max(map(len, pair)) for pair in zip(tokens, targets, strict=True)]
+    lines = [" ".join(word.ljust(wide) for word, wide in zip(line, widths, strict=True)) for line in (tokens, targets)]
+    return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def _sample_recipe(name: str, settings: Sequence[str], split: str, count: int) -> None:
+    """Prints examples of a recipe, each above what the model reads; of text, the first tokens of each chunk."""
+    from numerate.batch import StepContext
+    from numerate.evaluation.evaluation_data import EvaluationData
+    from numerate.studies.naming import load_recipe
+
+    recipe = override(load_recipe(name), settings)
+    if recipe.task.is_language_modeling:
+        _sample_language_recipe(recipe, split, count)
+        return
+    data = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
+    questions = recipe.task.examples(split, recipe.seed, 0, count)
+    rows = recipe.tokenizer.encode_examples(questions, data.vocabulary)
+    model = recipe.model.build(data.vocabulary, recipe.seed)
+    step_context = StepContext(recipe.seed, 0) if split == "train" else StepContext.for_evaluation()
+    for row in range(count):
+        batch = recipe.layout.build_batch(rows.take(slice(row, row + 1)), np.arange(row, row + 1))
+        tokens = model.assign_positions(batch.tokens, step_context)
+        question, answer = format_question(questions, row)
+        print(f"{question}{answer}" if questions.labels is None else question)
+        length, source = int(tokens.lengths[0]), batch.source
+        lines = {}
+        if source is not None:
+            lines["question"] = _symbols(data, source.ids[0], source.number_values)[: int(source.lengths[0])]
+        lines["inputs"] = _symbols(data, tokens.ids[0], tokens.number_values)[:length]
+        lines["targets"] = _symbols(data, batch.targets[0], batch.target_number_values)[:length]
+        for number, ids in enumerate(tokens.position_ids or ()):
+            lines[f"position {number}"] = [f"{p:.4g}" for p in ids[min(0, ids.shape[0] - 1), :length].tolist()]
+        lines["token ids"] = [str(i) for i in tokens.ids[0, :length].tolist()]
+        width = max(len(text) for line in lines.values() for text in line)
+        for label, line in lines.items():
+            print(f"  {label:<10} " + " ".join(text.rjust(width) for text in line))
+        print()
+    positions = ", ".join(
+        f"{number}: {type(p).__name__}({type(p.position_ids).__name__})"
+        for number, p in enumerate(getattr(recipe.model, "positions", ()))
+    )
+    offsets_text = "with the offsets of training step 0" if split == "train" else "as in evaluation"
+    encoder = " An encoder reads the question." if batch.source is not None else ""
+    print(f"position ids {offsets_text}; positions {positions or 'none'}. A dot: no target.{encoder}")
+
+
+def _symbols(data: Any, ids: Any, values: Any) -> list[str]:
+    """The tokens of a row, with the value of number tokens (`[NUM]=12.5`), and a dot for no token."""
+    carries_number = data.number_token_mask.tolist()
+    number_values = [None] * len(ids) if values is None else values[0].tolist()
+    return [
+        "." if i < 0 else data.symbols[i] + (f"={value:.7g}" if carries_number[i] and value is not None else "")
+        for i, value in zip(ids.tolist(), number_values, strict=True)
+    ]
+
+
+def _sample_language_recipe(recipe: Any, split: str, count: int) -> None:
+    """Prints chunks of a corpus, and the first tokens of each as model inputs."""
+    from numerate.commands.corpora import sample_chunks
+
+    vocabulary = recipe.tokenizer.build_vocabulary(recipe.task)
+    print(sample_chunks(recipe.task, split, recipe.seed, count), end="")
+    rows = recipe.tokenizer.encode_examples(recipe.task.examples(split, recipe.seed, 0, count), vocabulary)
+    for row in range(len(rows)):
+        batch = recipe.layout.build_batch(rows.take(slice(row, row + 1)), np.arange(row, row + 1))
+        ids, targets = (each[0, :_MAX_SHOWN_TOKENS].tolist() for each in (batch.tokens.ids, batch.targets))
+        lines = {
+            "inputs": [vocabulary.symbols[i] for i in ids],
+            "targets": ["." if i < 0 else vocabulary.symbols[i] for i in targets],
+            "token ids": [str(i) for i in ids],
+        }
+        widths = [max(map(len, column)) for column in zip(*lines.values(), strict=True)]
+        print(f"chunk {row + 1}, its first tokens:")
+        for label, line in lines.items():
+            print(f"  {label:<10} " + " ".join(text.rjust(wide) for text, wide in zip(line, widths, strict=True)))
+    print("every position has a target")
