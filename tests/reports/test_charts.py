@@ -11,8 +11,17 @@ import pytest
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from numerate.reports.colour import SERIES, SERIES_DARK, contrast, parse_hex_color
-from numerate.reports.figure import Chart, ChartLine, Figure, Style, are_distinguishable, assign_styles, legend_entries
+from numerate.reports.colour import (
+    SERIES,
+    SERIES_DARK,
+    Style,
+    are_distinguishable,
+    assign_styles,
+    contrast,
+    legend_entries,
+    parse_hex_color,
+)
+from numerate.reports.figure import Chart, ChartLine, Figure
 from numerate.reports.groups import group_runs
 from numerate.reports.html import style
 from numerate.reports.matplotlib_writer import MAX_WIDTH_INCHES, draw_figure

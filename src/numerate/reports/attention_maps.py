@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from numerate.reports.colour import COLORMAP_DARK, COLORMAP_LIGHT
 from numerate.reports.content import Content, Folded, Note
 from numerate.reports.html import fill, page, to_html
-from numerate.reports.map_records import QUANTIZATION_LEVELS, AttentionMap, read_attention_maps, read_maps, token_label
+from numerate.reports.map_records import QUANTIZATION_LEVELS, read_attention_maps, read_maps, token_label
 from numerate.reports.table import TextTable
 
 NEGATIVE_LIGHT = ("#f6f4ec", "#f4d6bb", "#eba873", "#d97526", "#a84a00", "#5c2600")
@@ -44,29 +44,26 @@ class HeadSummary(NamedTuple):
 def summarize_heads(record: Mapping[str, Any], max_keys: int = 3) -> list[HeadSummary]:
     """The summaries of all heads of a record.
 
-    The spread is exp of the mean entropy of the rows in nats: attending evenly to 2 tokens gives 2. `last` are the keys
-    with the highest weights of the last query, as (label and position, weight); for relations by absolute value.
+    The spread is exp of the mean entropy of the rows in nats: attending evenly to 2 tokens gives 2. `top_keys` are
+    the keys with the highest weights of the last query, as (label and position, weight); for relations by absolute
+    value.
     """
     found = []
     for seen in read_attention_maps(record):
-        for number, weights in enumerate(seen.weights):
-            row = weights[-1]
-            order = np.argsort(-np.abs(row), kind="stable")[:max_keys]
-            last = tuple((_key_label(seen, int(j)), float(row[j])) for j in order if row[j] != 0)
+        labels = seen.keys if seen.map_type == "symbols" else [f"{key} ({j})" for j, key in enumerate(seen.keys)]
+        for head, weights in enumerate(seen.weights):
+            last = weights[-1]
+            order = np.argsort(-np.abs(last), kind="stable")[:max_keys]
+            top = tuple((labels[j], float(last[j])) for j in order.tolist() if last[j] != 0)
             spread = None if seen.map_type == "relations" else _effective_num_keys(weights)
-            found.append(HeadSummary(seen.layer, seen.map_type, number, spread, last))
+            found.append(HeadSummary(seen.layer, seen.map_type, head, spread, top))
     return found
 
 
 def _effective_num_keys(weights: NDArray[np.float32]) -> float:
     kept = weights.astype(np.float64)
-    kept = kept / np.maximum(kept.sum(-1, keepdims=True), 1e-12)
-    entropy = -(kept * np.log(np.maximum(kept, 1e-12))).sum(-1)
-    return float(np.exp(entropy.mean()))
-
-
-def _key_label(seen: AttentionMap, key: int) -> str:
-    return seen.keys[key] if seen.map_type == "symbols" else f"{seen.keys[key]} ({key})"
+    kept /= np.maximum(kept.sum(-1, keepdims=True), 1e-12)
+    return float(np.exp(-(kept * np.log(np.maximum(kept, 1e-12))).sum(-1).mean()))
 
 
 def count_characters(record: Mapping[str, Any]) -> int:
@@ -132,26 +129,23 @@ def shorten_text(text: str, max_length: int = 90) -> str:
 
 
 def _data(records: Sequence[Mapping[str, Any]]) -> Markup:
-    """The data of the script as JSON in which no text can close the script element."""
+    """The data of the script as JSON in which no text can close the script element; tokens are labels."""
+    labeled = []
+    for record in records:
+        source = record.get("source")
+        labels = {
+            "tokens": list(map(token_label, record["tokens"])),
+            "source": source and list(map(token_label, source)),
+        }
+        labeled.append({**record, **labels, "prompt": shorten_text(record["prompt"], 60)})
     payload = {
         "levels": QUANTIZATION_LEVELS,
         "light": {"above": COLORMAP_LIGHT, "below": NEGATIVE_LIGHT},
         "dark": {"above": COLORMAP_DARK, "below": NEGATIVE_DARK},
-        "records": [_record_with_labels(record) for record in records],
+        "records": labeled,
     }
     text = json.dumps(payload, ensure_ascii=False, separators=(",", ":"))
     return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
-
-
-def _record_with_labels(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A record with its tokens as labels."""
-    source = record.get("source")
-    return {
-        **record,
-        "prompt": shorten_text(record["prompt"], 60),
-        "tokens": [token_label(token) for token in record["tokens"]],
-        "source": None if source is None else [token_label(token) for token in source],
-    }
 
 
 def _table(record: Mapping[str, Any]) -> Folded:

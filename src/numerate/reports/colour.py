@@ -1,4 +1,4 @@
-"""Colors of reports: one ramp for shares right, a few colors for series, and what a terminal can show.
+"""Colors of reports: one ramp for shares right, colors and marks of series, and what a terminal can show.
 
 The ramp runs from a color near the page (nothing right) to the color farthest from it (everything right), with
 lightness falling all the way, so that it survives color-blind eyes, grey printing and a dark page. The light ramp is
@@ -8,7 +8,7 @@ two are at least 0.12 apart in OKLab, with normal vision and without one kind of
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -78,6 +78,92 @@ def format_hex_color(color: RGB) -> str:
     '#0072b2'
     """
     return "#{:02x}{:02x}{:02x}".format(*color)
+
+
+MARKER_SHAPES = ("circle", "square", "diamond", "triangle", "triangle down", "plus")
+"""The marks of series; each has a dash pattern too."""
+
+DASHES: tuple[tuple[float, ...], ...] = (
+    (),
+    (4.0, 1.6),
+    (1.2, 1.3),
+    (6.0, 1.5, 1.2, 1.5),
+    (2.2, 1.2),
+    (4.0, 1.2, 1.2, 1.2, 1.2, 1.2),
+)
+"""The dash pattern of each shape, in line widths."""
+
+BASELINE_DASHES = (1.4, 1.8)
+"""The dash pattern of a baseline."""
+
+
+@dataclass(frozen=True)
+class Style:
+    """The style of a series: `color` indexes `SERIES`, `marker` indexes `MARKER_SHAPES`. In a legend None is
+    neutral."""
+
+    color: int | None = 0
+    marker: int | None = 0
+
+    @property
+    def dashes(self) -> tuple[float, ...]:
+        return DASHES[self.marker or 0]
+
+
+def split_labels(labels: Sequence[str]) -> tuple[list[str], list[str]] | None:
+    """The first parts and the second parts of labels such as "T5: xVal", each once, where series share them."""
+    pairs = [label.split(": ", 1) for label in labels]
+    if not all(len(pair) == 2 for pair in pairs):
+        return None
+    first, second = (list(dict.fromkeys(pair[i] for pair in pairs)) for i in (0, 1))
+    crossed = len(first) > 1 and len(second) < len(labels)
+    most, fewest = max(len(first), len(second)), min(len(first), len(second))
+    return (first, second) if crossed and most <= len(SERIES) and fewest <= len(MARKER_SHAPES) else None
+
+
+def are_distinguishable(labels: Sequence[str]) -> bool:
+    """Whether the styles are distinguishable: no color is used for two series, or for two parts of labels."""
+    return len(labels) <= len(SERIES) or split_labels(labels) is not None
+
+
+def assign_styles(labels: Sequence[str]) -> dict[str, Style]:
+    """A style for each label.
+
+    Labels of two parts that several share ("T5: cross-entropy", "decoder: cross-entropy") have the color of one part
+    and the shape of the other; the part with more values has the colors. Others have a color and a shape each.
+
+    >>> assign_styles(["T5: CE", "T5: WAS", "decoder: CE"])["decoder: CE"]
+    Style(color=0, marker=1)
+    """
+    parts = split_labels(labels)
+    if parts is None:  # repeated colors have other shapes
+        count = len(SERIES)
+        return {label: Style(i % count, (i + i // count) % len(MARKER_SHAPES)) for i, label in enumerate(labels)}
+    indices = {
+        label: [part.index(one) for part, one in zip(parts, label.split(": ", 1), strict=True)] for label in labels
+    }
+    by_color = 1 if len(parts[1]) >= len(parts[0]) else 0
+    return {label: Style(pair[by_color], pair[1 - by_color]) for label, pair in indices.items()}
+
+
+LegendEntry = tuple[str, Style | None]
+"""A text and its style; a baseline has None."""
+
+
+def legend_entries(labels: Sequence[str]) -> list[LegendEntry]:
+    """The entries of a legend: each label, or of labels with two parts the colors first and then the shapes.
+
+    >>> legend_entries(["T5: CE", "T5: WAS", "decoder: CE"])[-1]
+    ('decoder', Style(color=None, marker=1))
+    """
+    parts = split_labels(labels)
+    if parts is None:
+        return list(assign_styles(labels).items())
+    colors, markers = (parts[1], parts[0]) if len(parts[1]) >= len(parts[0]) else parts
+    return [
+        *((name, Style(i, None)) for i, name in enumerate(colors)),
+        *((name, Style(None, i)) for i, name in enumerate(markers)),
+    ]
 
 
 @dataclass(frozen=True)

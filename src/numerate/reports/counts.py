@@ -5,8 +5,9 @@ from statistics import median
 
 from numerate.evaluation.labels import METRICS, LabelCounts, Metric
 from numerate.evaluation.statistics import wilson_interval
+from numerate.reports.colour import assign_styles
 from numerate.reports.content import Content, Heading, Note
-from numerate.reports.figure import Chart, ChartLine, Figure, assign_styles
+from numerate.reports.figure import Chart, ChartLine, Figure
 from numerate.reports.grid import ALL_REGION_LABELS, format_interval, format_percent
 from numerate.reports.groups import Group
 from numerate.reports.limits import MAX_GROUPS_WITH_SEED_LINES, groups_to_draw, join_names, left_out_note

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from numerate.reports.figure import Chart, ChartLine, Figure, HeatCell, HeatMap, Style, format_short
+from numerate.reports.colour import Style
+from numerate.reports.figure import Chart, ChartLine, Figure, HeatCell, HeatMap, format_short
 from numerate.reports.grid import tick_step
 from numerate.reports.matplotlib_writer import save_figure
 from numerate.text.data.statistics import MAX_MULTIPLICITY, Histogram, Statistics

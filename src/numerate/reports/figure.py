@@ -11,7 +11,7 @@ from math import ceil, floor, log10
 from typing import Literal
 
 from numerate.evaluation.labels import METRICS
-from numerate.reports.colour import SERIES
+from numerate.reports.colour import LegendEntry, Style, legend_entries, split_labels
 from numerate.reports.grid import (
     PlotGrid,
     Point,
@@ -22,97 +22,10 @@ from numerate.reports.grid import (
     format_percent,
     length_ticks,
 )
-
-MARKER_SHAPES = ("circle", "square", "diamond", "triangle", "triangle down", "plus")
-"""The marks of series; each has a dash pattern too."""
-
-DASHES: tuple[tuple[float, ...], ...] = (
-    (),
-    (4.0, 1.6),
-    (1.2, 1.3),
-    (6.0, 1.5, 1.2, 1.5),
-    (2.2, 1.2),
-    (4.0, 1.2, 1.2, 1.2, 1.2, 1.2),
-)
-"""The dash pattern of each shape, in line widths."""
-
-BASELINE_DASHES = (1.4, 1.8)
-"""The dash pattern of a baseline."""
+from numerate.reports.limits import MAX_TOOLTIP_SEEDS
 
 MAX_NUMBER_COLUMNS = 24
 """Lines with more points have no markers, and maps with more columns no numbers in their cells."""
-
-MAX_TOOLTIP_SEEDS = 12
-"""Seeds listed one by one in a tooltip."""
-
-
-@dataclass(frozen=True)
-class Style:
-    """The style of a series: `color` indexes `SERIES`, `marker` indexes `MARKER_SHAPES`. In a legend None is
-    neutral."""
-
-    color: int | None = 0
-    marker: int | None = 0
-
-    @property
-    def dashes(self) -> tuple[float, ...]:
-        return DASHES[self.marker or 0]
-
-
-def _split_labels(labels: Sequence[str]) -> tuple[list[str], list[str]] | None:
-    """The first parts and the second parts of labels such as "T5: xVal", each once, where series share them."""
-    pairs = [label.split(": ", 1) for label in labels]
-    if not all(len(pair) == 2 for pair in pairs):
-        return None
-    first, second = (list(dict.fromkeys(pair[i] for pair in pairs)) for i in (0, 1))
-    crossed = len(first) > 1 and len(second) < len(labels)
-    most, fewest = max(len(first), len(second)), min(len(first), len(second))
-    return (first, second) if crossed and most <= len(SERIES) and fewest <= len(MARKER_SHAPES) else None
-
-
-def are_distinguishable(labels: Sequence[str]) -> bool:
-    """Whether the styles are distinguishable: no color is used for two series, or for two parts of labels."""
-    return len(labels) <= len(SERIES) or _split_labels(labels) is not None
-
-
-def assign_styles(labels: Sequence[str]) -> dict[str, Style]:
-    """A style for each label.
-
-    Labels of two parts that several share ("T5: cross-entropy", "decoder: cross-entropy") have the color of one part
-    and the shape of the other; the part with more values has the colors. Others have a color and a shape each.
-
-    >>> assign_styles(["T5: CE", "T5: WAS", "decoder: CE"])["decoder: CE"]
-    Style(color=0, marker=1)
-    """
-    parts = _split_labels(labels)
-    if parts is None:  # repeated colors have other shapes
-        count = len(SERIES)
-        return {label: Style(i % count, (i + i // count) % len(MARKER_SHAPES)) for i, label in enumerate(labels)}
-    indices = {
-        label: [part.index(one) for part, one in zip(parts, label.split(": ", 1), strict=True)] for label in labels
-    }
-    by_color = 1 if len(parts[1]) >= len(parts[0]) else 0
-    return {label: Style(pair[by_color], pair[1 - by_color]) for label, pair in indices.items()}
-
-
-LegendEntry = tuple[str, Style | None]
-"""A text and its style; a baseline has None."""
-
-
-def legend_entries(labels: Sequence[str]) -> list[LegendEntry]:
-    """The entries of a legend: each label, or of labels with two parts the colors first and then the shapes.
-
-    >>> legend_entries(["T5: CE", "T5: WAS", "decoder: CE"])[-1]
-    ('decoder', Style(color=None, marker=1))
-    """
-    parts = _split_labels(labels)
-    if parts is None:
-        return list(assign_styles(labels).items())
-    colors, markers = (parts[1], parts[0]) if len(parts[1]) >= len(parts[0]) else parts
-    return [
-        *((name, Style(i, None)) for i, name in enumerate(colors)),
-        *((name, Style(None, i)) for i, name in enumerate(markers)),
-    ]
 
 
 @dataclass(frozen=True)
@@ -144,7 +57,7 @@ class Axis:
 
     @classmethod
     def log(cls, label: str, values: Sequence[float]) -> "Axis":
-        """A logarithmic axis around positive values; its ticks are powers of ten, or 1, 2, 5, 10, ... below 100."""
+        """A logarithmic axis around positive values; its ticks are powers of ten."""
         first, last = floor(log10(min(values))), ceil(log10(max(values)) + 1e-9)
         ticks = [(10.0**power, power_of_ten(power)) for power in range(first, last + 1)]
         return cls(label, 10.0**first, 10.0**last, ticks, is_log=True)
@@ -272,7 +185,7 @@ class Chart:
         if len(self.lines) < 2:
             return []
         labels = [line.label for line in self.series]
-        if _split_labels(labels) is not None:
+        if split_labels(labels) is not None:
             return legend_entries(labels)
         return [(line.label_with_suffix, line.style) for line in self.series]
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from numerate.reports.colour import SERIES
+from numerate.reports.colour import SERIES, Style
 from numerate.reports.content import Content, Folded, Note
 from numerate.reports.counts import common_metric_label
 from numerate.reports.estimates import MIN_SEEDS, Estimate, GroupEstimates, estimate_group
-from numerate.reports.figure import Axis, Figure, Mark, PointChart, PointRow, Style
+from numerate.reports.figure import Axis, Figure, Mark, PointChart, PointRow
 from numerate.reports.grid import REGION_LABELS, format_interval, format_percent
 from numerate.reports.groups import CONVERGENCE_THRESHOLD, Group, region_labels
 from numerate.reports.svg_writer import figure_html

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from numerate.reports.colour import assign_styles
 from numerate.reports.content import Content
-from numerate.reports.figure import Chart, ChartLine, Figure, assign_styles, power_of_ten
+from numerate.reports.figure import Chart, ChartLine, Figure, power_of_ten
 from numerate.reports.groups import Group, unique_trainings
 from numerate.reports.limits import groups_to_draw, left_out_note
 from numerate.reports.records import Records

@@ -5,9 +5,7 @@ Tables have every group. Figures show a limited number of groups, with a note.""
 from collections.abc import Sequence
 from statistics import median
 
-from numerate.reports.colour import SERIES
-from numerate.reports.figure import MAX_TOOLTIP_SEEDS as MAX_TOOLTIP_SEEDS
-from numerate.reports.figure import are_distinguishable
+from numerate.reports.colour import SERIES, are_distinguishable
 from numerate.reports.grid import ALL_OOD
 from numerate.reports.groups import Group
 
@@ -43,6 +41,9 @@ MAX_CSV_ROWS = 12_000
 
 MAX_CURVE_POINTS = 200
 """Points of a curve by step."""
+
+MAX_TOOLTIP_SEEDS = 12
+"""Seeds listed one by one in a tooltip."""
 
 
 def groups_to_draw(groups: Sequence[Group], max_groups: int = MAX_DRAWN_GROUPS) -> list[Group]:

@@ -35,7 +35,7 @@ def pack_weights(weights: NDArray[np.floating]) -> dict[str, Any]:
     max_magnitude = float(np.abs(weights).max(initial=0.0)) or 1.0
     low = -max_magnitude if weights.min(initial=0.0) < 0 else 0.0
     causal = rows == columns and not np.triu(weights, 1).any()
-    mask = np.broadcast_to(_visible_mask(rows, columns, causal), weights.shape)
+    mask = np.broadcast_to(_visible(rows, columns, causal), weights.shape)
     steps = np.rint((weights[mask].astype(np.float64) - low) / (max_magnitude - low) * QUANTIZATION_LEVELS).astype(
         np.int64
     )
@@ -48,7 +48,7 @@ def pack_weights(weights: NDArray[np.floating]) -> dict[str, Any]:
 def unpack_weights(packed_map: Mapping[str, Any]) -> NDArray[np.float32]:
     """The inverse of `packed`: heads x query x key. Raises `ValueError` for invalid data."""
     shape = (int(packed_map["heads"]), int(packed_map["rows"]), int(packed_map["columns"]))
-    mask = np.broadcast_to(_visible_mask(shape[1], shape[2], bool(packed_map["causal"])), shape)
+    mask = np.broadcast_to(_visible(shape[1], shape[2], bool(packed_map["causal"])), shape)
     text = str(packed_map["data"])
     if len(text) != 2 * int(mask.sum()):
         raise ValueError(f"{len(text)} letters are not the numbers of {shape[0]} heads, {shape[1]} x {shape[2]} each")
@@ -64,8 +64,9 @@ def unpack_weights(packed_map: Mapping[str, Any]) -> NDArray[np.float32]:
     return found
 
 
-def _visible_mask(rows: int, columns: int, causal: bool) -> NDArray[np.bool_]:
-    return np.tril(np.ones((rows, columns), dtype=bool)) if causal else np.ones((rows, columns), dtype=bool)
+def _visible(rows: int, columns: int, causal: bool) -> NDArray[np.bool_]:
+    """Whether a query (row) may see a key (column)."""
+    return np.tri(rows, columns, 0 if causal else columns, dtype=bool)
 
 
 @dataclass(frozen=True)

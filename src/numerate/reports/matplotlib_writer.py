@@ -11,21 +11,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from numerate.errors import UserError
-from numerate.reports.colour import BORDER, COLORMAP_LIGHT, SERIES, colormap, format_hex_color, text_color
-from numerate.reports.figure import (
+from numerate.reports.colour import (
     BASELINE_DASHES,
+    BORDER,
+    COLORMAP_LIGHT,
     MARKER_SHAPES,
-    Chart,
-    ChartLine,
-    Figure,
-    HeatMap,
+    SERIES,
     LegendEntry,
-    Mark,
-    Panel,
-    PointChart,
     Style,
-    format_short,
+    colormap,
+    format_hex_color,
+    text_color,
 )
+from numerate.reports.figure import Chart, ChartLine, Figure, HeatMap, Mark, Panel, PointChart, format_short
 from numerate.reports.grid import axis_label, format_percent, tick_step
 
 if TYPE_CHECKING:

@@ -7,9 +7,10 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from numerate.evaluation.labels import METRICS
+from numerate.reports.colour import Style, assign_styles
 from numerate.reports.content import Content
 from numerate.reports.counts import BASELINE_LABEL, common_metric_label
-from numerate.reports.figure import Chart, ChartLine, Figure, HeatMap, Style, assign_styles, tooltip
+from numerate.reports.figure import Chart, ChartLine, Figure, HeatMap, tooltip
 from numerate.reports.grid import DIGIT_AXES, REGION_LABELS, PlotGrid, Point, axis_label, baseline_curve, make_grids
 from numerate.reports.groups import Group, have_unordered_cells
 from numerate.reports.limits import (

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from numerate.evaluation.sums import CELL_MEAN_SUFFIX
+from numerate.reports.colour import Style, assign_styles, legend_entries
 from numerate.reports.content import Content
-from numerate.reports.figure import Axis, Figure, Mark, PointChart, PointRow, Style, assign_styles, legend_entries
+from numerate.reports.figure import Axis, Figure, Mark, PointChart, PointRow
 from numerate.reports.groups import Group, part_axis, region_labels
 from numerate.reports.limits import MAX_POINT_GROUPS, groups_to_draw, left_out_note
 from numerate.reports.metrics import (

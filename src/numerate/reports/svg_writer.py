@@ -10,19 +10,8 @@ from io import BytesIO
 
 from markupsafe import Markup
 
-from numerate.reports.colour import COLORMAP_DARK, COLORMAP_LIGHT, colormap
-from numerate.reports.figure import (
-    BASELINE_DASHES,
-    MAX_NUMBER_COLUMNS,
-    Axis,
-    Chart,
-    Figure,
-    HeatMap,
-    Panel,
-    PointChart,
-    PointRow,
-    Style,
-)
+from numerate.reports.colour import BASELINE_DASHES, COLORMAP_DARK, COLORMAP_LIGHT, Style, colormap
+from numerate.reports.figure import MAX_NUMBER_COLUMNS, Axis, Chart, Figure, HeatMap, Panel, PointChart, PointRow
 from numerate.reports.grid import tick_step
 from numerate.reports.html import fill
 

@@ -6,8 +6,9 @@ from typing import Any
 
 from numerate.evaluation.labels import METRICS
 from numerate.evaluation.statistics import SeedBand, seed_band
+from numerate.reports.colour import Style, assign_styles
 from numerate.reports.content import Content, Note
-from numerate.reports.figure import Chart, ChartLine, Figure, Style, assign_styles
+from numerate.reports.figure import Chart, ChartLine, Figure
 from numerate.reports.grid import REGION_LABELS
 from numerate.reports.groups import Group, have_unordered_cells, region_labels, unique_trainings
 from numerate.reports.limits import MAX_CURVE_POINTS, groups_to_draw, left_out_note
