@@ -27,8 +27,7 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one thread, before the library
 from numerate.tasks.texts import Example
 from numerate.text.tokenizers import hf_vocabulary as foreign
 from numerate.text.tokenizers import tokenizer_files
-from numerate.text.tokenizers.fone import FoNE
-from numerate.text.tokenizers.ieee import IEEEBits
+from numerate.text.tokenizers.float_formats import FoNE, IEEEBits
 from numerate.text.tokenizers.regression_transformer import RegressionTransformer
 from numerate.text.tokenizers.subwords import Subwords
 from numerate.text.tokenizers.text_number_formats import AsIs, Groups, PerDigit, TextNumberFormat, XVal

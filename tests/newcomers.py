@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 PAGE = Path(__file__).parents[1] / "docs" / "adding.md"
-KINDS = ("Task", "PositionIds", "Mixer", "Loss")
+KINDS = ("Task", "PositionIds", "Mixer", "Loss", "EvaluationKind")
 
 
 @cache
@@ -19,11 +19,9 @@ def on_the_page() -> dict[str, type]:
         sys.modules[module.__name__] = module  # where dataclasses look their types up
         exec(compile(text, str(PAGE), "exec"), module.__dict__)
         own = [part for part in vars(module).values() if getattr(part, "__module__", "") == module.__name__]
-        found |= {
-            kind: part
-            for part in own
-            for kind in KINDS
-            if isinstance(part, type) and kind in [base.__name__ for base in part.__mro__]
-        }
+        for part in own:
+            for kind in KINDS:
+                if isinstance(part, type) and kind in [base.__name__ for base in part.__mro__]:
+                    found.setdefault(kind, part)
     assert set(found) == set(KINDS), "the page lacks an example of one of these kinds"
     return found

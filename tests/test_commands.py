@@ -7,8 +7,10 @@ import os
 import shutil
 import subprocess
 import sys
+from argparse import ArgumentParser
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -17,11 +19,13 @@ import yaml
 
 from numerate import catalogue, cli
 from numerate.cli import Call, main
+from numerate.commands import studies
 from numerate.commands.compare import resolve_runs
 from numerate.commands.table import COMMANDS
 from numerate.config import user_parts
 from numerate.records.heads import checksum
 from numerate.studies.folder import RequestedRun, StudyFolder
+from numerate.studies.study import Study
 from numerate.training.run_folder import RunFolder, header_yaml
 
 torch.set_num_threads(1)
@@ -188,6 +192,22 @@ def test_the_module_is_the_command(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(source)},
     )
     refused(Ended(done.returncode, done.stdout, done.stderr), "Did you mean 'addition_abacus'?")
+
+
+def test_completion_knows_every_command_with_its_options(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsers: list[ArgumentParser] = []
+
+    def complete(parser: ArgumentParser, shell: str) -> str:
+        parsers.append(parser)
+        return f"for {shell}"
+
+    monkeypatch.setitem(sys.modules, "shtab", SimpleNamespace(complete=complete))
+    assert shell("completion", "bash").out == "for bash\n"
+    assert "{list,show,sample,data,tokens,train," in parsers[0].format_usage().replace("\n", "").replace(" ", "")
+    for words in (["evaluate", "grid=", "--dry-run"], ["data", "write", "out=", "--as", "x"], ["list", "runs"]):
+        parsers[0].parse_args(words)
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    refused(shell("completion", "bash"), "the package shtab is not installed; pip install shtab")
 
 
 # What the quick commands show ----------------------------------------------------------------------------------------
@@ -840,6 +860,21 @@ def test_a_study_of_which_nothing_is_done_has_nothing_to_compare(shell: Shell, t
     made_up_study(tmp_path / "runs", {0: -1.0}, "mine")
     refused(shell("compare", "mine"), "no run of this study is done yet", "numerate status mine")
     refused(shell("plot", "curves", "mine"), "no run of this study is done yet")
+
+
+def test_many_runs_are_summed_up_by_the_table_of_results(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = tmp_path / "runs"
+    folders = made_up_study(runs, {0: 0.25, 1: 0.75})
+    study = Study("addition_abacus", "How good?", ())
+    studies.show_summary(study, str(runs), folders)
+    heat_maps = capsys.readouterr().out
+    monkeypatch.setattr(studies, "MAX_RUNS", 1)
+    studies.show_summary(study, str(runs), folders)
+    table = capsys.readouterr().out
+    assert main(["results", "addition_abacus", "group=label", f"runs_dir={runs}"]) == 0
+    assert table == capsys.readouterr().out != heat_maps
 
 
 def test_a_warning_is_one_plain_line(runs: Path, tmp_path: Path) -> None:

@@ -342,9 +342,12 @@ def test_no_warning_comes_from_a_recipe_of_the_house() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Recipe(objective=Progressive(throttle="descibed")), "objective.throttle: 'descibed' is none of: none"),
+        (
+            lambda: Recipe(objective=Progressive(throttle="descibed")),
+            "throttle: must be none, described or published, not 'descibed'",
+        ),
         (lambda: Recipe(objective=Progressive(throttle="descibed")), "Did you mean 'described'?"),
-        (lambda: Recipe(training=Training(precision="fp8")), "training.precision: 'fp8' is none of: fp32, bf16, fp16."),
+        (lambda: Recipe(training=Training(precision="fp8")), "precision: must be fp32, bf16 or fp16, not 'fp8'"),
     ],
 )
 def test_a_word_that_a_setting_does_not_know_is_refused_from_python_too(make: Any, message: str) -> None:

@@ -72,7 +72,7 @@ def shown() -> list[tuple[str, str]]:
         told = [line for kind, block in BLOCK.findall(text) if kind != "python" for line in command_lines(block)]
         for inline in re.findall(r"`(numerate [^`\n]+)`", BLOCK.sub("", text)):
             told += command_lines(inline)
-        found += [(page.name, line) for line in told if len(line.split()) > 1 or line == "list"]
+        found += [(page.name, line) for line in told if line == "list" or (" " in line and line not in COMMANDS)]
     for command in COMMANDS.values():
         found += [("--help", line) for line in command_lines(command.examples)]
     return list(dict.fromkeys(found))
@@ -127,6 +127,7 @@ KINDS = {
     "my_position_ids.py": ("position-ids", "DigitsBefore"),
     "my_mixer.py": ("mixers", "LinearAttention"),
     "my_loss.py": ("losses", "Focal"),
+    "my_verifier.py": ("evaluation-kinds", "Verified"),
 }
 
 
@@ -160,7 +161,30 @@ def test_the_commands_beside_an_example_train_with_it(
         status = main([*words, *short])
         assert status == 0, capsys.readouterr().err
     trained = list(folder.glob("runs/*/*/recipe.yaml"))
-    assert any(f"kind: {name}:{KINDS[name][1]}" in head.read_text() for head in trained)
+    assert any(f"kind: {name}:{KINDS[name][1]}" in head.read_text() for head in trained) or name == "my_verifier.py"
+
+
+def test_the_verifier_on_the_page_is_in_records_tables_and_the_report(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = "my_verifier.py:recipe"
+    assert (
+        main(["run", recipe, "seeds=1", "preset=debug", "evaluation.grid=3:4", "evaluation.examples_per_cell=20"]) == 0
+    )
+    (run,) = (numerate.load(head.parent) for head in folder.glob("runs/*/*/recipe.yaml"))
+    results = run.evaluate("3:4", count=20, predictions=True)
+    assert all(record["kind"] == "Verified" for record in results)
+    lines = run.folder.records("predictions.jsonl")
+    assert sum(line["scores"]["verified"] for line in lines) == sum(one["scores"]["verified"] for one in results)
+    assert all(line["scores"]["verified"] == 1.0 for line in lines if line["correct"])
+    (region,) = results.regions()
+    verified, low, high = (region["answers"][name] for name in ("verified", "verified.low", "verified.high"))
+    assert 0.0 <= low <= verified <= high <= 1.0
+    assert "verified: answers that verify accepts" in str(results)
+    capsys.readouterr()
+    assert main(["results", "my_verifier-recipe-debug"]) == 0
+    assert "verified" in capsys.readouterr().out
+    assert "verified, %" in (run.path / "report.html").read_text()
 
 
 def test_the_mixer_on_the_page_keeps_the_promise_that_both_its_forms_agree(folder: Path) -> None:
@@ -272,6 +296,7 @@ HOMES = (
     "models.backbone",
     "training.objective",
     "executors.executor",
+    "evaluation.kinds.kind",
 )
 """Where the abstractions stand."""
 

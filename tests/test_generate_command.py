@@ -123,7 +123,7 @@ def test_prompts_come_from_files_and_from_standard_input(
         (("checkpoint=step-9",), "9"),
         (("temprature=0.5",), "Did you mean 'temperature'?"),
         (("checkpoint=all",), "final, best or a step"),
-        (("out=/",), "must be a file such as out.jsonl"),
+        (("out=/",), "out: / already exists"),
         (("out=nowhere/out.jsonl",), "the folder nowhere must exist"),
         ((f"out={__file__}",), "already exists"),
     ],

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 
 import numerate
 from numerate import catalogue
+from numerate.commands.table import COMMANDS
 from numerate.config import identity
 
 TOP = Path(__file__).resolve().parents[1]

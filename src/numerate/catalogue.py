@@ -25,6 +25,7 @@ PART_PACKAGES = (
     "positions",
     "mixers",
     "models",
+    "evaluation",
     "losses",
     "training",
     "executors",

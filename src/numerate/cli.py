@@ -131,10 +131,9 @@ def _parse_no_command(name: str, rest: Sequence[str]) -> NoReturn:
     else:
         word = name
     known = [full.removeprefix(f"{name} ") for full in commands]
+    problem = f"there is no command {word!r}" if word else "the command is missing"
     there = f"there are: {', '.join(known)}"
-    if group and not word:
-        raise UserError(f"what to do with {name} is missing; {there}; for example: {_first_example(commands)}")
-    raise UserError(f"{f'{name}: ' if group else ''}there is no command {word!r}; {there}.{did_you_mean(word, known)}")
+    raise UserError(f"{f'{name}: ' if group else ''}{problem}; {there}.{did_you_mean(word, known)}")
 
 
 def _first_example(commands: Mapping[str, Command]) -> str:

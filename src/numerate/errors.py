@@ -43,6 +43,27 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
     return f" Did you mean {choice_by_normalized_name[matches[0]]!r}?" if matches else ""
 
 
+def raise_first(problems: Iterable[str]) -> None:
+    """Raises a `UserError` with the first of these messages, if there is one. They are made one by one, so that a check
+    may rely on those before it."""
+    for problem in problems:
+        raise UserError(problem)
+
+
+def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
+    """Raises `UserError` for a value that is none of the choices.
+
+    >>> check_choice("split", "tset", ["train", "test"])
+    Traceback (most recent call last):
+        ...
+    numerate.errors.UserError: split: must be one of train, test, not 'tset'. Did you mean 'test'?
+    """
+    choices = list(choices)
+    if value not in choices:
+        hint = did_you_mean(value, choices) if isinstance(value, str) else ""
+        raise UserError(f"{name}: must be one of {', '.join(choices)}, not {value!r}{f'.{hint}' if hint else ''}")
+
+
 def describe_error(error: BaseException) -> str:
     """An unexpected exception, in one line: `"TypeError in my.py, line 12: unsupported operand ..."` where it
     comes from a file of the user's own (`user_code_location`), otherwise as an internal error."""

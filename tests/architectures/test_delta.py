@@ -1,6 +1,5 @@
 """DeltaNet, Gated DeltaNet and DeltaProduct as layers: written out by hand, what they say of themselves, kernels."""
 
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -152,10 +151,6 @@ def test_its_fused_map_has_parts_of_one_size(spec: Any) -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (lambda: DeltaNet(num_heads=0), "num_heads: must be 1 or more, not 0"),
-        (lambda: DeltaNet(head_dim=0), "head_dim: must be 1 or more, .*, not 0"),
-        (lambda: GatedDeltaNet(conv_kernel=0), "conv_kernel: must be 1 or more, .*, not 0"),
-        (lambda: DeltaProduct(num_householder=0), "num_householder: must be 1 or more, not 0"),
         (
             lambda: made(DeltaNet(num_heads=4)),
             "model.mixer.num_heads: must divide hidden_size=6, not 4; possible values: 1, 2, 3, 6",
@@ -165,14 +160,6 @@ def test_its_fused_map_has_parts_of_one_size(spec: Any) -> None:
 def test_impossible_settings_are_refused(spec: Any, message: str) -> None:
     with pytest.raises(UserError, match=f"^{message}"):
         spec()
-
-
-@pytest.mark.parametrize(("field", "value"), [("eigenvalue_range", "[0,2]"), ("backend", "cuda")])
-def test_names_that_there_are_not_are_refused(field: str, value: str) -> None:
-    spec = DeltaNet()
-    object.__setattr__(spec, field, value)  # the types checked in tests would refuse it before
-    with pytest.raises(UserError, match=f"^{field}: must be one of .*, not '{re.escape(value)}'"):
-        spec.__post_init__()
 
 
 def test_only_a_kernel_that_must_run_keeps_models_from_being_stacked() -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 import numerate.kernels.selective_scan as scans
-from numerate.architectures.mamba import Mamba, MambaMixer, check_eigenvalue_range
+from numerate.architectures.mamba import Mamba, MambaMixer
 from numerate.errors import UserError
 from numerate.kernels.selective_scan import selective_scan, sequential_scan
 from numerate.mixers.mixer import Context
@@ -184,25 +184,6 @@ def test_half_precision_keeps_the_recurrence_whole() -> None:
     torch.testing.assert_close(found.float(), part(x, context), atol=0.02, rtol=0.05)
     assert part.A_log.grad is not None
     assert part.A_log.grad.isfinite().all()
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"state_size": 0}, r"^state_size: must be 1 or more .*, not 0"),
-        ({"expand": 0}, r"^expand: must be 1 or more .*, not 0"),
-        ({"conv_kernel": 0}, r"^conv_kernel: must be 1 or more .*, not 0"),
-        ({"time_step_rank": 0}, r"^time_step_rank: must be 1 or more, not 0"),
-    ],
-)
-def test_what_leaves_nothing_is_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        Mamba(**settings)
-
-
-def test_another_range_of_eigenvalues_is_refused() -> None:
-    with pytest.raises(UserError, match=r"^eigenvalue_range: must be one of \[0,1\], \[-1,1\], not '\[0,2\]'"):
-        check_eigenvalue_range("[0,2]")
 
 
 def test_hidden_tokens_are_refused_rather_than_read() -> None:

@@ -149,20 +149,6 @@ def test_heads_that_do_not_divide_are_refused_with_those_that_do() -> None:
         made(16, head_dim=5)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"state_size": 0}, r"^state_size: must be 1 or more .*, not 0"),
-        ({"expand": 0}, r"^expand: must be 1 or more .*, not 0"),
-        ({"conv_kernel": 0}, r"^conv_kernel: must be 1 or more .*, not 0"),
-        ({"head_dim": 0}, r"^head_dim: must be 1 or more, not 0"),
-    ],
-)
-def test_what_leaves_nothing_is_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        Mamba2(**settings)
-
-
 def test_hidden_tokens_are_refused_rather_than_read() -> None:
     hidden = Context(torch.tensor([3]), (), blocked_keys=torch.tensor([[False, True, False]]))
     for run in (made(), made().prefill):

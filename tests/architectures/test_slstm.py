@@ -143,9 +143,6 @@ def test_its_state_is_of_constant_size_and_behind_the_last_real_token() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"hidden_size": 0}, "^hidden_size: must be 1 or more, not 0"),
-        ({"num_heads": 0}, "^num_heads: must be 1 or more, not 0"),
-        ({"conv_kernel": 0}, "^conv_kernel: must be 1 or more, or null, not 0"),
         (
             {"num_heads": 4},
             "^model.mixer.num_heads: must divide hidden_size=6, not 4; possible values: 1, 2, 3, 6",

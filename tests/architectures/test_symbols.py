@@ -165,22 +165,14 @@ def test_waves_have_no_end_and_a_table_has() -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: SymbolicAttention(num_symbols=0), "^num_symbols: must be 1 or more, not 0"),
-        (lambda: SymbolicAttention(num_heads=0), "^num_heads: must be 1 or more, not 0"),
-        (lambda: SymbolicAttention(scale=0.0), "^scale: must be above 0, not 0.0"),
         (
             lambda: SymbolicAttention(num_heads=3).build(8),
             r"^model\.mixer\.symbols\.num_heads: must divide hidden_size=8, not 3",
         ),
         (
-            lambda: PositionalSymbols(max_position_embeddings=0),
-            "^max_position_embeddings: must be 1 or more, .*, not 0$",
-        ),
-        (
             lambda: PositionalSymbols("sinusoidal").build(3),
             r"^model\.mixer\.symbols\.embedding: .* an even width, not 3",
         ),
-        (lambda: PositionRelativeSymbols(max_distance=0), "^max_distance: must be 1 or more, not 0"),
     ],
 )
 def test_what_cannot_be_built_is_refused(make: Any, words: str) -> None:

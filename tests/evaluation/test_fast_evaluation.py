@@ -9,7 +9,7 @@ from numerate.batch import IGNORE_INDEX, Batch, Model
 from numerate.config import Span
 from numerate.evaluation import evaluation_data as exam_room
 from numerate.evaluation.evaluation_data import EvaluationData, extract_prompts, split_batch
-from numerate.evaluation.exact_match import MatchCounts, score_batch, score_by_decoding
+from numerate.evaluation.exact_match import MatchCounts, predict, score_batch
 from numerate.evaluation.generate import greedy_decode, greedy_decode_uncached
 from numerate.mixers.attention import Attention
 from numerate.mixers.mixer import Mixer
@@ -104,7 +104,8 @@ def test_one_pass_scores_as_decoding_with_right_and_wrong_answers(name: str, mon
     brain = model(name, sheet)
     batch = with_some_right(brain, questions(sheet))
     monkeypatch.setattr(exam_room, "MAX_TOKENS_PER_CPU_FORWARD", 100)
-    one_pass, (decoded, _) = score_batch(brain, sheet, batch), score_by_decoding(brain, sheet, batch)
+    one_pass = score_batch(brain, sheet, batch)
+    decoded = predict(brain, sheet, batch, method="decoding").match_counts
     assert torch.equal(one_pass.correct, decoded.correct)
     assert torch.equal(one_pass.first_error, decoded.first_error)
     assert one_pass.correct.any()

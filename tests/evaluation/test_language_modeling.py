@@ -10,20 +10,15 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from numerate.batch import IGNORE_INDEX, StepContext
-from numerate.evaluation import language_modeling as language
 from numerate.evaluation.evaluation_data import EvaluationData
-from numerate.evaluation.language_modeling import (
-    compute_chunk_losses,
-    compute_likelihoods,
-    compute_portion_losses,
-    evaluate_portion,
-)
+from numerate.evaluation.evaluator import CellRequest, evaluate_cell
+from numerate.evaluation.kinds import text_likelihood as language
+from numerate.evaluation.kinds.text_likelihood import compute_chunk_losses, compute_portion_losses
 from numerate.evaluation.likelihoods import Likelihoods, merge_portions
 from numerate.tasks.language_modeling import LanguageModeling
 from numerate.text.data.corpora import write_corpus
 from numerate.text.data.vocabularies import save_vocabulary, train_vocabulary
-from numerate.text.tokenizers.stored_tokenizer import PretrainedTokenizer, load_tokenizer
-from numerate.text.tokenizers.token_bytes import TokenBytes
+from numerate.text.tokenizers.stored_tokenizer import PretrainedTokenizer, TokenBytes, load_tokenizer
 
 pytest.importorskip("tokenizers", reason="the extra huggingface has it")
 
@@ -79,7 +74,7 @@ def test_never_more_logits_are_made_at_once_than_allowed(
 
     monkeypatch.setattr(language, "_token_losses", watched)
     monkeypatch.setitem(language.MAX_LOGITS, "cpu", 5000)
-    compute_portion_losses(model, exam, {"context_length": 16, "chunk": 0}, count=30)
+    compute_portion_losses(model, exam, CellRequest({"context_length": 16, "chunk": 0}, 30))
     assert len(seen) > 5
     assert max(seen) <= 5000
 
@@ -88,7 +83,7 @@ def test_the_published_perplexity_is_the_mean_over_batches_of_exp(read: tuple[Ev
     exam, model = read
     batches = [exam.batch(exam.task.examples("validation", 0, start, 4)) for start in (0, 4, 8)]
     means = [plainly(model, batch).sum().item() / batch.counts["tokens"] for batch in batches]
-    found = compute_likelihoods(model, exam, batches)
+    found = Likelihoods.merge(compute_chunk_losses(model, exam, batch).likelihoods().as_batch() for batch in batches)
     assert found.mean_of_exp == pytest.approx(np.mean(np.exp(means)), rel=1e-6)
     assert found.batch_loss == pytest.approx(np.mean(means), rel=1e-6)
     assert found.mean_of_exp is not None
@@ -100,7 +95,7 @@ def test_portions_together_are_the_whole_and_no_chunk_counts_twice(read: tuple[E
     chunks = exam.task.num_chunks("test")  # type: ignore[attr-defined]
 
     def part(first: int, count: int) -> tuple[int, Likelihoods]:
-        record = evaluate_portion(model, exam, {"context_length": 16, "chunk": first}, count=count)
+        record = evaluate_cell(model, exam, {"context_length": 16, "chunk": first}, count=count)
         return first, Likelihoods.from_sums(record["language"])
 
     whole = part(0, chunks)[1]
@@ -181,7 +176,9 @@ def test_all_held_out_text_has_the_bytes_of_its_documents_and_no_space_between_t
     recipe = recipe_of(task)
     exam = EvaluationData(task, recipe.tokenizer, recipe.layout)
     model = recipe.model.rebuild(exam.vocabulary, 0, None).eval()
-    found = compute_portion_losses(model, exam, {"context_length": 16, "chunk": 0}, count=task.num_chunks("test"))
+    found = compute_portion_losses(
+        model, exam, CellRequest({"context_length": 16, "chunk": 0}, task.num_chunks("test"))
+    )
     ids = corpus.shards[0].ids
     one_by_one = [known.decode(document) for document in known.split_documents(ids)]
     assert one_by_one == STORIES

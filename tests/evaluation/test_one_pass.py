@@ -7,7 +7,7 @@ import torch
 
 from numerate.batch import IGNORE_INDEX, Batch, StepContext
 from numerate.evaluation.evaluation_data import EvaluationData, extract_prompts
-from numerate.evaluation.exact_match import score_batch, score_by_decoding
+from numerate.evaluation.exact_match import predict, score_batch
 from numerate.evaluation.generate import greedy_decode_uncached
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tokenizers.layout import Continuation
@@ -89,10 +89,9 @@ def questions_for(model: Any, position_offset: int) -> Questions:
 def test_one_pass_is_greedy_decoding(any_model: Any, build: Any) -> None:
     model = build(any_model)
     for position_offset, (batch, sorts, uncached) in eager_to_end(model).items():
-        one, (decoded, generated) = (
-            score_batch(model, EXAM, batch, position_offset),
-            score_by_decoding(model, EXAM, batch, position_offset),
-        )
+        one = score_batch(model, EXAM, batch, position_offset)
+        found = predict(model, EXAM, batch, position_offset, method="decoding")
+        decoded, generated = found.match_counts, found.ids
         expected = [sort == "right" for sort in sorts]
         assert one.correct.tolist() == expected
         assert decoded.correct.tolist() == expected

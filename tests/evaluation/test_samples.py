@@ -8,13 +8,13 @@ import torch
 
 from numerate.batch import StepContext
 from numerate.config import Span
-from numerate.evaluation import exact_match as marks
-from numerate.evaluation import samples
+from numerate.evaluation import exact_match
 from numerate.evaluation.evaluation_data import EvaluationData, extract_prompts
 from numerate.evaluation.evaluator import evaluate_cell
-from numerate.evaluation.exact_match import score_by_decoding
+from numerate.evaluation.exact_match import predict
 from numerate.evaluation.generate import GenerationOutput
-from numerate.evaluation.samples import sample_answers, to_plain_format
+from numerate.evaluation.samples import sample_answers
+from numerate.evaluation.text_answers import restore_number_format
 from numerate.models.decoder import Decoder
 from numerate.positions.rotary import Rotary
 from numerate.tasks.arithmetic import Arithmetic
@@ -76,13 +76,14 @@ def test_questions_and_answers_read_as_a_person_writes_them(model: Any) -> None:
     ],
 )
 def test_numbers_are_turned_back(order: str, words: str, plain: str) -> None:
-    assert to_plain_format(exam_of(order), words) == plain
+    assert restore_number_format(exam_of(order).tokenizer, words) == plain
 
 
 def test_right_and_first_error_are_those_of_decoding(model: Any) -> None:
     exam = exam_of()
     questions = exam.task.examples("test", 0, 0, 40)
-    marks, ids = score_by_decoding(model, exam, exam.batch(questions))
+    predictions = predict(model, exam, exam.batch(questions), method="decoding")
+    marks, ids = predictions.match_counts, predictions.ids
     found = sample_answers(model, exam, questions)
     assert [one.correct for one in found] == marks.correct.tolist()
     assert [-1 if one.first_error is None else one.first_error for one in found] == marks.first_error.tolist()
@@ -155,8 +156,7 @@ def test_the_predicted_number_is_in_the_text_and_is_scored(monkeypatch: pytest.M
         ids = batch.target_ids
         return GenerationOutput(ids, (ids != 0).sum(1), torch.zeros(6), wrong)
 
-    for room in (marks, samples):
-        monkeypatch.setattr(room, "greedy_decode", greedy)
+    monkeypatch.setattr(exact_match, "greedy_decode", greedy)
     model = (
         T5(hidden_size=16, num_layers=1, num_heads=2, head_dim=8, intermediate_size=16, max_position_embeddings=None)
         .build(exam.vocabulary, 0)
@@ -200,10 +200,13 @@ def test_masked_answers_have_the_number_of_their_head() -> None:
 def test_answers_are_of_beam_search_where_the_evaluation_is(model: Any) -> None:
     exam = exam_of()
     questions = exam.task.examples("test", 0, 0, 40)
-    marks, ids = score_by_decoding(model, exam, exam.batch(questions), extra_tokens=2, use_beam_search=True)
+    searched = predict(model, exam, exam.batch(questions), method="beams", extra_tokens=2)
+    marks, ids = searched.match_counts, searched.ids
     found = sample_answers(model, exam, questions, method="beams")
     predictions = [one.prediction for one in found]
-    assert predictions == [to_plain_format(exam, exam.tokenizer.decode(row, exam.vocabulary)) for row in ids.tolist()]
+    assert predictions == [
+        restore_number_format(exam.tokenizer, exam.tokenizer.decode(row, exam.vocabulary)) for row in ids.tolist()
+    ]
     assert predictions != [one.prediction for one in sample_answers(model, exam, questions)], (
         "greedy answers are others"
     )

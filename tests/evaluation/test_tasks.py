@@ -126,13 +126,7 @@ def test_long_rows_are_read_in_pieces_that_change_nothing(monkeypatch: pytest.Mo
     model = model_of(exam)
     cell = cell_of(TASKS[0], 1000)
     widths: list[int] = []
-    real = exact_match._predict_ids
-
-    def seen(model: Model, piece: Any, position_offset: int) -> Any:
-        widths.append(piece.tokens.ids.numel())
-        return real(model, piece, position_offset)
-
-    monkeypatch.setattr(exact_match, "_predict_ids", seen)
+    model.register_forward_pre_hook(lambda _, given: widths.append(given[0].ids.numel()))
     record = evaluate_cell(model, exam, cell, count=3)
     assert max(widths) <= max(exam_room.MAX_TOKENS_PER_CPU_FORWARD, 3003)
     assert record["count"] == 3

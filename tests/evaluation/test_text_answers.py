@@ -17,9 +17,10 @@ from numerate.config import Span, setting
 from numerate.errors import UserError
 from numerate.evaluation import answer_metrics, exact_match
 from numerate.evaluation.evaluation_data import EXTRA_TEXT_TOKENS, EvaluationData
-from numerate.evaluation.evaluator import METHODS, evaluate_cell, resolve_method
+from numerate.evaluation.evaluator import METHODS, evaluate_cell
 from numerate.evaluation.exact_match import target_likelihood
 from numerate.evaluation.generate import GenerationOutput
+from numerate.evaluation.kinds.answers import ExactMatch
 from numerate.evaluation.number_metrics import NumberScores
 from numerate.evaluation.text_answers import AnswerScorer
 from numerate.evaluation.text_metrics import TextScores
@@ -168,7 +169,7 @@ def test_masked_answers_are_read_off_one_forward() -> None:
         with pytest.raises(
             UserError, match=f"^method: must be 'one pass', not '{method}', since layout=MaskedLM predicts"
         ):
-            resolve_method(exam, method)
+            exam.kind.resolve_method(exam, method)
     record = evaluate_cell(model_of(exam), exam, {}, count=3)
     numbers, texts = NumberScores.from_record(record), TextScores.from_record(record)
     assert texts is not None
@@ -187,8 +188,8 @@ def test_an_evaluation_of_texts_without_the_packages_that_score_them_is_refused_
 
 def test_a_task_without_texts_is_scored_as_it_always_was() -> None:
     exam = exam_of(Arithmetic(digits=Span(1, 2)))
-    assert not exam.has_text_answers
-    assert resolve_method(exam, "one pass") == "one pass"
+    assert type(exam.kind) is ExactMatch
+    assert exam.kind.resolve_method(exam, "one pass") == "one pass"
 
 
 def test_tokens_behind_the_end_are_left_out() -> None:

@@ -217,10 +217,6 @@ def test_what_is_missing_is_reported_before_anything_is_written(
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"array_tasks": 0}, "array_tasks: must be at least 1, not 0"),
-        ({"minutes": 0}, "minutes: must be at least 1, not 0"),
-        ({"gpus_per_task": -1}, "gpus_per_task: must be at least 0, not -1"),
-        ({"mem_gb": 0}, "mem_gb: must be above 0"),
         ({"setup": ("a\nb",)}, "setup: must be a single line"),
         ({"cluster": "lokal"}, "Did you mean 'local'"),
     ],

@@ -12,9 +12,9 @@ import pytest
 
 from numerate import cli
 from numerate.errors import UserError
-from numerate.evaluation import language_modeling as language
+from numerate.evaluation.kinds import text_likelihood as language
 from numerate.executors import Local
-from numerate.experiments.plan import EvaluatedModel
+from numerate.experiments.plan import EvaluationPlan
 from numerate.experiments.run import Run, load
 from numerate.experiments.train import train
 from numerate.reports.compare import comparison_text
@@ -77,8 +77,8 @@ def test_an_evaluation_continues_where_it_was(run: Run, monkeypatch: pytest.Monk
         run.evaluate(on_progress=stops)
     assert len(run.folder.records("evaluation.jsonl")) == 3
     counted: list[int] = []
-    original = EvaluatedModel.score
-    monkeypatch.setattr(EvaluatedModel, "score", lambda self, *given: (counted.append(1), original(self, *given))[1])
+    original = EvaluationPlan.score
+    monkeypatch.setattr(EvaluationPlan, "score", lambda self, *given: (counted.append(1), original(self, *given))[1])
     assert len(run.evaluate()) == len(counted) + 3
 
 
@@ -103,7 +103,7 @@ def test_fewer_chunks_and_other_contexts_are_records_of_their_own_and_none_count
     assert len({line["language"]["bytes"] for line in lines}) <= 3
     by_context = {one.context_length: one.likelihoods for one in read_run(run.path).language}
     assert by_context[16].chunks == chunks_of(run)
-    with pytest.raises(UserError, match="method: must be 'one pass' for language modeling"):
+    with pytest.raises(UserError, match="method: must be 'one pass' for TextLikelihood"):
         run.evaluate(method="decoding")
 
 

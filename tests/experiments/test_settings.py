@@ -104,7 +104,7 @@ def test_twice_the_same_sweep_leaves_the_same_bytes_and_computes_nothing(
     run.evaluate("1:2", settings=sweep, predictions=True)
     files = [run.folder.file(name) for name in ("evaluation.jsonl", "predictions.jsonl")]
     before = [file.read_bytes() for file in files]
-    monkeypatch.setattr(plan, "evaluate_cell", None)
+    monkeypatch.setattr(plan.EvaluationPlan, "score", None)
     run.evaluate("1:2", settings=sweep, predictions=True)
     assert [file.read_bytes() for file in files] == before
     assert not run.folder.file("samples.jsonl").exists(), "samples are those of the model as trained"
@@ -114,7 +114,7 @@ def test_pieces_of_a_sweep_are_gathered(run: Run, monkeypatch: pytest.MonkeyPatc
     from numerate.experiments import plan
 
     shard_records = [record for i in (1, 2) for record in run.evaluate(shard=f"{i}/2", settings=[f"{BASE}=3,10000"])]
-    monkeypatch.setattr(plan, "evaluate_cell", None)
+    monkeypatch.setattr(plan.EvaluationPlan, "score", None)
     gathered = run.evaluate(settings=[f"{BASE}=3,10000"])
     assert sorted(map(json.dumps, gathered)) == sorted(map(json.dumps, shard_records))
     assert len(gathered) == 18
@@ -155,7 +155,7 @@ def test_best_that_is_final_is_not_computed_twice(run: Run, monkeypatch: pytest.
 
     best = run.evaluate("1:2", checkpoint="best")
     assert best.records[0]["step"] == 8, "nothing is right beyond at any step, and ties go to the later one"
-    monkeypatch.setattr(plan, "evaluate_cell", None)
+    monkeypatch.setattr(plan.EvaluationPlan, "score", None)
     final = run.evaluate("1:2")
     assert [{**one, "checkpoint": ""} for one in final] == [{**one, "checkpoint": ""} for one in best]
     assert {one["checkpoint"] for one in final} == {"final"}

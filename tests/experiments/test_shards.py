@@ -23,8 +23,8 @@ from numerate.errors import OperationalError, UserError
 from numerate.evaluation.evaluator import Evaluation
 from numerate.executors.executor import Executor, Failure, ItemOutcome, Work, WorkerContext
 from numerate.executors.submission import item_key
-from numerate.experiments import estimating, plan, shards, store
-from numerate.experiments.plan import EvaluatedModel, EvaluationRequest
+from numerate.experiments import estimating, shards, store
+from numerate.experiments.plan import CellTask, EvaluationPlan
 from numerate.experiments.run import Run, load
 from numerate.experiments.shards import GridShard, Measuring, make_shards
 from numerate.experiments.store import EvaluationStore, RecordWriter
@@ -130,13 +130,13 @@ def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     """The cells that are computed from here on."""
     cells: list[tuple[int, ...]] = []
-    real = plan.evaluate_cell
+    real = EvaluationPlan.score
 
-    def counted(model: Any, exam: Any, cell: Any, **settings: Any) -> Any:
-        cells.append(tuple(cell.values()))
-        return real(model, exam, cell, **settings)
+    def counted(self: EvaluationPlan, task: CellTask) -> Any:
+        cells.append(tuple(size for _, size in task.cell))
+        return real(self, task)
 
-    monkeypatch.setattr(plan, "evaluate_cell", counted)
+    monkeypatch.setattr(EvaluationPlan, "score", counted)
     return cells
 
 
@@ -145,11 +145,11 @@ def bytes_of(run: Run) -> list[bytes | None]:
 
 
 def cut(run: Run, grid: str, workers: int, *, checkpoint: str = "all", settings: Sequence[str] = ()) -> list[GridShard]:
-    inquiry = EvaluationRequest.from_run(run, grid, None, "one pass", checkpoint, settings)
+    plan = EvaluationPlan.from_run(run, grid, None, "one pass", checkpoint, settings)
     kept = EvaluationStore(run.folder, None)
-    kept.load(inquiry.steps_by_label())
-    cells = inquiry.cells()
-    return make_shards(inquiry, cells, inquiry.missing_requests(cells, kept, False), workers, False)
+    kept.load(plan.steps_by_label())
+    tasks = plan.tasks(plan.cells())
+    return make_shards(plan, tasks, plan.missing(tasks, kept), workers)
 
 
 # Cutting -------------------------------------------------------------------------------------------------------------
@@ -158,35 +158,28 @@ def cut(run: Run, grid: str, workers: int, *, checkpoint: str = "all", settings:
 def test_shards_hold_every_cell_of_every_model_once(run: Run) -> None:
     found = cut(run, "1:8", 3, settings=SWEEP)
     assert len(found) == 18
-    requested = [
-        (s.plan, s.step, one.cell, one.position_offset) for shard in found for s in shard.shares for one in s.remaining
-    ]
+    requested = [task for shard in found for task in shard.remaining]
     assert set(Counter(requested).values()) == {1}
     assert len(requested) == 2 * 2 * 64
     assert [(p.number, p.total) for p in found] == [(number, 18) for number in range(1, 19)]
 
 
 def test_shards_cost_the_same_and_each_holds_cells_of_all_sizes(run: Run) -> None:
-    inquiry = EvaluationRequest.from_run(run, "1:8", 100, "one pass", "final", ())
-    (_, plan), cells = inquiry.plans[0], inquiry.cells()
-    costs = plan.costs(run, cells)
-    found = make_shards(
-        inquiry, cells, inquiry.missing_requests(cells, EvaluationStore(run.folder, None), False), 1, False
-    )
-    totals = [sum(costs[one.cell].score for s in shard.shares for one in s.remaining) for shard in found]
+    plan = EvaluationPlan.from_run(run, "1:8", 100, "one pass", "final", ())
+    tasks = plan.tasks(plan.cells())
+    costs = plan.costs(0, plan.cells())
+    found = make_shards(plan, tasks, tasks, 1)
+    totals = [sum(costs[task.cell].score for task in shard.remaining) for shard in found]
     assert max(totals) - min(totals) <= 2 * max(cost.score for cost in costs.values())
     for shard in found:
-        sizes = [
-            dict(one.cell)["first_digits"] + dict(one.cell)["second_digits"]
-            for s in shard.shares
-            for one in s.remaining
-        ]
+        sizes = [sum(size for _, size in task.cell) for task in shard.remaining]
         assert 7 < sum(sizes) / len(sizes) < 11
 
 
 def test_a_shard_needs_few_checkpoints(run: Run) -> None:
-    assert all(len({share.step for share in shard.shares}) <= 2 for shard in cut(run, "1:8", 5))
-    assert {len(shard.shares) for shard in cut(run, "1:8", 2, settings=["model.dropout=0,0.1,0.2,0.3"])} == {1}
+    assert all(len({task.checkpoint for task in shard.tasks}) <= 2 for shard in cut(run, "1:8", 5))
+    for shard in cut(run, "1:8", 2, settings=["model.dropout=0,0.1,0.2,0.3"]):
+        assert len({(task.run, task.checkpoint) for task in shard.tasks}) == 1
 
 
 def test_a_small_evaluation_is_one_shard(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,14 +190,14 @@ def test_a_small_evaluation_is_one_shard(run: Run, monkeypatch: pytest.MonkeyPat
 def test_a_shard_is_the_same_whatever_is_known_of_it_already(run: Run) -> None:
     """So jobs that a stopped command left running are recognised by the next one."""
     before = cut(run, "1:4", 2)
-    work = Measuring.from_request(EvaluationRequest.from_run(run, "1:4", None, "one pass", "all", ()))
+    work = Measuring.from_plan(EvaluationPlan.from_run(run, "1:4", None, "one pass", "all", ()))
     keys = [item_key(work, shard) for shard in before]
     run.evaluate("1:2", checkpoint="all")
     run.evaluate("diagonal:1:4", checkpoint="8")
     again = load(run.path)
     after = {shard.number: shard for shard in cut(again, "1:4", 2)}
-    assert sum(len(share.remaining) for shard in after.values() for share in shard.shares) == 32 - 4 - 4 - 2
-    work = Measuring.from_request(EvaluationRequest.from_run(again, "1:4", None, "one pass", "all", ()))
+    assert sum(len(shard.remaining) for shard in after.values()) == 32 - 4 - 4 - 2
+    work = Measuring.from_plan(EvaluationPlan.from_run(again, "1:4", None, "one pass", "all", ()))
     assert all(item_key(work, shard) == keys[number - 1] for number, shard in after.items())
 
 
@@ -216,8 +209,8 @@ def test_a_shard_of_which_all_is_known_is_left_out(run: Run) -> None:
 
 def test_more_questions_cost_more_and_answers_more_than_scores(run: Run) -> None:
     cell = (("first_digits", 3), ("second_digits", 4))
-    costs = [EvaluationRequest.from_run(run, "1:8", count, "one pass", "final", ()).plans[0][1] for count in (10, 1000)]
-    few, many = (plan.costs(run, [cell])[cell] for plan in costs)
+    plans = [EvaluationPlan.from_run(run, "1:8", count, "one pass", "final", ()) for count in (10, 1000)]
+    few, many = (plan.costs(0, [cell])[cell] for plan in plans)
     assert 3 < many.score / few.score < 100, "a fixed part, and one for each token read"
     assert few.predict > few.score
 
@@ -330,13 +323,13 @@ def test_an_estimate_is_of_whole_cells_where_few_of_their_questions_are_tried(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sampled: list[int] = []
-    real = EvaluatedModel.score
+    real = EvaluationPlan.score
 
-    def noted(self: EvaluatedModel, *given: Any) -> dict[str, Any]:
-        sampled.append(self.plan.count)
-        return real(self, *given)
+    def noted(self: EvaluationPlan, task: CellTask) -> dict[str, Any]:
+        sampled.append(self.num_questions(task))
+        return real(self, task)
 
-    monkeypatch.setattr(EvaluatedModel, "score", noted)
+    monkeypatch.setattr(EvaluationPlan, "score", noted)
     monkeypatch.setattr(estimating, "MAX_SAMPLE_FLOPS", 1e8)
     estimated = run.estimate("3x3", count=100_000)
     assert estimated.num_sampled_cells == 1
@@ -431,10 +424,10 @@ def test_ctrl_c_stops_at_a_cell_and_what_was_recorded_is_kept(run: Run, computed
 def test_a_shard_that_is_given_once_more_does_only_what_is_missing(run: Run, computed: list[tuple[int, ...]]) -> None:
     """As Slurm does with tasks that reached their time limit: with what was known when they were submitted."""
     (shard,) = cut(run, "1:3", 1, checkpoint="8")[:1]
-    work = Measuring.from_request(EvaluationRequest.from_run(run, "1:3", None, "one pass", "8", ()))
+    work = Measuring.from_plan(EvaluationPlan.from_run(run, "1:3", None, "one pass", "8", ()))
     for worker in ("first", "second"):
         work.open(WorkerContext(worker, 1, Stop()))(shard)
-    assert len(computed) == len(shard.shares[0].remaining)
+    assert len(computed) == len(shard.remaining)
 
 
 def test_without_an_executor_it_continues_from_what_workers_recorded(
@@ -444,14 +437,9 @@ def test_without_an_executor_it_continues_from_what_workers_recorded(
     undisturbed.evaluate(predictions=True)
     computed.clear()
     first, *_ = cut(run, "1:3", 1, checkpoint="final")
-    inquiry = EvaluationRequest.from_run(run, "1:3", None, "one pass", "final", ())
-    shard = replace(
-        first,
-        shares=tuple(
-            replace(s, remaining=tuple(o._replace(needs_predictions=True) for o in s.remaining)) for s in first.shares
-        ),
-    )
-    Measuring.from_request(inquiry).open(WorkerContext("left", 1, Stop()))(shard)
+    plan = EvaluationPlan.from_run(run, "1:3", None, "one pass", "final", ())
+    shard = replace(first, remaining=tuple(task._replace(needs_predictions=True) for task in first.remaining))
+    Measuring.from_plan(plan).open(WorkerContext("left", 1, Stop()))(shard)
     done = len(computed)
     file = next(run.path.glob("pieces/worker-left/evaluation.jsonl"))
     file.write_bytes(file.read_bytes() + b'{"cell": {"first_dig')
@@ -496,13 +484,13 @@ def test_a_worker_that_still_writes_keeps_its_folder(run: Run) -> None:
 
 def test_a_worker_holds_its_folder_while_it_writes(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     held: list[bool] = []
-    real = plan.evaluate_cell
+    real = EvaluationPlan.score
 
     def looked(*given: Any, **more: Any) -> Any:
         held.extend(Lock(place / "lock").holder() is not None for place in run.path.glob("pieces/worker-here-a"))
         return real(*given, **more)
 
-    monkeypatch.setattr(plan, "evaluate_cell", looked)
+    monkeypatch.setattr(EvaluationPlan, "score", looked)
     run.evaluate("1:2", executor=Here(workers=1))
     assert True in held
 
@@ -542,10 +530,11 @@ import sys
 import time
 
 from numerate.executors import Local
-from numerate.experiments import shards, plan, store
+from numerate.experiments import shards, store
+from numerate.experiments.plan import EvaluationPlan
 from numerate.experiments.run import load
 
-real = plan.evaluate_cell
+real = EvaluationPlan.score
 
 
 def slow(*given, **more):
@@ -553,7 +542,7 @@ def slow(*given, **more):
     return real(*given, **more)
 
 
-plan.evaluate_cell, shards.MIN_SHARD_FLOPS, store.WRITE_INTERVAL = slow, 1e6, 0.0
+EvaluationPlan.score, shards.MIN_SHARD_FLOPS, store.WRITE_INTERVAL = slow, 1e6, 0.0
 if __name__ == "__main__":
     load(sys.argv[1]).evaluate("1:6", checkpoint="all", executor=Local(workers=2))
     print("done")

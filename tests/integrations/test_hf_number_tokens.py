@@ -116,7 +116,7 @@ def test_a_tokenizer_without_numbers_is_refused_in_plain_words() -> None:
         number_tokens(words(["a", "12"]))
     with pytest.raises(UserError, match=r"tokenizer: must be a tokenizer of transformers .* not a str"):
         number_tokens("t5-small")
-    with pytest.raises(UserError, match="which: must be 'digits' or 'numbers', not"):
+    with pytest.raises(UserError, match="which: must be one of digits, numbers, not"):
         number_tokens(words(["5"]), which="all")  # type: ignore[arg-type]
 
 

@@ -9,7 +9,6 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from numerate.batch import IGNORE_INDEX, Batch, Output, Tokens
-from numerate.errors import UserError
 from numerate.losses.cross_entropy import CrossEntropy, CrossEntropyModule
 from numerate.losses.number_heads import Regression
 from numerate.vocabulary import Vocabulary
@@ -213,9 +212,3 @@ def test_smoothing_asks_a_share_of_the_whole_vocabulary_alike(over: Literal["tok
     ]
     expected = sum(each) if over == "tokens" else (each[0] + each[1]) / 2 + each[2]
     torch.testing.assert_close(part(Output(logits, torch.nn.Identity()), batch)["cross_entropy"], expected)
-
-
-@pytest.mark.parametrize("share", [-0.1, 1.0])
-def test_no_share_of_smoothing_is_refused(share: float) -> None:
-    with pytest.raises(UserError, match=r"label_smoothing: must be at least 0 and below 1, not"):
-        CrossEntropy(label_smoothing=share)

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from numerate.errors import UserError
 from numerate.kernels.number_table import NumberTokenTable
-from numerate.losses.number_level import NumberLevel, number_level_loss
+from numerate.losses.number_level import number_level_loss
 from numerate.losses.number_spans import NumberNotation, find_number_spans, place_value_weights
 from numerate.vocabulary import DIGIT, Vocabulary
 
@@ -221,5 +220,3 @@ def test_a_vocabulary_of_digits_with_powers_counts_whole_numbers() -> None:
     plain = Vocabulary.with_digits(["-", ".", "+"])
     assert NumberNotation.from_vocabulary(plain) == NumberNotation(minus_ids=(14,), point_ids=(15,))
     assert plain.token_kinds[4] == DIGIT
-    with pytest.raises(UserError, match=r"weight: must be at least 0 and finite, not -1.0"):
-        NumberLevel(weight=-1.0)

@@ -89,8 +89,6 @@ def test_its_state_is_of_constant_size_and_behind_the_last_real_token() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"hidden_size": 0}, "^hidden_size: must be 1 or more, not 0"),
-        ({"max_initial_memory": 1}, "^max_initial_memory: must be 2 or more tokens, or null, not 1"),
         ({"max_initial_memory": 9, "bias": False}, "^max_initial_memory: must be null without gate biases"),
     ],
 )

@@ -135,8 +135,6 @@ def test_it_costs_what_its_matrices_cost() -> None:
 
 
 def test_no_cells_are_refused() -> None:
-    with pytest.raises(UserError, match=r"^hidden_size: must be 1 or more, not 0"):
-        LSTM(hidden_size=0)
     assert bool(made(1)(inputs(1, 2), context([2])).isfinite().all())
 
 

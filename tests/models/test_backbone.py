@@ -269,11 +269,8 @@ def test_of_a_loop_one_turn_is_compiled_and_only_for_training(
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Loop(num_layers=0), "^num_layers: must be 1 or more, not 0"),
-        (lambda: Loop(num_loops=0), "^num_loops: must be 1 or more, not 0"),
         (lambda: Loops.from_argument(0, 4), "^loops: .* not 0 and 0"),
         (lambda: Loops.from_argument((-1, 2), 4), "^loops: .* not -1 and 2"),
-        (lambda: Decoder(norm_eps=0.0), "^norm_eps: must be finite and greater than 0, not 0.0"),
     ],
 )
 def test_impossible_numbers_of_turns_are_refused(make: Any, words: str) -> None:

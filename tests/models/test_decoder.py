@@ -188,10 +188,7 @@ def test_operations_are_those_that_torch_counts(vocabulary: Any, make_tokens: An
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Decoder(hidden_size=0), "^hidden_size: must be 1 or more, not 0"),
-        (lambda: Decoder(dropout=1.0), "^dropout: must be at least 0 and less than 1, not 1.0"),
         (lambda: Decoder(mixer=LSTM(), positions=(Learned(), Rotary())), "^positions.1: Rotary acts inside attention"),
-        (lambda: Stack(num_layers=0), "^num_layers: must be 1 or more, not 0"),
         (lambda: FeedForward(expansion=0.0), "^expansion: "),
     ],
 )

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import nn
 
-from numerate.errors import UserError
 from numerate.mixers.attention import Attention
 from numerate.mixers.mixer import Context, Mixer, TokenMixer
 from numerate.models.backbone import Loop, Stack
@@ -169,8 +168,3 @@ def test_queries_and_keys_are_full_size_and_values_small_in_every_head(
 
 def places(spec: Decoder, time: int) -> tuple[torch.Tensor, ...]:
     return tuple(torch.arange(time)[None] for _ in spec.positions)
-
-
-def test_a_spread_of_nothing_is_refused() -> None:
-    with pytest.raises(UserError, match=r"^std: must be greater than 0, not 0"):
-        Normal(std=0.0)

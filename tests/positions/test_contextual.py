@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 
-from numerate.errors import UserError
 from numerate.mixers.attention import Attention, SelfAttention
 from numerate.mixers.mixer import Context, gather_positions
 from numerate.positions.contextual import CoPE, CoPEBias
@@ -159,8 +158,3 @@ def test_places_are_summed_exactly_where_a_model_runs_in_half_precision() -> Non
     exact = made.compute_bias(queries, queries, visible)
     rough = made.bfloat16().compute_bias(queries.bfloat16(), queries.bfloat16(), visible)
     torch.testing.assert_close(rough.float() * visible, exact * visible, atol=0.1, rtol=0.01)
-
-
-def test_impossible_values_are_refused_by_name() -> None:
-    with pytest.raises(UserError, match=r"^max_positions: must be 2 or more .*not 1"):
-        CoPE(max_positions=1)

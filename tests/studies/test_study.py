@@ -14,12 +14,9 @@ from typing import Any
 import pytest
 
 from numerate.cli import main
-from numerate.commands.studies import variants_table
 from numerate.config import override
 from numerate.errors import UserError
 from numerate.executors.executor import Executor
-from numerate.reports.groups import Group
-from numerate.reports.records import Records
 from numerate.studies.folder import StudyFolder
 from numerate.studies.newcomer import quickstart
 from numerate.studies.running import estimated_cost, order_items
@@ -341,61 +338,6 @@ def test_a_failed_run_is_named_at_the_end_and_decides_the_exit_status(
     assert "two: device" not in err.replace("numerate: two: device", ""), "what failed before is not tried again"
     assert main(["run", "mine.py:two", "retry=true"]) == 2
     assert "\ntwo: device" in capsys.readouterr().err
-
-
-def test_many_variants_are_shown_as_a_short_table(capsys: pytest.CaptureFixture[str]) -> None:
-    def record(share: float) -> dict[str, Any]:
-        return {"final": {"in_distribution": {"mean": 1.0}, "ood_test": {"mean": share}}}
-
-    variants = {f"width={number}": [record(number / 100), record(number / 50)] for number in range(20)}
-    text = variants_table("mine", variants)
-    lines = text.splitlines()
-    assert lines[0].split() == ["variant", "runs", "converged", "in_distribution", "ood_test"]
-    assert lines[2].split() == ["width=19", "2", "2/2", "100.0%", "28.5%"]
-    assert len(lines) == 2 + 20 + 2
-    assert "Medians over runs, exact match. Converged: at least 99 % correct in distribution." in lines[-1]
-    many = {f"width={number}": [record(0.5)] for number in range(50)}
-    assert "10 more: numerate results mine group=label" in variants_table("mine", many)
-
-
-def test_a_short_table_of_labels_has_each_task_with_its_baselines_and_who_did_not_converge(tmp_path: Path) -> None:
-    def record(trained: float, unseen: float, baseline: float = 0.1, **more: Any) -> dict[str, Any]:
-        labels = {"accuracy": {"value": trained, "baseline": 1.0}}
-        far = {"ood_accuracy": {"value": unseen, "baseline": baseline}, "accuracy": {"value": 0.9, "baseline": 0.7}}
-        return {
-            "final": {
-                "in_distribution": {"mean": 0.0, "labels": labels} | more,
-                "ood_test": {"mean": 0.0, "labels": far} | more,
-            }
-        }
-
-    def group(label: str, positions: list[Any], **task: Any) -> Group:
-        decoder = {"kind": "Decoder", "mixer": {"kind": "Attention"}, "positions": positions}
-        alike = {"kind": "Counting", "symbol": "same", "start_number": "none", "prefix": "", "helper": "none"} | task
-        return Group(label, (Records(tmp_path, {"recipe": {"task": alike, "model": decoder}}),))
-
-    learned = [{"kind": "Learned"}]
-    found = {
-        "mod: NoPE": ([record(0.1, 0.118)], group("mod: NoPE", [], modulus=10)),
-        "mod: learned": ([record(1.0, 0.5), record(1.0, 0.7)], group("mod: learned", learned, modulus=10)),
-        "shifted: zoom": (
-            [record(1.0, 1.0, non_causal_reason="it sees")],
-            group("shifted: zoom", learned, start_number="before"),
-        ),
-        "shifted: sines": ([record(0.6, 0.2, 0.03)], group("shifted: sines", learned, start_number="before")),
-    }
-    text = variants_table(
-        "mine", {label: one for label, (one, _) in found.items()}, {label: one for label, (_, one) in found.items()}
-    )
-    mod, shifted, note = (part.splitlines() for part in text.split("\n\n"))
-    assert (mod[0], shifted[0]) == ("mod", "shifted")
-    assert [" ".join(line.split()) for line in (*mod[3:], *shifted[3:])] == [
-        "mod: learned 2 2/2 100.0% 60.0% (10.0%)",
-        "mod: NoPE 1 no, by a symmetry 10.0% 11.8% (10.0%)",
-        "shifted: zoom 1 not comparable (non-causal) 100.0% 100.0% (10.0%)",
-        "shifted: sines 1 none 60.0% 20.0% (3.0%)",
-    ]
-    assert "accuracy at positions beyond training (trained: label accuracy), in brackets the baseline" in note[0]
 
 
 # Stopped and begun again ----------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from numerate.cli import main
-from numerate.commands.studies import variants_table
 from numerate.evaluation.likelihoods import Likelihoods
 from numerate.studies.folder import RequestedRun, StudyFolder
 from numerate.tables.results import results_of
@@ -90,15 +89,6 @@ def test_the_command_shows_them_and_groups_them_over_seeds(
     output = capsys.readouterr().out
     assert "2.5 [2, 3]" in output
     assert "success" not in output
-
-
-def test_many_variants_are_reported_in_a_short_table_lowest_first() -> None:
-    def found(loss: float) -> dict[str, object]:
-        return {"final": {"in_distribution": {"language": sums(loss).record()}}}
-
-    text = variants_table("texts", {"high": [found(3.0)], "low": [found(2.0), found(2.2)]})
-    assert text.index("low ") < text.index("high ")
-    assert "2.100" in text
 
 
 def test_portions_are_shown_without_the_column_of_exact_match_that_they_have_nothing_in(table: Table) -> None:

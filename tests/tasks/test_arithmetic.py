@@ -273,20 +273,10 @@ def test_a_question_is_read_as_a_person_writes_it() -> None:
 
 
 def test_impossible_settings_are_refused_by_name() -> None:
-    with pytest.raises(UserError, match=r"^operator: must be one of \+, -, x, not 'plus'"):
-        Arithmetic(operator="plus")
-    with pytest.raises(UserError, match=r"^digits: must be at least 1, not 0"):
-        Arithmetic(digits=0)
-    with pytest.raises(UserError, match=r"^second_digits: .* not -2"):
-        Arithmetic(second_digits=Span(-2, 3))
     with pytest.raises(UserError, match=r"^no_carry: must be false .*only sums have carries"):
         Arithmetic("x", no_carry=True)
     with pytest.raises(UserError, match=r"sum without a carry"):
         Arithmetic(no_carry=True).parse_question("5+5=")
-    with pytest.raises(UserError, match=r"^digits: must be at most 10000, not 10001"):
-        Arithmetic("x", digits=10_001)
-    with pytest.raises(UserError, match=r"^lengths: must be .* not 'random'"):
-        Arithmetic(lengths="random")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

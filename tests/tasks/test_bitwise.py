@@ -148,12 +148,6 @@ def test_a_question_is_read_and_answered() -> None:
 def test_impossible_settings_are_refused_by_name() -> None:
     with pytest.raises(UserError, match=r"^operator: '=' must be one character"):
         BitwiseOr(operator="=")
-    with pytest.raises(UserError, match=r"^digits: must be at least 1, not 0"):
-        BitwiseOr(digits=0)
-    with pytest.raises(UserError, match=r"^first_digits: must be at most 250, not 251"):
-        BitwiseOr(first_digits=251)
-    with pytest.raises(UserError, match=r"^max_examples: must be at least 1"):
-        BitwiseOr(max_examples=0)
     with pytest.raises(
         UserError, match=r"^max_examples: must be at most 2870, the number of questions with .*, not 2871"
     ):

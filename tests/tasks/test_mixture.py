@@ -101,7 +101,7 @@ def test_impossible_mixtures_are_refused() -> None:
         Mixture(())
     with pytest.raises(UserError, match=r"^weights: must have one entry per task \(2\), or none, not 1"):
         Mixture(weights=(1,))
-    with pytest.raises(UserError, match=r"^weights: must all be above 0, not \(1, 0\)"):
+    with pytest.raises(UserError, match=r"^weights: must be greater than 0, not \(1, 0\)"):
         Mixture(weights=(1, 0))
     with pytest.raises(UserError, match=r"^tasks: must not contain another mixture"):
         Mixture((Mixture(),))

@@ -140,13 +140,3 @@ def test_what_is_no_list_is_refused() -> None:
             Sorting().parse_question(text)
     with pytest.raises(UserError, match="labels must be distinct"):
         Sorting().parse_question("A:1,A:2=")
-    with pytest.raises(UserError, match=r"^items: must be at most 99, the number of labels, not 100"):
-        Sorting(items=Span(1, 100))
-    with pytest.raises(UserError, match=r"^items: must be at least 1, not 0"):
-        Sorting(items=0)
-    with pytest.raises(UserError, match=r"^digits: must be at least 1, not 0"):
-        Sorting(digits=Span(0, 4))
-    with pytest.raises(UserError, match=r"^digits: must be at most 1000, not 1001"):
-        Sorting(digits=1001)
-    with pytest.raises(UserError, match=r"^lengths: must be 'cycle' or 'uniform', not 'value'"):
-        Sorting(lengths="value")  # type: ignore[arg-type]

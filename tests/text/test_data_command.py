@@ -160,7 +160,7 @@ def test_files_are_written_in_another_number_format(here: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("", "what to do with data is missing; there are: write, stats, fetch, tokenise, prepare; for example: "),
+        ("", "data: the command is missing; there are: write, stats, fetch, tokenise, prepare."),
         (
             "wirte Arithmetic",
             "data: there is no command 'wirte'; there are: write, stats, fetch, tokenise, prepare.",
@@ -170,8 +170,8 @@ def test_files_are_written_in_another_number_format(here: Path) -> None:
         ("write Arithmetic out=x count=many", "count: must be int, not 'many'"),
         ("write Arithmetic out=x count=0", "count: must be 1 or more, not 0; for example count=20M"),
         ("write Arithmetic out=x split=tset", "Did you mean 'test'?"),
-        ("write Arithmetic out=. ", "out: . already exists; out= must be a new folder"),
-        ("write Aritmetic out=x", "'Aritmetic' is not a task, recipe, file or folder"),
+        ("write Arithmetic out=. ", "out: . already exists; out= must be new"),
+        ("write Aritmetic out=x", "no task, recipe, file or folder is named 'Aritmetic'"),
         ("stats", "the task or recipe or file is missing; for example: numerate data stats Arithmetic"),
         ("stats nothing.txt", "nothing.txt: does not exist"),
         ("stats Arithmetic digitz=3", "Did you mean"),

@@ -245,7 +245,7 @@ def test_cells_of_a_grid_are_the_rows_of_these_sizes() -> None:
     found = cell.examples("test", 0, 0, 20)
     assert set(found.metadata["first_digits"].tolist()) == {3}
     assert set(found.metadata["second_digits"].tolist()) == {2}
-    with pytest.raises(UserError, match=r"first_digits: no row of .* has first_digits=9"):
+    with pytest.raises(UserError, match="no row has first_digits=9"):
         task.at_cell(first_digits=9).examples("test", 0, 0, 1)
 
 
@@ -257,7 +257,7 @@ def test_the_length_of_a_question_is_the_axis_of_a_file_that_lacks_pairs(tmp_pat
         assert task.axes() == ("question_length",)
         assert task.training_spans() == {"question_length": Span(4, max(len(r.split("=")[0]) + 1 for r in plain(task)))}
         assert task.at_cell(question_length=4).num_questions() == 1
-    with pytest.raises(UserError, match=r"first_digits: rows of .* are text"):
+    with pytest.raises(UserError, match="its rows are text, not sums of two numbers"):
         written(tmp_path / "c.txt", ["A:1=A"]).at_cell(first_digits=1).examples("test", 0, 0, 1)
 
 
@@ -338,7 +338,7 @@ def test_it_trains_and_evaluates(tmp_path: Path) -> None:
     (again,) = run.evaluate("5x1", settings=[f"task.path={other.path}"])
     assert again["settings"]["task.contents"] != record["settings"]["task.contents"], "computed again, not cached"
     letters = written(tmp_path / "letters.txt", ["21-1=11", "1-1=0"])
-    with pytest.raises(UserError, match=r"path: .*letters.txt has '-', which no row of training has"):
+    with pytest.raises(UserError, match=r"letters.txt: has '-', which no row of training has"):
         run.evaluate("2x1", settings=[f"task.path={letters.path}"])
 
 

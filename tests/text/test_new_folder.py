@@ -29,7 +29,7 @@ def test_another_is_never_overwritten_be_it_there_before_or_meanwhile(tmp_path: 
     with pytest.raises(UserError, match="already exists and is not overwritten"), atomic_folder(tmp_path / "out"):
         raise AssertionError("nothing is begun")
     with (
-        pytest.raises(UserError, match="was created meanwhile and is not overwritten"),
+        pytest.raises(UserError, match="already exists and is not overwritten"),
         atomic_folder(tmp_path / "late"),
     ):
         (tmp_path / "late").mkdir()

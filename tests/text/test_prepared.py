@@ -247,7 +247,7 @@ def test_what_is_missing_is_reported_with_the_command_that_gets_it(capsys: pytes
     assert main(["data", "write", "tiny_stories", "out=x"]) == 2
     assert "language modeling data is tokenized already; `numerate data tokenise` writes it" in capsys.readouterr().err
     assert main(["data", "prepare"]) == 2
-    assert "the corpus is missing; there are: tiny_stories" in capsys.readouterr().err
+    assert "missing; for example: numerate data prepare tiny_stories_2048" in capsys.readouterr().err
     assert main(["data", "prepare", "tiny_stories", "size=3"]) == 2
     assert "size: is for your own texts" in capsys.readouterr().err
 
@@ -291,6 +291,10 @@ def test_texts_of_ones_own_are_prepared_counted_and_shown(
     output = capsys.readouterr().out
     assert "chunk 1 of " in output
     assert ", 24 tokens:\n<s> Once upon a bake there was a bake with" in output
+    task = f"task=LanguageModeling({','.join([*settings, 'order=sequential'])})"
+    assert main(["sample", "tiny_stories_laptop_dual", task, "count=1"]) == 0
+    labels = [line.split()[:2] for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
+    assert [first for first, _ in labels] == ["inputs", "targets", "token"]
 
 
 def test_frequencies_of_a_large_corpus_are_those_of_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,8 +21,7 @@ from numerate.tasks.task import Task
 from numerate.tasks.texts import InMemorySource, TextSource
 from numerate.text.data.datasets import DATASETS
 from numerate.text.tokenizers import tokenizer_files
-from numerate.text.tokenizers.fone import FoNE
-from numerate.text.tokenizers.ieee import IEEEBits
+from numerate.text.tokenizers.float_formats import FoNE, IEEEBits
 from numerate.text.tokenizers.regression_transformer import RegressionTransformer
 from numerate.text.tokenizers.subwords import Subwords, split_digits
 from numerate.text.tokenizers.text_number_formats import AsIs, Groups, PerDigit, TextNumberFormat, XVal

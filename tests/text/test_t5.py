@@ -14,7 +14,7 @@ from numerate.errors import UserError
 from numerate.evaluation.beams import beam_search
 from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.evaluation.evaluator import evaluate_cell
-from numerate.evaluation.exact_match import score_batch, score_by_decoding
+from numerate.evaluation.exact_match import predict, score_batch
 from numerate.evaluation.generate import greedy_decode, greedy_decode_uncached
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.text.models.number_inputs import NumberHead
@@ -166,7 +166,7 @@ def test_one_forward_scores_what_decoding_says() -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-    one, (decoded, _) = score_batch(model, exam, batch), score_by_decoding(model, exam, batch)
+    one, decoded = score_batch(model, exam, batch), predict(model, exam, batch, method="decoding").match_counts
     assert torch.equal(one.correct, decoded.correct)
     assert torch.equal(one.first_error, decoded.first_error)
     assert 0 < int(one.correct.sum()) < 64

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from numerate.errors import UserError
 from numerate.number_tables import digit_and_exponent, regression_transformer_vectors
 from numerate.text.tokenizers import number_spans as found_numbers
-from numerate.text.tokenizers.fone import FoNE
-from numerate.text.tokenizers.ieee import IEEEBits
+from numerate.text.tokenizers.float_formats import FoNE, IEEEBits
 from numerate.text.tokenizers.regression_transformer import RegressionTransformer, parse_numbers, round_decimal
 from numerate.text.tokenizers.text_number_formats import (
     AsIs,

@@ -113,7 +113,7 @@ def test_a_format_is_what_is_written(format: Any, files: set[str], tmp_path: Pat
     assert {path.name for path in folder.iterdir()} == files | {"head.json"}
     assert on_progress == [*range(64, 500, 64), 500]
     if format == "text":
-        with pytest.raises(UserError, match="was written as text only; write it with format=memmap"):
+        with pytest.raises(UserError, match="was written as text only; format=memmap"):
             open_rows(folder)
 
 

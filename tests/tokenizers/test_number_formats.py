@@ -147,16 +147,3 @@ def test_a_large_vocabulary_takes_wider_ids() -> None:
     ids, lengths = Digits().encode_numbers(block([Decimal(120)]), 0, vocabulary)
     assert ids.dtype == np.uint16
     assert ids[0, : lengths[0]].tolist() == [4, 6, 5]
-
-
-def test_impossible_settings_are_refused_by_name() -> None:
-    with pytest.raises(
-        UserError, match=r"^digit_order: must be 'reversed', 'normal' or 'answer_reversed', not 'backwards'"
-    ):
-        Digits("backwards")  # type: ignore[arg-type]
-    with pytest.raises(UserError, match=r"^answer_leading_zeros: must be at least 0, not -2"):
-        Digits(answer_leading_zeros=-2)
-    with pytest.raises(UserError, match=r"^min_digits: must be at least 0, not -1"):
-        Digits(min_digits=-1)
-    with pytest.raises(UserError, match=r"^leading_zeros: must be at least 0, not -1"):
-        Digits(leading_zeros=-1)

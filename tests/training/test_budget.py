@@ -159,7 +159,7 @@ def test_the_first_budget_that_is_reached_ends_the_run(parts: Trainer) -> None:
 def test_operations_can_be_written_as_physicists_do() -> None:
     assert small("training.flops=8e18").training.flops == 8e18
     assert small("training.flops=64e18").training.flops == 64e18
-    for text, match in (("inf", "must be finite"), ("0", "must be above 0"), ("-1e3", "must be above 0")):
+    for text, match in (("inf", "must be finite"), ("0", "must be greater than 0")):
         with pytest.raises(UserError, match=f"flops: .*{match}"):
             small(f"training.flops={text}")
 
@@ -287,15 +287,10 @@ def test_the_debug_preset_still_grows(tmp_path: Path) -> None:
     ("settings", "match"),
     [
         ({"batch_size_warmup": 0.6}, "batch_size_warmup: 0.6 requires initial_batch_size"),
-        ({"batch_size_warmup": 1.5, "initial_batch_size": 4}, "batch_size_warmup: must be a fraction .*, not 1.5"),
         ({"initial_batch_size": 4}, "initial_batch_size: must be null without batch_size_warmup"),
         (
             {"batch_size_warmup": 0.6, "initial_batch_size": 5},
             "initial_batch_size: must divide batch_size=64, not 5",
-        ),
-        (
-            {"batch_size_warmup": 0.6, "initial_batch_size": 0},
-            "initial_batch_size: must divide batch_size=64, not 0",
         ),
         (
             {"batch_size_warmup": 0.6, "initial_batch_size": 4, "gradient_accumulation_steps": 8},

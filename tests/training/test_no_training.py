@@ -37,11 +37,8 @@ def small(*more: str) -> Recipe:
 
 def test_no_steps_are_a_budget_and_fewer_are_not() -> None:
     assert Training(steps=0).steps == 0
-    for wrong in (-1, -1000):
-        with pytest.raises(UserError, match="steps: "):
-            Training(steps=wrong)
-    with pytest.raises(UserError, match=r"examples: must be above 0, .*, not 0"):
-        Training(examples=0)
+    with pytest.raises(UserError, match="steps: "):
+        Training(steps=-1)
 
 
 def test_a_run_without_training_is_its_start_evaluated(tmp_path: Path) -> None:

@@ -175,5 +175,3 @@ def test_prompts_that_cannot_be_read_give_a_warning(recipe: Recipe, tmp_path: Pa
     assert [text for text in trainer.warnings if "left out" in text]
     with pytest.raises(UserError, match="prompts: must not be empty"):
         Samples(when="end", prompts=())
-    with pytest.raises(UserError, match="max_new_tokens: must be at least 1, not 0"):
-        Samples(max_new_tokens=0)

@@ -9,7 +9,8 @@ import pytest
 
 from numerate.errors import UserError
 from numerate.evaluation.evaluator import Evaluation
-from numerate.evaluation.language_modeling import compute_likelihoods
+from numerate.evaluation.kinds.text_likelihood import compute_chunk_losses
+from numerate.evaluation.likelihoods import Likelihoods
 from numerate.training.distributed import World
 from numerate.training.recipe import Recipe
 from numerate.training.trainer import Trainer
@@ -38,7 +39,7 @@ def test_what_is_recorded_is_loss_perplexity_and_bits_of_the_first_batches(recip
     trainer.train()
     exam, model = trainer.evaluation_data, trainer.model.eval()
     batches = [exam.batch(recipe.task.examples("validation", 0, start, 4)) for start in (0, 4, 8)]
-    found = compute_likelihoods(model, exam, batches)
+    found = Likelihoods.merge(compute_chunk_losses(model, exam, batch).likelihoods().as_batch() for batch in batches)
     line = records[-1]
     assert [one["step"] for one in records] == [2, 4]
     assert line["split"] == "validation"

@@ -50,6 +50,7 @@ def commands() -> Iterator[str]:
         for action in cli._parser(full_name, command)._actions:
             yield from (f"option {name} {option}" for option in action.option_strings)
         options = [*command.options, *(EXECUTOR_OPTIONS if command.executor else ())]
+        yield from [f"word {name} {'model.' * bool(command.settings)}SETTING="] if command.settings is not None else []
         for word in {f"{one.name}=" for one in options} | set(re.findall(r"([\w.]+=)", command.examples)):
             yield from () if word.startswith("--") else [f"word {name} {word}"]
 

@@ -16,7 +16,6 @@ from numerate.architectures.rwkv import (
     self_initialized_names,
 )
 from numerate.config import setting
-from numerate.errors import UserError
 from numerate.kernels.token_shift import gather_last_tokens, shift_tokens
 from numerate.mixers.mixer import Context, Mixer, TokenMixer, check_no_blocked_keys
 from numerate.positions.position import Position
@@ -38,18 +37,12 @@ class ChannelMix(Mixer):
 
     version: Literal[4, 6, 7] = setting(4, "RWKV version: 4, 6 or 7")
     expansion: float | None = setting(
-        None, "intermediate size over hidden size; null: 4, or in version 6 3.5 rounded up to a multiple of 32"
+        None, "intermediate size over hidden size; null: 4, or in version 6 3.5 rounded up to a multiple of 32", above=0
     )
     published_initialization: bool = setting(
         False,
         "initialize as published, output and gate projections to 0; false: by the model's initialization",
     )
-
-    def __post_init__(self) -> None:
-        if self.version not in (4, 6, 7):
-            raise UserError(f"version: must be 4, 6 or 7, not {self.version}")
-        if self.expansion is not None and not 0 < self.expansion < float("inf"):
-            raise UserError(f"expansion: must be above 0 (usually 4), not {self.expansion}")
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "ChannelMixer":
         return ChannelMixer(self, width, layer, depth)

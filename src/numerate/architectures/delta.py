@@ -4,7 +4,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -13,7 +13,7 @@ from torch.nn.functional import silu, softplus
 
 from numerate.config import setting
 from numerate.errors import UserError
-from numerate.kernels.backends import Backend, check_backend, should_use_fla
+from numerate.kernels.backends import Backend, should_use_fla
 from numerate.kernels.delta_rule import chunked_delta_rule, delta_rule_flops, recurrent_delta_rule
 from numerate.kernels.token_shift import ShortConvolution, length_mask
 from numerate.mixers.mixer import Context, Mixer, TokenMixer, check_no_blocked_keys
@@ -26,26 +26,15 @@ Eigenvalues = Literal["[0,1]", "[-1,1]"]
 class _DeltaBase(Mixer):
     """The settings that all three share. Values are as wide as keys."""
 
-    num_heads: int = setting(4, "number of heads, each with its own state")
-    head_dim: int | None = setting(None, "dimension of a head's keys and values; null: hidden_size / num_heads")
+    num_heads: int = setting(4, "number of heads, each with its own state", at_least=1)
+    head_dim: int | None = setting(
+        None, "dimension of a head's keys and values; null: hidden_size / num_heads", at_least=1
+    )
     eigenvalue_range: Eigenvalues = setting(
         "[0,1]", "eigenvalues of the state transition: beta up to 1, or up to 2 for [-1,1]"
     )
-    conv_kernel: int | None = setting(4, "kernel size of the short convolutions; null: none")
+    conv_kernel: int | None = setting(4, "kernel size of the short convolutions; null: none", at_least=1)
     backend: Backend = setting("auto", "torch, fla (flash-linear-attention, CUDA), or auto: the faster available one")
-
-    def __post_init__(self) -> None:
-        if self.num_heads < 1:
-            raise UserError(f"num_heads: must be 1 or more, not {self.num_heads}")
-        if self.head_dim is not None and self.head_dim < 1:
-            raise UserError(f"head_dim: must be 1 or more, or null for hidden_size / num_heads, not {self.head_dim}")
-        if self.eigenvalue_range not in get_args(Eigenvalues):
-            raise UserError(
-                f"eigenvalue_range: must be one of {', '.join(get_args(Eigenvalues))}, not {self.eigenvalue_range!r}"
-            )
-        if self.conv_kernel is not None and self.conv_kernel < 1:
-            raise UserError(f"conv_kernel: must be 1 or more, or null for no convolution, not {self.conv_kernel}")
-        check_backend(self.backend)
 
     @abstractmethod
     def transition_settings(self) -> tuple[int, bool]:
@@ -106,13 +95,8 @@ class DeltaProduct(_DeltaBase):
     eigenvalue_range: Eigenvalues = setting(
         "[-1,1]", "eigenvalues of each factor of the transition: beta up to 1, or up to 2 for [-1,1]"
     )
-    num_householder: int = setting(2, "Householder updates per token")
+    num_householder: int = setting(2, "Householder updates per token", at_least=1)
     gated: bool = setting(False, "whether state decay and output are gated, as in GatedDeltaNet")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.num_householder < 1:
-            raise UserError(f"num_householder: must be 1 or more, not {self.num_householder}")
 
     def transition_settings(self) -> tuple[int, bool]:
         return self.num_householder, self.gated

@@ -1,6 +1,6 @@
 """Dual attention: self-attention heads and relational attention heads."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,24 +56,26 @@ class DualAttention(Mixer):
     """
 
     num_self_heads: int = setting(
-        2, "number of self-attention heads; the total number of heads must divide hidden_size"
+        2, "number of self-attention heads; the total number of heads must divide hidden_size", at_least=0
     )
-    num_relational_heads: int = setting(2, "number of relational attention heads")
+    num_relational_heads: int = setting(2, "number of relational attention heads", at_least=0)
     symbols: Symbols = setting(SymbolicAttention(), "how symbols are assigned to tokens")
     variant: Variant = setting("relational", "relational, rca (relations only) or disrca (attention times relation)")
-    num_relations: int | None = setting(None, "number of relations; null: num_relational_heads")
+    num_relations: int | None = setting(None, "number of relations; null: num_relational_heads", at_least=1)
     relation_dim: int | None = setting(
-        None, "dimension of a relation's queries and keys; null: total width of the relational heads / num_relations"
+        None,
+        "dimension of a relation's queries and keys; null: total width of the relational heads / num_relations",
+        at_least=1,
     )
     symmetric: bool = setting(False, "whether relations are symmetric: queries and keys share their projection")
     activation: Activation | None = setting(None, "activation of relations; null: softmax with rca, otherwise identity")
     num_key_value_heads: int | None = setting(
-        None, "number of key-value heads of each kind (grouped-query attention); null: one per head"
+        None, "number of key-value heads of each kind (grouped-query attention); null: one per head", at_least=1
     )
     shared_queries: bool = setting(False, "whether relational heads use the queries and keys of self-attention")
     bias: bool = setting(False, "whether key and value projections have biases")
     out_bias: bool = setting(False, "whether output projections have biases")
-    dropout: float = setting(0.0, "dropout of attention weights")
+    dropout: float = setting(0.0, "dropout of attention weights", at_least=0, below=1)
     backend: RelationalBackend = setting(
         "auto",
         "implementation (equal up to rounding): auto, plain, values (activation=identity only), chunks, triton (CUDA), "
@@ -81,49 +83,38 @@ class DualAttention(Mixer):
         in_run_id=False,
     )
 
-    def __post_init__(self) -> None:
-        for name in ("num_self_heads", "num_relational_heads"):
-            if getattr(self, name) < 0:
-                raise UserError(f"{name}: must be 0 or more, not {getattr(self, name)}")
+    def conflicts(self) -> Iterator[str]:
         if self.num_self_heads + self.num_relational_heads < 1:
-            raise UserError("num_self_heads: num_self_heads + num_relational_heads must be 1 or more")
-        for name in ("num_relations", "relation_dim", "num_key_value_heads"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"{name}: must be 1 or more, not {value}")
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"dropout: must be at least 0 and below 1, not {self.dropout}")
+            yield "num_self_heads: num_self_heads + num_relational_heads must be 1 or more"
         if self.variant != "relational":
             for name in ("num_relations", "relation_dim"):
                 if getattr(self, name) is not None:
-                    raise UserError(
-                        f"{name}: must be null with variant={self.variant}, which has one relation per head"
-                    )
+                    yield f"{name}: must be null with variant={self.variant}, which has one relation per head"
         num_groups = self.num_key_value_heads
         if num_groups is not None:
             for name in ("num_self_heads", "num_relational_heads"):
                 if getattr(self, name) % num_groups:
-                    raise UserError(
+                    yield (
                         f"num_key_value_heads: {num_groups} must divide {name}={getattr(self, name)}; "
                         "choose a common divisor of both numbers of heads"
                     )
             if self.symmetric and self.variant != "relational" and num_groups != self.num_relational_heads:
-                raise UserError(
-                    f"num_key_value_heads: must be null with symmetric relations of {self.variant}, "
-                    f"which have one key per query"
+                yield (
+                    f"num_key_value_heads: must be null with symmetric relations of {self.variant}, which have one key "
+                    "per query"
                 )
         if self.shared_queries and self.num_self_heads != self.num_relational_heads:
-            raise UserError(
+            yield (
                 f"shared_queries: num_relational_heads={self.num_relational_heads} must equal "
                 f"num_self_heads={self.num_self_heads}"
             )
         if self.symmetric and self.variant == "rca":
-            raise UserError("symmetric: must be false with variant=rca, which has no relations besides attention")
+            yield "symmetric: must be false with variant=rca, which has no relations besides attention"
         is_tileable = self.variant == "relational" and self.relation_activation() != "softmax"
         if (self.backend in ("triton", "tiles") and not is_tileable) or (
             self.backend == "values" and not supports_values(self.variant, self.relation_activation())
         ):
-            raise UserError(
+            yield (
                 f"backend: {self.backend} does not support variant={self.variant} with "
                 f"activation={self.relation_activation()}; use chunks or auto"
             )

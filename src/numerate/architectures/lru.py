@@ -1,7 +1,7 @@
 """The linear recurrent unit: a diagonal recurrence with complex eigenvalues."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +9,6 @@ from jaxtyping import Complex, Float
 from torch import Tensor, nn
 
 from numerate.config import setting
-from numerate.errors import UserError
 from numerate.kernels.linear_scan import linear_scan
 from numerate.kernels.token_shift import upcast
 from numerate.mixers.mixer import Context, Mixer, TokenMixer, check_no_blocked_keys
@@ -35,22 +34,16 @@ class LRU(Mixer):
     factors are initially about l.
     """
 
-    state_size: int | None = setting(None, "number of complex states; null: hidden_size")
-    r_min: float = setting(0.5, "smallest initial radius of an eigenvalue")
-    r_max: float = setting(0.99, "largest initial radius of an eigenvalue")
-    max_phase: float = setting(6.28, "largest initial phase of an eigenvalue, in radians")
+    state_size: int | None = setting(None, "number of complex states; null: hidden_size", at_least=1)
+    r_min: float = setting(0.5, "smallest initial radius of an eigenvalue", at_least=0)
+    r_max: float = setting(0.99, "largest initial radius of an eigenvalue", above=0, at_most=1)
+    max_phase: float = setting(6.28, "largest initial phase of an eigenvalue, in radians", above=0, at_most=2 * math.pi)
     gated: bool = setting(False, "whether decay and rotation depend on the token")
-    learning_rate_factor: float = setting(0.5, "learning rate factor of the eigenvalues")
+    learning_rate_factor: float = setting(0.5, "learning rate factor of the eigenvalues", above=0)
 
-    def __post_init__(self) -> None:
-        if self.state_size is not None and self.state_size < 1:
-            raise UserError(f"state_size: must be 1 or more, not {self.state_size}")
-        if not 0 <= self.r_min <= self.r_max <= 1 or self.r_max == 0:
-            raise UserError(f"r_min: must be 0 <= r_min <= r_max <= 1, not r_min={self.r_min} and r_max={self.r_max}")
-        if not 0 < self.max_phase <= 2 * math.pi:
-            raise UserError(f"max_phase: must be above 0 and at most 2 pi (6.28), not {self.max_phase}")
-        if not 0 < self.learning_rate_factor < float("inf"):
-            raise UserError(f"learning_rate_factor: must be above 0 (usually 0.5), not {self.learning_rate_factor}")
+    def conflicts(self) -> Iterator[str]:
+        if self.r_min > self.r_max:
+            yield f"r_min: must be at most r_max={self.r_max}, not {self.r_min}"
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "LRUMixer":
         return LRUMixer(self, width, self.state_size or width)

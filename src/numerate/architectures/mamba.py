@@ -11,14 +11,12 @@ from torch import Tensor, nn
 from torch.nn.functional import silu, softplus
 
 from numerate.config import setting
-from numerate.errors import UserError
 from numerate.kernels.selective_scan import scan_step, selective_scan
 from numerate.kernels.token_shift import ShortConvolution, length_mask
 from numerate.mixers.mixer import Context, Mixer, TokenMixer, check_no_blocked_keys
 from numerate.positions.position import Position
 
 EigenvalueRange = Literal["[0,1]", "[-1,1]"]
-EIGENVALUE_RANGES = ("[0,1]", "[-1,1]")
 
 
 @dataclass(frozen=True)
@@ -49,36 +47,16 @@ class Mamba(Mixer):
     selective scan of its own.
     """
 
-    state_size: int = setting(16, "state size per channel")
-    expand: int = setting(2, "expansion: channels over hidden size")
-    conv_kernel: int = setting(4, "kernel size of the short convolution")
-    time_step_rank: int | None = setting(None, "rank of the time step projection; null: hidden_size / 16, rounded up")
+    state_size: int = setting(16, "state size per channel", at_least=1)
+    expand: int = setting(2, "expansion: channels over hidden size", at_least=1)
+    conv_kernel: int = setting(4, "kernel size of the short convolution", at_least=1)
+    time_step_rank: int | None = setting(
+        None, "rank of the time step projection; null: hidden_size / 16, rounded up", at_least=1
+    )
     eigenvalue_range: EigenvalueRange = setting("[0,1]", "range of the decays: [0,1] or [-1,1]")
-
-    def __post_init__(self) -> None:
-        check_sizes(self.state_size, self.expand, self.conv_kernel)
-        if self.time_step_rank is not None and self.time_step_rank < 1:
-            raise UserError(f"time_step_rank: must be 1 or more, not {self.time_step_rank}")
-        check_eigenvalue_range(self.eigenvalue_range)
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "MambaMixer":
         return MambaMixer(self, width)
-
-
-def check_sizes(state_size: int, expand: int, conv_kernel: int) -> None:
-    """Raises `UserError` for sizes below 1."""
-    if state_size < 1:
-        raise UserError(f"state_size: must be 1 or more (usually 16), not {state_size}")
-    if expand < 1:
-        raise UserError(f"expand: must be 1 or more (usually 2), not {expand}")
-    if conv_kernel < 1:
-        raise UserError(f"conv_kernel: must be 1 or more (usually 4), not {conv_kernel}")
-
-
-def check_eigenvalue_range(eigenvalue_range: str) -> None:
-    """Raises `UserError` for an unknown range."""
-    if eigenvalue_range not in EIGENVALUE_RANGES:
-        raise UserError(f"eigenvalue_range: must be one of {', '.join(EIGENVALUE_RANGES)}, not {eigenvalue_range!r}")
 
 
 def initial_dt_bias(count: int) -> Float[Tensor, " count"]:

@@ -11,13 +11,11 @@ from torch.nn.functional import pad, rms_norm, silu, softplus
 from numerate.architectures.mamba import (
     EigenvalueRange,
     MambaState,
-    check_eigenvalue_range,
-    check_sizes,
     initial_dt_bias,
 )
 from numerate.config import setting
 from numerate.errors import UserError
-from numerate.kernels.backends import Backend, check_backend, should_use_fla
+from numerate.kernels.backends import Backend, should_use_fla
 from numerate.kernels.token_shift import ShortConvolution, length_mask
 from numerate.mixers.mixer import Context, Mixer, TokenMixer, check_no_blocked_keys
 from numerate.positions.position import Position
@@ -48,19 +46,14 @@ class Mamba2(Mixer):
     The published kernels need the package mamba-ssm; flash-linear-attention has the same recurrence as `simple_gla`.
     """
 
-    state_size: int = setting(128, "state size per head")
-    head_dim: int | None = setting(None, "channels per head; null: up to 64, at least 4 heads where possible")
-    expand: int = setting(2, "expansion: channels over hidden size")
-    conv_kernel: int = setting(4, "kernel size of the short convolution")
+    state_size: int = setting(128, "state size per head", at_least=1)
+    head_dim: int | None = setting(
+        None, "channels per head; null: up to 64, at least 4 heads where possible", at_least=1
+    )
+    expand: int = setting(2, "expansion: channels over hidden size", at_least=1)
+    conv_kernel: int = setting(4, "kernel size of the short convolution", at_least=1)
     eigenvalue_range: EigenvalueRange = setting("[0,1]", "range of the decays: [0,1] or [-1,1]")
     backend: Backend = setting("auto", "torch, fla (CUDA), or auto: fla where available")
-
-    def __post_init__(self) -> None:
-        check_sizes(self.state_size, self.expand, self.conv_kernel)
-        if self.head_dim is not None and self.head_dim < 1:
-            raise UserError(f"head_dim: must be 1 or more, not {self.head_dim}")
-        check_eigenvalue_range(self.eigenvalue_range)
-        check_backend(self.backend)
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "Mamba2Mixer":
         channels = self.expand * width

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn.functional import silu
 
 from numerate.config import setting
-from numerate.errors import UserError
 from numerate.mixers.mixer import Context, Mixer, TokenMixer, check_no_blocked_keys
 from numerate.positions.position import Position
 
@@ -39,21 +38,11 @@ class Phasor(Mixer):
     >>> spec = Decoder(hidden_size=64, backbone=Stack(num_layers=1), mixer=Phasor())
     """
 
-    state_size: int | None = setting(None, "number of complex states; null: hidden_size")
-    max_phase: float = setting(math.pi, "largest initial rotation, in radians")
+    state_size: int | None = setting(None, "number of complex states; null: hidden_size", at_least=1)
+    max_phase: float = setting(math.pi, "largest initial rotation, in radians", above=0, at_most=2 * math.pi)
     exclusive: bool = setting(False, "whether a token that rotates a state does not write to it")
-    write_gate_offset: float = setting(2.0, "initial bias of the write gate is minus this")
-    learning_rate_factor: float = setting(0.5, "learning rate factor of the rotations")
-
-    def __post_init__(self) -> None:
-        if self.state_size is not None and self.state_size < 1:
-            raise UserError(f"state_size: must be 1 or more, not {self.state_size}")
-        if not 0 < self.max_phase <= 2 * math.pi:
-            raise UserError(f"max_phase: must be above 0 and at most 2 pi (6.28), not {self.max_phase}")
-        if not 0 < self.learning_rate_factor < float("inf"):
-            raise UserError(f"learning_rate_factor: must be above 0 (usually 0.5), not {self.learning_rate_factor}")
-        if not math.isfinite(self.write_gate_offset):
-            raise UserError(f"write_gate_offset: must be finite (usually 2), not {self.write_gate_offset}")
+    write_gate_offset: float = setting(2.0, "initial bias of the write gate is minus this", above=-math.inf)
+    learning_rate_factor: float = setting(0.5, "learning rate factor of the rotations", above=0)
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "PhasorMixer":
         return PhasorMixer(self, width, self.state_size or width)

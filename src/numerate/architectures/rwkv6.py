@@ -24,8 +24,7 @@ from numerate.architectures.rwkv import (
     upcast_all,
 )
 from numerate.config import setting
-from numerate.errors import UserError
-from numerate.kernels.backends import Backend, check_backend, should_use_fla
+from numerate.kernels.backends import Backend, should_use_fla
 from numerate.kernels.token_shift import disable_compile, gather_last_tokens, length_mask, shift_tokens
 from numerate.mixers.mixer import Context, Mixer, TokenMixer, check_no_blocked_keys
 from numerate.positions.position import Position
@@ -53,21 +52,14 @@ class RWKV6(Mixer):
     With two tokens whose keys, values and receptances are 1, w = 0.5 and u = 0, y is 0 and 1; with u = 1 it is 1 and 2.
     """
 
-    head_dim: int | None = setting(None, "channels per head; null: 64, or hidden_size if smaller")
-    decay_rank: int = setting(64, "rank of the decay projection")
-    shift_rank: int = setting(32, "rank of the token shift projections")
+    head_dim: int | None = setting(None, "channels per head; null: 64, or hidden_size if smaller", at_least=1)
+    decay_rank: int = setting(64, "rank of the decay projection", at_least=1)
+    shift_rank: int = setting(32, "rank of the token shift projections", at_least=1)
     published_initialization: bool = setting(
         False,
         "initialize as published: orthogonal, output and low-rank projections 0; false: by the model's initialization",
     )
     backend: Backend = setting("auto", "auto, torch, or fla (flash-linear-attention, CUDA)")
-
-    def __post_init__(self) -> None:
-        check_backend(self.backend)
-        for name in ("head_dim", "decay_rank", "shift_rank"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"{name}: must be 1 or more, not {value}")
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "RWKV6Mixer":
         return RWKV6Mixer(self, width, layer, depth)

@@ -24,8 +24,7 @@ from numerate.architectures.rwkv import (
     upcast_all,
 )
 from numerate.config import setting
-from numerate.errors import UserError
-from numerate.kernels.backends import Backend, check_backend, should_use_fla
+from numerate.kernels.backends import Backend, should_use_fla
 from numerate.kernels.token_shift import disable_compile, gather_last_tokens, length_mask, shift_tokens
 from numerate.mixers.mixer import Context, Mixer, TokenMixer, check_no_blocked_keys
 from numerate.positions.position import Position
@@ -65,28 +64,25 @@ class RWKV7(Mixer):
     a = 0 their sum does.
     """
 
-    head_dim: int | None = setting(None, "channels per head; null: 64, or hidden_size if smaller")
-    decay_rank: int | None = setting(None, "rank of the decay projection; null: 2.5 sqrt(hidden_size) in steps of 32")
+    head_dim: int | None = setting(None, "channels per head; null: 64, or hidden_size if smaller", at_least=1)
+    decay_rank: int | None = setting(
+        None, "rank of the decay projection; null: 2.5 sqrt(hidden_size) in steps of 32", at_least=1
+    )
     rate_rank: int | None = setting(
-        None, "rank of the in-context learning rate projection; null: 2.5 sqrt(hidden_size) in steps of 32"
+        None, "rank of the in-context learning rate projection; null: 2.5 sqrt(hidden_size) in steps of 32", at_least=1
     )
     value_rank: int | None = setting(
-        None, "rank of the value residual projection; null: 1.7 sqrt(hidden_size) in steps of 32"
+        None, "rank of the value residual projection; null: 1.7 sqrt(hidden_size) in steps of 32", at_least=1
     )
-    gate_rank: int | None = setting(None, "rank of the gate projection; null: 5 sqrt(hidden_size) in steps of 32")
+    gate_rank: int | None = setting(
+        None, "rank of the gate projection; null: 5 sqrt(hidden_size) in steps of 32", at_least=1
+    )
     published_initialization: bool = setting(
         False,
         "initialize as published: linear layers small and uniform, output and low-rank down projections 0; "
         "false: by the model's initialization, with smaller learning rates and larger gates",
     )
     backend: Backend = setting("auto", "auto, torch, or fla (flash-linear-attention, CUDA)")
-
-    def __post_init__(self) -> None:
-        check_backend(self.backend)
-        for name in ("head_dim", *RANK_SETTINGS):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"{name}: must be 1 or more, not {value}")
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "RWKV7Mixer":
         return RWKV7Mixer(self, width, layer, depth)

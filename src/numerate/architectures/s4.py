@@ -12,10 +12,6 @@ from numerate.architectures.state_space import (
     StateSpaceMixer,
     as_complex,
     causal_convolution,
-    check_dropout,
-    check_learning_rate_factor,
-    check_state_pairs,
-    check_step_sizes,
     complex_parameter,
     complex_powers,
     impulse_responses,
@@ -58,17 +54,11 @@ class S4(Mixer):
     92672
     """
 
-    state_pairs: int = setting(32, "conjugate pairs of states per channel; 32 are a state size of 64")
-    dt_min: float = setting(0.001, "smallest initial step size")
-    dt_ratio: float = setting(100.0, "largest over smallest initial step size")
-    learning_rate_factor: float = setting(0.1, "learning rate factor of the state space parameters")
-    dropout: float = setting(0.0, "dropout of channels; published: 0.1")
-
-    def __post_init__(self) -> None:
-        check_state_pairs(self.state_pairs)
-        check_step_sizes(self.dt_min, self.dt_ratio)
-        check_learning_rate_factor(self.learning_rate_factor)
-        check_dropout(self.dropout)
+    state_pairs: int = setting(32, "conjugate pairs of states per channel; 32 are a state size of 64", at_least=1)
+    dt_min: float = setting(0.001, "smallest initial step size", above=0)
+    dt_ratio: float = setting(100.0, "largest over smallest initial step size", at_least=1)
+    learning_rate_factor: float = setting(0.1, "learning rate factor of the state space parameters", at_least=0)
+    dropout: float = setting(0.0, "dropout of channels; published: 0.1", at_least=0, below=1)
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "S4Mixer":
         return S4Mixer(self, width)

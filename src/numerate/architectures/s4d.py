@@ -13,10 +13,6 @@ from torch import Tensor, nn
 from numerate.architectures.state_space import (
     StateSpaceMixer,
     as_complex,
-    check_dropout,
-    check_learning_rate_factor,
-    check_state_pairs,
-    check_step_sizes,
     complex_parameter,
     complex_powers,
     impulse_responses,
@@ -27,13 +23,9 @@ from numerate.architectures.state_space import (
     weighted_sums,
 )
 from numerate.config import setting
-from numerate.errors import UserError
 from numerate.kernels.token_shift import upcast
 from numerate.mixers.mixer import Mixer
 from numerate.positions.position import Position
-
-INITIALIZATIONS = ("lin", "inv", "legs")
-DISCRETIZATIONS = ("zoh", "bilinear")
 
 
 @dataclass(frozen=True)
@@ -55,23 +47,13 @@ class S4D(Mixer):
     Learning rates and decay are those of `S4`; so is the layer around it.
     """
 
-    state_pairs: int = setting(32, "conjugate pairs of states per channel; 32 are a state size of 64")
+    state_pairs: int = setting(32, "conjugate pairs of states per channel; 32 are a state size of 64", at_least=1)
     initialization: Literal["lin", "inv", "legs"] = setting("legs", "initialization of the eigenvalues")
     discretization: Literal["zoh", "bilinear"] = setting("zoh", "discretization: zero-order hold or bilinear")
-    dt_min: float = setting(0.001, "smallest initial step size")
-    dt_ratio: float = setting(100.0, "largest over smallest initial step size")
-    learning_rate_factor: float = setting(0.1, "learning rate factor of the state space parameters")
-    dropout: float = setting(0.0, "dropout of channels")
-
-    def __post_init__(self) -> None:
-        check_state_pairs(self.state_pairs)
-        if self.initialization not in INITIALIZATIONS:
-            raise UserError(f"initialization: must be one of {', '.join(INITIALIZATIONS)}, not {self.initialization!r}")
-        if self.discretization not in DISCRETIZATIONS:
-            raise UserError(f"discretization: must be one of {', '.join(DISCRETIZATIONS)}, not {self.discretization!r}")
-        check_step_sizes(self.dt_min, self.dt_ratio)
-        check_learning_rate_factor(self.learning_rate_factor)
-        check_dropout(self.dropout)
+    dt_min: float = setting(0.001, "smallest initial step size", above=0)
+    dt_ratio: float = setting(100.0, "largest over smallest initial step size", at_least=1)
+    learning_rate_factor: float = setting(0.1, "learning rate factor of the state space parameters", at_least=0)
+    dropout: float = setting(0.0, "dropout of channels", at_least=0, below=1)
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "S4DMixer":
         return S4DMixer(self, width)

@@ -8,7 +8,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from numerate.config import setting
-from numerate.errors import UserError
 from numerate.kernels.token_shift import disable_compile, length_mask
 from numerate.mixers.mixer import Context, Mixer, TokenMixer, check_no_blocked_keys
 from numerate.positions.position import Position
@@ -34,17 +33,9 @@ class SlotLSTM(Mixer):
     >>> spec = Decoder(hidden_size=64, backbone=Stack(num_layers=1), mixer=SlotLSTM(num_slots=16))
     """
 
-    num_slots: int = setting(16, "number of memory slots")
-    hidden_size: int | None = setting(None, "hidden size of each slot; null: the model's hidden_size")
-    sharpness: float = setting(1.0, "factor on the logits of the slot softmax")
-
-    def __post_init__(self) -> None:
-        if self.num_slots < 1:
-            raise UserError(f"num_slots: must be 1 (an LSTM) or more, not {self.num_slots}")
-        if self.hidden_size is not None and self.hidden_size < 1:
-            raise UserError(f"hidden_size: must be 1 or more, not {self.hidden_size}")
-        if not 0 < self.sharpness < float("inf"):
-            raise UserError(f"sharpness: must be above 0 (usually 1), not {self.sharpness}")
+    num_slots: int = setting(16, "number of memory slots", at_least=1)
+    hidden_size: int | None = setting(None, "hidden size of each slot; null: the model's hidden_size", at_least=1)
+    sharpness: float = setting(1.0, "factor on the logits of the slot softmax", above=0)
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "SlotLSTMMixer":
         return SlotLSTMMixer(self, width, self.hidden_size or width)

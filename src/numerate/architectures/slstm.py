@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -39,25 +39,14 @@ class SLSTM(Mixer):
     which `output_projection=false` leaves out.
     """
 
-    hidden_size: int | None = setting(None, "hidden size; null: the model's hidden_size")
-    num_heads: int = setting(4, "number of heads; recurrence is within a head")
+    hidden_size: int | None = setting(None, "hidden size; null: the model's hidden_size", at_least=1)
+    num_heads: int = setting(4, "number of heads; recurrence is within a head", at_least=1)
     conv_kernel: int | None = setting(
-        4, "kernel size of the convolution before input and forget gates; null: no convolution, no SiLU"
+        4, "kernel size of the convolution before input and forget gates; null: no convolution, no SiLU", at_least=1
     )
     forget_gate: ForgetActivation = setting("sigmoid", "activation of the forget gate")
     initialization: RecurrentInitialization = setting("uniform", "initialization of the recurrent weights")
     output_projection: bool = setting(True, "whether a linear output projection follows")
-
-    def __post_init__(self) -> None:
-        if self.hidden_size is not None and self.hidden_size < 1:
-            raise UserError(f"hidden_size: must be 1 or more, not {self.hidden_size}")
-        if self.num_heads < 1:
-            raise UserError(f"num_heads: must be 1 or more, not {self.num_heads}")
-        if self.conv_kernel is not None and self.conv_kernel < 1:
-            raise UserError(f"conv_kernel: must be 1 or more, or null, not {self.conv_kernel}")
-        for name, kinds in (("forget_gate", ForgetActivation), ("initialization", RecurrentInitialization)):
-            if getattr(self, name) not in get_args(kinds):
-                raise UserError(f"{name}: must be one of {', '.join(get_args(kinds))}, not {getattr(self, name)!r}")
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "SLSTMMixer":
         cells = self.hidden_size or width

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn.functional import dropout, gelu, glu, pad
 
-from numerate.errors import UserError
 from numerate.kernels.token_shift import disable_compile, upcast
 from numerate.mixers.mixer import Context, TokenMixer, check_no_blocked_keys
 
@@ -21,32 +20,6 @@ CHUNK_SIZE = 32
 
 FFT_MIN_LENGTH = 512
 """Rows longer than this are convolved by FFT."""
-
-
-def check_state_pairs(state_pairs: int) -> None:
-    """Raises `UserError` for a state size below 1."""
-    if state_pairs < 1:
-        raise UserError(f"state_pairs: must be 1 or more (usually 32), not {state_pairs}")
-
-
-def check_step_sizes(dt_min: float, dt_ratio: float) -> None:
-    """Raises `UserError` for an invalid range of step sizes."""
-    if not 0 < dt_min < float("inf"):
-        raise UserError(f"dt_min: must be above 0 (usually 0.001), not {dt_min}")
-    if not 1 <= dt_ratio < float("inf"):
-        raise UserError(f"dt_ratio: must be 1 or more, not {dt_ratio}")
-
-
-def check_dropout(dropout_rate: float) -> None:
-    """Raises `UserError` for an invalid dropout rate."""
-    if not 0 <= dropout_rate < 1:
-        raise UserError(f"dropout: must be at least 0 and below 1, not {dropout_rate}")
-
-
-def check_learning_rate_factor(factor: float) -> None:
-    """Raises `UserError` for an invalid factor."""
-    if not 0 <= factor < float("inf"):
-        raise UserError(f"learning_rate_factor: must be 0 or more, not {factor}")
 
 
 class NPLR(NamedTuple):

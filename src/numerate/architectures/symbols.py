@@ -82,9 +82,9 @@ class SymbolicAttention(Symbols):
     all layers share one module. With W = 0 and b = 0 every token gets the mean of all symbols.
     """
 
-    num_symbols: int = setting(64, "number of symbols that tokens are matched with")
-    num_heads: int = setting(4, "number of heads of the attention over symbols; must divide hidden_size")
-    scale: float | None = setting(None, "factor on the logits; null: 1 / sqrt(head_dim)")
+    num_symbols: int = setting(64, "number of symbols that tokens are matched with", at_least=1)
+    num_heads: int = setting(4, "number of heads of the attention over symbols; must divide hidden_size", at_least=1)
+    scale: float | None = setting(None, "factor on the logits; null: 1 / sqrt(head_dim)", above=0)
     trainable: bool = setting(True, "whether the symbols (values) are trained; the templates (keys) always are")
     sharing: Literal["shared", "library", "own"] = setting(
         "shared", "what layers share: everything, only the symbols (library), or nothing"
@@ -98,13 +98,6 @@ class SymbolicAttention(Symbols):
         "model",
         "initialization of the query projection: the model's, or uniform: U(-b, b), b = 1 / sqrt(hidden_size)",
     )
-
-    def __post_init__(self) -> None:
-        for name in ("num_symbols", "num_heads"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name}: must be 1 or more, not {getattr(self, name)}")
-        if self.scale is not None and not 0 < self.scale < float("inf"):
-            raise UserError(f"scale: must be above 0, not {self.scale}")
 
     def build(self, width: int) -> "SymbolicAttentionPart":
         if width % self.num_heads:
@@ -196,14 +189,7 @@ class PositionalSymbols(Symbols):
     embedding: Literal["learned", "sinusoidal"] = setting(
         "learned", "learned or sinusoidal position embeddings as symbols"
     )
-    max_position_embeddings: int = setting(512, "number of learned position embeddings")
-
-    def __post_init__(self) -> None:
-        if self.max_position_embeddings < 1:
-            raise UserError(
-                "max_position_embeddings: must be 1 or more, at least the longest row's length, not "
-                f"{self.max_position_embeddings}"
-            )
+    max_position_embeddings: int = setting(512, "number of learned position embeddings", at_least=1)
 
     def build(self, width: int) -> "PositionalSymbolsPart":
         if self.embedding == "sinusoidal" and width % 2:
@@ -257,14 +243,10 @@ class PositionRelativeSymbols(Symbols):
     `future_distances` the table has them too, after the others.
     """
 
-    max_distance: int = setting(64, "distances beyond this share one symbol")
+    max_distance: int = setting(64, "distances beyond this share one symbol", at_least=1)
     future_distances: bool = setting(
         False, "whether the table also has entries for future tokens, which are never used"
     )
-
-    def __post_init__(self) -> None:
-        if self.max_distance < 1:
-            raise UserError(f"max_distance: must be 1 or more, not {self.max_distance}")
 
     def build(self, width: int) -> "PositionRelativeSymbolsPart":
         return PositionRelativeSymbolsPart(self, width)

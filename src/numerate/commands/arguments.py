@@ -105,6 +105,8 @@ def parse_option(option: Option, text: str) -> Any:
                 f"{did_you_mean(text, option.choices)}"
             )
         return found[0]
+    if option.is_new and Path(text).expanduser().exists():
+        raise UserError(f"{option.name}: {text} already exists; {option.name}= must be new")
     if option.type is str:
         return text
     if get_origin(option.type) is list:

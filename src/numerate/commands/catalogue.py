@@ -18,60 +18,40 @@ from numerate.errors import OperationalError, UserError, did_you_mean
 if TYPE_CHECKING:
     from numerate.training.recipe import Recipe
 
-TITLES = {
-    "Recipe": "recipes",
-    "Study": "studies",
-    "Task": "tasks",
-    "Tokenizer": "tokenizers",
-    "NumberFormat": "number formats",
-    "TextNumberFormat": "text number formats",
-    "Layout": "layouts",
-    "PositionIds": "position ids",
-    "Position": "positions",
-    "Mixer": "mixers",
-    "ModelSpec": "models",
-    "NumberEmbedding": "number embeddings",
-    "Backbone": "backbones",
-    "Initialization": "initializations",
-    "Loss": "losses",
-    "Objective": "objectives",
-    "Optimizer": "optimizers",
-    "Schedule": "schedules",
+KINDS = {
+    "Recipe": ("recipes", ""),
+    "Study": ("studies", ""),
+    "Task": ("tasks", "task={}"),
+    "Tokenizer": ("tokenizers", "tokenizer={}"),
+    "NumberFormat": ("number formats", "tokenizer.number_format={}"),
+    "TextNumberFormat": ("text number formats", "tokenizer=Subwords(number_format={})"),
+    "Layout": ("layouts", "layout={}"),
+    "EvaluationKind": ("evaluation kinds", ""),
+    "PositionIds": ("position ids", "model.positions=[Scalar(position_ids={})]"),
+    "Position": ("positions", "model.positions=[{}]"),
+    "Mixer": ("mixers", "model.mixer={}"),
+    "ModelSpec": ("models", "model={}"),
+    "NumberEmbedding": ("number embeddings", "model=T5(number_embedding={})"),
+    "Backbone": ("backbones", "model.backbone={}"),
+    "Initialization": ("initializations", "model.initialization={}"),
+    "Loss": ("losses", "objective.loss={}"),
+    "Objective": ("objectives", "objective={}"),
+    "Optimizer": ("optimizers", "optimizer={}"),
+    "Schedule": ("schedules", "schedule={}"),
+    "Symbols": ("Symbols", "model.mixer=DualAttention(symbols={})"),
 }
-"""Kinds of components in the order of the list, each with its title; kinds of users follow."""
+"""The title of each kind of component in the order of the list, where those of users follow, and its place in a recipe.
+"""
 
-SLOTS = {
-    "Task": "task={}",
-    "Tokenizer": "tokenizer={}",
-    "NumberFormat": "tokenizer.number_format={}",
-    "TextNumberFormat": "tokenizer=Subwords(number_format={})",
-    "Layout": "layout={}",
-    "ModelSpec": "model={}",
-    "NumberEmbedding": "model=T5(number_embedding={})",
-    "Backbone": "model.backbone={}",
-    "Mixer": "model.mixer={}",
-    "Symbols": "model.mixer=DualAttention(symbols={})",
-    "Position": "model.positions=[{}]",
-    "PositionIds": "model.positions=[Scalar(position_ids={})]",
-    "Initialization": "model.initialization={}",
-    "Objective": "objective={}",
-    "Loss": "objective.loss={}",
-    "Optimizer": "optimizer={}",
-    "Schedule": "schedule={}",
-}
-"""The setting of a recipe for each kind of component."""
+TITLES = {kind: title for kind, (title, _) in KINDS.items()}
+SLOTS = {kind: slot for kind, (_, slot) in KINDS.items() if slot}
 
 
-def list_parts(*words: str, runs_dir: str | None = None) -> None:
-    """Lists the components of some kinds, or of all, or those with a text in their name; or the runs.
+def list_parts(*words: str) -> None:
+    """Lists the components of some kinds, or of all, or those with a text in their name.
 
     A family of names is one line; its members are listed when a part of their names is given.
     """
-    if words[:1] == ("runs",):
-        if len(words) > 1:
-            raise UserError(f"{words[1]!r} is not a known option; options are runs_dir=")
-        list_runs(runs_dir)
-        return
     add_packaged_parts()
     kinds = catalogue.parts_by_kind()
     titles = {kind: TITLES.get(kind, kind) for kind in [*TITLES, *kinds] if kind in kinds}
@@ -137,7 +117,7 @@ def _presets(module: str) -> dict[str, str]:
     return {name: format_value(part) for name, part in import_module(module).presets().items()}
 
 
-def list_runs(runs_dir: str | None) -> None:
+def list_runs(*, runs_dir: str | None = None) -> None:
     """One line per run: its path, labels, last step, and how it ended."""
     from numerate.reports.table import text_table
     from numerate.training import checkpoint

@@ -19,6 +19,7 @@ from numerate.tasks.task import Task
 from numerate.text.data import prepared
 from numerate.text.data.corpora import source_files, write_corpus
 from numerate.text.data.documents import SEPARATOR, FileSpan, ReadProgress, detect_file_span, read_documents
+from numerate.text.data.new_folder import check_not_existing
 from numerate.text.data.prepared import (
     VALIDATION_FRACTION,
     KilobyteProgressBar,
@@ -135,8 +136,7 @@ def train(
     """Trains a tokenizer with `size` ids on text files, 10 of them as published: a new folder with a tokenizer.json."""
     spans = [*islice(_file_spans(names, field, separator), files)]
     folder = Path(out or data_folder() / "tokenizers" / f"tok{size}").expanduser()
-    if folder.exists():
-        raise UserError(f"out: {folder} already exists; out= must be a new folder")
+    check_not_existing(folder)
 
     def texts() -> Iterator[str]:
         for span in spans:

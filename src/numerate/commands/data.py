@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from numerate import catalogue
-from numerate.commands.samples import is_recipe
+from numerate.commands.samples import is_recipe, unknown_name_error
 from numerate.config import override
-from numerate.errors import UserError, did_you_mean
+from numerate.errors import UserError
 from numerate.reports.table import text_table
 from numerate.tasks.folders import data_folder
 from numerate.tasks.plain import format_question
@@ -39,8 +39,6 @@ def write(
         _write_published(name, settings, out, **options)
         return
     source = _source(name, settings, DEFAULT_WRITE_ROWS, **options)
-    if Path(out).exists():
-        raise UserError(f"out: {out} already exists; out= must be a new folder")
     with ProgressBar(source.count, label="write") as progress:
         folder = write_rows(source, out, format, progress.step)
     head = json.loads((folder / "head.json").read_text(encoding="utf-8"))
@@ -133,9 +131,7 @@ def _source(
         with_split = [*settings, *([] if split is None else [f"task.split={split}"])]
         return RowSource.from_file(name, _with_settings(file, with_split), count)
     else:
-        known = [*kinds["Task"], *kinds["Recipe"]]
-        there = f"tasks and recipes are: {', '.join(known)}"
-        raise UserError(f"{name!r} is not a task, recipe, file or folder; {there}.{did_you_mean(name, known)}")
+        raise unknown_name_error("task, recipe, file or folder", name)
     if found.task.is_language_modeling:
         raise UserError(
             f"{name}: language modeling data is tokenized already; `numerate data tokenise` writes it to files"

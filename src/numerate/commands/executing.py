@@ -10,9 +10,6 @@ from numerate.errors import UserError
 from numerate.executors.executor import Executor
 from numerate.executors.local import Local
 
-SHORT_OPTIONS = {"workers": "2", "timeout": "600, in seconds"}
-"""Settings of every executor that may be written without `executor.`, with an example."""
-
 
 @dataclass(frozen=True)
 class _Holder:
@@ -48,13 +45,4 @@ def parse_executor(words: Sequence[str]) -> Executor:
                 f"executor.{name}: {executor_class.__name__} has no such setting, "
                 f"{' and '.join(one.__name__ for one in others)} has: executor={others[0].__name__.lower()}"
             )
-    try:
-        return override(holder, [word for _, word in setting_words]).executor
-    except UserError as error:
-        path, _, message = str(error).partition(": ")
-        name = path.removeprefix("executor.")
-        typed = next((key for key, word in setting_words if word.startswith(f"{path}=")), path)
-        if name not in SHORT_OPTIONS:
-            raise
-        message = message.partition("; for example ")[0]
-        raise UserError(f"{typed}: {message}; for example {typed}={SHORT_OPTIONS[name]}") from error
+    return override(holder, [word for _, word in setting_words]).executor

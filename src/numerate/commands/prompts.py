@@ -53,7 +53,7 @@ def ask(
         suffix = f"   {settings_text}" * bool(settings_text)
         for question in questions:
             answer = run.ask(question, checkpoint)
-            if run.evaluation_data.is_language_modeling:
+            if run.recipe.task.is_language_modeling:
                 print(f"{answer.model_text}{suffix}   (greedy decoding; `numerate generate` samples)")
                 continue
             verdict, separator = "", "   "
@@ -79,8 +79,8 @@ def generate(
     """Continues prompts, streamed if there is one; the other options are those of `Run.generate`."""
     run = load(address, runs_dir, device)
     texts = _read_prompts(words, prompts)
-    if out is not None:
-        _check_output_file(Path(out))
+    if out is not None and not Path(out).absolute().parent.is_dir():
+        raise UserError(f"out: the folder {Path(out).parent} must exist")
     records: list[dict[str, Any]] = []
     with _stop_on_interrupt() as signals:
         for changed, settings_text in _with_each_setting(run, settings):
@@ -107,15 +107,6 @@ def generate(
     if stopped:
         print("numerate: stopped; the text is incomplete", file=sys.stderr)
     return 130 if stopped else 0
-
-
-def _check_output_file(out: Path) -> None:
-    """Raises `UserError` for an output file that cannot be written, before anything is generated."""
-    if out.exists():
-        what = "is a folder; out= must be a file such as out.jsonl" if out.is_dir() else "already exists"
-        raise UserError(f"out: {out} {what}")
-    if not out.absolute().parent.is_dir():
-        raise UserError(f"out: the folder {out.parent} must exist")
 
 
 def _read_prompts(words: Sequence[str], file: str | None) -> list[str]:

@@ -22,11 +22,14 @@ def sample(name: str, *, settings: Sequence[str], count: int | None = None, spli
     elif is_recipe(name):
         _sample_recipe(name, settings, split, count or 3)
     else:
-        known = [*kinds["Task"], *kinds["Recipe"]]
-        near = did_you_mean(name, [*known, *presets, *catalogue.family_names("Recipe")])
-        raise UserError(
-            f"no task or recipe is named {name!r}; there are: {', '.join(known)}; {len(presets)} tasks of papers.{near}"
-        )
+        raise unknown_name_error("task or recipe", name)
+
+
+def unknown_name_error(what: str, name: str) -> UserError:
+    """The error of a name that is none of these."""
+    kinds = catalogue.parts_by_kind()
+    known = [*kinds["Task"], *kinds["Recipe"], *catalogue.presets("Task"), *catalogue.family_names("Recipe")]
+    return UserError(f"no {what} is named {name!r}; `numerate list` shows all of them.{did_you_mean(name, known)}")
 
 
 def is_recipe(name: str) -> bool:
@@ -125,15 +128,16 @@ def _sample_language_recipe(recipe: Any, split: str, count: int) -> None:
     """Prints chunks of a corpus, and the first tokens of each as model inputs."""
     from numerate.commands.corpora import sample_chunks
 
-    vocabulary = recipe.tokenizer.build_vocabulary(recipe.task)
     print(sample_chunks(recipe.task, split, recipe.seed, count), end="")
+    symbols = recipe.task.load_tokenizer().symbols
+    vocabulary = recipe.tokenizer.build_vocabulary(recipe.task)
     rows = recipe.tokenizer.encode_examples(recipe.task.examples(split, recipe.seed, 0, count), vocabulary)
     for row in range(len(rows)):
         batch = recipe.layout.build_batch(rows.take(slice(row, row + 1)), np.arange(row, row + 1))
         ids, targets = (each[0, :_MAX_SHOWN_TOKENS].tolist() for each in (batch.tokens.ids, batch.targets))
         lines = {
-            "inputs": [vocabulary.symbols[i] for i in ids],
-            "targets": ["." if i < 0 else vocabulary.symbols[i] for i in targets],
+            "inputs": [symbols[i] for i in ids],
+            "targets": ["." if i < 0 else symbols[i] for i in targets],
             "token ids": [str(i) for i in ids],
         }
         widths = [max(map(len, column)) for column in zip(*lines.values(), strict=True)]

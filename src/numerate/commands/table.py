@@ -14,8 +14,9 @@ ANY_SETTING, MODEL_SETTING, DOTTED_SETTING = "", r"model\.", r"[A-Za-z_][\w-]*\.
 class Option(NamedTuple):
     """An option of a command: `count=200`, or with dashes in its name `--dry-run`.
 
-    `type` is a type as of a setting, or a list of one (`layer=0,1`). An option that is not given is not passed to the
-    function, so that defaults are those of its signature. `setting` is what a flag stands for, if it is a setting.
+    `type` is a type as of a setting, or a list of one (`layer=0,1`); `is_new` is for a file or folder that must not
+    exist; `setting` is what a flag stands for, if it is a setting. An option that is not given is not passed to the
+    function, so that defaults are those of its signature.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Option(NamedTuple):
     at_least: int | None = None
     required: bool = False
     repeated: bool = False
+    is_new: bool = False
     setting: str = ""
 
     @property
@@ -52,6 +54,7 @@ class Command(NamedTuple):
 RUNS_DIR = Option("runs_dir", "runs", "the folder of runs, by default NUMERATE_RUNS or `runs`")
 DEVICE = Option("device", "cuda", "cpu, cuda, cuda:1 or mps, by default the device of training or a free one")
 CHECKPOINT = Option("checkpoint", "best", "final (default), best or a step")
+RUN_OPTIONS = (CHECKPOINT, DEVICE, RUNS_DIR)
 SKIP_BAD = Option(
     "--skip-bad", "", "skip and count records of a file that cannot be read", bool, setting="task.skip_invalid=true"
 )
@@ -60,7 +63,7 @@ METRIC = Option("metric", "ood_accuracy", "of labels: exact_match, ood_accuracy,
 SPLIT = Option("split", "test", f"{', '.join(SPLITS)}, by default train")
 SEED = Option("seed", "1", "seed of what is drawn", int)
 ROWS = Option("count", "20M", "number of rows; by default all, or those of a sample", int, at_least=1)
-OUT_FOLDER = Option("out", "files", "the new folder", required=True)
+NEW_FOLDER = Option("out", "files", "the new folder", required=True, is_new=True)
 TEXTS = (
     Option("field", "body", "the field of JSON lines that has the text"),
     Option("separator", r"\n\n", r"the text between documents, with \n for a new line"),
@@ -74,11 +77,16 @@ def dry_run(help: str) -> Option:
 
 COMMANDS: dict[str, Command] = {
     "list": Command(
-        "list tasks, positional encodings, mixers, losses, recipes, studies ..., or your runs",
+        "list tasks, positional encodings, mixers, losses, recipes, studies ...",
         "catalogue:list_parts",
-        "[KIND|runs ...] [PART_OF_A_NAME]",
-        "numerate list\nnumerate list mixers\nnumerate list recipes mod10bos\nnumerate list runs\n"
-        "numerate list --parts my.py",
+        "[KIND ...] [PART_OF_A_NAME]",
+        "numerate list\nnumerate list mixers\nnumerate list recipes mod10bos\nnumerate list --parts my.py",
+    ),
+    "list runs": Command(
+        "list your runs: name, seed, step, how they ended and when they started",
+        "catalogue:list_runs",
+        "",
+        "numerate list runs\nnumerate list runs runs_dir=/data/runs",
         (RUNS_DIR,),
     ),
     "show": Command(
@@ -118,7 +126,7 @@ COMMANDS: dict[str, Command] = {
         "numerate data write counting_samesymbol_mod10 --as published out=files   (the files of its paper)\n"
         "numerate data write gsm8k --as published out=prepared",
         (
-            OUT_FOLDER,
+            NEW_FOLDER,
             ROWS,
             SPLIT,
             SEED,
@@ -135,7 +143,7 @@ COMMANDS: dict[str, Command] = {
         "numerate data stats Arithmetic count=1M out=figures\n"
         "numerate data stats rows.txt sums\n"
         "numerate data stats hf_tokenized_dataset/ split=test vocabulary=pad",
-        (OUT_FOLDER._replace(help="a folder for figures and stats.json", required=False), ROWS, SPLIT, SEED, SKIP_BAD),
+        (Option("out", "figures", "a folder for figures and stats.json"), ROWS, SPLIT, SEED, SKIP_BAD),
         settings=ANY_SETTING,
     ),
     "data fetch": Command(
@@ -158,7 +166,7 @@ COMMANDS: dict[str, Command] = {
         "numerate data tokenise tinystories out=stories tokenizer=tok4096   (resumes)\n"
         "numerate data tokenise mine.jsonl field=body out=mine tokenizer=tokenizer.model processes=2",
         (
-            OUT_FOLDER._replace(example="stories"),
+            Option("out", "stories", "the folder, in which the same command resumes", required=True),
             Option("tokenizer", "tok4096", "a tokenizer.json, SentencePiece model, or folder with one", required=True),
             *TEXTS,
             PROCESSES,
@@ -171,7 +179,7 @@ COMMANDS: dict[str, Command] = {
         "numerate data prepare tiny_stories_2048   (stories with a vocabulary of 2,048, for task=tiny_stories_2048)\n"
         "numerate data prepare mine.txt out=mine size=4096   (one document in twenty is held out)",
         (
-            OUT_FOLDER._replace(example="mine", help="the name of your own corpus", required=False),
+            Option("out", "mine", "the name of your own corpus"),
             Option("size", "4096", "vocabulary size", int),
             Option("tokenizer", "tok4096", "a tokenizer, instead of a new vocabulary"),
             Option("held_out", "0.05", "the held-out fraction", float),
@@ -188,7 +196,7 @@ COMMANDS: dict[str, Command] = {
         (
             Option("--size", "4096", "vocabulary size, the same as size=4096", int),
             Option("size", "4096", "vocabulary size", int, required=True),
-            OUT_FOLDER._replace(example="tok2048", help="the new folder, by default in the datasets", required=False),
+            Option("out", "tok2048", "the new folder, by default in the datasets", is_new=True),
             Option("kind", "bytes", "characters (default) or bytes", choices=("characters", "bytes")),
             Option("files", "10", "maximum number of files to read", int, at_least=1),
             *TEXTS,
@@ -200,7 +208,7 @@ COMMANDS: dict[str, Command] = {
         "RECIPE",
         "numerate train addition_abacus\nnumerate train addition_abacus training.steps=9000   (resumes)\n"
         "numerate train addition_abacus seed=0,1,2 name=mine runs_dir=/data/runs\n"
-        "numerate train addition_abacus preset=debug\nnumerate train addition_abacus --dry-run\n"
+        "numerate train addition_abacus preset=debug --dry-run\n"
         "numerate train addition_abacus init_from=3f2a device=cuda training.precision=bf16\n"
         "torchrun --standalone --nproc-per-node 2 -m numerate train addition_abacus training.parallel=ddp",
         (PRESET, RUNS_DIR, dry_run("build the model, time a few steps, print an estimate; write nothing"), SKIP_BAD),
@@ -213,11 +221,9 @@ COMMANDS: dict[str, Command] = {
         "numerate evaluate latest\nnumerate evaluate latest grid=1:20x1:20 count=200 checkpoint=best\n"
         "numerate evaluate 3f2a checkpoint=all workers=8   (resumes by cell)\n"
         "numerate evaluate latest grid=1:100x1:100 executor=slurm executor.partition=cpu --dry-run\n"
-        "numerate evaluate latest grid=1:100x1:100 shard=1/4\n"
         "numerate evaluate latest grid=1:100x1:100 shard=1/4 --dry-run   (its cells, cost and estimated time)\n"
         "numerate evaluate latest grid=diagonal:101:160+diagonal:200:1000:100   (equal lengths; :100 is a step)\n"
         "numerate evaluate latest model.mixer.logit_scale=1,1.4,log   (other settings at inference, same weights)\n"
-        "numerate evaluate latest method=decoding predictions=true\n"
         "numerate evaluate stories grid=256+512+1024   (text: the validation split at three context lengths)",
         (
             Option("grid", "1:20x1:20", "the lengths, or context lengths of text; by default those of the recipe"),
@@ -278,7 +284,6 @@ COMMANDS: dict[str, Command] = {
         "numerate results abacus_laptop group=label columns=best statistic=iqm   (or median, mean; with intervals)\n"
         "numerate results mine group=label success=final.ood_test.ood_accuracy threshold=0.99\n"
         "numerate results abacus_laptop columns=label,seed,final.ood_test where=label=Abacus sort=-final.ood_test\n"
-        "numerate results abacus_laptop where=label!=Abacus group=label out=table.tex\n"
         "numerate results abacus_laptop out=results.csv   (every column; also .md, .tex, .jsonl, .parquet)\n"
         "numerate results abacus_laptop where=status=failed columns=label,seed,error\n"
         "numerate results abacus_laptop cells=true out=cells.parquet   (a row per run, checkpoint and cell)",
@@ -342,7 +347,6 @@ COMMANDS: dict[str, Command] = {
         "numerate plot pair latest   (sorting: exact match, and the first label)\n"
         "numerate plot compare mine yours labels=Abacus,rotary checkpoint=best\n"
         "numerate plot intervals runs/addition_*/* out=intervals.pdf   (medians and intervals over seeds)\n"
-        "numerate plot curves abacus_laptop   (all completed runs of a study)\n"
         "numerate plot counts runs/counting_*/* out=counts.pdf   (labels: accuracy per count, with the baseline)\n"
         "numerate plot training latest out=a.svg\n"
         "numerate plot validation stories out=b.pdf   (text: validation loss by step, FLOPs, time)",
@@ -360,7 +364,7 @@ COMMANDS: dict[str, Command] = {
         "RUN",
         "numerate export latest out=exported\nnumerate export 3f2a out=exported checkpoint=best tokenizer=false",
         (
-            OUT_FOLDER._replace(example="exported"),
+            NEW_FOLDER,
             CHECKPOINT,
             Option("tokenizer", "false", "whether to export the tokenizer as well", bool),
             RUNS_DIR,
@@ -387,7 +391,7 @@ COMMANDS: dict[str, Command] = {
         "RUN QUESTION ...",
         "numerate ask latest '321+654='\nnumerate ask latest '321+654=' model.backbone.num_loops=4,8\n"
         "numerate ask latest '12345+9=' '7+8=' checkpoint=best",
-        (CHECKPOINT, DEVICE, RUNS_DIR),
+        RUN_OPTIONS,
         settings=MODEL_SETTING,
     ),
     "generate": Command(
@@ -400,8 +404,6 @@ COMMANDS: dict[str, Command] = {
         "numerate generate latest 'Emma went to' 'On a rainy day,' count=3 out=generated.jsonl\n"
         "numerate generate mine prompts=prompts.txt checkpoint=best stop='The end'\n"
         "echo 'Once upon a time' | numerate generate latest -\n"
-        "numerate generate latest 'Once upon a time' max_new_tokens=2000 context_length=256   (the last 256 "
-        "tokens are read)\n"
         "numerate generate latest '12+34='   (a model of sums)",
         (
             Option("max_new_tokens", "300", "by default 200, or as many as fit into the context", int),
@@ -416,10 +418,8 @@ COMMANDS: dict[str, Command] = {
             Option("stop", "'The end'", "text that ends a completion"),
             Option("context_length", "256", "read this number of the last tokens", int),
             Option("prompts", "prompts.txt", "a file with a prompt in each line, or JSON lines"),
-            Option("out", "generated.jsonl", "a new file for all completions"),
-            CHECKPOINT,
-            DEVICE,
-            RUNS_DIR,
+            Option("out", "generated.jsonl", "a new file for all completions", is_new=True),
+            *RUN_OPTIONS,
         ),
         settings=MODEL_SETTING,
     ),
@@ -435,11 +435,16 @@ COMMANDS: dict[str, Command] = {
             Option("answer", "false", "whether the generated answer is included", bool),
             Option("max_tokens", "256", "maximum number of tokens", int, at_least=1),
             Option("out", "maps.html", "the page, by default in the folder of the run"),
-            CHECKPOINT,
-            DEVICE,
-            RUNS_DIR,
+            *RUN_OPTIONS,
         ),
         settings=MODEL_SETTING,
+    ),
+    "completion": Command(
+        "print a script that completes commands and options in a shell",
+        "completion:completion",
+        "SHELL",
+        "numerate completion bash > ~/.local/share/bash-completion/completions/numerate\n"
+        "numerate completion zsh > ~/.zfunc/_numerate",
     ),
 }
 

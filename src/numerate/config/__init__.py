@@ -22,4 +22,3 @@ from numerate.config.user_parts import load_user_object as load_user_object
 from numerate.config.user_parts import load_user_parts as load_user_parts
 from numerate.config.user_parts import user_files as user_files
 from numerate.config.values import format_value as format_value
-from numerate.config.words import check_choices as check_choices

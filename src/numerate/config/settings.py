@@ -10,7 +10,7 @@ from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
-from numerate.errors import UserError, did_you_mean
+from numerate.errors import UserError, did_you_mean, raise_first
 
 T = TypeVar("T")
 
@@ -105,45 +105,92 @@ NO_BOUNDS = Bounds()
 
 class Spec:
     """The base of every class with settings. They are checked when it is built, also from Python: numbers against the
-    declared bounds, and texts against the choices of a `Literal`. `UserError` names the setting and what is allowed.
-
-    A spec that has more to check does so in `__post_init__`, after `super().__post_init__()`.
+    declared bounds, values against the choices of a `Literal`, then combinations of settings by `conflicts`. The first
+    error is raised as a `UserError` that names the setting and what is allowed.
 
     >>> from typing import Literal
     >>> @dataclass(frozen=True)
     ... class Learned(Spec):
     ...     initialization: Literal["normal", "sinusoidal"] = setting("normal", "initial embeddings")
+    ...     scale: float | Literal["sqrt"] = setting(1.0, "factor on the embeddings", above=0)
+    ...
+    ...     def conflicts(self) -> Iterator[str]:
+    ...         if self.initialization == "sinusoidal" and self.scale == "sqrt":
+    ...             yield "scale: must be a number with initialization=sinusoidal"
     >>> Learned("sinusodal")
     Traceback (most recent call last):
         ...
     numerate.errors.UserError: initialization: must be normal or sinusoidal, not 'sinusodal'. Did you mean 'sinusoidal'?
+    >>> Learned(scale=-1)
+    Traceback (most recent call last):
+        ...
+    numerate.errors.UserError: scale: must be greater than 0, or sqrt, not -1
+    >>> Learned("sinusoidal", "sqrt")
+    Traceback (most recent call last):
+        ...
+    numerate.errors.UserError: scale: must be a number with initialization=sinusoidal
     """
 
     def __post_init__(self) -> None:
-        for name, bounds, choices, is_optional in _declared(type(self)):  # type: ignore[arg-type]
-            value = getattr(self, name)
-            if not bounds.allow(value):
-                raise UserError(f"{name}: must be {bounds}{', or null' * is_optional}, not {value}")
-            if choices and value not in choices and isinstance(value, str):
-                allowed = " or ".join(filter(None, [", ".join(choices[:-1]), choices[-1]]))
-                raise UserError(f"{name}: must be {allowed}, not {value!r}.{did_you_mean(value, choices)}")
+        for one in _declared_settings(type(self)):  # type: ignore[arg-type]
+            value = getattr(self, one.name)
+            if not one.allows(value):
+                hint = did_you_mean(value, one.words) if isinstance(value, str) else ""
+                finite = "finite and " if isinstance(value, float) and not math.isfinite(value) else ""
+                raise UserError(f"{one.name}: must be {finite}{one}, not {value!r}{f'.{hint}' if hint else ''}")
+        raise_first(self.conflicts())
+
+    def conflicts(self) -> Iterator[str]:
+        """What is wrong with combinations of settings that are allowed one by one: the messages of errors, each
+        beginning with the name of a setting (`modulus: must be null unless start_number=none`)."""
+        return iter(())
+
+
+class _DeclaredSetting(NamedTuple):
+    """What is declared of a setting that can be checked."""
+
+    name: str
+    bounds: Bounds
+    choices: list[Any]
+    """The values of a `Literal`."""
+    has_only_choices: bool
+    """Whether no other value is allowed; otherwise only texts are compared with the choices."""
+    is_optional: bool
+    """Whether null is allowed."""
+
+    @property
+    def words(self) -> list[str]:
+        return list(map(str, self.choices))
+
+    def allows(self, value: Any) -> bool:
+        if value in self.choices or (value is None and self.is_optional):
+            return True
+        is_choice_required = self.has_only_choices or (self.choices and isinstance(value, str))
+        return not is_choice_required and self.bounds.allow(value)
+
+    def __str__(self) -> str:
+        """As in an error: `normal or reversed`, `greater than 0, or sqrt`, `1 or more, or null`."""
+        words = [*self.words, *["null"] * self.is_optional]
+        if self.bounds != NO_BOUNDS:
+            return ", or ".join([str(self.bounds), *words])
+        return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
 @cache
-def _declared(spec: type) -> list[tuple[str, Bounds, list[str], bool]]:
-    """What is declared of each setting of a spec that can be checked: name, bounds, choices, and whether null is
-    allowed. A type written as text is not read."""
+def _declared_settings(spec: type) -> list[_DeclaredSetting]:
+    """The settings of a spec with bounds or choices. A type written as text is not read."""
     declared = []
     for one in fields(spec):
-        options = (
-            get_args(one.type) if isinstance(one.type, UnionType) or get_origin(one.type) is Union else (one.type,)
+        is_union = isinstance(one.type, UnionType) or get_origin(one.type) is Union
+        options = get_args(one.type) if is_union else (one.type,)
+        bounds: Bounds = one.metadata.get("bounds", NO_BOUNDS)
+        others = [option for option in options if get_origin(option) is not Literal and option is not NoneType]
+        is_any_text = str in options
+        choices = (
+            [] if is_any_text else [word for option in options for word in get_args(option) if option not in others]
         )
-        literals = [option for option in options if get_origin(option) is Literal]
-        words = [] if str in options else [word for option in literals for word in get_args(option)]
-        bounds = one.metadata.get("bounds", NO_BOUNDS)
-        if words or bounds != NO_BOUNDS:
-            choices = [word for word in words if isinstance(word, str)]
-            declared.append((one.name, bounds, choices, NoneType in options))
+        if choices or bounds != NO_BOUNDS:
+            declared.append(_DeclaredSetting(one.name, bounds, choices, not others, NoneType in options))
     return declared
 
 

@@ -11,7 +11,7 @@ import os
 import sys
 import warnings
 from abc import ABC
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import cached_property
@@ -22,7 +22,7 @@ from typing import Any, Literal
 from numerate import catalogue
 from numerate.config import packaged_parts
 from numerate.config.approvals import approve, approved_paths
-from numerate.errors import UserError, did_you_mean, line_number_in
+from numerate.errors import UserError, did_you_mean, line_number_in, raise_first
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,8 @@ def register_parts(candidates: Iterable[Any], file_name: str) -> None:
                         f"{file_name}: {part.__name__} has no {' and no '.join(missing)}, which a {kind} needs"
                     )
                 if not is_abstract(part):
-                    _check_spec(part, kind, kinds[kind].get(part.__name__), file_name)
+                    problems = _spec_problems(part, kind, kinds[kind].get(part.__name__))
+                    raise_first(f"{file_name}: {problem}" for problem in problems)
                     catalogue.register(kind, part)
 
 
@@ -291,15 +292,15 @@ def _execute(file: UserFile, file_name: str) -> ModuleType:
     return module
 
 
-def _check_spec(part: type, kind: str, existing_module: str | None, file: str) -> None:
+def _spec_problems(part: type, kind: str, existing_module: str | None) -> Iterator[str]:
     name = part.__name__
     members = vars(part)
     if not is_dataclass(part) or (members.get("__annotations__") and "__dataclass_fields__" not in members):
-        raise UserError(f"{file}: {name} must be a dataclass: add @dataclass(frozen=True)")
+        yield f"{name} must be a dataclass: add @dataclass(frozen=True)"
     if not part.__dataclass_params__.frozen:  # type: ignore[attr-defined]
-        raise UserError(f"{file}: {name} must be frozen: write @dataclass(frozen=True) above it")
+        yield f"{name} must be frozen: write @dataclass(frozen=True) above it"
     for field in fields(part):
         if field.init and field.default is MISSING and field.default_factory is MISSING:
-            raise UserError(f"{file}: {name}.{field.name} has no default; every setting needs one")
+            yield f"{name}.{field.name} has no default; every setting needs one"
     if existing_module is not None and existing_module != part.__module__:
-        raise UserError(f"{file}: a {kind} named {name!r} already exists; rename this class")
+        yield f"a {kind} named {name!r} already exists; rename this class"

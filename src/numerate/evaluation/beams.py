@@ -10,6 +10,7 @@ from torch.nn.functional import pad
 
 from numerate.batch import Model, Output, Tokens
 from numerate.errors import OperationalError, UserError
+from numerate.evaluation.evaluation_data import select_rows
 from numerate.evaluation.generate import GenerationOutput, greedy_decode, last_number
 from numerate.vocabulary import EOS, PAD
 
@@ -117,11 +118,8 @@ class _Beams:
         extended = self.select(parents)
         extended.ids[..., step] = ids
         if number_values is not None:
-            extended.number_values = (
-                torch.ones_like(extended.ids, dtype=number_values.dtype)
-                if extended.number_values is None
-                else extended.number_values
-            )
+            if extended.number_values is None:
+                extended.number_values = torch.ones_like(extended.ids, dtype=number_values.dtype)
             extended.number_values[..., step] = number_values
         return extended.with_scores(scores)
 
@@ -172,7 +170,7 @@ class _BeamDecoder:
         rows = torch.arange(prompts.ids.shape[0], device=prompts.ids.device).repeat_interleave(num_beams)
         self.model, self.position_offset = model, position_offset
         self.capacity = int(prompts.lengths.max()) + max_new_tokens
-        self.tokens, self.source = _select_rows(prompts, rows), None if source is None else _select_rows(source, rows)
+        self.tokens, self.source = select_rows(prompts, rows), None if source is None else select_rows(source, rows)
         decoding_step = model.prefill(self.tokens, self.source, capacity=self.capacity, position_offset=position_offset)
         self.output: Output = decoding_step.output
         self.state: Any = decoding_step.state
@@ -194,7 +192,7 @@ class _BeamDecoder:
         return decoding_step.output
 
     def _append(self, row_index: Tensor, ids: Tensor, new_numbers: Tensor | None) -> None:
-        tokens = _select_rows(self.tokens, row_index)
+        tokens = select_rows(self.tokens, row_index)
         ends = tokens.lengths[:, None]
         extended_ids = pad(tokens.ids, (0, 1), value=PAD).scatter(1, ends, ids[:, None])
         number_values = tokens.number_values
@@ -206,16 +204,3 @@ class _BeamDecoder:
         self.tokens = replace(
             tokens, ids=extended_ids, lengths=tokens.lengths + 1, number_values=number_values, blocked_keys=blocked_keys
         )
-
-
-def _select_rows(tokens: Tokens, row_index: Int[Tensor, " chosen"]) -> Tokens:
-    """The selected rows, in the given order."""
-    return replace(
-        tokens,
-        ids=tokens.ids[row_index],
-        lengths=tokens.lengths[row_index],
-        example_indices=tokens.example_indices[row_index],
-        number_values=None if tokens.number_values is None else tokens.number_values[row_index],
-        blocked_keys=None if tokens.blocked_keys is None else tokens.blocked_keys[row_index],
-        position_ids=None,
-    )

@@ -1,16 +1,26 @@
 """Text generation: completions of prompts, optionally streamed."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from numerate.batch import Model
+from numerate.config import Spec, setting
 from numerate.evaluation.evaluation_data import MAX_TOKENS_PER_BATCH
 from numerate.evaluation.prompts import Prompt, PromptProcessor, TextStreamer, pad_prompts
 from numerate.evaluation.sampling import Sampling, generate
 
 TextCallback = Callable[[int, str], None]
 """Called with the index of a completion and its new text."""
+
+
+@dataclass(frozen=True)
+class GenerationLimits(Spec):
+    """How much is generated."""
+
+    max_new_tokens: int | None = setting(None, "maximum number of new tokens; null: as many as fit", at_least=1)
+    context_length: int | None = setting(None, "number of last tokens that are read; null: all", at_least=1)
+    count: int = setting(1, "completions per prompt", at_least=1)
 
 
 @dataclass(frozen=True)
@@ -35,14 +45,8 @@ class Completion:
 
     def record(self) -> dict[str, Any]:
         """A line of a `.jsonl` file."""
-        return {
-            "prompt": self.prompt,
-            "sample": self.sample,
-            "text": self.text,
-            "tokens": list(self.tokens),
-            "log_probability": round(self.log_probability, 4),
-            "stopped": self.stopped,
-        }
+        fields = asdict(self) | {"tokens": list(self.tokens), "log_probability": round(self.log_probability, 4)}
+        return {name: fields[name] for name in ("prompt", "sample", "text", "tokens", "log_probability", "stopped")}
 
 
 def generate_completions(
@@ -86,18 +90,13 @@ def generate_completions(
             on_tokens=stream.on_tokens if stream.is_streaming or should_stop is not None else None,
             window=window,
         )
-        ids, lengths, log_probabilities = (
-            generated.ids.tolist(),
-            generated.lengths.tolist(),
-            generated.log_probability.tolist(),
-        )
-        has_stop_token = (
-            [False] * len(batch_prompts) if generated.has_stop_token is None else generated.has_stop_token.tolist()
-        )
+        ids, lengths = generated.ids.tolist(), generated.lengths.tolist()
+        log_probabilities, has_stop_token = generated.log_probability.tolist(), generated.has_stop_token
+        ended = [False] * len(batch_prompts) if has_stop_token is None else has_stop_token.tolist()
         for row, (prompt, sample) in enumerate(zip(batch_prompts, samples, strict=True)):
             new_ids = tuple(ids[row][: lengths[row]])
             text = prompt_processor.postprocess(prompt, stream.final_text(row, new_ids))
-            stopped = has_stop_token[row] or row in stream.stopped
+            stopped = ended[row] or row in stream.stopped
             completions.append(Completion(prompt.text, text, new_ids, log_probabilities[row], stopped, sample))
         if should_stop is not None and should_stop():
             break
@@ -109,36 +108,27 @@ class _CompletionStream:
 
     def __init__(
         self,
-        writing: PromptProcessor,
+        processor: PromptProcessor,
         prompts: Sequence[Prompt],
-        stop: Sequence[str],
+        stop_texts: Sequence[str],
         callback: TextCallback | None,
-        first: int,
-        ended: Callable[[], bool] | None,
+        first_index: int,
+        should_stop: Callable[[], bool] | None,
     ) -> None:
-        self.prompt_processor, self.prompts, self.stop_texts, self.first_index, self.should_stop = (
-            writing,
-            prompts,
-            stop,
-            first,
-            ended,
-        )
+        self.prompt_processor, self.stop_texts = processor, stop_texts
+        self.first_index, self.should_stop = first_index, should_stop
         # The answer to a question is not streamed: its digits may have to be reversed.
         self.callback = None if any(prompt.is_question for prompt in prompts) else callback
-        self.is_streaming = bool(stop) or callback is not None
-        self.streamers = [TextStreamer(writing.decode, prompt.ids) for prompt in prompts]
+        self.is_streaming = bool(stop_texts) or callback is not None
+        self.streamers = [TextStreamer(processor.decode, prompt.ids) for prompt in prompts]
         self.texts = [""] * len(prompts)
         self.stopped: set[int] = set()
-        self._ids: list[list[int]] = [[] for _ in prompts]
 
     def on_tokens(self, tokens: Sequence[int | None]) -> Sequence[int]:
         if self.is_streaming:
             for row, token in enumerate(tokens):
-                if token is not None:
-                    self._ids[row].append(token)
-                    self._add_text(
-                        row, "" if token in self.prompt_processor.stop_ids else self.streamers[row].put(token)
-                    )
+                if token is not None and token not in self.prompt_processor.stop_ids:
+                    self._add_text(row, self.streamers[row].put(token))
         if self.should_stop is not None and self.should_stop():
             return range(len(tokens))
         return sorted(self.stopped)

@@ -52,28 +52,22 @@ def row_sizes(evaluation_data: EvaluationData, cells: Sequence[Cell]) -> dict[Ce
     For many cells, it is computed at up to `NUM_ANCHORS` sizes of each axis and interpolated linearly, since row
     lengths of sums and lists are nearly linear. It depends only on the cells, the task and the tokenizer.
     """
-    if not cells or evaluation_data.task.cells() is not None:
+    if len(cells) <= MAX_EXACT_CELLS or evaluation_data.task.cells() is not None:
         return {cell: row_size(evaluation_data, cell) for cell in cells}
     axes = [axis for axis, _ in cells[0]]
     sizes = np.array([[size for _, size in cell] for cell in cells]).reshape(len(cells), len(axes))
     anchors = [_anchors(np.unique(axis_sizes)) for axis_sizes in sizes.T]
-    if len(cells) <= max(MAX_EXACT_CELLS, prod(map(len, anchors))):
+    if len(cells) <= prod(map(len, anchors)):
         return {cell: row_size(evaluation_data, cell) for cell in cells}
-    sizes_at = [
-        row_size(evaluation_data, tuple(zip(axes, place, strict=True)))
-        for place in product(*map(np.ndarray.tolist, anchors))
-    ]
-    table = np.array(sizes_at).reshape(*map(len, anchors), 2)
+    places = product(*map(np.ndarray.tolist, anchors))
+    table = np.array([row_size(evaluation_data, tuple(zip(axes, place, strict=True))) for place in places])
+    table = table.reshape(*map(len, anchors), 2)
     interpolated = np.zeros((len(cells), 2))
     neighbors = [_interpolation_weights(own, axis) for own, axis in zip(anchors, sizes.T, strict=True)]
     for corner in product((0, 1), repeat=len(axes)):
-        index_and_weight = [
-            (near[up], share if up else 1 - share) for up, (*near, share) in zip(corner, neighbors, strict=True)
-        ]
-        interpolated += (
-            np.prod([share for _, share in index_and_weight], axis=0)[:, None]
-            * table[tuple(index for index, _ in index_and_weight)]
-        )
+        index = tuple(near[up] for up, (*near, _) in zip(corner, neighbors, strict=True))
+        shares = [share if up else 1 - share for up, (*_, share) in zip(corner, neighbors, strict=True)]
+        interpolated += np.prod(shares, axis=0)[:, None] * table[index]
     return {cell: RowSize(*row) for cell, row in zip(cells, interpolated.tolist(), strict=True)}
 
 

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from numerate.batch import Batch, Model, Tokens
-from numerate.tasks.counter_rng import CounterRNG, random_key
-from numerate.tasks.language_modeling import LanguageModeling
+from numerate.evaluation.kinds import kind_of
 from numerate.tasks.questions import Questions
 from numerate.tasks.task import Task
 from numerate.tokenizers.layout import Continuation, Layout
@@ -38,39 +37,23 @@ class EvaluationData:
         self.symbols = np.array(self.vocabulary.tokens)
         self._digit_mask = torch.from_numpy(self.vocabulary.token_kinds == DIGIT)
         number_token_mask = (self.vocabulary.token_kinds == NUMBER) & np.isnan(self.vocabulary.number_values)
-        self.number_token_mask, self.has_number_tokens = (
-            torch.from_numpy(number_token_mask),
-            bool(number_token_mask.any()),
-        )
-
-    @property
-    def is_token_classification(self) -> bool:
-        """Whether the targets are per-token labels, so that correct ones are also counted by position."""
-        return not self.layout.is_autoregressive and not self.layout.has_mask_tokens
-
-    @property
-    def is_language_modeling(self) -> bool:
-        """Whether the task is language modeling, where every token is a target and rows are not correct or wrong as a
-        whole."""
-        return self.task.is_language_modeling
+        self.number_token_mask = torch.from_numpy(number_token_mask)
+        self.has_number_tokens = bool(number_token_mask.any())
 
     @cached_property
-    def token_bytes(self) -> Any | None:
-        """The bytes of text of each token, for language modeling; None otherwise."""
-        return self.task.token_bytes() if isinstance(self.task, LanguageModeling) else None
+    def kind(self) -> Any:
+        """Its `EvaluationKind`, by which answers are scored."""
+        return kind_of(self.task, self.layout)
 
     @cached_property
-    def has_text_answers(self) -> bool:
-        """Whether questions and answers are texts in a file."""
-        return (
-            not self.is_language_modeling
-            and self.task.draw(CounterRNG(random_key("cost")), np.arange(1)).texts is not None
-        )
+    def token_bytes(self) -> Any:
+        """The bytes of text of each token of a language modeling task."""
+        return self.task.token_bytes()  # type: ignore[attr-defined]
 
     @cached_property
     def max_training_labels(self) -> int | None:
         """The largest number of labels in a training row; None if unknown."""
-        return self.task.max_training_labels() if self.is_token_classification else None
+        return self.task.max_training_labels()
 
     def batch(self, questions: Questions, first_row_index: int = 0) -> Batch:
         """All questions as one batch of any length; example indices start at `first_row_index`."""
@@ -107,52 +90,46 @@ def slice_rows(batch: Batch, row_slice: slice) -> Batch:
     """These rows of a batch, without truncation."""
     return replace(
         batch,
-        tokens=_slice_tokens(batch.tokens, row_slice),
+        tokens=select_rows(batch.tokens, row_slice),
         targets=batch.targets[row_slice],
         target_positions=batch.target_positions[row_slice],
         target_ids=batch.target_ids[row_slice],
         target_number_values=None if batch.target_number_values is None else batch.target_number_values[row_slice],
-        source=None if batch.source is None else _slice_tokens(batch.source, row_slice),
+        source=None if batch.source is None else select_rows(batch.source, row_slice),
     )
 
 
-def _slice_tokens(tokens: Tokens, row_slice: slice) -> Tokens:
+def select_rows(tokens: Tokens, rows: slice | Tensor) -> Tokens:
+    """The selected rows, in the given order, without position ids."""
     return replace(
         tokens,
-        ids=tokens.ids[row_slice],
-        lengths=tokens.lengths[row_slice],
-        example_indices=tokens.example_indices[row_slice],
-        number_values=None if tokens.number_values is None else tokens.number_values[row_slice],
-        blocked_keys=None if tokens.blocked_keys is None else tokens.blocked_keys[row_slice],
+        ids=tokens.ids[rows],
+        lengths=tokens.lengths[rows],
+        example_indices=tokens.example_indices[rows],
+        number_values=None if tokens.number_values is None else tokens.number_values[rows],
+        blocked_keys=None if tokens.blocked_keys is None else tokens.blocked_keys[rows],
         position_ids=None,
     )
 
 
 def extract_prompts(batch: Batch) -> tuple[Tokens, int]:
     """The questions of a batch without their answers, and the number of tokens of the longest answer."""
-    lengths = batch.target_positions[:, 0] + 1
+    tokens, lengths = batch.tokens, batch.target_positions[:, 0] + 1
     max_length = int(lengths.max())
-    ids = batch.tokens.ids[:, :max_length]
-    is_prompt = torch.arange(max_length, device=ids.device)[None, :] < lengths[:, None]
-    blocked_keys = None if batch.tokens.blocked_keys is None else batch.tokens.blocked_keys[:, :max_length]
-    number_values = (
-        None
-        if batch.tokens.number_values is None
-        else torch.where(is_prompt, batch.tokens.number_values[:, :max_length], 1.0)
-    )
-    ids = torch.where(is_prompt, ids, 0)
+    is_prompt = torch.arange(max_length, device=lengths.device)[None, :] < lengths[:, None]
+    values, blocked = tokens.number_values, tokens.blocked_keys
     prompts = replace(
-        batch.tokens,
-        ids=ids,
+        tokens,
+        ids=torch.where(is_prompt, tokens.ids[:, :max_length], 0),
         lengths=lengths,
-        number_values=number_values,
-        blocked_keys=blocked_keys,
+        number_values=None if values is None else torch.where(is_prompt, values[:, :max_length], 1.0),
+        blocked_keys=None if blocked is None else blocked[:, :max_length],
         position_ids=None,
     )
     return prompts, batch.target_ids.shape[1]
 
 
-def make_batches(evaluation_data: EvaluationData, questions: Questions, model: Model) -> "Sequence[Batch]":
+def make_batches(evaluation_data: EvaluationData, questions: Questions, model: Model) -> Sequence[Batch]:
     """Batches of a fixed number of tokens, on the model's device."""
     device = next(model.parameters()).device
     full_batch = evaluation_data.batch(questions)

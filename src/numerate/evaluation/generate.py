@@ -85,11 +85,8 @@ class UncachedDecoder(IncrementalDecoder):
     def step(self, ids: Int[Tensor, " rows"], number_values: Tensor | None) -> None:
         self.ids[self.rows, self.lengths] = ids
         if number_values is not None:
-            self.number_values = (
-                torch.ones_like(self.ids, dtype=number_values.dtype)
-                if self.number_values is None
-                else self.number_values
-            )
+            if self.number_values is None:
+                self.number_values = torch.ones_like(self.ids, dtype=number_values.dtype)
             self.number_values[self.rows, self.lengths] = number_values.to(self.number_values.dtype)
         self.lengths, self.time = self.lengths + 1, self.time + 1
         self.output = self._forward()

@@ -16,6 +16,9 @@ T = TypeVar("T")
 Cell = tuple[tuple[str, int], ...]
 """One cell: each axis with its value, such as `(("first_digits", 3), ("second_digits", 4))`."""
 
+REGIONS = ("in_distribution", "ood_validation", "ood_test", "100+", "below")
+"""The regions of a grid, in the order of reports: see `cell_region`."""
+
 MAX_OOD_TEST_SIZE = 100
 """Cells larger than training with an axis above this form a separate region, `100+`: McLeish et al. (2024),
 https://arxiv.org/abs/2405.17399, report equal lengths above 100 separately from the 100 x 100 grid."""
@@ -58,11 +61,8 @@ class GridPart:
         return len(self.values[0]) if self.is_diagonal else prod(map(len, self.values))
 
     def __str__(self) -> str:
-        return (
-            f"diagonal:{_format_range(self.values[0])}"
-            if self.is_diagonal
-            else "x".join(map(_format_range, self.values))
-        )
+        first, *_ = texts = [_format_range(values) for values in self.values]
+        return f"diagonal:{first}" if self.is_diagonal else "x".join(texts)
 
 
 @dataclass(frozen=True)
@@ -93,14 +93,11 @@ class Grid:
 
         Raises `UserError` for any other text.
         """
-        texts = [part for name in text.split("+") for part in NAMED_GRIDS.get(name.strip(), name).split("+")]
-        return cls(tuple(axes), tuple(_parse_part(part.strip(), text, axes) for part in texts))._check_num_cells(text)
-
-    def _check_num_cells(self, text: str) -> "Grid":
-        count = sum(len(part) for part in self.parts)
-        if count > MAX_CELLS:
+        texts = _split_parts(text)
+        parts = tuple(_parse_part(part.strip(), text, axes) for part in texts)
+        if (count := sum(map(len, parts))) > MAX_CELLS:
             raise UserError(f"grid: must have at most {MAX_CELLS:,} cells, not {count:,} as {text!r}")
-        return self
+        return cls(tuple(axes), parts)
 
     @property
     def spans(self) -> tuple[Span, ...]:
@@ -115,8 +112,8 @@ class Grid:
 
     def corners(self) -> list[Cell]:
         """The largest cell of each part, to check that position embeddings are large enough."""
-        corners = [tuple(zip(self.axes, (v[-1] for v in part.values), strict=True)) for part in self.parts]
-        return list(dict.fromkeys(corners))
+        points = dict.fromkeys(tuple(values[-1] for values in part.values) for part in self.parts)
+        return [tuple(zip(self.axes, point, strict=True)) for point in points]
 
     @classmethod
     def from_points(cls, points: Iterable[tuple[int, ...]], axes: Sequence[str]) -> "Grid":
@@ -143,19 +140,19 @@ def matches_axes(text: str, axes: Sequence[str]) -> bool:
     >>> matches_axes("1:12", ("test",)), matches_axes("1:12x1:12", ("test",))
     (True, False)
     """
-    parts = "+".join(NAMED_GRIDS.get(name.strip(), name) for name in text.split("+")).split("+")
-    return all(len(re.split(r"[x\u00d7]", part)) in (1, len(axes)) for part in parts)
+    return all(len(re.split(r"[x\u00d7]", part)) in (1, len(axes)) for part in _split_parts(text))
+
+
+def _split_parts(text: str) -> list[str]:
+    return [part for name in text.split("+") for part in NAMED_GRIDS.get(name.strip(), name).split("+")]
 
 
 def _parse_part(text: str, grid_text: str, axes: Sequence[str]) -> GridPart:
-    if text.startswith("equal:"):
-        raise UserError(f"grid: {text!r} is written diagonal:{text.removeprefix('equal:')} since version 0.2")
     is_diagonal = text.startswith("diagonal:")
     texts = [part.strip() for part in re.split(r"[x\u00d7]", text.removeprefix("diagonal:"))]
     if is_diagonal and len(texts) > 1:
         raise UserError(f"grid: {text!r} ties all axes to one value, so it has one span: diagonal:101:160")
-    if len(texts) == 1:
-        texts = texts * len(axes)
+    texts = texts * len(axes) if len(texts) == 1 else texts
     if len(texts) != len(axes):
         raise UserError(
             f"grid: {grid_text!r} has {len(texts)} axes, the task has {len(axes)}: {', '.join(axes)}; "
@@ -169,19 +166,13 @@ def _parse_values(text: str, grid_text: str, axes: Sequence[str]) -> range:
     example = "x".join(["1:12"] * len(axes))
     step_match = re.fullmatch(r"(.*:.*):\s*([0-9]{1,9})\s*", text)
     try:
-        span = Span.parse(step_match[1] if step_match else text)
+        span, step = Span.parse(step_match[1] if step_match else text), int(step_match[2]) if step_match else 1
     except UserError as error:
-        if "," in grid_text:
-            raise UserError(f"grid: {grid_text!r}: parts are joined by +, as in {example}+diagonal:20:40") from error
         suggestion = did_you_mean(text, NAMED_GRIDS) if re.fullmatch(r"[a-z][a-z_0-9]*", text) else ""
-        raise UserError(f"grid: {error} (use e.g. {example}).{suggestion}") from error
-    step = int(step_match[2]) if step_match else 1
-    if span.high > MAX_CELLS:
-        raise UserError(f"grid: sizes must be at most {MAX_CELLS:,}, not as in {grid_text!r}")
-    if span.low < 0:
-        raise UserError(f"grid: {grid_text!r} has a negative size")
-    if step < 1:
-        raise UserError(f"grid: {grid_text!r} has a step of 0; 1:100:5 takes every fifth value")
+        joining = f"; parts are joined by +, as in {example}+diagonal:20:40" if "," in grid_text else ""
+        raise UserError(f"grid: {error} (use e.g. {example}{joining}).{suggestion}") from error
+    if not (span.low >= 0 and span.high <= MAX_CELLS and step >= 1):
+        raise UserError(f"grid: {grid_text!r}: sizes must be from 0 to {MAX_CELLS:,}, and steps 1 or more")
     return range(span.low, span.high + 1, step)
 
 
@@ -213,9 +204,8 @@ def shard(cells: Iterable[Cell], shard_index: int, num_shards: int, cost: Callab
     shard, and the shards depend only on the cells. The cells of a shard are in the order of the grid.
     """
     if not 1 <= shard_index <= num_shards:
-        raise UserError(
-            f"shard: must be from 1/{num_shards} to {num_shards}/{num_shards}, not {shard_index}/{num_shards}"
-        )
+        last = f"{num_shards}/{num_shards}"
+        raise UserError(f"shard: must be from 1/{num_shards} to {last}, not {shard_index}/{num_shards}")
     order = {cell: index for index, cell in enumerate(cells)}
     costs = {cell: cost(cell) for cell in order}
     shards: list[list[Cell]] = [[] for _ in range(num_shards)]
@@ -247,9 +237,8 @@ def split_by_cost(costs: Sequence[float], num_ranges: int) -> list[range]:
     total, cost_before = sum(costs), 0.0
     bounds: dict[int, list[int]] = {}
     for index, item_cost in enumerate(costs):
-        bounds.setdefault(min(int((cost_before + item_cost / 2) / total * num_ranges), num_ranges - 1), []).append(
-            index
-        )
+        number = min(int((cost_before + item_cost / 2) / total * num_ranges), num_ranges - 1)
+        bounds.setdefault(number, []).append(index)
         cost_before += item_cost
     return [range(indices[0], indices[-1] + 1) for indices in bounds.values()]
 

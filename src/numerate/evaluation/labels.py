@@ -82,24 +82,21 @@ class LabelCounts:
         labels in its first positions."""
         correct = correct & target_mask
         lengths, rows = target_mask.sum(1), len(target_mask)
-        prefixes = np.where((target_mask & ~correct).any(1), (target_mask & ~correct).argmax(1), lengths)
-        last_label_index = (np.flatnonzero(lengths), lengths[lengths > 0] - 1)
-        last = correct[last_label_index]
+        wrong = target_mask & ~correct
+        prefixes = np.where(wrong.any(1), wrong.argmax(1), lengths)
+        last_labels = (np.flatnonzero(lengths), lengths[lengths > 0] - 1)
         target_counts: dict[str, Mapping[str, int]] = {}
         if answers is not None:
-            ood_positions = slice(target_mask.shape[1] if max_training_labels is None else max_training_labels, None)
-            target_counts = {
-                "ood_accuracy": _sort_by_count(
-                    Counter(answers[:, ood_positions][target_mask[:, ood_positions]].tolist())
-                )
-            }
-            target_counts |= {"last_label": _sort_by_count(Counter(answers[last_label_index].tolist()))}
+            ood = slice(target_mask.shape[1] if max_training_labels is None else max_training_labels, None)
+            ood_labels, end_labels = answers[:, ood][target_mask[:, ood]], answers[last_labels]
+            target_counts = {"ood_accuracy": _sort_by_count(Counter(ood_labels.tolist()))}
+            target_counts |= {"last_label": _sort_by_count(Counter(end_labels.tolist()))}
         return cls(
             rows=rows,
             targets_by_position=tuple(target_mask.sum(0).tolist()),
             correct_by_position=tuple(correct.sum(0).tolist()),
             exact_match=int((prefixes == lengths).sum()),
-            last_label=int(last.sum()),
+            last_label=int(correct[last_labels].sum()),
             correct_prefix=float((prefixes / np.maximum(lengths, 1)).sum()),
             max_training_labels=max_training_labels,
             target_counts=target_counts,
@@ -137,19 +134,16 @@ class LabelCounts:
 
     def correct_and_count(self, metric: Metric) -> tuple[float, int]:
         """The number of correct ones and the total: labels for `accuracy` and `ood_accuracy`, rows for the others."""
-        if metric == "accuracy":
-            return sum(self.correct_by_position), sum(self.targets_by_position)
-        if metric == "ood_accuracy":
-            ood_positions = slice(
-                len(self.targets_by_position) if self.max_training_labels is None else self.max_training_labels, None
-            )
-            return sum(self.correct_by_position[ood_positions]), sum(self.targets_by_position[ood_positions])
-        correct_rows = {
-            "exact_match": self.exact_match,
-            "last_label": self.last_label,
-            "correct_prefix": self.correct_prefix,
-        }
-        return correct_rows[metric], self.rows
+        if metric in ("accuracy", "ood_accuracy"):
+            first = 0 if metric == "accuracy" else self._first_ood_position
+            return sum(self.correct_by_position[first:]), sum(self.targets_by_position[first:])
+        return {"exact_match": self.exact_match, "last_label": self.last_label}.get(
+            metric, self.correct_prefix
+        ), self.rows
+
+    @property
+    def _first_ood_position(self) -> int:
+        return len(self.targets_by_position) if self.max_training_labels is None else self.max_training_labels
 
     def score(self, metric: Metric) -> float | None:
         """The value of a metric; None without labels, as for `ood_accuracy` in short rows."""
@@ -180,36 +174,30 @@ class LabelCounts:
 
     def num_rows(self, metric: Metric) -> int:
         """Number of distinct rows that `metric` is computed from; at least 1."""
-        has_ood_labels = (
-            metric == "ood_accuracy"
-            and self.max_training_labels is not None
-            and self.max_training_labels < len(self.targets_by_position)
-        )
-        rows = self.targets_by_position[self.max_training_labels or 0] if has_ood_labels else self.rows
-        return max(1, rows // self.num_offsets)
+        first = self._first_ood_position
+        has_ood_labels = metric == "ood_accuracy" and first < len(self.targets_by_position)
+        return max(1, (self.targets_by_position[first] if has_ood_labels else self.rows) // self.num_offsets)
 
     def baseline(self, metric: Metric) -> float | None:
         """The larger of `memorization_score` and `constant_answer_score`; None if `max_training_labels` is unknown."""
-        baselines = [
-            share
-            for share in (self.memorization_score(metric), self.constant_answer_score(metric))
-            if share is not None
-        ]
-        return max(baselines) if baselines else None
+        scores = (self.memorization_score(metric), self.constant_answer_score(metric))
+        return max((score for score in scores if score is not None), default=None)
 
     def memorization_score(self, metric: Metric) -> float | None:
         """The score of predictions that are correct at the trained positions and wrong at all others."""
-        if self.max_training_labels is None or self.score(metric) is None:
+        trained, targets = self.max_training_labels, self.targets_by_position
+        if trained is None or self.score(metric) is None:
             return None
         if metric == "ood_accuracy":
             return 0.0
         if metric == "accuracy":
-            return sum(self.targets_by_position[: self.max_training_labels]) / sum(self.targets_by_position)
-        adjacent_counts = zip_longest(self.targets_by_position, self.targets_by_position[1:], fillvalue=0)
-        rows_by_length = {t: here - further for t, (here, further) in enumerate(adjacent_counts, 1)}
+            return sum(targets[:trained]) / sum(targets)
+        rows_by_length = {
+            t: here - more for t, (here, more) in enumerate(zip(targets, (*targets[1:], 0), strict=True), 1)
+        }
         if metric == "correct_prefix":
-            return sum(rows * min(self.max_training_labels, t) / t for t, rows in rows_by_length.items()) / self.rows
-        return sum(rows for t, rows in rows_by_length.items() if t <= self.max_training_labels) / self.rows
+            return sum(rows * min(trained, t) / t for t, rows in rows_by_length.items()) / self.rows
+        return sum(rows for t, rows in rows_by_length.items() if t <= trained) / self.rows
 
     def constant_answer_score(self, metric: Metric) -> float | None:
         """The score of the best constant answer on `ood_accuracy` and on `last_label`; None for the others."""

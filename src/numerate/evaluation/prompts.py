@@ -57,18 +57,6 @@ class PromptProcessor(ABC):
         return text
 
 
-def make_prompt_processor(evaluation_data: EvaluationData) -> PromptProcessor:
-    """The `PromptProcessor` of a run. Raises `UserError` if its layout is not autoregressive."""
-    if isinstance(evaluation_data.task, LanguageModeling):
-        return LanguageModelingPrompts(evaluation_data.task)
-    if not evaluation_data.layout.is_autoregressive:
-        raise UserError(
-            f"layout: {type(evaluation_data.layout).__name__} cannot generate token by token; "
-            "`numerate ask` shows the predictions"
-        )
-    return QuestionPrompts(evaluation_data)
-
-
 class LanguageModelingPrompts(PromptProcessor):
     """Language modeling: a prompt starts a document, after its start token.
 
@@ -79,23 +67,19 @@ class LanguageModelingPrompts(PromptProcessor):
         self.tokenizer = task.load_tokenizer()
         roles = self.tokenizer.special_token_ids
         self.stop_ids = tuple(
-            sorted({self.tokenizer.document_start_id, *(roles[role] for role in ("eos",) if role in roles)})
+            sorted({self.tokenizer.document_start_id, roles.get("eos", self.tokenizer.document_start_id)})
         )
 
     def encode(self, text: str) -> Prompt:
         ids = self._encode_ids(text)
-        unknown: tuple[str, ...] = ()
-        if self._is_lossy(text, ids):
-            unknown = tuple(
-                character for character in dict.fromkeys(text) if self._is_lossy(character, self._encode_ids(character))
-            )
+        characters = dict.fromkeys(text) if self._is_lossy(text, ids) else ()
+        unknown = tuple(one for one in characters if self._is_lossy(one, self._encode_ids(one)))
         return Prompt(text, (self.tokenizer.document_start_id, *ids), unknown)
 
     def _is_lossy(self, text: str, ids: Sequence[int]) -> bool:
         """Whether tokenization loses or changes characters of a text, other than spaces."""
-        return self.tokenizer.special_token_ids.get("unk") in ids or "".join(self.decode(ids).split()) != "".join(
-            text.split()
-        )
+        is_same = "".join(self.decode(ids).split()) == "".join(text.split())
+        return self.tokenizer.special_token_ids.get("unk") in ids or not is_same
 
     def decode(self, ids: Sequence[int]) -> str:
         return self.tokenizer.decode(ids)  # type: ignore[no-any-return]
@@ -232,8 +216,6 @@ def resolve_max_new_tokens(
     """The maximum number of new tokens: `max_new_tokens` if given; for questions the length of their answers plus
     `EXTRA_TEXT_TOKENS`; otherwise `default`; but at most as many as fit into the context."""
     if max_new_tokens is not None:
-        if max_new_tokens < 1:
-            raise UserError(f"max_new_tokens: must be at least 1, not {max_new_tokens}")
         return max_new_tokens
     tokens_left = context + 1 - max(len(prompt.ids) for prompt in prompts)  # the last new token is not read
     answers = [prompt.answer_length for prompt in prompts if prompt.answer_length is not None]
@@ -260,20 +242,20 @@ def check_lengths(
         if prompt.unknown_parts
     ]
     longest = max(prompts, key=lambda prompt: len(prompt.ids))
-    num_positions = len(longest.ids) + max_new_tokens - 1
+    length = f"a prompt of {len(longest.ids)} tokens and {max_new_tokens} more"
+    num_positions, what = len(longest.ids) + max_new_tokens - 1, length
     if window is not None and num_positions > window:
-        warnings += [] if window <= context else [_ood_position_warning(window, context, "a window")]
-        num_positions = window
-    elif num_positions > context:
+        num_positions, what = window, "a window"
+    if num_positions > context:
         warnings.append(
-            _ood_position_warning(
-                num_positions, context, f"a prompt of {len(longest.ids)} tokens and {max_new_tokens} more"
-            )
+            f"{what} reach to position {num_positions}, and rows of training had {context} tokens: text there may be "
+            "poor"
         )
     # One forward pass of this length finds embeddings that are too short; rows as long as in training fit.
-    filler_id = _filler_token(evaluation_data, longest)
+    kinds, is_digit = evaluation_data.vocabulary.token_kinds, evaluation_data.vocabulary.is_digit
+    filler = next((i for i in reversed(longest.ids) if kinds[i] > SPECIAL and not is_digit[i]), UNK)  # not of a number
     row = Tokens(
-        torch.full((1, num_positions), filler_id), torch.tensor([num_positions]), torch.zeros(1, dtype=torch.long)
+        torch.full((1, num_positions), filler), torch.tensor([num_positions]), torch.zeros(1, dtype=torch.long)
     )
     try:
         model.check_tokens(row)
@@ -281,27 +263,7 @@ def check_lengths(
             model(row, target_positions=torch.tensor([[num_positions - 1]]))
     except UserError as error:
         raise UserError(
-            f"max_new_tokens: a prompt of {len(longest.ids)} tokens and {max_new_tokens} more do not fit: {error}. Or "
-            f"set context_length={context}: "
-            "the last tokens alone are then read, as if the text began there"
+            f"max_new_tokens: {length} do not fit: {error}. Or set context_length={context}: the last tokens alone are "
+            "then read, as if the text began there"
         ) from error
     return warnings
-
-
-def _ood_position_warning(read: int, context: int, what: str) -> str:
-    return f"{what} reach to position {read}, and rows of training had {context} tokens: text there may be poor"
-
-
-def _filler_token(evaluation_data: EvaluationData, prompt: Prompt) -> int:
-    """A token that is not part of a number: the last such token of a prompt, otherwise the unknown token."""
-    kinds = evaluation_data.vocabulary.token_kinds
-    return next(
-        (i for i in reversed(prompt.ids) if kinds[i] > SPECIAL and not evaluation_data.vocabulary.is_digit[i]), UNK
-    )
-
-
-def training_context_length(evaluation_data: EvaluationData) -> int:
-    """The largest number of tokens in a training row."""
-    if isinstance(evaluation_data.task, LanguageModeling):
-        return evaluation_data.task.context_length
-    return int(evaluation_data.longest_rows(evaluation_data.task).lengths.max())

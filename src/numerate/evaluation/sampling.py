@@ -26,13 +26,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from numerate.batch import Model, Output, StepContext, Tokens
-from numerate.config import setting
+from numerate.config import Spec, setting
 from numerate.errors import OperationalError, UserError
 from numerate.evaluation.generate import (
     CachedDecoder,
     GenerationOutput,
     IncrementalDecoder,
-    NextTokenFunction,
     TokensCallback,
     UncachedDecoder,
     decode_tokens,
@@ -48,7 +47,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True)
-class Sampling:
+class Sampling(Spec):
     """How the next token is chosen. The defaults are the model's own probabilities; `temperature=0` is
     `do_sample=False`.
 
@@ -56,29 +55,19 @@ class Sampling:
     False
     """
 
-    temperature: float = setting(1.0, "sampling temperature; logits are divided by it; 0 is greedy decoding")
-    top_k: int | None = setting(None, "sample from the k most probable tokens; null: all")
-    top_p: float | None = setting(
-        None, "nucleus sampling: the most probable tokens up to this total probability; null: all"
+    temperature: float = setting(
+        1.0, "sampling temperature; logits are divided by it; 0 is greedy decoding", at_least=0
     )
-    min_p: float | None = setting(None, "least probability of a token, relative to the most probable one; null: none")
+    top_k: int | None = setting(None, "sample from the k most probable tokens; null: all", at_least=1)
+    top_p: float | None = setting(
+        None, "nucleus sampling: the most probable tokens up to this total probability; null: all", above=0, at_most=1
+    )
+    min_p: float | None = setting(
+        None, "least probability of a token, relative to the most probable one; null: none", at_least=0, at_most=1
+    )
     do_sample: bool = setting(True, "sample; false: greedy decoding")
-    repetition_penalty: float = setting(1.0, "penalty for tokens that already occurred; 1: none")
-    seed: int = setting(0, "random seed")
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.temperature < float("inf"):
-            raise UserError(f"temperature: must be at least 0 (greedy), not {self.temperature}")
-        if self.top_k is not None and self.top_k < 1:
-            raise UserError(f"top_k: must be at least 1, or null for all, not {self.top_k}")
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise UserError(f"top_p: must be above 0 and at most 1, or null for all, not {self.top_p}")
-        if self.min_p is not None and not 0 <= self.min_p <= 1:
-            raise UserError(f"min_p: must be from 0 to 1, or null for none, not {self.min_p}")
-        if not 0 < self.repetition_penalty < float("inf"):
-            raise UserError(f"repetition_penalty: must be above 0 (1: no penalty), not {self.repetition_penalty}")
-        if not 0 <= self.seed < 2**63:
-            raise UserError(f"seed: must be an integer from 0 to 2^63 - 1, not {self.seed}")
+    repetition_penalty: float = setting(1.0, "penalty for tokens that already occurred; 1: none", above=0)
+    seed: int = setting(0, "random seed", at_least=0, below=2**63)
 
     @property
     def is_greedy(self) -> bool:
@@ -97,6 +86,7 @@ def generate(
     on_tokens: TokensCallback | None = None,
     window: int | None = None,
     position_offset: int = 0,
+    use_cache: bool = True,
 ) -> GenerationOutput:
     """Generates up to `max_new_tokens` tokens after each prompt, or until one of `stop_ids` (which is then the last of
     its `ids`).
@@ -106,7 +96,8 @@ def generate(
     `log_probability` is under the model, before any setting of `sampling`.
 
     With a `window` only the last `window` tokens of a row are used, as if the text started there: each token then costs
-    a forward pass over the window. As long as no row is longer, the cache is used.
+    a forward pass over the window. As long as no row is longer, the cache is used. Without `use_cache` the prefix is
+    read again for every token: the reference that the cache is tested against.
 
         generate(model, prompts, 50, Sampling(temperature=0.8)).lengths.tolist()
     [50]
@@ -115,50 +106,14 @@ def generate(
     NaN logits.
     """
     decoder: IncrementalDecoder
-    if window is None:
+    if not use_cache:
+        decoder = UncachedDecoder(model, prompts, max_new_tokens, position_offset=position_offset)
+    elif window is None:
         decoder = CachedDecoder(model, prompts, max_new_tokens, position_offset=position_offset)
     else:
         decoder = WindowedDecoder(model, prompts, max_new_tokens, window, position_offset)
-    return _decode(model, decoder, prompts, max_new_tokens, sampling, stop_ids, on_tokens)
-
-
-@torch.no_grad()
-def generate_uncached(
-    model: Model,
-    prompts: Tokens,
-    max_new_tokens: int,
-    sampling: Sampling,
-    *,
-    stop_ids: Sequence[int] = (EOS,),
-    position_offset: int = 0,
-) -> GenerationOutput:
-    """The same without a cache: the reference that `generate` is tested against."""
-    return _decode(
-        model,
-        UncachedDecoder(model, prompts, max_new_tokens, position_offset=position_offset),
-        prompts,
-        max_new_tokens,
-        sampling,
-        stop_ids,
-        None,
-    )
-
-
-def _decode(
-    model: Model,
-    decoder: IncrementalDecoder,
-    prompts: Tokens,
-    max_new_tokens: int,
-    sampling: Sampling,
-    stop_ids: Sequence[int],
-    on_tokens: TokensCallback | None,
-) -> GenerationOutput:
-    if max_new_tokens < 1:
-        raise UserError(f"max_new_tokens: must be at least 1, not {max_new_tokens}")
-    next_token: NextTokenFunction = TokenSampler(sampling, prompts, max_new_tokens)
-    generated = decode_tokens(
-        model, decoder, next_token, len(prompts.ids), max_new_tokens, stop_ids, on_tokens=on_tokens
-    )
+    sampler = TokenSampler(sampling, prompts, max_new_tokens)
+    generated = decode_tokens(model, decoder, sampler, len(prompts.ids), max_new_tokens, stop_ids, on_tokens=on_tokens)
     if bool(generated.log_probability.isnan().any()):
         raise OperationalError("model: the logits are NaN, because of corrupt weights or too low a precision")
     return generated
@@ -170,8 +125,6 @@ class WindowedDecoder(IncrementalDecoder):
     def __init__(
         self, model: Model, prompts: Tokens, max_new_tokens: int, window: int, position_offset: int = 0
     ) -> None:
-        if window < 1:
-            raise UserError(f"window: must be at least 1, not {window}")
         if prompts.number_values is not None or prompts.blocked_keys is not None:
             raise UserError("window: must be null for rows with number values or blocked keys")
         self.model, self.prompts, self.window, self.position_offset = model, prompts, window, position_offset

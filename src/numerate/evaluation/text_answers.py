@@ -1,8 +1,11 @@
 """Scores of the decoded answers of a cell, as texts and as numbers."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
+from numerate.batch import Batch, Model
+from numerate.evaluation.exact_match import Predictions, target_likelihood
 from numerate.evaluation.number_metrics import NumberScores
 from numerate.evaluation.numbers_in_texts import ParsedNumber, last_number, parse_entire_text
 from numerate.evaluation.text_metrics import TextScores
@@ -20,7 +23,7 @@ def restore_number_format(tokenizer: Tokenizer, text: str) -> str:
 
 
 class AnswerScorer:
-    """Collects the answers to the questions of a cell, batch by batch and in order, and computes their scores.
+    """Collects the decoded answers to the questions of a cell, batch by batch and in order, and computes their scores.
 
     If questions are texts, the number of an answer is its last number, and there are also text scores. If they have
     number slots and every correct answer is one number, the whole answer must be a number.
@@ -30,38 +33,48 @@ class AnswerScorer:
         self.tokenizer, self.vocabulary = tokenizer, vocabulary
         self.has_texts = questions.texts is not None
         self.has_number_slots = questions.numbers.lengths.shape[1] > 0
-        if questions.texts is not None:
-            self.targets = [pair.answer for pair in questions.texts.read_examples()]
-        else:
-            self.targets = [format_question(questions, row)[1] for row in range(len(questions))]
+        self.questions = questions
         self.predictions: list[str] = []
         self.num_ended = self.num_tokens = self.num_correct_tokens = 0
         self.nll = 0.0
 
+    @cached_property
+    def pairs(self) -> list[tuple[str, str]]:
+        """The questions and the correct answers."""
+        return [format_question(self.questions, row) for row in range(len(self.questions))]
+
+    @cached_property
+    def targets(self) -> list[str]:
+        """The correct answers."""
+        texts = self.questions.texts
+        return [pair.answer for pair in texts.read_examples()] if texts is not None else [two[1] for two in self.pairs]
+
+    def add(self, model: Model, batch: Batch, predictions: Predictions, position_offset: int) -> None:
+        """Adds the predictions for the next questions, and for texts the likelihood of their correct answers."""
+        values = predictions.number_values
+        self.add_predictions(predictions.ids.tolist(), None if values is None else values.tolist())
+        if self.has_texts:
+            nll, num_tokens, num_correct_tokens = target_likelihood(model, batch, position_offset)
+            self.nll += nll
+            self.num_tokens += num_tokens
+            self.num_correct_tokens += num_correct_tokens
+
     def add_predictions(
         self, ids: Sequence[Sequence[int]], number_values: Sequence[Sequence[float]] | None = None
     ) -> None:
-        """Adds the answers to the next questions, as ids up to the end token, with the predictions of the number head,
-        if any."""
+        """Adds answers as ids up to the end token, with the predictions of the number head, if any."""
         for row, row_ids in enumerate(ids):
             ended = EOS in row_ids
             row_ids = row_ids[: row_ids.index(EOS)] if ended else row_ids
             if number_values is None:
                 text = self.tokenizer.decode(row_ids, self.vocabulary)
             else:
-                text = self.tokenizer.decode_with_number_values(
-                    row_ids, number_values[row][: len(row_ids)], self.vocabulary
-                )
+                row_values = number_values[row][: len(row_ids)]
+                text = self.tokenizer.decode_with_number_values(row_ids, row_values, self.vocabulary)
             self.predictions.append(restore_number_format(self.tokenizer, text) if self.has_number_slots else text)
             self.num_ended += ended
 
-    def add_likelihood(self, nll: float, num_tokens: int, num_correct_tokens: int) -> None:
-        """Adds the likelihood of the targets of the next questions, `nll` in nats."""
-        self.nll += nll
-        self.num_tokens += num_tokens
-        self.num_correct_tokens += num_correct_tokens
-
-    def to_record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, Any]:
         """`numbers` if correct answers have any, and `texts` if questions are texts."""
         result: dict[str, Any] = {}
         numbers = self._number_scores()

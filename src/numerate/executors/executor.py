@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from numerate.config import Spec, check_choices, setting
+from numerate.config import Spec, setting
 from numerate.errors import UserError
 from numerate.training.stopping import Stop
 
@@ -116,27 +116,20 @@ class Executor(Spec, ABC):
     """
 
     workers: int | None = setting(
-        None, "number of workers; null: one per core (local), one per free CPU of the cluster (ray)"
+        None, "number of workers; null: one per core (local), one per free CPU of the cluster (ray)", at_least=1
     )
-    threads: int = setting(1, "CPU threads per worker")
-    timeout: float | None = setting(None, "time limit per item (a run, a shard of a grid), in seconds; null: none")
+    threads: int = setting(1, "CPU threads per worker", at_least=1)
+    timeout: float | None = setting(
+        None, "time limit per item (a run, a shard of a grid), in seconds; null: none", above=0
+    )
     memory: float | None = setting(
-        None, "memory limit per worker in bytes, in addition to its libraries, such as 4e9; null: none"
+        None, "memory limit per worker in bytes, in addition to its libraries, such as 4e9; null: none", above=0
     )
     stack_size: int = setting(
-        1, "number of runs, differing only in seed or scalar settings, that are trained together as one stacked model"
+        1,
+        "number of runs, differing only in seed or scalar settings, that are trained together as one stacked model",
+        at_least=1,
     )
-
-    def __post_init__(self) -> None:
-        check_choices(self)
-        for name in ("workers", "threads", "stack_size"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"{name}: must be at least 1, not {value}")
-        for name, unit, example in (("timeout", "seconds", "600"), ("memory", "bytes", "4e9")):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise UserError(f"{name}: must be above 0 {unit}, such as {example}, or null for no limit")
 
     def check_available(self) -> None:
         """Checks that this executor is available, before anything is written or started.

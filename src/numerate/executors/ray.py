@@ -48,17 +48,14 @@ class Ray(Executor):
     address: str | None = setting(
         None, "an existing cluster: auto, host:port, ray://host:port; null: $RAY_ADDRESS, or a new local one"
     )
-    num_cpus: float | None = setting(None, "CPUs reserved per worker, such as 0.5; null: threads")
-    num_gpus: float = setting(0.0, "GPUs reserved per worker, such as 0.25")
+    num_cpus: float | None = setting(None, "CPUs reserved per worker, such as 0.5; null: threads", at_least=0)
+    num_gpus: float = setting(0.0, "GPUs reserved per worker, such as 0.25", at_least=0)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def conflicts(self) -> Iterator[str]:
         for name in ("num_cpus", "num_gpus"):
             value = getattr(self, name)
-            if value is not None and not 0 <= value < math.inf:
-                raise UserError(f"{name}: must be 0 or more, such as 0.5, not {value}")
             if value is not None and value > 1 and value != int(value):
-                raise UserError(f"{name}: must be an integer if above 1, not {value:g}")
+                yield f"{name}: must be an integer if above 1, not {value:g}"
 
     def check_available(self) -> None:
         if not _import_ray().is_initialized():

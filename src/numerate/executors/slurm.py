@@ -48,18 +48,20 @@ class Slurm(Executor):
     account: str | None = setting(None, "account to charge")
     qos: str | None = setting(None, "quality of service")
     constraint: str | None = setting(None, "required node features")
-    array_tasks: int | None = setting(None, "tasks of the job array; null: by items_per_task")
+    array_tasks: int | None = setting(None, "tasks of the job array; null: by items_per_task", at_least=1)
     items_per_task: int | None = setting(
-        None, "minimum number of items per task, if array_tasks is null; null: 4 per worker"
+        None, "minimum number of items per task, if array_tasks is null; null: 4 per worker", at_least=1
     )
-    array_parallelism: int | None = setting(None, "tasks running at the same time; null: no limit")
-    minutes: int = setting(60, "time limit of a task in minutes; a task that reaches it is requeued and resumes")
-    max_requeues: int = setting(10, "how often a task that reached its time limit is requeued")
+    array_parallelism: int | None = setting(None, "tasks running at the same time; null: no limit", at_least=1)
+    minutes: int = setting(
+        60, "time limit of a task in minutes; a task that reaches it is requeued and resumes", at_least=1
+    )
+    max_requeues: int = setting(10, "how often a task that reached its time limit is requeued", at_least=0)
     cpus_per_task: int = setting(
-        4, "CPU cores per task; if workers is null, it is cpus_per_task / threads, or one per GPU"
+        4, "CPU cores per task; if workers is null, it is cpus_per_task / threads, or one per GPU", at_least=1
     )
-    gpus_per_task: int = setting(0, "GPUs per task, assigned to its workers in turn")
-    mem_gb: float | None = setting(None, "memory per task in GB; null: the cluster's default")
+    gpus_per_task: int = setting(0, "GPUs per task, assigned to its workers in turn", at_least=0)
+    mem_gb: float | None = setting(None, "memory per task in GB; null: the cluster's default", above=0)
     sbatch_options: tuple[str, ...] = setting((), "further sbatch options, such as exclude=node7 or exclusive")
     setup: tuple[str, ...] = setting(
         (), "shell commands run before each task: 'module load cuda', 'source venv/bin/activate'"
@@ -70,21 +72,11 @@ class Slurm(Executor):
         "slurm", "local: run tasks as local processes, to try it out; debug: one after the other in this process"
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("array_tasks", "items_per_task", "array_parallelism", "minutes", "cpus_per_task"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"{name}: must be at least 1, not {value}")
-        for name in ("gpus_per_task", "max_requeues"):
-            if getattr(self, name) < 0:
-                raise UserError(f"{name}: must be at least 0, not {getattr(self, name)}")
-        if self.mem_gb is not None and not self.mem_gb > 0:
-            raise UserError("mem_gb: must be above 0, or null for the cluster's default")
+    def conflicts(self) -> Iterator[str]:
         for name in ("sbatch_options", "setup"):
             for line in getattr(self, name):
                 if "\n" in line or not line.strip():
-                    raise UserError(f"{name}: must be a single line, not {line!r}")
+                    yield f"{name}: must be a single line, not {line!r}"
 
     def check_available(self) -> None:
         _import_submitit()

@@ -2,20 +2,12 @@
 
 import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from numerate.batch import Model
 from numerate.evaluation.evaluator import Method
-from numerate.evaluation.grid import Cell, split_by_cost
-from numerate.experiments.plan import (
-    CellRequest,
-    Cost,
-    EvaluatedModel,
-    EvaluationPlan,
-    EvaluationRequest,
-    MissingRequests,
-)
+from numerate.evaluation.grid import split_by_cost
+from numerate.experiments.plan import CellTask, EvaluationPlan
 from numerate.experiments.store import EvaluationStore
 from numerate.training.budget import format_flops
 from numerate.training.progress import format_duration
@@ -32,9 +24,9 @@ class EvaluationEstimate:
     """Estimated cost of an evaluation, printed by `numerate evaluate ... --dry-run`.
 
     `num_cells` of the `num_grid_cells` cells are to be evaluated, each `evaluations_per_cell` times (position offsets,
-    checkpoints, settings); `num_remaining` of these are not recorded yet. `num_questions` (for language modeling,
-    chunks), `flops` (floating-point operations of their forward passes) and `seconds` are for the remaining
-    evaluations; the time is estimated from `num_sampled_cells` cells.
+    checkpoints, settings); `num_remaining` of these are not recorded yet. `num_questions` (in `unit`, such as chunks of
+    text), `flops` (floating-point operations of their forward passes) and `seconds` are for the remaining evaluations;
+    the time is estimated from `num_sampled_cells` cells.
     """
 
     num_cells: int
@@ -46,113 +38,63 @@ class EvaluationEstimate:
     seconds: float
     num_sampled_cells: int
     method: Method
-    is_language_modeling: bool
+    unit: str
 
     def __str__(self) -> str:
-        total = self.num_cells * self.evaluations_per_cell
-        repeats = (
-            f", each {self.evaluations_per_cell} times (position offsets, checkpoints, settings)"
-            if self.evaluations_per_cell > 1
-            else ""
-        )
+        total, repeats = self.num_cells * self.evaluations_per_cell, self.evaluations_per_cell
+        each = f", each {repeats} times (position offsets, checkpoints, settings)" if repeats > 1 else ""
         lines = [
-            f"cells       {self.num_cells:,} of {self.num_grid_cells:,} of the grid{repeats}",
+            f"cells       {self.num_cells:,} of {self.num_grid_cells:,} of the grid{each}",
             f"remaining   {self.num_remaining:,} of {total:,}; {total - self.num_remaining:,} are recorded",
         ]
         if self.num_remaining:
             prefix = "at least " if self.method == "beams" else ""
-            duration = format_duration(math.ceil(self.seconds))
             lines += [
-                f"{'chunks' if self.is_language_modeling else 'questions':<11} {self.num_questions:,}, method "
-                f"{self.method}",
+                f"{self.unit:<11} {self.num_questions:,}, method {self.method}",
                 f"compute     {prefix}{format_flops(self.flops)}",
-                f"time        about {duration} here, estimated from a sample of {self.num_sampled_cells} "
-                f"cell{'s' * (self.num_sampled_cells != 1)}",
+                f"time        about {format_duration(math.ceil(self.seconds))} here, estimated from a sample of "
+                f"{self.num_sampled_cells} cell{'s' * (self.num_sampled_cells != 1)}",
             ]
         return "\n".join(lines)
 
 
-def estimate(
-    request: EvaluationRequest, cells: Sequence[Cell], store: EvaluationStore, *, predictions: bool
-) -> EvaluationEstimate:
+def estimate(plan: EvaluationPlan, tasks: Sequence[CellTask], store: EvaluationStore) -> EvaluationEstimate:
     """Estimates the cost of these cells of a grid by evaluating a few of them in memory; writes nothing."""
-    missing = request.missing_requests(cells, store, predictions)
-    cell_costs = {number: plan.costs(run, cells) for number, (run, plan) in enumerate(request.plans)}
-    remaining = [(evaluated_model, cell_request) for evaluated_model, pending in missing for cell_request in pending]
-    seconds, samples = _estimate_seconds(missing, cell_costs)
+    cells = list(dict.fromkeys(task.cell for task in tasks))
+    missing = plan.missing(tasks, store)
+    cell_costs = [plan.costs(run, cells) for run in range(len(plan.runs))]
+    costs = {task: task.cost(cell_costs[task.run][task.cell]) for task in missing}
+    missing.sort(key=lambda task: (task.run, task.checkpoint, costs[task]))
+    ranges = split_by_cost([costs[task] for task in missing], MAX_SAMPLED_CELLS) if missing else []
+    seconds, warm_model = 0.0, None
+    for cost_range in ranges:
+        task = missing[cost_range[len(cost_range) // 2]]
+        fraction = MAX_SAMPLE_FLOPS / max(MAX_SAMPLE_FLOPS, cell_costs[task.run][task.cell].score)
+        small = plan.with_questions(task, max(1, int(plan.num_questions(task) * fraction)))
+        if warm_model != (task.run, task.checkpoint):
+            _evaluate_once(small, task)  # warm-up: the first forward pass of a model is slower
+            warm_model = task.run, task.checkpoint
+        start_time = time.perf_counter()
+        _evaluate_once(small, task)
+        elapsed = time.perf_counter() - start_time
+        sample_cost = task.cost(small.costs(task.run, [task.cell])[task.cell])
+        seconds += elapsed / sample_cost * sum(costs[missing[at]] for at in cost_range)
     return EvaluationEstimate(
         num_cells=len(cells),
-        num_grid_cells=len(request.cells()),
-        evaluations_per_cell=sum(evaluated_model.plan.position_offsets for evaluated_model in request.models),
-        num_remaining=len(remaining),
-        num_questions=sum(
-            evaluated_model.plan.num_questions(evaluated_model.run, cell_request.cell)
-            for evaluated_model, cell_request in remaining
-        ),
-        flops=round(
-            sum(
-                cell_costs[evaluated_model.plan_index][cell_request.cell].forward
-                * (cell_request.needs_score + cell_request.needs_predictions)
-                for evaluated_model, cell_request in remaining
-            )
-        ),
+        num_grid_cells=len(plan.cells()),
+        evaluations_per_cell=len(tasks) // max(1, len(cells)),
+        num_remaining=len(missing),
+        num_questions=sum(plan.num_questions(task) for task in missing),
+        flops=round(sum(cell_costs[task.run][task.cell].forward * task.num_units for task in missing)),
         seconds=seconds,
-        num_sampled_cells=samples,
-        method=request.plans[0][1].method,
-        is_language_modeling=request.plans[0][0].evaluation_data.is_language_modeling,
+        num_sampled_cells=len(ranges),
+        method=plan.method,
+        unit=plan.kind.unit,
     )
 
 
-def _estimate_seconds(missing: MissingRequests, cell_costs: Mapping[int, Mapping[Cell, Cost]]) -> tuple[float, int]:
-    """Estimated seconds and the number of samples: missing cells are sorted by cost and split into ranges of equal
-    cost; the middle cell of each is timed."""
-    requests_with_costs = [
-        (evaluated_model, cell_request, _cost(cell_costs[evaluated_model.plan_index][cell_request.cell], cell_request))
-        for evaluated_model, pending in missing
-        for cell_request in pending
-    ]
-    requests_with_costs.sort(key=lambda request: (request[0].model_id, request[2]))
-    costs = [cost for _, _, cost in requests_with_costs]
-    seconds, loaded_model_id = 0.0, None
-    model: Model | None = None
-    ranges = split_by_cost(costs, MAX_SAMPLED_CELLS) if requests_with_costs else []
-    for cost_range in ranges:
-        evaluated_model, cell_request, _ = requests_with_costs[cost_range[len(cost_range) // 2]]
-        small_model = _with_few_questions(evaluated_model, cell_request.cell)
-        if loaded_model_id != evaluated_model.model_id:
-            model = None  # free its memory before loading the next one
-            model, loaded_model_id = (
-                evaluated_model.run.load_model(evaluated_model.checkpoint),
-                evaluated_model.model_id,
-            )
-            _evaluate_once(small_model, model, cell_request)  # warm-up: the first forward pass of a model is slower
-        assert model is not None
-        start_time = time.perf_counter()
-        _evaluate_once(small_model, model, cell_request)
-        elapsed = time.perf_counter() - start_time
-        seconds += (
-            elapsed
-            / _cost(small_model.plan.costs(evaluated_model.run, [cell_request.cell])[cell_request.cell], cell_request)
-            * sum(costs[cost_range.start : cost_range.stop])
-        )
-    return seconds, len(ranges)
-
-
-def _cost(cost: Cost, request: CellRequest) -> float:
-    return cost.score * request.needs_score + cost.predict * request.needs_predictions
-
-
-def _with_few_questions(evaluated_model: EvaluatedModel, cell: Cell) -> EvaluatedModel:
-    """The same model with few enough questions per cell to run in a fraction of a second."""
-    plan: EvaluationPlan = evaluated_model.plan
-    count = plan.num_questions(evaluated_model.run, cell)
-    fraction = MAX_SAMPLE_FLOPS / max(MAX_SAMPLE_FLOPS, plan.costs(evaluated_model.run, [cell])[cell].score)
-    num_questions = max(1, int(count * fraction))
-    return replace(evaluated_model, plan=replace(plan, count=num_questions, cell_counts={cell: num_questions}))
-
-
-def _evaluate_once(evaluated_model: EvaluatedModel, model: Model, request: CellRequest) -> None:
-    if request.needs_score:
-        evaluated_model.score(model, request.cell, request.position_offset)
-    if request.needs_predictions:
-        evaluated_model.predict(model, request.cell, request.position_offset)
+def _evaluate_once(plan: EvaluationPlan, task: CellTask) -> None:
+    if task.needs_score:
+        plan.score(task)
+    if task.needs_predictions:
+        plan.predict(task)

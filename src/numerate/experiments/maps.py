@@ -18,7 +18,6 @@ from numerate.evaluation.generate import greedy_decode
 from numerate.experiments.stored_run import StoredRun
 from numerate.mixers.attention_maps import LayerMaps, MapKind, record_maps
 from numerate.reports.map_records import FOLDER, FORMAT_VERSION, pack_weights
-from numerate.tasks.questions import Questions
 from numerate.text.models.hugging_face import HuggingFaceModel
 from numerate.vocabulary import EOS
 
@@ -86,46 +85,33 @@ class AttentionMaps:
     @property
     def file_stem(self) -> str:
         """Base name of its files: the same for the same prompt, checkpoint and settings."""
-        content = [
-            self.prompt,
-            self.tokens,
-            self.source,
-            self.step,
-            self.position_offset,
-            self.settings,
-            self._layer_names(),
-        ]
+        names = [layer.name for layer in self.layers]
+        content = [self.prompt, self.tokens, self.source, self.step, self.position_offset, self.settings, names]
         digest = hashlib.blake2b(json.dumps(content, default=str).encode(), digest_size=3).hexdigest()
         words = re.sub(r"[^a-z0-9]+", "-", self.prompt.lower())[:32].strip("-")
         return "-".join(part for part in (words, f"step{self.step}", digest) if part)
 
-    def _layer_names(self) -> list[str]:
-        return [layer.name for layer in self.layers]
-
     def record(self) -> dict[str, Any]:
         """The record of `maps/NAME.json`: see `numerate.reports.map_records`."""
-        layers = [
-            {
-                "name": layer.name,
-                "layer": layer.layer,
-                "loop": layer.loop,
-                "component": layer.component,
-                "maps": [{"map_type": name, **pack_weights(layer.weights(name))} for name in layer.map_types()],
-            }
-            for layer in self.layers
-        ]
+        copied = ("answer_start", "checkpoint", "step", "position_offset")
         return {
             "format": FORMAT_VERSION,
             "prompt": self.prompt,
             "tokens": list(self.tokens),
             "source": None if self.source is None else list(self.source),
-            "answer_start": self.answer_start,
-            "checkpoint": self.checkpoint,
-            "step": self.step,
-            "position_offset": self.position_offset,
+            **{name: getattr(self, name) for name in copied},
             "settings": dict(self.settings),
             "digit_order": self.digit_order,
-            "layers": layers,
+            "layers": [
+                {
+                    "name": layer.name,
+                    "layer": layer.layer,
+                    "loop": layer.loop,
+                    "component": layer.component,
+                    "maps": [{"map_type": name, **pack_weights(layer.weights(name))} for name in layer.map_types()],
+                }
+                for layer in self.layers
+            ],
         }
 
     def _repr_html_(self) -> str:
@@ -151,12 +137,11 @@ def compute_attention_maps(
     model = run.load_model(loaded_checkpoint)
     with torch.no_grad():
         tokens, source, answer_start = _prepare_inputs(run, model, prompt, answer, max_tokens, position_offset)
-        for prefix, input_tokens in (("", tokens), ("source: ", source)):
-            if input_tokens is not None and input_tokens.ids.shape[1] > max_tokens:
+        for prefix, ids in (("", tokens.ids), ("source: ", None if source is None else source.ids)):
+            if ids is not None and (length := ids.shape[1]) > max_tokens:
                 raise UserError(
-                    f"prompt: {prefix}{input_tokens.ids.shape[1]:,} tokens are more than {max_tokens}, and every pair "
-                    "of them is a number in every head; shorten the prompt, or set "
-                    f"max_tokens={input_tokens.ids.shape[1]}"
+                    f"prompt: {prefix}{length:,} tokens are more than {max_tokens}, and every pair of them is a number "
+                    f"in every head; shorten the prompt, or set max_tokens={length}"
                 )
         for warning in model.check_tokens(tokens):
             run.warn(warning)
@@ -165,10 +150,10 @@ def compute_attention_maps(
         raise UserError(_no_maps_message(run))
     selected = [layer_map for layer_map in layer_maps if layers is None or layer_map.layer in layers]
     if not selected:
-        available_layers = sorted({one.layer for one in layer_maps})
-        raise UserError(
-            f"layer: {_join_numbers(layers or ())} has no maps; there are: {_join_numbers(available_layers)}"
+        requested, available = (
+            ", ".join(map(str, one)) for one in (layers or (), sorted({m.layer for m in layer_maps}))
         )
+        raise UserError(f"layer: {requested} has no maps; there are: {available}")
     is_looped = max(one.loop for one in layer_maps) > 0
     return AttentionMaps(
         prompt,
@@ -210,22 +195,18 @@ def _prepare_inputs(
         # the complete prompt; otherwise as much text as can be shown
         num_tokens = int(questions.tokens.lengths[0]) + 1 if prompt else min(DEFAULT_TEXT_TOKENS, max_tokens)
         ids = torch.from_numpy(np.array(questions.tokens.ids[:1, :num_tokens])).to(device)
-        return _single_row(ids), None, None
+        count = torch.tensor([ids.shape[1]], device=device)
+        return Tokens(ids, count, torch.zeros_like(count)), None, None
     batch = evaluation_data.batch(questions).to(device)
-    if not evaluation_data.layout.is_autoregressive or evaluation_data.layout.has_mask_tokens:
+    if not evaluation_data.layout.is_autoregressive:
         return batch.tokens, batch.source, None
     prompts, _ = extract_prompts(batch)
     max_new_tokens = max_tokens - prompts.ids.shape[1]
     if not answer or max_new_tokens < 1:
         return prompts, batch.source, None
-    return _with_answer(
-        model, prompts, batch, min(max_new_tokens, _max_answer_tokens(questions, batch)), position_offset
-    )
-
-
-def _max_answer_tokens(questions: Questions, batch: Batch) -> int:
-    """Maximum tokens of an answer: two more than the correct one, which is unknown for a text."""
-    return batch.target_ids.shape[1] + (2 if questions.texts is None else EXTRA_TEXT_TOKENS)
+    # Two more than the correct answer has, which is unknown for a text.
+    answer_tokens = batch.target_ids.shape[1] + (2 if questions.texts is None else EXTRA_TEXT_TOKENS)
+    return _with_answer(model, prompts, batch, min(max_new_tokens, answer_tokens), position_offset)
 
 
 def _with_answer(
@@ -236,32 +217,21 @@ def _with_answer(
     ids = generated.ids[:, : int(generated.lengths[0])]
     if int(ids[0, -1]) == EOS:
         ids = ids[:, :-1]
-    number_values = None
-    if prompts.number_values is not None:
-        answer_values = torch.ones_like(ids, dtype=prompts.number_values.dtype)
-        answer_values = (
-            answer_values
-            if generated.number_values is None
-            else generated.number_values[:, : ids.shape[1]].to(answer_values.dtype)
-        )
-        number_values = torch.cat([prompts.number_values, answer_values], dim=1)
-    blocked_keys = None
-    if prompts.blocked_keys is not None:
-        blocked_keys = torch.cat([prompts.blocked_keys, torch.zeros_like(ids, dtype=torch.bool)], dim=1)
-    full_ids = torch.cat([prompts.ids, ids], dim=1)
+    number_values, blocked_keys = prompts.number_values, prompts.blocked_keys
+    if number_values is not None:
+        values = generated.number_values
+        answer_values = torch.ones_like(ids) if values is None else values[:, : ids.shape[1]]
+        number_values = torch.cat([number_values, answer_values.to(number_values.dtype)], dim=1)
+    if blocked_keys is not None:
+        blocked_keys = torch.cat([blocked_keys, torch.zeros_like(ids, dtype=torch.bool)], dim=1)
     full_tokens = replace(
         prompts,
-        ids=full_ids,
+        ids=torch.cat([prompts.ids, ids], dim=1),
         lengths=prompts.lengths + ids.shape[1],
         number_values=number_values,
         blocked_keys=blocked_keys,
     )
     return full_tokens, batch.source, prompts.ids.shape[1] if ids.shape[1] else None
-
-
-def _single_row(ids: torch.Tensor) -> Tokens:
-    count = torch.tensor([ids.shape[1]], device=ids.device)
-    return Tokens(ids, count, torch.zeros_like(count))
 
 
 def _symbols(run: StoredRun, tokens: Tokens) -> tuple[str, ...]:
@@ -303,7 +273,3 @@ def _no_maps_message(run: StoredRun) -> str:
     what = "model" if mixer is None else "model.mixer"
     name = type(run.recipe.model if mixer is None else mixer).__name__
     return f"{what}: {name} has no attention, so there are no maps; mixers with attention: {', '.join(attending)}"
-
-
-def _join_numbers(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers))

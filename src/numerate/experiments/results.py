@@ -1,15 +1,16 @@
 """Results of an evaluation: its records, and the mean of each region."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
 from textwrap import fill
 from typing import Any
 
 from numerate.evaluation import answer_metrics
-from numerate.evaluation.labels import METRICS, LabelCounts, Metric
-from numerate.evaluation.statistics import region_mean
-from numerate.reports.grid import REGION_LABELS
-from numerate.reports.language_records import interval_text, is_language_record, merge_language_records, number_text
+from numerate.evaluation.kinds import kind_of_record
+from numerate.evaluation.labels import METRICS, Metric
+from numerate.reports.language_records import interval_text, number_text
 from numerate.training.checkpoint import Checkpoint
 
 TABLE_METRICS = ("number_accuracy", "missing", "clipped", "mae", "log_mae", "log_r2", "bleu", "rougeL", "perplexity")
@@ -30,6 +31,16 @@ class Results:
     def __len__(self) -> int:
         return len(self.records)
 
+    @cached_property
+    def kind(self) -> Any:
+        """The `EvaluationKind` of the records."""
+        return kind_of_record(self.records[0] if self.records else {})
+
+    @property
+    def is_language_modeling(self) -> bool:
+        """Whether the task is language modeling: lines then have `context` and `language` instead of `mean`."""
+        return bool(self.records) and "language" in self.records[0]
+
     def regions(self) -> list[dict[str, Any]]:
         """Per checkpoint, settings, position offset and region: the mean over cells with held-out questions, with its
         interval; regions marked `overlaps_training` have no such cell, and their mean is over all cells.
@@ -37,25 +48,16 @@ class Results:
         If answers are labels, `labels` has each metric of `numerate.evaluation.labels` by its name with its `value`,
         `low`, `high` and `baseline`; over all labels or rows of the region, equally weighted. If answers are numbers or
         texts that were decoded, `answers` has each metric of `numerate.evaluation.answer_metrics` by its name: over all
-        questions of the region, and as the mean over its cells.
+        questions of the region, and as the mean over its cells; and the columns of the kind of evaluation.
         """
-        if self.is_language_modeling:
-            return [one.to_record() for one in merge_language_records(self.records)]
-        return self._lines(average_offsets=False)
-
-    @property
-    def is_language_modeling(self) -> bool:
-        """Whether the task is language modeling: lines then have `context` and `language` instead of `mean`."""
-        return bool(self.records) and all(map(is_language_record, self.records))
+        lines: list[dict[str, Any]] = self.kind.merge(self.records)
+        return lines
 
     def regions_over_offsets(self) -> list[dict[str, Any]]:
         """The regions averaged over position offsets, for answers that are labels: `position_offset` is then "mean of
         3". Empty for other tasks, which are reported per offset."""
-        if len({record["position_offset"] for record in self.records}) < 2 or not all(
-            "labels" in r for r in self.records
-        ):
-            return []
-        return self._lines(average_offsets=True)
+        lines: list[dict[str, Any]] = self.kind.merge_position_offsets(self.records)
+        return lines
 
     def summary_lines(self) -> list[dict[str, Any]]:
         """One line per region: means over position offsets if there are any (see `regions_over_offsets`), otherwise the
@@ -64,135 +66,72 @@ class Results:
         numbers = [line["position_offset"] for line in lines if isinstance(line["position_offset"], int)]
         return [line for line in lines if line["position_offset"] == min(numbers, default=line["position_offset"])]
 
-    def _lines(self, *, average_offsets: bool) -> list[dict[str, Any]]:
-        groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-        for record in self.records:
-            settings = tuple((path, str(value)) for path, value in record.get("settings", {}).items())
-            position_offset = None if average_offsets else record["position_offset"]
-            key = (record["checkpoint"], record["step"], settings, position_offset, record["region"])
-            groups.setdefault(key, []).append(record)
-        lines = []
-        for key in _sort_by_region(list(groups)):
-            (label, step, _, position_offset, name), records = key, groups[key]
-            held_out_records = [record for record in records if not record["overlaps_training"]] or records
-            repeats = len({record["position_offset"] for record in records})
-            mean = region_mean(
-                [(record["correct"], record["count"]) for record in held_out_records], num_repeats=repeats
-            )
-            line = {
-                "checkpoint": label,
-                "step": step,
-                "settings": dict(records[0].get("settings", {})),
-                "position_offset": f"mean of {repeats}" if position_offset is None else position_offset,
-                "region": name,
-                "cells": len(held_out_records) // repeats,
-                "mean": mean.value,
-                "low": mean.low,
-                "high": mean.high,
-                "overlaps_training": all(record["overlaps_training"] for record in records),
-            }
-            lines.append(
-                line
-                | ({"labels": _label_metrics(held_out_records, repeats)} if "labels" in held_out_records[0] else {})
-            )
-            lines[-1] |= (
-                {"answers": answers} if (answers := answer_metrics.metrics_from_records(held_out_records)) else {}
-            )
-            if records[0].get("non_causal_reason"):
-                lines[-1]["non_causal_reason"] = records[0]["non_causal_reason"]
-        return lines
-
     def __str__(self) -> str:
-        from numerate.reports.answers import format_metric
-        from numerate.reports.groups import format_settings
-        from numerate.reports.table import text_table
-
-        if self.is_language_modeling:
-            return language_modeling_table(self.regions())
         lines = [*self.regions(), *self.regions_over_offsets()]
-        has_settings = any(line["settings"] for line in lines)
-        label_metrics = (
-            [name for name in METRICS if name != "exact_match"] if any("labels" in line for line in lines) else []
-        )
-        answer_metric_names = answer_metrics.available_metrics(
-            TABLE_METRICS, [line.get("answers", {}) for line in lines]
-        )
-        header = ["checkpoint", "step", *(["settings"] * has_settings), "position_offset", "region", "cells"]
-        rows = [
-            [
-                str(line["checkpoint"]),
-                str(line["step"]),
-                *([format_settings(line["settings"]) or "as trained"] * has_settings),
-                str(line["position_offset"]),
-                f"{line['region']}{' (overlaps training)' if line['overlaps_training'] else ''}",
-                str(line["cells"]),
-                f"{line['mean']:.1%}",
-                f"{line['low']:.1%} to {line['high']:.1%}",
-                *(_metric_text(line, name) for name in label_metrics),
-                *(format_metric(name, line.get("answers", {}).get(name)) for name in answer_metric_names),
-            ]
-            for line in lines
-        ]
-        parts = [text_table([*header, "correct", "95 % interval", *label_metrics, *answer_metric_names], rows)]
-        if answer_metric_names:
-            descriptions = "; ".join(f"{name}: {answer_metrics.ANSWER_METRICS[name]}" for name in answer_metric_names)
-            more = "results and the report have more, and the means over cells."
-            parts.append(fill(f"Over all questions of a region: {descriptions}. {more}", 118, break_on_hyphens=False))
-        if label_metrics:
-            parts.append(
-                "correct: all labels of a row; ood_accuracy: labels at positions not in training; accuracy: all\n"
-                "labels; last_label: the last label; correct_prefix: labels before the first wrong one.\n"
-                "In brackets the baseline: what memorizing the training positions, or always giving the same "
-                "answer, would score."
-            )
-        parts += list(
-            dict.fromkeys(f"not causal: {line['non_causal_reason']}" for line in lines if "non_causal_reason" in line)
-        )
-        return "\n".join(parts)
+        return _TABLES.get(type(self.kind).__name__, _answer_table)(lines, self.kind.columns)
 
     def __repr__(self) -> str:
         return str(self)
 
     def _repr_html_(self) -> str:
-        import html
-
-        return f"<pre>{html.escape(str(self))}</pre>"
+        return f"<pre>{escape(str(self))}</pre>"
 
 
-def language_modeling_table(lines: Sequence[Mapping[str, Any]]) -> str:
-    """The language modeling results as a table, with an explanation of its columns."""
-    from numerate.reports.groups import format_settings
-    from numerate.reports.table import text_table
+def _answer_table(lines: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> str:
+    """Exact match by region with the metrics of labels, numbers and texts that there are, and the kind's columns."""
+    from numerate.reports.answers import format_metric
 
-    has_settings = any(line["settings"] for line in lines)
-    has_offsets = len({line["position_offset"] for line in lines}) > 1
-    header = [
-        "checkpoint",
-        "step",
-        *(["settings"] * has_settings),
-        *(["position_offset"] * has_offsets),
-        "context",
-        "chunks",
+    labels: list[Metric] = [name for name in METRICS if name != "exact_match"] if _has(lines, "labels") else []
+    metrics = answer_metrics.available_metrics(TABLE_METRICS, [line.get("answers", {}) for line in lines])
+    header = ["region", "cells", "correct", "95 % interval", *labels, *metrics, *columns]
+    rows = [
+        [
+            f"{line['region']}{' (overlaps training)' if line['overlaps_training'] else ''}",
+            str(line["cells"]),
+            f"{line['mean']:.1%}",
+            f"{line['low']:.1%} to {line['high']:.1%}",
+            *(_label_text(line, name) for name in labels),
+            *(format_metric(name, line.get("answers", {}).get(name)) for name in metrics),
+            *(_share_text(line.get("answers", {}).get(name)) for name in columns),
+        ]
+        for line in lines
     ]
-    header += ["tokens", "loss", "95 % interval", "perplexity", "bits per byte", "95 % interval", "top-1"]
+    parts = [_table(lines, header, rows, with_offsets=True)]
+    if metrics:
+        descriptions = "; ".join(f"{name}: {answer_metrics.ANSWER_METRICS[name]}" for name in metrics)
+        more = "results and the report have more, and the means over cells."
+        parts.append(_note(f"Over all questions of a region: {descriptions}. {more}"))
+    if columns:
+        parts.append(_note("; ".join(f"{name}: {meaning}" for name, meaning in columns.items())))
+    if labels:
+        parts.append(
+            "correct: all labels of a row; ood_accuracy: labels at positions not in training; accuracy: all\n"
+            "labels; last_label: the last label; correct_prefix: labels before the first wrong one.\n"
+            "In brackets the baseline: what memorizing the training positions, or always giving the same "
+            "answer, would score."
+        )
+    reasons = dict.fromkeys(line["non_causal_reason"] for line in lines if "non_causal_reason" in line)
+    return "\n".join([*parts, *(f"not causal: {reason}" for reason in reasons)])
+
+
+def _text_table(lines: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> str:
+    """Loss, perplexity and bits per byte by context length, with an explanation."""
+    header = ["context", "chunks", "tokens", "loss", "95 % interval", "perplexity"]
+    header += ["bits per byte", "95 % interval", "top-1"]
     rows = []
     for line in lines:
-        language_metrics = line["language"]
+        scores = line["language"]
         rows.append(
             [
-                str(line["checkpoint"]),
-                f"{line['step']:,}",
-                *([format_settings(line["settings"]) or "as trained"] * has_settings),
-                *([str(line["position_offset"])] * has_offsets),
                 f"{line['context_length']:,}" + f" ({line['region']})" * (line["region"] != "in_distribution"),
-                f"{language_metrics['chunks']:,}",
-                f"{language_metrics['tokens']:,}",
-                number_text(language_metrics["loss"]),
-                interval_text(language_metrics.get("low"), language_metrics.get("high")),
-                number_text(language_metrics["perplexity"]),
-                number_text(language_metrics.get("bits_per_byte")),
-                interval_text(language_metrics.get("bits_low"), language_metrics.get("bits_high")),
-                f"{language_metrics['token_accuracy']:.1%}",
+                f"{scores['chunks']:,}",
+                f"{scores['tokens']:,}",
+                number_text(scores["loss"]),
+                interval_text(scores.get("low"), scores.get("high")),
+                number_text(scores["perplexity"]),
+                number_text(scores.get("bits_per_byte")),
+                interval_text(scores.get("bits_low"), scores.get("bits_high")),
+                f"{scores['token_accuracy']:.1%}",
             ]
         )
     notes = [
@@ -203,31 +142,48 @@ def language_modeling_table(lines: Sequence[Mapping[str, Any]]) -> str:
     ]
     if any(line["region"] == "ood_test" for line in lines):
         notes.append("(ood_test): a longer context than the model was trained on.")
-    return "\n".join([text_table(header, rows), *(fill(note, 118, break_on_hyphens=False) for note in notes)])
+    with_offsets = len({line["position_offset"] for line in lines}) > 1
+    return "\n".join([_table(lines, header, rows, with_offsets=with_offsets), *map(_note, notes)])
 
 
-def _sort_by_region(keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Sorts keys that end with a region: within each evaluation, regions by their distance from training."""
-    region_order = [*REGION_LABELS, "below"]
-    evaluations = list(dict.fromkeys(key[:-1] for key in keys))
-    return sorted(keys, key=lambda key: (evaluations.index(key[:-1]), region_order.index(key[-1])))
+_TABLES: Mapping[str, Callable[[Sequence[Mapping[str, Any]], Mapping[str, str]], str]] = {"TextLikelihood": _text_table}
+"""The tables of kinds whose results are not exact match, by the name of the kind."""
 
 
-def _label_metrics(records: Sequence[Mapping[str, Any]], repeats: int) -> dict[Metric, dict[str, float | None]]:
-    """Per metric of a region's records: value, interval and baseline; metrics without targets are left out."""
-    labels = replace(
-        LabelCounts.merge(counts for record in records if (counts := LabelCounts.from_record(record))),
-        num_offsets=repeats,
-    )
-    values_by_metric = {name: labels.score_with_interval(name) for name in METRICS}
-    return {
-        name: {"value": interval.value, "low": interval.low, "high": interval.high, "baseline": labels.baseline(name)}
-        for name, interval in values_by_metric.items()
-        if interval is not None
-    }
+def _table(
+    lines: Sequence[Mapping[str, Any]], header: Sequence[str], rows: Sequence[Sequence[str]], *, with_offsets: bool
+) -> str:
+    """A table of lines, each after its checkpoint, step, settings and position offset."""
+    from numerate.reports.groups import format_settings
+    from numerate.reports.table import text_table
+
+    with_settings = any(line["settings"] for line in lines)
+    first = ["checkpoint", "step", *["settings"] * with_settings, *["position_offset"] * with_offsets]
+    places = [
+        [
+            str(line["checkpoint"]),
+            f"{line['step']:,}" if "language" in line else str(line["step"]),
+            *[format_settings(line["settings"]) or "as trained"] * with_settings,
+            *[str(line["position_offset"])] * with_offsets,
+        ]
+        for line in lines
+    ]
+    return text_table([*first, *header], [[*place, *row] for place, row in zip(places, rows, strict=True)])
 
 
-def _metric_text(line: Mapping[str, Any], name: Metric) -> str:
+def _note(text: str) -> str:
+    return fill(text, 118, break_on_hyphens=False)
+
+
+def _has(lines: Sequence[Mapping[str, Any]], entry: str) -> bool:
+    return any(entry in line for line in lines)
+
+
+def _share_text(value: float | None) -> str:
+    return "" if value is None else f"{value:.1%}"
+
+
+def _label_text(line: Mapping[str, Any], name: Metric) -> str:
     """`95.7% (10.0%)`: a metric with its baseline, which is shown only out of distribution."""
     metric = line.get("labels", {}).get(name)
     if metric is None:

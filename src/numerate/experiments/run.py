@@ -1,35 +1,36 @@
 """A stored run: its recipe, its weights, its results."""
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from math import exp
 from pathlib import Path
 from typing import Any
 
-from numerate.batch import Model
-from numerate.evaluation.completions import Completion, TextCallback
+from numerate.errors import UserError
+from numerate.evaluation.completions import Completion, GenerationLimits, TextCallback, generate_completions
 from numerate.evaluation.evaluation_data import EXTRA_TEXT_TOKENS, cell_questions
 from numerate.evaluation.evaluator import Method
-from numerate.evaluation.grid import Cell, parse_shard
+from numerate.evaluation.grid import parse_shard
+from numerate.evaluation.prompts import check_lengths, resolve_max_new_tokens
 from numerate.evaluation.samples import AnswerSample, sample_answers
 from numerate.evaluation.sampling import Sampling
 from numerate.executors.executor import Executor
 from numerate.experiments.estimating import EvaluationEstimate, estimate
-from numerate.experiments.generating import generate_continuations
 from numerate.experiments.maps import DEFAULT_MAX_TOKENS, AttentionMaps, compute_attention_maps
-from numerate.experiments.plan import (
-    EvaluatedModel,
-    EvaluationPlan,
-    EvaluationRequest,
-    ProgressCallback,
-    ProgressReporter,
-)
+from numerate.experiments.plan import CellTask, EvaluationPlan, ProgressCallback, ProgressReporter
 from numerate.experiments.results import Results
-from numerate.experiments.shards import check_no_shard, evaluate_shards, script
+from numerate.experiments.shards import (
+    Measuring,
+    check_no_shard,
+    evaluate_shards,
+    jobs_folder,
+    make_shards,
+    num_workers,
+)
 from numerate.experiments.store import EvaluationStore, RecordKey, json_lines
 from numerate.experiments.stored_run import StoredRun
 from numerate.records.heads import read_metrics
 from numerate.tasks.questions import Questions
-from numerate.training import checkpoint
 from numerate.training.run_folder import find_run, resolve_runs_dir
 
 
@@ -82,31 +83,27 @@ class Run(StoredRun):
         otherwise `OperationalError`.
         """
         check_no_shard(executor, shard)
-        request = EvaluationRequest.from_run(self, grid, count, method, checkpoint, settings)
-        cells = request.cells(shard)
+        plan = EvaluationPlan.from_run(self, grid, count, method, checkpoint, settings)
+        tasks = plan.tasks(plan.cells(shard), predictions)
         store = self._store(shard)
         with store.lock():
-            store.load(request.steps_by_label())
+            store.load(plan.steps_by_label())
             read_metrics(self.path, self.folder.metadata(), self.warn)
-            missing_requests = request.missing_requests(cells, store, predictions)
-            progress = ProgressReporter(on_progress, request.num_work_units(cells, predictions), missing_requests)
-            if executor is None:
-                request.score_missing(missing_requests, store, progress)
-            else:
-                evaluate_shards(request, cells, missing_requests, store, progress, executor, predictions=predictions)
-            gathered_keys: set[RecordKey] = set()
-            for evaluated_model in request.models if predictions else ():
-                gathered_keys |= _write_predictions(evaluated_model, cells, store, progress)
+            missing = plan.missing(tasks, store)
+            progress = ProgressReporter(on_progress, tasks, missing)
+            if executor is not None:
+                evaluate_shards(plan, tasks, missing, store, progress, executor)
+            for task in missing if executor is None else ():
+                if task.needs_score:
+                    store.add(plan.key(task), plan.score(task))
+                    progress.increment()
+            gathered_keys = _write_predictions(plan, tasks, store, progress) if predictions else set()
             if shard is None:
-                for run, plan in request.plans:
-                    if (
-                        not plan.settings and not run.evaluation_data.is_language_modeling
-                    ):  # for language modeling, samples are generated during training
-                        _write_samples(run, plan, request.checkpoints[-1])
+                _write_samples(plan)
             store.finalize()
             store.remove_worker_folders(gathered_keys)
-        results = [store.records[key] for evaluated_model in request.models for key in evaluated_model.keys(cells)]
-        return Results(results, request.checkpoints, self._best_checkpoint())
+        records = [store.records[plan.key(task)] for task in tasks]
+        return Results(records, [found for _, found in plan.checkpoints], self._best_checkpoint())
 
     def script(
         self,
@@ -120,18 +117,11 @@ class Run(StoredRun):
         settings: Sequence[str] = (),
     ) -> str:
         """The script that `evaluate` would submit with this executor. Nothing is started or written."""
-        request = EvaluationRequest.from_run(self, grid, count, method, checkpoint, settings)
-        store = EvaluationStore(self.folder, None)
-        store.load(request.steps_by_label())
-        cells = request.cells()
-        return script(
-            request,
-            cells,
-            request.missing_requests(cells, store, predictions),
-            store,
-            executor,
-            predictions=predictions,
-        )
+        plan = EvaluationPlan.from_run(self, grid, count, method, checkpoint, settings)
+        tasks, store = plan.tasks(plan.cells(), predictions), self._store(None)
+        store.load(plan.steps_by_label())
+        shards = make_shards(plan, tasks, plan.missing(tasks, store), num_workers(executor))
+        return executor.script(Measuring.from_plan(plan), shards, jobs_folder(store))
 
     def estimate(
         self,
@@ -150,10 +140,10 @@ class Run(StoredRun):
 
         Cells already recorded cost nothing. Nothing is written. Raises `UserError` as `evaluate` does.
         """
-        request = EvaluationRequest.from_run(self, grid, count, method, checkpoint, settings)
-        store = self._store(shard)
-        store.load(request.steps_by_label())
-        return estimate(request, request.cells(shard), store, predictions=predictions)
+        plan = EvaluationPlan.from_run(self, grid, count, method, checkpoint, settings)
+        tasks, store = plan.tasks(plan.cells(shard), predictions), self._store(shard)
+        store.load(plan.steps_by_label())
+        return estimate(plan, tasks, store)
 
     def _store(self, shard: str | None) -> EvaluationStore:
         """The records of the run, or those of a shard."""
@@ -164,13 +154,8 @@ class Run(StoredRun):
         progress = self.checkpoints("final")[0].state.get("progress", {})
         if progress.get("best") is None:
             return None
-        metric = progress.get("best_metric", "accuracy")
-        return {
-            "step": progress["best"],
-            "score": progress["best_score"],
-            "split": progress["best_split"],
-            "metric": metric,
-        }
+        found = {"step": progress["best"], "score": progress["best_score"], "split": progress["best_split"]}
+        return found | {"metric": progress.get("best_metric", "accuracy")}
 
     # Questions, generation, maps ----------------------------------------------------------------------------------
 
@@ -185,8 +170,11 @@ class Run(StoredRun):
         """
         if settings:
             return self.with_settings(*settings).ask(question, checkpoint)
-        if self.evaluation_data.is_language_modeling:
-            return self._continue_text(question, checkpoint)
+        answer: AnswerSample = self.evaluation_data.kind.answer(self, question, checkpoint)
+        return answer
+
+    def answer_question(self, question: str, checkpoint: str) -> AnswerSample:
+        """`ask` for a task with questions."""
         self.check_data_unchanged()
         questions = self.evaluation_data.task.parse_question(question)
         batch = self.evaluation_data.batch(questions)
@@ -200,12 +188,9 @@ class Run(StoredRun):
             self.evaluation_data.batch(self._longest_questions()).target_ids.shape[1] + EXTRA_TEXT_TOKENS
         )
         extra_tokens = max(0, max_answer_tokens - batch.target_ids.shape[1])
+        model = self.load_model(checkpoint)
         return sample_answers(
-            self.load_model(checkpoint),
-            self.evaluation_data,
-            questions,
-            extra_tokens=extra_tokens,
-            are_answers_known=False,
+            model, self.evaluation_data, questions, extra_tokens=extra_tokens, are_answers_known=False
         )[0]
 
     def generate(
@@ -242,21 +227,38 @@ class Run(StoredRun):
         Raises `UserError` for a run that cannot continue texts, and for more tokens than the model has positions.
         """
         sampling = Sampling(temperature, top_k, top_p, min_p, do_sample, repetition_penalty, seed)
-        return generate_continuations(
-            self,
-            [prompts] if isinstance(prompts, str) else prompts,
+        limits = GenerationLimits(max_new_tokens, context_length, count)
+        stop_texts = [stop] if isinstance(stop, str) else stop
+        if count > 1 and sampling.is_greedy:
+            raise UserError(f"count: greedy decoding gives the same text each time; count must be 1, not {count}")
+        if "" in stop_texts or checkpoint == "all":
+            raise UserError("stop: must not be empty" if "" in stop_texts else "checkpoint: must be one, not all")
+        evaluation_data, kind = self.evaluation_data, self.evaluation_data.kind
+        processor = kind.prompt_processor(evaluation_data)
+        if (reason := self.untrained_model.non_causal_reason()) is not None:
+            raise UserError(f"model: {reason}; it cannot continue a text")
+        encoded = [processor.encode(text) for text in ([prompts] if isinstance(prompts, str) else prompts) or ("",)]
+        trained_length = kind.context_length(evaluation_data)
+        max_tokens = resolve_max_new_tokens(encoded, limits.max_new_tokens, trained_length, context_length)
+        for warning in check_lengths(
+            self.untrained_model, evaluation_data, encoded, max_tokens, trained_length, context_length
+        ):
+            self.warn(warning)
+        return generate_completions(
+            self.load_model(checkpoint),
+            processor,
+            encoded,
             sampling,
-            max_new_tokens=max_new_tokens,
+            max_tokens,
             count=count,
-            checkpoint=checkpoint,
-            stop=[stop] if isinstance(stop, str) else stop,
-            context_length=context_length,
+            stop_texts=stop_texts,
+            window=context_length,
             on_text=on_text,
             should_stop=should_stop,
         )
 
-    def _continue_text(self, text: str, checkpoint: str) -> AnswerSample:
-        """The continuation of a text by greedy decoding."""
+    def continue_text(self, text: str, checkpoint: str) -> AnswerSample:
+        """`ask` for language modeling: the continuation of a text by greedy decoding."""
         (completion,) = self.generate(text, do_sample=False, checkpoint=checkpoint)
         probability = exp(max(completion.log_probability, -700.0))
         return AnswerSample(text, None, completion.text, None, str(completion), probability, None, completion.stopped)
@@ -289,12 +291,8 @@ class Run(StoredRun):
         selects layers (default: all); with `answer=False` no answer is generated. Raises `UserError` for a model
         without attention, and for more than `max_tokens` tokens. Nothing is written; `numerate maps` does.
         """
-        if settings:
-            return self.with_settings(*settings).maps(
-                prompt, checkpoint, layers=layers, answer=answer, max_tokens=max_tokens, position_offset=position_offset
-            )
         return compute_attention_maps(
-            self,
+            self.with_settings(*settings),
             prompt,
             checkpoint=checkpoint,
             layers=layers,
@@ -319,37 +317,36 @@ class Run(StoredRun):
 
 
 def _write_predictions(
-    evaluated_model: EvaluatedModel, cells: Sequence[Cell], store: EvaluationStore, progress: ProgressReporter
+    plan: EvaluationPlan, tasks: Sequence[CellTask], store: EvaluationStore, progress: ProgressReporter
 ) -> set[RecordKey]:
     """Writes the answer to every question; returns the keys that workers had recorded already."""
-    model: Model | None = None
-    lines: list[dict[str, Any]] = []
     recorded_keys: set[RecordKey] = set()
-    for key, (cell, position_offset) in zip(
-        evaluated_model.keys(cells), evaluated_model.cells_with_offsets(cells), strict=True
-    ):
-        predictions = store.find_predictions(key)
-        if predictions is None:
-            model = model or evaluated_model.run.load_model(evaluated_model.checkpoint)
-            predictions = evaluated_model.predict(model, cell, position_offset)
-            progress.increment()
-        else:
-            recorded_keys.add(key)
-        lines += predictions
-    store.write("predictions.jsonl", lines, ("checkpoint", "step", "position_offset", "settings"))
+    for _, same_model in groupby(tasks, lambda task: (task.run, task.checkpoint)):
+        lines: list[dict[str, Any]] = []
+        for task in same_model:
+            predictions = store.find_predictions(key := plan.key(task))
+            if predictions is None:
+                predictions = plan.predict(task)
+                progress.increment()
+            else:
+                recorded_keys.add(key)
+            lines += predictions
+        store.write("predictions.jsonl", lines, ("checkpoint", "step", "position_offset", "settings"))
     return recorded_keys
 
 
-def _write_samples(
-    run: StoredRun, plan: EvaluationPlan, last_checkpoint: checkpoint.Checkpoint, examples_per_cell: int = 4
-) -> None:
-    """A few answers in and out of distribution, for the report."""
-    cells = plan.representative_cells(run.recipe)
-    model = run.load_model(last_checkpoint)
-    records = []
-    for cell in cells:
-        questions = cell_questions(run.evaluation_data.task, dict(cell), count=examples_per_cell, seed=plan.seed)
-        predictions = sample_answers(model, run.evaluation_data, questions, method=plan.method)
-        records += [sample.record(dict(cell)) | {"step": last_checkpoint.step} for sample in predictions]
-    generated_in_training, _ = run.folder.split_records("samples.jsonl", lambda record: "prompt" in record)
-    run.folder.write("samples.jsonl", generated_in_training + json_lines(records).encode())
+def _write_samples(plan: EvaluationPlan, examples_per_cell: int = 4) -> None:
+    """A few answers in and out of distribution of the last checkpoint as trained, for the report."""
+    _, last_checkpoint = plan.checkpoints[-1]
+    for index, run in enumerate(plan.runs):
+        cells = plan.kind.sample_cells(plan.regions(index, plan.grid.cells()))
+        if run.changed_settings or not cells:
+            continue
+        model = run.load_model(last_checkpoint)
+        records = []
+        for cell in cells:
+            questions = cell_questions(run.evaluation_data.task, dict(cell), count=examples_per_cell, seed=plan.seed)
+            samples = sample_answers(model, run.evaluation_data, questions, method=plan.method)
+            records += [sample.record(dict(cell)) | {"step": last_checkpoint.step} for sample in samples]
+        generated_in_training, _ = run.folder.split_records("samples.jsonl", lambda record: "prompt" in record)
+        run.folder.write("samples.jsonl", generated_in_training + json_lines(records).encode())

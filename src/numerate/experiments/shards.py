@@ -1,24 +1,15 @@
 """Evaluation of a grid in shards of equal cost by the workers of an executor; each worker writes its own files."""
 
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import groupby
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from numerate.batch import Model
 from numerate.errors import OperationalError, UserError
-from numerate.evaluation.grid import Cell, interleave_by_cost, split_by_cost
+from numerate.evaluation.evaluator import Method
+from numerate.evaluation.grid import Grid, interleave_by_cost, split_by_cost
 from numerate.executors.executor import Executor, Failure, Work, WorkerContext
-from numerate.experiments.plan import (
-    CellRequest,
-    EvaluatedModel,
-    EvaluationPlan,
-    EvaluationRequest,
-    MissingRequests,
-    ProgressReporter,
-)
+from numerate.experiments.plan import CellTask, EvaluationPlan, ProgressReporter
 from numerate.experiments.store import PREDICTIONS_FILE, RECORDS_FILE, EvaluationStore, RecordWriter, worker_directory
 from numerate.experiments.stored_run import StoredRun
 from numerate.training import checkpoint
@@ -37,41 +28,30 @@ DEFAULT_NUM_WORKERS = 64
 
 
 @dataclass(frozen=True)
-class ModelShare:
-    """The cells of one model in a shard: the index of its plan, and a checkpoint by its label and step.
-
-    `remaining` are those not recorded yet. It is excluded from comparison, so that jobs submitted by an earlier run of
-    the same command are recognized.
-    """
-
-    plan: int
-    label: str
-    step: int
-    cells: tuple[tuple[Cell, int], ...]
-    remaining: tuple[CellRequest, ...] = field(compare=False)
-
-
-@dataclass(frozen=True)
 class GridShard:
-    """A unit of work: `number` (from 1) of `total` shards; with `needs_predictions`, predictions are recorded too."""
+    """A unit of work: `number` (from 1) of `total` shards of an evaluation, and the steps of its checkpoints.
+
+    `remaining` are the tasks not recorded yet. It is excluded from comparison, so that jobs submitted by an earlier run
+    of the same command are recognized.
+    """
 
     number: int
     total: int
-    needs_predictions: bool
-    shares: tuple[ModelShare, ...]
+    tasks: tuple[CellTask, ...]
+    steps: tuple[int, ...]
+    remaining: tuple[CellTask, ...] = field(compare=False)
 
     def __str__(self) -> str:
-        remaining = [(request.cell, share.step) for share in self.shares for request in share.remaining]
-        steps = ", ".join(map(str, dict.fromkeys(step for _, step in remaining)))
-        all_sizes = sorted({tuple(size for _, size in cell) for cell, _ in remaining})
-        shown = ", ".join("x".join(map(str, sizes)) for sizes in all_sizes[:4]) + (
-            ", ..." if len(all_sizes) > 4 else ""
-        )
-        return f"shard {self.number} of {self.total} ({_pluralize(len(remaining), 'cell')}: {shown} at step {steps})"
+        steps = ", ".join(str(self.steps[index]) for index in dict.fromkeys(task.checkpoint for task in self.remaining))
+        all_sizes = sorted({tuple(size for _, size in task.cell) for task in self.remaining})
+        more = ", ..." if len(all_sizes) > 4 else ""
+        shown = ", ".join("x".join(map(str, sizes)) for sizes in all_sizes[:4]) + more
+        cells = _pluralize(len(self.remaining), "cell")
+        return f"shard {self.number} of {self.total} ({cells}: {shown} at step {steps})"
 
 
 def make_shards(
-    request: EvaluationRequest, cells: Sequence[Cell], missing: MissingRequests, workers: int, predictions: bool
+    plan: EvaluationPlan, tasks: Sequence[CellTask], missing: Sequence[CellTask], workers: int
 ) -> list[GridShard]:
     """Splits an evaluation into shards of about equal cost, and returns those with missing cells.
 
@@ -79,52 +59,29 @@ def make_shards(
     become very small. The cells of a model are mixed, so that shards take equally long even where some costs are
     overestimated. Shards follow the order of models, so that each needs few of them.
 
-    The split depends on the request and on `workers`, not on the cells recorded already.
+    The split depends on the tasks and on `workers`, not on the cells recorded already.
     """
-    model_cells: list[tuple[EvaluatedModel, tuple[Cell, int]]] = []
-    costs: list[float] = []
-    cell_costs = {
-        evaluated_model.plan_index: evaluated_model.plan.costs(evaluated_model.run, cells)
-        for evaluated_model in request.models[:: len(request.checkpoints)]
-    }
-    for evaluated_model in request.models:
-        costs_by_cell = {
-            cell: cost.score + cost.predict * predictions
-            for cell, cost in cell_costs[evaluated_model.plan_index].items()
-        }
-        for cell, position_offset in interleave_by_cost(
-            evaluated_model.cells_with_offsets(cells),
-            lambda cell_with_offset, costs=costs_by_cell: costs[cell_with_offset[0]],  # type: ignore[misc]
-        ):
-            model_cells.append((evaluated_model, (cell, position_offset)))
-            costs.append(costs_by_cell[cell])
-    num_shards = min(workers * max(SHARDS_PER_WORKER, len(request.models)), round(sum(costs) / MIN_SHARD_FLOPS))
+    cells = list(dict.fromkeys(task.cell for task in tasks))
+    cell_costs = [plan.costs(run, cells) for run in range(len(plan.runs))]
+    tasks_by_model: dict[tuple[int, int], list[CellTask]] = {}
+    for task in tasks:
+        tasks_by_model.setdefault((task.run, task.checkpoint), []).append(task)
+
+    def cost(task: CellTask) -> float:
+        return task.cost(cell_costs[task.run][task.cell])
+
+    ordered = [task for same_model in tasks_by_model.values() for task in interleave_by_cost(same_model, cost)]
+    costs = list(map(cost, ordered))
+    num_shards = min(workers * max(SHARDS_PER_WORKER, len(tasks_by_model)), round(sum(costs) / MIN_SHARD_FLOPS))
     ranges = split_by_cost(costs, max(1, num_shards))
-    requests_by_key = {
-        (*evaluated_model.model_id, cell_request.cell, cell_request.position_offset): cell_request
-        for evaluated_model, cell_requests in missing
-        for cell_request in cell_requests
-    }
-    shards = [
-        GridShard(
-            number,
-            len(ranges),
-            predictions,
-            tuple(_group_by_model(model_cells[cost_range.start : cost_range.stop], requests_by_key)),
-        )
-        for number, cost_range in enumerate(ranges, 1)
-    ]
-    return [grid_shard for grid_shard in shards if any(share.remaining for share in grid_shard.shares)]
-
-
-def _group_by_model(
-    model_cells: Sequence[tuple[EvaluatedModel, tuple[Cell, int]]],
-    requests_by_key: Mapping[tuple[int, str, Cell, int], CellRequest],
-) -> Iterator[ModelShare]:
-    for (plan, label), group in groupby(model_cells, lambda model_cell: model_cell[0].model_id):
-        models, cells = zip(*group, strict=True)
-        pending = tuple(requests_by_key[key] for cell in cells if (key := (plan, label, *cell)) in requests_by_key)
-        yield ModelShare(plan, label, models[0].step, cells, pending)
+    missing_by_place = {task[:4]: task for task in missing}
+    shards = []
+    for number, cost_range in enumerate(ranges, 1):
+        own = tuple(ordered[cost_range.start : cost_range.stop])
+        remaining = tuple(missing_by_place[task[:4]] for task in own if task[:4] in missing_by_place)
+        steps = tuple(found.step for _, found in plan.checkpoints)
+        shards += [GridShard(number, len(ranges), own, steps, remaining)] if remaining else []
+    return shards
 
 
 def check_no_shard(executor: Executor | None, shard: str | None) -> None:
@@ -147,7 +104,8 @@ def num_workers(executor: Executor) -> int:
 
 @dataclass(frozen=True)
 class Measuring(Work):
-    """Evaluates shards of a grid for the run at `path`: by each plan, with its changed settings.
+    """Evaluates shards of a grid for the run at `path`: for each choice of settings (`changes`), checkpoints by label
+    and step, and the cells of a grid.
 
     A worker writes to its own folder below `pieces/` in the run folder, which it locks meanwhile. The last model used
     stays loaded.
@@ -155,13 +113,19 @@ class Measuring(Work):
 
     path: str
     device: str | None
-    plans: tuple[tuple[tuple[str, ...], EvaluationPlan], ...]
+    changes: tuple[tuple[str, ...], ...]
+    checkpoints: tuple[tuple[str, int], ...]
+    grid: str
+    count: int
+    method: Method
 
     @classmethod
-    def from_request(cls, request: EvaluationRequest) -> "Measuring":
-        run, _ = request.plans[0]
-        plans = tuple((run.changes, replace(plan, cell_counts={})) for run, plan in request.plans)
-        return cls(str(run.path.absolute()), run.device, plans)
+    def from_plan(cls, plan: EvaluationPlan) -> "Measuring":
+        run = plan.runs[0]
+        checkpoints = tuple((label, found.step) for label, found in plan.checkpoints)
+        changes = tuple(one.changes for one in plan.runs)
+        path = str(run.path.absolute())
+        return cls(path, run.device, changes, checkpoints, str(plan.grid), plan.count, plan.method)
 
     def open(self, context: WorkerContext) -> Callable[[GridShard], int]:
         return _ShardWorker(self, context).evaluate
@@ -171,81 +135,63 @@ class Measuring(Work):
 
 
 class _ShardWorker:
-    """The state of a worker: the loaded model, and the keys of the cells recorded when it started."""
+    """The state of a worker: its plan with the loaded model, and the keys of the cells recorded when it started."""
 
     def __init__(self, work: Measuring, context: WorkerContext) -> None:
-        self.folder, self.stop = RunFolder.open(Path(work.path)), context.stop
-        runs = [StoredRun(self.folder, device=work.device, changes=changes) for changes, _ in work.plans]
-        self.plans = [(run, plan) for run, (_, plan) in zip(runs, work.plans, strict=True)]
-        self.directory = worker_directory(self.folder, context.worker)
-        store = EvaluationStore(self.folder, None)
+        folder, self.stop = RunFolder.open(Path(work.path)), context.stop
+        runs = [StoredRun(folder, device=work.device, changes=changes) for changes in work.changes]
+        checkpoints = [
+            (label, checkpoint.read_checkpoint(folder.checkpoints / checkpoint.step_folder(step)))
+            for label, step in work.checkpoints
+        ]
+        grid = Grid.parse(work.grid, runs[0].recipe.task.axes())
+        self.plan = EvaluationPlan(runs, checkpoints, grid, work.count, work.method)
+        self.directory = worker_directory(folder, context.worker)
+        store = EvaluationStore(folder, None)
         store.load_worker_records()
         self.scored_keys, self.predicted_keys = set(store.records), set(store.predictions)
-        self._loaded: tuple[tuple[int, int], Model] | None = None
 
     def evaluate(self, grid_shard: GridShard) -> int:
         """Evaluates all cells of a shard and returns their number. Raises `KeyboardInterrupt` if a stop is requested.
 
         Cells recorded before are not computed again: Slurm may requeue a shard on another worker.
         """
-        done = 0
         self.directory.mkdir(parents=True, exist_ok=True)
         with (
             Lock(self.directory / "lock").hold("evaluation"),
             RecordWriter(self.directory / RECORDS_FILE) as records,
             RecordWriter(self.directory / PREDICTIONS_FILE) as predictions,
         ):
-            for model_cells in grid_shard.shares:
-                evaluated_model = self._evaluated_model(model_cells)
-                for cell, position_offset, needs_score, needs_predictions in model_cells.remaining:
-                    if self.stop.requested:
-                        raise KeyboardInterrupt
-                    key = evaluated_model.key(cell, position_offset)
-                    if needs_score and key not in self.scored_keys:
-                        records.add(evaluated_model.score(self._model(evaluated_model), cell, position_offset))
-                    if needs_predictions and key not in self.predicted_keys:
-                        predictions.add(self._predictions_record(evaluated_model, cell, position_offset))
-                    done += 1
-        return done
-
-    def _evaluated_model(self, model_cells: ModelShare) -> EvaluatedModel:
-        stored_checkpoint = checkpoint.read_checkpoint(
-            self.folder.checkpoints / checkpoint.step_folder(model_cells.step)
-        )
-        return EvaluatedModel(*self.plans[model_cells.plan], model_cells.plan, model_cells.label, stored_checkpoint)
-
-    def _model(self, evaluated_model: EvaluatedModel) -> Model:
-        model_id = evaluated_model.plan_index, evaluated_model.step
-        if self._loaded is None or self._loaded[0] != model_id:
-            self._loaded = None  # free its memory before loading the next one
-            self._loaded = model_id, evaluated_model.run.load_model(evaluated_model.checkpoint)
-        return self._loaded[1]
-
-    def _predictions_record(self, evaluated_model: EvaluatedModel, cell: Cell, position_offset: int) -> dict[str, Any]:
-        """All answers of a cell as one record, so that it is written completely or not at all."""
-        label, step, _, _, _, count, seed, method = evaluated_model.key(cell, position_offset)
-        record = {
-            "cell": dict(cell),
-            "checkpoint": label,
-            "step": step,
-            "position_offset": position_offset,
-            "count": count,
-            "evaluation_seed": seed,
-            "method": method,
-            **({"settings": dict(evaluated_model.plan.settings)} if evaluated_model.plan.settings else {}),
-        }
-        return record | {"lines": evaluated_model.predict(self._model(evaluated_model), cell, position_offset)}
+            for task in grid_shard.remaining:
+                if self.stop.requested:
+                    raise KeyboardInterrupt
+                key = self.plan.key(task)
+                if task.needs_score and key not in self.scored_keys:
+                    records.add(self.plan.score(task))
+                if task.needs_predictions and key not in self.predicted_keys:
+                    label, step, _, _, position_offset, count, seed, method = key
+                    # All answers of a cell are one record, so that it is written completely or not at all.
+                    record = {
+                        "cell": dict(task.cell),
+                        "checkpoint": label,
+                        "step": step,
+                        "position_offset": position_offset,
+                        "count": count,
+                        "evaluation_seed": seed,
+                        "method": method,
+                        **self.plan.settings_entry(task),
+                    }
+                    predictions.add(record | {"lines": self.plan.predict(task)})
+        return len(grid_shard.remaining)
 
 
 def evaluate_shards(
-    request: EvaluationRequest,
-    cells: Sequence[Cell],
-    missing: MissingRequests,
+    plan: EvaluationPlan,
+    tasks: Sequence[CellTask],
+    missing: Sequence[CellTask],
     store: EvaluationStore,
     progress: ProgressReporter,
     executor: Executor,
-    *,
-    predictions: bool,
 ) -> None:
     """Evaluates the missing cells with the workers of an executor, and collects their records.
 
@@ -254,14 +200,14 @@ def evaluate_shards(
     """
     if not missing:
         return
-    shards = make_shards(request, cells, missing, num_workers(executor), predictions)
+    shards = make_shards(plan, tasks, missing, num_workers(executor))
     num_new_lines = _LineCounter(store)
     failed: list[tuple[GridShard, Failure]] = []
     with Stop() as stop:
         outcomes = executor.run(
-            Measuring.from_request(request),
+            Measuring.from_plan(plan),
             shards,
-            folder=_jobs_folder(store),
+            folder=jobs_folder(store),
             stop=stop,
             on_tick=lambda: progress.set_done(num_new_lines()),
         )
@@ -275,67 +221,36 @@ def evaluate_shards(
         if stop.signal is not None:
             signal.raise_signal(stop.signal)
             raise KeyboardInterrupt
-        raise _failed_shards_error(failed, request, store)
+        raise _failed_shards_error(failed, plan, store)
     for grid_shard in shards:
-        if _num_recorded(grid_shard, request, store) < _num_cells(grid_shard):
+        if plan.missing(grid_shard.remaining, store):
             raise OperationalError(
                 f"{grid_shard}: its worker finished, but {store.folder.path / 'pieces'} lacks the records that it "
                 "wrote; all workers must share this folder"
             )
 
 
-def script(
-    request: EvaluationRequest,
-    cells: Sequence[Cell],
-    missing: MissingRequests,
-    store: EvaluationStore,
-    executor: Executor,
-    *,
-    predictions: bool,
-) -> str:
-    """The script that `evaluate_shards` would submit."""
-    shards = make_shards(request, cells, missing, num_workers(executor), predictions)
-    return executor.script(Measuring.from_request(request), shards, _jobs_folder(store))
-
-
-def _jobs_folder(store: EvaluationStore) -> Path:
+def jobs_folder(store: EvaluationStore) -> Path:
     """The folder for files of the executor."""
     return store.folder.path / "pieces" / "jobs"
 
 
 def _failed_shards_error(
-    failed: Sequence[tuple[GridShard, Failure]], request: EvaluationRequest, store: EvaluationStore
+    failed: Sequence[tuple[GridShard, Failure]], plan: EvaluationPlan, store: EvaluationStore
 ) -> UserError | OperationalError:
-    grid_shard, failure = min(
-        failed, key=lambda shard_failure: (shard_failure[1].is_transient, shard_failure[0].number)
-    )
+    grid_shard, failure = min(failed, key=lambda one: (one[1].is_transient, one[0].number))
     resume = "; the same command resumes"
     others = f"; {_pluralize(len(failed) - 1, 'more shard')} failed" if len(failed) > 1 else ""
+    num_cells = len(grid_shard.remaining)
+    num_recorded = num_cells - len(plan.missing(grid_shard.remaining, store))
     text = (
-        f"{grid_shard}: {failure.text.removesuffix(resume)}{others}. {_num_recorded(grid_shard, request, store):,} of "
-        f"its {_pluralize(_num_cells(grid_shard), 'cell')} are kept, and so are the records of the other shards{resume}"
+        f"{grid_shard}: {failure.text.removesuffix(resume)}{others}. {num_recorded:,} of "
+        f"its {_pluralize(num_cells, 'cell')} are kept, and so are the records of the other shards{resume}"
     )
     error = UserError(text) if failure.kind == "user error" else OperationalError(text)
     if failure.traceback is not None:
         error.add_note(failure.traceback)
     return error
-
-
-def _num_cells(grid_shard: GridShard) -> int:
-    return sum(len(share.remaining) for share in grid_shard.shares)
-
-
-def _num_recorded(grid_shard: GridShard, request: EvaluationRequest, store: EvaluationStore) -> int:
-    """The number of cells of a shard that are recorded."""
-    models_by_id = {evaluated_model.model_id: evaluated_model for evaluated_model in request.models}
-    num_recorded = 0
-    for share in grid_shard.shares:
-        for cell, position_offset, needs_score, needs_predictions in share.remaining:
-            key = models_by_id[share.plan, share.label].key(cell, position_offset)
-            num_recorded += (key in store.records or not needs_score) and (
-                store.has_predictions(key) or not needs_predictions
-            )
-    return num_recorded
 
 
 def _pluralize(count: int, noun: str) -> str:

@@ -94,12 +94,8 @@ class EvaluationStore:
     def load(self, steps: Mapping[str, int]) -> None:
         """Reads existing records. Records of a `final` or `best` that is now another step are kept under their step."""
         self._steps = steps
-        file_names = (
-            [RECORDS_FILE]
-            if self.shard is not None
-            else [self._relative_name(path) for path in self._shard_files(RECORDS_FILE)]
-        )
-        for name in dict.fromkeys([self.file, *file_names]):
+        shards = [path.relative_to(self.folder.path).as_posix() for path in self._shard_files(RECORDS_FILE)]
+        for name in [self.file, *(shards if self.shard is None else [RECORDS_FILE])]:
             for record in self.folder.records(name):
                 self.records.setdefault(self._relabeled_key(record), record)
         self._find_predictions()
@@ -130,34 +126,17 @@ class EvaluationStore:
     def _shard_files(self, name: str, prefix: str = "") -> list[Path]:
         return sorted((self.folder.path / "pieces").glob(f"{prefix}*/{name}"))
 
-    def _relative_name(self, path: Path) -> str:
-        return path.relative_to(self.folder.path).as_posix()
-
     def find_same_weights(self, key: RecordKey) -> dict[str, Any] | None:
         """The record of the same evaluation under another name of the same step: `best` and `final` may be the same."""
-        return next(
-            (
-                self.records[equivalent_key]
-                for equivalent_key in _equivalent_keys(key)
-                if equivalent_key in self.records
-            ),
-            None,
-        )
+        return next((self.records[same] for same in _equivalent_keys(key) if same in self.records), None)
 
     def has_predictions(self, key: RecordKey) -> bool:
         """Whether a worker has recorded the predictions of a cell."""
-        return any(equivalent_key in self.predictions for equivalent_key in _equivalent_keys(key))
+        return any(same in self.predictions for same in _equivalent_keys(key))
 
     def find_predictions(self, key: RecordKey) -> list[dict[str, Any]] | None:
         """The predictions of a cell that a worker has recorded, a line per question; None if there are none."""
-        location = next(
-            (
-                self.predictions[equivalent_key]
-                for equivalent_key in _equivalent_keys(key)
-                if equivalent_key in self.predictions
-            ),
-            None,
-        )
+        location = next((self.predictions[same] for same in _equivalent_keys(key) if same in self.predictions), None)
         if location is None:
             return None
         path, offset = location
@@ -183,15 +162,12 @@ class EvaluationStore:
 
         A worker that is still writing (because the command that started it was killed) keeps its folder.
         """
-        gathered_keys = {
-            key[1:] for key in predictions
-        }  # without the checkpoint's label, since a step may have several
+        gathered_keys = {key[1:] for key in predictions}  # without the label, since a step may have several
         for directory in sorted((self.folder.path / "pieces").glob(f"{_WORKER_PREFIX}*")):
             with contextlib.suppress(UserError, OperationalError), Lock(directory / "lock").hold("gathering"):
                 records = {self._relabeled_key(record) for record in read_records(directory / RECORDS_FILE, EVALUATION)}
-                answers = {
-                    self._relabeled_key(record)[1:] for _, record in _read_predictions(directory / PREDICTIONS_FILE)
-                }
+                lines = _read_predictions(directory / PREDICTIONS_FILE)
+                answers = {self._relabeled_key(record)[1:] for _, record in lines}
                 if records <= self.records.keys() and answers <= gathered_keys:
                     shutil.rmtree(directory, ignore_errors=True)
         with contextlib.suppress(OSError):

@@ -9,8 +9,9 @@ from numerate.batch import Model
 from numerate.config import from_tree
 from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import EvaluationData
-from numerate.experiments.changes import diff_settings, override_for_evaluation
+from numerate.experiments.changes import TASK_PATH, diff_settings, override_for_evaluation
 from numerate.models.strict_weights import match_state_dict
+from numerate.tasks.task import Task
 from numerate.training import checkpoint
 from numerate.training.distributed import resolve_device
 from numerate.training.preflight import check_same_tokenizer, check_unchanged_files
@@ -45,6 +46,11 @@ class StoredRun:
     def changed_settings(self) -> dict[str, Any]:
         """Settings that differ from training: {} unless `with_settings` changed something."""
         return diff_settings(self.trained_recipe, self.recipe)
+
+    @property
+    def training_task(self) -> Task:
+        """The task whose sizes count as trained: that of training, where the evaluation reads another file."""
+        return self.trained_recipe.task if TASK_PATH in self.changed_settings else self.recipe.task
 
     def with_settings(self, *settings: str) -> Self:
         """The same weights with other settings, such as more loop iterations or another scale of the attention logits.
@@ -93,12 +99,11 @@ class StoredRun:
 
         Raises `UserError` if it was trained with another tokenizer file of the same name, or if its data files have
         changed since."""
-        stored_checkpoint = (
-            checkpoint_name
-            if isinstance(checkpoint_name, checkpoint.Checkpoint)
-            else self.checkpoints(checkpoint_name)[0]
-        )
-        if not self.recipe.task.is_language_modeling and self.recipe.tokenizer.fingerprint() is None:
+        if isinstance(checkpoint_name, checkpoint.Checkpoint):
+            stored_checkpoint = checkpoint_name
+        else:
+            stored_checkpoint = self.checkpoints(checkpoint_name)[0]
+        if self.evaluation_data.kind.tokenizer_fingerprint(self.evaluation_data) is None:
             self.check_data_unchanged()  # its vocabulary depends on its questions
         check_same_tokenizer(self.recipe.tokenizer, self.recipe.task, stored_checkpoint)
         weights = stored_checkpoint.read(only=["weights"])["weights"]

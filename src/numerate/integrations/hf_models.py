@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from numerate.batch import Model, ModelSpec, StepContext
 from numerate.config import from_tree
-from numerate.errors import UserError
+from numerate.errors import UserError, raise_first
 from numerate.integrations.hf_cache import NumerateCache, to_right_padding
 from numerate.models.decoder import Decoder
 from numerate.vocabulary import Vocabulary
@@ -172,7 +172,7 @@ class NumerateForCausalLM(_transformers.PreTrainedModel, _transformers.Generatio
         returned with `use_cache=True`, or where one was given.
         """
         num_items = kwargs.pop("num_items_in_batch", None)
-        self._check_arguments(kwargs, input_ids, past_key_values)
+        raise_first(self._argument_problems(kwargs, input_ids, past_key_values))
         assert input_ids is not None
         if use_cache and past_key_values is None:
             past_key_values = NumerateCache()
@@ -312,17 +312,17 @@ class NumerateForCausalLM(_transformers.PreTrainedModel, _transformers.Generatio
             )
         return mask[:, cached_length:].to(ids.device) != 0
 
-    def _check_arguments(self, kwargs: Mapping[str, Any], ids: Tensor | None, cache: Any) -> None:
+    def _argument_problems(self, kwargs: Mapping[str, Any], ids: Tensor | None, cache: Any) -> Iterator[str]:
         for name, value in kwargs.items():
             if value is not None and value is not False:
-                raise UserError(
+                yield (
                     f"{name}: is not supported by numerate models; input_ids, attention_mask, labels, "
                     "past_key_values, use_cache and logits_to_keep are (position ids follow from the mask)"
                 )
         if ids is None:
-            raise UserError("input_ids: must be given; inputs_embeds is not supported")
+            yield "input_ids: must be given; inputs_embeds is not supported"
         if cache is not None and not isinstance(cache, NumerateCache):
-            raise UserError(
+            yield (
                 f"past_key_values: {type(cache).__name__} holds keys and values, which not every mixer has; "
                 "NumerateCache() of numerate.integrations.hf_cache, or use_cache=True, is required"
             )

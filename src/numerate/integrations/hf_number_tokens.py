@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.errors import UserError
+from numerate.errors import UserError, check_choice
 from numerate.text.tokenizers.coverage import Coverage as Coverage
 from numerate.vocabulary import DIGIT, NUMBER, POINT, SIGN, SPECIAL, TEXT
 
@@ -90,8 +90,7 @@ def number_tokens(
     Raises `UserError` for a tokenizer without any, for an override that is no id or no finite value, and for an object
     that is no tokenizer.
     """
-    if which not in ("digits", "numbers"):
-        raise UserError(f"which: must be 'digits' or 'numbers', not {which!r}")
+    check_choice("which", which, ("digits", "numbers"))
     adapter = _adapt_tokenizer(tokenizer)
     size = max(adapter.ids, default=-1) + 1
     token_kinds = np.full(size, TEXT, dtype=np.int8)

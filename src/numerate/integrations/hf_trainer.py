@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from numerate.errors import UserError
+from numerate.errors import UserError, raise_first
 from numerate.integrations.number_token_loss import NumberTokenLoss
 
 LossFunction = Callable[..., Tensor]
@@ -142,13 +142,17 @@ def _logits_and_labels(loss: NumberTokenLoss, outputs: Any, labels: Tensor | Non
         raise UserError("labels: missing from the batch; use a collator that provides them")
     if not isinstance(outputs, Mapping):
         return outputs[0], labels
+    raise_first(_output_problems(loss, outputs))
+    return outputs["logits"], labels
+
+
+def _output_problems(loss: NumberTokenLoss, outputs: Mapping[str, Any]) -> Iterator[str]:
     if "logits" not in outputs:
-        raise UserError(f"outputs: {type(outputs).__name__} has no logits, only {', '.join(outputs)}")
+        yield f"outputs: {type(outputs).__name__} has no logits, only {', '.join(outputs)}"
     if loss.shift and "encoder_last_hidden_state" in outputs:
-        raise UserError("shift: must be False for an encoder-decoder, whose labels are aligned with its logits")
+        yield "shift: must be False for an encoder-decoder, whose labels are aligned with its logits"
     if not loss.shift and "CausalLM" in type(outputs).__name__:
-        raise UserError(
+        yield (
             "shift: must be True for a decoder-only model, which would otherwise learn to copy its inputs: "
             "NumberTokenLoss(shift=True)"
         )
-    return outputs["logits"], labels

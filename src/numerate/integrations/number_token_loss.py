@@ -1,7 +1,7 @@
 """Cross-entropy and a number token loss for any model and training loop."""
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from typing import Any, Literal
 
@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from numerate.errors import OperationalError, UserError
+from numerate.errors import OperationalError, UserError, check_choice, raise_first
 from numerate.integrations.hf_number_tokens import NumberTokenSelection, number_tokens
 from numerate.kernels.fused_number_loss import cross_entropy_and_number_loss
-from numerate.kernels.number_loss import LOSS_FUNCTIONS, LossFunction, NumberDistance, warn_number_term_dominates
+from numerate.kernels.number_loss import LossFunction, NumberDistance, warn_number_term_dominates
 from numerate.kernels.number_table import NumberTokenTable
 
 DEFAULT_SAMPLE = ("The answer is 7, 42, 365, 1024 or 31415.", "12 + 30 = 42, 2.5 x 4 = 10.0, 1998 - 2019 = -21")
@@ -75,15 +75,12 @@ class NumberTokenLoss(nn.Module):
         check_finite: bool = False,
     ) -> None:
         super().__init__()
-        if loss_function not in LOSS_FUNCTIONS:
-            raise UserError(f"loss_function: must be one of {', '.join(LOSS_FUNCTIONS)}, not {loss_function!r}")
         NumberDistance(loss_function, gaussian_sigma, reweigh, squash_factor)  # raises for invalid settings
         if not 0 <= weight < float("inf"):
             raise UserError(
                 f"weight: must be finite and 0 or more, not {weight}; 0.3 in the paper, 0 is cross-entropy alone"
             )
-        if mean_over not in ("numbers", "labels"):
-            raise UserError(f"mean_over: must be 'numbers' or 'labels', not {mean_over!r}")
+        check_choice("mean_over", mean_over, ("numbers", "labels"))
         if not isinstance(shift, bool):
             raise UserError(f"shift: must be True (decoder-only) or False (encoder-decoder), not {shift!r}")
         self.table = NumberTokenTable.from_values(values, vocabulary_size=max(values, default=-1) + 1)
@@ -171,7 +168,7 @@ class NumberTokenLoss(nn.Module):
         is_quantity: Bool[Tensor, "*positions"] | None = None,
     ) -> dict[str, Float[Tensor, ""]]:
         """The two means separately, before `weight`: `cross_entropy` and `number`. Arguments as of a call."""
-        self._check_inputs(logits, labels, loss_weights, is_quantity)
+        raise_first(self._input_problems(logits, labels, loss_weights, is_quantity))
         if self.table.ids.device != logits.device:
             self.to(logits.device)
         unshifted_labels = labels
@@ -267,29 +264,27 @@ class NumberTokenLoss(nn.Module):
             return positions
         return torch.cat([positions[..., 1:], torch.full_like(positions[..., :1], fill_value)], dim=-1)
 
-    def _check_inputs(
+    def _input_problems(
         self, logits: Tensor, labels: Tensor, loss_weights: Tensor | None, is_quantity: Tensor | None
-    ) -> None:
+    ) -> Iterator[str]:
+        described_labels = _describe_tensor(labels)
         if not logits.is_floating_point() or logits.ndim < 2:
-            raise UserError(f"logits: must be floating point [rows, time, vocabulary], not {_describe_tensor(logits)}")
+            yield f"logits: must be floating point [rows, time, vocabulary], not {_describe_tensor(logits)}"
         if labels.is_floating_point() or labels.dtype == torch.bool:
-            raise UserError(f"labels: must be integer token ids, not {_describe_tensor(labels)}")
+            yield f"labels: must be integer token ids, not {described_labels}"
         if logits.shape[:-1] != labels.shape:
             hint = " (shift=True shifts them here: pass both unshifted)" if self.shift else ""
-            raise UserError(
+            yield (
                 f"labels: must have one label per position of the logits {_describe_tensor(logits)}, not "
-                f"{_describe_tensor(labels)}{hint}"
+                f"{described_labels}{hint}"
             )
         for name, tensor in (("loss_weights", loss_weights), ("is_quantity", is_quantity)):
             if tensor is not None and tensor.shape != labels.shape:
-                raise UserError(
-                    f"{name}: must have the shape of the labels {_describe_tensor(labels)}, not "
-                    f"{_describe_tensor(tensor)}"
-                )
+                yield f"{name}: must have the shape of the labels {described_labels}, not {_describe_tensor(tensor)}"
         if is_quantity is not None and is_quantity.dtype != torch.bool:
-            raise UserError(f"is_quantity: must be boolean, one per label, not {_describe_tensor(is_quantity)}")
+            yield f"is_quantity: must be boolean, one per label, not {_describe_tensor(is_quantity)}"
         if logits.shape[-1] <= self.table.max_id:
-            raise UserError(
+            yield (
                 f"logits: {logits.shape[-1]} wide, and token {self.table.max_id} is a number; logits as wide as the "
                 "tokenizer's vocabulary or wider are required; do model and tokenizer belong together?"
             )

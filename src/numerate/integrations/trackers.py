@@ -17,7 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from numerate.errors import UserError, did_you_mean
+from numerate.errors import UserError, check_choice
 
 Record = Mapping[str, Any]
 
@@ -340,12 +340,8 @@ def make_trackers(
     requested = [name.strip() for name in (names.split(",") if isinstance(names, str) else names)]
     trackers = {}
     for name in dict.fromkeys(name for name in requested if name):
-        tracker_class = TRACKERS.get(name.lower())
-        if tracker_class is None:
-            available = ", ".join(TRACKERS)
-            raise UserError(
-                f"trackers: unknown tracker {name!r}; available: {available}.{did_you_mean(name, TRACKERS)}"
-            )
+        check_choice("trackers", name.lower(), TRACKERS)
+        tracker_class = TRACKERS[name.lower()]
         spec = importlib.util.find_spec(tracker_class.package)
         if spec is None or spec.origin is None:  # a folder ./wandb is no package
             raise UserError(

@@ -11,13 +11,6 @@ from torch import Tensor
 from numerate.errors import UserError
 
 Backend = Literal["auto", "torch", "fla"]
-BACKENDS = ("auto", "torch", "fla")
-
-
-def check_backend(backend: str) -> None:
-    """Raises `UserError` for an unknown backend."""
-    if backend not in BACKENDS:
-        raise UserError(f"backend: must be one of {', '.join(BACKENDS)}, not {backend!r}")
 
 
 def should_use_fla(backend: Backend, x: Tensor, mixer_name: str, requires_half_precision: bool = False) -> bool:

@@ -37,6 +37,21 @@ def linear_head_or_none(head: Any) -> nn.Linear | None:
     return head
 
 
+def autocast_head(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Hidden states and a head in the type in which their product is computed. Raises `UserError` for a head of another
+    width, and for two types without autocast."""
+    if hidden.shape[-1] != weight.shape[-1]:
+        raise UserError(f"weight: a head for width {weight.shape[-1]}, and hidden states have {hidden.shape[-1]}")
+    if torch.is_autocast_enabled(hidden.device.type):
+        dtype = torch.get_autocast_dtype(hidden.device.type)
+        hidden, weight, bias = hidden.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+    if hidden.dtype != weight.dtype:
+        raise UserError(
+            f"weight: must have the dtype of the hidden states, {hidden.dtype}, not {weight.dtype}; or use autocast"
+        )
+    return hidden, weight, bias
+
+
 def linear_cross_entropy(
     hidden: Float[Tensor, "*positions width"],
     weight: Float[Tensor, "vocabulary width"],
@@ -58,20 +73,7 @@ def linear_cross_entropy(
     """
     if hidden.shape[:-1] != labels.shape:
         raise UserError(f"labels: of shape {tuple(labels.shape)}, and hidden states at {tuple(hidden.shape[:-1])}")
-    if hidden.shape[-1] != weight.shape[-1]:
-        raise UserError(f"weight: a head for width {weight.shape[-1]}, and hidden states have {hidden.shape[-1]}")
-    device_type = hidden.device.type
-    if torch.is_autocast_enabled(device_type):
-        autocast_dtype = torch.get_autocast_dtype(device_type)
-        hidden, weight, bias = (
-            hidden.to(autocast_dtype),
-            weight.to(autocast_dtype),
-            None if bias is None else bias.to(autocast_dtype),
-        )
-    if hidden.dtype != weight.dtype:
-        raise UserError(
-            f"weight: must have the dtype of the hidden states, {hidden.dtype}, not {weight.dtype}; or use autocast"
-        )
+    hidden, weight, bias = autocast_head(hidden, weight, bias)
     labels, hidden_rows = labels.flatten().long(), hidden.flatten(0, -2)
     if weights is not None:
         weights = weights.flatten().to(compute_dtype(hidden.dtype))

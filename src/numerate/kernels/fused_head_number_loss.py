@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from numerate.errors import UserError
+from numerate.kernels.fused_head_cross_entropy import autocast_head
 from numerate.kernels.fused_number_loss import (
     find_number_rows,
     find_target_rows,
@@ -60,21 +60,8 @@ def linear_cross_entropy_and_number_loss(
     """
     number_distance = NumberDistance(loss_function, gaussian_sigma, reweigh, squash_factor, unit_spacing)
     table.check_same_shape(hidden.shape[:-1], labels.shape)
-    if hidden.shape[-1] != weight.shape[-1]:
-        raise UserError(f"weight: a head for width {weight.shape[-1]}, and hidden states have {hidden.shape[-1]}")
     table.check_logits_and_labels(weight.shape[0], labels, ignore_index)
-    device_type = hidden.device.type
-    if torch.is_autocast_enabled(device_type):
-        autocast_dtype = torch.get_autocast_dtype(device_type)
-        hidden, weight, bias = (
-            hidden.to(autocast_dtype),
-            weight.to(autocast_dtype),
-            None if bias is None else bias.to(autocast_dtype),
-        )
-    if hidden.dtype != weight.dtype:
-        raise UserError(
-            f"weight: must have the dtype of the hidden states, {hidden.dtype}, not {weight.dtype}; or use autocast"
-        )
+    hidden, weight, bias = autocast_head(hidden, weight, bias)
     number_indices, weights = number_indices_and_weights(
         labels, table, loss_weights, quantity_mask, ignore_index, compute_dtype(hidden.dtype)
     )

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from numerate.errors import UserError
+from numerate.errors import UserError, check_choice
 from numerate.kernels.number_table import NumberTokenTable, is_traced
 
 LossFunction = Literal["was", "was-cdf", "mse", "mae", "huber"]
@@ -66,14 +66,19 @@ class NumberDistance:
     unit_spacing: bool = False
 
     def __post_init__(self) -> None:
-        if self.loss_function not in LOSS_FUNCTIONS:
-            raise UserError(f"loss_function: must be one of {', '.join(LOSS_FUNCTIONS)}, not {self.loss_function!r}")
+        check_choice("loss_function", self.loss_function, LOSS_FUNCTIONS)
+        if (problem := self._problem()) is not None:
+            raise UserError(problem)
+
+    def _problem(self) -> str | None:
+        """What is wrong with the settings, if anything."""
         if self.gaussian_sigma is not None and not 0 <= self.gaussian_sigma < float("inf"):
-            raise UserError(f"gaussian_sigma: must be at least 0 and finite, not {self.gaussian_sigma}")
+            return f"gaussian_sigma: must be at least 0 and finite, not {self.gaussian_sigma}"
         if self.squash_factor is not None and not 1 < self.squash_factor < float("inf"):
-            raise UserError(f"squash_factor: must be above 1 and finite, not {self.squash_factor}")
+            return f"squash_factor: must be above 1 and finite, not {self.squash_factor}"
         if self.squash_factor is not None and self.loss_function != "was":
-            raise UserError(f"squash_factor: must be null for loss_function={self.loss_function}; only 'was' has one")
+            return f"squash_factor: must be null for loss_function={self.loss_function}; only 'was' has one"
+        return None
 
     @property
     def has_smooth_targets(self) -> bool:
@@ -277,8 +282,7 @@ def number_token_loss(
     without a number; `none` has the shape of `labels`, with 0 at other tokens. `quantity_mask` is False at digits that
     are names, not quantities (`Figure 3`): they have no number loss. Raises `UserError` for invalid arguments.
     """
-    if reduction not in ("mean", "sum", "none"):
-        raise UserError(f"reduction: must be mean, sum or none, not {reduction!r}")
+    check_choice("reduction", reduction, ("mean", "sum", "none"))
     number_distance = NumberDistance(loss_function, gaussian_sigma, reweigh, squash_factor, unit_spacing)
     table.check_logits_and_labels(logits.shape[-1], labels, ignore_index)
     _, number_losses = token_losses(
@@ -310,8 +314,7 @@ def smoothed_cross_entropy(
 
     `mean` divides by the number of labels. With `sigma=0` it is plain cross-entropy.
     """
-    if reduction not in ("mean", "sum", "none"):
-        raise UserError(f"reduction: must be mean, sum or none, not {reduction!r}")
+    check_choice("reduction", reduction, ("mean", "sum", "none"))
     number_distance = NumberDistance("was-cdf", gaussian_sigma=sigma)
     table.check_logits_and_labels(logits.shape[-1], labels, ignore_index)
     cross_entropies, _ = token_losses(

@@ -108,6 +108,24 @@ def can_run_kernel(heads: RelationalHeads) -> bool:
     return x.is_cuda and not is_vmapped and find_spec("triton") is not None
 
 
+def _reason_against(
+    heads: RelationalHeads, variant: Variant, activation: Activation, backend: TileBackend
+) -> str | None:
+    """Why a backend cannot compute these heads, and what can; None if it can."""
+    if (feature := unsupported_feature(heads, variant, activation)) is not None:
+        return f"{backend} does not support {feature}; use auto or chunks"
+    if backend == "triton" and find_spec("triton") is None:
+        return (
+            "triton needs the package triton, which is installed with PyTorch for CUDA; use auto, or tiles for the "
+            "same algorithm in PyTorch"
+        )
+    if backend == "triton" and not heads.queries.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
+        return f"triton needs a CUDA device, not {heads.queries.device.type}; use auto"
+    limit = max_shared_memory(heads.queries.device) if backend == "triton" and heads.queries.is_cuda else None
+    shortage = None if limit is None else shared_memory_shortage(heads, limit)
+    return None if shortage is None else f"triton: {shortage}; use auto or chunks"
+
+
 def tiled_relational_attention(
     heads: RelationalHeads, variant: Variant, activation: Activation, backend: TileBackend
 ) -> Float[Tensor, "rows heads query head_width"]:
@@ -115,18 +133,8 @@ def tiled_relational_attention(
 
     Raises `UserError` for what is not supported, see `unsupported_feature`.
     """
-    if (feature := unsupported_feature(heads, variant, activation)) is not None:
-        raise UserError(f"model.mixer.backend: {backend} does not support {feature}; use auto or chunks")
-    if backend == "triton" and find_spec("triton") is None:
-        raise UserError(
-            "model.mixer.backend: triton needs the package triton, which is installed with PyTorch for CUDA; "
-            "use auto, or tiles for the same algorithm in PyTorch"
-        )
-    if backend == "triton" and not heads.queries.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
-        raise UserError(f"model.mixer.backend: triton needs a CUDA device, not {heads.queries.device.type}; use auto")
-    limit = max_shared_memory(heads.queries.device) if backend == "triton" and heads.queries.is_cuda else None
-    if limit is not None and (shortage := shared_memory_shortage(heads, limit)) is not None:
-        raise UserError(f"model.mixer.backend: triton: {shortage}; use auto or chunks")
+    if (reason := _reason_against(heads, variant, activation, backend)) is not None:
+        raise UserError(f"model.mixer.backend: {reason}")
     assert heads.symbols is not None
     assert heads.relation_queries is not None
     assert heads.relation_keys is not None

@@ -10,7 +10,6 @@ from torch.nn.functional import cross_entropy
 
 from numerate.batch import IGNORE_INDEX, Batch, Output
 from numerate.config import setting
-from numerate.errors import UserError
 from numerate.kernels.fused_head_cross_entropy import MIN_CHUNKED_LOGITS, linear_cross_entropy, linear_head_or_none
 from numerate.losses.loss import Loss, LossModule
 from numerate.vocabulary import Vocabulary
@@ -33,15 +32,11 @@ class CrossEntropy(Loss):
 
     mean_over: Literal["tokens", "examples"] = setting("tokens", "what the loss is averaged over")
     label_smoothing: float = setting(
-        0.0, "label smoothing: fraction of the target probability spread over the whole vocabulary"
+        0.0, "label smoothing: fraction of the target probability spread over the whole vocabulary", at_least=0, below=1
     )
     fused: Literal["auto", "always", "never"] = setting(
         "auto", "whether logits are computed in chunks, never all at once; auto: if there are many"
     )
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.label_smoothing < 1:
-            raise UserError(f"label_smoothing: must be at least 0 and below 1, not {self.label_smoothing}")
 
     def build(self, vocabulary: Vocabulary) -> LossModule:
         return CrossEntropyModule(self.mean_over == "examples", self.label_smoothing, self.fused)

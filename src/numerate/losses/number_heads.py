@@ -37,15 +37,12 @@ class XValLoss(Loss):
     and with `published` for a head that predicts logarithms, because the squares of its numbers overflow float32.
     """
 
-    weight: float = setting(1.0, "weight of the number loss; cross-entropy has weight 1")
+    weight: float = setting(1.0, "weight of the number loss; cross-entropy has weight 1", at_least=0)
     scale: NumberScale = setting("ln", "scale on which numbers are compared; ln is sign(x) ln(1 + |x|)")
     published: bool = setting(
         False, "whether to use the published loss: numbers standardized over the batch, both losses halved"
     )
     number_token: str = setting(NUMBER_TOKEN, "the number token")
-
-    def __post_init__(self) -> None:
-        _check_settings(self.scale, self.weight)
 
     def build(self, vocabulary: Vocabulary) -> LossModule:
         return XValLossModule(self, _number_token_id(self.number_token, vocabulary))
@@ -62,9 +59,6 @@ class Regression(Loss):
 
     scale: NumberScale = setting("number", "scale on which numbers are compared; ln is sign(x) ln(1 + |x|)")
     number_token: str = setting(NUMBER_TOKEN, "the number token")
-
-    def __post_init__(self) -> None:
-        _check_settings(self.scale, 1.0)
 
     def build(self, vocabulary: Vocabulary) -> LossModule:
         return RegressionModule(self, _number_token_id(self.number_token, vocabulary))
@@ -184,13 +178,6 @@ def _target_number_values(output: Output, batch: Batch) -> Float[Tensor, "rows p
         if output.target_positions is None
         else torch.take_along_dim(batch.target_number_values, output.target_positions, 1)
     )
-
-
-def _check_settings(scale: str, weight: float) -> None:
-    if scale not in ("ln", "number"):
-        raise UserError(f"scale: must be ln or number, not {scale!r}")
-    if not 0 <= weight < float("inf"):
-        raise UserError(f"weight: must be at least 0 and finite, not {weight}")
 
 
 def _check_number_values(num_numbers: int, batch: Batch) -> None:

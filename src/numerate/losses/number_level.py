@@ -45,7 +45,7 @@ class NumberLevel(Loss):
     digits.
     """
 
-    weight: float = setting(0.3, "weight of the number loss; cross-entropy has weight 1")
+    weight: float = setting(0.3, "weight of the number loss; cross-entropy has weight 1", at_least=0)
     number_tokens: Literal["digits", "numbers"] = setting(
         "digits", "which tokens have a numeric value: digits, or all numbers"
     )
@@ -54,14 +54,6 @@ class NumberLevel(Loss):
     )
     reweigh: bool = setting(False, "whether probability mass on text tokens at number positions is penalized")
     published: Literal["no", "yes", "float_level"] = setting("no", "the loss as in ntloss 0.3.2, or its `float_level`")
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.weight < float("inf"):
-            raise UserError(f"weight: must be at least 0 and finite, not {self.weight}")
-        if self.digit_order not in ("normal", "reversed"):
-            raise UserError(f"digit_order: must be normal or reversed, not {self.digit_order!r}")
-        if self.published not in ("no", "yes", "float_level"):
-            raise UserError(f"published: must be no, yes or float_level, not {self.published!r}")
 
     def build(self, vocabulary: Vocabulary) -> LossModule:
         return NumberLevelModule(self, vocabulary)

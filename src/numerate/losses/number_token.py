@@ -1,6 +1,6 @@
 """Cross-entropy with a number token loss, and cross-entropy with targets spread over neighboring numbers."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -51,44 +51,28 @@ class NumberToken(Loss):
     loss_function: LossFunction = setting(
         "was", "distance between predicted and target number: was, was-cdf, mse, mae, huber"
     )
-    weight: float = setting(0.3, "weight of the number loss; cross-entropy has weight 1")
+    weight: float = setting(0.3, "weight of the number loss; cross-entropy has weight 1", at_least=0)
     number_tokens: Literal["digits", "numbers"] = setting(
         "digits", "which tokens have a numeric value: digits, or all numbers"
     )
     mean_over: Literal["number_tokens", "tokens"] = setting("number_tokens", "what the number loss is averaged over")
     reweigh: bool = setting(False, "whether probability mass on text tokens at number positions is penalized")
     squash_factor: float | None = setting(
-        None, "ratio of the largest to the smallest distance between different numbers; null: unchanged"
+        None, "ratio of the largest to the smallest distance between different numbers; null: unchanged", above=1
     )
-    digit_weight_ratio: float = setting(1.0, "weight of a digit relative to the next less significant one")
+    digit_weight_ratio: float = setting(1.0, "weight of a digit relative to the next less significant one", above=0)
     digit_order: Literal["normal", "reversed"] = setting(
         "normal", "which digit comes first: normal (most significant) or reversed"
     )
     gaussian_sigma: float | None = setting(
-        None, "standard deviation of Gaussian-smoothed targets; null: one-hot targets"
+        None, "standard deviation of Gaussian-smoothed targets; null: one-hot targets", at_least=0
     )
     unit_spacing: bool = setting(False, "was-cdf: treat neighboring values as 1 apart, as published")
     fused: FusedMode = setting("auto", "implementation: auto, head, logits, none")
 
-    def __post_init__(self) -> None:
-        if self.squash_factor is not None and not 1 < self.squash_factor < float("inf"):
-            raise UserError(f"squash_factor: must be above 1 and finite, not {self.squash_factor}")
+    def conflicts(self) -> Iterator[str]:
         if self.squash_factor is not None and self.loss_function != "was":
-            raise UserError(f"squash_factor: must be null for loss_function={self.loss_function}; only 'was' has one")
-        self.number_distance()
-        if not 0 <= self.weight < float("inf"):
-            raise UserError(f"weight: must be at least 0 and finite, not {self.weight}; the paper uses 0.3")
-        if self.mean_over not in ("number_tokens", "tokens"):
-            raise UserError(f"mean_over: must be number_tokens or tokens, not {self.mean_over!r}")
-        if not 0 < self.digit_weight_ratio < float("inf"):
-            raise UserError(
-                f"digit_weight_ratio: must be above 0 and finite, not {self.digit_weight_ratio}; typical values are 1 "
-                "(equal weights) to 10"
-            )
-        if self.digit_order not in ("normal", "reversed"):
-            raise UserError(f"digit_order: must be normal or reversed, not {self.digit_order!r}")
-        if self.fused not in ("auto", "head", "logits", "none"):
-            raise UserError(f"fused: must be one of auto, head, logits, none, not {self.fused!r}")
+            yield f"squash_factor: must be null for loss_function={self.loss_function}; only 'was' has one"
 
     def number_distance(self) -> NumberDistance:
         """The distance between numbers. Raises `UserError` for invalid settings."""
@@ -109,17 +93,13 @@ class GaussianCrossEntropy(Loss):
     the baselines of Zausinger et al. (2025), https://arxiv.org/abs/2411.02083; combined with a number token loss:
     `NumberToken("was-cdf", gaussian_sigma=1)`."""
 
-    sigma: float = setting(1.0, "standard deviation of the smoothed targets, in units of the values; 0: one-hot")
+    sigma: float = setting(
+        1.0, "standard deviation of the smoothed targets, in units of the values; 0: one-hot", at_least=0
+    )
     number_tokens: Literal["digits", "numbers"] = setting(
         "digits", "which tokens have a numeric value: digits, or all numbers"
     )
     fused: FusedMode = setting("auto", "implementation: auto, head, logits, none")
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.sigma < float("inf"):
-            raise UserError(f"sigma: must be at least 0 and finite, not {self.sigma}")
-        if self.fused not in ("auto", "head", "logits", "none"):
-            raise UserError(f"fused: must be one of auto, head, logits, none, not {self.fused!r}")
 
     def build(self, vocabulary: Vocabulary) -> LossModule:
         return GaussianCrossEntropyModule(self, vocabulary)

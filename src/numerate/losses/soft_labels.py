@@ -11,7 +11,6 @@ from torch.nn.functional import logsigmoid
 
 from numerate.batch import Batch, Output
 from numerate.config import setting
-from numerate.errors import UserError
 from numerate.kernels.fused_number_loss import cross_entropy_and_token_logits
 from numerate.kernels.number_table import NumberTokenTable
 from numerate.losses.loss import Loss, LossModule
@@ -38,19 +37,11 @@ class SoftLabels(Loss):
     loss_function: Literal["dist2", "del"] = setting(
         "dist2", "dist2: KL divergence to a soft target; del: binary cross-entropies"
     )
-    weight: float = setting(0.1, "weight of the number loss; cross-entropy has weight 1")
-    temperature: float = setting(1.0, "dist2: temperature of the soft target, in squared units of the values")
+    weight: float = setting(0.1, "weight of the number loss; cross-entropy has weight 1", at_least=0)
+    temperature: float = setting(1.0, "dist2: temperature of the soft target, in squared units of the values", above=0)
     number_tokens: Literal["digits", "numbers"] = setting(
         "digits", "which tokens have a numeric value: digits, or all numbers"
     )
-
-    def __post_init__(self) -> None:
-        if self.loss_function not in ("dist2", "del"):
-            raise UserError(f"loss_function: must be dist2 or del, not {self.loss_function!r}")
-        if not 0 <= self.weight < float("inf"):
-            raise UserError(f"weight: must be at least 0 and finite, not {self.weight}")
-        if not 0 < self.temperature < float("inf"):
-            raise UserError(f"temperature: must be above 0 and finite, not {self.temperature}")
 
     def build(self, vocabulary: Vocabulary) -> LossModule:
         return SoftLabelsModule(self, vocabulary)

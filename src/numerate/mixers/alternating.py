@@ -1,6 +1,6 @@
 """Hybrid models: layers alternate between several mixers."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from numerate.config import setting
@@ -28,12 +28,12 @@ class Alternating(Mixer):
 
     mixers: tuple[Mixer, ...] = setting((Attention(), LSTM()), "the mixers, in the order of the layers")
 
-    def __post_init__(self) -> None:
+    def conflicts(self) -> Iterator[str]:
         if not self.mixers:
-            raise UserError("mixers: must not be empty")
+            yield "mixers: must not be empty"
         for number, mixer in enumerate(self.mixers):
             if isinstance(mixer, Alternating):
-                raise UserError(f"mixers.{number}: must not be Alternating itself; list all mixers in one Alternating")
+                yield f"mixers.{number}: must not be Alternating itself; list all mixers in one Alternating"
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> TokenMixer:
         kind = layer % len(self.mixers)

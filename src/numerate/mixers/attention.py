@@ -41,25 +41,19 @@ class Attention(Mixer):
     be undefined otherwise.
     """
 
-    num_heads: int = setting(4, "number of attention heads; must divide hidden_size")
+    num_heads: int = setting(4, "number of attention heads; must divide hidden_size", at_least=1)
     bias: bool = setting(False, "whether the projections have biases")
-    dropout: float = setting(0.0, "dropout of attention weights")
-    logit_scale: float | Literal["log"] = setting(1.0, "factor on the attention logits; log: grows with the length")
-    log_scale_start: int = setting(64, "with logit_scale=log: number of visible keys up to which logits are not scaled")
+    dropout: float = setting(0.0, "dropout of attention weights", at_least=0, below=1)
+    logit_scale: float | Literal["log"] = setting(
+        1.0, "factor on the attention logits; log: grows with the length", above=0
+    )
+    log_scale_start: int = setting(
+        64, "with logit_scale=log: number of visible keys up to which logits are not scaled", at_least=2
+    )
     scale_by_inverse_layer_index: bool = setting(False, "divide the attention logits of layer n by n")
     blocked_attend_to_themselves: bool = setting(
         True, "whether a masked token (blocked for all queries) still attends to itself"
     )
-
-    def __post_init__(self) -> None:
-        if self.num_heads < 1:
-            raise UserError(f"num_heads: must be 1 or more, not {self.num_heads}")
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"dropout: must be at least 0 and below 1, not {self.dropout}")
-        if self.logit_scale != "log" and (isinstance(self.logit_scale, str) or not 0 < self.logit_scale < float("inf")):
-            raise UserError(f"logit_scale: must be a number above 0 or log, not {self.logit_scale}")
-        if self.log_scale_start < 2:
-            raise UserError(f"log_scale_start: must be 2 or more, not {self.log_scale_start}")
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "SelfAttention":
         if width % self.num_heads:

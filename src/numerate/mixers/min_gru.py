@@ -1,15 +1,14 @@
 """minGRU: a gated recurrent unit whose gates depend only on the token, computed by a scan."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from numerate.config import setting
-from numerate.errors import UserError
 from numerate.kernels.linear_scan import linear_scan
 from numerate.kernels.token_shift import gather_last_tokens
 from numerate.mixers.mixer import Context, Mixer, TokenMixer, check_no_blocked_keys
@@ -35,24 +34,17 @@ class MinGRU(Mixer):
       1/2.
     """
 
-    hidden_size: int | None = setting(None, "size of the state; null: the model's hidden_size")
+    hidden_size: int | None = setting(None, "size of the state; null: the model's hidden_size", at_least=1)
     bias: bool = setting(True, "whether gates and candidates have biases")
     positive_candidates: bool = setting(False, "whether candidate states are made positive")
     eigenvalue_range: EigenvalueRange = setting("[0,1]", "range of the recurrence's eigenvalues")
-    max_initial_memory: int | None = setting(None, "longest initial memory of a state, in tokens; null: about 2")
+    max_initial_memory: int | None = setting(
+        None, "longest initial memory of a state, in tokens; null: about 2", at_least=2
+    )
 
-    def __post_init__(self) -> None:
-        if self.hidden_size is not None and self.hidden_size < 1:
-            raise UserError(f"hidden_size: must be 1 or more, not {self.hidden_size}")
-        if self.eigenvalue_range not in get_args(EigenvalueRange):
-            raise UserError(
-                f"eigenvalue_range: must be one of {', '.join(get_args(EigenvalueRange))}, not "
-                f"{self.eigenvalue_range!r}"
-            )
-        if self.max_initial_memory is not None and self.max_initial_memory < 2:
-            raise UserError(f"max_initial_memory: must be 2 or more tokens, or null, not {self.max_initial_memory}")
+    def conflicts(self) -> Iterator[str]:
         if self.max_initial_memory is not None and not self.bias:
-            raise UserError("max_initial_memory: must be null without gate biases (bias=false)")
+            yield "max_initial_memory: must be null without gate biases (bias=false)"
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "MinGRUMixer":
         return MinGRUMixer(self, width, self.hidden_size or width)

@@ -28,16 +28,14 @@ class RecurrentSpec(Mixer):
     - `initialization="torch"`: everything uniform within +-1/root(cells), as torch's modules are.
     """
 
-    hidden_size: int | None = setting(None, "hidden size of the recurrent layer; null: the model's hidden_size")
+    hidden_size: int | None = setting(
+        None, "hidden size of the recurrent layer; null: the model's hidden_size", at_least=1
+    )
     output_projection: bool = setting(True, "whether a linear output projection follows; false: the torch module alone")
     bias: bool = setting(True, "whether the recurrence has biases")
     initialization: RecurrentInitialization = setting(
         "orthogonal", "orthogonal recurrent weights, or torch: torch's uniform"
     )
-
-    def __post_init__(self) -> None:
-        if self.hidden_size is not None and self.hidden_size < 1:
-            raise UserError(f"hidden_size: must be 1 or more, not {self.hidden_size}")
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "RecurrentMixer":
         cells = self.hidden_size or width

@@ -79,17 +79,13 @@ class Stack(Backbone):
     the published Abacus models without a loop do.
     """
 
-    num_layers: int = setting(2, "number of blocks")
+    num_layers: int = setting(2, "number of blocks", at_least=1)
     input_injection: InjectionType = setting(
         "none", "whether and how the input embeddings are injected again before every further block"
     )
     initial_state: Literal["zero", "noise"] = setting(
         "zero", "added to the input embeddings before the first block; noise is small and fixed"
     )
-
-    def __post_init__(self) -> None:
-        if self.num_layers < 1:
-            raise UserError(f"num_layers: must be 1 or more, not {self.num_layers}")
 
     def num_blocks(self) -> int:
         return self.num_layers
@@ -179,18 +175,12 @@ class Loop(Backbone):
     >>> spec = Decoder(hidden_size=64, backbone=Loop(num_layers=2, num_loops=8, input_injection="add"))
     """
 
-    num_layers: int = setting(1, "blocks per loop")
-    num_loops: int = setting(4, "number of loops")
+    num_layers: int = setting(1, "blocks per loop", at_least=1)
+    num_loops: int = setting(4, "number of loops", at_least=1)
     input_injection: InjectionType = setting(
         "add", "how the input embeddings are injected before every loop; none: only before the first"
     )
     initial_state: Literal["zero", "noise"] = setting("zero", "initial state; noise is small and fixed")
-
-    def __post_init__(self) -> None:
-        if self.num_layers < 1:
-            raise UserError(f"num_layers: must be 1 or more, not {self.num_layers}")
-        if self.num_loops < 1:
-            raise UserError(f"num_loops: must be 1 or more, not {self.num_loops}")
 
     def num_blocks(self) -> int:
         return self.num_layers

@@ -10,8 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import gelu, relu, silu
 
-from numerate.config import setting
-from numerate.errors import UserError
+from numerate.config import Spec, setting
 from numerate.mixers.mixer import Context, TokenMixer, gather_positions
 from numerate.models.gating import gated_activation
 
@@ -29,7 +28,7 @@ def build_norm(norm_type: NormType, width: int, eps: float = 1e-5) -> nn.Module:
 
 
 @dataclass(frozen=True)
-class FeedForward:
+class FeedForward(Spec):
     """Position-wise feed-forward network (MLP), plain or gated.
 
     - `gelu`, `relu`: out(f(in(x))).
@@ -41,19 +40,13 @@ class FeedForward:
     """
 
     activation: Literal["gelu", "relu", "swiglu", "geglu"] = setting("gelu", "activation; swiglu and geglu are gated")
-    expansion: float = setting(4.0, "intermediate size over hidden size")
+    expansion: float = setting(4.0, "intermediate size over hidden size", above=0)
     bias: bool = setting(True, "whether the linear layers have biases")
-    intermediate_size: int | None = setting(None, "intermediate size itself; null: by expansion")
+    intermediate_size: int | None = setting(None, "intermediate size itself; null: by expansion", at_least=1)
     rounding: Literal["nearest", "down"] = setting("nearest", "rounding of the intermediate size")
     gelu_approximate: Literal["none", "tanh"] = setting(
         "none", "GELU of gelu and geglu: exact, or its tanh approximation"
     )
-
-    def __post_init__(self) -> None:
-        if not 0 < self.expansion < float("inf"):
-            raise UserError(f"expansion: must be finite and greater than 0, not {self.expansion}; 4 is usual")
-        if self.intermediate_size is not None and self.intermediate_size < 1:
-            raise UserError(f"intermediate_size: must be 1 or more, or null, not {self.intermediate_size}")
 
     def resolve_intermediate_size(self, width: int) -> int:
         """The intermediate size in a model of this width."""

@@ -1,6 +1,6 @@
 """A decoder-only language model: embedding, positions, backbone, norm, head."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -52,7 +52,7 @@ class Decoder(ModelSpec):
     ... )
     """
 
-    hidden_size: int = setting(128, "hidden size of the residual stream")
+    hidden_size: int = setting(128, "hidden size of the residual stream", at_least=1)
     backbone: Backbone = setting(Stack(), "how blocks are composed: stacked or looped, and how many")
     mixer: Mixer = setting(Attention(), "token mixer: attention or a recurrence")
     feed_forward: FeedForward | None = setting(FeedForward(), "feed-forward network of each block; null: none")
@@ -61,9 +61,9 @@ class Decoder(ModelSpec):
     norm_first: bool = setting(True, "pre-norm; false: post-norm")
     embedding_norm: bool = setting(False, "whether the input embeddings are normalized before the first block")
     tie_word_embeddings: bool = setting(False, "whether input and output embeddings share weights")
-    dropout: float = setting(0.0, "dropout of the residual branches; see dropout_on")
+    dropout: float = setting(0.0, "dropout of the residual branches; see dropout_on", at_least=0, below=1)
     initialization: Initialization = setting(FanIn(), "weight initialization")
-    norm_eps: float = setting(1e-5, "epsilon of the norms; above 0")
+    norm_eps: float = setting(1e-5, "epsilon of the norms; above 0", above=0)
     final_norm: bool | None = setting(None, "whether a norm precedes the output head; null: with pre-norm")
     head_feed_forward: FeedForward | None = setting(
         None, "a feed-forward network without residual connection before the final norm; null: none"
@@ -73,40 +73,27 @@ class Decoder(ModelSpec):
     )
     residual: bool = setting(True, "whether mixers and feed-forward networks have residual connections")
     embedding_scale: float | Literal["sqrt"] = setting(
-        1.0, "factor on token embeddings before positions are added; sqrt: sqrt(hidden_size)"
+        1.0, "factor on token embeddings before positions are added; sqrt: sqrt(hidden_size)", above=0
     )
     head_bias: bool = setting(False, "whether the output head has a bias")
-    embedding_dropout: float = setting(0.0, "dropout of the input embeddings")
-    mixer_dropout: float = setting(0.0, "additional dropout of the mixer's output")
+    embedding_dropout: float = setting(0.0, "dropout of the input embeddings", at_least=0, below=1)
+    mixer_dropout: float = setting(0.0, "additional dropout of the mixer's output", at_least=0, below=1)
     dropout_on: DropoutLocation = setting(
         "branch",
         "where dropout applies: to each residual branch (branch), or, after each mixer, to the residual_stream",
     )
 
-    def __post_init__(self) -> None:
-        if self.hidden_size < 1:
-            raise UserError(f"hidden_size: must be 1 or more, not {self.hidden_size}")
-        for name in ("dropout", "embedding_dropout", "mixer_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise UserError(f"{name}: must be at least 0 and less than 1, not {getattr(self, name)}")
-        if not 0 < self.norm_eps < float("inf"):
-            raise UserError(f"norm_eps: must be finite and greater than 0, not {self.norm_eps}; 1e-5 is usual")
-        if self.embedding_scale != "sqrt" and (
-            isinstance(self.embedding_scale, str) or not 0 < self.embedding_scale < float("inf")
-        ):
-            raise UserError(
-                f"embedding_scale: must be a finite number greater than 0, or 'sqrt', not {self.embedding_scale!r}"
-            )
+    def conflicts(self) -> Iterator[str]:
         for index, position in enumerate(self.positions):
             acts_inside_attention = position.build_attention(2, 8) is not None
             if acts_inside_attention and not self.mixer.has_attention():
-                raise UserError(
+                yield (
                     f"positions.{index}: {type(position).__name__} acts inside attention, "
                     f"which {type(self.mixer).__name__} does not have; use Learned or Sinusoidal, or none: "
                     "model.positions=[]"
                 )
             if not position.position_ids.is_integer and not position.accepts_fractions:
-                raise UserError(
+                yield (
                     f"positions.{index}.position_ids: {type(position.position_ids).__name__} has fractional position "
                     f"ids, and {type(position).__name__} needs integers; Scalar accepts fractions"
                 )

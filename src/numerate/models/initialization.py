@@ -9,7 +9,6 @@ import torch
 from torch import Generator, nn
 
 from numerate.config import Spec, setting
-from numerate.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -99,13 +98,8 @@ class FanIn(Initialization):
     With weights of standard deviation 0.02 at width 128 the carry of an addition is not learned in any short budget.
     """
 
-    residual_scale: float = setting(0.5, "factor on projections that write to the residual stream")
-    embedding_std: float = setting(1.0, "standard deviation of embeddings")
-
-    def __post_init__(self) -> None:
-        for name in ("residual_scale", "embedding_std"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise UserError(f"{name}: must be finite and 0 or more, not {getattr(self, name)}")
+    residual_scale: float = setting(0.5, "factor on projections that write to the residual stream", at_least=0)
+    embedding_std: float = setting(1.0, "standard deviation of embeddings", at_least=0)
 
     def init_linear(self, weight: torch.Tensor, role: LayerRole, generator: Generator) -> None:
         scale = self.residual_scale if role.is_residual_output else 1.0
@@ -125,7 +119,7 @@ class Normal(Initialization):
     `scaled_projection="gated"`.
     """
 
-    std: float = setting(0.02, "standard deviation of all weights")
+    std: float = setting(0.02, "standard deviation of all weights", above=0)
     residual_count: Literal["maps", "blocks"] = setting(
         "maps",
         "what scales residual projections: the number of projections that write (maps), or two per block",
@@ -135,10 +129,6 @@ class Normal(Initialization):
         "which projection of a gated feed-forward network is scaled: its down projection (down) or its up projection "
         "(up)",
     )
-
-    def __post_init__(self) -> None:
-        if self.std <= 0:
-            raise UserError(f"std: must be greater than 0, not {self.std}; 0.02 is usual")
 
     def splits_packed(self, components: Sequence[str]) -> bool:
         return self.scaled_projection == "gated" and set(components) <= set(GATED_FEED_FORWARD)

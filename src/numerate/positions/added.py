@@ -27,17 +27,11 @@ class Learned(Position):
     """
 
     position_ids: PositionIds = setting(Sequential(), "how position ids are assigned")
-    max_position_embeddings: int = setting(512, "number of learned position embeddings")
+    max_position_embeddings: int = setting(512, "number of learned position embeddings", at_least=1)
     initialization: Literal["normal", "sinusoidal"] = setting(
         "normal", "initialization: as the token embeddings (normal), or sinusoidal"
     )
     frozen: bool = setting(False, "whether the embeddings are not trained")
-
-    def __post_init__(self) -> None:
-        if self.max_position_embeddings < 1:
-            raise UserError(f"max_position_embeddings: must be 1 or more, not {self.max_position_embeddings}")
-        if self.initialization not in ("normal", "sinusoidal"):
-            raise UserError(f"initialization: must be 'normal' or 'sinusoidal', not {self.initialization!r}")
 
     def build_input(self, width: int) -> InputPosition:
         return LearnedEmbedding(self.max_position_embeddings, width, self.initialization, self.frozen)
@@ -87,12 +81,8 @@ class Sinusoidal(Position):
     """
 
     position_ids: PositionIds = setting(Sequential(), "how position ids are assigned")
-    base: float = setting(10000.0, "base of the wavelengths (theta)")
+    base: float = setting(10000.0, "base of the wavelengths (theta)", above=1)
     scale: float = setting(1.0, "factor on the embeddings")
-
-    def __post_init__(self) -> None:
-        if self.base <= 1:
-            raise UserError(f"base: must be greater than 1, not {self.base}; 10000 is usual")
 
     def build_input(self, width: int) -> InputPosition:
         return SinusoidalEmbedding(width, self.base, self.scale)
@@ -107,11 +97,7 @@ class ScaledSinusoidal(Position):
     """
 
     position_ids: PositionIds = setting(Sequential(), "how position ids are assigned")
-    base: float = setting(10000.0, "base of the wavelengths (theta)")
-
-    def __post_init__(self) -> None:
-        if self.base <= 1:
-            raise UserError(f"base: must be greater than 1, not {self.base}; 10000 is usual")
+    base: float = setting(10000.0, "base of the wavelengths (theta)", above=1)
 
     def build_input(self, width: int) -> InputPosition:
         return SinusoidalEmbedding(width, self.base, nn.Parameter(torch.full((1,), width**-0.5)))
@@ -150,11 +136,7 @@ class Scalar(Position):
     accepts_fractions: ClassVar[bool] = True
 
     position_ids: PositionIds = setting(Sequential(), "how position ids are assigned")
-    max_positions: int = setting(128, "number of positions, by which a position is divided")
-
-    def __post_init__(self) -> None:
-        if self.max_positions < 1:
-            raise UserError(f"max_positions: must be 1 or more, not {self.max_positions}; 128 in the paper")
+    max_positions: int = setting(128, "number of positions, by which a position is divided", at_least=1)
 
     def build_input(self, width: int) -> InputPosition:
         return PositionFeature(self.max_positions if self.position_ids.is_integer else 1, width)

@@ -1,6 +1,7 @@
 """Relative position biases, added to the attention scores."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, relu
 
 from numerate.config import setting
-from numerate.errors import UserError
 from numerate.positions.position import AttentionBias, Position
 from numerate.positions.position_ids import PositionIds, Sequential
 
@@ -29,17 +29,11 @@ class FIRE(Position):
     """
 
     position_ids: PositionIds = setting(Sequential(), "how position ids are assigned")
-    hidden_size: int = setting(32, "hidden size of the network")
+    hidden_size: int = setting(32, "hidden size of the network", at_least=1)
     threshold: float = setting(
-        512.0, "below this position, times a learned factor, distances are not normalized by the position"
+        512.0, "below this position, times a learned factor, distances are not normalized by the position", above=0
     )
     share_across_layers: bool = setting(False, "whether all layers share one network")
-
-    def __post_init__(self) -> None:
-        if self.hidden_size < 1:
-            raise UserError(f"hidden_size: must be 1 or more, not {self.hidden_size}; 32 is usual")
-        if self.threshold <= 0:
-            raise UserError(f"threshold: must be greater than 0, not {self.threshold}; 512 is usual")
 
     def build_attention(self, heads: int, head_width: int) -> AttentionBias:
         return FIREBias(heads, self.hidden_size, self.threshold)
@@ -101,14 +95,8 @@ class ALiBi(Position):
     """
 
     position_ids: PositionIds = setting(Sequential(), "how position ids are assigned")
-    slope_scale: float = setting(1.0, "factor on all slopes; 1 as published")
-    max_distance: int | None = setting(None, "larger distances count as this one; null: no limit")
-
-    def __post_init__(self) -> None:
-        if self.max_distance is not None and self.max_distance < 1:
-            raise UserError(f"max_distance: must be 1 or more, or null, not {self.max_distance}")
-        if not 0 <= self.slope_scale < float("inf"):
-            raise UserError(f"slope_scale: must be finite and 0 or more, not {self.slope_scale}; 1 is usual")
+    slope_scale: float = setting(1.0, "factor on all slopes; 1 as published", at_least=0)
+    max_distance: int | None = setting(None, "larger distances count as this one; null: no limit", at_least=1)
 
     def build_attention(self, heads: int, head_width: int) -> AttentionBias:
         return ALiBiBias(heads, self.slope_scale, self.max_distance)
@@ -152,21 +140,19 @@ class T5Bias(Position):
     """
 
     position_ids: PositionIds = setting(Sequential(), "how position ids are assigned")
-    num_buckets: int = setting(32, "number of distance buckets")
-    max_distance: int = setting(128, "distances from here on share the last bucket")
+    num_buckets: int = setting(32, "number of distance buckets", at_least=2)
+    max_distance: int = setting(128, "distances from here on share the last bucket", at_least=1)
     bidirectional: bool = setting(False, "whether keys after the query have separate buckets")
     share_across_layers: bool = setting(False, "whether all layers share the biases")
 
-    def __post_init__(self) -> None:
-        num_directions = 2 if self.bidirectional else 1
-        if self.num_buckets < 2 * num_directions or self.num_buckets % num_directions:
-            right = "2 or more" if num_directions == 1 else "an even number of 4 or more"
-            raise UserError(f"num_buckets: must be {right}, not {self.num_buckets}; 32 is usual")
-        max_exact = self.num_buckets // num_directions // 2
+    def conflicts(self) -> Iterator[str]:
+        if self.bidirectional and (self.num_buckets < 4 or self.num_buckets % 2):
+            yield f"num_buckets: must be an even number of 4 or more if bidirectional, not {self.num_buckets}"
+        max_exact = self.num_buckets // (2 if self.bidirectional else 1) // 2
         if self.max_distance < max_exact:
-            raise UserError(
-                f"max_distance: must be {max_exact} or more, the number of distances that have a bucket each, "
-                f"not {self.max_distance}"
+            yield (
+                f"max_distance: must be {max_exact} or more, the number of distances that have a bucket each, not "
+                f"{self.max_distance}"
             )
 
     def build_attention(self, heads: int, head_width: int) -> AttentionBias:

@@ -7,7 +7,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from numerate.config import setting
-from numerate.errors import UserError
 from numerate.positions.position import ContextualBias, Position
 from numerate.positions.position_ids import Sequential
 
@@ -27,11 +26,7 @@ class CoPE(Position):
 
     position_ids = Sequential()
 
-    max_positions: int = setting(64, "number of position embeddings; larger positions share the last one")
-
-    def __post_init__(self) -> None:
-        if self.max_positions < 2:
-            raise UserError(f"max_positions: must be 2 or more for interpolation, not {self.max_positions}")
+    max_positions: int = setting(64, "number of position embeddings; larger positions share the last one", at_least=2)
 
     def build_attention(self, heads: int, head_width: int) -> ContextualBias:
         return CoPEBias(self.max_positions, head_width)

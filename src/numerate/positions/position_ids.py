@@ -7,6 +7,7 @@ on padding or on the other rows of a batch (tested for every variant).
 
 import zlib
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import ClassVar, Literal
 
@@ -17,7 +18,6 @@ from torch import Tensor
 from numerate.batch import StepContext, Tokens
 from numerate.config import Spec, setting
 from numerate.config.settings import stored_class_name, stored_settings
-from numerate.errors import UserError
 from numerate.positions.counter import random_integers, random_uint32
 from numerate.vocabulary import DIGIT, HELPER, SPECIAL
 
@@ -78,9 +78,6 @@ class Sequential(PositionIds):
         "own", "position of a filler token: its own, or that of the next regular token"
     )
 
-    def __post_init__(self) -> None:
-        _check_helper_positions(self.helper_positions)
-
     def is_same_for_all_rows(self) -> bool:
         return self.helper_positions == "own"
 
@@ -104,24 +101,18 @@ class Shifted(PositionIds):
     which is published too, a helper gets the number of the next real token and does not count as one of the n.
     """
 
-    max_shift: int = setting(64, "largest random offset")
-    num_eval_offsets: int = setting(3, "number of fixed offsets in evaluation, evenly spaced from 0 to max_shift")
+    max_shift: int = setting(64, "largest random offset", at_least=0)
+    num_eval_offsets: int = setting(
+        3, "number of fixed offsets in evaluation, evenly spaced from 0 to max_shift", at_least=1
+    )
     shift_within: int | None = setting(
         None,
         "number of positions within which a training sequence is shifted, for any length; null: shifts up to max_shift",
+        at_least=1,
     )
     helper_positions: HelperPositions = setting(
         "own", "position of a filler token: its own, or that of the next regular token"
     )
-
-    def __post_init__(self) -> None:
-        _check_helper_positions(self.helper_positions)
-        if self.shift_within is not None and self.shift_within < 1:
-            raise UserError(f"shift_within: must be 1 or more, or null, not {self.shift_within}")
-        if self.max_shift < 0:
-            raise UserError(f"max_shift: must be 0 or more, not {self.max_shift}")
-        if self.num_eval_offsets < 1:
-            raise UserError(f"num_eval_offsets: must be 1 or more, not {self.num_eval_offsets}")
 
     def is_same_for_all_rows(self) -> bool:
         return self.helper_positions == "own"
@@ -180,14 +171,10 @@ class DigitIndex(PositionIds):
     row, which is less noisy when batches are small.
     """
 
-    max_offset: int = setting(0, "largest random offset in training; 100 in the paper")
+    max_offset: int = setting(0, "largest random offset in training; 100 in the paper", at_least=0)
     offset_per: Literal["row", "batch"] = setting(
         "row", "draw one offset per sequence (row), or per batch as published"
     )
-
-    def __post_init__(self) -> None:
-        if self.max_offset < 0:
-            raise UserError(f"max_offset: must be 0 or more, not {self.max_offset}")
 
     def assign(
         self, tokens: Tokens, token_kinds: Int[Tensor, "rows time"], step_context: StepContext
@@ -219,14 +206,8 @@ class Coupled(PositionIds):
     counted from its first digit, so it has to be written units first (`Digits(digit_order="answer_reversed")`).
     """
 
-    max_offset: int = setting(0, "largest random offset in training")
+    max_offset: int = setting(0, "largest random offset in training", at_least=0)
     operand_digit_order: Literal["reversed", "normal"] = setting("reversed", "digit order of the operands")
-
-    def __post_init__(self) -> None:
-        if self.max_offset < 0:
-            raise UserError(f"max_offset: must be 0 or more, not {self.max_offset}")
-        if self.operand_digit_order not in ("reversed", "normal"):
-            raise UserError(f"operand_digit_order: must be 'reversed' or 'normal', not {self.operand_digit_order!r}")
 
     def assign(
         self, tokens: Tokens, token_kinds: Int[Tensor, "rows time"], step_context: StepContext
@@ -281,9 +262,9 @@ class RandomSubset(PositionIds):
     draws n + 1 positions, and a helper gets that of the next real token.
     """
 
-    max_length: int = setting(512, "number of positions to sample from")
-    subset_size: int | None = setting(None, "number of sampled positions; null: the sequence length")
-    eval_stride: int = setting(1, "step between positions in evaluation")
+    max_length: int = setting(512, "number of positions to sample from", at_least=1)
+    subset_size: int | None = setting(None, "number of sampled positions; null: the sequence length", at_least=1)
+    eval_stride: int = setting(1, "step between positions in evaluation", at_least=1)
     subset_per: Literal["row", "batch"] = setting(
         "row", "draw one subset per sequence (row), or per batch as published"
     )
@@ -291,14 +272,9 @@ class RandomSubset(PositionIds):
         "own", "position of a filler token: its own, or that of the next regular token"
     )
 
-    def __post_init__(self) -> None:
-        _check_helper_positions(self.helper_positions)
-        if self.max_length < 1:
-            raise UserError(f"max_length: must be 1 or more, not {self.max_length}")
-        if self.subset_size is not None and not 1 <= self.subset_size <= self.max_length:
-            raise UserError(f"subset_size: must be from 1 to max_length ({self.max_length}), not {self.subset_size}")
-        if self.eval_stride < 1:
-            raise UserError(f"eval_stride: must be 1 or more, not {self.eval_stride}")
+    def conflicts(self) -> Iterator[str]:
+        if self.subset_size is not None and self.subset_size > self.max_length:
+            yield f"subset_size: must be from 1 to max_length ({self.max_length}), not {self.subset_size}"
 
     def is_same_for_all_rows(self) -> bool:
         return self.helper_positions == "own"
@@ -369,11 +345,6 @@ class Zooming(PositionIds):
         return (_sequential_ids(tokens, token_kinds, "next") + 1) / (
             _num_regular_tokens(tokens, token_kinds, "next") + 1
         )[:, None]
-
-
-def _check_helper_positions(helper_positions: str) -> None:
-    if helper_positions not in ("own", "next"):
-        raise UserError(f"helper_positions: must be 'own' or 'next', not {helper_positions!r}")
 
 
 def _non_padding_mask(tokens: Tokens) -> Bool[Tensor, "rows time"]:

@@ -27,16 +27,8 @@ class Rotary(Position):
     """
 
     position_ids: PositionIds = setting(Sequential(), "how position ids are assigned")
-    base: float = setting(10000.0, "base of the frequencies (theta)")
-    partial_rotary_factor: float = setting(1.0, "share of each head's dimensions that is rotated")
-
-    def __post_init__(self) -> None:
-        if self.base <= 1:
-            raise UserError(f"base: must be greater than 1, not {self.base}; 10000 is usual")
-        if not 0 < self.partial_rotary_factor <= 1:
-            raise UserError(
-                f"partial_rotary_factor: must be greater than 0 and at most 1, not {self.partial_rotary_factor}"
-            )
+    base: float = setting(10000.0, "base of the frequencies (theta)", above=1)
+    partial_rotary_factor: float = setting(1.0, "share of each head's dimensions that is rotated", above=0, at_most=1)
 
     def build_attention(self, heads: int, head_width: int) -> Rotation:
         return HalfSplitRotation(head_width, self.base, self.partial_rotary_factor)

@@ -114,6 +114,8 @@ _QUESTION_CELL = Fields(
         "labels?": _LABEL_METRICS,
         "numbers?": _NUMBER_METRICS,
         "texts?": _TEXT_METRICS,
+        "kind?": TEXT,
+        "scores?": MapOf(Number(0, "count")),
         "non_causal_reason?": TEXT,
     }
 )

@@ -289,14 +289,8 @@ def metrics_content(groups: Sequence[Group]) -> Content:
     table = metric_table(groups)
     if len(groups) == 1:
         table = replace(table, header=table.header[1:], rows=[row[1:] for row in table.rows])
-    notes = [Note(" ".join(comparison_notes(groups)))] if comparison_notes(groups) else []
-    return [table, *notes] if table.rows else notes
-
-
-def differences_content(groups: Sequence[Group]) -> Content:
-    """The table of differences, if there are any."""
-    table = difference_table(groups)
-    return [table] if table.rows else []
+    notes = " ".join(comparison_notes(groups))
+    return [table, *[Note(notes)] * bool(notes)]
 
 
 def language_facts(groups: Sequence[Group]) -> Content:
@@ -375,12 +369,6 @@ def speed_table(groups: Sequence[Group]) -> TextTable:
         note += f"FLOPs utilization: the share of the device's peak in {precisions}, {sources}. "
     note += "Peak memory: maximum over seeds, of the process or of memory allocated by torch on a GPU."
     return TextTable(names, [[row.get(name, "") for name in names] for row in rows], note, style="tight")
-
-
-def speed_content(groups: Sequence[Group]) -> Content:
-    """The table of speed and memory, if any was logged."""
-    table = speed_table(groups)
-    return [table] if table.rows else []
 
 
 def language_text(groups: Sequence[Group]) -> str:

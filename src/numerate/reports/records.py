@@ -33,7 +33,8 @@ class Cell:
     `numbers` and `texts` are errors of decoded answers, None if not recorded. `labels` are those of a task with
     labels, by position. `repeats` is the number of position offsets averaged over. `non_causal_reason` says how the
     model attends to later tokens, None if it does not. `names` names the sizes of parts such as modules. `metric` is
-    what `correct` counts, in rows' worth unless it is exact match.
+    what `correct` counts, in rows' worth unless it is exact match. `scores` are sums over the questions, by the columns
+    of the kind of evaluation.
     """
 
     coordinates: Mapping[str, int]
@@ -59,6 +60,7 @@ class Cell:
     non_causal_reason: str | None = None
     names: Mapping[str, str] = field(default_factory=dict)
     metric: Metric = "exact_match"
+    scores: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def accuracy(self) -> float:
@@ -351,6 +353,7 @@ def cell_from_record(line: Mapping[str, Any]) -> Cell:
         texts=TextScores.from_record(line),
         non_causal_reason=line.get("non_causal_reason"),
         names=line.get("names") or {},
+        scores=line.get("scores") or {},
     )
 
 

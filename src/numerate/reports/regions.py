@@ -122,7 +122,7 @@ def regions_content(groups: Sequence[Group]) -> Content:
         table = replace(
             table, header=[*table.header[:1], *table.header[2:]], rows=[[*row[:1], *row[2:]] for row in table.rows]
         )
-    return [table] if table.rows else []
+    return [table]
 
 
 def facts_content(group: Group) -> Content:

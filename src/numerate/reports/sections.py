@@ -22,14 +22,12 @@ from numerate.reports.groups import Group, group_runs, have_unordered_cells, par
 from numerate.reports.how_to_read import reading_content
 from numerate.reports.html import to_html
 from numerate.reports.language import (
-    differences_content as loss_differences_content,
-)
-from numerate.reports.language import (
+    difference_table,
     language_facts,
     language_headline,
     language_modeling_groups,
     metrics_content,
-    speed_content,
+    speed_table,
 )
 from numerate.reports.language_curves import curves_content
 from numerate.reports.metric_tables import metric_tables
@@ -44,8 +42,10 @@ from numerate.reports.reproduction import (
     reproduction_content,
 )
 from numerate.reports.samples import samples_content, texts_content
+from numerate.reports.scores import scores_content
 from numerate.reports.success import success_content
 from numerate.reports.summary import headline
+from numerate.reports.table import TextTable
 from numerate.reports.training import training_content
 
 Kind = Literal["exact_match", "token_labels", "named_parts", "language_modeling"]
@@ -96,7 +96,8 @@ class Section:
 
     def to_html(self, subject: Subject) -> tuple[str, Markup] | None:
         """Its title and content; None where there is nothing to show."""
-        content = self.content(subject) if self.applies_to(subject) else []
+        blocks = self.content(subject) if self.applies_to(subject) else []
+        content = [block for block in blocks if not isinstance(block, TextTable) or block.rows]
         title = self.title.format(axis=part_axis(subject.groups), metric=subject.answer_metric)
         return (title, to_html(content)) if content else None
 
@@ -139,13 +140,14 @@ SECTIONS = (
     Section("Results over seeds", of_groups(forest_content), ANSWERS, SEVERAL),
     Section("Significant differences between groups", of_groups(pairs_content), LENGTHS, SEVERAL),
     Section("Significant differences between groups", of_groups(part_pairs_content), PARTS, SEVERAL),
-    Section("Significant differences between groups", of_groups(loss_differences_content), TEXTS, SEVERAL),
-    Section("Speed and memory", of_groups(speed_content), TEXTS, SEVERAL),
+    Section("Significant differences between groups", lambda it: [difference_table(it.groups)], TEXTS, SEVERAL),
+    Section("Speed and memory", lambda it: [speed_table(it.groups)], TEXTS, SEVERAL),
     Section("What differs between the recipes", of_groups(differences_content), pages=SEVERAL),
     Section("How to read this", of_groups(reading_content), ANSWERS, SEVERAL),
     Section("Regions", of_groups(regions_content), LENGTHS),
     Section("Regions", of_groups(regions_content), PARTS, RUN),
     Section("Numbers and texts in the answers", of_groups(answers_content), LENGTHS),
+    Section("Scores of the kind of evaluation", of_groups(scores_content), LENGTHS),
     Section("Checkpoints and position offsets", lambda it: evaluations_content(it.groups[0]), ANSWERS, RUN),
     Section("Run with other settings", _other_settings, ANSWERS, RUN),
     Section("Accuracy by length", of_groups(lengths_content), LENGTHS, SEVERAL),

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from numerate.config import to_tree
-from numerate.errors import OperationalError, UserError, did_you_mean
+from numerate.errors import OperationalError, UserError, check_choice
 from numerate.executors.executor import Executor, Failure, ItemOutcome, WorkerContext
 from numerate.records.reading import FORMAT, check_format
 from numerate.searches.journal import Journal, Trial
@@ -83,9 +83,7 @@ def search(
     load_optuna()
     space = Space.parse(recipe, settings)
     for option, value, kind in (("metric", metric, Metric), ("sampler", sampler, Sampler), ("pruner", pruner, Pruner)):
-        if value not in get_args(kind):
-            allowed = get_args(kind)
-            raise UserError(f"{option}: {value!r} is none of: {', '.join(allowed)}.{did_you_mean(str(value), allowed)}")
+        check_choice(option, value, get_args(kind))
     if recipe.task.is_language_modeling and metric == "ood_validation":  # language modeling has no OOD validation
         metric = "validation_loss"
     if metric == "validation_loss" and not recipe.task.is_language_modeling:

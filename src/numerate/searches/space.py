@@ -273,14 +273,15 @@ def _parse_range(path: str, match: re.Match[str]) -> NumberRange:
     if not 2 <= len(numbers) <= 3 or None in numbers:
         raise UserError(f"{text}: must be a range of numbers; for example {path}={match[1]}(16,128)")
     low, high, step = [float(n) if n is not None else 0.0 for n in (*numbers, *([None] * (3 - len(numbers))))]
-    if is_log and len(numbers) == 3:
-        raise UserError(f"{text}: goes by factors and has no step; between(...) may have one")
-    if not low < high or high == float("inf"):
-        raise UserError(f"{text}: low must be below high, for example {path}={match[1]}(16,128)")
-    if is_log and low <= 0:
-        raise UserError(f"{text}: goes by factors and so begins above 0; between(...) may begin anywhere")
-    if len(numbers) == 3 and not 0 < step <= high - low:
-        raise UserError(f"{text}: the step {step:g} does not lead from {low:g} to {high:g}")
+    has_step = len(numbers) == 3
+    for is_wrong, problem in (
+        (is_log and has_step, "goes by factors and has no step; between(...) may have one"),
+        (not low < high or high == float("inf"), f"low must be below high, for example {path}={match[1]}(16,128)"),
+        (is_log and low <= 0, "goes by factors and so begins above 0; between(...) may begin anywhere"),
+        (has_step and not 0 < step <= high - low, f"the step {step:g} does not lead from {low:g} to {high:g}"),
+    ):
+        if is_wrong:
+            raise UserError(f"{text}: {problem}")
     limits = [n for n in numbers if n is not None]
     return NumberRange(path, limits[0], limits[1], limits[2] if len(limits) == 3 else None, is_log)
 

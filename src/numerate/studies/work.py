@@ -18,7 +18,6 @@ from numerate.evaluation.evaluator import resolve_grid
 from numerate.executors.executor import Failure, Work, WorkerContext
 from numerate.executors.memory import out_of_memory_error
 from numerate.executors.worker import failure_from_exception
-from numerate.experiments.plan import default_count
 from numerate.experiments.results import Results
 from numerate.experiments.start import TrainedRun
 from numerate.experiments.tracking import track_results
@@ -207,7 +206,7 @@ class _Worker:
         results_by_checkpoint: dict[str, Results] = {}
         for name in ("best", "final"):  # the best checkpoint is often the final one
             self.state.update(phase=f"evaluating {name}", cells=None)
-            count = default_count(recipe)
+            count = run.evaluation_data.kind.default_count(evaluation)
             grid = None if evaluation.grid is None else str(resolve_grid(recipe.task, evaluation.grid))
             results_by_checkpoint[name] = run.evaluate(
                 grid, count=count, checkpoint=name, on_progress=self._on_progress

@@ -232,6 +232,10 @@ def _region_columns(records: Sequence[Mapping[str, Any]]) -> list[Column]:
                     columns.append(Column(f"{path}.{metric}", float, shown, is_default=main))
                     if metric == "number_accuracy":
                         columns += [Column(f"{path}.{metric}.{end}", float, "share") for end in ("low", "high")]
+            for score in dict.fromkeys(name for region in regions for name in region.get("answers", {})):
+                if not answer_metrics.is_answer_metric(score.removesuffix(".low").removesuffix(".high")):
+                    main = checkpoint == "final" and not score.endswith((".low", ".high"))
+                    columns.append(Column(f"{path}.{score}", float, "share", is_default=main))
     return columns
 
 
@@ -259,8 +263,9 @@ def _lookup(record: Mapping[str, Any], name: str) -> Any:
         known = (record.get(checkpoint) or {}).get(region) or {}
         if "language" in known:
             return known["language"].get(_LANGUAGE_RECORD_KEYS.get(end, end))
-        if answer_metrics.is_answer_metric(end.removesuffix(".low").removesuffix(".high")):
-            return (((record.get(checkpoint) or {}).get(region) or {}).get("answers") or {}).get(end)
+        answers = known.get("answers") or {}
+        if end in answers or answer_metrics.is_answer_metric(end.removesuffix(".low").removesuffix(".high")):
+            return answers.get(end)
         metric, _, end = end.partition(".") if end.partition(".")[0] in LABEL_METRICS else ("", "", end)
         if metric:
             labels = ((record.get(checkpoint) or {}).get(region) or {}).get("labels", {})

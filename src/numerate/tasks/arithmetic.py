@@ -1,7 +1,7 @@
 """Integer arithmetic with two operands, sampled by operand length."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
@@ -10,11 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.config import Span, setting
-from numerate.errors import UserError, did_you_mean
+from numerate.errors import UserError
 from numerate.tasks import carry, decimals
 from numerate.tasks.counter_rng import CounterRNG, mix_bits
 from numerate.tasks.questions import Numbers, Questions
-from numerate.tasks.task import Task, can_be_split
+from numerate.tasks.task import Task, can_be_split, match_question
+
+MAX_DIGITS = 10_000
+"""Longer numbers are an error, since they are probably a typo."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +56,14 @@ class Arithmetic(Task):
     and 2+1 digits; without carries 2+2 as well) are seen, not held out. `lengths="value"` has one cell, all of it.
     """
 
-    operator: str = setting("+", "the operator")
-    digits: int | Span = setting(Span(1, 20), "number of digits of the operands")
-    first_digits: int | Span | None = setting(None, "number of digits of the first operand; null: digits")
-    second_digits: int | Span | None = setting(None, "number of digits of the second operand; null: digits")
+    operator: Literal["+", "-", "x"] = setting("+", "the operator")
+    digits: int | Span = setting(Span(1, 20), "number of digits of the operands", at_least=1, at_most=MAX_DIGITS)
+    first_digits: int | Span | None = setting(
+        None, "number of digits of the first operand; null: digits", at_least=1, at_most=MAX_DIGITS
+    )
+    second_digits: int | Span | None = setting(
+        None, "number of digits of the second operand; null: digits", at_least=1, at_most=MAX_DIGITS
+    )
     lengths: Literal["cycle", "uniform", "value"] = setting(
         "cycle",
         "distribution of lengths: all pairs in turn (cycle), uniform, or operands uniform below 10^digits (value)",
@@ -64,22 +71,9 @@ class Arithmetic(Task):
     include_zero: bool = setting(False, "whether one-digit numbers include 0")
     no_carry: bool = setting(False, "only sums without carries")
 
-    def __post_init__(self) -> None:
-        if self.operator not in OPERATORS:
-            raise UserError(
-                f"operator: must be one of {', '.join(OPERATORS)}, not {self.operator!r}."
-                + did_you_mean(self.operator, OPERATORS)
-            )
-        if self.lengths not in ("cycle", "uniform", "value"):
-            raise UserError(f"lengths: must be 'cycle', 'uniform' or 'value', not {self.lengths!r}")
+    def conflicts(self) -> Iterator[str]:
         if self.no_carry and self.operator != "+":
-            raise UserError(f"no_carry: must be false for operator {self.operator!r}; only sums have carries")
-        for name in ("digits", "first_digits", "second_digits"):
-            value = getattr(self, name)
-            if value is not None and Span.from_value(value).low < 1:
-                raise UserError(f"{name}: must be at least 1, not {Span.from_value(value).low}")
-            if value is not None and Span.from_value(value).high > MAX_DIGITS:
-                raise UserError(f"{name}: must be at most {MAX_DIGITS}, not {Span.from_value(value).high}")
+            yield f"no_carry: must be false for operator {self.operator!r}; only sums have carries"
 
     @property
     def operand_spans(self) -> tuple[Span, Span]:
@@ -230,9 +224,8 @@ class Arithmetic(Task):
         return (self.operator, "=")
 
     def parse_question(self, text: str) -> Questions:
-        match = re.fullmatch(rf"\s*([0-9]+)\s*{re.escape(self.operator)}\s*([0-9]+)\s*=?\s*", text)
-        if match is None:
-            raise UserError(f"question: {text!r} is not a question of this task; an example is 12{self.operator}9=")
+        pattern = rf"\s*([0-9]+)\s*{re.escape(self.operator)}\s*([0-9]+)\s*=?\s*"
+        match = match_question(pattern, text, f"12{self.operator}9=")
         first, second = (match[i].lstrip("0") or "0" for i in (1, 2))
         if max(len(first), len(second)) > MAX_DIGITS:
             raise UserError(f"question: numbers must have at most {MAX_DIGITS} digits")
@@ -243,9 +236,6 @@ class Arithmetic(Task):
         numbers[0, 0], numbers[0, 1] = decimals.parse_digits(first, width), decimals.parse_digits(second, width)
         return self._build_questions(numbers, np.array([[len(first), len(second)]]))
 
-
-MAX_DIGITS = 10_000
-"""Longer numbers are an error, since they are probably a typo."""
 
 _MAX_SMALL_DIGITS = 5
 """Cells with an operand of at least this many digits are always large enough to be split."""

@@ -1,6 +1,7 @@
 """Positional OR of two bit strings; the few questions are enumerated, not sampled."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -11,7 +12,10 @@ from numerate.config import Span, setting
 from numerate.errors import UserError
 from numerate.tasks.counter_rng import CounterRNG, mix_bits, random_key
 from numerate.tasks.questions import EMPTY, Numbers, Questions
-from numerate.tasks.task import Task
+from numerate.tasks.task import Task, match_question
+
+MAX_DIGITS = 250
+"""All pairs of lengths up to this have five million questions, which can still be enumerated quickly."""
 
 QuestionRows = NDArray[np.int64]
 """Questions as numbers, `[rows, 3]`: the lengths of the first and second operand, and the position of the 1."""
@@ -35,29 +39,27 @@ class BitwiseOr(Task):
     """
 
     operator: str = setting("+", "the character between the operands")
-    digits: int | Span = setting(Span(1, 20), "number of bits of the operands in training")
-    first_digits: int | Span | None = setting(None, "number of bits of the first operand; null: digits")
-    second_digits: int | Span | None = setting(None, "number of bits of the second operand; null: digits")
-    max_examples: int | None = setting(None, "number of training examples, out of digits x digits; null: all")
+    digits: int | Span = setting(
+        Span(1, 20), "number of bits of the operands in training", at_least=1, at_most=MAX_DIGITS
+    )
+    first_digits: int | Span | None = setting(
+        None, "number of bits of the first operand; null: digits", at_least=1, at_most=MAX_DIGITS
+    )
+    second_digits: int | Span | None = setting(
+        None, "number of bits of the second operand; null: digits", at_least=1, at_most=MAX_DIGITS
+    )
+    max_examples: int | None = setting(
+        None, "number of training examples, out of digits x digits; null: all", at_least=1
+    )
 
-    def __post_init__(self) -> None:
+    def conflicts(self) -> Iterator[str]:
         if len(self.operator) != 1 or self.operator in "0123456789=":
-            raise UserError(f"operator: {self.operator!r} must be one character other than a digit or '='")
-        for name in ("digits", "first_digits", "second_digits"):
-            value = getattr(self, name)
-            if value is not None and Span.from_value(value).low < 1:
-                raise UserError(f"{name}: must be at least 1, not {Span.from_value(value).low}")
-            if value is not None and Span.from_value(value).high > MAX_DIGITS:
-                raise UserError(f"{name}: must be at most {MAX_DIGITS}, not {Span.from_value(value).high}")
-        if self.max_examples is not None and self.max_examples < 1:
-            raise UserError(
-                f"max_examples: must be at least 1 (published: 100), or null for all, not {self.max_examples}"
-            )
+            yield f"operator: {self.operator!r} must be one character other than a digit or '='"
         space = _count_questions(Span.from_value(self.digits), Span.from_value(self.digits))
         if self.max_examples is not None and self.max_examples > space:
-            raise UserError(
-                f"max_examples: must be at most {space}, the number of questions with digits={self.digits}, "
-                f"not {self.max_examples}"
+            yield (
+                f"max_examples: must be at most {space}, the number of questions with digits={self.digits}, not "
+                f"{self.max_examples}"
             )
 
     @property
@@ -172,9 +174,8 @@ class BitwiseOr(Task):
         return ("0", "1", self.operator, "=")
 
     def parse_question(self, text: str) -> Questions:
-        match = re.fullmatch(rf"\s*([01]+)\s*{re.escape(self.operator)}\s*([01]+)\s*=?\s*", text)
-        if match is None:
-            raise UserError(f"question: {text!r} is not a question of this task; an example is 0000{self.operator}01=")
+        pattern = rf"\s*([01]+)\s*{re.escape(self.operator)}\s*([01]+)\s*=?\s*"
+        match = match_question(pattern, text, f"0000{self.operator}01=")
         first, second = match[1], match[2]
         operand_with_one = first if "1" in first else second
         if (first + second).count("1") != 1 or len(operand_with_one) > min(len(first), len(second)):
@@ -209,9 +210,6 @@ class BitwiseOr(Task):
             metadata={"first_digits": first, "second_digits": second},
         )
 
-
-MAX_DIGITS = 250
-"""All pairs of lengths up to this have five million questions, which can still be enumerated quickly."""
 
 _MAX_LISTED_QUESTIONS = 20_000
 

@@ -6,7 +6,7 @@ location is (shard, offset, length). Orders have random access, so that training
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.config import Spec
-from numerate.errors import UserError
 from numerate.tasks.counter_rng import CounterRNG, random_key
 
 
@@ -35,11 +34,11 @@ class ChunkOrder(Spec, ABC):
     shard_sizes: tuple[int, ...]
     context_length: int
 
-    def __post_init__(self) -> None:
+    def conflicts(self) -> Iterator[str]:
         if self.context_length < 1:
-            raise UserError(f"context_length: must be at least 1, not {self.context_length}")
-        if not any(size > 1 for size in self.shard_sizes):
-            raise UserError("corpus: at least one shard must have two tokens")
+            yield f"context_length: must be at least 1, not {self.context_length}"
+        elif not any(size > 1 for size in self.shard_sizes):
+            yield "corpus: at least one shard must have two tokens"
 
     @property
     @abstractmethod
@@ -150,14 +149,16 @@ class PublishedChunks(ChunkOrder):
     def __post_init__(self) -> None:
         super().__post_init__()
         chunks = [size // self.context_length - 1 for size in self.shard_sizes]
-        if (fewest := min(chunks)) < 1:
-            shard = chunks.index(fewest)
-            raise UserError(
-                f"corpus: shard {shard} has {self.shard_sizes[shard]:,} tokens, and order=published needs at least "
-                f"{2 * self.context_length:,}; reduce context_length to {self.shard_sizes[shard] // 2:,} or less, or "
-                "use order=shuffled"
-            )
         object.__setattr__(self, "_shuffle_state", _ShuffleState(chunks, self.seed + self.worker + 1337 * self.rank))
+
+    def conflicts(self) -> Iterator[str]:
+        yield from super().conflicts()
+        shard, size = min(enumerate(self.shard_sizes), key=lambda shard: shard[1] // self.context_length)
+        if size < 2 * self.context_length:
+            yield (
+                f"corpus: shard {shard} has {size:,} tokens, and order=published needs at least "
+                f"{2 * self.context_length:,}; reduce context_length to {size // 2:,} or less, or use order=shuffled"
+            )
 
     @property
     def chunks_per_epoch(self) -> int:

@@ -11,7 +11,7 @@ import json
 import mmap
 import warnings
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.errors import UserError
+from numerate.errors import UserError, raise_first
 from numerate.tasks.chunk_orders import ChunkLocations
 from numerate.tasks.token_rows import TokenRows
 
@@ -232,10 +232,13 @@ def _shard_paths(folder: Path) -> list[Path]:
             raise UserError(f"{folder}: is not finished; the same `numerate data tokenise` resumes it")
         return [folder / name for name in header["shards"]]
     bin_paths, npy_paths = sorted(folder.glob("*.bin")), sorted(folder.glob("*.npy"))
-    if bin_paths and npy_paths:
-        raise UserError(f"{folder}: must contain either .bin or .npy files, not both; or name the files")
-    if not bin_paths and not npy_paths:
-        raise UserError(f"{folder}: must contain .bin or .npy shards (`numerate data tokenise` writes them)")
+    if bool(bin_paths) == bool(npy_paths):
+        what = (
+            "either .bin or .npy files, not both; or name the files"
+            if bin_paths
+            else ".bin or .npy shards (`numerate data tokenise` writes them)"
+        )
+        raise UserError(f"{folder}: must contain {what}")
     return bin_paths or npy_paths
 
 
@@ -252,13 +255,8 @@ def open_shard(path: Path, tokenizer: TokenizerProtocol) -> Shard:
         shard = _open_npy_shard(path)
     elif metadata_path.is_file():
         shard = _open_shard_with_metadata(path, _read_json(metadata_path), tokenizer)
-    elif (path.parent / CORPUS_FILE).is_file():
-        raise UserError(f"{path}: is not finished; the same `numerate data tokenise` resumes it")
-    elif path.suffix != ".bin":
-        raise UserError(f"{path}: must be a .bin or .npy file")
-    elif size % 2:
-        raise UserError(f"{path}: has {size:,} bytes, not a multiple of 2; is it truncated?")
     else:
+        raise_first(_raw_shard_problems(path, size))
         shard = Shard(path, np.dtype("<u2"), 0, None)
     _check_ids(shard, tokenizer)
     if shard.metadata is None:
@@ -267,29 +265,43 @@ def open_shard(path: Path, tokenizer: TokenizerProtocol) -> Shard:
     return shard
 
 
+def _raw_shard_problems(path: Path, size: int) -> Iterator[str]:
+    """What is wrong with a shard without metadata by its name and size."""
+    if (path.parent / CORPUS_FILE).is_file():
+        yield f"{path}: is not finished; the same `numerate data tokenise` resumes it"
+    if path.suffix != ".bin":
+        yield f"{path}: must be a .bin or .npy file"
+    if size % 2:
+        yield f"{path}: has {size:,} bytes, not a multiple of 2; is it truncated?"
+
+
 def _open_shard_with_metadata(path: Path, metadata: dict[str, Any], tokenizer: TokenizerProtocol) -> Shard:
     """Opens a shard with metadata."""
-    metadata_path = f"{path}{METADATA_SUFFIX}"
+    raise_first(_shard_problems(path, metadata, tokenizer))
+    return Shard(path, np.dtype(metadata["kind"]), 0, metadata)
+
+
+def _shard_problems(path: Path, metadata: dict[str, Any], tokenizer: TokenizerProtocol) -> Iterator[str]:
+    """What is wrong with a shard by its metadata."""
     if metadata.get("format") != FORMAT or not metadata.get("complete"):
-        raise UserError(f"{metadata_path}: must be the metadata of a complete shard ({FORMAT}); write the shard again")
+        yield f"{path}{METADATA_SUFFIX}: must be the metadata of a complete shard ({FORMAT}); write the shard again"
     dtype, num_tokens, size = np.dtype(metadata["kind"]), int(metadata["tokens"]), path.stat().st_size
     if size != num_tokens * dtype.itemsize:
-        raise UserError(
+        yield (
             f"{path}: has {size:,} bytes, and its head says {num_tokens:,} tokens of {dtype.itemsize} bytes; it is "
             "corrupted: remove it and run `numerate data tokenise` again"
         )
     if metadata["tokenizer"] != tokenizer.fingerprint:
-        raise UserError(
+        yield (
             f"tokenizer: must be the one that {path} was written with ({metadata.get('tokenizer_name', 'unnamed')}, "
             f"{metadata['vocabulary']:,} ids, {metadata['tokenizer'][:8]}), not one with {tokenizer.size:,} ids "
             f"({tokenizer.fingerprint[:8]})"
         )
     if file_checksum(path) != metadata["sum"]:
-        raise UserError(
+        yield (
             f"{path}: has changed since it was written (checksum mismatch); remove it and repeat the same `numerate "
             "data tokenise`"
         )
-    return Shard(path, dtype, 0, metadata)
 
 
 def _open_npy_shard(path: Path) -> Shard:

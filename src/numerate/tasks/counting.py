@@ -1,6 +1,6 @@
 """Counting symbols: the label of every symbol is the number of symbols so far."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from string import ascii_lowercase
 from typing import Any, Literal, Self
@@ -13,8 +13,11 @@ from numerate.errors import UserError
 from numerate.tasks.counter_rng import CounterRNG, random_key
 from numerate.tasks.questions import EMPTY, Numbers, Questions
 from numerate.tasks.starts import Starts, cell_hashes, feasible_cells, held_out_splits, move_into_splits, ood_counts
-from numerate.tasks.task import Task, can_be_split
+from numerate.tasks.task import Task, can_be_split, check_question
 from numerate.vocabulary import SPECIAL_TOKENS
+
+MAX_NUMBER = 10_000
+"""Vocabularies with more numbers are an error, since they are probably a typo."""
 
 HELPER_CHOICES = {"none": "", "blank": "<blk>", "pad": "<pad>"}
 """The helper token after each symbol that carries its label, instead of the symbol itself."""
@@ -58,49 +61,41 @@ class Counting(Task):
     """
 
     symbol: Literal["same", "different"] = setting("same", "count copies of `a` (same), or random letters (different)")
-    count: int | Span = setting(Span(1, 50), "number of symbols to count in training")
+    count: int | Span = setting(Span(1, 50), "number of symbols to count in training", at_least=1)
     start_number: Literal["none", "before", "after", "both"] = setting(
         "none",
         "where a start number stands: before (counting starts there), after (it is added), either (both), or none",
     )
-    starts: int | Span = setting(Span(1, 99), "range of start numbers; unused with start_number=none")
-    max_number: int = setting(100, "largest number that counting may reach, and the largest in the vocabulary")
+    starts: int | Span = setting(Span(1, 99), "range of start numbers; unused with start_number=none", at_least=0)
+    max_number: int = setting(
+        100, "largest number that counting may reach, and the largest in the vocabulary", at_least=1, at_most=MAX_NUMBER
+    )
     end: int | None = setting(
         None, "number at which counting ends, so that each count has exactly one start; null: any"
     )
-    modulus: int | None = setting(None, "counting restarts at 1 after this number; null: it does not restart")
+    modulus: int | None = setting(
+        None, "counting restarts at 1 after this number; null: it does not restart", at_least=2, at_most=MAX_NUMBER
+    )
     prefix: str = setting("", "a text before every sequence, such as 0 or <bos>, without a label")
     helper: Literal["none", "blank", "pad"] = setting(
         "none", "filler token after each symbol, at which its count is predicted"
     )
-    held_out_starts: int = setting(0, "number of starts of each trained count that are held out; 0: none")
-    eval_count: int | Span | None = setting(None, "counts of evaluated questions, set by a cell of a grid; null: count")
+    held_out_starts: int = setting(0, "number of starts of each trained count that are held out; 0: none", at_least=0)
+    eval_count: int | Span | None = setting(
+        None, "counts of evaluated questions, set by a cell of a grid; null: count", at_least=1
+    )
 
-    def __post_init__(self) -> None:
-        for name, known in (
-            ("symbol", ("same", "different")),
-            ("helper", tuple(HELPER_CHOICES)),
-            ("start_number", NUMBER_POSITIONS),
-        ):
-            if getattr(self, name) not in known:
-                raise UserError(f"{name}: must be one of {', '.join(known)}, not {getattr(self, name)!r}")
-        check_modulus(self.modulus)
+    def conflicts(self) -> Iterator[str]:
         if self.modulus is not None and self.start_number != "none":
-            raise UserError("modulus: must be null unless start_number=none")
-        if not 1 <= self.max_number <= MAX_NUMBER:
-            raise UserError(f"max_number: must be from 1 to {MAX_NUMBER}, not {self.max_number}")
-        if Span.from_value(self.starts).low < 0:
-            raise UserError(f"starts: must be at least 0, not {Span.from_value(self.starts).low}")
-        check_prefix(self.prefix, ascii_lowercase, "0 and <bos> are")
-        if self.held_out_starts < 0 or self.held_out_starts == 1:
-            raise UserError(
-                "held_out_starts: must be 0 or at least 2, so that test and validation have one each, not "
-                f"{self.held_out_starts}"
-            )
-        self.allowed_starts.check_counts(Span.from_value(self.count), "count")
-        if self.eval_count is not None:
-            self.allowed_starts.check_counts(Span.from_value(self.eval_count), "eval_count")
-        Starts(Span.from_value(self.starts), self.max_number, self.end).check_ends(Span.from_value(self.count))
+            yield "modulus: must be null unless start_number=none"
+        yield from prefix_conflicts(self.prefix, ascii_lowercase, "0 and <bos> are")
+        if self.held_out_starts == 1:
+            yield "held_out_starts: must be 0 or at least 2, so that test and validation have one each, not 1"
+        for counts in (Span.from_value(self.count), self.eval_span):
+            yield from self.allowed_starts.conflicts(counts)
+        yield from Starts(Span.from_value(self.starts), self.max_number, self.end).end_conflicts(
+            Span.from_value(self.count)
+        )
 
     @property
     def allowed_starts(self) -> Starts:
@@ -204,11 +199,7 @@ class Counting(Task):
 
     def at_cell(self, **cell: Any) -> Self:
         """The same task with fields fixed; `count` sets `eval_count`, not the counts of training."""
-        if "count" not in cell:
-            return super().at_cell(**cell)
-        rest = {name: value for name, value in cell.items() if name != "count"}
-        self.allowed_starts.check_counts(Span.from_value(cell["count"]), "count")
-        return super().at_cell(**rest, eval_count=cell["count"])
+        return super().at_cell(**{"eval_count" if name == "count" else name: value for name, value in cell.items()})
 
     def axes(self) -> tuple[str, ...]:
         return ("count",)
@@ -362,12 +353,9 @@ class Counting(Task):
         before = self.start_number in ("before", "both") and bool(pieces) and pieces[0].isdecimal()
         number = "" if self.start_number == "none" or not pieces else pieces.pop(0 if before else -1)
         valid_letters = ascii_lowercase if self.symbol == "different" else "a"
-        if (
-            not pieces
-            or any(piece not in valid_letters for piece in pieces)
-            or (self.start_number != "none") != number.isdecimal()
-        ):
-            raise UserError(f"question: {text!r} is not a question of this task; an example is {self._example_text()}")
+        has_number = (self.start_number != "none") == number.isdecimal()
+        is_question = pieces and all(piece in valid_letters for piece in pieces) and has_number
+        check_question(is_question, text, self._example_text())
         count, start = len(pieces), int(number or 0)
         if self.modulus is None and start + count > self.max_number:
             raise UserError(f"question: counting must not exceed max_number={self.max_number}; {start} + {count} does")
@@ -382,31 +370,14 @@ class Counting(Task):
         ]
 
 
-NUMBER_POSITIONS = ("none", "before", "after", "both")
-
-MAX_NUMBER = 10_000
-"""Vocabularies with more numbers are an error, since they are probably a typo."""
-
-
-def check_modulus(modulus: int | None) -> None:
-    """Raises `UserError` for a modulus below 2 or above `MAX_NUMBER`."""
-    if modulus is not None and modulus < 2:
-        raise UserError(f"modulus: must be at least 2, not {modulus}")
-    if modulus is not None and modulus > MAX_NUMBER:
-        raise UserError(f"modulus: must be at most {MAX_NUMBER}, or null for none, not {modulus}")
-
-
-def check_prefix(prefix: str, symbols: Sequence[str], advice: str) -> None:
-    """Raises `UserError` for an unsuitable prefix: several words, or a symbol, helper or special token.
-
-    `advice` ends the message.
-    """
+def prefix_conflicts(prefix: str, symbols: Sequence[str], advice: str) -> Iterator[str]:
+    """The errors of an unsuitable prefix: several words, or a symbol, helper or special token; `advice` ends them."""
     if prefix and prefix.split() != [prefix]:
-        raise UserError(f"prefix: {prefix!r} must be one word without spaces; {advice}")
+        yield f"prefix: {prefix!r} must be one word without spaces; {advice}"
     if prefix and prefix in (*symbols, *HELPER_CHOICES.values()):
-        raise UserError(f"prefix: {prefix!r} is also a symbol or a helper; {advice}")
+        yield f"prefix: {prefix!r} is also a symbol or a helper; {advice}"
     if prefix in SPECIAL_TOKENS:
-        raise UserError(f"prefix: {prefix} is a special token, which tokenizer.add_bos_token=true adds; {advice}")
+        yield f"prefix: {prefix} is a special token, which tokenizer.add_bos_token=true adds; {advice}"
 
 
 MIN_HELD_OUT_LETTERS = next(count for count in range(1, 9) if can_be_split(len(ascii_lowercase) ** count))

@@ -29,7 +29,6 @@ from numerate.tasks.questions import LANGUAGE_MODELING_TOKENIZER_ERROR, Question
 from numerate.tasks.task import Task
 from numerate.tasks.token_rows import TokenRows
 
-CHUNK_ORDERS = ("shuffled", "published", "sequential")
 TEXT_SUFFIXES = (".txt", ".json", ".jsonl", ".ndjson")
 """Endings of text files, which are tokenized once before training."""
 
@@ -61,6 +60,7 @@ class LanguageModeling(Task):
     """
 
     is_language_modeling: ClassVar[bool] = True
+    evaluation_kind: ClassVar[str | None] = "TextLikelihood"
     is_ordered: ClassVar[bool] = True
     has_ood_sizes: ClassVar[bool] = False
 
@@ -69,19 +69,10 @@ class LanguageModeling(Task):
     tokenizer: str = setting(
         "", "tokenizer of the corpus: a folder, a file or a name; '': the one stored with the tokens"
     )
-    context_length: int = setting(512, "tokens per chunk")
+    context_length: int = setting(512, "tokens per chunk", at_least=1)
     order: Literal["shuffled", "published", "sequential"] = setting(
         "shuffled", "order of the chunks in training; published: as the data loader of the dual attention code"
     )
-
-    def __post_init__(self) -> None:
-        if self.order not in CHUNK_ORDERS:
-            raise UserError(
-                f"order: must be one of {', '.join(CHUNK_ORDERS)}, not {self.order!r}."
-                + did_you_mean(self.order, CHUNK_ORDERS)
-            )
-        if self.context_length < 1:
-            raise UserError(f"context_length: must be at least 1, not {self.context_length}")
 
     # What is read ----------------------------------------------------------------------------------------------------
 
@@ -93,7 +84,7 @@ class LanguageModeling(Task):
         return stored(self.tokenizer_name())
 
     def token_bytes(self) -> Any:
-        """The bytes of each of its tokens, a `numerate.text.tokenizers.token_bytes.TokenBytes`."""
+        """The bytes of each of its tokens, a `numerate.text.tokenizers.stored_tokenizer.TokenBytes`."""
         return catalogue.get_class("Tokenizer", "TokenIds").token_bytes(self.tokenizer_name())  # type: ignore[attr-defined]
 
     def tokenizer_name(self) -> str:

@@ -1,8 +1,7 @@
 """Mixtures of tasks."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from math import isfinite
 from typing import Any, Self
 
 import numpy as np
@@ -35,29 +34,23 @@ class Mixture(Task):
     """
 
     tasks: tuple[Task, ...] = setting((Arithmetic("+"), Arithmetic("-")), "the tasks to mix")
-    weights: tuple[float, ...] = setting((), "relative sampling weights; empty: equal")
+    weights: tuple[float, ...] = setting((), "relative sampling weights; empty: equal", above=0)
 
-    task_index: int | None = setting(None, "index of a single task to use; null: all")
+    task_index: int | None = setting(None, "index of a single task to use; null: all", at_least=0)
     auxiliary: bool = setting(False, "whether all tasks but the first are for training only, not evaluated")
 
-    def __post_init__(self) -> None:
-        if self.task_index is not None and not 0 <= self.task_index < len(self.tasks):
-            raise UserError(f"task_index: must be from 0 to {len(self.tasks) - 1}, not {self.task_index}")
+    def conflicts(self) -> Iterator[str]:
         if not self.tasks:
-            raise UserError("tasks: must have at least one task, such as [Arithmetic, Arithmetic(operator='-')]")
+            yield "tasks: must have at least one task, such as [Arithmetic, Arithmetic(operator='-')]"
+        if self.task_index is not None and self.task_index >= len(self.tasks):
+            yield f"task_index: must be from 0 to {len(self.tasks) - 1}, not {self.task_index}"
         if any(isinstance(task, Mixture) for task in self.tasks):
-            raise UserError("tasks: must not contain another mixture; list all tasks in one")
+            yield "tasks: must not contain another mixture; list all tasks in one"
         for task in self.tasks:
             if type(task)._draw_block is not Task._draw_block:
-                raise UserError(
-                    f"tasks: {type(task).__name__} must be a sampled task, not one that enumerates its questions"
-                )
+                yield f"tasks: {type(task).__name__} must be a sampled task, not one that enumerates its questions"
         if self.weights and len(self.weights) != len(self.tasks):
-            raise UserError(
-                f"weights: must have one entry per task ({len(self.tasks)}), or none, not {len(self.weights)}"
-            )
-        if any(not isfinite(weight) or weight <= 0 for weight in self.weights):
-            raise UserError(f"weights: must all be above 0, not {self.weights}; remove a task instead")
+            yield f"weights: must have one entry per task ({len(self.tasks)}), or none, not {len(self.weights)}"
 
     def draw(self, rng: CounterRNG, indices: NDArray[np.int64]) -> Questions:
         return self._draw_from_tasks(rng, indices, rng.random_half_words(len(indices)))

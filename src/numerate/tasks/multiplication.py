@@ -1,17 +1,15 @@
 """Multiplication questions in words."""
 
-import re
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from numerate.config import Span, setting
-from numerate.errors import UserError
-from numerate.tasks.arithmetic import Arithmetic
+from numerate.tasks.arithmetic import MAX_DIGITS, Arithmetic
 from numerate.tasks.counter_rng import CounterRNG
 from numerate.tasks.questions import Questions
-from numerate.tasks.task import Task
+from numerate.tasks.task import Task, match_question
 
 ALPHABET = ("What is ", " times ", "?")
 _SYMBOLS = np.array([0, -1, 1, -2, 2, -3], dtype=np.int16)
@@ -29,12 +27,13 @@ class Multiplication(Task):
     The numbers are number slots, written in the number format of a character tokenizer.
     """
 
-    digits: int | Span = setting(Span(1, 5), "number of digits of the factors")
-    first_digits: int | Span | None = setting(None, "number of digits of the first factor; null: digits")
-    second_digits: int | Span | None = setting(None, "number of digits of the second factor; null: digits")
-
-    def __post_init__(self) -> None:
-        _ = self._arithmetic
+    digits: int | Span = setting(Span(1, 5), "number of digits of the factors", at_least=1, at_most=MAX_DIGITS)
+    first_digits: int | Span | None = setting(
+        None, "number of digits of the first factor; null: digits", at_least=1, at_most=MAX_DIGITS
+    )
+    second_digits: int | Span | None = setting(
+        None, "number of digits of the second factor; null: digits", at_least=1, at_most=MAX_DIGITS
+    )
 
     @property
     def _arithmetic(self) -> Arithmetic:
@@ -75,9 +74,8 @@ class Multiplication(Task):
         return ALPHABET
 
     def parse_question(self, text: str) -> Questions:
-        match = re.fullmatch(r"\s*(?:what is\s+)?([0-9]+)\s*(?:times|x|\*)\s*([0-9]+)\s*[?=]?\s*", text, re.IGNORECASE)
-        if match is None:
-            raise UserError(f"question: {text!r} is not a question of this task; an example is What is 12 times 34?")
+        pattern = r"(?i)\s*(?:what is\s+)?([0-9]+)\s*(?:times|x|\*)\s*([0-9]+)\s*[?=]?\s*"
+        match = match_question(pattern, text, "What is 12 times 34?")
         return products_to_words(self._arithmetic.parse_question(f"{match[1]}x{match[2]}="))
 
 

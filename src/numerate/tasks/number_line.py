@@ -1,6 +1,7 @@
 """Auxiliary tasks of counting: the successor of each number, and the sum of two."""
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
@@ -13,7 +14,7 @@ from numerate.tasks.counter_rng import CounterRNG, random_key
 from numerate.tasks.counting import HELPER_CHOICES, MAX_LISTED_QUESTIONS, MAX_NUMBER
 from numerate.tasks.questions import EMPTY, Numbers, Questions
 from numerate.tasks.starts import Cells, Starts, cell_hashes, feasible_cells, ood_counts
-from numerate.tasks.task import Task
+from numerate.tasks.task import Task, check_question
 
 FILLER_CHOICES = {"none": "", "blank": "<b>", "null": "<null>"}
 """The tokens that replace all but the first number of a line."""
@@ -40,14 +41,10 @@ class _StartAndCountTask(Task):
         """The counts to evaluate."""
         return Span.from_value(self.count if self.eval_count is None else self.eval_count)
 
-    def _check_settings(self) -> None:
-        if not 1 <= self.allowed_starts.max_number <= MAX_NUMBER:
-            raise UserError(f"max_number: must be from 1 to {MAX_NUMBER}, not {self.allowed_starts.max_number}")
-        if self.allowed_starts.span.low < 0:
-            raise UserError(f"starts: must be at least 0, not {self.allowed_starts.span.low}")
-        self.allowed_starts.check_counts(Span.from_value(self.count), "count")
-        self.allowed_starts.check_counts(self.eval_span, "eval_count")
-        self.allowed_starts.check_ends(Span.from_value(self.count))
+    def conflicts(self) -> Iterator[str]:
+        for counts in (Span.from_value(self.count), self.eval_span):
+            yield from self.allowed_starts.conflicts(counts)
+        yield from self.allowed_starts.end_conflicts(Span.from_value(self.count))
 
     def _cells(self) -> Cells:
         return self.allowed_starts.cells(self.eval_span)
@@ -76,11 +73,7 @@ class _StartAndCountTask(Task):
 
     def at_cell(self, **cell: Any) -> Self:
         """The same task with fields fixed; `count` sets `eval_count`, not the counts of training."""
-        if "count" not in cell:
-            return super().at_cell(**cell)
-        rest = {name: value for name, value in cell.items() if name != "count"}
-        self.allowed_starts.check_counts(Span.from_value(cell["count"]), "count")
-        return super().at_cell(**rest, eval_count=cell["count"])
+        return super().at_cell(**{"eval_count" if name == "count" else name: value for name, value in cell.items()})
 
     def axes(self) -> tuple[str, ...]:
         return ("count",)
@@ -122,17 +115,16 @@ class NumberLine(_StartAndCountTask):
     with one (addbigram_shiftedblkseq, addbigram_shiftednullseq).
     """
 
-    count: int | Span = setting(Span(1, 50), "number of steps in training")
-    starts: int | Span = setting(1, "start numbers")
-    max_number: int = setting(100, "largest number that counting may reach, and the largest in the vocabulary")
+    count: int | Span = setting(Span(1, 50), "number of steps in training", at_least=1)
+    starts: int | Span = setting(1, "start numbers", at_least=0)
+    max_number: int = setting(
+        100, "largest number that counting may reach, and the largest in the vocabulary", at_least=1, at_most=MAX_NUMBER
+    )
     end: int | None = setting(None, "number at which counting ends; null: any")
     filler: Literal["none", "blank", "null"] = setting("none", "what replaces all numbers but the first: <b>, <null>")
-    eval_count: int | Span | None = setting(None, "counts of evaluated questions, set by a cell of a grid; null: count")
-
-    def __post_init__(self) -> None:
-        if self.filler not in FILLER_CHOICES:
-            raise UserError(f"filler: must be one of {', '.join(FILLER_CHOICES)}, not {self.filler!r}")
-        self._check_settings()
+    eval_count: int | Span | None = setting(
+        None, "counts of evaluated questions, set by a cell of a grid; null: count", at_least=1
+    )
 
     @property
     def allowed_starts(self) -> Starts:
@@ -168,10 +160,8 @@ class NumberLine(_StartAndCountTask):
         expected_pieces = [pieces[0], *[filler] * (len(pieces) - 1)] if filler and pieces else []
         expected_pieces = expected_pieces or list(map(str, range(first, first + len(pieces))))
         count = len(pieces) - bool(filler)
-        if first < 0 or count < 1 or pieces != expected_pieces:
-            raise UserError(
-                f"question: {text!r} is not a question of this task; an example is 7 {filler or 8} {filler or 9}"
-            )
+        is_question = first >= 0 and count >= 1 and pieces == expected_pieces
+        check_question(is_question, text, f"7 {filler or 8} {filler or 9}")
         if first + count > self.max_number:
             raise UserError(f"question: the last label must be at most max_number={self.max_number}")
         return replace(self, eval_count=count).build_rows(np.array([count]), np.array([first]))
@@ -186,20 +176,17 @@ class AdditionTable(_StartAndCountTask):
     like the start and the number of symbols in `Counting`. With `helper="pad"`, `65 <pad> 3 <pad>` has . 65 . 68.
     """
 
-    count: int | Span = setting(Span(1, 50), "second numbers in training")
-    starts: int | Span = setting(Span(1, 99), "first numbers")
-    max_number: int = setting(100, "largest sum, and the largest number in the vocabulary")
+    count: int | Span = setting(Span(1, 50), "second numbers in training", at_least=1)
+    starts: int | Span = setting(Span(1, 99), "first numbers", at_least=0)
+    max_number: int = setting(
+        100, "largest sum, and the largest number in the vocabulary", at_least=1, at_most=MAX_NUMBER
+    )
     helper: Literal["none", "blank", "pad"] = setting(
         "none", "helper token after each number, at which the label is predicted"
     )
     eval_count: int | Span | None = setting(
-        None, "second numbers of evaluated questions, set by a cell of a grid; null: count"
+        None, "second numbers of evaluated questions, set by a cell of a grid; null: count", at_least=1
     )
-
-    def __post_init__(self) -> None:
-        if self.helper not in HELPER_CHOICES:
-            raise UserError(f"helper: must be one of {', '.join(HELPER_CHOICES)}, not {self.helper!r}")
-        self._check_settings()
 
     @property
     def allowed_starts(self) -> Starts:
@@ -230,8 +217,8 @@ class AdditionTable(_StartAndCountTask):
     def parse_question(self, text: str) -> Questions:
         """Parses `65 3`; helpers may be omitted. Raises `UserError` for any other text."""
         pieces = [piece for piece in text.split() if piece != HELPER_CHOICES[self.helper]]
-        if len(pieces) != 2 or not all(piece.isdecimal() for piece in pieces) or int(pieces[1]) < 1:
-            raise UserError(f"question: {text!r} is not a question of this task; an example is 65 3")
+        is_question = len(pieces) == 2 and all(piece.isdecimal() for piece in pieces) and int(pieces[1]) >= 1
+        check_question(is_question, text, "65 3")
         start, count = map(int, pieces)
         if start + count > self.max_number:
             raise UserError(f"question: the sum must be at most max_number={self.max_number}")

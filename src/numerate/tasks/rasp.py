@@ -1,6 +1,6 @@
 """Counting from one number to another, as a stream of such tasks with next-token prediction."""
 
-import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal, Self
@@ -14,7 +14,7 @@ from numerate.tasks.counter_rng import CounterRNG, random_key
 from numerate.tasks.counting import MAX_NUMBER
 from numerate.tasks.questions import EMPTY, Numbers, Questions
 from numerate.tasks.starts import cell_hashes, feasible_cells, ood_counts
-from numerate.tasks.task import Task
+from numerate.tasks.task import Task, match_question
 
 _BEGIN, _FIRST, _LAST, _SEPARATOR, _COUNTED = range(5)
 """Positions within a block: `<sos>`, the two numbers, `<`, and the first counted number."""
@@ -38,28 +38,22 @@ class RaspCounting(Task):
     published test, with determined targets; OOD validation is a stream of longer blocks.
     """
 
-    count: int | Span = setting(Span(2, 50), "number of steps per block in training")
-    max_number: int = setting(155, "largest number")
-    sequence_length: int = setting(256, "tokens per row, cut from the stream")
+    count: int | Span = setting(Span(2, 50), "number of steps per block in training", at_least=2)
+    max_number: int = setting(155, "largest number", at_least=2, at_most=MAX_NUMBER)
+    sequence_length: int = setting(256, "tokens per row, cut from the stream", at_least=8, at_most=MAX_NUMBER)
     targets: Literal["all", "determined"] = setting("all", "whether the random numbers of a prompt are targets too")
     packed: bool = setting(True, "whether a row is cut from a stream of blocks, or is one block")
-    eval_count: int | Span | None = setting(None, "counts of evaluated questions, set by a cell of a grid; null: count")
+    eval_count: int | Span | None = setting(
+        None, "counts of evaluated questions, set by a cell of a grid; null: count", at_least=2
+    )
 
-    def __post_init__(self) -> None:
-        if self.targets not in ("all", "determined"):
-            raise UserError(f"targets: must be 'all' or 'determined', not {self.targets!r}")
-        if not 2 <= self.max_number <= MAX_NUMBER:
-            raise UserError(f"max_number: must be from 2 to {MAX_NUMBER}, not {self.max_number}")
-        if not 8 <= self.sequence_length <= MAX_NUMBER:
-            raise UserError(
-                f"sequence_length: must be from 8 to {MAX_NUMBER}, not {self.sequence_length}; the paper uses 256"
-            )
+    def conflicts(self) -> Iterator[str]:
         for name, span in (("count", Span.from_value(self.count)), ("eval_count", self._eval_span)):
-            if span.low < 2 or span.high > self.max_number:
-                raise UserError(f"{name}: must be from 2 to {self.max_number}, not {span}")
+            if span.high > self.max_number:
+                yield f"{name}: must be from 2 to max_number={self.max_number}, not {span}"
         if self.packed and not self._has_enough_streams(self._eval_span, self.sequence_length):
             name, reason = (
-                ("count" if self.eval_count is None else "eval_count"),
+                "count" if self.eval_count is None else "eval_count",
                 "use smaller counts, a wider span or packed=false",
             )
             if self.sequence_length < self._eval_span.high + 5:
@@ -67,10 +61,9 @@ class RaspCounting(Task):
                     "sequence_length",
                     f"{self._eval_span.high + 5} tokens hold a block, and 256 are published",
                 )
-            raise UserError(
+            yield (
                 f"{name}: there are too few different streams of {self.sequence_length} tokens with blocks of "
-                f"{self._eval_span} "
-                f"numbers to hold any out; {reason}"
+                f"{self._eval_span} numbers to hold any out; {reason}"
             )
 
     def _has_enough_streams(self, counts: Span, length: int) -> bool:
@@ -146,10 +139,9 @@ class RaspCounting(Task):
     def at_cell(self, **cell: Any) -> Self:
         """The same task with fields fixed; with `count` rows are single blocks of that many numbers with determined
         targets."""
-        if "count" not in cell:
-            return super().at_cell(**cell)
-        rest = {name: value for name, value in cell.items() if name != "count"}
-        return super().at_cell(**{**rest, "eval_count": cell["count"], "packed": False, "targets": "determined"})
+        if "count" in cell:
+            cell = {**cell, "eval_count": cell.pop("count"), "packed": False, "targets": "determined"}
+        return super().at_cell(**cell)
 
     def axes(self) -> tuple[str, ...]:
         return ("count",)
@@ -213,9 +205,7 @@ class RaspCounting(Task):
 
     def parse_question(self, text: str) -> Questions:
         """Parses `3 5`, or `<sos> 3 5 <`, as one block. Raises `UserError` for any other text."""
-        match = re.fullmatch(r"\s*(?:<sos>\s+)?(\d+)\s+(\d+)\s*(?:<\s*)?", text)
-        if match is None:
-            raise UserError(f"question: {text!r} is not a question of this task; an example is 3 5")
+        match = match_question(r"\s*(?:<sos>\s+)?(\d+)\s+(\d+)\s*(?:<\s*)?", text, "3 5")
         first, last = int(match[1]), int(match[2])
         if not first < last <= self.max_number:
             raise UserError(f"question: {first} to {last} must be increasing and at most {self.max_number}")

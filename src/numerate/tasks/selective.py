@@ -1,5 +1,6 @@
 """Selective counting: the label of every item is the number of earlier items of its kind."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import comb
@@ -13,10 +14,10 @@ from numerate.config import Span, setting
 from numerate.errors import UserError
 from numerate.tasks.compositions import Compositions
 from numerate.tasks.counter_rng import CounterRNG
-from numerate.tasks.counting import HELPER_CHOICES, MAX_NUMBER, check_modulus, check_prefix
+from numerate.tasks.counting import HELPER_CHOICES, MAX_NUMBER, prefix_conflicts
 from numerate.tasks.questions import EMPTY, Numbers, Questions
 from numerate.tasks.starts import feasible_cells, ood_counts
-from numerate.tasks.task import Task, can_be_split
+from numerate.tasks.task import Task, can_be_split, check_question
 
 
 @dataclass(frozen=True)
@@ -43,50 +44,42 @@ class SelectiveCounting(Task):
     `eval_count`. One list in ten is held out by its hash; lengths, or pairs, with fewer than 4,000 lists have none.
     """
 
-    num_symbols: int = setting(10, "number of different symbols")
+    num_symbols: int = setting(10, "number of different symbols", at_least=2)
     symbols: Literal["digits", "letters"] = setting("digits", "what the symbols are: digits or letters")
-    count: int | Span = setting(Span(1, 50), "length of the lists in training")
-    max_count: int | None = setting(10, "largest count of one symbol in a list; null: any")
+    count: int | Span = setting(Span(1, 50), "length of the lists in training", at_least=1)
+    max_count: int | None = setting(
+        10, "largest count of one symbol in a list; null: any", at_least=1, at_most=MAX_NUMBER
+    )
     composition: Literal["any", "even", "pairs"] = setting("any", "distribution of the counts of the symbols")
     inclusive: bool = setting(False, "whether an item counts itself too")
-    modulus: int | None = setting(None, "labels are counts modulo this number; null: plain counts")
+    modulus: int | None = setting(
+        None, "labels are counts modulo this number; null: plain counts", at_least=2, at_most=MAX_NUMBER
+    )
     prefix: str = setting("", "a text before every sequence, such as <bos>, without a label")
     helper: Literal["none", "blank", "pad"] = setting(
         "none", "helper token after each item, at which its count is predicted"
     )
     eval_count: int | Span | None = setting(
-        None, "lengths of evaluated questions, set by a cell of a grid; null: count"
+        None, "lengths of evaluated questions, set by a cell of a grid; null: count", at_least=1
     )
 
-    def __post_init__(self) -> None:
-        for name, known in (
-            ("symbols", tuple(_SYMBOL_TEXTS)),
-            ("helper", tuple(HELPER_CHOICES)),
-            ("composition", COMPOSITIONS),
-        ):
-            if getattr(self, name) not in known:
-                raise UserError(f"{name}: must be one of {', '.join(known)}, not {getattr(self, name)!r}")
-        if not 2 <= self.num_symbols <= len(_SYMBOL_TEXTS[self.symbols]):
-            raise UserError(
+    def conflicts(self) -> Iterator[str]:
+        if self.num_symbols > len(_SYMBOL_TEXTS[self.symbols]):
+            yield (
                 f"num_symbols: must be from 2 to {len(_SYMBOL_TEXTS[self.symbols])} with symbols={self.symbols}, not "
                 f"{self.num_symbols}"
             )
-        if self.max_count is not None and not 1 <= self.max_count <= MAX_NUMBER:
-            raise UserError(f"max_count: must be from 1 to {MAX_NUMBER}, not {self.max_count}")
-        check_modulus(self.modulus)
         if self.max_count is None and (self.modulus is None or self.composition == "even"):
-            raise UserError("max_count: must be set to bound the labels, such as the published 10")
+            yield "max_count: must be set to bound the labels, such as the published 10"
         if self.composition == "pairs" and (self.num_symbols != 2 or self.max_count is None):
-            raise UserError("composition: 'pairs' requires num_symbols=2 and a max_count (50 in the paper)")
-        check_prefix(self.prefix, self._symbol_texts, "<bos> is")
+            yield "composition: 'pairs' requires num_symbols=2 and a max_count (50 in the paper)"
+        yield from prefix_conflicts(self.prefix, self._symbol_texts, "<bos> is")
         for name, span in (("count", Span.from_value(self.count)), ("eval_count", self.eval_span)):
-            if span.low < 1:
-                raise UserError(f"{name}: must be at least 1, not {span.low}")
             if span.high > self._max_length:
                 why = "the longest list there is"
                 if self.max_count is not None and self._max_length == self.num_symbols * self.max_count:
                     why = f"which is what {self.num_symbols} kinds have together with max_count={self.max_count}"
-                raise UserError(f"{name}: a list of {span.high} has more than {self._max_length} items, {why}")
+                yield f"{name}: a list of {span.high} has more than {self._max_length} items, {why}"
 
     @property
     def eval_span(self) -> Span:
@@ -239,9 +232,8 @@ class SelectiveCounting(Task):
         """
         pieces = [piece for piece in text.split() if piece != HELPER_CHOICES[self.helper]]
         pieces = pieces[1:] if self.prefix and pieces[:1] == [self.prefix] else pieces
-        if not pieces or any(piece not in self._symbol_texts for piece in pieces):
-            example = " ".join(self._symbol_texts[kind] for kind in (1, 0, 1, 1))
-            raise UserError(f"question: {text!r} is not a question of this task; an example is {example}")
+        is_question = pieces and all(piece in self._symbol_texts for piece in pieces)
+        check_question(is_question, text, " ".join(self._symbol_texts[kind] for kind in (1, 0, 1, 1)))
         max_occurrences = max(pieces.count(kind) for kind in self._symbol_texts)
         if max_occurrences > (self.max_count or MAX_NUMBER):
             raise UserError(
@@ -250,8 +242,6 @@ class SelectiveCounting(Task):
         symbol_indices = np.array([[self._symbol_texts.index(piece) for piece in pieces]], dtype=np.int16)
         return self.build_rows(symbol_indices, np.array([len(pieces)]))
 
-
-COMPOSITIONS = ("any", "even", "pairs")
 
 EVEN_KEEP_PROBABILITIES = (1 - 0.9995, 1 - 0.985, 1 - 0.8, 1 - 0.2)
 """The fraction of lists that is kept if the rarest kind occurs 0, 1, 2, 3 times; others are all kept."""

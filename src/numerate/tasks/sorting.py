@@ -11,8 +11,11 @@ from numerate.errors import UserError
 from numerate.tasks import decimals
 from numerate.tasks.counter_rng import CounterRNG, mix_bits
 from numerate.tasks.questions import EMPTY, Numbers, Questions
-from numerate.tasks.task import Task, can_be_split
+from numerate.tasks.task import Task, can_be_split, check_question
 from numerate.vocabulary import ITEM_LABELS
+
+MAX_DIGITS = 1_000
+"""Longer numbers are an error, since they are probably a typo."""
 
 _COMMA, _COLON, _EQUALS = range(len(ITEM_LABELS), len(ITEM_LABELS) + 3)
 _ALPHABET = (*ITEM_LABELS, ",", ":", "=")
@@ -37,24 +40,11 @@ class Sorting(Task):
     no cell with at most three items is held out.
     """
 
-    digits: int | Span = setting(Span(1, 10), "largest number of digits")
-    items: int | Span = setting(Span(1, 10), "length of the list")
+    digits: int | Span = setting(Span(1, 10), "largest number of digits", at_least=1, at_most=MAX_DIGITS)
+    items: int | Span = setting(Span(1, 10), "length of the list", at_least=1, at_most=len(ITEM_LABELS))
     lengths: Literal["cycle", "uniform"] = setting(
         "cycle", "distribution of lengths: all pairs in turn (cycle), or uniform"
     )
-
-    def __post_init__(self) -> None:
-        if self.lengths not in ("cycle", "uniform"):
-            raise UserError(f"lengths: must be 'cycle' or 'uniform', not {self.lengths!r}")
-        digits, items = self.digit_and_item_spans
-        if digits.low < 1:
-            raise UserError(f"digits: must be at least 1, not {digits.low}")
-        if digits.high > MAX_DIGITS:
-            raise UserError(f"digits: must be at most {MAX_DIGITS}, not {digits.high}")
-        if items.low < 1:
-            raise UserError(f"items: must be at least 1, not {items.low}")
-        if items.high > len(ITEM_LABELS):
-            raise UserError(f"items: must be at most {len(ITEM_LABELS)}, the number of labels, not {items.high}")
 
     @property
     def digit_and_item_spans(self) -> tuple[Span, Span]:
@@ -132,8 +122,8 @@ class Sorting(Task):
         pieces = text.strip().removesuffix("=").split(",")
         pairs = [piece.strip().partition(":") for piece in pieces]
         names, number_texts = [name.strip() for name, _, _ in pairs], [value.strip() for _, _, value in pairs]
-        if not all(value.isascii() and value.isdigit() for value in number_texts):
-            raise UserError(f"question: {text!r} is not a question of this task; an example is A:21,B:7,C:9=")
+        are_numbers = all(value.isascii() and value.isdigit() for value in number_texts)
+        check_question(are_numbers, text, "A:21,B:7,C:9=")
         for name in names:
             if len(name) != 1 or name not in ITEM_LABELS:
                 raise UserError(f"question: a label must be one character of {ITEM_LABELS}, not {name!r}")
@@ -152,9 +142,6 @@ class Sorting(Task):
             np.array([len(names)]),
         )
 
-
-MAX_DIGITS = 1_000
-"""Longer numbers are an error, since they are probably a typo."""
 
 _MAX_SMALL_SIZE = 5
 """Lists with this many items, or with a number of this many digits, can always be split."""

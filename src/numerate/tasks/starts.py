@@ -1,5 +1,6 @@
 """The start numbers of counts, and which of them are held out."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -7,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.config import Span
-from numerate.errors import UserError
 from numerate.tasks.counter_rng import mix_bits
 from numerate.tasks.task import SPLITS
 
@@ -59,32 +59,31 @@ class Starts:
         cells[:, 1] = np.arange(len(cells)) + (low - (width.cumsum() - width)).repeat(width)
         return cells
 
-    def check_ends(self, counts: Span) -> None:
-        """Raises `UserError` if none of these counts can end at `end`."""
+    def end_conflicts(self, counts: Span) -> Iterator[str]:
+        """The error that none of these counts can end at `end`, if so."""
         if self.end is None:
             return
         if not 1 <= self.end <= self.max_number:
-            raise UserError(f"end: must be from 1 to max_number={self.max_number}, not {self.end}")
+            yield f"end: must be from 1 to max_number={self.max_number}, not {self.end}"
         low, high = self.span.low + counts.low, self.span.high + counts.high
         if not low <= self.end <= high:
-            raise UserError(
+            yield (
                 f"end: no count of {counts} from a start of {self.span} ends at {self.end}; "
                 f"{low} to {min(high, self.max_number)} can be reached"
             )
 
-    def check_counts(self, counts: Span, name: str) -> None:
-        """Raises `UserError` for a count without a start."""
-        if counts.low < 1:
-            raise UserError(f"{name}: must be at least 1, not {counts.low}")
+    def conflicts(self, counts: Span) -> Iterator[str]:
+        """The error of counts without a start, if so."""
+        larger = f"or set max_number={counts.high + self.span.low}"
         if self.max_count() < 1:
-            raise UserError(
-                f"starts: must be at most {self.max_number - 1} with max_number={self.max_number}, not {self.span.low}"
-                f"; or set max_number={counts.high + self.span.low}"
+            yield (
+                f"starts: must be at most {self.max_number - 1} with max_number={self.max_number}, not "
+                f"{self.span.low}; {larger}"
             )
-        if counts.high > self.max_count():
-            raise UserError(
-                f"{name}: must be at most {self.max_count()} with starts from {self.span.low} and "
-                f"max_number={self.max_number}, not {counts.high}; or set max_number={counts.high + self.span.low}"
+        elif counts.high > self.max_count():
+            yield (
+                f"count: must be at most {self.max_count()} with starts from {self.span.low} and "
+                f"max_number={self.max_number}, not {counts.high}; {larger}"
             )
 
 

@@ -1,6 +1,7 @@
 """Tasks: reproducible sources of questions with answers."""
 
 import random
+import re
 from abc import ABC
 from collections.abc import Iterator
 from dataclasses import fields, replace
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.config import Span, Spec
-from numerate.errors import UserError, did_you_mean
+from numerate.errors import UserError, check_choice, did_you_mean
 from numerate.tasks.contents import file_sha256, shortest_unique_names
 from numerate.tasks.counter_rng import CounterRNG, random_key
 from numerate.tasks.questions import EMPTY as EMPTY
@@ -69,6 +70,10 @@ class Task(Spec, ABC):
 
     is_language_modeling: ClassVar[bool] = False
     """Whether it is language modeling: every token is a target, without questions and answers."""
+
+    evaluation_kind: ClassVar[str | None] = None
+    """The name of its `EvaluationKind`; None for the one of its layout and questions: `TokenLabels`, `TextAnswers` or
+    `ExactMatch`."""
 
     default_grid_in_distribution: ClassVar[bool] = False
     """Whether the default grid is limited to cells of trained sizes."""
@@ -242,8 +247,7 @@ class Task(Spec, ABC):
         """The data: examples `start` .. `start + count - 1` of a split. They depend on the fields, the split, the seed
         and the index alone, however the range is divided into calls. Raises `UserError` for an unknown split.
         """
-        if split not in SPLITS:
-            raise UserError(f"split: must be one of {', '.join(SPLITS)}, not {split!r}." + did_you_mean(split, SPLITS))
+        check_choice("split", split, SPLITS)
         task: Task = self
         if split == "ood_validation":
             ood_task = self.ood_validation_task()
@@ -321,3 +325,17 @@ class Task(Spec, ABC):
 def can_be_split(num_questions: int) -> bool:
     """Whether a cell with this many questions can be split: its smallest split gets at least `MIN_SPLIT_SIZE`."""
     return num_questions * min(high - low for low, high in SPLITS.values()) >= MIN_SPLIT_SIZE - 1e-6
+
+
+def check_question(is_question: object, text: str, example: str) -> None:
+    """Raises `UserError`, with an example, if a text is not a question of a task."""
+    if not is_question:
+        raise UserError(f"question: {text!r} is not a question of this task; an example is {example}")
+
+
+def match_question(pattern: str, text: str, example: str) -> re.Match[str]:
+    """The match of a whole text with a pattern. Raises `UserError`, with an example, if it is not a question."""
+    match = re.fullmatch(pattern, text)
+    check_question(match, text, example)
+    assert match is not None
+    return match

@@ -10,8 +10,8 @@ CATALOGUE = {
         "Groups": "text.tokenizers.text_number_formats",
         "XVal": "text.tokenizers.text_number_formats",
         "RegressionTransformer": "text.tokenizers.regression_transformer",
-        "FoNE": "text.tokenizers.fone",
-        "IEEEBits": "text.tokenizers.ieee",
+        "FoNE": "text.tokenizers.float_formats",
+        "IEEEBits": "text.tokenizers.float_formats",
     },
     "Tokenizer": {
         "Characters": "tokenizer",

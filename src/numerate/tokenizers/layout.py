@@ -40,10 +40,6 @@ class Continuation(Layout):
 
     targets: Literal["answer", "all"] = setting("answer", "which tokens are targets: the answer with its end, or all")
 
-    def __post_init__(self) -> None:
-        if self.targets not in ("answer", "all"):
-            raise UserError(f"targets: must be 'answer' or 'all', not {self.targets!r}")
-
     def build_batch(self, rows: TokenizedExamples, row_index: NDArray[np.int64]) -> Batch:
         if rows.labels is not None:
             raise UserError("layout: Continuation does not support a label per token; use layout=TokenClassification")
@@ -114,10 +110,6 @@ class Seq2Seq(Layout):
         None, "a mask token that replaces the answer in the source and starts it in the target; null: none"
     )
 
-    def __post_init__(self) -> None:
-        if self.decoder_start_token not in ("pad", "bos"):
-            raise UserError(f"decoder_start_token: must be 'pad' or 'bos', not {self.decoder_start_token!r}")
-
     def build_batch(self, rows: TokenizedExamples, row_index: NDArray[np.int64]) -> Batch:
         if rows.labels is not None:
             raise UserError("layout: Seq2Seq does not support a label per token; use layout=TokenClassification")
@@ -170,11 +162,9 @@ class MaskedLM(Layout):
     has_mask_tokens: ClassVar[bool] = True
 
     mask_token: str | None = setting(None, "the mask token; null: [UNK]")
-    num_masks: int | None = setting(None, "mask tokens after every question; null: the number of answer tokens")
-
-    def __post_init__(self) -> None:
-        if self.num_masks is not None and self.num_masks < 1:
-            raise UserError(f"num_masks: must be at least 1, or null, not {self.num_masks}")
+    num_masks: int | None = setting(
+        None, "mask tokens after every question; null: the number of answer tokens", at_least=1
+    )
 
     def build_batch(self, rows: TokenizedExamples, row_index: NDArray[np.int64]) -> Batch:
         if rows.labels is not None:

@@ -84,19 +84,14 @@ class Digits(NumberFormat):
         "reversed",
         "order of digits: units first (reversed), most significant first (normal), or reversed in answers only",
     )
-    leading_zeros: int = setting(0, "zeros before every number")
-    answer_leading_zeros: int | None = setting(None, "zeros before the numbers of the answer; null: leading_zeros")
-    min_digits: int = setting(0, "pad numbers of the question with zeros to this many digits; 0: no padding")
+    leading_zeros: int = setting(0, "zeros before every number", at_least=0)
+    answer_leading_zeros: int | None = setting(
+        None, "zeros before the numbers of the answer; null: leading_zeros", at_least=0
+    )
+    min_digits: int = setting(
+        0, "pad numbers of the question with zeros to this many digits; 0: no padding", at_least=0
+    )
     index_hints: bool = setting(False, "whether a character before each digit marks its power of ten")
-
-    def __post_init__(self) -> None:
-        if self.digit_order not in ("reversed", "normal", "answer_reversed"):
-            raise UserError(f"digit_order: must be 'reversed', 'normal' or 'answer_reversed', not {self.digit_order!r}")
-        for name in ("leading_zeros", "answer_leading_zeros"):
-            if (getattr(self, name) or 0) < 0:
-                raise UserError(f"{name}: must be at least 0, not {getattr(self, name)}")
-        if self.min_digits < 0:
-            raise UserError(f"min_digits: must be at least 0, not {self.min_digits}")
 
     def extra_symbols(self) -> tuple[str, ...]:
         return ("-", ".", *INDEX_HINTS) if self.index_hints else ("-", ".")

@@ -1,7 +1,7 @@
 """Tokenizers: from questions to rows of token ids, and back to text."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -15,7 +15,7 @@ from numerate.tasks.questions import EMPTY, Example, Questions
 from numerate.tasks.task import Task
 from numerate.tokenizers import insertion
 from numerate.tokenizers.number_formats import Digits, Ids, NumberFormat, id_dtype
-from numerate.vocabulary import BOS, EOS, PAD, PUBLISHED_SYMBOLS, UNK, Vocabulary
+from numerate.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
 
 DEFAULT_SYMBOLS = ("+", "-", "x", "=", " ", ".")
 """The first symbols of every character vocabulary, so that ids 0 to 18 are the published ones."""
@@ -119,24 +119,18 @@ class Characters(Tokenizer):
     vocabulary: Literal["default", "pad", "index", "sort"] = setting(
         "default", "default, or a published vocabulary: pad (19 tokens), index (121) or sort (118)"
     )
-    space_probability: float = setting(0.0, "probability of a space before a character")
+    space_probability: float = setting(0.0, "probability of a space before a character", at_least=0, at_most=1)
     interleave_operands: bool = setting(False, "whether the digits of the two operands alternate, without an operator")
 
-    def __post_init__(self) -> None:
-        if self.vocabulary not in ("default", *PUBLISHED_SYMBOLS):
-            raise UserError(
-                f"vocabulary: must be one of default, {', '.join(PUBLISHED_SYMBOLS)}, not {self.vocabulary!r}"
-            )
-        if not 0 <= self.space_probability <= 1:
-            raise UserError(f"space_probability: must be from 0 to 1, not {self.space_probability}")
+    def conflicts(self) -> Iterator[str]:
         if isinstance(self.number_format, Digits) and self.number_format.index_hints:
             if self.vocabulary in ("pad", "sort"):
-                raise UserError(
+                yield (
                     f"vocabulary: the published vocabulary {self.vocabulary!r} has no index hints; vocabulary must be "
                     "'index' or 'default'"
                 )
             if self.interleave_operands:
-                raise UserError("interleave_operands: must be false with index_hints")
+                yield "interleave_operands: must be false with index_hints"
 
     def build_vocabulary(self, task: Task | Iterable[str]) -> Vocabulary:
         """The vocabulary for a task, or for texts. Raises `UserError` for a task with characters that are not in the

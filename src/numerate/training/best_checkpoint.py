@@ -33,12 +33,12 @@ class BestStepRule:
 
     @classmethod
     def from_metric(cls, best_metric: BestMetric | None, evaluation_data: EvaluationData) -> "BestStepRule":
-        """The rule for a metric. By default the loss for language modeling and for tokens with numeric values, which
-        are hardly ever an exact match; otherwise accuracy, with the loss breaking ties for text answers."""
-        metric: BestMetric = best_metric or (
-            "loss" if evaluation_data.has_number_tokens or evaluation_data.is_language_modeling else "accuracy"
-        )
-        return cls(metric, metric == "accuracy" and (best_metric is not None or evaluation_data.has_text_answers))
+        """The rule for a metric: by default that of the kind of evaluation, and the loss for tokens with numeric
+        values, which are hardly ever an exact match."""
+        kind = evaluation_data.kind
+        default: BestMetric = "loss" if evaluation_data.has_number_tokens else kind.default_best_metric
+        metric = best_metric or default
+        return cls(metric, metric == "accuracy" and (best_metric is not None or kind.loss_breaks_ties))
 
     @property
     def needs_loss(self) -> bool:

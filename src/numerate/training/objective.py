@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from numerate.batch import Batch, Loops, Model, StepContext
 from numerate.config import Spec, setting
-from numerate.errors import UserError
 from numerate.losses.cross_entropy import CrossEntropy
 from numerate.losses.loss import Loss
 from numerate.positions.counter import random_integers
@@ -113,20 +112,18 @@ class Progressive(Objective):
     alpha: float = setting(
         1.0,
         "weight of the loss after a random number of loops; the remaining weight is that of the loss after all loops",
+        at_least=0,
+        at_most=1,
     )
-    max_grad_loops: int | None = setting(None, "largest number of loops with a gradient; null: half of the loops")
+    max_grad_loops: int | None = setting(
+        None, "largest number of loops with a gradient; null: half of the loops", at_least=1
+    )
     throttle: Literal["none", "described", "published"] = setting(
         "none", "described: divide the backbone's gradient by its loops; published: a factor on the loss"
     )
     targets_only: bool = setting(
         True, "whether the end of the last block and the output head are computed at target positions only"
     )
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.alpha <= 1:
-            raise UserError(f"alpha: must be from 0 (all loops only) to 1 (random loops only), not {self.alpha}")
-        if self.max_grad_loops is not None and self.max_grad_loops < 1:
-            raise UserError(f"max_grad_loops: must be at least 1, or null, not {self.max_grad_loops}")
 
     def build(self, vocabulary: Vocabulary) -> "ProgressiveModule":
         return ProgressiveModule(self, vocabulary)

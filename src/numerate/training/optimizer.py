@@ -9,7 +9,6 @@ from torch import nn
 
 from numerate.batch import Model
 from numerate.config import Spec, setting
-from numerate.errors import UserError
 
 
 class Optimizer(Spec, ABC):
@@ -40,30 +39,16 @@ class AdamW(Optimizer):
     llama2.c and the published dual attention, where it includes the symbol libraries. Raises `UserError` for invalid
     settings."""
 
-    learning_rate: float = setting(1e-3, "peak learning rate")
-    betas: tuple[float, float] = setting((0.9, 0.98), "decay rates of the moment estimates")
-    eps: float = setting(1e-8, "epsilon, for numerical stability")
-    weight_decay: float = setting(0.01, "decoupled weight decay")
-    max_grad_norm: float | None = setting(1.0, "gradient clipping: largest gradient norm; null: none")
+    learning_rate: float = setting(1e-3, "peak learning rate", above=0)
+    betas: tuple[float, float] = setting((0.9, 0.98), "decay rates of the moment estimates", at_least=0, below=1)
+    eps: float = setting(1e-8, "epsilon, for numerical stability", at_least=0)
+    weight_decay: float = setting(0.01, "decoupled weight decay", at_least=0)
+    max_grad_norm: float | None = setting(1.0, "gradient clipping: largest gradient norm; null: none", above=0)
     decay_parameters: Literal["by_module", "matrices"] = setting(
         "by_module",
         "parameters with weight decay: by_module (matrices and embeddings, with exceptions that modules specify), or "
         "matrices (all of 2 dimensions or more)",
     )
-
-    def __post_init__(self) -> None:
-        if not 0 < self.learning_rate < float("inf"):
-            raise UserError(
-                f"learning_rate: must be above 0 and finite, not {self.learning_rate} (1e-3 is usual for small models)"
-            )
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise UserError(f"betas: must each be at least 0 and below 1, not {self.betas}")
-        if self.eps < 0:
-            raise UserError(f"eps: must be at least 0, not {self.eps} (1e-8 is usual)")
-        if self.weight_decay < 0:
-            raise UserError(f"weight_decay: must be at least 0, not {self.weight_decay}")
-        if self.max_grad_norm is not None and self.max_grad_norm <= 0:
-            raise UserError(f"max_grad_norm: must be above 0, or null for none, not {self.max_grad_norm}")
 
     def parameter_options(self, model: Model) -> dict[str, tuple[float, bool]]:
         options = super().parameter_options(model)

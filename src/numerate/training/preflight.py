@@ -10,7 +10,6 @@ from numerate.batch import Model, Tokens
 from numerate.errors import OperationalError, UserError
 from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.evaluation.evaluator import resolve_grid, warn_replaced_grid
-from numerate.evaluation.text_metrics import require_text_packages
 from numerate.tasks.language_modeling import LanguageModeling
 from numerate.tasks.task import Task
 from numerate.tokenizers.tokenizer import Tokenizer
@@ -30,8 +29,7 @@ def check_precision(precision: str, device: torch.device) -> None:
 def check_grid(recipe: Recipe, evaluation_data: EvaluationData, model: Model, longest: Tokens) -> list[str]:
     """Raises `UserError` for what could not be evaluated afterwards: the grid, or texts without the packages that score
     them. Returns warnings."""
-    if evaluation_data.has_text_answers:
-        require_text_packages()
+    evaluation_data.kind.resolve_method(evaluation_data, "one pass")
     text, task, device = recipe.evaluation.grid, recipe.task, longest.ids.device
     if text is None and not task.training_spans():
         return []

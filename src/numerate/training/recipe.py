@@ -1,10 +1,11 @@
 """The recipe of a run: the spec of each component, and the training settings."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from numerate.batch import ModelSpec
-from numerate.config import check_choices, setting
+from numerate.config import Spec, setting
 from numerate.errors import UserError
 from numerate.evaluation.evaluator import Evaluation
 from numerate.models.decoder import Decoder
@@ -19,7 +20,7 @@ from numerate.training.schedule import Schedule, WarmupStableDecay
 
 
 @dataclass(frozen=True)
-class Training:
+class Training(Spec):
     """Training settings: budget, batch size, precision, parallelism, logging and checkpoints.
 
     The run ends when the first of `steps`, `examples`, `tokens`, `flops` and `epochs` is reached. `minutes` is a time
@@ -29,27 +30,41 @@ class Training:
     forward passes; loops without a gradient have no backward pass.
     """
 
-    steps: int | None = setting(1000, "budget: optimizer steps; 0: no training", in_run_id=False)
-    examples: int | None = setting(None, "budget: examples", in_run_id=False)
-    tokens: int | None = setting(None, "budget: input tokens without padding", in_run_id=False)
-    flops: float | None = setting(None, "budget: floating-point operations, such as 8e18", in_run_id=False)
-    epochs: float | None = setting(None, "budget: epochs over a finite dataset", in_run_id=False)
-    minutes: float | None = setting(None, "time limit of one invocation of the command, in minutes", in_run_id=False)
-    target_accuracy: float | None = setting(None, "stop at this accuracy on the validation split", in_run_id=False)
-    batch_size: int = setting(64, "examples per optimizer step, over all processes and accumulated micro-batches")
+    steps: int | None = setting(
+        1000, "budget: optimizer steps; 0: no training", at_least=0, at_most=10**15, in_run_id=False
+    )
+    examples: int | None = setting(None, "budget: examples", above=0, in_run_id=False)
+    tokens: int | None = setting(None, "budget: input tokens without padding", above=0, in_run_id=False)
+    flops: float | None = setting(None, "budget: floating-point operations, such as 8e18", above=0, in_run_id=False)
+    epochs: float | None = setting(None, "budget: epochs over a finite dataset", above=0, in_run_id=False)
+    minutes: float | None = setting(
+        None, "time limit of one invocation of the command, in minutes", above=0, in_run_id=False
+    )
+    target_accuracy: float | None = setting(
+        None, "stop at this accuracy on the validation split", above=0, at_most=1, in_run_id=False
+    )
+    batch_size: int = setting(
+        64, "examples per optimizer step, over all processes and accumulated micro-batches", at_least=1
+    )
     batch_size_warmup: float = setting(
-        0.0, "fraction of the budget over which the batch size grows from initial_batch_size; 0: none"
+        0.0,
+        "fraction of the budget over which the batch size grows from initial_batch_size; 0: none",
+        at_least=0,
+        at_most=1,
     )
-    initial_batch_size: int | None = setting(None, "with batch_size_warmup: initial batch size, and increment")
+    initial_batch_size: int | None = setting(
+        None, "with batch_size_warmup: initial batch size, and increment", at_least=1
+    )
     batch_tokens: int | None = setting(
-        None, "language modeling: batch size in tokens (a multiple of context_length) instead of batch_size"
+        None, "language modeling: batch size in tokens (a multiple of context_length) instead of batch_size", at_least=1
     )
-    gradient_accumulation_steps: int = setting(1, "micro-batches per optimizer step")
+    gradient_accumulation_steps: int = setting(1, "micro-batches per optimizer step", at_least=1)
     micro_batch_size: int | None = setting(
         None,
         "examples per micro-batch and device; gradient accumulation follows from it",
+        at_least=1,
     )
-    shuffle_window: int = setting(64, "number of batches whose examples are sorted by length together")
+    shuffle_window: int = setting(64, "number of batches whose examples are sorted by length together", at_least=1)
     precision: Literal["fp32", "bf16", "fp16"] = setting(
         "fp32", "precision of the forward pass; fp16 scales the loss and needs a GPU"
     )
@@ -61,17 +76,21 @@ class Training:
         in_run_id=False,
     )
     threads: int | None = setting(
-        None, "CPU threads; null: all cores, or when resuming as many as before", in_run_id=False
+        None, "CPU threads; null: all cores, or when resuming as many as before", at_least=1, in_run_id=False
     )
-    log_every: int = setting(25, "steps between log lines", in_run_id=False)
-    evaluate_every: int = setting(250, "steps between evaluations on the validation splits", in_run_id=False)
+    log_every: int = setting(25, "steps between log lines", at_least=1, in_run_id=False)
+    evaluate_every: int = setting(
+        250, "steps between evaluations on the validation splits", at_least=1, in_run_id=False
+    )
     evaluate_at_start: bool = setting(False, "whether the initial model is evaluated, and saved, too", in_run_id=False)
     log_layer_grad_norms: bool = setting(False, "whether gradient norms are logged per layer too", in_run_id=False)
-    checkpoint_every: int | None = setting(500, "steps between checkpoints", in_run_id=False)
+    checkpoint_every: int | None = setting(500, "steps between checkpoints", at_least=1, in_run_id=False)
     checkpoint_minutes: float | None = setting(
-        10, "minutes between checkpoints, whichever comes first", in_run_id=False
+        10, "minutes between checkpoints, whichever comes first", above=0, in_run_id=False
     )
-    keep_checkpoints: int | None = setting(2, "checkpoints kept besides the best; null: all", in_run_id=False)
+    keep_checkpoints: int | None = setting(
+        2, "checkpoints kept besides the best; null: all", at_least=1, in_run_id=False
+    )
     best_metric: Literal["accuracy", "loss"] | None = setting(
         None,
         "metric that selects the best checkpoint; null: accuracy, or loss for language modeling and for tokens with "
@@ -79,53 +98,31 @@ class Training:
         in_run_id=False,
     )
 
-    def __post_init__(self) -> None:
-        budgets = ("steps", "examples", "tokens", "flops", "epochs")
-        if all(getattr(self, budget) is None for budget in budgets):
-            raise UserError("steps: a run needs a budget: steps, examples, tokens, flops or epochs")
-        for name in (*budgets, "minutes", "checkpoint_minutes"):
-            value = getattr(self, name)
-            if value is not None and not value > 0 and not (name == "steps" and value == 0):
-                raise UserError(f"{name}: must be above 0, or null for none, not {value}")
-        for name in ("flops", "epochs"):
-            if getattr(self, name) == float("inf"):
-                raise UserError(f"{name}: must be finite, not inf")
-        count_fields = (
-            "batch_size",
-            "batch_tokens",
-            "gradient_accumulation_steps",
-            "micro_batch_size",
-            "shuffle_window",
-            "threads",
-            "keep_checkpoints",
-        )
-        interval_fields = ("log_every", "evaluate_every", "checkpoint_every")
-        for name in (*count_fields, *interval_fields):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"{name}: must be at least 1, not {value}")
-        if (self.steps or 0) > 10**15:
-            raise UserError(f"steps: must be at most 10^15, not {self.steps}")
-        if self.target_accuracy is not None and not 0 < self.target_accuracy <= 1:
-            raise UserError(f"target_accuracy: must be above 0 and at most 1, not {self.target_accuracy}")
-        self._check_batch_size_warmup()
+    def conflicts(self) -> Iterator[str]:
+        if all(getattr(self, budget) is None for budget in ("steps", "examples", "tokens", "flops", "epochs")):
+            yield "steps: a run needs a budget: steps, examples, tokens, flops or epochs"
+        if self.initial_batch_size is None and self.batch_size_warmup:
+            yield (
+                f"batch_size_warmup: {self.batch_size_warmup} requires initial_batch_size, the number of examples of "
+                "the first steps (published: 512)"
+            )
+        if self.initial_batch_size is not None and not self.batch_size_warmup:
+            yield (
+                "initial_batch_size: must be null without batch_size_warmup (published: 0.6), not "
+                f"{self.initial_batch_size}"
+            )
+        if self.initial_batch_size is not None and self.batch_size % self.initial_batch_size:
+            yield f"initial_batch_size: must divide batch_size={self.batch_size}, not {self.initial_batch_size}"
         if self.batch_tokens is not None:  # `Recipe` converts it to examples
             return
-        if self.base_batch_size % self.gradient_accumulation_steps:
-            raise UserError(
-                f"gradient_accumulation_steps: must divide the {self.base_batch_size} examples of a batch, not "
-                f"{self.gradient_accumulation_steps}"
-            )
         if self.micro_batch_size is not None and self.gradient_accumulation_steps > 1:
-            raise UserError(
+            yield (
                 f"gradient_accumulation_steps: must be 1 with micro_batch_size={self.micro_batch_size}, not "
                 f"{self.gradient_accumulation_steps}; set only one of them"
             )
-        if self.micro_batch_size is not None and self.base_batch_size % self.micro_batch_size:
-            raise UserError(
-                f"micro_batch_size: must divide the {self.base_batch_size} examples of a batch, not "
-                f"{self.micro_batch_size}"
-            )
+        for name in ("gradient_accumulation_steps", "micro_batch_size"):
+            if self.base_batch_size % (getattr(self, name) or 1):
+                yield f"{name}: must divide the {self.base_batch_size} examples of a batch, not {getattr(self, name)}"
 
     def num_micro_batches(self, world_size: int) -> int:
         """Number of micro-batches per process of a batch of `base_batch_size`.
@@ -151,31 +148,9 @@ class Training:
         """The unit in which the batch size grows: `initial_batch_size`, or `batch_size` if it does not grow."""
         return self.initial_batch_size if self.initial_batch_size is not None else self.batch_size
 
-    def _check_batch_size_warmup(self) -> None:
-        if not 0 <= self.batch_size_warmup <= 1:
-            raise UserError(
-                f"batch_size_warmup: must be a fraction of the budget from 0 (none) to 1, not {self.batch_size_warmup}"
-            )
-        if self.initial_batch_size is None:
-            if self.batch_size_warmup:
-                raise UserError(
-                    f"batch_size_warmup: {self.batch_size_warmup} requires initial_batch_size, the number of examples "
-                    "of the first steps (published: 512)"
-                )
-            return
-        if not self.batch_size_warmup:
-            raise UserError(
-                f"initial_batch_size: must be null without batch_size_warmup (published: 0.6), not "
-                f"{self.initial_batch_size}"
-            )
-        if self.initial_batch_size < 1 or self.batch_size % self.initial_batch_size:
-            raise UserError(
-                f"initial_batch_size: must divide batch_size={self.batch_size}, not {self.initial_batch_size}"
-            )
-
 
 @dataclass(frozen=True)
-class Tracking:
+class Tracking(Spec):
     """Project, entity and tags for experiment trackers."""
 
     project: str | None = setting(None, "project; null: WANDB_PROJECT, else numerate", in_run_id=False)
@@ -184,7 +159,7 @@ class Tracking:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Recipe(Spec):
     """The full description of a run: `numerate.train(Recipe(...))`, `numerate show RECIPE`."""
 
     task: Task = setting(Arithmetic(), "the data: questions with answers, or text")
@@ -197,7 +172,7 @@ class Recipe:
     training: Training = setting(Training(), "budget, batch size, precision, checkpoints")
     evaluation: Evaluation = setting(Evaluation(), "what is evaluated, and on how many examples")
     samples: Samples = setting(Samples(), "texts generated during training", in_run_id=False)
-    seed: int = setting(0, "seed of weights, data, position offsets and dropout")
+    seed: int = setting(0, "seed of weights, data, position offsets and dropout", at_least=0, at_most=2**63 - 1)
     init_from: str | None = setting(None, "another run whose weights to start from: path, id, name or latest")
     device: str = setting("auto", "cpu, cuda, cuda:1, mps; auto uses CUDA if available", in_run_id=False)
     name: str | None = setting(None, "name by which the run can be loaded", in_run_id=False)
@@ -212,12 +187,12 @@ class Recipe:
     paper: str | None = setting(None, "the paper that it reproduces, a key of numerate.recipes.papers", in_run_id=False)
 
     def __post_init__(self) -> None:
-        check_choices(self)
+        super().__post_init__()
         object.__setattr__(self, "training", self._resolve_batch_tokens())
-        if not 0 <= self.seed < 2**63:
-            raise UserError(f"seed: must be an integer from 0 to 2^63 - 1, not {self.seed}")
+
+    def conflicts(self) -> Iterator[str]:
         if self.name is not None and (not self.name.strip() or self.name == "latest" or {"/", "\\"} & set(self.name)):
-            raise UserError(f"name: must not be empty, `latest` or contain a slash, not {self.name!r}; null: no name")
+            yield f"name: must not be empty, `latest` or contain a slash, not {self.name!r}; null: no name"
 
     def _resolve_batch_tokens(self) -> Training:
         """The training settings with `batch_tokens` converted to `batch_size`."""

@@ -1,17 +1,16 @@
 """Texts generated during training: `samples.jsonl`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 
 from numerate.batch import Model
-from numerate.config import setting
-from numerate.errors import UserError
+from numerate.config import Spec, setting
 from numerate.evaluation.completions import generate_completions
 from numerate.evaluation.evaluation_data import EvaluationData
-from numerate.evaluation.prompts import Prompt, make_prompt_processor, resolve_max_new_tokens, training_context_length
+from numerate.evaluation.prompts import Prompt, resolve_max_new_tokens
 from numerate.evaluation.sampling import Sampling
 from numerate.training import disk
 from numerate.training.precision import autocast
@@ -33,7 +32,7 @@ SAMPLES_FILE = "samples.jsonl"
 
 
 @dataclass(frozen=True)
-class Samples:
+class Samples(Spec):
     """Texts that are generated from prompts during training.
 
     They do not affect training: they use separate random numbers, with dropout off. Each sample depends only on the
@@ -46,16 +45,12 @@ class Samples:
     prompts: tuple[str, ...] = setting(
         PUBLISHED_PROMPTS, "prompts to continue; an empty one is the beginning of a document", in_run_id=False
     )
-    max_new_tokens: int = setting(100, "largest number of generated tokens", in_run_id=False)
+    max_new_tokens: int = setting(100, "largest number of generated tokens", at_least=1, in_run_id=False)
     sampling: Sampling = setting(Sampling(), "how the next token is sampled", in_run_id=False)
 
-    def __post_init__(self) -> None:
-        if self.when not in (None, "evaluation", "end", "never"):
-            raise UserError(f"when: must be evaluation, end, never or null, not {self.when!r}")
-        if self.max_new_tokens < 1:
-            raise UserError(f"max_new_tokens: must be at least 1, not {self.max_new_tokens}")
+    def conflicts(self) -> Iterator[str]:
         if not self.prompts and self.when in ("evaluation", "end"):
-            raise UserError("prompts: must not be empty; [''] is the beginning of a document")
+            yield "prompts: must not be empty; [''] is the beginning of a document"
 
 
 class SampleGenerator:
@@ -68,13 +63,13 @@ class SampleGenerator:
 
     def __init__(self, samples: Samples, evaluation_data: EvaluationData, precision: str) -> None:
         self.samples, self.precision = samples, precision
-        self.when = samples.when or ("end" if evaluation_data.is_language_modeling else "never")
+        self.when = samples.when or ("end" if evaluation_data.task.is_language_modeling else "never")
         self.warnings: list[str] = []
         self._prompts: list[Prompt] = []
         if self.when == "never":
             return
-        self.prompt_processor = make_prompt_processor(evaluation_data)
-        context = training_context_length(evaluation_data)
+        self.prompt_processor = evaluation_data.kind.prompt_processor(evaluation_data)
+        context = evaluation_data.kind.context_length(evaluation_data)
         is_configured = samples.when is not None or samples.prompts != PUBLISHED_PROMPTS  # not only the defaults
         for text in samples.prompts:
             prompt = self.prompt_processor.encode(text)

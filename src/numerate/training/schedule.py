@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from numerate.config import Spec, setting
-from numerate.errors import UserError
 
 WarmupEndpoints = Literal["between", "from_zero", "to_one"]
 """The factor at step s (from 0) of a warm-up of w steps: `between` is (s + 1) / (w + 1); `from_zero` is s / w, so that
@@ -73,26 +72,13 @@ class Schedule(Spec, ABC):
         """An additional factor, for reductions after plateaus; 1 for all other schedules."""
         return 1.0
 
-    def _check(self) -> None:
-        if self.warmup < 0:
-            raise UserError(
-                f"warmup: must be at least 0 (below 1: a fraction of the budget; otherwise steps), not {self.warmup}"
-            )
-        if self.warmup_endpoints not in ("between", "from_zero", "to_one"):
-            raise UserError(f"warmup_endpoints: must be between, from_zero or to_one, not {self.warmup_endpoints!r}")
-        if self.decay_end is not None and not self.decay_end > 0:
-            raise UserError(f"decay_end: must be above 0 (a fraction up to 1, or a step) or null, not {self.decay_end}")
-
 
 @dataclass(frozen=True)
 class Constant(Schedule):
     """Warm-up, then the full learning rate."""
 
-    warmup: float = setting(100, "warm-up steps, or a fraction of the budget if below 1")
+    warmup: float = setting(100, "warm-up steps, or a fraction of the budget if below 1", at_least=0)
     warmup_endpoints: WarmupEndpoints = setting("between", _WARMUP_ENDPOINTS_HELP)
-
-    def __post_init__(self) -> None:
-        self._check()
 
     def decay_factor(self, progress: float, warmup_end: float) -> float:
         return 1.0
@@ -102,14 +88,10 @@ class Constant(Schedule):
 class Linear(Schedule):
     """Warm-up, then linear decay to `min_lr_ratio` at the end."""
 
-    warmup: float = setting(100, "warm-up steps, or a fraction of the budget if below 1")
-    min_lr_ratio: float = setting(0.0, "final learning rate, relative to the peak")
+    warmup: float = setting(100, "warm-up steps, or a fraction of the budget if below 1", at_least=0)
+    min_lr_ratio: float = setting(0.0, "final learning rate, relative to the peak", at_least=0, at_most=1)
     warmup_endpoints: WarmupEndpoints = setting("between", _WARMUP_ENDPOINTS_HELP)
-    decay_end: float | None = setting(None, _DECAY_END_HELP)
-
-    def __post_init__(self) -> None:
-        self._check()
-        _check_min_lr_ratio(self.min_lr_ratio)
+    decay_end: float | None = setting(None, _DECAY_END_HELP, above=0)
 
     def decay_factor(self, progress: float, warmup_end: float) -> float:
         return _linear_decay(progress, warmup_end, self.min_lr_ratio)
@@ -128,14 +110,10 @@ class Cosine(Schedule):
     [0.0, 0.5, 1.0, 0.5, 0.0]
     """
 
-    warmup: float = setting(100, "warm-up steps, or a fraction of the budget if below 1")
-    min_lr_ratio: float = setting(0.0, "final learning rate, relative to the peak")
+    warmup: float = setting(100, "warm-up steps, or a fraction of the budget if below 1", at_least=0)
+    min_lr_ratio: float = setting(0.0, "final learning rate, relative to the peak", at_least=0, at_most=1)
     warmup_endpoints: WarmupEndpoints = setting("between", _WARMUP_ENDPOINTS_HELP)
-    decay_end: float | None = setting(None, _DECAY_END_HELP)
-
-    def __post_init__(self) -> None:
-        self._check()
-        _check_min_lr_ratio(self.min_lr_ratio)
+    decay_end: float | None = setting(None, _DECAY_END_HELP, above=0)
 
     def decay_factor(self, progress: float, warmup_end: float) -> float:
         decay_progress = 1 - _linear_decay(progress, warmup_end, 0.0)
@@ -157,25 +135,13 @@ class Plateau(Schedule):
     >>> schedule = Plateau(warmup=0, factor=0.5, patience=5)
     """
 
-    warmup: float = setting(100, "warm-up steps, or a fraction of the budget if below 1")
-    factor: float = setting(0.5, "factor on the learning rate at a plateau")
-    patience: int = setting(5, "evaluations without improvement before the learning rate is reduced")
+    warmup: float = setting(100, "warm-up steps, or a fraction of the budget if below 1", at_least=0)
+    factor: float = setting(0.5, "factor on the learning rate at a plateau", above=0, below=1)
+    patience: int = setting(5, "evaluations without improvement before the learning rate is reduced", at_least=0)
     monitor: Literal["loss", "score"] = setting("loss", "quantity to monitor: validation loss, or accuracy")
-    threshold: float = setting(1e-4, "smallest relative improvement that counts")
-    min_lr_ratio: float = setting(0.0, "smallest learning rate, relative to the peak")
+    threshold: float = setting(1e-4, "smallest relative improvement that counts", at_least=0, below=1)
+    min_lr_ratio: float = setting(0.0, "smallest learning rate, relative to the peak", at_least=0, at_most=1)
     warmup_endpoints: WarmupEndpoints = setting("between", _WARMUP_ENDPOINTS_HELP)
-
-    def __post_init__(self) -> None:
-        self._check()
-        _check_min_lr_ratio(self.min_lr_ratio)
-        if not 0 < self.factor < 1:
-            raise UserError(f"factor: must be above 0 and below 1, not {self.factor}")
-        if self.patience < 0:
-            raise UserError(f"patience: must be at least 0, not {self.patience}")
-        if not 0 <= self.threshold < 1:
-            raise UserError(f"threshold: must be at least 0 and below 1, not {self.threshold}")
-        if self.monitor not in ("loss", "score"):
-            raise UserError(f"monitor: must be loss or score, not {self.monitor!r}")
 
     def decay_factor(self, progress: float, warmup_end: float) -> float:
         return 1.0
@@ -205,16 +171,10 @@ class Plateau(Schedule):
 class WarmupStableDecay(Schedule):
     """Warm-up, full learning rate, then linear decay from `decay_start` on, as in the published Abacus runs."""
 
-    warmup: float = setting(100, "warm-up steps, or a fraction of the budget if below 1")
-    decay_start: float = setting(0.9, "fraction of the budget at which the decay starts")
-    min_lr_ratio: float = setting(0.0, "final learning rate, relative to the peak")
+    warmup: float = setting(100, "warm-up steps, or a fraction of the budget if below 1", at_least=0)
+    decay_start: float = setting(0.9, "fraction of the budget at which the decay starts", at_least=0, at_most=1)
+    min_lr_ratio: float = setting(0.0, "final learning rate, relative to the peak", at_least=0, at_most=1)
     warmup_endpoints: WarmupEndpoints = setting("between", _WARMUP_ENDPOINTS_HELP)
-
-    def __post_init__(self) -> None:
-        self._check()
-        _check_min_lr_ratio(self.min_lr_ratio)
-        if not 0 <= self.decay_start <= 1:
-            raise UserError(f"decay_start: must be a fraction of the budget from 0 to 1, not {self.decay_start}")
 
     def decay_factor(self, progress: float, warmup_end: float) -> float:
         return _linear_decay(progress, max(warmup_end, self.decay_start), self.min_lr_ratio)
@@ -231,18 +191,11 @@ class OneCycle(Schedule):
     [0.2, 0.4, 0.6, 0.8, 1.0, 0.75, 0.5, 0.25, 0.0]
     """
 
-    peak: float = setting(0.5, "fraction of the budget (if below 1) or step at which the learning rate peaks")
-    initial_lr_ratio: float = setting(0.0, "initial learning rate, relative to the peak")
-    min_lr_ratio: float = setting(0.0, "final learning rate, relative to the peak")
-
-    def __post_init__(self) -> None:
-        if self.peak < 0:
-            raise UserError(
-                f"peak: must be at least 0 (below 1: a fraction of the budget; otherwise a step), not {self.peak}"
-            )
-        if not 0 <= self.initial_lr_ratio <= 1:
-            raise UserError(f"initial_lr_ratio: must be from 0 to 1, not {self.initial_lr_ratio}")
-        _check_min_lr_ratio(self.min_lr_ratio)
+    peak: float = setting(
+        0.5, "fraction of the budget (if below 1) or step at which the learning rate peaks", at_least=0
+    )
+    initial_lr_ratio: float = setting(0.0, "initial learning rate, relative to the peak", at_least=0, at_most=1)
+    min_lr_ratio: float = setting(0.0, "final learning rate, relative to the peak", at_least=0, at_most=1)
 
     @property
     def warmup(self) -> float:
@@ -250,11 +203,6 @@ class OneCycle(Schedule):
 
     def decay_factor(self, progress: float, warmup_end: float) -> float:
         return _linear_decay(progress, warmup_end, self.min_lr_ratio)
-
-
-def _check_min_lr_ratio(min_lr_ratio: float) -> None:
-    if not 0 <= min_lr_ratio <= 1:
-        raise UserError(f"min_lr_ratio: must be from 0 to 1, not {min_lr_ratio}")
 
 
 def _linear_decay(progress: float, start: float, min_lr_ratio: float) -> float:

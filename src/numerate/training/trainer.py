@@ -11,7 +11,6 @@ import torch
 from numerate.batch import Batch, Model, StepContext
 from numerate.errors import OperationalError
 from numerate.evaluation.evaluation_data import EvaluationData
-from numerate.evaluation.evaluator import check_causal
 from numerate.training import checkpoint
 from numerate.training.budget import Budget
 from numerate.training.data_stream import BatchStream, StreamPosition, num_total_tokens
@@ -100,7 +99,7 @@ class Trainer:
         self.budget = Budget(self.training, recipe.task, self.stream, self.model, self.objective)
         self.num_micro_batches = self.training.num_micro_batches(world.size)
         check_precision(self.training.precision, world.device)
-        check_causal(self.model, self.evaluation_data)
+        self.evaluation_data.kind.check_causal(self.model, self.evaluation_data)
         longest_rows = self.evaluation_data.longest_rows(recipe.task).to(world.device)
         splits, split_warnings = validation_splits(recipe, self.evaluation_data, self.model, world.device)
         warnings = (

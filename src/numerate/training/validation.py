@@ -9,10 +9,9 @@ import numpy as np
 import torch
 
 from numerate.batch import Batch, Model, StepContext
-from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import EvaluationData, limit_count, split_batch
-from numerate.evaluation.exact_match import MatchCounts, score_batch
-from numerate.evaluation.language_modeling import compute_chunk_losses, num_chunks, split_into_portions
+from numerate.evaluation.exact_match import predict
+from numerate.evaluation.kinds.text_likelihood import compute_chunk_losses
 from numerate.evaluation.likelihoods import Likelihoods
 from numerate.evaluation.statistics import wilson_interval
 from numerate.training.best_checkpoint import BestStepRule, ValidationScore
@@ -59,7 +58,7 @@ class _ValidationShard:
 class Validator:
     """Evaluates the validation splits on the same questions each time, divided among the processes.
 
-    Only the first position offset is evaluated.
+    The kind of evaluation says what is measured. Only the first position offset is evaluated.
     """
 
     def __init__(
@@ -70,16 +69,11 @@ class Validator:
         splits: Sequence[str],
         world: World,
     ) -> None:
-        self.recipe, self.evaluation_data, self.objective, self.splits, self.world = (
-            recipe,
-            evaluation_data,
-            objective,
-            splits,
-            world,
-        )
+        self.recipe, self.evaluation_data, self.objective = recipe, evaluation_data, objective
+        self.splits, self.world, self.kind = splits, world, evaluation_data.kind
+        self.kind.check_training(recipe.training)
         self.criterion = BestStepRule.from_metric(recipe.training.best_metric, evaluation_data)
-        if evaluation_data.is_language_modeling and recipe.training.target_accuracy is not None:
-            raise UserError("training.target_accuracy: must be null for language modeling, which has no answers")
+        self.monitored_metric = recipe.schedule.monitored_metric()
         self._shards: list[_ValidationShard] = []
 
     def evaluate(self, model: Model, step: int, on_batch: BatchCallback = lambda: None) -> ValidationResult:
@@ -87,11 +81,15 @@ class Validator:
 
         `on_batch` is called between batches, equally often in every process; an exception aborts the evaluation.
         """
-        return (
-            self._evaluate_language_modeling if self.evaluation_data.is_language_modeling else self._evaluate_answers
-        )(model, step, on_batch)
+        result: ValidationResult = self.kind.validate(self, model, step, on_batch)
+        return result
 
-    def _evaluate_language_modeling(self, model: Model, step: int, on_batch: BatchCallback) -> ValidationResult:
+    def _monitored_value(self, loss: float | None, accuracy: float) -> float | None:
+        return None if self.monitored_metric is None else loss if self.monitored_metric == "loss" else accuracy
+
+    # Texts ----------------------------------------------------------------------------------------------------------
+
+    def evaluate_text(self, model: Model, step: int, on_batch: BatchCallback) -> ValidationResult:
         """The likelihood of text, over the same chunks each time. Each process computes its share of every batch; means
         over batches are those of global batches.
         """
@@ -99,17 +97,13 @@ class Validator:
         metrics = likelihoods.record()
         names = ("loss", "low", "high", "perplexity", "mean_of_exp", "batch_loss", "bits_per_byte", "token_accuracy")
         record = {"step": step, "split": "validation"} | {name: metrics[name] for name in names if name in metrics}
-        accuracy = {"validation": likelihoods.token_accuracy}
-        monitored_metric = self.recipe.schedule.monitored_metric()
-        monitored_value = (
-            None
-            if monitored_metric is None
-            else likelihoods.loss
-            if monitored_metric == "loss"
-            else likelihoods.token_accuracy
+        accuracy = likelihoods.token_accuracy
+        return ValidationResult(
+            [record | {"tokens": likelihoods.tokens}],
+            self.criterion.score({"validation": accuracy}, likelihoods.loss),
+            0.0,
+            self._monitored_value(likelihoods.loss, accuracy),
         )
-        record["tokens"] = likelihoods.tokens
-        return ValidationResult([record], self.criterion.score(accuracy, likelihoods.loss), 0.0, monitored_value)
 
     def _likelihoods(self, model: Model, on_batch: BatchCallback = lambda: None) -> Likelihoods:
         rank, size = self.world.rank, self.world.size
@@ -122,24 +116,16 @@ class Validator:
                 # Every process calls the model equally often: one with a shorter share reads an extra row.
                 padded_index = row_index if len(row_index) * size >= len(questions) else np.append(row_index, 0)
                 batch = self.evaluation_data.batch(questions.take(padded_index)).to(self.world.device)
-                batch_likelihoods = (
-                    compute_chunk_losses(model, self.evaluation_data, batch).first(len(row_index)).likelihoods()
-                )
-                batch_sums.append(batch_likelihoods)
-                total += batch_likelihoods
-        sums = {
-            f"{name} {index}": getattr(likelihoods, name)
-            for index, likelihoods in enumerate(batch_sums)
-            for name in ("nll", "tokens")
-        }
+                losses = compute_chunk_losses(model, self.evaluation_data, batch).first(len(row_index))
+                batch_sums.append(losses.likelihoods())
+                total += batch_sums[-1]
+        sums = {f"{name} {at}": getattr(one, name) for at, one in enumerate(batch_sums) for name in ("nll", "tokens")}
         sums = self.world.sum_values(sums | {f"all {name}": value for name, value in asdict(total).items()})
-        total_sums = {name.removeprefix("all "): value for name, value in sums.items() if name.startswith("all ")}
-        batches = [
+        means = Likelihoods.merge(
             Likelihoods(sums[f"nll {at}"], round(sums[f"tokens {at}"])).as_batch() for at in range(len(batch_sums))
-        ]
-        means = Likelihoods.merge(batches)
+        )
         return replace(
-            Likelihoods.from_sums(total_sums),
+            Likelihoods.from_sums({name: sums[f"all {name}"] for name in asdict(total)}),
             batches=means.batches,
             batch_losses=means.batch_losses,
             batch_exps=means.batch_exps,
@@ -148,28 +134,28 @@ class Validator:
     def _batches(self) -> Iterator[tuple[int, int]]:
         """(first chunk, number of chunks) of each batch, up to the requested and available number. The micro-batches of
         an accumulated batch count as batches, as published."""
-        evaluation, training = self.recipe.evaluation, self.recipe.training
+        evaluation, training, task = self.recipe.evaluation, self.recipe.training, self.recipe.task
         rows = training.batch_size // training.gradient_accumulation_steps
-        num_requested = (
-            evaluation.validation_examples
-            if evaluation.validation_batches is None
-            else evaluation.validation_batches * rows
-        )
-        return split_into_portions(min(num_requested, num_chunks(self.recipe.task, "validation")), rows)
+        num_batches = evaluation.validation_batches
+        num_requested = evaluation.validation_examples if num_batches is None else num_batches * rows
+        total = min(num_requested, task.num_chunks("validation"))  # type: ignore[attr-defined]
+        return ((first, min(rows, total - first)) for first in range(0, total, rows))
 
-    def _evaluate_answers(self, model: Model, step: int, on_batch: BatchCallback) -> ValidationResult:
-        """Exact match. For labels, accuracy is the fraction of correct labels instead, since exact match stays 0 as
-        long as every row of OOD validation has a wrong label.
-        """
-        monitored_metric = self.recipe.schedule.monitored_metric()
-        needs_loss = monitored_metric == "loss" or self.criterion.needs_loss
+    # Answers --------------------------------------------------------------------------------------------------------
+
+    def evaluate_answers(self, model: Model, step: int, on_batch: BatchCallback) -> ValidationResult:
+        """Exact match, and what else the kind of evaluation counts."""
         shards = self._draw_shards(on_batch)
         counts_by_split = {shard.split: self._counts(model, shard, on_batch) for shard in shards}
+        needs_loss = self.monitored_metric == "loss" or self.criterion.needs_loss
         loss = self._loss(model, shards, on_batch) if needs_loss else None
         exact_match, accuracy, records = {}, {}, []
         for split, counts in counts_by_split.items():
             low, high = wilson_interval(counts["correct"], counts["count"])
-            exact_match[split] = accuracy[split] = counts["correct"] / counts["count"]
+            exact_match[split] = counts["correct"] / counts["count"]
+            metrics = self.kind.validation_metrics(counts)
+            accuracy[split] = metrics.get("accuracy", exact_match[split])
+            digits = counts["digits"]
             record = {
                 "step": step,
                 "split": split,
@@ -178,41 +164,23 @@ class Validator:
                 "high": round_significant(float(high)),
                 "correct": counts["correct"],
                 "count": counts["count"],
-                "digit_accuracy": round_significant(counts["digits right"] / counts["digits"])
-                if counts["digits"]
-                else None,
+                "digit_accuracy": round_significant(counts["correct_digits"] / digits) if digits else None,
             }
             if loss is not None and split == "validation":
                 record["validation_loss"] = round_significant(loss)
-            if counts["labels"]:
-                accuracy[split] = counts["labels right"] / counts["labels"]
-                record["accuracy"] = round_significant(accuracy[split])
-            if counts["ood_accuracy"]:
-                record["ood_accuracy"] = round_significant(counts["num_ood_correct"] / counts["ood_accuracy"])
-            records.append(record)
-        monitored_value = (
-            None if monitored_metric is None else loss if monitored_metric == "loss" else accuracy["validation"]
-        )
-        return ValidationResult(
-            records, self.criterion.score(accuracy, loss), exact_match["validation"], monitored_value
-        )
+            records.append(record | {name: round_significant(value) for name, value in metrics.items()})
+        score = self.criterion.score(accuracy, loss)
+        monitored_value = self._monitored_value(loss, accuracy["validation"])
+        return ValidationResult(records, score, exact_match["validation"], monitored_value)
 
     def _counts(self, model: Model, shard: _ValidationShard, on_batch: BatchCallback) -> dict[str, int]:
-        """Number of answers of a split, and of correct ones, summed over all processes."""
+        """The counts of a split, summed over all processes."""
         sums: Counter[str] = Counter()
-        for piece, counts in shard.padded_rounds():
+        for piece, is_counted in shard.padded_rounds():
             on_batch()
-            match_counts = score_batch(model, self.evaluation_data, piece)
-            if counts:
-                sums.update(
-                    {
-                        "correct": int(match_counts.correct.sum()),
-                        "count": len(match_counts.correct),
-                        "digits": match_counts.num_digits,
-                        "digits right": match_counts.num_correct_digits,
-                        **self._label_counts(match_counts),
-                    }
-                )
+            predictions = predict(model, self.evaluation_data, piece)
+            if is_counted:
+                sums.update(self.kind.validation_counts(self.evaluation_data, predictions))
         return self.world.sum_counts(sums)
 
     @torch.no_grad()
@@ -229,23 +197,6 @@ class Validator:
                 sums[term] = sums.get(term, 0.0) + (float(value) if is_counted else 0.0)
         sums = self.world.sum_values(sums)
         return sum(self.objective.weights[term] * value / max(1, counts[term]) for term, value in sums.items())
-
-    def _label_counts(self, match_counts: MatchCounts) -> dict[str, int]:
-        """Counts of labels and of correct ones, in total and beyond the trained positions; 0 if answers are not
-        labels."""
-        targets, correct = match_counts.target_mask, match_counts.token_correct
-        first_label_position = 0 if self.evaluation_data.is_token_classification else targets.shape[1]
-        first_ood_position = (
-            targets.shape[1]
-            if self.evaluation_data.max_training_labels is None
-            else self.evaluation_data.max_training_labels
-        )
-        return {
-            "labels": int(targets[:, first_label_position:].sum()),
-            "labels right": int(correct[:, first_label_position:].sum()),
-            "ood_accuracy": int(targets[:, first_ood_position:].sum()),
-            "num_ood_correct": int(correct[:, first_ood_position:].sum()),
-        }
 
     def _draw_shards(self, on_batch: BatchCallback) -> list[_ValidationShard]:
         """The questions of the validation splits, generated once; at least one per process."""

@@ -165,21 +165,17 @@ class _CountingStream(io.RawIOBase):
         return chunk
 
 
-class _TarStream(io.RawIOBase):
-    """The stream of a tar, counted, of which no more than `_MAX_HEADER_BYTES` bytes may be read at a time beside
-    contents."""
+class _TarStream(_CountingStream):
+    """The counted stream of a tar. Its headers, read whole into memory, have at most `_MAX_HEADER_BYTES` bytes each."""
 
-    def __init__(self, stream: IO[bytes], count: _ReadCounter) -> None:
-        self._stream, self._header_bytes_left = _CountingStream(stream, count), _MAX_HEADER_BYTES
-
-    def reset_header_limit(self) -> None:
-        """Contents are being read, which are held no longer than a portion of them."""
-        self._header_bytes_left = _MAX_HEADER_BYTES
+    is_content = False
+    """Whether the content of a member is being read, in chunks."""
+    _header_bytes = 0
 
     def read(self, size: int = -1) -> bytes:
-        chunk = self._stream.read(size)
-        self._header_bytes_left -= len(chunk)
-        if self._header_bytes_left < 0:
+        chunk = super().read(size)
+        self._header_bytes = 0 if self.is_content else self._header_bytes + len(chunk)
+        if self._header_bytes > _MAX_HEADER_BYTES:
             raise tarfile.ReadError(f"a header has more than {disk.format_bytes(_MAX_HEADER_BYTES)}")
         return chunk
 
@@ -221,24 +217,12 @@ def _read_members(
                     extracted = tar.extractfile(member) if member.isfile() and not member.issparse() else None
                     name = _member_path(member.name, remote.members)
                     if extracted is not None:
-                        content_stream = _CallbackStream(extracted, stream.reset_header_limit)
+                        stream.is_content = True
                         if name:
-                            yield name, member.size, content_stream  # type: ignore[misc]
-                        while content_stream.read(CHUNK_BYTES):
+                            yield name, member.size, extracted
+                        while extracted.read(CHUNK_BYTES):
                             pass
-
-
-class _CallbackStream(io.RawIOBase):
-    """A stream that calls `on_read` before and after each read."""
-
-    def __init__(self, stream: IO[bytes], on_read: Callable[[], None]) -> None:
-        self._stream, self._on_read = stream, on_read
-
-    def read(self, size: int = -1) -> bytes:
-        self._on_read()
-        chunk = self._stream.read(size)
-        self._on_read()
-        return chunk
+                        stream.is_content = False
 
 
 def _member_path(name: str, expected: tuple[str, ...]) -> str | None:

@@ -34,8 +34,9 @@ from numerate.text.data.documents import (
     split_file_span,
 )
 from numerate.text.tasks.fetched_files import RECORD_FILE
+from numerate.text.tasks.input_errors import file_error
+from numerate.text.tokenizers.fast_tokenizers import TokenizerFile
 from numerate.text.tokenizers.stored_tokenizer import PretrainedTokenizer, load_tokenizer
-from numerate.text.tokenizers.tokenizer_files import TokenizerFile
 from numerate.training import disk
 from numerate.training.lock import Lock
 
@@ -78,7 +79,7 @@ class DocumentSelection:
             if text or self.character_spans is None:
                 yield text
         if self.sha256 not in (None, progress.hasher.hexdigest()):
-            raise UserError(f"{self.file_span.path}: changed while it was read; run the same command again")
+            raise file_error(self.file_span.path, "changed while it was read; run the same command again")
 
     def source_metadata(self) -> dict[str, Any]:
         """Its entry in the metadata of a shard."""
@@ -137,7 +138,7 @@ def write_corpus(
     stored_tokenizer = load_tokenizer(tokenizer)
     files = source_files(sources)
     if source_in_out := next((file for file in files if file.resolve().parent == out.resolve()), None):
-        raise UserError(f"out: {out} contains the source {source_in_out.name}; choose another folder")
+        raise file_error(f"out: {out}", f"contains the source {source_in_out.name}; choose another folder")
     shards = {}
     for file in files:
         parts = split_file_span(detect_file_span(file, field, separator), shard_bytes)
@@ -247,7 +248,7 @@ def source_files(sources: Sequence[str | Path]) -> list[Path]:
         ]
         folder_files = next((files for files in texts if files), [])
         if not folder_files:
-            raise UserError(f"{path}: must contain .json, .jsonl or .txt files")
+            raise file_error(path, "must contain .json, .jsonl or .txt files")
         result += folder_files
     if not result:
         raise UserError("corpus: no text is given; name text files, JSON lines or TinyStories shards")
@@ -267,11 +268,9 @@ def _check_output_folder(out: Path, plan: dict[str, Any]) -> None:
         except ValueError:
             existing_plan = {}
         if differing := [name for name in plan if existing_plan.get(name) != plan[name]]:
-            raise UserError(f"out: {out} contains another corpus (its {differing[0]} differs); choose another folder")
+            raise file_error(f"out: {out}", f"contains another corpus (its {differing[0]} differs); choose another")
     elif other_files := [path.name for path in out.iterdir() if path.name != "lock"]:
-        raise UserError(
-            f"out: {out} contains {other_files[0]} and no unfinished corpus; out must be a new or empty folder"
-        )
+        raise file_error(f"out: {out}", f"contains {other_files[0]} and no unfinished corpus; choose a new folder")
 
 
 def _write_corpus_file(out: Path, data: dict[str, Any]) -> None:
@@ -413,7 +412,7 @@ def _write_shard(job: _ShardJob, tokenizer: PretrainedTokenizer) -> dict[str, An
                 file.flush()
                 os.fsync(file.fileno())
             if not num_documents:
-                raise UserError(f"{job.selections[0].file_span.path}: contains no document")
+                raise file_error(job.selections[0].file_span.path, "contains no document")
             checksum = file_checksum(temporary_path)
             os.replace(temporary_path, job.path)
         finally:

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, Literal
 
 from numerate.errors import UserError
 from numerate.text.tasks.fetched_files import check_unmodified
+from numerate.text.tasks.input_errors import file_error
 from numerate.text.tasks.readers import JSON_DECODER, SURROGATES, parse_json, read_fields
 from numerate.text.tasks.text_files import file_stamp
 
@@ -25,6 +26,13 @@ DEFAULT_TEXT_FIELDS = {"list": "story", "lines": "text"}
 MAX_DOCUMENT_SIZE = 1 << 22
 """Maximum size of a document in memory, in bytes or characters: a longer text is read in parts, a longer JSON record is
 an error."""
+
+_UNSUPPORTED_STARTS = {
+    **dict.fromkeys((b"\x1f\x8b", b"PK\x03\x04", b"\x28\xb5\x2f\xfd"), "is compressed; unpack it first"),
+    b"PAR1": "is Parquet; convert it to JSON lines first",
+    b"": "is empty (disk full, or download interrupted?)",
+}
+"""What is wrong with a file that begins with these bytes."""
 
 _CHUNK_BYTES = 1 << 20
 _GPT2_EOS_ID = 50256
@@ -59,24 +67,18 @@ class ReadProgress:
 def detect_file_span(path: Path, field: str | None = None, separator: str = SEPARATOR) -> FileSpan:
     """The span of a whole file; its format follows from the suffix and the first character. Raises `UserError` for a
     file that cannot be read."""
-    try:
-        with open(path, "rb") as file:
-            first_bytes = file.read(64)
-            size = file.seek(0, 2)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
-    if not size:
-        raise UserError(f"{path}: is empty (disk full, or download interrupted?)")
-    if first_bytes[:2] == b"\x1f\x8b" or first_bytes[:4] in (b"PK\x03\x04", b"\x28\xb5\x2f\xfd"):
-        raise UserError(f"{path}: is compressed; unpack it first")
-    if first_bytes[:4] == b"PAR1":
-        raise UserError(f"{path}: is Parquet; convert it to JSON lines first")
+    _, size, _ = file_stamp(path)
+    with open(path, "rb") as file:
+        first_bytes = file.read(64)
+    for start, problem in _UNSUPPORTED_STARTS.items():
+        if first_bytes.startswith(start) and (start or not size):
+            raise file_error(path, problem)
     check_unmodified(path)
     first_byte = first_bytes.removeprefix(codecs.BOM_UTF8).lstrip()[:1]
     form: Literal["list", "lines", "text"] = "text"
     if path.suffix in (".json", ".jsonl", ".ndjson"):
         if first_byte not in (b"[", b"{"):
-            raise UserError(f"{path}: begins with {first_bytes[:8]!r} and is not JSON records; download it again")
+            raise file_error(path, f"begins with {first_bytes[:8]!r} and is not JSON records; download it again")
         form = "list" if first_byte == b"[" else "lines"
     if form == "text" and not separator:
         raise UserError(f"separator: must not be empty; for example {SEPARATOR}")
@@ -126,19 +128,14 @@ def read_documents(span: FileSpan, progress: ReadProgress) -> Iterator[str]:
     try:
         for text in readers[span.form](span, progress):
             yield text.strip()
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{_record_location(span, progress)}: is not valid UTF-8 ({error.reason}); is the file damaged?"
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{_record_location(span, progress)}: {error}") from error
-    except OSError as error:
-        raise UserError(f"{_record_location(span, progress)}: cannot be read ({error.strerror})") from error
-
-
-def _record_location(span: FileSpan, progress: ReadProgress) -> str:
-    since = f" from byte {span.start:,} on" if span.start else ""
-    return f"{span.path}, record {progress.num_records + 1:,}{since}"
+    except (ValueError, RecursionError, OSError) as error:
+        since = f" from byte {span.start:,} on" if span.start else ""
+        problem = str(error)
+        if isinstance(error, UnicodeDecodeError):
+            problem = f"is not valid UTF-8 ({error.reason}); is the file damaged?"
+        elif isinstance(error, OSError):
+            problem = f"cannot be read ({error.strerror})"
+        raise file_error(f"{span.path}, record {progress.num_records + 1:,}{since}", problem) from error
 
 
 def _read_chunks(span: FileSpan, progress: ReadProgress) -> Iterator[bytes]:

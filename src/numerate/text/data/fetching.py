@@ -31,6 +31,7 @@ from numerate.text.data.archives import (
 )
 from numerate.text.data.datasets import Dataset, RemoteFile
 from numerate.text.tasks.fetched_files import RECORD_FILE, FileRecord, file_records, read_record
+from numerate.text.tasks.input_errors import file_error
 from numerate.training import disk
 
 _MAX_LISTED_FILES = 5
@@ -64,29 +65,28 @@ def fetch(
         with _lock_folder(folder):
             record = read_record(folder)
             for remote in dataset.files:
+                names = ", ".join(remote.files[:_MAX_LISTED_FILES])
+                paths = f"{folder}{os.sep}{names}{', ...' * (len(remote.files) > _MAX_LISTED_FILES)}"
                 if _is_present(folder, remote, record):
-                    _remove_archive(folder, remote)
-                    origin = record.get(remote.name, {}).get("url", "elsewhere")
-                    lines.append(f"{_paths_text(folder, remote)}: is there, from {origin}")
-                    continue
-                if remote.is_license and source is not None and not (source / remote.name).is_file():
+                    lines.append(f"{paths}: is there, from {record.get(remote.name, {}).get('url', 'elsewhere')}")
+                elif remote.is_license and source is not None and not (source / remote.name).is_file():
                     lines.append(f"{source} has no {remote.name}; {remote.url} is its text")
-                    continue
-                _check_no_foreign_file(folder, remote, record)
-                if source is None:
-                    entry = _download_file(folder, remote, record, on_progress, retry_delay)
                 else:
-                    entry = _copy_from_mirror(source, folder, remote, on_progress, dataset.folder)
-                copied_unpacked = "files" in entry
-                if remote.archive_format is not None and not copied_unpacked:
-                    sizes = unpack(folder / remote.name, folder, remote, on_progress, limits)
-                    entry |= {"files": sizes, "sums": {name: file_sha256(folder / name) for name in sizes}}
-                record[remote.name] = entry
-                disk.write_atomically(
-                    folder / RECORD_FILE, json.dumps(record, indent=1, ensure_ascii=False).encode() + b"\n"
-                )
-                _remove_archive(folder, remote)
-                lines.append(f"{_paths_text(folder, remote)}: {_status_text(entry, remote, copied_unpacked)}")
+                    _check_no_foreign_file(folder, remote, record)
+                    if source is None:
+                        entry = _download_file(folder, remote, record, on_progress, retry_delay)
+                    else:
+                        entry = _copy_from_mirror(source, folder, remote, on_progress, dataset.folder)
+                    copied_unpacked = "files" in entry
+                    if remote.archive_format is not None and not copied_unpacked:
+                        sizes = unpack(folder / remote.name, folder, remote, on_progress, limits)
+                        entry |= {"files": sizes, "sums": {name: file_sha256(folder / name) for name in sizes}}
+                    record[remote.name] = entry
+                    content = json.dumps(record, indent=1, ensure_ascii=False).encode() + b"\n"
+                    disk.write_atomically(folder / RECORD_FILE, content)
+                    lines.append(f"{paths}: {_status_text(entry, remote, copied_unpacked)}")
+                if remote.archive_format is not None:
+                    (folder / remote.name).unlink(missing_ok=True)
     return lines
 
 
@@ -96,24 +96,17 @@ def is_fetched(dataset: Dataset) -> bool:
     return all((folder / name).exists() for remote in dataset.files for name in remote.files if not remote.is_license)
 
 
-def _paths_text(folder: Path, remote: RemoteFile) -> str:
-    """The paths of a file, or of the members of an archive."""
-    names = ", ".join(remote.files[:_MAX_LISTED_FILES]) + (", ..." if len(remote.files) > _MAX_LISTED_FILES else "")
-    return f"{folder}{os.sep}{names}"
-
-
 def _status_text(entry: dict[str, Any], remote: RemoteFile, copied_unpacked: bool) -> str:
     files = entry.get("files", {remote.name: entry["bytes"]})
     size, sha256 = disk.format_bytes(sum(files.values())), str(entry["sha256"])[:16]
-    if remote.archive_format is None:
-        hash_text = f"sha256 {sha256}"
-    elif not copied_unpacked:
-        hash_text = f"out of {remote.name}, whose sha256 {sha256}"
-    else:
+    if copied_unpacked:
         which = "that may be others than those of the archive" if remote.sha256 else f"with sha256 {sha256} together"
         return f"{size}, {len(files)} file{'s' * (len(files) != 1)} {which}"
-    matches_pinned = entry["sha256"] == remote.sha256
-    return f"{size}, {hash_text} ({'matches the pinned hash' if matches_pinned else 'recorded; no hash is pinned'})"
+    origin = "" if remote.archive_format is None else f"out of {remote.name}, whose "
+    is_pinned = entry["sha256"] == remote.sha256
+    return (
+        f"{size}, {origin}sha256 {sha256} ({'matches the pinned hash' if is_pinned else 'recorded; no hash is pinned'})"
+    )
 
 
 def _is_present(folder: Path, remote: RemoteFile, record: Mapping[str, Any]) -> bool:
@@ -131,21 +124,18 @@ def _recorded_files(remote: RemoteFile, record: Mapping[str, Any]) -> dict[str, 
 
 
 def _check_no_foreign_file(folder: Path, remote: RemoteFile, record: Mapping[str, Any]) -> None:
-    """Raises `UserError` where a file that was not fetched, or was edited since, would be overwritten.
-    (Where its archive is there, it has come out of that. What came out of one and was cut is made anew.)"""
-    archive = folder / remote.name if remote.archive_format is not None else None
-    if archive is not None and archive.is_file() and remote.sha256 in (None, file_sha256(archive)):
+    """Raises `UserError` where a file that was not fetched, or was edited since, would be overwritten. Members of an
+    archive that is there, and cut members, are made anew."""
+    is_archive, recorded = remote.archive_format is not None, _recorded_files(remote, record)
+    if is_archive and (folder / remote.name).is_file() and remote.sha256 in (None, file_sha256(folder / remote.name)):
         return
-    recorded = _recorded_files(remote, record)
-    unchanged = {
-        name for name, one in recorded.items() if remote.archive_format is not None and one.matches(folder / name)
-    }
-    edited = [name for name, one in recorded.items() if name not in unchanged and has_size(folder / name, one.size)]
+    unchanged = {name for name, one in recorded.items() if is_archive and one.matches(folder / name)}
+    edited = [name for name, one in recorded.items() if has_size(folder / name, one.size)]
     for name in (remote.name, *remote.members, *edited):
         if (folder / name).is_file() and name not in unchanged:
-            raise UserError(
-                f"{folder / name}: exists and is not the downloaded file; move it away, or set NUMERATE_DATA to "
-                "another data folder"
+            raise file_error(
+                folder / name,
+                "exists and is not the downloaded file; move it away, or set NUMERATE_DATA to another data folder",
             )
 
 
@@ -157,28 +147,21 @@ def _download_file(
 ) -> dict[str, Any]:
     path = folder / remote.name
     if path.is_file():
-        sha256 = remote.sha256 or file_sha256(path)  # `_refuse_another` has compared it
+        sha256 = remote.sha256 or file_sha256(path)  # `_check_no_foreign_file` has compared it
     else:
         partial_path = path.with_name(path.name + PARTIAL_SUFFIX)
-        attempts, bytes_downloaded = 0, _file_size(partial_path)
+        attempts, num_bytes = 0, _file_size(partial_path)
         while True:
             try:
                 _download_rest(remote, partial_path, on_progress)
                 break
             except _RetryableError as error:
-                attempts, bytes_downloaded = (
-                    (attempts + 1 if _file_size(partial_path) <= bytes_downloaded else 1),
-                    _file_size(partial_path),
-                )
+                attempts = attempts + 1 if _file_size(partial_path) <= num_bytes else 1
+                num_bytes = _file_size(partial_path)
                 if attempts == _MAX_ATTEMPTS:
-                    resume_hint = (
-                        f"; {disk.format_bytes(bytes_downloaded)} are kept; the same command resumes the download"
-                        if bytes_downloaded
-                        else ""
-                    )
-                    raise OperationalError(
-                        f"{remote.url}: {error}{resume_hint}. Use --from DIR to copy the files from a folder"
-                    ) from error
+                    kept = f"; {disk.format_bytes(num_bytes)} are kept; the same command resumes the download"
+                    hint = f"{kept * bool(num_bytes)}. Use --from DIR to copy the files from a folder"
+                    raise OperationalError(f"{remote.url}: {error}{hint}") from error
                 time.sleep(retry_delay * attempts)
         sha256 = _verified_sha256(partial_path, remote, record)
         _move_into_place(partial_path, path)
@@ -195,7 +178,8 @@ class _RetryableError(Exception):
 
 def _download_rest(remote: RemoteFile, partial_path: Path, on_progress: ProgressCallback | None) -> None:
     """Downloads the rest of a partial file. Raises `_RetryableError` where that ends early."""
-    bytes_downloaded, etag = _file_size(partial_path), _read_etag(partial_path)
+    etag_path = _etag_path(partial_path)
+    bytes_downloaded, etag = _file_size(partial_path), etag_path.read_text("utf-8") if etag_path.is_file() else ""
     if (remote.size is not None and bytes_downloaded > remote.size) or not (etag or remote.sha256):
         bytes_downloaded = 0  # without a tag the part may be of another version than the server has now
     if bytes_downloaded and remote.size == bytes_downloaded:
@@ -210,9 +194,7 @@ def _download_rest(remote: RemoteFile, partial_path: Path, on_progress: Progress
             _append_response(response, remote, partial_path, bytes_downloaded, on_progress)
     except urllib.error.HTTPError as error:
         error.close()
-        if (
-            error.code == 416 and bytes_downloaded
-        ):  # what there is goes beyond the file, or is all of it, which the sha256 tells
+        if error.code == 416 and bytes_downloaded:  # the part is the whole file or of another, which the sha256 tells
             if remote.sha256 is None:
                 partial_path.unlink()
                 raise _RetryableError("the server has another file than before") from error
@@ -239,7 +221,8 @@ def _append_response(
         raise OperationalError(
             f"{remote.url}: the server has {total:,} bytes instead of {remote.size:,}: not the expected file"
         )
-    _write_etag(part, response.headers.get("ETag") or response.headers.get("Last-Modified") or "")
+    etag = response.headers.get("ETag") or response.headers.get("Last-Modified") or ""
+    disk.write_atomically(_etag_path(part), b"" if etag.startswith("W/") else etag.encode())
     with open(part, "ab" if is_resumed else "wb") as file:
         bytes_written = start
         while chunk := response.read(CHUNK_BYTES):
@@ -256,22 +239,8 @@ def _append_response(
 
 
 def _etag_path(part: Path) -> Path:
+    """The file with the version (ETag) of a partial file, so that it is not resumed with another."""
     return part.with_name(part.name + ".tag")
-
-
-def _read_etag(part: Path) -> str:
-    try:
-        return _etag_path(part).read_text(encoding="utf-8")
-    except OSError:
-        return ""
-
-
-def _write_etag(part: Path, etag: str) -> None:
-    """Records the version (ETag) of a partial file, so that it is not resumed with another."""
-    if etag.startswith("W/"):
-        etag = ""
-    if etag != _read_etag(part):
-        disk.write_atomically(_etag_path(part), etag.encode())
 
 
 def _verified_sha256(part: Path, remote: RemoteFile, record: dict[str, Any]) -> str:
@@ -355,11 +324,6 @@ def _copy_file(
     sha256 = file_sha256(part) if remote is None else _verified_sha256(part, replace(remote, url=str(source)), {})
     _move_into_place(part, path)
     return {"url": str(source), "bytes": total, "sha256": sha256}
-
-
-def _remove_archive(folder: Path, remote: RemoteFile) -> None:
-    if remote.archive_format is not None:
-        (folder / remote.name).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

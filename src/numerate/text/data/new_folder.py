@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from numerate.errors import OperationalError, UserError
+from numerate.text.tasks.input_errors import file_error
 from numerate.training import disk
 from numerate.training.lock import Lock
 
@@ -21,7 +22,7 @@ _LOCK_FILE = ".lock"
 def check_not_existing(out: Path) -> None:
     """Raises `UserError` for a folder that is there already."""
     if out.exists() or out.is_symlink():
-        raise UserError(f"out: {out} already exists and is not overwritten; choose another folder")
+        raise file_error(f"out: {out}", "already exists and is not overwritten; choose another folder")
 
 
 def remove_unfinished_folders(parent: Path) -> None:
@@ -49,10 +50,7 @@ def atomic_folder(out: Path) -> Iterator[Path]:
             try:
                 with Lock(temporary / _LOCK_FILE).hold("write"):
                     yield temporary
-                    if out.exists():
-                        raise UserError(
-                            f"out: {out} was created meanwhile and is not overwritten; choose another folder"
-                        )
+                    check_not_existing(out)
                     os.rename(temporary, out)
                     (out / _LOCK_FILE).unlink()
                 disk.fsync(out.parent)
@@ -62,5 +60,5 @@ def atomic_folder(out: Path) -> Iterator[Path]:
     except UserError as error:
         cause = error.__cause__
         if isinstance(cause, OSError) and cause.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise UserError(f"out: {out} cannot be written ({cause.strerror}); choose another folder") from cause
+            raise file_error(f"out: {out}", f"cannot be written ({cause.strerror}); choose another folder") from cause
         raise

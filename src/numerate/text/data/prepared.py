@@ -13,14 +13,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.errors import UserError, did_you_mean
+from numerate.errors import UserError
 from numerate.tasks.corpus_files import Corpus, is_complete, open_corpus
 from numerate.tasks.folders import corpora_folder, data_folder
 from numerate.tasks.language_modeling import PREPARED_CORPORA, LanguageModeling
 from numerate.text.data.corpora import SHARD_BYTES, DocumentSelection, write_corpus, write_selections
 from numerate.text.data.documents import FileSpan, ReadProgress, read_documents, split_file_span
 from numerate.text.data.new_folder import atomic_folder, check_not_existing
-from numerate.text.data.vocabularies import check_tokenizers_installed, save_tokenizer, tokenizer_file, train_vocabulary
+from numerate.text.data.vocabularies import save_tokenizer, tokenizer_file, train_vocabulary
+from numerate.text.tasks.input_errors import check_choice, file_error
+from numerate.text.tokenizers.fast_tokenizers import check_tokenizers_installed
 from numerate.text.tokenizers.stored_tokenizer import PretrainedTokenizer, load_tokenizer
 from numerate.text.tokenizers.tokenizer_files import CHARACTER_TOKENIZER, build_character_tokenizer
 from numerate.training.lock import LockedError
@@ -70,31 +72,22 @@ def prepare(name: str, *, processes: int | None = None, on_progress: ProgressCal
 
     Raises `UserError` that says how to get what is missing, and for an unknown name.
     """
-    out = corpora_folder() / name
-    if name == "tiny_stories_2048":
-        if out.exists():
-            return open_prepared(out)
-        texts = data_folder() / "tinystories"
-        vocabulary = data_folder() / "tokenizers" / "gpt2" / "vocab.json"
-        _check_files_exist(
-            [*(texts / file for file in EXCERPT_FILES), vocabulary], "tinystories_excerpts gpt2_tokenizer"
-        )
-        file_spans = [
-            FileSpan(texts / file, "gpt2", str(vocabulary), end=(texts / file).stat().st_size) for file in EXCERPT_FILES
-        ]
-        return prepare_texts(file_spans, out, vocabulary_size=2048, processes=processes, on_progress=on_progress)
+    check_choice("prepare", name, PREPARED_CORPORA)
+    out, texts = corpora_folder() / name, data_folder() / "tinystories"
     if name == "tiny_stories":
-        texts = data_folder() / "tinystories"
         _check_files_exist([texts / f"data{shard:02d}.json" for shard in range(50)], "tinystories")
         stored_tokenizer = load_tokenizer(_tokenizer_of_tiny_stories())
         _check_same_tokenizer(out, stored_tokenizer)
         save_tokenizer(stored_tokenizer, out)
         write_corpus([texts], out / "tokens", str(out), processes=processes, on_progress=on_progress)
         return open_prepared(out)
-    raise UserError(
-        f"prepare: no corpus is named {name!r}; there are: {', '.join(PREPARED_CORPORA)}; texts of your own want out="
-        + did_you_mean(name, PREPARED_CORPORA)
-    )
+    if out.exists():
+        return open_prepared(out)
+    files = [texts / file for file in EXCERPT_FILES]
+    vocabulary = data_folder() / "tokenizers" / "gpt2" / "vocab.json"
+    _check_files_exist([*files, vocabulary], "tinystories_excerpts gpt2_tokenizer")
+    file_spans = [FileSpan(file, "gpt2", str(vocabulary), end=file.stat().st_size) for file in files]
+    return prepare_texts(file_spans, out, vocabulary_size=2048, processes=processes, on_progress=on_progress)
 
 
 def prepare_texts(
@@ -267,7 +260,7 @@ def _iterate_texts(selections: Iterable[DocumentSelection]) -> Iterator[str]:
 
 def _check_files_exist(files: Sequence[Path], name: str) -> None:
     if missing := [file for file in files if not file.is_file()]:
-        raise UserError(f"prepare: {missing[0]} does not exist; download it with `numerate data fetch {name}`")
+        raise file_error(missing[0], f"does not exist; download it with `numerate data fetch {name}`")
 
 
 def _tokenizer_of_tiny_stories() -> str:
@@ -285,9 +278,10 @@ def _tokenizer_of_tiny_stories() -> str:
 def _check_same_tokenizer(out: Path, tokenizer: PretrainedTokenizer) -> None:
     """Raises `UserError` where a corpus was started with another tokenizer."""
     if (out / "tokenizer.json").is_file() and load_tokenizer(str(out)).fingerprint != tokenizer.fingerprint:
-        raise UserError(
-            f"prepare: {out} was started with another tokenizer than {_tokenizer_of_tiny_stories()}; remove the folder "
-            "to start over, or that tokenizer to resume"
+        raise file_error(
+            out,
+            f"was started with another tokenizer than {_tokenizer_of_tiny_stories()}; remove the folder to start over, "
+            "or that tokenizer to resume",
         )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.errors import UserError
+from numerate.text.tasks.input_errors import file_error
 from numerate.text.tasks.row_heads import read_verified_metadata
 from numerate.vocabulary import BOS, EOS, PAD
 
@@ -44,9 +44,7 @@ class StoredRows:
         self.metadata = read_verified_metadata(folder)
         files = self.metadata["files"]
         if "ids.bin" not in files:
-            raise UserError(
-                f"{folder}: was written as text only; write it with format=memmap or format=both to include token ids"
-            )
+            raise file_error(folder, "was written as text only; format=memmap or format=both also writes token ids")
         self.symbols: tuple[str, ...] = tuple(self.metadata["vocabulary"])
         self.ids = self._open_array("ids.bin", self.metadata["ids"])
         self.offsets: NDArray[np.int64] = self._open_array("offsets.bin", "<i8")
@@ -68,14 +66,14 @@ class StoredRows:
     def answer(self, row: int) -> NDArray[Any]:
         """The ids of a row's answer, its [EOS] among them. Raises `UserError` where rows have labels instead."""
         if self._answer_starts is None:
-            raise UserError(f"{self.folder}: its rows have a label per token, not an answer after the question")
+            raise file_error(self.folder, "its rows have a label per token, not an answer after the question")
         start, end = self._row_bounds(row)
         return self.ids[start + int(self._answer_starts[row]) : end]
 
     def labels(self, row: int) -> NDArray[Any]:
         """The label of each token of a row, 0 where there is none. Raises `UserError` where rows have answers."""
         if self._labels is None:
-            raise UserError(f"{self.folder}: its rows have an answer after the question, not labels")
+            raise file_error(self.folder, "its rows have an answer after the question, not labels")
         start, end = self._row_bounds(row)
         return self._labels[start:end]
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.errors import UserError
 from numerate.tasks.questions import EMPTY, Questions
 from numerate.text.data.source import RowSource
+from numerate.text.tasks.input_errors import file_error
 from numerate.tokenizers.tokenizer import TokenizedExamples
 from numerate.vocabulary import EOS, PAD, Vocabulary
 
@@ -160,7 +160,7 @@ def compute_statistics(source: RowSource, on_progress: Callable[[int], None] | N
     id_counts[[PAD, EOS]] = 0
     result.symbol_counts = {vocabulary.tokens[i]: int(id_counts[i]) for i in np.flatnonzero(id_counts)}
     if not result.num_rows:
-        raise UserError(f"{source.name}: has no rows")
+        raise file_error(source.name, "has no rows")
     return result
 
 

@@ -1,17 +1,17 @@
 """Training byte pair encoding (BPE) vocabularies on texts."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
-from numerate.errors import UserError, did_you_mean
+from numerate.errors import UserError
 from numerate.text.data.new_folder import atomic_folder, check_not_existing
+from numerate.text.tasks.input_errors import check_choice, file_error
+from numerate.text.tokenizers.fast_tokenizers import TokenizerFile, check_tokenizers_installed
 from numerate.text.tokenizers.sentencepiece_files import SPACE_SYMBOL, build_tokenizer_config
 from numerate.text.tokenizers.stored_tokenizer import PretrainedTokenizer, load_tokenizer
-from numerate.text.tokenizers.tokenizer_files import TokenizerFile
 from numerate.training import disk
 
 VOCABULARY_KINDS = ("characters", "bytes")
@@ -22,7 +22,6 @@ _DIGITS = "0123456789"
 _MAX_TOKEN_LENGTH = 16
 _WORD_PATTERN = rf"{SPACE_SYMBOL}*[\p{{L}}\p{{M}}]+|{SPACE_SYMBOL}*[^\p{{L}}\p{{M}}{SPACE_SYMBOL}]+|{SPACE_SYMBOL}+"
 """Letters, or anything but letters, with the spaces before them."""
-_CHUNK_CHARACTERS = 1 << 22
 
 
 def train_vocabulary(
@@ -46,11 +45,7 @@ def train_vocabulary(
     words. The result is a function of the texts. Raises `UserError` for a size that the single bytes do not leave room
     in, or that the texts are too short for; with `allow_fewer` it has then as many ids as the texts give.
     """
-    if kind not in VOCABULARY_KINDS:
-        raise UserError(
-            f"kind: there is no {kind!r}; there are: "
-            f"{', '.join(VOCABULARY_KINDS)}.{did_you_mean(kind, VOCABULARY_KINDS)}"
-        )
+    check_choice("kind", kind, VOCABULARY_KINDS)
     min_size = 256 + (len(_SPECIAL_TOKENS) + 16 if kind == "characters" else 2)  # the ten digits, and some letters
     if size < min_size:
         raise UserError(f"size: must be at least {min_size} (bytes and special tokens included), not {size}")
@@ -64,16 +59,6 @@ def train_vocabulary(
             f"bytes and special tokens. Set size={count} or less, or use more text"
         )
     return json.dumps(tokenizer_dict, ensure_ascii=False, indent=1)
-
-
-def check_tokenizers_installed() -> None:
-    """Raises `UserError` where the package tokenizers is not here."""
-    try:
-        import tokenizers  # noqa: F401
-    except ImportError as error:
-        raise UserError(
-            "tokenizer: the package tokenizers is not installed: pip install 'numerate[huggingface]'"
-        ) from error
 
 
 def save_vocabulary(tokenizer: str, out: str | Path) -> Path:
@@ -100,7 +85,7 @@ def save_tokenizer(tokenizer: PretrainedTokenizer, folder: Path) -> None:
         )
         disk.write_atomically(folder / "tokenizer.json", tokenizer.file.json_text.encode())
     if load_tokenizer(str(folder)).fingerprint != tokenizer.fingerprint:
-        raise UserError(f"tokenizer: it differs when read back from {folder}; use a folder with a tokenizer.json")
+        raise file_error(folder, "a tokenizer differs when it is read back from there; use one with a tokenizer.json")
 
 
 def tokenizer_file(tokenizer: str) -> TokenizerFile:
@@ -121,10 +106,7 @@ def _train_on_characters(texts: Callable[[], Iterable[str]], size: int) -> dict[
     alphabet = _frequent_characters(texts(), max(num_free_ids // 4, 1))
     tokenizer = Tokenizer(models.BPE(unk_token=_SPECIAL_TOKENS[0], byte_fallback=True, fuse_unk=True))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(_WORD_PATTERN), "isolated"),
-            pre_tokenizers.Split(Regex("[0-9]"), "isolated"),
-        ]
+        [pre_tokenizers.Split(Regex(_WORD_PATTERN), "isolated"), pre_tokenizers.Split(Regex("[0-9]"), "isolated")]
     )
     trainer = trainers.BpeTrainer(
         vocab_size=size,
@@ -146,10 +128,7 @@ def _train_on_bytes(texts: Iterable[str], size: int) -> dict[str, Any]:
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex("[0-9]"), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False),
-        ]
+        [pre_tokenizers.Split(Regex("[0-9]"), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
@@ -179,24 +158,10 @@ def _split_lines(texts: Iterable[str]) -> Iterator[str]:
 
 def _frequent_characters(texts: Iterable[str], max_characters: int) -> list[str]:
     """The commonest characters but line ends, and the digits, in the order of their code points."""
-    counts = np.zeros(0x110000, dtype=np.int64)
-    chunk: list[str] = []
-    chunk_characters = 0
+    counts = Counter({SPACE_SYMBOL: 1})
     for text in texts:
-        chunk.append(text)
-        chunk_characters += len(text)
-        if chunk_characters > _CHUNK_CHARACTERS:
-            _count_characters(chunk, counts)
-            chunk, chunk_characters = [], 0
-    _count_characters(chunk, counts)
-    counts[ord(SPACE_SYMBOL)] += counts[ord(" ")] + 1
-    counts[[ord(" "), ord("\n")]] = 0
-    order = np.argsort(-counts, kind="stable")[:max_characters]
-    characters = {chr(code) for code in order[counts[order] > 0].tolist()}
-    return sorted(characters.union(_DIGITS))
-
-
-def _count_characters(texts: list[str], counts: np.ndarray[Any, np.dtype[np.int64]]) -> None:
-    codes = np.frombuffer("".join(texts).encode("utf-32-le"), dtype=np.uint32)
-    new_counts = np.bincount(codes)
-    counts[: len(new_counts)] += new_counts
+        counts.update(text)
+    counts[SPACE_SYMBOL] += counts.pop(" ", 0)
+    del counts["\n"]
+    commonest = sorted(counts, key=lambda character: (-counts[character], character))[:max_characters]
+    return sorted({*commonest, *_DIGITS})

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.config import to_tree
-from numerate.errors import UserError, did_you_mean
+from numerate.errors import UserError
 from numerate.text.data.new_folder import atomic_folder, check_not_existing
 from numerate.text.data.source import RowSource
+from numerate.text.tasks.input_errors import check_choice
 from numerate.text.tasks.row_heads import FORMAT, METADATA_FILE, encode_metadata
 from numerate.tokenizers.number_formats import id_dtype
 from numerate.tokenizers.tokenizer import TokenizedExamples
@@ -41,10 +42,7 @@ def write_rows(
     Raises `UserError` for a folder that is there already, or where none may be written.
     """
     out = Path(out)
-    if format not in FORMATS:
-        raise UserError(
-            f"format: there is no {format!r}; there are: {', '.join(FORMATS)}.{did_you_mean(format, FORMATS)}"
-        )
+    check_choice("format", format, FORMATS)
     check_not_existing(out)
     vocabulary = source.vocabulary
     if format != "memmap" and (

@@ -1,42 +1,46 @@
-"""Wrappers around Hugging Face models: loading, vocabulary, and batched generation of rows of different lengths."""
+"""Wrappers around Hugging Face models, with batched generation of rows of different lengths."""
 
 import json
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from logging import ERROR
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from numerate.batch import Model, ModelSpec, Output, StepContext, Tokens
+from numerate.batch import DecodingStep, Model, ModelSpec, Output, StepContext, Tokens
 from numerate.errors import UserError
 from numerate.mixers.attention_maps import LayerMaps, MapKind
 from numerate.text.models.number_inputs import NUMBER_TOKEN, NumberEmbedding, NumberHead
-from numerate.vocabulary import BOS, EOS, PAD, Vocabulary
-
-NEW_ROW_STD = 0.1
-"""How far a row that no pretrained one belongs to is drawn from their mean, in their own standard deviations."""
+from numerate.text.models.pretrained_weights import build_untrained, import_transformers
+from numerate.vocabulary import Vocabulary
 
 
 class HuggingFaceModel(Model):
-    """A Hugging Face model with an optional number embedding and number head."""
+    """A Hugging Face model with an optional number embedding and number head.
 
-    def __init__(self, model: nn.Module, embedding: nn.Module, head: nn.Module, width: int) -> None:
+    A subclass gives the forward pass over whole rows, and `decode` over new columns for generation.
+    """
+
+    spec: Any
+
+    head_scale: float = 1.0
+    """Factor on the last hidden states before the head."""
+
+    def __init__(self, model: Any, embedding: nn.Module, head: nn.Module, width: int) -> None:
         super().__init__()
-        self.hf_model = model
+        self.hf_model: Any = model
         self._embedding, self._head, self.width = (
             (embedding,),
             (head,),
             width,
         )  # in tuples: already submodules of `hf_model`
         self.is_tied = getattr(head, "weight", None) is embedding.weight
+        self.position_embedding: nn.Embedding | None = None
         self.number_embedding: nn.Module | None = None
         self.number_head: Any = None
 
@@ -46,10 +50,9 @@ class HuggingFaceModel(Model):
 
     def pretrained_config(self) -> dict[str, Any] | None:
         """Its configuration, and whether embedding and head are tied; None without pretrained weights."""
-        if getattr(getattr(self, "spec", None), "weights", None) is None:
+        if getattr(self.spec, "weights", None) is None:
             return None
-        wrapped: Any = self.hf_model
-        config = json.loads(wrapped.config.to_json_string(use_diff=False))
+        config = json.loads(self.hf_model.config.to_json_string(use_diff=False))
         config.pop("_name_or_path", None)  # a local path, which may be private
         return {"config": config, "tied": self.is_tied}
 
@@ -93,17 +96,16 @@ class HuggingFaceModel(Model):
         hidden: Float[Tensor, "rows positions width"],
         target_positions: Int[Tensor, "rows targets"] | None = None,
         *,
-        scale: float = 1.0,
         start_state: Float[Tensor, "rows 1 width"] | None = None,
     ) -> Output:
-        """The output for hidden states of the last layer, which are multiplied by `scale` before the head.
-        `start_state` is the state at the answer's start, for number heads that read only that."""
+        """The output for hidden states of the last layer. `start_state` is the state at the answer's start, for number
+        heads that read only that."""
         number_head = self.number_head
         states = hidden
         if target_positions is not None:
             states = torch.take_along_dim(hidden, target_positions[..., None], dim=1)
         head: Any = self._head[0]
-        scaled_states = states if scale == 1.0 else states * scale
+        scaled_states = states if self.head_scale == 1.0 else states * self.head_scale
         if number_head is None:
             return Output(scaled_states, head, target_positions=target_positions)
         if number_head.read_at == "start":
@@ -115,6 +117,64 @@ class HuggingFaceModel(Model):
             number_head=BoundNumberHead(number_head, states),
             unscale=number_head.unscale,
         )
+
+    # Generation -------------------------------------------------------------------------------------------------------
+
+    def check_inputs(self, tokens: Tokens, source: Tokens | None) -> None:
+        """Raises `UserError` for inputs that the model does not support."""
+        if tokens.blocked_keys is not None:
+            name = type(self.spec).__name__
+            raise UserError(
+                f"layout.blocked_tokens: {name} does not support blocked tokens; use a Decoder with Attention"
+            )
+
+    def encode_source(self, source: Tokens | None) -> tuple[Tensor | None, Tensor | None]:
+        """The encoder's hidden states and their attention mask; None without an encoder."""
+        return None, None
+
+    def embed(self, tokens: Tokens, position_ids: Tensor | None = None) -> Float[Tensor, "rows time width"]:
+        """The input embeddings, with positions if the model adds them."""
+        return self.embed_tokens(tokens.ids, tokens.number_values)
+
+    def empty_cache(self) -> Any:
+        """A cache of transformers without tokens."""
+        raise NotImplementedError
+
+    def decode(self, x: Tensor, position_ids: Tensor, state: "CacheState") -> Float[Tensor, "rows read width"]:
+        """The last hidden states of new columns, which are added to the cache."""
+        raise NotImplementedError
+
+    def prefill(
+        self, tokens: Tokens, source: Tokens | None = None, *, capacity: int, position_offset: int = 0
+    ) -> DecodingStep:
+        self.check_inputs(tokens, source)
+        encoded = self.encode_source(source)
+        padded_tokens, attention_mask = to_left_padding(tokens)
+        state = CacheState(self.empty_cache(), attention_mask, tokens.lengths, None, *encoded)
+        position_ids = (attention_mask.long().cumsum(1) - 1).clamp(min=0)
+        state.start_state = self.decode(self.embed(padded_tokens, position_ids), position_ids, state)[:, -1:]
+        return DecodingStep(self.make_output(state.start_state, start_state=state.start_state), state)
+
+    def step(self, ids: Int[Tensor, " rows"], number_values: Tensor | None, state: "CacheState") -> DecodingStep:
+        attention_mask = torch.cat([state.attention_mask, torch.ones_like(state.attention_mask[:, :1])], dim=1)
+        new_state = replace(state, attention_mask=attention_mask, lengths=state.lengths + 1)
+        new_values = None if number_values is None else number_values[:, None]
+        position_ids = state.lengths[:, None]
+        x = self.embed(Tokens(ids[:, None], state.lengths, state.lengths, new_values), position_ids)
+        hidden = self.decode(x, position_ids, new_state)
+        return DecodingStep(self.make_output(hidden, start_state=state.start_state), new_state)
+
+    def reorder_rows(self, state: "CacheState", rows: Int[Tensor, " reorder_rows"]) -> "CacheState":
+        return state.reorder_rows(rows)
+
+    def check_length(self, num_tokens: int) -> None:
+        """Raises `UserError` for more tokens than there are position embeddings."""
+        limit = math.inf if self.position_embedding is None else self.position_embedding.num_embeddings
+        if num_tokens > limit:
+            raise UserError(
+                f"model.max_position_embeddings: {num_tokens} tokens are more than the {limit} position embeddings; "
+                f"use shorter examples, or model.max_position_embeddings={num_tokens}"
+            )
 
 
 class BoundNumberHead:
@@ -172,12 +232,6 @@ def make_attention_mask(tokens: Tokens) -> Bool[Tensor, "rows time"]:
     return torch.arange(tokens.ids.shape[1], device=tokens.ids.device) < tokens.lengths[:, None]
 
 
-def check_no_blocked_tokens(tokens: Tokens, name: str) -> None:
-    """Raises `UserError` for blocked tokens, which Hugging Face models cannot mask."""
-    if tokens.blocked_keys is not None:
-        raise UserError(f"layout.blocked_tokens: {name} does not support blocked tokens; use a Decoder with Attention")
-
-
 @contextmanager
 def eager_attention(model: Any) -> Iterator[None]:
     """Switches a model of transformers to eager attention, which returns its weights (fused attention does not)."""
@@ -196,187 +250,6 @@ def layer_maps(kind: MapKind, maps: Sequence[Tensor | None] | None, part: str = 
     ]
 
 
-def import_transformers(needed_by: str) -> Any:
-    """The package `transformers`. Raises `UserError` where it is not installed."""
-    try:
-        import transformers as package
-    except ImportError as error:
-        raise UserError(f"{needed_by} needs transformers: pip install 'numerate[huggingface]'") from error
-    return package
-
-
-class HuggingFaceSpec(ModelSpec):
-    """The spec of a Hugging Face model, with or without pretrained `weights`."""
-
-    weights: str | None
-
-    @abstractmethod
-    def pretrained_config(self, vocabulary: Vocabulary) -> dict[str, Any] | None:
-        """What `build_from_config` builds of `weights`, by their configuration alone; None without weights.
-
-        Raises `UserError` where the configuration cannot be read, with settings that need none."""
-
-    @abstractmethod
-    def build_from_config(
-        self, vocabulary: Vocabulary, seed: int, pretrained_config: Mapping[str, Any]
-    ) -> HuggingFaceModel:
-        """The model that its `pretrained_config` describes, with random weights, to be loaded afterwards."""
-
-    def rebuild(self, vocabulary: Vocabulary, seed: int, pretrained_config: Mapping[str, Any] | None = None) -> Model:
-        if pretrained_config is None or self.weights is None:
-            return self.build(vocabulary, seed)
-        return self.build_from_config(vocabulary, seed, pretrained_config)
-
-
-def load_pretrained_config(
-    weights: str, vocabulary: Vocabulary, alternative_settings: str, **options: Any
-) -> dict[str, Any]:
-    """The `pretrained_config` from the configuration (`config.json`) of a folder or of the hub, for this vocabulary.
-    Raises `UserError` if it cannot be read; the message suggests `alternative_settings`, which need no weights."""
-    package = import_transformers("model.weights")
-    try:
-        with _silence_transformers():
-            config = package.AutoConfig.from_pretrained(weights, trust_remote_code=False, **options)
-    except Exception as error:  # the hub, JSON and the classes of configurations have errors of their own kind each
-        raise UserError(
-            f"model.weights: {weights}: has no configuration that can be read here ({first_line(error)}); "
-            f"{alternative_settings} counts and times a model without weights"
-        ) from error
-    return to_pretrained_config(config, vocabulary)
-
-
-def to_pretrained_config(config: Any, vocabulary: Vocabulary) -> dict[str, Any]:
-    """The `pretrained_config` from a configuration of transformers, for this vocabulary.
-
-    Raises `UserError` for a vocabulary that pretrained rows cannot be put into the order of."""
-    get_pretrained_ids(vocabulary)
-    _set_token_ids(config, vocabulary)
-    # transformers stores an untied head of T5 1.1 this way, and ties the head where the entry is missing.
-    tied = config.tie_word_embeddings and getattr(config, "scale_decoder_outputs", True)
-    return {"config": json.loads(config.to_json_string(use_diff=False)), "tied": bool(tied)}
-
-
-def build_untrained(package: Any, model_class: Any, pretrained_config: Mapping[str, Any], **options: Any) -> Any:
-    """A model of transformers from its `pretrained_config`, with random weights. `model_class` builds one from a
-    configuration.
-
-    Raises `UserError` for a configuration that this version of transformers does not know."""
-    config = {**pretrained_config["config"], **options}
-    check_no_hub_kernels(config, "model")
-    model_type = config.pop("model_type")
-    try:
-        model = model_class(package.AutoConfig.for_model(model_type, **config))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(
-            f"model: transformers {package.__version__} does not know a {model_type} as "
-            f"{config.get('transformers_version')} wrote it ({first_line(error)}); install that version"
-        ) from error
-    input_embeddings, output_embeddings = model.get_input_embeddings(), model.get_output_embeddings()
-    if not pretrained_config["tied"] and output_embeddings.weight is input_embeddings.weight:
-        output_embeddings.weight = nn.Parameter(input_embeddings.weight.detach().clone())
-    return model
-
-
-def load_pretrained(auto_class: Any, weights: str, **options: Any) -> Any:
-    """A model from a folder or the hub, in float32. Raises `UserError` where there is none under that name, and where
-    it is not whole: a file that was cut short, a configuration of other shapes, weights that are missing."""
-    folder = Path(weights)
-    if folder.is_dir() and "gguf_file" not in options and not (folder / "config.json").is_file():
-        file_names = sorted(path.name for path in folder.iterdir())[:8]
-        raise UserError(
-            f"model.weights: {weights} has no config.json (it has: {', '.join(file_names) or 'nothing'}); it must be a "
-            "folder that save_pretrained wrote completely"
-        )
-    try:
-        with _silence_transformers():
-            if "gguf_file" not in options:
-                config, _ = import_transformers("model.weights").PretrainedConfig.get_config_dict(weights)
-                check_no_hub_kernels(config, f"model.weights: {weights}")
-            model, loading_info = auto_class.from_pretrained(
-                weights,
-                dtype=torch.float32,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,
-                trust_remote_code=False,  # otherwise it prompts on the terminal
-                **options,
-            )
-    except UserError:
-        raise
-    except Exception as error:  # safetensors, pickle and the hub have errors of their own kind each
-        raise UserError(_load_error_message(folder, weights, error)) from error
-    missing, unexpected = (sorted(map(str, loading_info[keys])) for keys in ("missing_keys", "unexpected_keys"))
-    mismatched = sorted(loading_info["mismatched_keys"], key=str)
-    if missing:
-        raise UserError(
-            f"model.weights: {weights}: has no weights {missing[0]!r} ({len(missing)} are missing of a "
-            f"{type(model).__name__}); the file must hold a complete model of this kind"
-        )
-    if unexpected:
-        raise UserError(
-            f"model.weights: {weights}: a {type(model).__name__} does not have {unexpected[0]!r} ({len(unexpected)} "
-            "would be ignored); the weights must be of exactly this kind of model"
-        )
-    if mismatched:
-        name, *shapes = mismatched[0] if isinstance(mismatched[0], tuple) else (mismatched[0],)
-        shape_names = " and ".join(str(tuple(shape)) for shape in shapes)
-        raise UserError(
-            f"model.weights: {weights}: its config.json does not match its weights: {name} has two shapes "
-            f"({shape_names}); both files must be of the same model"
-        )
-    return model
-
-
-def check_no_hub_kernels(config: Any, where: str) -> None:
-    """Raises `UserError` for a configuration that names a kernel of the hub, which is code, to compute attention with:
-    transformers would fetch it and import it."""
-    for key, value in config.items() if isinstance(config, Mapping) else ():
-        if key.endswith("attn_implementation") and "/" in str(value):
-            raise UserError(f"{where}: its configuration names code of the hub ({key} {value}); must be eager or sdpa")
-        check_no_hub_kernels(value, where)
-
-
-def _load_error_message(folder: Path, weights: str, error: Exception) -> str:
-    """Why the model cannot be loaded, with the file at fault and the remedy."""
-    reason = first_line(error)
-    if isinstance(error, ImportError):
-        return f"model.weights: {weights}: {reason}"
-    if not folder.is_dir():
-        return f"model.weights: {weights!r} is not a model folder, and could not be loaded from the hub: {reason}"
-    for path in sorted(folder.glob("*.safetensors")):
-        if (file_error := _safetensors_error(path)) is not None:
-            return f"model.weights: {path} is incomplete or damaged ({file_error}); copy or download it again"
-    file_names = ", ".join(sorted(path.name for path in folder.iterdir())[:8])
-    return f"model.weights: no model of this kind can be read from {weights} ({file_names}): {reason}"
-
-
-def _safetensors_error(path: Path) -> str | None:
-    """Why a file of weights cannot be opened."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, "pt"):
-            return None
-    except (SafetensorError, OSError) as error:
-        return first_line(error)
-
-
-@contextmanager
-def _silence_transformers() -> Iterator[None]:
-    """Silences transformers' progress bar and report of loading weights; download bars (the hub's) stay."""
-    from transformers.utils import logging
-
-    hook = getattr(logging, "set_tqdm_hook", None)
-    level = logging.get_verbosity()
-    previous_hook = None if hook is None else hook(lambda bar, given, named: bar(*given, **{**named, "disable": True}))
-    logging.set_verbosity(ERROR)
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if hook is not None:
-            hook(previous_hook)
-
-
 def enable_gradient_checkpointing(model: Any) -> None:
     """Enables activation checkpointing: layers are recomputed in the backward pass."""
     enable = getattr(model, "activation_checkpointing_enable", None)
@@ -386,70 +259,50 @@ def enable_gradient_checkpointing(model: Any) -> None:
         model.gradient_checkpointing_enable({"use_reentrant": False})
 
 
-def first_line(error: BaseException) -> str:
-    """The first line of an error's message, at most 200 characters."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:200]
+class HuggingFaceSpec(ModelSpec):
+    """The spec of a Hugging Face model, with or without pretrained `weights`."""
 
+    weights: str | None
 
-def resize_to_vocabulary(model: Any, vocabulary: Vocabulary, seed: int) -> None:
-    """Reorders embedding and head of a pretrained model to the token ids of `vocabulary`.
+    config_overrides: ClassVar[Mapping[str, str]] = {}
+    """Settings that replace entries of a pretrained configuration, by their names there."""
 
-    Rows of tokens not in the vocabulary are dropped; tokens new to the model get rows around the mean of the pretrained
-    ones. Raises `UserError` for a vocabulary that is not based on a tokenizer of the model's.
-    """
-    pretrained_ids = get_pretrained_ids(vocabulary)
-    input_embeddings, output_embeddings = model.get_input_embeddings(), model.get_output_embeddings()
-    if int(pretrained_ids.max()) >= input_embeddings.weight.shape[0]:
-        raise UserError(
-            f"tokenizer: has id {int(pretrained_ids.max())}, the weights have {input_embeddings.weight.shape[0]} rows; "
-            "use the tokenizer of the same model"
-        )
-    ids = torch.from_numpy(pretrained_ids)
-    generator = torch.Generator().manual_seed(seed)
-    old_weight = input_embeddings.weight
-    is_tied = output_embeddings.weight is old_weight
-    new_weight = nn.Parameter(select_rows(old_weight.detach(), ids, generator))
-    # In place, since some models scale inside their own kind of embedding; a T5 has its table under three more names.
-    for part in [
-        part
-        for part in model.modules()
-        if getattr(part, "weight", None) is old_weight and part is not output_embeddings
-    ]:
-        part.weight, part.num_embeddings, part.padding_idx = new_weight, vocabulary.size, None
-    output_embeddings.weight = (
-        new_weight if is_tied else nn.Parameter(select_rows(output_embeddings.weight.detach(), ids, generator))
-    )
-    output_embeddings.out_features = vocabulary.size
-    if getattr(output_embeddings, "bias", None) is not None:
-        output_embeddings.bias = nn.Parameter(
-            select_rows(output_embeddings.bias.detach()[:, None], ids, generator)[:, 0]
-        )
-    _set_token_ids(model.config, vocabulary)
+    @abstractmethod
+    def pretrained_config(self, vocabulary: Vocabulary) -> dict[str, Any] | None:
+        """What `build_from_config` builds of `weights`, by their configuration alone; None without weights.
 
+        Raises `UserError` where the configuration cannot be read, with settings that need none."""
 
-def _set_token_ids(config: Any, vocabulary: Vocabulary) -> None:
-    config.vocab_size = vocabulary.size
-    config.pad_token_id, config.bos_token_id, config.eos_token_id = PAD, BOS, EOS
+    @abstractmethod
+    def create(self, package: Any, vocabulary: Vocabulary, seed: int) -> Any:
+        """The model of transformers, pretrained or random."""
 
+    @abstractmethod
+    def model_class(self, package: Any) -> Callable[[Any], Any]:
+        """What builds a model of transformers from a configuration."""
 
-def get_pretrained_ids(vocabulary: Vocabulary) -> npt.NDArray[np.int64]:
-    """The row of pretrained weights of each token, -1 for none. Raises `UserError` where that is unknown."""
-    if vocabulary.pretrained_ids is None:
-        raise UserError(
-            "tokenizer: the weights are of another vocabulary, and this tokenizer does not say which of its ids are "
-            "theirs; Subwords(tokenizer=...) of the same model does, or weights=null"
-        )
-    return vocabulary.pretrained_ids
+    @abstractmethod
+    def wrap(self, model: Any, vocabulary: Vocabulary) -> HuggingFaceModel:
+        """The model of transformers as one of numerate."""
 
+    def build(self, vocabulary: Vocabulary, seed: int) -> HuggingFaceModel:
+        package = import_transformers(f"model: {type(self).__name__}")
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(seed)
+            return self.wrap(self.create(package, vocabulary, seed), vocabulary)
 
-def select_rows(
-    weight: Float[Tensor, "foreign width"], ids: Int[Tensor, " vocabulary"], generator: torch.Generator
-) -> Float[Tensor, "vocabulary width"]:
-    """The rows of a table with these ids; for -1, one drawn around their mean."""
-    is_new = ids < 0
-    rows = weight[ids.clamp(min=0)].clone()
-    if bool(is_new.any()):
-        std, mean = torch.std_mean(weight, dim=0, correction=0)
-        noise = torch.randn(int(is_new.sum()), weight.shape[1], generator=generator, dtype=weight.dtype)
-        rows[is_new] = mean + NEW_ROW_STD * std * noise
-    return rows
+    def build_from_config(
+        self, vocabulary: Vocabulary, seed: int, pretrained_config: Mapping[str, Any]
+    ) -> HuggingFaceModel:
+        """The model that its `pretrained_config` describes, with random weights, to be loaded afterwards."""
+        package = import_transformers(f"model: {type(self).__name__}")
+        overrides = {name: getattr(self, setting) for setting, name in self.config_overrides.items()}
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(seed)
+            model = build_untrained(package, self.model_class(package), pretrained_config, **overrides)
+            return self.wrap(model, vocabulary)
+
+    def rebuild(self, vocabulary: Vocabulary, seed: int, pretrained_config: Mapping[str, Any] | None = None) -> Model:
+        if pretrained_config is None or self.weights is None:
+            return self.build(vocabulary, seed)
+        return self.build_from_config(vocabulary, seed, pretrained_config)

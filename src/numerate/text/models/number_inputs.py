@@ -22,16 +22,16 @@ NUMBER_TOKEN = "[NUM]"
 """The text that stands for any number, which `Tokens.number_values` carries."""
 
 
+Embeddings = Float[Tensor, "rows time width"]
+Ids = Int[Tensor, "rows time"]
+Values = Float[Tensor, "rows time"]
+
+
 class NumberEmbeddingModule(nn.Module, ABC):
     """The part behind a `NumberEmbedding`."""
 
     @abstractmethod
-    def forward(
-        self,
-        embeddings: Float[Tensor, "rows time width"],
-        ids: Int[Tensor, "rows time"],
-        number_values: Float[Tensor, "rows time"] | None,
-    ) -> Float[Tensor, "rows time width"]:
+    def forward(self, embeddings: Embeddings, ids: Ids, number_values: Values | None) -> Embeddings:
         """The token embeddings with their numbers embedded. Raises `UserError` where required values are missing."""
 
 
@@ -89,12 +89,7 @@ class FixedNumberEmbedding(NumberEmbeddingModule):
         self.register_buffer("table", table.to(torch.get_default_dtype()), persistent=False)
         self.register_buffer("table_rows", table_rows, persistent=False)
 
-    def forward(
-        self,
-        embeddings: Float[Tensor, "rows time width"],
-        ids: Int[Tensor, "rows time"],
-        number_values: Float[Tensor, "rows time"] | None,
-    ) -> Float[Tensor, "rows time width"]:
+    def forward(self, embeddings: Embeddings, ids: Ids, number_values: Values | None) -> Embeddings:
         return embeddings + self.table[self.table_rows[ids]].to(embeddings.dtype)
 
 
@@ -125,12 +120,7 @@ class XValEmbedding(NumberEmbeddingModule):
         super().__init__()
         self.scale, self.number_token_id = scale, number_token_id
 
-    def forward(
-        self,
-        embeddings: Float[Tensor, "rows time width"],
-        ids: Int[Tensor, "rows time"],
-        number_values: Float[Tensor, "rows time"] | None,
-    ) -> Float[Tensor, "rows time width"]:
+    def forward(self, embeddings: Embeddings, ids: Ids, number_values: Values | None) -> Embeddings:
         is_number = ids == self.number_token_id
         factor = torch.where(
             is_number, scale_numbers(_mask_numbers(number_values, is_number).to(embeddings.dtype), self.scale), 1.0
@@ -164,12 +154,7 @@ class FourierNumberEmbedding(NumberEmbeddingModule):
         self.orders, self.number_token_id = orders, number_token_id
         self.proj = nn.Linear(2 * len(orders), width, bias=False)
 
-    def forward(
-        self,
-        embeddings: Float[Tensor, "rows time width"],
-        ids: Int[Tensor, "rows time"],
-        number_values: Float[Tensor, "rows time"] | None,
-    ) -> Float[Tensor, "rows time width"]:
+    def forward(self, embeddings: Embeddings, ids: Ids, number_values: Values | None) -> Embeddings:
         is_number = ids == self.number_token_id
         number_embeddings: Tensor = self.proj(
             self.fourier_features(_mask_numbers(number_values, is_number)).to(embeddings.dtype)

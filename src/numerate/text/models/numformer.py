@@ -1,6 +1,6 @@
 """Numformer: a bidirectional encoder with a masked answer and a number head."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import dropout, gelu, scaled_dot_product_attention
 
-from numerate.batch import Loops, ModelSpec, Output, StepContext, Tokens
+from numerate.batch import Loops, ModelSpec, Output, Tokens
 from numerate.config import setting
 from numerate.errors import UserError
 from numerate.mixers.attention_maps import LayerMaps, attention_weights
@@ -103,7 +103,8 @@ class NumformerModel(HuggingFaceModel):
         if source is not None:
             raise UserError("model: a Numformer has no separate encoder; use T5 for the layout Seq2Seq")
         time = tokens.ids.shape[1]
-        self._check_length(time)
+        self.check_length(time)
+        assert self.position_embedding is not None
         attention_mask = make_attention_mask(tokens)
         attention_mask = attention_mask if tokens.blocked_keys is None else attention_mask & ~tokens.blocked_keys
         x = self.embed_tokens(tokens.ids, tokens.number_values) + self.position_embedding.weight[:time]
@@ -126,18 +127,17 @@ class NumformerModel(HuggingFaceModel):
     def prefill(
         self, tokens: Tokens, source: Tokens | None = None, *, capacity: int, position_offset: int = 0
     ) -> NoReturn:
-        raise UserError(f"model: {self.non_causal_reason()}; it cannot be decoded token by token")
+        self._refuse_decoding()
 
     def step(self, ids: Int[Tensor, " rows"], number_values: Tensor | None, state: Any) -> NoReturn:
-        raise UserError(f"model: {self.non_causal_reason()}; it cannot be decoded token by token")
+        self._refuse_decoding()
 
-    def assign_positions(self, tokens: Tokens, step_context: StepContext) -> Tokens:
-        """Position ids are 0, 1, 2, ...; nothing is random."""
-        return replace(tokens, position_ids=())
+    def _refuse_decoding(self) -> NoReturn:
+        raise UserError(f"model: {self.non_causal_reason()}; it cannot be decoded token by token")
 
     def check_tokens(self, tokens: Tokens, training_tokens: Tokens | None = None) -> list[str]:
         longest = int(tokens.lengths.max())
-        self._check_length(longest)
+        self.check_length(longest)
         longest_trained = longest if training_tokens is None else int(training_tokens.lengths.max())
         if longest <= longest_trained:
             return []
@@ -157,14 +157,6 @@ class NumformerModel(HuggingFaceModel):
 
     def non_causal_reason(self) -> str:
         return "a Numformer attends in both directions, so each position depends on later tokens"
-
-    def _check_length(self, time: int) -> None:
-        if time > self.spec.max_position_embeddings:
-            raise UserError(
-                f"model.max_position_embeddings: {time} tokens are more than the "
-                f"{self.spec.max_position_embeddings} position embeddings; "
-                f"use shorter examples, or model.max_position_embeddings={time}"
-            )
 
 
 class NumformerLayer(nn.Module):

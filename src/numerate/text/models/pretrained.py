@@ -1,7 +1,7 @@
 """Causal language models of Hugging Face: Llama, GPT-2, SmolLM and others."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from numerate.batch import DecodingStep, Loops, Output, Tokens
+from numerate.batch import Loops, Output, Tokens
 from numerate.config import setting
 from numerate.errors import UserError
 from numerate.mixers.attention_maps import LayerMaps
@@ -18,20 +18,19 @@ from numerate.text.models.hugging_face import (
     CacheState,
     HuggingFaceModel,
     HuggingFaceSpec,
-    build_untrained,
-    check_no_blocked_tokens,
-    check_no_hub_kernels,
     eager_attention,
     enable_gradient_checkpointing,
+    layer_maps,
+)
+from numerate.text.models.number_inputs import NumberEmbedding, NumberHead
+from numerate.text.models.pretrained_weights import (
+    check_no_hub_kernels,
     first_line,
     import_transformers,
-    layer_maps,
     load_pretrained,
     load_pretrained_config,
     resize_to_vocabulary,
-    to_left_padding,
 )
-from numerate.text.models.number_inputs import NumberEmbedding, NumberHead
 from numerate.vocabulary import Vocabulary
 
 DEFAULT_CONFIG = {"model_type": "gpt2", "n_embd": 128, "n_layer": 4, "n_head": 4}
@@ -66,37 +65,31 @@ class PretrainedDecoder(HuggingFaceSpec):
         if self.weights is not None and self.config is not None:
             raise UserError("config: cannot be set together with weights, which have their own")
 
-    def build(self, vocabulary: Vocabulary, seed: int) -> "PretrainedModel":
-        if self.gguf_file is not None and self.weights is None:
-            raise UserError(
-                f"model.gguf_file: {self.gguf_file!r} needs model.weights, the folder or repository of this file"
-            )
-        package = import_transformers("model: PretrainedDecoder")
-        with torch.random.fork_rng(devices=()):
-            torch.manual_seed(seed)
-            if self.weights is None:
-                model = self._build_random(package, vocabulary)
-            else:
-                file_options = {} if self.gguf_file is None else {"gguf_file": self.gguf_file}
-                model = load_pretrained(package.AutoModelForCausalLM, self.weights, **file_options)
-                resize_to_vocabulary(model, vocabulary, seed)
-            return PretrainedModel(self, model, vocabulary)
+    @property
+    def _file_options(self) -> dict[str, str]:
+        return {} if self.gguf_file is None else {"gguf_file": self.gguf_file}
+
+    def create(self, package: Any, vocabulary: Vocabulary, seed: int) -> Any:
+        if self.weights is None:
+            if self.gguf_file is not None:
+                raise UserError(f"model.gguf_file: {self.gguf_file!r} needs model.weights, its folder or repository")
+            return self._build_random(package, vocabulary)
+        model = load_pretrained(package.AutoModelForCausalLM, self.weights, **self._file_options)
+        resize_to_vocabulary(model, vocabulary, seed)
+        return model
+
+    def model_class(self, package: Any) -> Callable[[Any], Any]:
+        # Remote code named in a configuration is not run.
+        return partial(package.AutoModelForCausalLM.from_config, trust_remote_code=False)
+
+    def wrap(self, model: Any, vocabulary: Vocabulary) -> "PretrainedModel":
+        return PretrainedModel(self, model, vocabulary)
 
     def pretrained_config(self, vocabulary: Vocabulary) -> dict[str, Any] | None:
         if self.weights is None:
             return None
-        file_options = {} if self.gguf_file is None else {"gguf_file": self.gguf_file}
         alternative_settings = """model.weights=null model.config='{"model_type": "llama", "hidden_size": 64}'"""
-        return load_pretrained_config(self.weights, vocabulary, alternative_settings, **file_options)
-
-    def build_from_config(
-        self, vocabulary: Vocabulary, seed: int, pretrained_config: Mapping[str, Any]
-    ) -> "PretrainedModel":
-        package = import_transformers("model: PretrainedDecoder")
-        with torch.random.fork_rng(devices=()):
-            torch.manual_seed(seed)
-            model = build_untrained(package, _from_config(package), pretrained_config)
-            return PretrainedModel(self, model, vocabulary)
+        return load_pretrained_config(self.weights, vocabulary, alternative_settings, **self._file_options)
 
     def _build_random(self, package: Any, vocabulary: Vocabulary) -> Any:
         try:
@@ -108,17 +101,12 @@ class PretrainedDecoder(HuggingFaceSpec):
             config = package.AutoConfig.for_model(
                 model_type, **{**special_ids, **model_settings, "vocab_size": vocabulary.size}
             )
-            return _from_config(package)(config)
+            return self.model_class(package)(config)
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(
                 f"model.config: {self.config} is no configuration of a decoder ({first_line(error)}); "
                 '{"model_type": "llama", "hidden_size": 64} is one'
             ) from error
-
-
-def _from_config(package: Any) -> Any:
-    """The constructor of a decoder from a configuration; remote code named in it is not run."""
-    return partial(package.AutoModelForCausalLM.from_config, trust_remote_code=False)
 
 
 class PretrainedModel(HuggingFaceModel):
@@ -132,9 +120,9 @@ class PretrainedModel(HuggingFaceModel):
             model.get_input_embeddings().embedding_dim,
         )
         self.spec = spec
-        self.hf_model: Any = model
         self.base_model = (model.base_model,)
-        self.head_scale = _head_scale(model)
+        # Granite divides its logits.
+        self.head_scale = 1.0 / float(getattr(model.config, "logits_scaling", 1.0) or 1.0)
         self._check_linear_head()
         self.add_number_modules(vocabulary, spec.number_embedding, spec.number_head)
         if spec.gradient_checkpointing:
@@ -146,7 +134,7 @@ class PretrainedModel(HuggingFaceModel):
 
     @torch.no_grad()
     def attention_maps(self, tokens: Tokens, source: Tokens | None = None) -> list[LayerMaps]:
-        self._check_inputs(tokens, source)
+        self.check_inputs(tokens, source)
         with eager_attention(self.hf_model):
             output = self.base_model[0](
                 inputs_embeds=self.embed_tokens(tokens.ids, tokens.number_values),
@@ -163,35 +151,10 @@ class PretrainedModel(HuggingFaceModel):
         loops: Loops | tuple[int, int] | int | None = None,
         target_positions: Int[Tensor, "rows targets"] | None = None,
     ) -> Output:
-        self._check_inputs(tokens, source)
+        self.check_inputs(tokens, source)
         # No mask: with right padding and causal attention no real token sees the padding.
         output = self.base_model[0](inputs_embeds=self.embed_tokens(tokens.ids, tokens.number_values), use_cache=False)
-        return self.make_output(output.last_hidden_state, target_positions, scale=self.head_scale)
-
-    def prefill(
-        self, tokens: Tokens, source: Tokens | None = None, *, capacity: int, position_offset: int = 0
-    ) -> DecodingStep:
-        self._check_inputs(tokens, source)
-        cache = import_transformers("model: PretrainedDecoder").DynamicCache(config=self.hf_model.config)
-        padded_tokens, attention_mask = to_left_padding(tokens)
-        state = CacheState(cache, attention_mask, tokens.lengths)
-        position_ids = (attention_mask.long().cumsum(1) - 1).clamp(min=0)
-        state.start_state = self._decode(
-            self.embed_tokens(padded_tokens.ids, padded_tokens.number_values), position_ids, state
-        )[:, -1:]
-        return DecodingStep(
-            self.make_output(state.start_state, scale=self.head_scale, start_state=state.start_state), state
-        )
-
-    def step(self, ids: Int[Tensor, " rows"], number_values: Tensor | None, state: CacheState) -> DecodingStep:
-        attention_mask = torch.cat([state.attention_mask, torch.ones_like(state.attention_mask[:, :1])], dim=1)
-        new_state = CacheState(state.cache, attention_mask, state.lengths + 1, state.start_state)
-        x = self.embed_tokens(ids[:, None], None if number_values is None else number_values[:, None])
-        hidden = self._decode(x, state.lengths[:, None], new_state)
-        return DecodingStep(self.make_output(hidden, scale=self.head_scale, start_state=state.start_state), new_state)
-
-    def reorder_rows(self, state: CacheState, rows: Int[Tensor, " reorder_rows"]) -> CacheState:
-        return state.reorder_rows(rows)
+        return self.make_output(output.last_hidden_state, target_positions)
 
     def check_tokens(self, tokens: Tokens, training_tokens: Tokens | None = None) -> list[str]:
         longest = int(tokens.lengths.max())
@@ -217,8 +180,10 @@ class PretrainedModel(HuggingFaceModel):
 
     # Inside ------------------------------------------------------------------------------------------------------
 
-    def _decode(self, x: Tensor, position_ids: Tensor, state: CacheState) -> Float[Tensor, "rows read width"]:
-        """The last hidden states of new columns, which are added to the cache."""
+    def empty_cache(self) -> Any:
+        return import_transformers("model: PretrainedDecoder").DynamicCache(config=self.hf_model.config)
+
+    def decode(self, x: Tensor, position_ids: Tensor, state: CacheState) -> Float[Tensor, "rows read width"]:
         output: Tensor = self.base_model[0](
             inputs_embeds=x,
             attention_mask=state.attention_mask.long(),
@@ -236,9 +201,7 @@ class PretrainedModel(HuggingFaceModel):
         ids = torch.arange(1, min(4, self.hf_model.config.vocab_size))[None]  # no padding among them
         training, _ = self.hf_model.training, self.hf_model.eval()
         expected_logits = self.hf_model(input_ids=ids, use_cache=False).logits
-        logits = self.make_output(
-            self.base_model[0](input_ids=ids, use_cache=False).last_hidden_state, scale=self.head_scale
-        ).logits
+        logits = self.make_output(self.base_model[0](input_ids=ids, use_cache=False).last_hidden_state).logits
         self.hf_model.train(training)
         if not torch.allclose(expected_logits, logits, rtol=1e-3, atol=1e-4):
             raise UserError(
@@ -246,15 +209,10 @@ class PretrainedModel(HuggingFaceModel):
                 "hidden states, which is not supported; Llama, GPT-2, Mistral, Qwen, SmolLM and Granite are supported"
             )
 
-    def _check_inputs(self, tokens: Tokens, source: Tokens | None) -> None:
-        check_no_blocked_tokens(tokens, "a PretrainedDecoder")
+    def check_inputs(self, tokens: Tokens, source: Tokens | None) -> None:
+        super().check_inputs(tokens, source)
         if source is not None:
             raise UserError("model: a PretrainedDecoder has no encoder; use T5 for the layout Seq2Seq")
-
-
-def _head_scale(model: Any) -> float:
-    """Factor on the last hidden states before the head: Granite divides its logits."""
-    return 1.0 / float(getattr(model.config, "logits_scaling", 1.0) or 1.0)
 
 
 def _num_parameters(part: Any) -> int:

@@ -1,15 +1,15 @@
 """Hugging Face's T5: the encoder reads the question, the decoder generates the answer."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from numerate.batch import DecodingStep, Loops, Output, Tokens
+from numerate.batch import Loops, Output, Tokens
 from numerate.config import setting
 from numerate.errors import UserError
 from numerate.mixers.attention_maps import LayerMaps
@@ -17,20 +17,19 @@ from numerate.text.models.hugging_face import (
     CacheState,
     HuggingFaceModel,
     HuggingFaceSpec,
-    build_untrained,
-    check_no_blocked_tokens,
     eager_attention,
     enable_gradient_checkpointing,
-    import_transformers,
     layer_maps,
-    load_pretrained,
-    load_pretrained_config,
     make_attention_mask,
-    resize_to_vocabulary,
-    to_left_padding,
-    to_pretrained_config,
 )
 from numerate.text.models.number_inputs import NumberEmbedding, NumberHead
+from numerate.text.models.pretrained_weights import (
+    import_transformers,
+    load_pretrained,
+    load_pretrained_config,
+    resize_to_vocabulary,
+    to_pretrained_config,
+)
 from numerate.vocabulary import Vocabulary
 
 
@@ -59,16 +58,6 @@ class T5Dimensions(NamedTuple):
         )
 
 
-def training_bytes(num_parameters: int, num_processes: int = 1, *, bf16: bool = False) -> int:
-    """Bytes on each of so many processes (FSDP) for weights, gradient and both moments of AdamW, all in float32; with
-    `bf16` also for the bfloat16 copy that a forward computes with. What layers make of a batch comes on top of it.
-
-    >>> training_bytes(60_506_624), training_bytes(2_851_598_336, num_processes=8, bf16=True)
-    (968105984, 6416096256)
-    """
-    return num_parameters * (18 if bf16 else 16) // num_processes
-
-
 SIZES = {
     "small": T5Dimensions(512, 6, 6, 8, 64, 2048),
     "base": T5Dimensions(768, 12, 12, 12, 64, 3072),
@@ -86,8 +75,6 @@ PUBLISHED_SIZES: dict[str, Literal["small", "base", "large", "3b", "11b"]] = {
     "t5-11b": "11b",
 }
 """The sizes of weights that the hub has under these names, with or without `google-t5/` before them."""
-
-_NO_SOURCE_ERROR = "model: T5 is an encoder-decoder and needs layout=Seq2Seq"
 
 FEED_FORWARD_PROJ = {"relu": "relu", "geglu": "gated-gelu"}
 
@@ -107,6 +94,8 @@ class T5(HuggingFaceSpec):
     `number_head=NumberHead(read_at="start")` is a regression head: one number per question, at the decoder's first
     position. Raises `UserError` for impossible dimensions, or dimensions together with weights.
     """
+
+    config_overrides: ClassVar[Mapping[str, str]] = {"dropout": "dropout_rate"}
 
     size: Literal["small", "base", "large", "3b", "11b"] = setting(
         "small", "which published size; not together with weights"
@@ -145,21 +134,24 @@ class T5(HuggingFaceSpec):
         """Number of parameters with a vocabulary of so many rows, without number embedding and head."""
         return self.dimensions().num_parameters(vocab_size, gated=self.feed_forward == "geglu")
 
-    def build(self, vocabulary: Vocabulary, seed: int) -> "T5Model":
-        package = import_transformers("model: T5")
-        with torch.random.fork_rng(devices=()):
-            torch.manual_seed(seed)
-            if self.weights is None:
-                model = package.T5ForConditionalGeneration(self._config(package, vocabulary))
-            else:
-                model = load_pretrained(package.T5ForConditionalGeneration, self.weights, dropout_rate=self.dropout)
-                if {model.encoder.embed_tokens.weight, model.decoder.embed_tokens.weight} != {model.shared.weight}:
-                    raise UserError(
-                        f"model.weights: {self.weights}: its encoder and decoder do not share shared.weight as "
-                        "embedding; a T5 has one for both"
-                    )
-                resize_to_vocabulary(model, vocabulary, seed)
-            return T5Model(self, model, vocabulary)
+    def create(self, package: Any, vocabulary: Vocabulary, seed: int) -> Any:
+        if self.weights is None:
+            return package.T5ForConditionalGeneration(self._config(package, vocabulary))
+        model = load_pretrained(package.T5ForConditionalGeneration, self.weights, dropout_rate=self.dropout)
+        if {model.encoder.embed_tokens.weight, model.decoder.embed_tokens.weight} != {model.shared.weight}:
+            raise UserError(
+                f"model.weights: {self.weights}: its encoder and decoder do not share shared.weight as embedding; a T5 "
+                "has one for both"
+            )
+        resize_to_vocabulary(model, vocabulary, seed)
+        return model
+
+    def model_class(self, package: Any) -> Callable[[Any], Any]:
+        constructor: Callable[[Any], Any] = package.T5ForConditionalGeneration
+        return constructor
+
+    def wrap(self, model: Any, vocabulary: Vocabulary) -> "T5Model":
+        return T5Model(self, model, vocabulary)
 
     def pretrained_config(self, vocabulary: Vocabulary) -> dict[str, Any] | None:
         if self.weights is None:
@@ -169,15 +161,6 @@ class T5(HuggingFaceSpec):
             return load_pretrained_config(self.weights, vocabulary, "model.weights=null model.size=base")
         config = replace(self, weights=None, size=size)._config(import_transformers("model: T5"), vocabulary)
         return to_pretrained_config(config, vocabulary)
-
-    def build_from_config(self, vocabulary: Vocabulary, seed: int, pretrained_config: Mapping[str, Any]) -> "T5Model":
-        package = import_transformers("model: T5")
-        with torch.random.fork_rng(devices=()):
-            torch.manual_seed(seed)
-            model = build_untrained(
-                package, package.T5ForConditionalGeneration, pretrained_config, dropout_rate=self.dropout
-            )
-            return T5Model(self, model, vocabulary)
 
     def _config(self, package: Any, vocabulary: Vocabulary) -> Any:
         dimensions = self.dimensions()
@@ -201,13 +184,11 @@ class T5Model(HuggingFaceModel):
     def __init__(self, spec: T5, model: Any, vocabulary: Vocabulary) -> None:
         super().__init__(model, model.shared, model.lm_head, model.config.d_model)
         self.spec = spec
-        self.hf_model: Any = model
         self.head_scale = model.config.d_model**-0.5 if model.config.scale_decoder_outputs else 1.0
-        self.position_embedding = (
-            None if spec.max_position_embeddings is None else nn.Embedding(spec.max_position_embeddings, self.width)
-        )
-        if self.position_embedding is not None and spec.weights is not None:
-            nn.init.zeros_(self.position_embedding.weight)  # no change to the pretrained function
+        if spec.max_position_embeddings is not None:
+            self.position_embedding = nn.Embedding(spec.max_position_embeddings, self.width)
+            if spec.weights is not None:
+                nn.init.zeros_(self.position_embedding.weight)  # no change to the pretrained function
         self.add_number_modules(vocabulary, spec.number_embedding, spec.number_head)
         if spec.gradient_checkpointing:
             enable_gradient_checkpointing(model)
@@ -218,19 +199,18 @@ class T5Model(HuggingFaceModel):
     @torch.no_grad()
     def attention_maps(self, tokens: Tokens, source: Tokens | None = None) -> list[LayerMaps]:
         """The encoder's self-attention, then the decoder's self-attention and cross-attention."""
-        check_no_blocked_tokens(tokens, "T5")
-        if source is None:
-            raise UserError(_NO_SOURCE_ERROR)
+        self.check_inputs(tokens, source)
+        assert source is not None
         encoder_attention_mask = make_attention_mask(source).long()
         with eager_attention(self.hf_model):
             encoder_output = self.hf_model.encoder(
-                inputs_embeds=self._embed(source),
+                inputs_embeds=self.embed(source),
                 attention_mask=encoder_attention_mask,
                 output_attentions=True,
                 return_dict=True,
             )
             output = self.hf_model.decoder(
-                inputs_embeds=self._embed(tokens),
+                inputs_embeds=self.embed(tokens),
                 encoder_hidden_states=encoder_output.last_hidden_state,
                 encoder_attention_mask=encoder_attention_mask,
                 use_cache=False,
@@ -253,53 +233,19 @@ class T5Model(HuggingFaceModel):
         loops: Loops | tuple[int, int] | int | None = None,
         target_positions: Int[Tensor, "rows targets"] | None = None,
     ) -> Output:
-        check_no_blocked_tokens(tokens, "T5")
-        encoder_hidden_states, encoder_attention_mask = self._encode(source)
+        self.check_inputs(tokens, source)
+        encoder_hidden_states, encoder_attention_mask = self.encode_source(source)
         # No mask for the decoder's input: with right padding and causal attention no real token sees the padding.
         output = self.hf_model.decoder(
-            inputs_embeds=self._embed(tokens),
+            inputs_embeds=self.embed(tokens),
             encoder_hidden_states=encoder_hidden_states,
             encoder_attention_mask=encoder_attention_mask,
             use_cache=False,
         )
-        return self.make_output(output.last_hidden_state, target_positions, scale=self.head_scale)
-
-    def prefill(
-        self, tokens: Tokens, source: Tokens | None = None, *, capacity: int, position_offset: int = 0
-    ) -> DecodingStep:
-        check_no_blocked_tokens(tokens, "T5")
-        encoder_hidden_states, encoder_attention_mask = self._encode(source)
-        cache = import_transformers("model: T5").EncoderDecoderCache(*(self._empty_cache() for _ in range(2)))
-        padded_tokens, attention_mask = to_left_padding(tokens)
-        state = CacheState(cache, attention_mask, tokens.lengths, None, encoder_hidden_states, encoder_attention_mask)
-        position_ids = (attention_mask.long().cumsum(1) - 1).clamp(min=0)
-        state.start_state = self._decode(self._embed(padded_tokens, position_ids), state)[:, -1:]
-        return DecodingStep(
-            self.make_output(state.start_state, scale=self.head_scale, start_state=state.start_state), state
-        )
-
-    def step(self, ids: Int[Tensor, " rows"], number_values: Tensor | None, state: CacheState) -> DecodingStep:
-        new_tokens = Tokens(
-            ids[:, None], state.lengths, state.lengths, None if number_values is None else number_values[:, None]
-        )
-        attention_mask = torch.cat([state.attention_mask, torch.ones_like(state.attention_mask[:, :1])], dim=1)
-        new_state = CacheState(
-            state.cache,
-            attention_mask,
-            state.lengths + 1,
-            state.start_state,
-            state.encoder_hidden_states,
-            state.encoder_attention_mask,
-        )
-        hidden = self._decode(self._embed(new_tokens, state.lengths[:, None]), new_state)
-        return DecodingStep(self.make_output(hidden, scale=self.head_scale, start_state=state.start_state), new_state)
-
-    def reorder_rows(self, state: CacheState, rows: Int[Tensor, " reorder_rows"]) -> CacheState:
-        return state.reorder_rows(rows)
+        return self.make_output(output.last_hidden_state, target_positions)
 
     def check_tokens(self, tokens: Tokens, training_tokens: Tokens | None = None) -> list[str]:
-        if self.position_embedding is not None:
-            self._check_length(int(tokens.lengths.max()))
+        self.check_length(int(tokens.lengths.max()))
         return []
 
     def flops(self, batch_size: int, sequence_length: int, loops: Loops | tuple[int, int] | int | None = None) -> int:
@@ -336,16 +282,24 @@ class T5Model(HuggingFaceModel):
         feed_forward = (3 if config.is_gated_act else 2) * config.d_model * config.d_ff
         return 4 * config.d_model * config.num_heads * config.d_kv, feed_forward
 
-    def _encode(self, source: Tokens | None) -> tuple[Float[Tensor, "rows source width"], Bool[Tensor, "rows source"]]:
+    def check_inputs(self, tokens: Tokens, source: Tokens | None) -> None:
         if source is None:
-            raise UserError(_NO_SOURCE_ERROR)
-        check_no_blocked_tokens(source, "T5")
+            raise UserError("model: T5 is an encoder-decoder and needs layout=Seq2Seq")
+        for one in (tokens, source):
+            super().check_inputs(one, None)
+
+    def encode_source(self, source: Tokens | None) -> tuple[Tensor, Tensor]:
+        assert source is not None
         attention_mask = make_attention_mask(source)
-        output = self.hf_model.encoder(inputs_embeds=self._embed(source), attention_mask=attention_mask.long())
+        output = self.hf_model.encoder(inputs_embeds=self.embed(source), attention_mask=attention_mask.long())
         return output.last_hidden_state, attention_mask
 
-    def _decode(self, x: Tensor, state: CacheState) -> Float[Tensor, "rows read width"]:
-        """The decoder's hidden states of new columns, which are added to the cache."""
+    def empty_cache(self) -> Any:
+        package = import_transformers("model: T5")
+        caches = [package.DynamicCache(config=self.hf_model.decoder.config) for _ in range(2)]
+        return package.EncoderDecoderCache(*caches)
+
+    def decode(self, x: Tensor, position_ids: Tensor, state: CacheState) -> Float[Tensor, "rows read width"]:
         output: Tensor = self.hf_model.decoder(
             inputs_embeds=x,
             attention_mask=state.attention_mask.long(),
@@ -356,25 +310,13 @@ class T5Model(HuggingFaceModel):
         ).last_hidden_state
         return output
 
-    def _embed(self, tokens: Tokens, position_ids: Tensor | None = None) -> Float[Tensor, "rows time width"]:
+    def embed(self, tokens: Tokens, position_ids: Tensor | None = None) -> Float[Tensor, "rows time width"]:
         x = self.embed_tokens(tokens.ids, tokens.number_values)
         if self.position_embedding is None:
             return x
         if position_ids is None:
             position_ids = torch.arange(tokens.ids.shape[1], device=x.device)
         if x.device.type == "cpu":
-            self._check_length(int(position_ids.max()) + 1)
+            self.check_length(int(position_ids.max()) + 1)
         position_embeddings: Tensor = self.position_embedding(position_ids)
         return x + position_embeddings
-
-    def _check_length(self, time: int) -> None:
-        assert self.position_embedding is not None
-        if time > self.position_embedding.num_embeddings:
-            raise UserError(
-                f"model.max_position_embeddings: {time} tokens are more than the "
-                f"{self.position_embedding.num_embeddings} position embeddings; "
-                f"use shorter examples, or model.max_position_embeddings={time}"
-            )
-
-    def _empty_cache(self) -> Any:
-        return import_transformers("model: T5").DynamicCache(config=self.hf_model.decoder.config)

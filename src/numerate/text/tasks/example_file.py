@@ -15,6 +15,7 @@ from numerate.tasks.contents import shortest_unique_names
 from numerate.tasks.counter_rng import mix_bits
 from numerate.tasks.questions import Questions
 from numerate.tasks.task import SPLITS, Task
+from numerate.text.tasks.input_errors import file_error
 from numerate.text.tasks.labelled_files import LabeledFile, open_plain_or_labeled_rows
 from numerate.text.tasks.row_files import RowFile, rows_per_block
 from numerate.text.tasks.row_orders import RowTask
@@ -69,8 +70,7 @@ class ExampleFile(RowTask):
         None, "only questions of so many characters, '=' included (words, where they have labels); null: all"
     )
     training_task: Task | None = setting(
-        None,
-        "the training task, when an evaluation uses another file; set by task.path=",
+        None, "the training task, when an evaluation uses another file; set by task.path="
     )
 
     @property
@@ -190,7 +190,7 @@ class ExampleFile(RowTask):
         other = [text for text in replace(self, training_task=None).alphabet() if text not in training_alphabet]
         if other:
             listing = ", ".join(map(repr, other[:5]))
-            raise UserError(f"path: {self.path} has {listing}{' ...' * (len(other) > 5)}, which no row of training has")
+            raise file_error(str(self.path), f"has {listing}{' ...' * (len(other) > 5)}, which no row of training has")
         return training_alphabet
 
     def parse_question(self, text: str) -> Questions:
@@ -199,7 +199,7 @@ class ExampleFile(RowTask):
         _, sign = detect_digit_order(self.row_file, self.digit_order)
         if sign not in OPERATORS:
             raise UserError("question: the answers of these rows are stored, not computed; only sums can be read")
-        return Arithmetic(operator=sign).parse_question(text)
+        return Arithmetic(operator=sign).parse_question(text)  # type: ignore[arg-type]
 
 
 MIN_SPLIT_ROWS = 10
@@ -238,7 +238,7 @@ class _FileScan:
         if task.training_task is not None:
             self.axes = task.training_task.axes()
             if not self.sizes.keys() >= set(self.axes):
-                raise UserError(f"path: rows of {task.path} are no sums of two numbers, as those of training are")
+                raise file_error(str(task.path), "its rows are no sums of two numbers, as those of training are")
 
     @staticmethod
     @lru_cache(maxsize=4)
@@ -269,11 +269,11 @@ def _select_rows(
     mask = np.ones(len(scan.split_index), dtype=np.bool_)
     for name, span in size_filters:
         if name not in scan.sizes:
-            raise UserError(f"{name}: rows of {path} are text, not sums of two numbers; use question_length")
+            raise file_error(path, f"its rows are text, not sums of two numbers; use question_length, not {name}")
         mask &= (scan.sizes[name] >= span.low) & (scan.sizes[name] <= span.high)
     if not mask.any():
         cell = ", ".join(f"{name}={span if len(span) > 1 else span.low}" for name, span in size_filters)
-        raise UserError(f"{size_filters[0][0]}: no row of {path} has {cell}")
+        raise file_error(path, f"no row has {cell}")
     if split is not None and (mask_in_split := mask & (scan.split_index == list(SPLITS).index(split))).any():
         mask = mask_in_split
     return np.flatnonzero(mask).astype(np.uint32)

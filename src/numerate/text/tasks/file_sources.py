@@ -3,7 +3,6 @@
 import hashlib
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -17,73 +16,55 @@ from numerate.tasks.texts import Example, TextSource
 class FileSource(TextSource):
     """Texts of a file, or of several, that also know how much there is of each, and where."""
 
-    @property
-    @abstractmethod
-    def record_sizes(self) -> NDArray[np.int64]:
-        """How many bytes each record has in its file: its length, nearly."""
-
-    @abstractmethod
-    def used_characters(self) -> frozenset[str]:
-        """Every character of questions and answers, perhaps with more."""
-
-    @abstractmethod
-    def question_mask(self, questions: frozenset[str]) -> NDArray[np.bool_]:
-        """Of each record, whether its question is one of these."""
+    num_skipped: int = 0
+    """Number of records that could not be read and are left out."""
 
     @abstractmethod
     def files(self) -> tuple[Path, ...]:
         """The files that it reads."""
 
+    def _all_examples(self) -> list[Example]:
+        return self.read_examples(np.arange(self.num_examples))
+
     @property
-    def num_skipped(self) -> int:
-        """How many records could not be read and are left out."""
-        return 0
+    def record_sizes(self) -> NDArray[np.int64]:
+        """Approximate number of bytes of each record."""
+        return np.array([len(one.question) + len(one.answer) for one in self._all_examples()], dtype=np.int64)
+
+    def used_characters(self) -> frozenset[str]:
+        """Every character of questions and answers, perhaps with more."""
+        return frozenset().union(*(part for one in self._all_examples() for part in (one.question, one.answer)))
+
+    def question_mask(self, questions: frozenset[str]) -> NDArray[np.bool_]:
+        """Of each record, whether its question is one of these."""
+        return np.array([one.question in questions for one in self._all_examples()], dtype=np.bool_)
 
 
-@dataclass(frozen=True, eq=False)
 class ParsedFile(FileSource):
     """The questions of a file that is read as a whole, each with the line where it stands."""
 
-    path: Path
-    examples: tuple[Example, ...]
-    line_numbers: tuple[int, ...]
-    content_hash: str
-    num_invalid: int = 0
+    def __init__(
+        self, path: Path, examples: Sequence[tuple[int, Example]], content_hash: str, num_skipped: int
+    ) -> None:
+        self.path, self._examples, self._content_hash = path, examples, content_hash
+        self.num_examples, self.num_skipped = len(examples), num_skipped
 
     @property
     def fingerprint(self) -> str:
-        return self.content_hash
-
-    @property
-    def num_examples(self) -> int:  # type: ignore[override]
-        return len(self.examples)
+        return self._content_hash
 
     @property
     def description(self) -> str:
         return str(self.path)
 
     def read_examples(self, rows: NDArray[np.int64]) -> list[Example]:
-        return [self.examples[row] for row in rows.tolist()]
+        return [self._examples[row][1] for row in rows.tolist()]
 
     def location(self, row: int) -> str:
-        return f"{self.path}, line {self.line_numbers[row]}"
-
-    @property
-    def record_sizes(self) -> NDArray[np.int64]:
-        return np.array([len(one.question) + len(one.answer) for one in self.examples], dtype=np.int64)
-
-    def used_characters(self) -> frozenset[str]:
-        return collect_characters(self.examples)
-
-    def question_mask(self, questions: frozenset[str]) -> NDArray[np.bool_]:
-        return np.array([one.question in questions for one in self.examples], dtype=np.bool_)
+        return f"{self.path}, line {self._examples[row][0]}"
 
     def files(self) -> tuple[Path, ...]:
         return (self.path,)
-
-    @property
-    def num_skipped(self) -> int:
-        return self.num_invalid
 
 
 class ConcatenatedSources(FileSource):
@@ -94,6 +75,7 @@ class ConcatenatedSources(FileSource):
         self.sources, self.truncation_side = tuple(sources), truncation_side
         self.source_ends = np.cumsum([source.num_examples for source in sources], dtype=np.int64)
         self.num_examples = int(self.source_ends[-1]) if len(self.source_ends) else 0
+        self.num_skipped = sum(source.num_skipped for source in sources)
 
     @property
     def source_starts(self) -> NDArray[np.int64]:
@@ -134,18 +116,7 @@ class ConcatenatedSources(FileSource):
     def files(self) -> tuple[Path, ...]:
         return tuple(path for source in self.sources for path in source.files())
 
-    @property
-    def num_skipped(self) -> int:
-        return sum(source.num_skipped for source in self.sources)
-
 
 def combine_hashes(parts: Iterable[str]) -> str:
     """One hash of several texts."""
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
-
-
-def collect_characters(examples: Iterable[Example]) -> frozenset[str]:
-    characters: set[str] = set()
-    for one in examples:
-        characters.update(one.question, one.answer)
-    return frozenset(characters)

@@ -50,8 +50,7 @@ class MultiRC(TextTask):
     keep_duplicates: bool = setting(False, "whether training keeps rows that also occur in another split")
     skip_invalid: bool = setting(False, "whether unreadable records are skipped and counted")
     truncation_side: Literal["left", "right"] = setting(
-        "left",
-        "what is cut from a long row: the passage's beginning, or (as published) the question's end",
+        "left", "what is cut from a long row: the passage's beginning, or (as published) the question's end"
     )
 
     def data_files(self) -> list[Path]:
@@ -101,10 +100,7 @@ def _has_answers(rows: SplitRows) -> bool:
 
 
 _PASSAGE_SCHEMA = {
-    "passage": {
-        "text": TEXT,
-        "questions": [{"question": TEXT, "answers?": [{"text": TEXT, "label?": object}]}],
-    }
+    "passage": {"text": TEXT, "questions": [{"question": TEXT, "answers?": [{"text": TEXT, "label?": object}]}]}
 }
 
 

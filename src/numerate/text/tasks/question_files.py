@@ -9,6 +9,7 @@ from typing import Literal
 
 from numerate.config import Span, setting
 from numerate.errors import UserError
+from numerate.text.tasks.input_errors import file_error
 from numerate.text.tasks.readers import JSONLines, RecordReader, TabSeparated, TwoLines
 from numerate.text.tasks.text_files import file_stamp, open_line_file
 from numerate.text.tasks.text_task import DatasetSplits, SplitRows, TextTask, split_indices
@@ -64,8 +65,7 @@ class QuestionFiles(TextTask):
     keep_duplicates: bool = setting(False, "whether training keeps rows that also occur in another split")
     skip_invalid: bool = setting(False, "whether unreadable records are skipped and counted")
     header: bool | None = setting(
-        None,
-        "of columns: whether the first line is their names; null: where it has those two",
+        None, "of columns: whether the first line is their names; null: where it has those two"
     )
     truncation_side: Literal["left", "right"] = setting("right", "which end of a long question is cut")
 
@@ -90,9 +90,7 @@ class QuestionFiles(TextTask):
         num_validation = _num_rows(self.validation_fraction, count) if validation is None else 0
         num_test = 0 if others else _num_rows(self.test_fraction, count)
         if num_validation + num_test >= count:
-            raise UserError(
-                f"train_file: {files[0]} has {count} questions, too few to divide; name the other files too"
-            )
+            raise file_error(files[0], f"has {count} questions, too few to divide; name the other files too")
         num_held_out = num_validation + num_test
         key = ("question files", self.split_seed)
         train_indices, held_out = split_indices(count, (count - num_held_out, num_held_out), key)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from numerate.tasks.contents import file_sha256
 from numerate.tasks.texts import Example
 from numerate.text.tasks.fetched_files import check_unmodified
-from numerate.text.tasks.file_sources import FileSource, ParsedFile, collect_characters, combine_hashes
+from numerate.text.tasks.file_sources import FileSource, ParsedFile, combine_hashes
 from numerate.text.tasks.input_errors import file_error
 from numerate.text.tasks.readers import (
     BYTE_ORDER_MARK,
@@ -55,7 +55,7 @@ class LineFile(FileSource):
 
     def __init__(self, path: Path, reader: RecordReader, skip_invalid: bool = False) -> None:
         self.path, self.reader, self._skip_invalid = path, reader, skip_invalid
-        self._num_invalid, self._first_error = 0, ""
+        self._first_error = ""
         self._cached_examples: list[Example] | None = None
         size = path.stat().st_size
         self._bytes: NDArray[np.uint8] = np.memmap(path, np.uint8, "r") if size else np.zeros(0, dtype=np.uint8)
@@ -80,8 +80,8 @@ class LineFile(FileSource):
         self.num_examples = lines if self._record_lines is None else len(self._record_lines)
         if (skip_invalid or size <= _MAX_CHECKED_BYTES) and not self._is_trivially_valid():
             self._check_records()
-        if self._num_invalid:
-            warnings.warn(skipped_records_message(self._num_invalid, self._first_error), stacklevel=2)
+        if self.num_skipped:
+            warnings.warn(skipped_records_message(self.num_skipped, self._first_error), stacklevel=2)
 
     def _is_trivially_valid(self) -> bool:
         """Whether nothing can be wrong with two lines each: ASCII without NUL, and each line begins with a character
@@ -118,7 +118,7 @@ class LineFile(FileSource):
         """Counts a record that cannot be read. Raises `UserError` where none may be."""
         if not self._skip_invalid:
             raise file_error(self.path, f"{reason}. {SKIP_INVALID_HINT}", line + 1)
-        self._num_invalid += 1
+        self.num_skipped += 1
         self._first_error = self._first_error or str(file_error(self.path, reason, line + 1))
 
     def _line_index(self, row: int) -> int:
@@ -158,7 +158,7 @@ class LineFile(FileSource):
 
     def used_characters(self) -> frozenset[str]:
         if not self.reader.preserves_characters:
-            return collect_characters(self.read_examples(np.arange(self.num_examples)))
+            return super().used_characters()
         byte_used = np.zeros(256, dtype=np.bool_)
         for start in range(0, len(self._bytes), _CHUNK_BYTES):
             byte_used[self._bytes[start : start + _CHUNK_BYTES]] = True
@@ -190,10 +190,6 @@ class LineFile(FileSource):
 
     def files(self) -> tuple[Path, ...]:
         return (self.path,)
-
-    @property
-    def num_skipped(self) -> int:
-        return self._num_invalid
 
 
 def line_starts(content: NDArray[np.uint8]) -> NDArray[np.unsignedinteger[Any]]:
@@ -304,4 +300,4 @@ def parse_file(
     if not parsed:
         raise file_error(path, "has no question that can be read")
     name = combine_hashes([file_sha256(path), repr(parse), str(skip_invalid)])
-    return ParsedFile(path, tuple(one for _, one in parsed), tuple(line for line, _ in parsed), name, len(errors))
+    return ParsedFile(path, parsed, name, len(errors))

@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 
 from numerate.errors import UserError
 from numerate.text.tokenizers import number_spans as found_numbers
+from numerate.text.tokenizers.fast_tokenizers import TokenizerFile, build_tokenizer, encode_texts, rename_special_tokens
 from numerate.text.tokenizers.text_number_formats import (
     NumberSymbols,
     TextNumberFormat,
     concatenated_digits,
     text_lengths,
 )
-from numerate.text.tokenizers.tokenizer_files import TokenizerFile
 from numerate.tokenizers.number_formats import Ids, id_dtype
 from numerate.vocabulary import (
     BOS,
@@ -46,10 +46,6 @@ NUMBER_PLACEHOLDER = "\ue000"
 
 _TEXT_PLACEHOLDER = f"{NUMBER_PLACEHOLDER}put in\ue001"
 """A placeholder for a text that is inserted after decoding; no sequence of ordinary tokens decodes to it."""
-
-_RENAMED_PREFIX = "\ue002"
-_FIRST_RENAMED_CODE = 0xF0000
-"""Special tokens are renamed to two private-use characters while texts are encoded."""
 
 _SPECIAL_IDS = {"pad": PAD, "unk": UNK, "bos": BOS, "eos": EOS}
 _NUMBER_PATTERN = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)")
@@ -111,52 +107,14 @@ def _with_placeholder_token(tokenizer: Any, json_text: str) -> tuple[Any, str]:
     The mark is the digit 0 with one token per digit. A Unigram model gets `NUMBER_PLACEHOLDER` in its vocabulary
     instead, which splits texts in the same way but faster, as no other piece has this character.
     """
-    from tokenizers import Tokenizer
-
     config = json.loads(json_text)
     if config["model"].get("type") == "Unigram" or ("unk_id" in config["model"] and "merges" not in config["model"]):
         config["model"]["vocab"].append([NUMBER_PLACEHOLDER, 0.0])
-        unigram_tokenizer = Tokenizer.from_str(json.dumps(config))
-        unigram_tokenizer.no_truncation()
-        unigram_tokenizer.no_padding()
-        if (
-            unigram_tokenizer.encode(
-                f"a{NUMBER_PLACEHOLDER}{NUMBER_PLACEHOLDER}b", add_special_tokens=False
-            ).tokens.count(NUMBER_PLACEHOLDER)
-            == 2
-        ):
+        unigram_tokenizer = build_tokenizer(json.dumps(config))
+        tokens = unigram_tokenizer.encode(f"a{NUMBER_PLACEHOLDER * 2}b", add_special_tokens=False).tokens
+        if tokens.count(NUMBER_PLACEHOLDER) == 2:
             return unigram_tokenizer, NUMBER_PLACEHOLDER
     return split_digits(tokenizer), "0"
-
-
-def rename_special_tokens(file: TokenizerFile) -> str:
-    """The JSON of a tokenizer whose special tokens are renamed so that none occurs in a text: `</s>` in a text is plain
-    text. Ids do not change."""
-    config = json.loads(file.json_text)
-    added_tokens = config.get("added_tokens") or []
-    model = config["model"]
-    special_tokens = {
-        *(token["content"] for token in added_tokens if token.get("special")),
-        *dict(file.special_tokens).values(),
-        *SPECIAL_TOKENS,
-    }
-    pieces = {
-        part for merge in model.get("merges") or () for part in (merge.split() if isinstance(merge, str) else merge)
-    }
-    renamed_tokens = {
-        name: f"{_RENAMED_PREFIX}{chr(_FIRST_RENAMED_CODE + i)}"
-        for i, name in enumerate(sorted(special_tokens - pieces))
-    }
-    for token in added_tokens:
-        token["content"] = renamed_tokens.get(token["content"], token["content"])
-    if isinstance(model["vocab"], dict):
-        model["vocab"] = {renamed_tokens.get(name, name): i for name, i in model["vocab"].items()}
-    else:
-        model["vocab"] = [[renamed_tokens.get(name, name), *score] for name, *score in model["vocab"]]
-    if model.get("unk_token") in renamed_tokens:
-        model["unk_token"] = renamed_tokens[model["unk_token"]]
-    config["post_processor"] = None
-    return json.dumps(config)
 
 
 class EncodedTexts(NamedTuple):
@@ -178,17 +136,10 @@ class FastTokenizer:
     """A fast tokenizer with a number format. `vocabulary` has all tokens that it can produce."""
 
     def __init__(self, file: TokenizerFile, number_format: TextNumberFormat) -> None:
-        from tokenizers import Tokenizer
-
         self.file, self.number_format = file, number_format
-        try:
-            original_ids = Tokenizer.from_str(file.json_text).get_vocab(with_added_tokens=True)
-            self.json_text = rename_special_tokens(file)
-            hf_tokenizer = Tokenizer.from_str(self.json_text)
-        except Exception as error:  # what the library raises is an Exception
-            raise UserError(f"tokenizer: cannot be loaded by the library tokenizers: {error}") from error
-        hf_tokenizer.no_truncation()
-        hf_tokenizer.no_padding()
+        original_ids = build_tokenizer(file.json_text).get_vocab(with_added_tokens=True)
+        self.json_text = rename_special_tokens(file)
+        hf_tokenizer = build_tokenizer(self.json_text)
         self.vocabulary = _build_vocabulary(original_ids, dict(file.special_tokens), number_format)
         self.hf_tokenizer, self.placeholder = hf_tokenizer, ""
         if number_format.pattern is not None:
@@ -251,13 +202,9 @@ class FastTokenizer:
     def _encode_with_hf(self, texts: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The ids of the tokenizer itself."""
         try:
-            ids_of_texts = [
-                one.ids for one in self.hf_tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-            ]
-        except (TypeError, UnicodeError) as error:
-            raise UserError("tokenizer: a text contains an unpaired surrogate; its file must be UTF-8") from error
-        lengths = np.fromiter(map(len, ids_of_texts), np.int64, len(ids_of_texts))
-        return np.fromiter(chain.from_iterable(ids_of_texts), np.int64, int(lengths.sum())), lengths
+            return encode_texts(self.hf_tokenizer, texts)
+        except ValueError as error:
+            raise UserError(f"tokenizer: a text {error}; its file must be UTF-8") from error
 
     def _replace_numbers(self, texts: Sequence[str]) -> tuple[list[str], NumberSymbols]:
         """The texts with a mark for each number, and all their numbers as symbols."""

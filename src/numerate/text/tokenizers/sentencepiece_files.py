@@ -15,8 +15,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from numerate.errors import UserError
-from numerate.text.tokenizers.tokenizer_files import TokenizerFile
+from numerate.text.tasks.input_errors import file_error
+from numerate.text.tokenizers.fast_tokenizers import TokenizerFile
 
 SPACE_SYMBOL = "\u2581"
 """Stands for a space in pieces."""
@@ -67,14 +67,11 @@ def _read_sentencepiece(path: Path, _changed: int, _size: int) -> TokenizerFile:
     try:
         model = _parse_model(path.read_bytes())
     except (ValueError, IndexError, TypeError, struct.error) as error:
-        raise UserError(f"tokenizer: {path} is no whole SentencePiece model ({error}); fetch it anew") from error
+        raise file_error(path, f"is no whole SentencePiece model ({error}); fetch it anew") from error
     if model.model_type not in (_UNIGRAM, _BPE):
-        raise UserError(f"tokenizer: {path} must be a SentencePiece model of type BPE or Unigram")
+        raise file_error(path, "must be a SentencePiece model of type BPE or Unigram")
     if any(kind == _USER_DEFINED for _, _, kind in model.pieces):
-        raise UserError(
-            f"tokenizer: {path} has user-defined pieces, which are not supported; use the tokenizer.json of the same "
-            "model"
-        )
+        raise file_error(path, "has user-defined pieces; use the tokenizer.json of the same model")
     names = [name for name, _, _ in model.pieces]
     special_tokens = tuple(sorted((role, names[i]) for role, i in model.special_ids if 0 <= i < len(names)))
     return TokenizerFile(json.dumps(_to_tokenizers_json(model), ensure_ascii=False), special_tokens)

@@ -1,59 +1,32 @@
-"""Tokenizers with their own ids, for tokenized corpora."""
+"""Tokenizers with their own ids, for tokenized corpora, and the bytes of their tokens."""
 
 import hashlib
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from numerate.errors import UserError
-from numerate.tasks.folders import corpora_folder, data_folder
-from numerate.text.tokenizers import tokenizer_files
-from numerate.text.tokenizers.hf_vocabulary import rename_special_tokens
-from numerate.text.tokenizers.sentencepiece_files import (
-    SPACE_SYMBOL,
-    WORD_PATTERN,
-    build_tokenizer_config,
-    is_sentencepiece,
-    load_sentencepiece,
+from numerate.text.tokenizers.fast_tokenizers import (
+    TokenizerFile,
+    build_tokenizer,
+    concatenate_ids,
+    encode_texts,
+    rename_special_tokens,
 )
-from numerate.text.tokenizers.tokenizer_files import TokenizerFile
-
-_SENTENCEPIECE_FILE_NAMES = ("tokenizer.model", "tokenizer.model.v1", "spiece.model")
-"""File names of SentencePiece models in a folder without a tokenizer.json."""
+from numerate.text.tokenizers.sentencepiece_files import BYTE_PIECE, SPACE_SYMBOL, WORD_PATTERN, build_tokenizer_config
+from numerate.text.tokenizers.tokenizer_files import find_tokenizer, load_tokenizer_file
 
 
 def load_tokenizer(name: str) -> "PretrainedTokenizer":
-    """The tokenizer of a folder, a tokenizer.json, a SentencePiece model, or a name that `stored` knows.
-
-    Raises `UserError` if there is none, or if the library tokenizers is not installed.
-    """
+    """The tokenizer of a name, as `load_tokenizer_file` finds it, with its own ids. Raises `UserError` as that does."""
     return PretrainedTokenizer(load_tokenizer_file(name))
-
-
-def load_tokenizer_file(name: str) -> TokenizerFile:
-    """Like `stored`, also for SentencePiece models."""
-    path = _tokenizer_path(name)
-    if path.is_dir() and not (path / "tokenizer.json").is_file():
-        path = next((path / model for model in _SENTENCEPIECE_FILE_NAMES if (path / model).is_file()), path)
-    if path.is_file() and is_sentencepiece(path):
-        return load_sentencepiece(path)
-    return tokenizer_files.load_tokenizer_file(str(path))
-
-
-def _tokenizer_path(name: str) -> Path:
-    """The path of a tokenizer: a path, the folder of a prepared corpus, or one of the user's tokenizers."""
-    path = Path(name).expanduser()
-    for folder in (corpora_folder(), data_folder() / tokenizer_files.TOKENIZERS_FOLDER):
-        if name and not path.exists() and (folder / name).exists():
-            return folder / name
-    return path
 
 
 class PretrainedTokenizer:
@@ -65,23 +38,11 @@ class PretrainedTokenizer:
     """
 
     def __init__(self, file: TokenizerFile) -> None:
-        try:
-            from tokenizers import Tokenizer
-        except ImportError as error:
-            raise UserError(
-                "tokenizer: the package tokenizers is not installed: pip install 'numerate[huggingface]'"
-            ) from error
         self.file = file
-        try:
-            hf_tokenizer = Tokenizer.from_str(file.json_text)
-            self._text_tokenizer = Tokenizer.from_str(rename_special_tokens(file))
-        except Exception as error:  # what the library raises is an Exception
-            raise UserError(f"tokenizer: cannot be loaded by the library tokenizers: {error}") from error
-        self._hf_tokenizer = hf_tokenizer
-        self._text_tokenizer.no_truncation()
-        self._text_tokenizer.no_padding()
+        self._hf_tokenizer = build_tokenizer(file.json_text)
+        self._text_tokenizer = build_tokenizer(rename_special_tokens(file))
         self._word_cache = _WordCache.from_tokenizer(self._text_tokenizer)
-        self._id_of_token: dict[str, int] = hf_tokenizer.get_vocab(with_added_tokens=True)
+        self._id_of_token: dict[str, int] = self._hf_tokenizer.get_vocab(with_added_tokens=True)
         self.size = max(self._id_of_token.values()) + 1
         """Vocabulary size: ids are smaller."""
 
@@ -123,16 +84,12 @@ class PretrainedTokenizer:
 
         Raises `ValueError` for invalid text (half of a surrogate pair).
         """
+        if self._word_cache is None:
+            return encode_texts(self._text_tokenizer, texts)
         try:
-            if self._word_cache is not None:
-                return self._word_cache.encode(texts)
-            ids_of_texts = [
-                one.ids for one in self._text_tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-            ]
+            return self._word_cache.encode(texts)
         except (TypeError, UnicodeError) as error:
             raise ValueError("contains an unpaired surrogate") from error
-        lengths = np.fromiter(map(len, ids_of_texts), np.int64, len(ids_of_texts))
-        return np.fromiter(chain.from_iterable(ids_of_texts), np.int64, int(lengths.sum())), lengths
 
     def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
         """The text of ids without special tokens."""
@@ -201,8 +158,7 @@ class _WordCache:
         ):
             self._ids_of_word[word] = tuple(one.ids)
         ids_of_texts = [[*chain.from_iterable(map(self._ids_of_word.__getitem__, words))] for words in words_of_texts]
-        lengths = np.fromiter(map(len, ids_of_texts), np.int64, len(ids_of_texts))
-        return np.fromiter(chain.from_iterable(ids_of_texts), np.int64, int(lengths.sum())), lengths
+        return concatenate_ids(ids_of_texts)
 
 
 _WORD = re.compile(WORD_PATTERN)
@@ -225,8 +181,8 @@ def _are_equal_except_ends(first: NDArray[np.integer], second: NDArray[np.intege
 
 
 def load_cached_tokenizer(name: str) -> PretrainedTokenizer:
-    """`pieces`, cached per process until the file changes."""
-    path = _tokenizer_path(name)
+    """`load_tokenizer`, cached per process until the file changes."""
+    path = find_tokenizer(name)
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     modification_times = tuple((str(file), file.stat().st_mtime_ns) for file in files if file.is_file())
     return _load_cached(str(path), modification_times)
@@ -235,3 +191,99 @@ def load_cached_tokenizer(name: str) -> PretrainedTokenizer:
 @lru_cache(maxsize=4)
 def _load_cached(name: str, modification_times: tuple[tuple[str, int], ...]) -> PretrainedTokenizer:
     return load_tokenizer(name)
+
+
+# Bytes of each token -------------------------------------------------------------------------------------------------
+
+_BYTE_SPACE = "Ġ"
+"""The space as tokenizers of bytes (GPT-2) write it."""
+
+
+@dataclass(frozen=True, eq=False)
+class TokenBytes:
+    """Bytes of UTF-8 by token id.
+
+    `byte_counts` int64 `[size]`: of the token within a text, the space in front of a word included; special tokens have
+    none. `initial_byte_counts` int64 `[size]`: of the token at the start of a document, where many tokenizers add a
+    space. `begin_id`: the id in front of every document; None where a tokenizer has none.
+
+        token_bytes = TokenBytes.from_tokenizer(load_tokenizer("mistral"))
+        token_bytes.target_byte_counts(ids[:, :-1], ids[:, 1:])  # bytes of each token of a row
+    """
+
+    byte_counts: NDArray[np.int64]
+    initial_byte_counts: NDArray[np.int64]
+    begin_id: int | None
+
+    @classmethod
+    def from_tokenizer(cls, tokenizer: PretrainedTokenizer) -> "TokenBytes":
+        """From the token texts of a byte-level (GPT-2) or SentencePiece tokenizer; by decoding for any other."""
+        stored = json.loads(tokenizer.file.json_text)
+        texts = _token_texts(stored)
+        decoder_types = _decoder_types(stored.get("decoder"))
+        added = {token["id"]: token for token in stored.get("added_tokens", [])}
+        special = {token_id for token_id, token in added.items() if token.get("special")} | set(
+            tokenizer.special_token_ids.values()
+        )
+        text_tokens = {number: text for number, text in texts.items() if number not in special}
+        regular_tokens = {number: text for number, text in text_tokens.items() if number not in added}
+        byte_counts = np.zeros(tokenizer.size, dtype=np.int64)
+        for number in text_tokens.keys() - regular_tokens.keys():
+            byte_counts[number] = len(text_tokens[number].encode())
+        initial_byte_counts = byte_counts.copy()
+        space = (
+            _BYTE_SPACE
+            if "ByteLevel" in decoder_types
+            else SPACE_SYMBOL
+            if decoder_types & {"Metaspace", "Replace"}
+            else None
+        )
+        if space is None:
+            context_id = next(iter(regular_tokens), 0)
+            context_bytes = len(tokenizer.decode([context_id]).encode())
+            for number in regular_tokens:
+                byte_counts[number] = len(tokenizer.decode([context_id, number]).encode()) - context_bytes
+                initial_byte_counts[number] = len(tokenizer.decode([number]).encode())
+        else:
+            adds_space = _adds_leading_space(tokenizer, text_tokens, space)
+            for number, text in regular_tokens.items():
+                if space == _BYTE_SPACE:
+                    byte_counts[number] = len(text)
+                else:
+                    byte_counts[number] = (
+                        1 if BYTE_PIECE.fullmatch(text) else len(text.replace(SPACE_SYMBOL, " ").encode())
+                    )
+                initial_byte_counts[number] = byte_counts[number] - (adds_space and text.startswith(space))
+        roles = tokenizer.special_token_ids
+        return cls(byte_counts, initial_byte_counts, roles.get("bos", roles.get("eos")))
+
+    def target_byte_counts(self, previous_ids: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The bytes of each token of `ids`, where `previous_ids` is the token in front of it; both of one shape."""
+        if self.begin_id is None:
+            return self.byte_counts[ids]
+        return np.where(previous_ids == self.begin_id, self.initial_byte_counts[ids], self.byte_counts[ids])
+
+
+def _token_texts(stored: dict[str, object]) -> dict[int, str]:
+    """The text of every id of a tokenizer.json."""
+    model = stored["model"]
+    assert isinstance(model, dict)
+    vocabulary = model["vocab"]
+    named = vocabulary.items() if isinstance(vocabulary, dict) else ((v[0], i) for i, v in enumerate(vocabulary))
+    texts = {int(number): str(text) for text, number in named}
+    added = stored.get("added_tokens") or []
+    assert isinstance(added, list)
+    return texts | {int(token["id"]): str(token["content"]) for token in added}
+
+
+def _decoder_types(decoder: object) -> set[str]:
+    """The kinds of decoder that there are, those of a sequence each by itself."""
+    if not isinstance(decoder, dict):
+        return set()
+    return {str(decoder["type"])}.union(*map(_decoder_types, decoder.get("decoders", [])))
+
+
+def _adds_leading_space(tokenizer: PretrainedTokenizer, texts: dict[int, str], space: str) -> bool:
+    """Whether the tokenizer adds a space in front of the first word of a text."""
+    ids, _ = tokenizer.encode(["a"])
+    return len(ids) > 0 and texts.get(int(ids[0]), "").startswith(space)

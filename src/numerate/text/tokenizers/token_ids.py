@@ -11,8 +11,7 @@ from numerate.config import setting
 from numerate.errors import UserError
 from numerate.tasks.questions import Example, Questions
 from numerate.tasks.task import Task
-from numerate.text.tokenizers.stored_tokenizer import PretrainedTokenizer, load_cached_tokenizer
-from numerate.text.tokenizers.token_bytes import TokenBytes
+from numerate.text.tokenizers.stored_tokenizer import PretrainedTokenizer, TokenBytes, load_cached_tokenizer
 from numerate.tokenizers.number_formats import id_dtype
 from numerate.tokenizers.tokenizer import TokenizedExamples, Tokenizer
 from numerate.vocabulary import DIGIT, NUMBER, POINT, SIGN, SPECIAL, TEXT, Vocabulary

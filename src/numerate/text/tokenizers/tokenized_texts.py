@@ -6,6 +6,7 @@ a damaged one is written again.
 """
 
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -32,7 +33,7 @@ MAX_IN_MEMORY = 20_000
 """Up to this many questions are cached in memory only."""
 
 _CHUNK_SIZE = 8192
-_VERSION = 2
+_VERSION = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,36 +102,34 @@ def _cache_key(source: TextSource, tokenizer: FastTokenizer, answer_prefix: str)
     return hashlib.blake2b(json.dumps(key_fields).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-@dataclass(frozen=True)
-class _TokenizedChunk:
-    ids: Ids
-    lengths: NDArray[np.int64]
-    prompt_lengths: NDArray[np.int32]
-    number_values: NDArray[np.float32] | None
-
-
-def _tokenized_chunks(source: TextSource, tokenizer: FastTokenizer, answer_prefix: str) -> Iterator[_TokenizedChunk]:
+def _write_tokens(
+    source: TextSource, tokenizer: FastTokenizer, answer_prefix: str, ids_file: IO[bytes], values_file: IO[bytes]
+) -> dict[str, NDArray[Any]]:
+    """Writes the token ids of a source, and the numbers that they carry, chunk by chunk; returns the other arrays."""
+    used_mask = np.zeros(tokenizer.vocabulary.size, dtype=np.bool_)
+    lengths, prompt_lengths = [np.zeros(1, np.int64)], [np.zeros(0, np.int32)]
     for start in range(0, source.num_examples, _CHUNK_SIZE):
-        pairs = source.read_examples(np.arange(start, min(start + _CHUNK_SIZE, source.num_examples)))
-        texts = [text for pair in pairs for text in (pair.question, answer_prefix + pair.answer)]
-        encoded = tokenizer.encode(texts)
-        prompt_lengths = encoded.lengths[0::2]
-        yield _TokenizedChunk(
-            encoded.ids, prompt_lengths + encoded.lengths[1::2], prompt_lengths.astype(np.int32), encoded.number_values
-        )
+        examples = source.read_examples(np.arange(start, min(start + _CHUNK_SIZE, source.num_examples)))
+        encoded = tokenizer.encode([text for one in examples for text in (one.question, answer_prefix + one.answer)])
+        used_mask[encoded.ids] = True
+        ids_file.write(encoded.ids.astype(id_dtype(tokenizer.vocabulary)).tobytes())
+        lengths.append(encoded.lengths[0::2] + encoded.lengths[1::2])
+        prompt_lengths.append(encoded.lengths[0::2].astype(np.int32))
+        if encoded.number_values is not None:
+            values_file.write(encoded.number_values.tobytes())
+    return {
+        "starts": np.concatenate(lengths).cumsum(),
+        "prompts": np.concatenate(prompt_lengths),
+        "used": np.flatnonzero(used_mask),
+    }
 
 
 def _tokenize_in_memory(source: TextSource, tokenizer: FastTokenizer, answer_prefix: str) -> TokenizedTexts:
-    chunks = [*_tokenized_chunks(source, tokenizer, answer_prefix)]
-    dtype = id_dtype(tokenizer.vocabulary)
-    ids = np.concatenate([np.zeros(0, dtype), *(portion.ids for portion in chunks)])
-    number_values = [portion.number_values for portion in chunks if portion.number_values is not None]
-    lengths = np.concatenate([np.zeros(1, np.int64), *(portion.lengths for portion in chunks)])
-    prompt_lengths = np.concatenate([np.zeros(0, np.int32), *(portion.prompt_lengths for portion in chunks)])
-    used_ids = np.unique(ids).astype(np.int64)
-    return TokenizedTexts(
-        ids, lengths.cumsum(), prompt_lengths, used_ids, np.concatenate(number_values) if number_values else None
-    )
+    ids_file, values_file = io.BytesIO(), io.BytesIO()
+    arrays = _write_tokens(source, tokenizer, answer_prefix, ids_file, values_file)
+    ids = np.frombuffer(ids_file.getvalue(), id_dtype(tokenizer.vocabulary))
+    values = np.frombuffer(values_file.getvalue(), np.float32)
+    return TokenizedTexts(ids, arrays["starts"], arrays["prompts"], arrays["used"], values if len(values) else None)
 
 
 # Files ---------------------------------------------------------------------------------------------------------------
@@ -162,34 +161,16 @@ def _write_folder(folder: Path, source: TextSource, tokenizer: FastTokenizer, an
     """Writes a temporary folder and renames it once it is complete on disk."""
     temporary_folder = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        used_mask = np.zeros(tokenizer.vocabulary.size, dtype=np.bool_)
-        lengths = [np.zeros(1, np.int64)]
-        prompt_lengths = [np.zeros(0, np.int32)]
-        has_number_values = False
         with open(temporary_folder / "ids", "wb") as ids_file, open(temporary_folder / "values", "wb") as values_file:
-            for portion in _tokenized_chunks(source, tokenizer, answer_prefix):
-                used_mask[portion.ids] = True
-                ids_file.write(portion.ids.astype(id_dtype(tokenizer.vocabulary)).tobytes())
-                lengths.append(portion.lengths)
-                prompt_lengths.append(portion.prompt_lengths)
-                if portion.number_values is not None:
-                    has_number_values = True
-                    values_file.write(portion.number_values.tobytes())
-            _flush_to_disk(ids_file)
-            _flush_to_disk(values_file)
-        if not has_number_values:
-            (temporary_folder / "values").unlink()
-        arrays = {"starts": np.concatenate(lengths).cumsum(), "prompts": np.concatenate(prompt_lengths)}
-        for name, array in (arrays | {"used": np.flatnonzero(used_mask)}).items():
-            with open(temporary_folder / name, "wb") as file:
-                file.write(np.ascontiguousarray(array).tobytes())
-                _flush_to_disk(file)
-        checksums = {
-            file.name: [file.stat().st_size, file_checksum(file)] for file in sorted(temporary_folder.iterdir())
-        }
-        with open(temporary_folder / "sums.json", "wb") as file:
-            file.write(json.dumps(checksums).encode())
-            _flush_to_disk(file)
+            arrays = _write_tokens(source, tokenizer, answer_prefix, ids_file, values_file)
+        for name, array in arrays.items():
+            (temporary_folder / name).write_bytes(array.tobytes())
+        files = sorted(temporary_folder.iterdir())
+        checksums = {file.name: [file.stat().st_size, file_checksum(file)] for file in files}
+        (temporary_folder / "sums.json").write_text(json.dumps(checksums), encoding="utf-8")
+        for file in temporary_folder.iterdir():
+            with open(file, "rb") as written:
+                os.fsync(written.fileno())
         temporary_folder.chmod(0o755)
         with suppress(FileNotFoundError):
             os.replace(folder, temporary_folder / "damaged")
@@ -199,34 +180,22 @@ def _write_folder(folder: Path, source: TextSource, tokenizer: FastTokenizer, an
         shutil.rmtree(temporary_folder, ignore_errors=True)
 
 
-def _flush_to_disk(file: IO[Any]) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-
-
 def _open_folder(folder: Path, tokenizer: FastTokenizer) -> TokenizedTexts | None:
     """The memory-mapped content of a cache folder; None if it is missing or damaged."""
+    dtypes = {"ids": id_dtype(tokenizer.vocabulary), "starts": np.int64, "prompts": np.int32, "used": np.int64}
     try:
         checksums = json.loads((folder / "sums.json").read_text(encoding="utf-8"))
         for name, (size, checksum) in checksums.items():
             if (folder / name).stat().st_size != size or file_checksum(folder / name) != checksum:
                 return None
-        ids, starts = (
-            _memory_map(folder / "ids", id_dtype(tokenizer.vocabulary)),
-            _memory_map(folder / "starts", np.int64),
-        )
-        prompt_lengths, used_ids = _memory_map(folder / "prompts", np.int32), _memory_map(folder / "used", np.int64)
+        arrays = [_memory_map(folder / name, dtype) for name, dtype in dtypes.items()]
+        values = _memory_map(folder / "values", np.float32)
     except (OSError, ValueError, TypeError, AttributeError):
         return None
+    ids, starts, prompt_lengths, used_ids = arrays
     if len(starts) != len(prompt_lengths) + 1 or int(starts[-1]) != len(ids):
         return None
-    return TokenizedTexts(
-        ids,
-        starts,
-        prompt_lengths,
-        used_ids,
-        _memory_map(folder / "values", np.float32) if "values" in checksums else None,
-    )
+    return TokenizedTexts(ids, starts, prompt_lengths, used_ids, values if len(values) else None)
 
 
 def _memory_map(file: Path, dtype: Any) -> NDArray[Any]:

@@ -1,19 +1,20 @@
 """Loads fast tokenizers from a folder, a file, the user's data, or the Hugging Face hub."""
 
-import hashlib
 import json
 import re
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from numerate.errors import UserError
-from numerate.tasks.folders import data_folder
+from numerate.tasks.folders import corpora_folder, data_folder
+from numerate.text.tasks.input_errors import file_error
+from numerate.text.tokenizers.fast_tokenizers import TokenizerFile, check_tokenizers_installed
+from numerate.text.tokenizers.sentencepiece_files import is_sentencepiece, load_sentencepiece
 
 CHARACTER_TOKENIZER = "characters"
 """The name of the built-in character tokenizer."""
@@ -39,46 +40,59 @@ DEFAULT_SPECIAL_TOKENS = {
 """Names of special tokens, used without a tokenizer_config.json."""
 
 
-@dataclass(frozen=True)
-class TokenizerFile:
-    """A stored fast tokenizer: its JSON, and the names of its special tokens."""
+_SENTENCEPIECE_FILE_NAMES = ("tokenizer.model", "tokenizer.model.v1", "spiece.model")
+"""File names of SentencePiece models in a folder without a tokenizer.json."""
 
-    json_text: str
-    special_tokens: tuple[tuple[str, str], ...]
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """A hash of its content."""
-        content = json.dumps([self.json_text, self.special_tokens]).encode("utf-8", "surrogatepass")
-        return hashlib.blake2b(content, digest_size=16).hexdigest()
+_GPT2_FILE_NAMES = ("vocab.json", "merges.txt")
 
 
 def load_tokenizer_file(name: str, revision: str | None = None) -> TokenizerFile:
-    """The tokenizer of a folder, of a tokenizer.json, or of a model of the Hugging Face hub.
+    """The tokenizer of a folder, of a file (tokenizer.json or a SentencePiece model), of a prepared corpus, or of a
+    model of the Hugging Face hub.
 
-    A folder has a tokenizer.json, or the vocab.json and merges.txt of GPT-2. A model name without `revision` is looked
-    up in the user's data before the hub: `google-t5/t5-small` is `tokenizers/google-t5/t5-small` there, else
-    `tokenizers/t5-small`, which also serves the other sizes of T5. `characters` is built in: a token for each ASCII
-    character. Raises `UserError` if there is none.
+    A folder has a tokenizer.json, a SentencePiece model, or the vocab.json and merges.txt of GPT-2. A name without
+    `revision` is looked up in the user's corpora and data before the hub: `google-t5/t5-small` is
+    `tokenizers/google-t5/t5-small` there, else `tokenizers/t5-small`, which also serves the other sizes of T5.
+    `characters` is built in: a token for each ASCII character. Raises `UserError` if there is none, or if the library
+    tokenizers is not installed.
     """
-    _check_tokenizers_installed()
+    check_tokenizers_installed()
     if name == CHARACTER_TOKENIZER:
         return build_character_tokenizer()
-    path = Path(name).expanduser()
+    path = find_tokenizer(name) if revision is None else Path(name).expanduser()
     if not path.exists():
-        path = _find_in_data_folder(name, revision) or _download_from_hub(name, revision)
+        path = _download_from_hub(name, revision)
     file = path / "tokenizer.json" if path.is_dir() else path
-    if not file.is_file() and all((path / part).is_file() for part in ("vocab.json", "merges.txt")):
-        file_stats = [(path / part).stat() for part in ("vocab.json", "merges.txt")]
-        return _read_gpt2_files(path, *(file_stat.st_mtime_ns for file_stat in file_stats))
+    if not file.is_file():
+        candidates = [path / model for model in _SENTENCEPIECE_FILE_NAMES if (path / model).is_file()]
+        file = candidates[0] if candidates else file
+    if not file.is_file() and all((path / part).is_file() for part in _GPT2_FILE_NAMES):
+        return _read_gpt2_files(path, *((path / part).stat().st_mtime_ns for part in _GPT2_FILE_NAMES))
     if not file.is_file():
         file_names = sorted(one.name for one in path.iterdir())[:8]
-        raise UserError(
-            f"tokenizer: {path} has no tokenizer.json (it has: {', '.join(file_names) or 'nothing'}); transformers "
-            "writes one: AutoTokenizer.from_pretrained(...).save_pretrained(folder)"
+        raise file_error(
+            path,
+            f"has no tokenizer.json (it has: {', '.join(file_names) or 'nothing'}); transformers writes one: "
+            "AutoTokenizer.from_pretrained(...).save_pretrained(folder)",
         )
+    if is_sentencepiece(file):
+        return load_sentencepiece(file)
     stamp = file.stat()
     return _read_tokenizer_json(file, stamp.st_mtime_ns, stamp.st_size)
+
+
+def find_tokenizer(name: str) -> Path:
+    """The path of a tokenizer: that path itself, the folder of a prepared corpus, or a folder of the user's data. It
+    does not exist if there is none."""
+    path = Path(name).expanduser()
+    if path.exists() or not name:
+        return path
+    tokenizers_folder = data_folder() / TOKENIZERS_FOLDER
+    candidates = [corpora_folder() / name, tokenizers_folder / name]
+    if _HUB_NAME.fullmatch(name):
+        candidates += [tokenizers_folder / name.split("/")[-1], tokenizers_folder / _shared_folder_name(name)]
+    files = ("tokenizer.json", "merges.txt", *_SENTENCEPIECE_FILE_NAMES)
+    return next((one for one in candidates if one.is_file() or any((one / file).is_file() for file in files)), path)
 
 
 @lru_cache(maxsize=16)
@@ -87,7 +101,7 @@ def _read_tokenizer_json(file: Path, _changed: int, _size: int) -> TokenizerFile
         text = file.read_text(encoding="utf-8")
         tokens = _token_set(json.loads(text))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"tokenizer: {file} must be a tokenizer.json of the library tokenizers") from error
+        raise file_error(file, "must be a tokenizer.json of the library tokenizers") from error
     config: dict[str, Any] = {}
     for config_name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (file.parent / config_name).is_file():
@@ -143,17 +157,6 @@ def _special_tokens(tokens: set[str], config: Mapping[str, Any]) -> tuple[tuple[
     return tuple(sorted(special_tokens.items()))
 
 
-def _find_in_data_folder(name: str, revision: str | None) -> Path | None:
-    """The folder of the user's data with the tokenizer of a hub name; None if there is none."""
-    if revision is not None or not _HUB_NAME.fullmatch(name):
-        return None
-    for folder in dict.fromkeys((name, name.split("/")[-1], _shared_folder_name(name))):
-        path = data_folder() / TOKENIZERS_FOLDER / folder
-        if any((path / file).is_file() for file in ("tokenizer.json", "merges.txt")):
-            return path
-    return None
-
-
 def _shared_folder_name(name: str) -> str:
     """The folder name in the user's data for a hub name, which several models may share."""
     model_name = name.split("/")[-1]
@@ -201,12 +204,3 @@ def _is_hub_reachable() -> bool:
     except OSError:
         return False
     return True
-
-
-def _check_tokenizers_installed() -> None:
-    try:
-        import tokenizers  # noqa: F401
-    except ImportError as error:
-        raise UserError(
-            "tokenizer: Subwords needs the package tokenizers: pip install 'numerate[huggingface]'"
-        ) from error

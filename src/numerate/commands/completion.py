@@ -1,0 +1,40 @@
+"""`completion`: a script for the shell that completes commands, options and flags, made by shtab."""
+
+import argparse
+from importlib import import_module
+
+from numerate.commands.table import COMMANDS
+from numerate.errors import UserError
+
+
+def completion(shell: str) -> None:
+    """Prints the script for a shell that shtab knows: bash, zsh or tcsh."""
+    try:
+        shtab = import_module("shtab")
+        print(shtab.complete(completion_parser(), shell))
+    except ImportError as error:
+        raise UserError("completion: the package shtab is not installed; pip install shtab") from error
+    except NotImplementedError as error:
+        raise UserError(f"completion: {shell!r} must be one of: {', '.join(shtab.SUPPORTED_SHELLS)}") from error
+
+
+def completion_parser() -> argparse.ArgumentParser:
+    """The table of commands as a parser of argparse, in which `name=` is a choice of words."""
+    parser = argparse.ArgumentParser(prog="numerate")
+    commands = parser.add_subparsers()
+    groups: dict[str, argparse._SubParsersAction[argparse.ArgumentParser]] = {}
+    for full_name, command in COMMANDS.items():
+        name, _, action = full_name.partition(" ")
+        group = commands if name in COMMANDS else groups.get(name)
+        if group is None:
+            group = groups[name] = commands.add_parser(name, help=name).add_subparsers()
+        if action and name in COMMANDS:  # `list runs`: a word after `list`
+            continue
+        one = group.add_parser(action or name, help=command.help)
+        words = [f"{option.name}=" for option in command.options if not option.name.startswith("--")]
+        words += [full.partition(" ")[2] for full in COMMANDS if full.startswith(f"{full_name} ")]
+        one.add_argument("words", nargs="*", choices=words)
+        for option in command.options:
+            if option.name.startswith("--"):
+                one.add_argument(option.name, help=option.help, action="store_true" if option.type is bool else "store")
+    return parser

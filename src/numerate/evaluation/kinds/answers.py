@@ -1,0 +1,256 @@
+"""Kinds of evaluation of questions with answers: exact match, and answers that are texts."""
+
+from abc import ABC
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from numerate.batch import Batch, Model
+from numerate.errors import UserError
+from numerate.evaluation import answer_metrics
+from numerate.evaluation.evaluation_data import EXTRA_TEXT_TOKENS, EvaluationData, cell_questions, make_batches
+from numerate.evaluation.evaluator import CellRequest, Method
+from numerate.evaluation.exact_match import Predictions, predict
+from numerate.evaluation.grid import REGIONS, Cell
+from numerate.evaluation.kinds.kind import EvaluationKind
+from numerate.evaluation.samples import AnswerSample, sample_answers
+from numerate.evaluation.statistics import region_mean, wilson_interval
+from numerate.evaluation.text_answers import AnswerScorer
+from numerate.evaluation.text_metrics import require_text_packages
+from numerate.tasks.questions import Questions
+
+
+class CellScorer(Protocol):
+    """Collects what the record of a cell has besides exact match, batch by batch."""
+
+    def add(self, model: Model, batch: Batch, predictions: Predictions, position_offset: int) -> None: ...
+
+    def record(self) -> dict[str, Any]: ...
+
+
+class AnswerKind(EvaluationKind, ABC):
+    """Questions with answers, each correct or wrong as a whole: exact match, and scores of its own.
+
+    For a causal model whose answers have one tokenization, greedy decoding gives the correct answer if and only if
+    every argmax is correct with teacher forcing: by induction over the answer, the prefix that decoding reads is then
+    the correct one. So one forward pass scores a whole batch. Elsewhere, and for kinds with `columns` or
+    `always_decodes`, answers are decoded token by token. Of decoded answers, `numbers` in the record holds the errors
+    of those that are numbers, as sums that can be merged over cells (`numerate.evaluation.number_metrics`), and
+    `scores` the sums of `score_answer` over the questions.
+    """
+
+    always_decodes: ClassVar[bool] = False
+    extra_tokens: ClassVar[int] = 0
+    """Number of tokens that a decoded answer may be longer than the longest correct answer of its batch."""
+
+    def score_answer(self, question: str, correct_answer: str, prediction: str) -> Mapping[str, float]:
+        """The scores of one decoded answer by the names of `columns`, each from 0 to 1; all texts in plain format."""
+        return {}
+
+    def resolve_method(self, evaluation_data: EvaluationData, requested: Method) -> Method:
+        layout = evaluation_data.layout
+        if not layout.is_autoregressive:
+            if requested != "one pass":
+                raise UserError(
+                    f"method: must be 'one pass', not {requested!r}, since layout={type(layout).__name__} predicts all "
+                    "positions in one forward pass"
+                )
+            return requested
+        decodes = self.always_decodes or self.columns or not evaluation_data.tokenizer.has_unique_tokenization
+        return "decoding" if requested == "one pass" and decodes else requested
+
+    def check_causal(self, model: Model, evaluation_data: EvaluationData) -> str | None:
+        return super().check_causal(model, evaluation_data) if evaluation_data.layout.is_autoregressive else None
+
+    def score(self, model: Model, evaluation_data: EvaluationData, request: CellRequest) -> dict[str, Any]:
+        """The record of one cell.
+
+            ExactMatch().score(model, evaluation_data, CellRequest({"first_digits": 3, "second_digits": 4}, 100))
+            {"cell": {"first_digits": 3, "second_digits": 4}, "correct": 98, "count": 100, "low": 0.93, ...}
+
+        An answer is `correct` if all of its tokens are, including the end token: a longer or shorter answer is
+        wrong. `low` and `high` are the 95 % Wilson interval of the accuracy. `first_token_correct` counts the answers
+        whose first token is correct (in sorting: the label of the smallest item); it needs no prefix, so it is exact
+        for every method. `first_error_counts` counts, for each position of the answer, the questions whose first wrong
+        token is there. `digit_accuracy` is the share of target digits that are correct: in one forward pass, with
+        teacher forcing; when decoding, conditioned on the model's own tokens.
+
+        If a cell has at most `count` distinct questions, each is used once, and `count` in the record is their number.
+        `overlaps_training` says whether they may occur in training, since too few exist to hold any out.
+        `names` are the names of the sizes of a cell, if they have names. `non_causal_reason` describes how the model
+        depends on later tokens, if it does: its scores are then meaningless. The rest is that of the kind.
+
+        Raises `UserError` for a cell that the task does not have, and if a non-causal model would have to decode.
+        """
+        non_causal_reason = self.check_causal(model, evaluation_data)
+        cell, count, seed, position_offset, method, split = request
+        method = self.resolve_method(evaluation_data, method)
+        task = evaluation_data.task
+        questions = cell_questions(task, cell, count=count, seed=seed, split=split)
+        scorer = self.cell_scorer(evaluation_data, questions, method)
+        num_correct = num_digits = num_correct_digits = 0
+        first_errors: list[np.ndarray] = []
+        for batch in make_batches(evaluation_data, questions, model):
+            predictions = predict(
+                model, evaluation_data, batch, position_offset, method=method, extra_tokens=self.extra_tokens
+            )
+            if scorer is not None:
+                scorer.add(model, batch, predictions, position_offset)
+            matches = predictions.match_counts
+            num_correct += int(matches.correct.sum())
+            num_digits += matches.num_digits
+            num_correct_digits += matches.num_correct_digits
+            first_errors.append(matches.first_error.cpu().numpy())
+        first_error, num_questions = np.concatenate(first_errors), len(questions)
+        low, high = wilson_interval(num_correct, num_questions)
+        names = {axis: name for axis, size in cell.items() if (name := task.cell_name(axis, size)) != str(size)}
+        return {
+            "cell": dict(cell),
+            **({"names": names} if names else {}),
+            "correct": num_correct,
+            "count": num_questions,
+            "low": round(float(low), 6),
+            "high": round(float(high), 6),
+            "first_token_correct": num_questions - int((first_error == 0).sum()),
+            "digit_accuracy": round(num_correct_digits / num_digits, 6) if num_digits else None,
+            "first_error_counts": np.bincount(first_error[first_error >= 0]).tolist(),
+            "position_offset": position_offset,
+            "overlaps_training": not (task.at_cell(**cell) if cell else task).is_held_out(split),
+            "method": method,
+            **(scorer.record() if scorer is not None else {}),
+            **({"non_causal_reason": non_causal_reason} if non_causal_reason is not None else {}),
+        }
+
+    def cell_scorer(self, evaluation_data: EvaluationData, questions: Questions, method: Method) -> CellScorer | None:
+        """What else is collected of the answers to these questions; None for nothing."""
+        is_decoded = method != "one pass" or evaluation_data.layout.has_mask_tokens
+        return ScoredAnswers(self, evaluation_data, questions) if is_decoded else None
+
+    def predict(self, model: Model, evaluation_data: EvaluationData, request: CellRequest) -> list[dict[str, Any]]:
+        cell, count, seed, position_offset, method, split = request
+        questions = cell_questions(evaluation_data.task, cell, count=count, seed=seed, split=split)
+        samples = sample_answers(model, evaluation_data, questions, position_offset, method=method)
+        return [sample.record(cell) | self._scores(sample) for sample in samples]
+
+    def _scores(self, sample: AnswerSample) -> dict[str, Any]:
+        if not self.columns:
+            return {}
+        return {"scores": dict(self.score_answer(sample.question, sample.correct_answer or "", sample.prediction))}
+
+    def sample_cells(self, cells: Mapping[Cell, str]) -> list[Cell]:
+        """The largest in distribution, then the smallest, middle and largest out of distribution."""
+        equal_sizes = [cell for cell in cells if len({size for _, size in cell}) == 1]
+        trained = [cell for cell in equal_sizes if cells[cell] == "in_distribution"]
+        ood = [cell for name in REGIONS[1:-1] for cell in equal_sizes if cells[cell] == name]
+        selected = trained[-1:] + ood[:1] + ood[len(ood) // 2 : len(ood) // 2 + 1] + ood[-1:]
+        return list(dict.fromkeys(selected)) or list(cells)[:1]
+
+    # Validation ---------------------------------------------------------------------------------------------------
+
+    def validate(self, validator: Any, *given: Any) -> Any:
+        return validator.evaluate_answers(*given)
+
+    def validation_counts(self, evaluation_data: EvaluationData, predictions: Predictions) -> dict[str, int]:
+        """Counts of a part of a validation split, which are summed over all parts and processes."""
+        matches = predictions.match_counts
+        return {
+            "correct": int(matches.correct.sum()),
+            "count": len(matches.correct),
+            "digits": matches.num_digits,
+            "correct_digits": matches.num_correct_digits,
+        }
+
+    def validation_metrics(self, counts: Mapping[str, int]) -> dict[str, float]:
+        """Metrics of a split besides exact match. The best checkpoint is selected by `accuracy`, if it is one of them,
+        otherwise by exact match."""
+        return {}
+
+    # Records ------------------------------------------------------------------------------------------------------
+
+    def merge(self, records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        return self._merge(records, average_offsets=False)
+
+    def _merge(self, records: Sequence[Mapping[str, Any]], *, average_offsets: bool) -> list[dict[str, Any]]:
+        groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+        for record in records:
+            settings = tuple((path, str(value)) for path, value in record.get("settings", {}).items())
+            position_offset = None if average_offsets else record["position_offset"]
+            evaluation = (record["checkpoint"], record["step"], settings, position_offset)
+            groups.setdefault((*evaluation, record["region"]), []).append(record)
+        evaluations = list(dict.fromkeys(key[:-1] for key in groups))
+        ordered = sorted(groups, key=lambda key: (evaluations.index(key[:-1]), REGIONS.index(key[-1])))
+        return [self._merge_region(groups[key], average_offsets) for key in ordered]
+
+    def _merge_region(self, records: Sequence[Mapping[str, Any]], average_offsets: bool) -> dict[str, Any]:
+        """The line of a region: means over its held-out cells, or over all cells if there are none."""
+        first = records[0]
+        held_out = [record for record in records if not record["overlaps_training"]] or records
+        repeats = len({record["position_offset"] for record in records})
+        mean = region_mean([(record["correct"], record["count"]) for record in held_out], num_repeats=repeats)
+        answers = answer_metrics.metrics_from_records(held_out) | self._mean_scores(held_out)
+        return {
+            "checkpoint": first["checkpoint"],
+            "step": first["step"],
+            "settings": dict(first.get("settings", {})),
+            "position_offset": f"mean of {repeats}" if average_offsets else first["position_offset"],
+            "region": first["region"],
+            "cells": len(held_out) // repeats,
+            "mean": mean.value,
+            "low": mean.low,
+            "high": mean.high,
+            "overlaps_training": all(record["overlaps_training"] for record in records),
+            **self.merge_details(held_out, repeats),
+            **({"answers": answers} if answers else {}),
+            **({"non_causal_reason": first["non_causal_reason"]} if first.get("non_causal_reason") else {}),
+        }
+
+    def merge_details(self, records: Sequence[Mapping[str, Any]], repeats: int) -> dict[str, Any]:
+        """Further entries of the line of a region; `repeats` is the number of position offsets among the records."""
+        return {}
+
+    def _mean_scores(self, records: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+        """The mean of each column over all questions, with its interval."""
+        means: dict[str, float | None] = {}
+        for name in self.columns:
+            scored = [record for record in records if name in record.get("scores", {})]
+            if count := sum(record["count"] for record in scored):
+                total = sum(record["scores"][name] for record in scored)
+                low, high = wilson_interval(total, count)
+                means |= {name: total / count, f"{name}.low": float(low), f"{name}.high": float(high)}
+        return means
+
+
+class ScoredAnswers(AnswerScorer):
+    """Decoded answers with the scores of a kind that has columns."""
+
+    def __init__(self, kind: AnswerKind, evaluation_data: EvaluationData, questions: Questions) -> None:
+        super().__init__(evaluation_data.tokenizer, evaluation_data.vocabulary, questions)
+        self.kind = kind
+
+    def record(self) -> dict[str, Any]:
+        if not self.kind.columns:
+            return super().record()
+        answers = zip(self.pairs, self.predictions, strict=True)
+        scores = [self.kind.score_answer(*pair, prediction) for pair, prediction in answers]
+        sums = {name: round(sum(float(score[name]) for score in scores), 6) for name in self.kind.columns}
+        return super().record() | {"kind": type(self.kind).__name__, "scores": sums}
+
+
+@dataclass(frozen=True)
+class ExactMatch(AnswerKind):
+    """Answers that are correct if all of their tokens are."""
+
+
+@dataclass(frozen=True)
+class TextAnswers(AnswerKind):
+    """Texts in files: exact match, BLEU, ROUGE, the likelihood of the answers, and errors of their numbers."""
+
+    always_decodes: ClassVar[bool] = True
+    extra_tokens: ClassVar[int] = EXTRA_TEXT_TOKENS
+    loss_breaks_ties: ClassVar[bool] = True
+
+    def resolve_method(self, evaluation_data: EvaluationData, requested: Method) -> Method:
+        require_text_packages()
+        return super().resolve_method(evaluation_data, requested)

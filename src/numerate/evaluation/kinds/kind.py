@@ -1,0 +1,127 @@
+"""The interface of a kind of evaluation: what is asked of a model, in which cells, how it is scored and summarized."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+from numerate.batch import Model
+from numerate.config import Span, Spec
+from numerate.errors import UserError
+from numerate.evaluation.costs import RowSize, row_sizes
+from numerate.evaluation.evaluation_data import EvaluationData, num_cell_questions
+from numerate.evaluation.evaluator import CellRequest, Evaluation, Method
+from numerate.evaluation.grid import Cell, Grid, cell_region
+from numerate.evaluation.prompts import PromptProcessor, QuestionPrompts
+
+Spans = Mapping[str, Span]
+
+
+class EvaluationKind(Spec, ABC):
+    """A kind of evaluation: what a record holds and how records are merged. A frozen dataclass, found by its name.
+
+    `numerate evaluate` goes through the cells of a grid (`cells`), scores each (`score`), records the answers if asked
+    to (`predict`), and merges the records by region (`merge`). A task names its kind (`Task.evaluation_kind`).
+    """
+
+    columns: ClassVar[Mapping[str, str]] = {}
+    """The scores that its records add, each from 0 to 1, with their meanings. They are shown beside exact match."""
+
+    unit: ClassVar[str] = "questions"
+    """What `count` counts."""
+
+    default_best_metric: ClassVar[Literal["accuracy", "loss"]] = "accuracy"
+    """The metric of validation by which the best checkpoint is selected by default."""
+
+    loss_breaks_ties: ClassVar[bool] = False
+    """Whether the validation loss decides between checkpoints of the same accuracy."""
+
+    # Cells --------------------------------------------------------------------------------------------------------
+
+    def default_count(self, evaluation: Evaluation) -> int:
+        """The number of questions per cell if none is given."""
+        return evaluation.examples_per_cell
+
+    def cells(self, evaluation_data: EvaluationData, grid: Grid, count: int) -> list[Cell]:
+        """The cells to score, each with its own record."""
+        return grid.cells()
+
+    def num_questions(self, evaluation_data: EvaluationData, cell: Cell, count: int) -> int:
+        """The number of questions of a cell if `count` are requested."""
+        return num_cell_questions(evaluation_data.task, dict(cell), count)
+
+    def row_sizes(self, evaluation_data: EvaluationData, cells: Sequence[Cell]) -> dict[Cell, RowSize]:
+        """The length of the rows of each cell, from which its cost is estimated."""
+        return row_sizes(evaluation_data, cells)
+
+    def region(self, cell: Mapping[str, int], training: Spans, ood_validation: Spans | None) -> str:
+        """The region of a cell, by the sizes of training and of OOD validation."""
+        return cell_region(cell, training, ood_validation)
+
+    def sample_cells(self, cells: Mapping[Cell, str]) -> list[Cell]:
+        """The cells, given with their regions, of which a few answers are shown in reports."""
+        return []
+
+    # Models -------------------------------------------------------------------------------------------------------
+
+    def resolve_method(self, evaluation_data: EvaluationData, requested: Method) -> Method:
+        """How answers are scored if a method is requested. Raises `UserError` for one that it does not have."""
+        if requested != "one pass":
+            raise UserError(f"method: must be 'one pass' for {type(self).__name__}, not {requested!r}")
+        return requested
+
+    def check_causal(self, model: Model, evaluation_data: EvaluationData) -> str | None:
+        """Why the model is not causal; None if it is. Raises `UserError` if it would have to decode token by token, as
+        its predictions for a prefix differ from those for the whole row."""
+        if (reason := model.non_causal_reason()) is not None:
+            raise UserError(
+                f"model: {reason}, so it cannot generate token by token; "
+                "use layout=MaskedLM, or a task with a label per token"
+            )
+        return None
+
+    @abstractmethod
+    def score(self, model: Model, evaluation_data: EvaluationData, request: CellRequest) -> dict[str, Any]:
+        """The record of a cell: a function of the weights and of the arguments alone."""
+
+    @abstractmethod
+    def predict(self, model: Model, evaluation_data: EvaluationData, request: CellRequest) -> list[dict[str, Any]]:
+        """The lines of predictions.jsonl: one per question of a cell."""
+
+    def check_training(self, training: Any) -> None:
+        """Raises `UserError` for settings below `training` that ask for what it does not measure."""
+        return
+
+    @abstractmethod
+    def validate(self, validator: Any, *given: Any) -> Any:
+        """Measures the validation splits during training, by a method of `numerate.training.validation.Validator`."""
+
+    def answer(self, run: Any, question: str, checkpoint: str) -> Any:
+        """The answer of a `numerate.Run` to a question in plain text."""
+        return run.answer_question(question, checkpoint)
+
+    def tokenizer_fingerprint(self, evaluation_data: EvaluationData) -> str | None:
+        """The hash of the tokenizer's file; None if its vocabulary is built from the questions."""
+        return evaluation_data.tokenizer.fingerprint()
+
+    def prompt_processor(self, evaluation_data: EvaluationData) -> PromptProcessor:
+        """Tokenizes prompts for generation. Raises `UserError` if the layout is not autoregressive."""
+        if not evaluation_data.layout.is_autoregressive:
+            raise UserError(
+                f"layout: {type(evaluation_data.layout).__name__} cannot generate token by token; "
+                "`numerate ask` shows the predictions"
+            )
+        return QuestionPrompts(evaluation_data)
+
+    def context_length(self, evaluation_data: EvaluationData) -> int:
+        """The largest number of tokens in a training row."""
+        return int(evaluation_data.longest_rows(evaluation_data.task).lengths.max())
+
+    # Records ------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def merge(self, records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """One line per checkpoint, settings, position offset and region of some records."""
+
+    def merge_position_offsets(self, records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """The same as means over position offsets; empty if each offset is reported alone."""
+        return []

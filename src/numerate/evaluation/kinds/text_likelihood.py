@@ -1,0 +1,239 @@
+"""The kind of evaluation of language modeling: the likelihood of text, portion by portion."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from numerate.batch import IGNORE_INDEX, Batch, Model, StepContext
+from numerate.errors import UserError
+from numerate.evaluation.costs import RowSize
+from numerate.evaluation.evaluation_data import (
+    MAX_TOKENS_PER_BATCH,
+    MAX_TOKENS_PER_CPU_FORWARD,
+    EvaluationData,
+    slice_rows,
+)
+from numerate.evaluation.evaluator import CellRequest, Evaluation
+from numerate.evaluation.grid import Cell, Grid
+from numerate.evaluation.kinds.kind import EvaluationKind, Spans
+from numerate.evaluation.likelihoods import CHUNK_AXIS, Likelihoods, merge_language_records
+from numerate.evaluation.prompts import LanguageModelingPrompts, PromptProcessor
+from numerate.tasks.language_modeling import LanguageModeling
+
+MAX_LOGITS = {"cpu": 2**23}
+"""Number of logits computed at a time, by device: 32 MB of float32."""
+
+DEFAULT_MAX_LOGITS = 2**24
+
+MAX_TOKENS_PER_PORTION = 2**17
+"""Tokens of one portion of text, the unit that is kept in memory and recorded at once."""
+
+ALL_CHUNKS = 2**62
+"""More chunks than any corpus has: all of them."""
+
+
+@dataclass(frozen=True, eq=False)
+class ChunkLosses:
+    """The losses of chunks of text: `nll` in nats, `num_tokens`, their `num_bytes` of UTF-8, and `num_correct_tokens`,
+    the number of tokens with the highest probability. All `[chunks]`."""
+
+    nll: NDArray[np.float64]
+    num_tokens: NDArray[np.int64]
+    num_bytes: NDArray[np.int64]
+    num_correct_tokens: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.nll)
+
+    def likelihoods(self) -> Likelihoods:
+        """The sums over chunks."""
+        size = self.num_bytes.astype(np.float64)
+        return Likelihoods(
+            float(self.nll.sum()),
+            int(self.num_tokens.sum()),
+            int(self.num_bytes.sum()),
+            int(self.num_correct_tokens.sum()),
+            len(self),
+            float((self.nll**2).sum()),
+            float((self.nll * self.num_tokens).sum()),
+            int((self.num_tokens**2).sum()),
+            float((self.nll * size).sum()),
+            int((self.num_bytes**2).sum()),
+        )
+
+    def records(self, cell: Mapping[str, int]) -> list[dict[str, Any]]:
+        """A record for each chunk of a portion, with its loss in nats per token."""
+        columns = (self.nll, self.num_tokens, self.num_bytes, self.num_correct_tokens)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        return [
+            {
+                "cell": {**cell, CHUNK_AXIS: chunk},
+                "loss": round(nll / max(1, tokens), 6),
+                "tokens": tokens,
+                "bytes": num_bytes,
+                "correct_tokens": correct,
+            }
+            for chunk, (nll, tokens, num_bytes, correct) in enumerate(rows, cell[CHUNK_AXIS])
+        ]
+
+    def first(self, count: int) -> "ChunkLosses":
+        """The first `count` chunks."""
+        tokens, num_bytes, correct = self.num_tokens[:count], self.num_bytes[:count], self.num_correct_tokens[:count]
+        return ChunkLosses(self.nll[:count], tokens, num_bytes, correct)
+
+
+@torch.no_grad()
+def compute_chunk_losses(
+    model: Model, evaluation_data: EvaluationData, batch: Batch, position_offset: int = 0
+) -> ChunkLosses:
+    """The loss of each row of a batch.
+
+    Logits are computed in chunks of `MAX_LOGITS`, never for all rows and positions at once. On a CPU a few rows are
+    processed at a time.
+    """
+    rows, time = batch.tokens.ids.shape
+    cpu = batch.tokens.ids.device.type == "cpu"
+    rows_per_forward = max(1, (MAX_TOKENS_PER_CPU_FORWARD if cpu else MAX_TOKENS_PER_BATCH) // max(1, time))
+    nll, num_correct = [], []
+    for first in range(0, rows, rows_per_forward):
+        piece = slice_rows(batch, slice(first, first + rows_per_forward))
+        output = model(model.assign_positions(piece.tokens, StepContext.for_evaluation(position_offset)), piece.source)
+        token_nll, correct = _token_losses(
+            output.hidden_states, output.lm_head, piece.targets, len(evaluation_data.vocabulary.tokens)
+        )
+        nll.append(token_nll.double().sum(1))
+        num_correct.append(correct.sum(1))
+    target_mask = (batch.targets != IGNORE_INDEX).cpu().numpy()
+    targets = np.where(target_mask, batch.targets.cpu().numpy(), 0)
+    byte_counts = evaluation_data.token_bytes.target_byte_counts(batch.tokens.ids.cpu().numpy(), targets)
+    return ChunkLosses(
+        torch.cat(nll).cpu().numpy() if nll else np.zeros(0),
+        target_mask.sum(1),
+        np.where(target_mask, byte_counts, 0).sum(1),
+        torch.cat(num_correct).cpu().numpy() if num_correct else np.zeros(0, dtype=np.int64),
+    )
+
+
+def _token_losses(hidden: Tensor, head: Any, targets: Tensor, vocabulary_size: int) -> tuple[Tensor, Tensor]:
+    """The loss of each target and whether it is the most probable token, `[rows, time]`; both 0 without a target."""
+    max_logits = MAX_LOGITS.get(hidden.device.type, DEFAULT_MAX_LOGITS)
+    positions_per_forward = max(1, max_logits // vocabulary_size)
+    flat_hidden, flat_targets = hidden.flatten(0, 1), targets.flatten()
+    losses = torch.empty(len(flat_hidden), dtype=torch.float32, device=hidden.device)
+    correct = torch.empty(len(flat_hidden), dtype=torch.bool, device=hidden.device)
+    for first in range(0, len(flat_hidden), positions_per_forward):
+        chunk = slice(first, first + positions_per_forward)
+        logits = head(flat_hidden[chunk]).float()
+        losses[chunk] = torch.nn.functional.cross_entropy(
+            logits, flat_targets[chunk], ignore_index=IGNORE_INDEX, reduction="none"
+        )
+        correct[chunk] = logits.argmax(-1) == flat_targets[chunk]
+    return losses.view_as(targets), correct.view_as(targets)
+
+
+def compute_portion_losses(model: Model, evaluation_data: EvaluationData, request: CellRequest) -> ChunkLosses:
+    """The losses of `count` chunks of text from `cell["chunk"]` on, of `cell["context_length"]` tokens each."""
+    first, device = request.cell[CHUNK_AXIS], next(model.parameters()).device
+    task = _task_at(evaluation_data, tuple(request.cell.items()))
+    batch = evaluation_data.batch(task.examples(request.split, 0, first, request.num_questions), first)
+    return compute_chunk_losses(model, evaluation_data, batch.to(device), request.position_offset)
+
+
+@dataclass(frozen=True)
+class TextLikelihood(EvaluationKind):
+    """Language modeling: loss, perplexity and bits per byte of text, where every token is a target."""
+
+    unit: ClassVar[str] = "chunks"
+    default_best_metric: ClassVar[Literal["accuracy", "loss"]] = "loss"
+
+    def default_count(self, evaluation: Evaluation) -> int:
+        """The number of chunks."""
+        return evaluation.chunks or ALL_CHUNKS
+
+    def cells(self, evaluation_data: EvaluationData, grid: Grid, count: int) -> list[Cell]:
+        """Each context length, for each portion of the first `count` chunks or of all, with the index of its first
+        chunk. Portions of the same context start at the same chunks, whatever `count` is."""
+        cells: list[Cell] = []
+        for cell in grid.cells():
+            task = _task_at(evaluation_data, cell)
+            num_chunks = min(count, task.num_chunks("test"))
+            cells += [(*cell, (CHUNK_AXIS, first)) for first in range(0, num_chunks, _chunks_per_portion(task))]
+        return cells
+
+    def num_questions(self, evaluation_data: EvaluationData, cell: Cell, count: int) -> int:
+        task = _task_at(evaluation_data, cell)
+        return min(_chunks_per_portion(task), min(count, task.num_chunks("test")) - dict(cell)[CHUNK_AXIS])
+
+    def row_sizes(self, evaluation_data: EvaluationData, cells: Sequence[Cell]) -> dict[Cell, RowSize]:
+        return {cell: RowSize(float(dict(cell)["context_length"]), 0.0) for cell in cells}
+
+    def region(self, cell: Mapping[str, int], training: Spans, ood_validation: Spans | None) -> str:
+        """`in_distribution`, `ood_test` (a context longer than any that was trained) or `below`."""
+        context, span = cell["context_length"], training["context_length"]
+        return "in_distribution" if context in span else "ood_test" if context > span.high else "below"
+
+    def score(self, model: Model, evaluation_data: EvaluationData, request: CellRequest) -> dict[str, Any]:
+        """The record of one portion.
+
+            TextLikelihood().score(model, evaluation_data, CellRequest({"context_length": 512, "chunk": 0}, 256))
+            {"cell": {"context_length": 512, "chunk": 0}, "count": 256, "loss": 1.7294, ..., "language": {...}}
+
+        `language` has the sums by which portions are merged (`Likelihoods.from_sums`); all other entries are of
+        this portion alone. Raises `UserError` for a model that is not causal.
+        """
+        self.check_causal(model, evaluation_data)
+        likelihoods = compute_portion_losses(model, evaluation_data, request).likelihoods()
+        return {
+            "cell": dict(request.cell),
+            "count": likelihoods.chunks,
+            **likelihoods.record(),
+            "language": likelihoods.sums(),
+            "position_offset": request.position_offset,
+            "overlaps_training": False,
+            "tokenizer": str(self.tokenizer_fingerprint(evaluation_data))[:12],
+            "method": "one pass",
+        }
+
+    def predict(self, model: Model, evaluation_data: EvaluationData, request: CellRequest) -> list[dict[str, Any]]:
+        """The loss of each chunk of a portion, in nats per token."""
+        return compute_portion_losses(model, evaluation_data, request).records(request.cell)
+
+    def check_training(self, training: Any) -> None:
+        if training.target_accuracy is not None:
+            raise UserError("training.target_accuracy: must be null for language modeling, which has no answers")
+
+    def validate(self, validator: Any, *given: Any) -> Any:
+        return validator.evaluate_text(*given)
+
+    def answer(self, run: Any, question: str, checkpoint: str) -> Any:
+        return run.continue_text(question, checkpoint)
+
+    def tokenizer_fingerprint(self, evaluation_data: EvaluationData) -> str | None:
+        task: Any = evaluation_data.task
+        return str(task.load_tokenizer().fingerprint)
+
+    def prompt_processor(self, evaluation_data: EvaluationData) -> PromptProcessor:
+        assert isinstance(evaluation_data.task, LanguageModeling), "the task must be LanguageModeling"
+        return LanguageModelingPrompts(evaluation_data.task)
+
+    def context_length(self, evaluation_data: EvaluationData) -> int:
+        return int(evaluation_data.task.context_length)  # type: ignore[attr-defined]
+
+    def merge(self, records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """One line per checkpoint, settings, position offset and context length."""
+        return [scores.to_record() for scores in merge_language_records(records)]
+
+
+def _task_at(evaluation_data: EvaluationData, cell: Cell) -> LanguageModeling:
+    task = evaluation_data.task.at_cell(**{axis: size for axis, size in cell if axis != CHUNK_AXIS})
+    assert isinstance(task, LanguageModeling), "the task must be LanguageModeling"
+    return task
+
+
+def _chunks_per_portion(task: LanguageModeling) -> int:
+    return max(1, MAX_TOKENS_PER_PORTION // task.context_length)

@@ -1,0 +1,245 @@
+"""Weights and configurations of transformers: loading them, and reordering embeddings to a vocabulary."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from logging import ERROR
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from numerate.errors import UserError
+from numerate.vocabulary import BOS, EOS, PAD, Vocabulary
+
+NEW_ROW_STD = 0.1
+"""How far a row that no pretrained one belongs to is drawn from their mean, in their own standard deviations."""
+
+
+def import_transformers(needed_by: str) -> Any:
+    """The package `transformers`. Raises `UserError` where it is not installed."""
+    try:
+        import transformers as package
+    except ImportError as error:
+        raise UserError(f"{needed_by} needs transformers: pip install 'numerate[huggingface]'") from error
+    return package
+
+
+def load_pretrained_config(
+    weights: str, vocabulary: Vocabulary, alternative_settings: str, **options: Any
+) -> dict[str, Any]:
+    """The `pretrained_config` from the configuration (`config.json`) of a folder or of the hub, for this vocabulary.
+    Raises `UserError` if it cannot be read; the message suggests `alternative_settings`, which need no weights."""
+    package = import_transformers("model.weights")
+    try:
+        with _silence_transformers():
+            config = package.AutoConfig.from_pretrained(weights, trust_remote_code=False, **options)
+    except Exception as error:  # the hub, JSON and the classes of configurations have errors of their own kind each
+        raise UserError(
+            f"model.weights: {weights}: has no configuration that can be read here ({first_line(error)}); "
+            f"{alternative_settings} counts and times a model without weights"
+        ) from error
+    return to_pretrained_config(config, vocabulary)
+
+
+def to_pretrained_config(config: Any, vocabulary: Vocabulary) -> dict[str, Any]:
+    """The `pretrained_config` from a configuration of transformers, for this vocabulary.
+
+    Raises `UserError` for a vocabulary that pretrained rows cannot be put into the order of."""
+    get_pretrained_ids(vocabulary)
+    _set_token_ids(config, vocabulary)
+    # transformers stores an untied head of T5 1.1 this way, and ties the head where the entry is missing.
+    tied = config.tie_word_embeddings and getattr(config, "scale_decoder_outputs", True)
+    return {"config": json.loads(config.to_json_string(use_diff=False)), "tied": bool(tied)}
+
+
+def build_untrained(package: Any, model_class: Any, pretrained_config: Mapping[str, Any], **options: Any) -> Any:
+    """A model of transformers from its `pretrained_config`, with random weights. `model_class` builds one from a
+    configuration.
+
+    Raises `UserError` for a configuration that this version of transformers does not know."""
+    config = {**pretrained_config["config"], **options}
+    check_no_hub_kernels(config, "model")
+    model_type = config.pop("model_type")
+    try:
+        model = model_class(package.AutoConfig.for_model(model_type, **config))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"model: transformers {package.__version__} does not know a {model_type} as "
+            f"{config.get('transformers_version')} wrote it ({first_line(error)}); install that version"
+        ) from error
+    input_embeddings, output_embeddings = model.get_input_embeddings(), model.get_output_embeddings()
+    if not pretrained_config["tied"] and output_embeddings.weight is input_embeddings.weight:
+        output_embeddings.weight = nn.Parameter(input_embeddings.weight.detach().clone())
+    return model
+
+
+def load_pretrained(auto_class: Any, weights: str, **options: Any) -> Any:
+    """A model from a folder or the hub, in float32. Raises `UserError` where there is none under that name, and where
+    it is not whole: a file that was cut short, a configuration of other shapes, weights that are missing."""
+    folder = Path(weights)
+    if folder.is_dir() and "gguf_file" not in options and not (folder / "config.json").is_file():
+        file_names = sorted(path.name for path in folder.iterdir())[:8]
+        raise UserError(
+            f"model.weights: {weights} has no config.json (it has: {', '.join(file_names) or 'nothing'}); it must be a "
+            "folder that save_pretrained wrote completely"
+        )
+    try:
+        with _silence_transformers():
+            if "gguf_file" not in options:
+                config, _ = import_transformers("model.weights").PretrainedConfig.get_config_dict(weights)
+                check_no_hub_kernels(config, f"model.weights: {weights}")
+            model, loading_info = auto_class.from_pretrained(
+                weights,
+                dtype=torch.float32,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+                trust_remote_code=False,  # otherwise it prompts on the terminal
+                **options,
+            )
+    except UserError:
+        raise
+    except Exception as error:  # safetensors, pickle and the hub have errors of their own kind each
+        raise UserError(_load_error_message(folder, weights, error)) from error
+    if problem := _loading_problem(type(model).__name__, loading_info):
+        raise UserError(f"model.weights: {weights}: {problem}; weights and config.json must be of one complete model")
+    return model
+
+
+def _loading_problem(kind: str, loading_info: Mapping[str, Any]) -> str | None:
+    """What does not fit between a model and its file of weights."""
+    missing, unexpected = (sorted(map(str, loading_info[keys])) for keys in ("missing_keys", "unexpected_keys"))
+    mismatched = sorted(loading_info["mismatched_keys"], key=str)
+    if missing:
+        return f"has no weights {missing[0]!r} ({len(missing)} are missing of a {kind})"
+    if unexpected:
+        return f"a {kind} does not have {unexpected[0]!r} ({len(unexpected)} would be ignored)"
+    if mismatched:
+        name, *shapes = mismatched[0] if isinstance(mismatched[0], tuple) else (mismatched[0],)
+        shape_names = " and ".join(str(tuple(shape)) for shape in shapes)
+        return f"its config.json does not match its weights: {name} has two shapes ({shape_names})"
+    return None
+
+
+def check_no_hub_kernels(config: Any, where: str) -> None:
+    """Raises `UserError` for a configuration that names a kernel of the hub, which is code, to compute attention with:
+    transformers would fetch it and import it."""
+    for key, value in config.items() if isinstance(config, Mapping) else ():
+        if key.endswith("attn_implementation") and "/" in str(value):
+            raise UserError(f"{where}: its configuration names code of the hub ({key} {value}); must be eager or sdpa")
+        check_no_hub_kernels(value, where)
+
+
+def _load_error_message(folder: Path, weights: str, error: Exception) -> str:
+    """Why the model cannot be loaded, with the file at fault and the remedy."""
+    reason = first_line(error)
+    if isinstance(error, ImportError):
+        return f"model.weights: {weights}: {reason}"
+    if not folder.is_dir():
+        return f"model.weights: {weights!r} is not a model folder, and could not be loaded from the hub: {reason}"
+    for path in sorted(folder.glob("*.safetensors")):
+        if (file_error := _safetensors_error(path)) is not None:
+            return f"model.weights: {path} is incomplete or damaged ({file_error}); copy or download it again"
+    file_names = ", ".join(sorted(path.name for path in folder.iterdir())[:8])
+    return f"model.weights: no model of this kind can be read from {weights} ({file_names}): {reason}"
+
+
+def _safetensors_error(path: Path) -> str | None:
+    """Why a file of weights cannot be opened."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "pt"):
+            return None
+    except (SafetensorError, OSError) as error:
+        return first_line(error)
+
+
+@contextmanager
+def _silence_transformers() -> Iterator[None]:
+    """Silences transformers' progress bar and report of loading weights; download bars (the hub's) stay."""
+    from transformers.utils import logging
+
+    hook = getattr(logging, "set_tqdm_hook", None)
+    level = logging.get_verbosity()
+    previous_hook = None if hook is None else hook(lambda bar, given, named: bar(*given, **{**named, "disable": True}))
+    logging.set_verbosity(ERROR)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if hook is not None:
+            hook(previous_hook)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, at most 200 characters."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:200]
+
+
+def resize_to_vocabulary(model: Any, vocabulary: Vocabulary, seed: int) -> None:
+    """Reorders embedding and head of a pretrained model to the token ids of `vocabulary`.
+
+    Rows of tokens not in the vocabulary are dropped; tokens new to the model get rows around the mean of the pretrained
+    ones. Raises `UserError` for a vocabulary that is not based on a tokenizer of the model's.
+    """
+    pretrained_ids = get_pretrained_ids(vocabulary)
+    input_embeddings, output_embeddings = model.get_input_embeddings(), model.get_output_embeddings()
+    if int(pretrained_ids.max()) >= input_embeddings.weight.shape[0]:
+        raise UserError(
+            f"tokenizer: has id {int(pretrained_ids.max())}, the weights have {input_embeddings.weight.shape[0]} rows; "
+            "use the tokenizer of the same model"
+        )
+    ids = torch.from_numpy(pretrained_ids)
+    generator = torch.Generator().manual_seed(seed)
+    old_weight = input_embeddings.weight
+    is_tied = output_embeddings.weight is old_weight
+    new_weight = nn.Parameter(select_rows(old_weight.detach(), ids, generator))
+    # In place, since some models scale inside their own kind of embedding; a T5 has its table under three more names.
+    for part in [
+        part
+        for part in model.modules()
+        if getattr(part, "weight", None) is old_weight and part is not output_embeddings
+    ]:
+        part.weight, part.num_embeddings, part.padding_idx = new_weight, vocabulary.size, None
+    output_embeddings.weight = (
+        new_weight if is_tied else nn.Parameter(select_rows(output_embeddings.weight.detach(), ids, generator))
+    )
+    output_embeddings.out_features = vocabulary.size
+    if getattr(output_embeddings, "bias", None) is not None:
+        output_embeddings.bias = nn.Parameter(
+            select_rows(output_embeddings.bias.detach()[:, None], ids, generator)[:, 0]
+        )
+    _set_token_ids(model.config, vocabulary)
+
+
+def _set_token_ids(config: Any, vocabulary: Vocabulary) -> None:
+    config.vocab_size = vocabulary.size
+    config.pad_token_id, config.bos_token_id, config.eos_token_id = PAD, BOS, EOS
+
+
+def get_pretrained_ids(vocabulary: Vocabulary) -> npt.NDArray[np.int64]:
+    """The row of pretrained weights of each token, -1 for none. Raises `UserError` where that is unknown."""
+    if vocabulary.pretrained_ids is None:
+        raise UserError(
+            "tokenizer: the weights are of another vocabulary, and this tokenizer does not say which of its ids are "
+            "theirs; Subwords(tokenizer=...) of the same model does, or weights=null"
+        )
+    return vocabulary.pretrained_ids
+
+
+def select_rows(
+    weight: Float[Tensor, "foreign width"], ids: Int[Tensor, " vocabulary"], generator: torch.Generator
+) -> Float[Tensor, "vocabulary width"]:
+    """The rows of a table with these ids; for -1, one drawn around their mean."""
+    is_new = ids < 0
+    rows = weight[ids.clamp(min=0)].clone()
+    if bool(is_new.any()):
+        std, mean = torch.std_mean(weight, dim=0, correction=0)
+        noise = torch.randn(int(is_new.sum()), weight.shape[1], generator=generator, dtype=weight.dtype)
+        rows[is_new] = mean + NEW_ROW_STD * std * noise
+    return rows
