@@ -70,7 +70,7 @@ def repeats_figure(statistics: Statistics) -> Figure:
         [
             Chart(
                 f"{repeated} of {statistics.num_rows:,} rows repeat a question",
-                [ChartLine("", times.tolist(), counts[times].tolist(), is_bars=not are_many, has_markers=True)],
+                [ChartLine("", times.tolist(), counts[times].tolist(), is_bars=True)],
                 f"occurrences of a question{last}",
                 "different questions",
                 is_log=True,

@@ -62,6 +62,13 @@ class Axis:
         ticks = [(10.0**power, power_of_ten(power)) for power in range(first, last + 1)]
         return cls(label, 10.0**first, 10.0**last, ticks, is_log=True)
 
+    @classmethod
+    def log_steps(cls, label: str, low: float, high: float) -> "Axis":
+        """A logarithmic axis with ticks at 1, 2, 5, 10, 20, ... within its ends."""
+        powers = range(floor(log10(low)), ceil(log10(high)))
+        ticks = [step * 10.0**power for power in powers for step in (1, 2, 5)]
+        return cls(label, low, high, [(x, f"{x:g}") for x in ticks if low <= x <= high], is_log=True)
+
 
 def axis_ticks(low: float, high: float) -> list[float]:
     """Four to eight round numbers from low to high."""
@@ -154,7 +161,7 @@ class Chart:
     def x_axis(self) -> Axis:
         xs = [x for line in self.drawn_lines for x in line.x]
         if self.is_log_x:
-            return Axis.log(self.x_label, xs)
+            return Axis.log_steps(self.x_label, 0.8 * min(xs), 1.3 * max(xs))
         if not self.has_integer_ticks:
             return Axis.linear(self.x_label, min(0.0, *xs), max(xs))
         low, high = min(xs) - 0.5, max(xs) + 0.5
@@ -170,10 +177,12 @@ class Chart:
             return Axis.percent(self.y_label)
         lines = self.drawn_lines
         ys = [y for line in lines for y in (*line.y, *(line.low or ()), *(line.high or ())) if y > 0 or not self.is_log]
+        has_bars = any(line.is_bars for line in lines)
         if self.is_log:
-            return Axis.log(self.y_label, ys)
+            steps = Axis.log_steps(self.y_label, 0.5 * min(ys), 2.0 * max(ys)) if has_bars else None
+            return steps or Axis.log(self.y_label, ys)
         if not self.zooms_to_data:
-            return Axis.linear(self.y_label, min(0.0, *ys), max(ys) or 1.0)
+            return Axis.linear(self.y_label, min(0.0, *ys), (1.05 if has_bars else 1.0) * max(ys) or 1.0)
         start = self.x_axis.low + (self.x_axis.high - self.x_axis.low) / 10
         late = [y for line in lines for x, y in zip(line.x, line.y, strict=True) if x >= start]
         low, high = min(ys), max(late, default=max(ys))

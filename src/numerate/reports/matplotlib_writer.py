@@ -250,10 +250,8 @@ def _draw_line(axes: Axes, line: ChartLine, *, band_opacity: float) -> None:
         )
         text = f"baseline {format_percent(line.y[-1])} %"
         axes.text(line.x[-1], line.y[-1] + 0.015, text, color=GREY, fontsize=6.5, ha="right")
-    elif line.is_bars and len(line.x) <= 80:
-        axes.bar(line.x, line.y, width=0.8, color=color, linewidth=0)
     elif line.is_bars:
-        axes.fill_between(line.x, line.y, step="mid", color=color, linewidth=0)
+        axes.bar(line.x, line.y, width=0.8 if len(line.x) <= 80 else 1.0, color=color, linewidth=0)
     else:
         if line.low is not None and line.high is not None:
             axes.fill_between(line.x, line.low, line.high, color=color, alpha=band_opacity, linewidth=0)
