@@ -47,11 +47,7 @@ def command(args: argparse.Namespace) -> int:
     }
     words, options = parse_options(args.words[1:], parsers)
     check_no_more_words(words, list(parsers))
-    if options.get("out") == "":
-        raise UserError("out: the file is missing; for example: out=results.csv")
     file_format = resolve_format(options.get("format"), options.get("out"))
-    if "out" not in options and file_format == "parquet":
-        raise UserError("format: parquet must be written to a file, with out=results.parquet")
     rows = _select_rows(address, options, [one for text in conditions for one in parse_list(text, "where")])
     frame, notes = _select_columns(rows, options, file_format in FORMATS_FOR_PEOPLE)
     if "out" in options:
@@ -91,10 +87,6 @@ def _is_run_condition(condition: str, runs: "DataFrame") -> bool:
 def _select_columns(frame: "DataFrame", options: dict[str, Any], for_people: bool) -> tuple["DataFrame", list[str]]:
     """The columns, groups and order that the options name, and the notes below a table for people."""
     columns, order = (parse_list(options.get(name, ""), name) for name in ("columns", "sort"))
-    if "columns" in options and not columns:
-        raise UserError(
-            "columns: the names are missing; for example: columns=label,seed,final.ood_test; all is every column"
-        )
     if "group" in options:
         by = parse_list(options["group"], "group")
         more: dict[str, Any] = {"statistic": options.get("statistic"), "threshold": options.get("threshold")}
@@ -106,7 +98,7 @@ def _select_columns(frame: "DataFrame", options: dict[str, Any], for_people: boo
         if name in options:
             raise UserError(f"{name}: needs group=; for example: group=label {name}={options[name]}")
     frame = sort_rows(frame, *order)
-    if columns:
+    if "columns" in options:
         return select_columns(frame, columns), []
     if not for_people:
         return frame, []

@@ -12,7 +12,7 @@ from math import exp
 from typing import Any
 
 from numerate.errors import UserError
-from numerate.evaluation.sums import Metric, add_sums, cell_means, ratio
+from numerate.evaluation.sums import Metric, add_sums, cell_means, check_pairs, ratio
 
 ROUGE_METRICS = ("rouge1", "rouge2", "rougeL")
 
@@ -55,10 +55,7 @@ class TextScores:
         """From predictions and references, and the sums of likelihoods (`nll`, `num_tokens`, ...). `use_stemmer`:
         whether ROUGE compares the stems of words (Porter's). Raises `UserError` if their counts differ, and without
         the packages."""
-        if len(predictions) != len(references):
-            raise UserError(
-                f"text_metrics: {len(predictions)} answers to {len(references)} questions; give one to each"
-            )
+        check_pairs(predictions, references)
         if not predictions:
             return cls(**sums)
         require_text_packages()

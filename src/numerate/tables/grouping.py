@@ -168,32 +168,31 @@ def value_columns(results: "DataFrame", keys: Sequence[str], columns: Sequence[s
     """The columns of numbers to aggregate: the requested ones, otherwise all results except interval bounds."""
     if columns:
         found = dict.fromkeys(name for column in columns for name in find_columns(results, column))
-        for name in found:
-            if results[name].dtype.kind not in "iuf":
-                raise UserError(f"columns: {name} must be a column of numbers")
-        return [name for name in found if name not in keys]
+        return _numbers(results, [name for name in found if name not in keys], "iuf", "columns")
     bounds = {f"{name}{end}" for name in results.columns for end in (".low", ".high")}
     numbers = [name for name in results.columns if results[name].dtype.kind in "iuf" and not is_identifier(name)]
     return [name for name in numbers if name not in keys and name not in bounds]
 
 
 def _keys(results: "DataFrame", by: Sequence[str]) -> list[str]:
-    if not by:
-        raise UserError("group: the columns are missing; for example: group=label")
-    return list(dict.fromkeys(find_column(results, name, "group") for name in by))
+    return list(dict.fromkeys(find_column(results, name, "group") for name in by or [""]))
 
 
 def _success_columns(results: "DataFrame", column: str | None, threshold: float | None) -> list[str]:
-    if threshold is not None and not 0 < threshold <= 1:
-        raise UserError(f"threshold: must be above 0 and at most 1, not {threshold}, for example threshold=0.99")
-    if column is not None:
-        found = find_column(results, column, "success")
-        if results[found].dtype.kind != "f":
-            raise UserError(f"success: must be a column of proportions such as {SUCCESS_COLUMN}, not {found}")
-        return [found]
-    if threshold is not None and not default_success_columns(results):
-        raise UserError(f"threshold: the table must have the column {SUCCESS_COLUMN}")
-    return default_success_columns(results)
+    named = [] if column is None else _numbers(results, [find_column(results, column, "success")], "f", "success")
+    found = named or default_success_columns(results)
+    if threshold is not None and not (0 < threshold <= 1 and found):
+        raise UserError(
+            f"threshold: must be above 0 and at most 1, of a column such as {SUCCESS_COLUMN}, not {threshold}"
+        )
+    return found
+
+
+def _numbers(results: "DataFrame", names: Sequence[str], kinds: str, option: str) -> list[str]:
+    for name in names:
+        if results[name].dtype.kind not in kinds:
+            raise UserError(f"{option}: {name} must be a column of {'proportions' if kinds == 'f' else 'numbers'}")
+    return list(names)
 
 
 def _groups(results: "DataFrame", keys: Sequence[str]) -> Any:

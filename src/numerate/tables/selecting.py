@@ -3,9 +3,12 @@
 Everything follows from the names of columns, so that any DataFrame with such columns can be selected from and shown.
 """
 
+import json
 import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
 
 from numerate.config.values import split_at_commas, unquote
 from numerate.errors import UserError, did_you_mean
@@ -95,36 +98,32 @@ def is_default(name: str, names: Sequence[str]) -> bool:
     return checkpoint == "final" and metric in DEFAULT_ANSWER_METRICS
 
 
-def find_columns(frame: "DataFrame", name: str, option: str = "columns") -> list[str]:
+def find_columns(frame: "DataFrame", name: str, option: str = "columns", *, single: bool = False) -> list[str]:
     """The columns with a name: one, whose name may be shortened at the front if it is unique (`hidden_size` for
-    `model.hidden_size`), or all directly below it (`final`). Raises `UserError` if there are none."""
+    `model.hidden_size`), or unless `single` all directly below it (`final`). Raises `UserError` if there are none."""
     text, names = _normalize_name(name), {_normalize_name(column): column for column in frame.columns}
     if text in names:
         return [names[text]]
     ends = [column for one, column in names.items() if one.endswith(f".{text}")]
-    if len(ends) > 1:
-        raise UserError(f"{option}: {name!r} may be {join_names(ends, 'or')}; give one of these")
-    found = ends or [
-        c for one, c in names.items() if one.startswith(f"{text}.") and one.rpartition(".")[0] not in names
-    ]
-    if text and found:
-        return found
-    known = [*frame.columns, *(column.rpartition(".")[2] for column in frame.columns)]
-    hint = did_you_mean(name, known) or f" There are: {join_names(frame.columns)}."
-    raise UserError(f"{option}: no column {name!r}.{hint}")
+    below = [c for one, c in names.items() if one.startswith(f"{text}.") and one.rpartition(".")[0] not in names]
+    found = ends or (below if text else [])
+    if len(found) > 1 and (ends or single):
+        raise UserError(f"{option}: {name!r} may be {join_names(found, 'or')}; give one of these")
+    if not found:
+        known = [*frame.columns, *(column.rpartition(".")[2] for column in frame.columns)]
+        hint = did_you_mean(name, known) or f" There are: {join_names(frame.columns)}."
+        raise UserError(f"{option}: no column {name!r}.{hint}")
+    return found
 
 
 def find_column(frame: "DataFrame", name: str, option: str) -> str:
     """The column with a name. Raises `UserError` if there is none, or several."""
-    found = find_columns(frame, name, option)
-    if len(found) > 1:
-        raise UserError(f"{option}: {name!r} is several columns here; {join_names(found)}; give one")
-    return found[0]
+    return find_columns(frame, name, option, single=True)[0]
 
 
 def select_columns(frame: "DataFrame", names: Sequence[str]) -> "DataFrame":
     """The columns of these names, in this order; `all` is every column."""
-    found = [one for name in names for one in (frame.columns if name == "all" else find_columns(frame, name))]
+    found = [one for name in names or [""] for one in (frame.columns if name == "all" else find_columns(frame, name))]
     return frame[list(dict.fromkeys(found))]
 
 
@@ -134,7 +133,7 @@ def where(frame: "DataFrame", *conditions: str) -> "DataFrame":
     `null` is a missing value: `loss!=null` selects the rows with a value. Raises `UserError` for a value that no row
     has.
     """
-    selected = frame
+    selected = np.ones(len(frame), dtype=bool)
     for condition in conditions:
         name, equals, text = condition.partition("=")
         equal, name, text = not name.endswith("!"), name.removesuffix("!").strip(), text.strip()
@@ -143,17 +142,13 @@ def where(frame: "DataFrame", *conditions: str) -> "DataFrame":
                 f"where: {condition!r} must be a condition; for example: where=label=Abacus,model.hidden_size=64"
             )
         column = frame[find_column(frame, name, "where")]
-        value = _parse_value(text, column)
-        matches = column.isna() if value is None else (column == value).fillna(False).astype(bool)
-        if len(frame) and not matches.any() and value not in CATEGORIES.get(str(column.name), ()):
-            known = [
-                "null" if one is None else str(one).lower() if isinstance(one, bool) else str(one)
-                for one in dict.fromkeys(plain_values(column))
-            ]
+        values, value = plain_values(column), _parse_value(text, column)
+        if values and value not in values and value not in CATEGORIES.get(str(column.name), ()):
+            known = [json.dumps(one) if not isinstance(one, str) else one for one in dict.fromkeys(values)]
             hint = did_you_mean(text, known) or f" There are: {join_names(known)}."
             raise UserError(f"where: no row has {column.name}={text}.{hint}")
-        selected = selected[(matches == equal)[selected.index]]
-    return selected
+        selected &= np.array([(one == value) is equal for one in values], dtype=bool)
+    return frame[selected]
 
 
 def sort_rows(frame: "DataFrame", *names: str) -> "DataFrame":
@@ -214,16 +209,13 @@ def join_names(names: Iterable[str], conjunction: str = "", max_names: int = 12)
 
 
 def _parse_value(text: str, column: "Series[Any]") -> Any:
-    text = plain if (plain := unquote(text)) is not None else text
+    text, kind = unquote(text) or text, column.dtype.kind
     if text in ("", "null"):
         return None
-    kind = column.dtype.kind
     try:
-        return {"true": True, "false": False}[text.lower()] if kind == "b" else float(text) if kind in "iuf" else text
+        return float(text) if kind in "iuf" else {"true": True, "false": False}[text.lower()] if kind == "b" else text
     except (KeyError, ValueError):
-        raise UserError(
-            f"where: {column.name} must be {'true or false' if kind == 'b' else 'a number'}, not {text!r}"
-        ) from None
+        return text  # which no row has
 
 
 def _normalize_name(name: str) -> str:

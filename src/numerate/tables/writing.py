@@ -34,17 +34,16 @@ _STUDY_FILES = ("plan.jsonl", "study.yaml", "log.txt", "report.html", "figure.pn
 
 
 def resolve_format(format: str | None, path: str | Path | None = None) -> str:
-    """The format: as given, else by the suffix of the file, else text."""
-    known = list(FORMATS.values())
-    if format is None and path is None:
-        return "text"
-    found = format if format is not None else FORMATS.get(Path(str(path)).suffix.lower())
-    if found is None:
+    """The format: as given, else by the suffix of the file, else text. Raises `UserError` for any other, and for
+    Parquet without a file."""
+    found = format or ("text" if path is None else FORMATS.get(Path(path).suffix.lower(), str(path)))
+    if found not in FORMATS.values() or (found == "parquet" and path is None):
+        known = list(FORMATS.values())
+        hint = did_you_mean(found, known) if found not in known else ""
         raise UserError(
-            f"out: the suffix of {path} must be one of {', '.join(FORMATS)}, or say format={'|'.join(known)}"
+            f"format: {found} must be one of {', '.join(known)}, or the file one of {', '.join(FORMATS)}; for example "
+            f"out=results.parquet.{hint}"
         )
-    if found not in known:
-        raise UserError(f"format: there is no {found!r}; there are: {', '.join(known)}.{did_you_mean(found, known)}")
     return found
 
 
@@ -95,14 +94,15 @@ def to_text(
     how many columns are identifying, by default the leading ones that `is_identifier` names."""
     names, rows = _texts(frame.head(max_rows) if max_rows is not None else frame)
     left = len(frame) - len(rows)
-    if cut_texts and width is not None and _table_width(names, rows, range(len(names))) > width:
+    if cut_texts and width is not None and sum(_widths(names, rows)) + 2 * (len(names) - 1) > width:
         rows = [
-            [text if len(text) <= MAX_TEXT_LENGTH else f"{text[: MAX_TEXT_LENGTH - 3]}..." for text in row]
-            for row in rows
+            [one if len(one) <= MAX_TEXT_LENGTH else f"{one[: MAX_TEXT_LENGTH - 3]}..." for one in row] for row in rows
         ]
+    if num_keys is None:
+        num_keys = next((i for i, name in enumerate(frame.columns) if not is_identifier(name)), len(names))
     blocks = [
         text_table([names[i] for i in block], [[row[i] for i in block] for row in rows])
-        for block in _column_blocks(list(frame.columns), names, rows, width, num_keys)
+        for block in _column_blocks(_widths(names, rows), width, num_keys)
     ]
     more = [f"... and {left:,} more {'row' if left == 1 else 'rows'}"] if left else []
     below = [*more, *(notes if rows else ["no rows"])]
@@ -167,6 +167,10 @@ def _texts(frame: "DataFrame") -> tuple[list[str], list[list[str]]]:
     return short_names(list(frame.columns)), [list(row) for row in zip(*columns, strict=True)]
 
 
+def _widths(names: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(text_width, column)) for column in zip(names, *rows, strict=True)]
+
+
 def _parquet(frame: "DataFrame") -> bytes:
     buffer = io.BytesIO()
     try:
@@ -219,48 +223,17 @@ def _format_number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
 
 
-def _column_blocks(
-    columns: Sequence[str],
-    names: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    width: int | None,
-    num_keys: int | None,
-) -> list[list[int]]:
-    """The columns of each block that is displayed side by side."""
-    every = list(range(len(names)))
-    if width is None or _table_width(names, rows, every) <= width:
-        return [every]
-    num_leading = num_keys or next((i for i, name in enumerate(columns) if not is_identifier(name)), len(names))
-    while num_leading > 1 and _table_width(names, rows, range(num_leading)) > width // 2:
-        num_leading -= 1
-    first = every[:num_leading]
-    blocks, block_width = [[*first]], _table_width(names, rows, first)
-    for family in _group_by_prefix(columns, every[num_leading:]):
-        starts_block = (
-            block_width + 2 + _table_width(names, rows, family) > width
-            and _table_width(names, rows, [*first, *family]) <= width
-        )
-        for i in family:
-            more = _table_width(names, rows, [i]) + 2
-            if (block_width + more > width or (starts_block and i == family[0])) and blocks[-1] != first:
-                blocks.append([*first])
-                block_width = _table_width(names, rows, first)
-            blocks[-1].append(i)
-            block_width += more
-    return blocks
-
-
-def _group_by_prefix(names: Sequence[str], columns: Sequence[int]) -> list[list[int]]:
-    """Consecutive columns with a common prefix: `final.in_distribution`, `final.ood_test`."""
-    found: list[list[int]] = []
-    for i in columns:
-        if found and "." in names[i] and names[found[-1][0]].partition(".")[0] == names[i].partition(".")[0]:
-            found[-1].append(i)
+def _column_blocks(widths: Sequence[int], width: int | None, num_keys: int) -> list[list[int]]:
+    """The columns of each block that is displayed side by side: the keys are repeated unless they take half of it."""
+    while num_keys > 1 and width is not None and sum(widths[:num_keys]) + 2 * (num_keys - 1) > width // 2:
+        num_keys -= 1
+    if width is None or sum(widths) + 2 * (len(widths) - 1) <= width:
+        num_keys = 0
+    blocks = [list(range(num_keys))]
+    for i in range(num_keys, len(widths)):
+        block = [*blocks[-1], i]
+        if width is not None and len(block) > num_keys + 1 and sum(widths[j] + 2 for j in block) - 2 > width:
+            blocks.append([*range(num_keys), i])
         else:
-            found.append([i])
-    return found
-
-
-def _table_width(names: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[int]) -> int:
-    widths = [max(text_width(names[i]), *(text_width(row[i]) for row in rows), 0) for i in columns]
-    return sum(widths) + 2 * max(0, len(widths) - 1)
+            blocks[-1] = block
+    return blocks
