@@ -39,6 +39,7 @@ STATISTICS: dict[str, Callable[[Any], Any]] = {
 }
 _STATISTIC_LABELS = {"median": "Median", "iqm": "Interquartile mean", "mean": "Mean"}
 _NOT_SETTINGS = ("run", "seed")
+_ENDS = ("", ".low", ".high")
 
 
 def group_results(
@@ -87,7 +88,7 @@ def group_results(
             row |= {f"{name}.{end}": value for end, value in found.items()}
         rows.append(row)
     typical = ["median", "lowest", "highest"] if statistic is None else []
-    ends = ["count", *typical, *(f"{statistic or 'iqm'}{end}" for end in ("", ".low", ".high"))]
+    ends = ["count", *typical, *(f"{statistic or 'iqm'}{end}" for end in _ENDS)]
     all_names = [*keys, *_count_columns(results, success_columns), *(f"{name}.{end}" for name in names for end in ends)]
     kinds = {name: results[name].dtype for name in keys} | {
         name: "Int64" if name in ("done", "failed", "left") or name.endswith("count") else "float64"
@@ -132,23 +133,14 @@ def describe_groups(
         if name in groups and (name in ("done", "count") or groups[name].any()):
             shown[name] = [f"{value:,}" for value in groups[name]]
     if "success" in groups:
-        ends = [plain_values(groups[f"success{end}"]) for end in ("", ".count", ".low", ".high")]
-        shown["success"] = [_format_success(*values) for values in zip(*ends, strict=True)]
+        values = [plain_values(groups[f"success{end}"]) for end in (".count", *_ENDS)]
+        shown["success"] = [_format_success(*numbers) for numbers in zip(*values, strict=True)]
         if groups["success.of"].nunique() > 1:
             shown["success.of"] = [name or "" for name in plain_values(groups["success.of"])]
     for name in names:
-        suffixes = (
-            ["median", "lowest", "highest"]
-            if statistic is None
-            else [statistic, *(f"{statistic}.{end}" for end in ("low", "high"))]
-        )
-        ends = [plain_values(groups[f"{name}.{end}"]) for end in ("count", *suffixes)]
-        shown[name] = [
-            ""
-            if value is None
-            else format_value_with_interval(name, value, *((low, high) if count > 1 else (None, None)))
-            for count, value, low, high in zip(*ends, strict=True)
-        ]
+        ends = ["median", "lowest", "highest"] if statistic is None else [f"{statistic}{end}" for end in _ENDS]
+        values = [plain_values(groups[f"{name}.{end}"]) for end in ("count", *ends)]
+        shown[name] = [_format_estimate(name, *numbers) for numbers in zip(*values, strict=True)]
     success_columns = _success_columns(results, success_column, threshold)
     notes = _notes(results, keys, bool(names), statistic, success_columns, threshold or SUCCESS_THRESHOLD)
     from pandas import DataFrame
@@ -212,7 +204,7 @@ def _groups(results: "DataFrame", keys: Sequence[str]) -> Any:
 def _count_columns(results: "DataFrame", success_columns: Sequence[str]) -> list[str]:
     if "status" not in results:
         return ["count"]
-    success = ["success", "success.low", "success.high", "success.count", "success.of"] if success_columns else []
+    success = [f"success{end}" for end in (*_ENDS, ".count", ".of")] if success_columns else []
     return ["done", "failed", "left", *success]
 
 
@@ -257,7 +249,8 @@ def _strata(done: "DataFrame") -> "Series[int] | None":
 
 
 def _statistics(column: "Series[float]", strata: "Series[int] | None", statistic: str | None) -> dict[str, float]:
-    """The statistics of the values of one column of one group, by the ends of their columns."""
+    """The statistics of the values of one column of one group, by the ends of their columns. The bootstrap interval is
+    over the seeds of each setting; there is none if no setting has two."""
     present = column.dropna().astype(float)
     values, name = present.to_numpy(), statistic or "iqm"
     found: dict[str, float] = {"count": len(values)}
@@ -265,31 +258,17 @@ def _statistics(column: "Series[float]", strata: "Series[int] | None", statistic
         return found
     if statistic is None:
         found |= {"median": float(np.median(values)), "lowest": values.min(), "highest": values.max()}
-    if strata is None:
-        bounds = None
-    else:
-        samples = [sample.tolist() for _, sample in present.groupby(strata[present.index], sort=False)]
-        bounds = _interval(samples, str(column.name), name)
-    found[name] = _compute(name, values)
-    if bounds is not None:
-        low, high = (min(max(bound, values.min()), values.max()) for bound in bounds)
+    found[name] = float(STATISTICS[name](values[None])[0])
+    samples = [] if strata is None else [s.tolist() for _, s in present.groupby(strata[present.index], sort=False)]
+    if max(map(len, samples), default=0) > 1:
+        low = high = found[name]
+        if any(len(set(sample)) > 1 for sample in samples):  # otherwise resampling changes nothing
+            key = ("results", str(column.name), name)
+            low, high = stratified_bootstrap_interval(samples, *key, statistic=STATISTICS[name])
         found |= {f"{name}.low": low, f"{name}.high": high}
-    return found
-
-
-def _compute(statistic: str, values: Any) -> float:
-    """A statistic, clipped to the range of the values, which it may leave by rounding: no proportion is above 1."""
-    value = float(STATISTICS[statistic](np.asarray([values]))[0])
-    return float(min(max(value, min(values)), max(values)))
-
-
-def _interval(samples: Sequence[Sequence[float]], column: str, statistic: str) -> tuple[float, float] | None:
-    """The bootstrap interval over the seeds of each setting; None if no setting has two."""
-    if max(map(len, samples)) < 2:
-        return None
-    if all(len(set(sample)) == 1 for sample in samples):  # resampling could not change anything
-        return (_compute(statistic, [value for sample in samples for value in sample]),) * 2
-    return stratified_bootstrap_interval(samples, "results", column, statistic, statistic=STATISTICS[statistic])
+    # Rounding may leave the range of the values: no proportion is above 1.
+    bounds = values.min(), values.max()
+    return {end: value if end == "count" else float(np.clip(value, *bounds)) for end, value in found.items()}
 
 
 def _notes(
@@ -342,7 +321,13 @@ def _differs_within(results: "DataFrame", keys: Sequence[str], name: str) -> boo
     return bool((results.groupby(list(keys), dropna=False)[name].nunique(dropna=False) > 1).any())
 
 
-def _format_success(value: float | None, count: int, low: float | None, high: float | None) -> str:
+def _format_estimate(name: str, count: int, value: float | None, low: float | None, high: float | None) -> str:
+    if value is None:
+        return ""
+    return format_value_with_interval(name, value, *((low, high) if count > 1 else (None, None)))
+
+
+def _format_success(count: int, value: float | None, low: float | None, high: float | None) -> str:
     """`3/5 [23, 88]`: a proportion, and Wilson's interval in per cent."""
     if value is None or low is None or high is None:
         return ""
