@@ -1,6 +1,6 @@
 """Statistics of grouped results: count, median, extremes, interquartile mean, success rate."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from numerate.tables.selecting import (
 from numerate.tables.writing import format_value, format_value_with_interval
 
 if TYPE_CHECKING:
-    from pandas import DataFrame, Series
+    from pandas import DataFrame
 
 SUCCESS_COLUMN = "final.in_distribution"
 """The column that decides whether a run succeeded: exact match in distribution at the last checkpoint. For labels, it
@@ -78,13 +78,21 @@ def group_results(
     keys = _keys(results, by)
     names = value_columns(results, keys, columns)
     success_columns = _success_columns(results, success_column, threshold)
+    values = results[names].astype("float64").to_numpy()
+    judged = _judged(results, success_columns)
+    statuses, strata = _statuses(results), _strata(results)
+    runs = plain_values(results["run"]) if "run" in results else range(len(results))
     rows = []
     for key, group in _groups(results, keys):
-        done = group[group["status"] == "done"] if "status" in group else group
-        row = dict(zip(keys, key, strict=True)) | _counts(group, done, success_columns, threshold or SUCCESS_THRESHOLD)
-        strata = _strata(done) if intervals else None
-        for name in names:
-            found = _statistics(done[name], strata, statistic)
+        done = group[statuses[group] == "done"]
+        has_intervals = intervals and len({runs[row] for row in done}) == len(done)
+        row = dict(zip(keys, key, strict=True))
+        if "status" in results:
+            row |= _counts(statuses[group], done, judged, success_columns, threshold or SUCCESS_THRESHOLD)
+        else:
+            row["count"] = len(group)
+        for name, column in zip(names, values[done].T, strict=True):
+            found = _statistics(name, column, strata[done] if has_intervals else None, statistic)
             row |= {f"{name}.{end}": value for end, value in found.items()}
         rows.append(row)
     typical = ["median", "lowest", "highest"] if statistic is None else []
@@ -187,18 +195,28 @@ def _numbers(results: "DataFrame", names: Sequence[str], kinds: str, option: str
     return list(names)
 
 
-def _groups(results: "DataFrame", keys: Sequence[str]) -> Any:
-    """The groups with their keys, numbers by size, texts in the order of the rows; rows in their order."""
+def _groups(results: "DataFrame", keys: Sequence[str]) -> Iterator[tuple[list[Any], Any]]:
+    """The keys of each group and the positions of its rows; numbers by size, texts in the order of the rows."""
     import pandas
 
-    ranks = {
-        name: results[name].rank(method="dense", na_option="bottom").astype("float64")
-        if results[name].dtype.kind in "iuf"
-        else pandas.factorize(results[name], use_na_sentinel=False)[0]
-        for name in keys
-    }
-    order = pandas.DataFrame(ranks, index=results.index).sort_values(list(keys), kind="stable").index
-    return results.loc[order].groupby(list(keys), sort=False, dropna=False)
+    ranks = np.stack(
+        [
+            results[name].rank(method="dense", na_option="bottom").to_numpy("float64")
+            if results[name].dtype.kind in "iuf"
+            else pandas.factorize(results[name], use_na_sentinel=False)[0]
+            for name in keys
+        ]
+    )
+    order = np.lexsort(ranks[::-1])
+    ends = np.flatnonzero((ranks[:, order[1:]] != ranks[:, order[:-1]]).any(axis=0)) + 1
+    values = [plain_values(results[name]) for name in keys]
+    for rows in np.split(order, ends) if len(order) else ():
+        yield [column[rows[0]] for column in values], rows
+
+
+def _statuses(results: "DataFrame") -> Any:
+    """The status of each row; cells are of done runs."""
+    return results["status"].to_numpy(object) if "status" in results else np.full(len(results), "done", object)
 
 
 def _count_columns(results: "DataFrame", success_columns: Sequence[str]) -> list[str]:
@@ -209,63 +227,66 @@ def _count_columns(results: "DataFrame", success_columns: Sequence[str]) -> list
 
 
 def _counts(
-    rows: "DataFrame", done: "DataFrame", success_columns: Sequence[str], threshold: float
-) -> dict[str, float | str | None]:
-    if "status" not in rows:
-        return {"count": len(rows)}
-    failed = int((rows["status"] == "failed").sum())
-    counts: dict[str, float | str | None] = {
-        "done": len(done),
-        "failed": failed,
-        "left": len(rows) - len(done) - failed,
-    }
-    if success_columns:
-        causal = done[done["non_causal_reason"].isna()] if "non_causal_reason" in done else done
-        judged = _judged(causal, success_columns)
-        values = [value for _, value in judged] + [0.0] * failed
-        by = {name for name, _ in judged}
-        counts |= {"success.count": len(values), "success.of": ", ".join(n for n in success_columns if n in by) or None}
-        if values:
-            rate = success_rate(values, threshold)
-            counts |= {"success": rate.value, "success.low": rate.low, "success.high": rate.high}
+    statuses: Any,
+    done: Any,
+    judged: Mapping[int, tuple[str, float]],
+    success_columns: Sequence[str],
+    threshold: float,
+) -> dict[str, Any]:
+    failed = int(np.sum(statuses == "failed"))
+    counts: dict[str, Any] = {"done": len(done), "failed": failed, "left": len(statuses) - len(done) - failed}
+    found = [judged[row] for row in done if row in judged]
+    values = [value for _, value in found] + [0.0] * failed
+    by = [name for name in success_columns if name in {one for one, _ in found}]
+    counts |= {"success.count": len(values), "success.of": ", ".join(by) or None}
+    if values:
+        rate = success_rate(values, threshold)
+        counts |= {"success": rate.value, "success.low": rate.low, "success.high": rate.high}
     return counts
 
 
-def _judged(rows: "DataFrame", success_columns: Sequence[str]) -> list[tuple[str, float]]:
-    """Of each row the first of the success columns that it has, with its value; rows without one are left out."""
-    found = (
-        next(((name, value) for name, value in zip(success_columns, row, strict=True) if value == value), None)
-        for row in rows[list(success_columns)].itertuples(index=False)
-    )
-    return [one for one in found if one is not None]
+def _judged(
+    results: "DataFrame", success_columns: Sequence[str], causal_only: bool = True
+) -> dict[int, tuple[str, float]]:
+    """The first of the success columns that a done row has, with its value; by the position of the row."""
+    is_judged = _statuses(results) == "done"
+    if causal_only and "non_causal_reason" in results:
+        is_judged &= results["non_causal_reason"].isna().to_numpy()
+    found: dict[int, tuple[str, float]] = {}
+    for name in reversed(success_columns):
+        values = results[name].to_numpy("float64")
+        found |= {int(row): (name, float(values[row])) for row in np.flatnonzero(is_judged & ~np.isnan(values))}
+    return found
 
 
-def _strata(done: "DataFrame") -> "Series[int] | None":
-    """Numbers the settings (without seeds) of the rows; None if several rows are of one run."""
-    if "run" in done and done["run"].duplicated().any():
-        return None
-    settings = [name for name in done.columns if is_identifier(name) and name not in _NOT_SETTINGS]
-    return done.groupby(settings, sort=False, dropna=False).ngroup() if settings else done.index.to_series() * 0
+def _strata(results: "DataFrame") -> Any:
+    """Numbers the settings (without seeds) of the rows."""
+    settings = [name for name in results.columns if is_identifier(name) and name not in _NOT_SETTINGS]
+    if not settings or not len(results):
+        return np.zeros(len(results), int)
+    return results.groupby(settings, sort=False, dropna=False).ngroup().to_numpy()
 
 
-def _statistics(column: "Series[float]", strata: "Series[int] | None", statistic: str | None) -> dict[str, float]:
+def _statistics(name: str, column: Any, strata: Any | None, statistic: str | None) -> dict[str, float]:
     """The statistics of the values of one column of one group, by the ends of their columns. The bootstrap interval is
     over the seeds of each setting; there is none if no setting has two."""
-    present = column.dropna().astype(float)
-    values, name = present.to_numpy(), statistic or "iqm"
+    is_present = ~np.isnan(column)
+    values, typical = column[is_present], statistic or "iqm"
     found: dict[str, float] = {"count": len(values)}
     if not len(values):
         return found
     if statistic is None:
         found |= {"median": float(np.median(values)), "lowest": values.min(), "highest": values.max()}
-    found[name] = float(STATISTICS[name](values[None])[0])
-    samples = [] if strata is None else [s.tolist() for _, s in present.groupby(strata[present.index], sort=False)]
-    if max(map(len, samples), default=0) > 1:
-        low = high = found[name]
-        if any(len(set(sample)) > 1 for sample in samples):  # otherwise resampling changes nothing
-            key = ("results", str(column.name), name)
-            low, high = stratified_bootstrap_interval(samples, *key, statistic=STATISTICS[name])
-        found |= {f"{name}.low": low, f"{name}.high": high}
+    found[typical] = float(STATISTICS[typical](values[None])[0])
+    samples: dict[int, list[float]] = {}
+    for stratum, value in zip([] if strata is None else strata[is_present], values, strict=strata is not None):
+        samples.setdefault(stratum, []).append(float(value))
+    if max(map(len, samples.values()), default=0) > 1:
+        low = high = found[typical]
+        if any(len(set(sample)) > 1 for sample in samples.values()):  # otherwise resampling changes nothing
+            key = ("results", name, typical)
+            low, high = stratified_bootstrap_interval(list(samples.values()), *key, statistic=STATISTICS[typical])
+        found |= {f"{typical}.low": low, f"{typical}.high": high}
     # Rounding may leave the range of the values: no proportion is above 1.
     bounds = values.min(), values.max()
     return {end: value if end == "count" else float(np.clip(value, *bounds)) for end, value in found.items()}
@@ -293,7 +314,7 @@ def _notes(
         reasons = results["non_causal_reason"].dropna().unique()
         notes += [f"not comparable (non-causal), and no success counted: {reason}" for reason in reasons]
     if success_columns:
-        by = {name for name, _ in _judged(done, success_columns)}
+        by = {name for name, _ in _judged(results, success_columns, causal_only=False).values()}
         named = join_names([name for name in success_columns if name in by] or success_columns[-1:], "or")
         farthest = ", each the farthest that it has," * (len(by) > 1)
         notes.append(
