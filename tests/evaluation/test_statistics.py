@@ -111,12 +111,12 @@ def test_counts_that_cannot_be_have_no_interval(interval, correct, count):
 
 
 def test_an_exact_interval_and_a_difference_are_of_whole_counts():
-    with pytest.raises(UserError, match="must be an integer"):
+    with pytest.raises(UserError, match="must be integers"):
         clopper_pearson_interval(np.array([1.5]), np.array([2.0]))
     for count in ((1.5, 2), (1, 2.5)):
-        with pytest.raises(UserError, match="must be an integer"):
+        with pytest.raises(UserError, match="must be integers"):
             newcombe_interval((1, 2), count)
-    with pytest.raises(UserError, match="every count must be at least 1"):
+    with pytest.raises(UserError, match="at least 1"):
         newcombe_interval((0, 0), (1, 2))
 
 
@@ -148,7 +148,7 @@ def test_every_cell_of_a_region_weighs_the_same_whatever_its_count():
     assert (whole.value, whole.high) == (1.0, 1.0)
     assert whole.low < 1.0
     for cells in ([], [(0, 0)]):
-        with pytest.raises(UserError, match="every count must be at least 1"):
+        with pytest.raises(UserError, match="at least 1"):
             region_mean(cells)
 
 
@@ -219,7 +219,7 @@ def test_a_band_runs_over_the_steps_that_all_seeds_have():
 
 def test_nothing_and_what_is_no_number_have_no_statistics():
     for summary in (seed_band, interquartile_mean, stratified_bootstrap_interval, lambda v: success_rate(v, 0.9)):
-        with pytest.raises(UserError, match=r"(needs|must contain) one"):
+        with pytest.raises(UserError, match="needs one value per seed"):
             summary([])
     for values in ([0.5], []), [[float("nan")]]:
         with pytest.raises(UserError, match="each a finite number"):

@@ -18,6 +18,7 @@ from numerate.studies.board import MAX_VERBOSE_RUNS, StudyProgress
 from numerate.studies.folder import PlannedRun, RequestedRun, StudyFolder, content_key
 from numerate.studies.state import WorkerStateFile, has_ended, is_lost
 from numerate.studies.status import RunDurations, status_text, study_status, time_left
+from numerate.tables.describing import describe_runs
 from numerate.tables.results import results_of
 from numerate.training.recipe import Recipe
 
@@ -76,15 +77,15 @@ def test_a_new_plan_replaces_the_old_one_and_what_is_done_of_that_is_distinguish
     assert (now.num_runs, now.num_done, now.num_remaining, len(now.failed), now.num_earlier) == (2, 1, 0, 1, 1)
     assert "1 done, from earlier plans" in status_text(now)
     table = results_of(folder.path)
-    assert [tuple(row) for row in table.select("seed", "status", "plan").rows] == [
+    assert [tuple(row) for row in table[["seed", "status", "plan"]].to_numpy()] == [
         (0, "done", "current"),
         (1, "failed", "current"),
         (5, "done", "earlier"),
     ]
-    assert "1 of earlier plans" in str(table)
+    assert "1 of earlier plans" in " ".join(describe_runs(table)[1])
     make(6)
     assert (study_status(folder).num_remaining, study_status(folder).num_earlier) == (3, 0)
-    assert "plan" not in results_of(folder.path).names
+    assert "plan" not in results_of(folder.path).columns
 
 
 def test_every_run_is_done_running_failed_or_left(make: Make) -> None:

@@ -5,14 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pandas import DataFrame
 
 from numerate.cli import main
 from numerate.evaluation import answer_metrics
 from numerate.evaluation.number_metrics import NumberScores
 from numerate.evaluation.text_metrics import TextScores
 from numerate.studies.folder import RequestedRun, StudyFolder
-from numerate.tables.results import results_of
-from numerate.tables.table import Table
+from numerate.tables.results import cells_of, results_of
+from numerate.tables.selecting import select_columns
 from numerate.training import disk
 
 
@@ -24,7 +25,7 @@ def record(predicted: list[str], right: list[str]) -> dict[str, Any]:
     return {"numbers": numbers.to_record(), "texts": texts.to_record()}
 
 
-def study(runs: Path, *cells: dict[str, Any]) -> Table:
+def study(runs: Path, *cells: dict[str, Any]) -> DataFrame:
     """A study of one run that is done, with these cells in its trained region."""
     folder = StudyFolder.from_title("numbers", runs)
     tree = {"kind": "Recipe", "task": {"kind": "Arithmetic"}, "seed": 0, "title": "a"}
@@ -42,12 +43,12 @@ def study(runs: Path, *cells: dict[str, Any]) -> Table:
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> Table:
+def table(tmp_path: Path) -> DataFrame:
     return study(tmp_path, record(["3"], ["1"]), record(["5", "6", "none"], ["5", "6", "7"]))
 
 
-def test_every_metric_has_a_column_pooled_and_as_the_mean_of_modules(table: Table) -> None:
-    (row,) = table
+def test_every_metric_has_a_column_pooled_and_as_the_mean_of_modules(table: DataFrame) -> None:
+    row = table.iloc[0]
     assert row["final.in_distribution"] == 0.5
     assert row["final.in_distribution.mae"] == pytest.approx(2 / 3)
     assert row["final.in_distribution.mae (mean of modules)"] == 1.0
@@ -55,19 +56,23 @@ def test_every_metric_has_a_column_pooled_and_as_the_mean_of_modules(table: Tabl
     assert row["final.in_distribution.number_accuracy.low"] < 0.5
     assert row["final.in_distribution.within_1e-2"] == 0.5
     assert row["final.in_distribution.perplexity"] == pytest.approx(1.648721, abs=1e-5)
-    assert "final.in_distribution.spearman" not in table.names, "no run has one"
+    assert "final.in_distribution.spearman" not in table.columns, "no run has one"
     assert row["final.in_distribution.r2 (mean of modules)"] == 1.0
 
 
-def test_cells_have_the_metrics_of_their_own(table: Table) -> None:
-    rows = list(table.cells().select("module", "mae", "missing", "perplexity", "digit_accuracy").rows)
-    assert rows == [
-        (0, 2.0, 0.0, pytest.approx(1.648721), None),
-        (1, 0.0, pytest.approx(1 / 3), pytest.approx(1.648721), None),
-    ]
+def test_cells_have_the_metrics_of_their_own(table: DataFrame, tmp_path: Path) -> None:
+    cells = select_columns(cells_of("numbers", tmp_path), ["module", "mae", "missing", "perplexity", "digit_accuracy"])
+    assert cells.columns.tolist() == ["module", "mae", "missing", "perplexity", "digit_accuracy"]
+    assert cells["module"].tolist() == [0, 1]
+    assert cells["mae"].tolist() == [2.0, 0.0]
+    assert cells["missing"].tolist() == [0.0, pytest.approx(1 / 3)]
+    assert cells["perplexity"].tolist() == [pytest.approx(1.648721)] * 2
+    assert cells["digit_accuracy"].isna().all()
 
 
-def test_the_command_shows_and_groups_them(table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_shows_and_groups_them(
+    table: DataFrame, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     where = ["results", "numbers", f"runs_dir={tmp_path}"]
     assert main(where) == 0
     output = capsys.readouterr().out

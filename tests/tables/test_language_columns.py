@@ -4,12 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pandas import DataFrame
 
 from numerate.cli import main
 from numerate.evaluation.likelihoods import Likelihoods
 from numerate.studies.folder import RequestedRun, StudyFolder
-from numerate.tables.results import results_of
-from numerate.tables.table import Table
+from numerate.tables.results import cells_of, results_of
+from numerate.tables.selecting import informative_columns
 from numerate.training import disk
 
 
@@ -19,7 +20,7 @@ def sums(loss: float) -> Likelihoods:
     return Likelihoods(2 * nll, 32, 120, 8, 2, 2 * nll**2 + 1, 32 * nll, 512, 120 * nll, 7200)
 
 
-def study(runs: Path, losses: list[float]) -> Table:
+def study(runs: Path, losses: list[float]) -> DataFrame:
     """A study of one recipe that is done with a seed for each loss; at the best checkpoint 0.1 less."""
     folder = StudyFolder.from_title("texts", runs)
     requested = [
@@ -57,28 +58,34 @@ def study(runs: Path, losses: list[float]) -> Table:
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> Table:
+def table(tmp_path: Path) -> DataFrame:
     return study(tmp_path, [2.0, 2.5, 3.0])
 
 
-def test_runs_have_loss_perplexity_and_bits_per_byte_at_both_checkpoints(table: Table) -> None:
-    first = next(iter(table))
+def test_runs_have_loss_perplexity_and_bits_per_byte_at_both_checkpoints(table: DataFrame) -> None:
+    first = table.iloc[0]
     assert first["final.in_distribution.loss"] == 2.0
     assert first["best.in_distribution.loss"] == 1.9
     assert first["final.in_distribution.perplexity"] == pytest.approx(np.exp(2.0), rel=1e-5)
     assert first["final.in_distribution.bits_per_byte"] == pytest.approx(32 * 2 / np.log(2) / 120, rel=1e-5)
-    assert first["final.in_distribution.loss.low"] < 2.0 < first["final.in_distribution.loss.high"]  # type: ignore[operator]
+    assert first["final.in_distribution.loss.low"] < 2.0 < first["final.in_distribution.loss.high"]
     assert first["validation_loss"] == 1.8
-    assert "final.in_distribution" not in table.names, "nothing of text is right or wrong"
+    assert "final.in_distribution" not in table.columns, "nothing of text is right or wrong"
 
 
-def test_portions_have_measures_of_their_own_and_no_exact_match(table: Table) -> None:
-    rows = list(table.cells().select("context_length", "chunk", "exact_match", "loss", "bits_per_byte", "tokens").rows)
-    assert rows[0] == (16, 0, None, 2.0, pytest.approx(0.76944, abs=1e-4), 32)
+def test_portions_have_measures_of_their_own_and_no_exact_match(table: DataFrame, tmp_path: Path) -> None:
+    cells = cells_of("texts", tmp_path)
+    row = cells.iloc[0]
+    names = ["context_length", "chunk", "loss", "bits_per_byte", "tokens"]
+    assert row[names].tolist() == [16, 0, 2.0, pytest.approx(0.76944, abs=1e-4), 32]
+    assert cells["exact_match"].isna().all()
+    shown = informative_columns(cells)
+    assert "exact_match" not in shown
+    assert {"loss", "perplexity", "bits_per_byte"} <= set(shown)
 
 
 def test_the_command_shows_them_and_groups_them_over_seeds(
-    table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    table: DataFrame, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     where = ["results", "texts", f"runs_dir={tmp_path}"]
     assert main(where) == 0
@@ -89,10 +96,3 @@ def test_the_command_shows_them_and_groups_them_over_seeds(
     output = capsys.readouterr().out
     assert "2.5 [2, 3]" in output
     assert "success" not in output
-
-
-def test_portions_are_shown_without_the_column_of_exact_match_that_they_have_nothing_in(table: Table) -> None:
-    output = table.cells().to_text()
-    assert "exact_match" not in output
-    for name in ("loss", "perplexity", "bits_per_byte"):
-        assert name in output

@@ -1,17 +1,27 @@
 """`numerate results STUDY`: the results of a study as a table, for people and for programs."""
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from numerate.errors import UserError
 from numerate.reports.colour import TerminalStyle
-from numerate.tables.exporting import resolve_format, text_chunks, write_table
-from numerate.tables.results import results_of
-from numerate.tables.rows import Row
-from numerate.tables.showing import to_text
-from numerate.tables.table import Table, parse_list
+from numerate.tables.describing import describe_runs
+from numerate.tables.grouping import describe_groups, group_results
+from numerate.tables.results import cells_of, results_of
+from numerate.tables.selecting import (
+    find_column,
+    informative_columns,
+    is_identifier,
+    parse_list,
+    select_columns,
+    sort_rows,
+)
+from numerate.tables.selecting import where as select_rows
+from numerate.tables.writing import FORMATS_FOR_PEOPLE, render, resolve_format, to_text, write_table
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 MAX_TERMINAL_ROWS = 200
 """Maximum rows on a terminal; pipes and files get all."""
@@ -28,69 +38,56 @@ def results(
 ) -> None:
     """Prints or writes the table of a study that the options select."""
     file_format = resolve_format(format, out)
-    table = _select_table(results_of(address, runs_dir), options, where)
+    conditions = [condition for text in where for condition in parse_list(text, "where")]
+    rows = _select_rows(address, runs_dir, bool(options.get("cells")), conditions)
+    frame, notes = _select_columns(rows, options, file_format in FORMATS_FOR_PEOPLE)
     if out is not None:
-        rows = _RowCounter(table.rows)
-        path = write_table(replace(table, rows=rows), out, file_format)
-        print(f"{path}: {rows.count:,} {'row' if rows.count == 1 else 'rows'}, {len(table.columns)} columns")
+        path = write_table(frame, out, file_format, notes)
+        print(f"{path}: {len(frame):,} {'row' if len(frame) == 1 else 'rows'}, {len(frame.columns)} columns")
     elif file_format == "text":
+        num_keys = len(set(parse_list(options.get("group", ""), "group"))) or None
         max_rows = MAX_TERMINAL_ROWS if sys.stdout.isatty() else None
-        print(to_text(table, TerminalStyle.from_stream(sys.stdout).width, max_rows))
+        width = TerminalStyle.from_stream(sys.stdout).width
+        print(to_text(frame, notes, width, max_rows, "columns" not in options, num_keys))
     else:
-        for text in text_chunks(table, file_format):
-            sys.stdout.write(text)
+        sys.stdout.write(render(frame, file_format, notes))
 
 
-@dataclass
-class _RowCounter:
-    """Counts rows while iterating, so that rows of cells are read only once."""
-
-    rows: Iterable[Row]
-    count: int = 0
-
-    def __iter__(self) -> Iterator[Row]:
-        self.count = 0
-        for row in self.rows:
-            self.count += 1
-            yield row
+def _select_rows(address: str, runs_dir: str | None, of_cells: bool, conditions: Sequence[str]) -> "DataFrame":
+    """The runs, or their cells, that satisfy the conditions; only the files of these runs are read."""
+    runs = results_of(address, runs_dir)
+    if not of_cells:
+        return select_rows(runs, *conditions)
+    of_runs = [condition for condition in conditions if _is_run_condition(condition, runs)]
+    cells = cells_of(address, runs_dir, runs=select_rows(runs, *of_runs))
+    return select_rows(cells, *(condition for condition in conditions if condition not in of_runs))
 
 
-def _select_table(runs: Table, option_values: dict[str, Any], condition_texts: Sequence[str]) -> Table:
-    """The table selected by the options."""
-    conditions = [condition for text in condition_texts for condition in parse_list(text, "where")]
-    table = runs
-    if option_values.get("cells"):
-        cells = runs.cells()
-        run_conditions = [condition for condition in conditions if _is_run_condition(condition, runs, cells)]
-        conditions = [condition for condition in conditions if condition not in run_conditions]
-        table = runs.where(*run_conditions).cells() if run_conditions else cells
-    table = table.where(*conditions) if conditions else table
-    columns, order = (
-        parse_list(option_values.get("columns", ""), "columns"),
-        parse_list(option_values.get("sort", ""), "sort"),
-    )
-    if "group" in option_values:
-        by = parse_list(option_values["group"], "group")
-        table = table.group_by(
-            *by,
-            columns=columns,
-            statistic=option_values.get("statistic"),
-            threshold=option_values.get("threshold"),
-            success_column=option_values.get("success"),
-        )
-        return table.sort(*order) if order else table
-    for name in ("statistic", "threshold", "success"):
-        if name in option_values:
-            raise UserError(f"{name}: needs group=; for example: group=label {name}={option_values[name]}")
-    table = table.sort(*order) if order else table
-    return table.select(*columns) if columns else table
-
-
-def _is_run_condition(condition: str, runs: Table, cells: Table) -> bool:
-    """Whether a condition concerns runs rather than their cells, so that only the files of some runs are read."""
-    name = condition.partition("=")[0].removesuffix("!")
+def _is_run_condition(condition: str, runs: "DataFrame") -> bool:
+    """Whether a condition concerns runs rather than their cells."""
     try:
-        column = runs.columns[runs.column_index(name, "where")]
+        name = find_column(runs, condition.partition("=")[0].removesuffix("!"), "where")
     except UserError:
         return False
-    return column.is_identifier or column.name not in cells.names
+    return is_identifier(name) or name == "status"
+
+
+def _select_columns(frame: "DataFrame", options: dict[str, Any], for_people: bool) -> tuple["DataFrame", list[str]]:
+    """The columns, groups and order that the options name, and the notes below a table for people."""
+    columns, order = (parse_list(options.get(name, ""), name) for name in ("columns", "sort"))
+    if "group" in options:
+        by = parse_list(options["group"], "group")
+        more: dict[str, Any] = {"statistic": options.get("statistic"), "threshold": options.get("threshold")}
+        more |= {"columns": columns, "success_column": options.get("success")}
+        if for_people:
+            return describe_groups(frame, by, order=order, **more)
+        return sort_rows(group_results(frame, by, **more), *order), []
+    for name in ("statistic", "threshold", "success"):
+        if name in options:
+            raise UserError(f"{name}: needs group=; for example: group=label {name}={options[name]}")
+    frame = sort_rows(frame, *order)
+    if "columns" in options:
+        return select_columns(frame, columns), []
+    if not for_people:
+        return frame, []
+    return (frame[informative_columns(frame)], []) if options.get("cells") else describe_runs(frame)

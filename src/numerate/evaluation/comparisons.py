@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from numerate.errors import UserError
-from numerate.evaluation.intervals import FloatArray, check_values
+from numerate.evaluation.intervals import FloatArray, check_counts, check_values
 
 MAX_PERMUTATIONS = 200_000
 """Permutation tests enumerate up to this many assignments; beyond it they sample as many."""
@@ -32,8 +32,7 @@ def fisher_exact(first: tuple[int, int], second: tuple[int, int]) -> float:
     """
     from scipy import stats
 
-    if not all(0 <= successes <= trials for successes, trials in (first, second)):
-        raise UserError(f"fisher_exact: successes must be between 0 and the number of trials, not {first}, {second}")
+    check_counts([first[0], second[0]], [first[1], second[1]], whole=True)
     table = [[successes, trials - successes] for successes, trials in (first, second)]
     return float(stats.fisher_exact(table).pvalue)
 
@@ -53,12 +52,8 @@ def mcnemar_test(first: ArrayLike, second: ArrayLike) -> float:
     """
     from scipy import stats
 
-    one, two = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
-    if one.shape != two.shape or one.ndim != 1 or not np.all(np.isin([one, two], (0, 1))):
-        raise UserError(
-            f"mcnemar_test: needs the answers to the same questions in the same order, each correct (1) or wrong (0); "
-            f"there are {one.size} and {two.size}"
-        )
+    one, two = _check_pairs(first, second, "mcnemar_test")
+    check_counts([one, two], np.ones((2, len(one))), whole=True)
     wins, losses = int(np.sum(one > two)), int(np.sum(one < two))
     return float(stats.binomtest(wins, wins + losses).pvalue) if wins + losses else 1.0
 
@@ -79,9 +74,7 @@ def paired_permutation_test(first: Sequence[float], second: Sequence[float], *ke
 
     Raises `UserError` without pairs, for two lists of different lengths, and for values that are no numbers.
     """
-    one, two = (check_values(values, "paired_permutation_test") for values in (first, second))
-    if len(one) != len(two):
-        raise UserError(f"paired_permutation_test: must be given pairs, not {len(one)} and {len(two)} values")
+    one, two = _check_pairs(first, second, "paired_permutation_test")
     return _permutation_p_value([one - two], "samples", *key)
 
 
@@ -130,10 +123,7 @@ def min_p_value(first: int, second: int, *, paired: bool = False) -> float:
 
     Raises `UserError` for empty samples, and for paired samples of different sizes.
     """
-    if min(first, second) < 1 or (paired and first != second):
-        raise UserError(
-            f"min_p_value: {first} and {second} values; give at least one each, and equal numbers for pairs"
-        )
+    check_counts([first, second], [second if paired else first, first if paired else second], least=1)
     if paired:
         return float(min(1.0, 2.0 * 0.5**first))
     # Samples of equal size can be exchanged without changing the size of the difference.
@@ -154,6 +144,13 @@ def probability_of_improvement(first: Sequence[float], second: Sequence[float]) 
     """
     one, two = (check_values(values, "probability_of_improvement") for values in (first, second))
     return float(np.mean((one[:, None] > two) + 0.5 * (one[:, None] == two)))
+
+
+def _check_pairs(first: ArrayLike, second: ArrayLike, caller: str) -> tuple[FloatArray, FloatArray]:
+    one, two = check_values(first, caller), check_values(second, caller)
+    if len(one) != len(two):
+        raise UserError(f"{caller}: must be given pairs, not {len(one)} and {len(two)} values")
+    return one, two
 
 
 def _permutation_p_value(samples: Sequence[FloatArray], permutation_type: str, *key: object) -> float:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import hypot
 from statistics import NormalDist
-from typing import overload
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,13 +26,7 @@ class Proportion:
     count: int
 
 
-@overload
-def wilson_interval(correct: int, count: int, level: float = 0.95) -> tuple[float, float]: ...
-@overload
-def wilson_interval(correct: ArrayLike, count: ArrayLike, level: float = 0.95) -> tuple[FloatArray, FloatArray]: ...
-def wilson_interval(
-    correct: ArrayLike | int, count: ArrayLike | int, level: float = 0.95
-) -> tuple[float | FloatArray, float | FloatArray]:
+def wilson_interval(correct: ArrayLike, count: ArrayLike, level: float = 0.95) -> tuple[Any, Any]:
     """Score interval of a proportion, Wilson (1927), https://doi.org/10.1080/01621459.1927.10502953, equation (3).
 
     It stays within 0 to 1 and has a positive width at the ends, unlike the normal approximation: 100 correct of 100
@@ -44,7 +38,7 @@ def wilson_interval(
 
     Raises `UserError` for counts that cannot be (more correct than counted) and for a level outside 0 to 1.
     """
-    k, n = _check_counts(correct, count, level)
+    k, n = check_counts(correct, count, level)
     z = NormalDist().inv_cdf((1.0 + level) / 2.0)
     trials = np.maximum(n, 1.0)
     share = k / trials
@@ -57,15 +51,7 @@ def wilson_interval(
     return (float(low), float(high)) if low.ndim == 0 else (low, high)
 
 
-@overload
-def clopper_pearson_interval(correct: int, count: int, level: float = 0.95) -> tuple[float, float]: ...
-@overload
-def clopper_pearson_interval(
-    correct: ArrayLike, count: ArrayLike, level: float = 0.95
-) -> tuple[FloatArray, FloatArray]: ...
-def clopper_pearson_interval(
-    correct: ArrayLike | int, count: ArrayLike | int, level: float = 0.95
-) -> tuple[float | FloatArray, float | FloatArray]:
+def clopper_pearson_interval(correct: ArrayLike, count: ArrayLike, level: float = 0.95) -> tuple[Any, Any]:
     """Exact interval of a proportion, Clopper and Pearson (1934), https://doi.org/10.1093/biomet/26.4.404.
 
     Its coverage is at least `level` for every proportion; it is therefore wider than Wilson's, whose coverage is about
@@ -79,7 +65,7 @@ def clopper_pearson_interval(
     """
     from scipy import special
 
-    k, n = np.broadcast_arrays(*_check_counts(correct, count, level, whole=True))
+    k, n = np.broadcast_arrays(*check_counts(correct, count, level, whole=True))
     tail = (1.0 - level) / 2.0
     low = np.where(k == 0, 0.0, special.betaincinv(np.maximum(k, 1), n - k + 1, tail))
     high = np.where(k == n, 1.0, special.betainccinv(k + 1, np.maximum(n - k, 1), tail))
@@ -100,8 +86,7 @@ def region_mean(cells: Sequence[tuple[int, int]], level: float = 0.95, num_repea
 
     Raises `UserError` without cells, or for a cell with count 0.
     """
-    if not cells or any(count < 1 for _, count in cells):
-        raise UserError("cells: must contain at least one (correct, count), and every count must be at least 1")
+    check_counts([correct for correct, _ in cells], [count for _, count in cells], level, least=1)
     # Exact, so that a mean of 0.99 compares as 0.99: sums of rounded shares fall just below. Equal counts are added
     # as whole numbers first, which for ten thousand cells is a hundred times quicker than adding fractions.
     by_count: Counter[int] = Counter()
@@ -126,9 +111,7 @@ def newcombe_interval(first: tuple[int, int], second: tuple[int, int], level: fl
 
     Raises `UserError` for counts that cannot be or are not whole, and for a count of 0.
     """
-    k, n = _check_counts([first[0], second[0]], [first[1], second[1]], level, whole=True)
-    if n.min() < 1:
-        raise UserError(f"newcombe_interval: {first} and {second}: every count must be at least 1")
+    k, n = check_counts([first[0], second[0]], [first[1], second[1]], level, whole=True, least=1)
     (one, two), (low, high) = (k / n).tolist(), wilson_interval(k, n, level)
     below, above = hypot(one - low[0], high[1] - two), hypot(high[0] - one, two - low[1])
     return Proportion(one - two, one - two - below, one - two + above, first[1] + second[1])
@@ -163,13 +146,16 @@ def check_level(level: float) -> float:
     return level
 
 
-def _check_counts(
-    correct: ArrayLike, count: ArrayLike, level: float, *, whole: bool = False
+def check_counts(
+    correct: ArrayLike, count: ArrayLike, level: float = 0.95, *, whole: bool = False, least: int = 0
 ) -> tuple[FloatArray, FloatArray]:
+    """Converts counts to arrays. Raises `UserError` for more correct than counted, and for counts below `least`."""
     check_level(level)
     k, n = np.asarray(correct, dtype=np.float64), np.asarray(count, dtype=np.float64)
-    if not np.all((k >= 0) & (k <= n) & np.isfinite(n)):
-        raise UserError(f"correct: must be between 0 and the count, which must be finite, not {k} of {n}")
-    if whole and not (np.all(k == np.floor(k)) and np.all(n == np.floor(n))):
-        raise UserError(f"correct: must be an integer, as must the count, not {k} of {n}")
+    is_valid = (k >= 0) & (k <= n) & np.isfinite(n) & (n >= least)
+    if whole:
+        is_valid &= (k == np.floor(k)) & (n == np.floor(n))
+    if not np.all(is_valid) or not n.size:
+        kind = f"{'integers, ' * whole}between 0 and the count, which must be finite and at least {least}"
+        raise UserError(f"correct: must be {kind}, not {k} of {n}")
     return k, n

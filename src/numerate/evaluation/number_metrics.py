@@ -14,15 +14,13 @@ bound, regardless of the target. Accuracies, digits and ranks are not clipped.
 All sums are exact: merging cells gives exactly the result of all their questions together.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import reduce
-from math import isfinite
 from statistics import median
 from typing import Any
 
-from numerate.errors import UserError
 from numerate.evaluation.numbers_in_texts import PUBLISHED_LIMIT, ExactNumber, ParsedNumber, last_number
 from numerate.evaluation.sums import (
     Metric,
@@ -30,6 +28,7 @@ from numerate.evaluation.sums import (
     QuantileSketch,
     add_sums,
     cell_means,
+    check_pairs,
     exact_decimal,
     finite_decimal,
     finite_float,
@@ -120,8 +119,7 @@ class NumberScores:
     @classmethod
     def from_texts(cls, predictions: Sequence[str], targets: Sequence[str]) -> "NumberScores":
         """From the last numbers of answers and of targets. Raises `UserError` if their counts differ."""
-        if len(predictions) != len(targets):
-            raise UserError(f"number_metrics: {len(predictions)} answers to {len(targets)} questions; give one to each")
+        check_pairs(predictions, targets)
         return cls.from_numbers(
             [last_number(text) for text in predictions], [last_number(text).value for text in targets]
         )
@@ -137,10 +135,8 @@ class NumberScores:
 
         With a `penalty`, an answer without a number has this error, and log10(penalty + 1) on the logarithmic scale, in
         `mae`, `mse`, `log_mae` and `log_mse`; otherwise it is excluded. It is always excluded from medians, R² and
-        correlations. Raises `UserError` for a penalty below 0.
+        correlations.
         """
-        if penalty is not None and not (isfinite(penalty) and penalty >= 0):
-            raise UserError(f"penalty: must be at least 0, or None to exclude such answers, not {penalty}")
         exact = None if penalty is None else Fraction(penalty)
         return {name: metric.compute(self, exact) for name, metric in NUMBER_METRICS.items()}
 
@@ -195,14 +191,6 @@ _SUMS = {
 _CELL_METRICS = ("median_error", "log_median_error", "spearman")
 
 
-def _share(name: str) -> Any:
-    return lambda scores, penalty: ratio(getattr(scores, name), scores.count)
-
-
-def _within(name: str) -> Any:
-    return lambda scores, penalty: ratio(scores.within[name], scores.count)
-
-
 def _mean_error(scale: str, name: str) -> Any:
     """The mean of a sum of `Moments`; with a penalty also over the answers without a number."""
 
@@ -235,16 +223,20 @@ def _error_metrics(scale: str, prefix: str, of: str) -> dict[str, Metric]:
     }
 
 
+def _proportion(title: str, count_of: Callable[[NumberScores], int], *, lower_is_better: bool = False) -> Metric:
+    return Metric(title, lambda scores, _: ratio(count_of(scores), scores.count), True, lower_is_better)
+
+
 NUMBER_METRICS: dict[str, Metric] = {
-    "number_accuracy": Metric("correct numbers", _share("num_correct"), is_proportion=True),
-    "within_1e-2": Metric("numbers within 1 %", _within("within_1e-2"), is_proportion=True),
-    "within_1e-5": Metric("numbers within 0.001 %", _within("within_1e-5"), is_proportion=True),
+    "number_accuracy": _proportion("correct numbers", lambda s: s.num_correct),
+    "within_1e-2": _proportion("numbers within 1 %", lambda s: s.within["within_1e-2"]),
+    "within_1e-5": _proportion("numbers within 0.001 %", lambda s: s.within["within_1e-5"]),
     "number_digit_accuracy": Metric(
         "correct digits by position", lambda s, _: ratio(s.num_correct_digits, s.num_digits), is_proportion=True
     ),
-    "missing": Metric("answers without a number", _share("missing"), is_proportion=True, lower_is_better=True),
-    "invalid": Metric("answers with an invalid number", _share("invalid"), is_proportion=True, lower_is_better=True),
-    "clipped": Metric("numbers too large, clipped", _share("clipped"), is_proportion=True, lower_is_better=True),
+    "missing": _proportion("answers without a number", lambda s: s.missing, lower_is_better=True),
+    "invalid": _proportion("answers with an invalid number", lambda s: s.invalid, lower_is_better=True),
+    "clipped": _proportion("numbers too large, clipped", lambda s: s.clipped, lower_is_better=True),
     **_error_metrics("linear", "", ""),
     **_error_metrics("log", "log_", " of sign(x) log10(|x| + 1)"),
     "spearman": Metric("Spearman rank correlation", lambda scores, _: scores.cell_metrics.get("spearman")),

@@ -6,7 +6,6 @@ from typing import overload
 
 import numpy as np
 
-from numerate.errors import UserError
 from numerate.evaluation.intervals import FloatArray, check_level, check_values
 
 
@@ -35,11 +34,10 @@ def interquartile_mean(values: Sequence[float] | FloatArray) -> float | FloatArr
     >>> interquartile_mean([0.0, 0.4, 0.6, 1.0])
     0.5
 
-    Raises `UserError` without values.
+    Raises `UserError` without values, and unless all are finite.
     """
     sample = np.asarray(values, dtype=np.float64)
-    if sample.size == 0:
-        raise UserError("values: must contain one value per seed")
+    check_values(sample.ravel(), "the interquartile mean")
     edges = np.arange(sample.shape[-1] + 1) / sample.shape[-1]
     inside = np.clip(np.minimum(edges[1:], 0.75) - np.maximum(edges[:-1], 0.25), 0.0, None)
     found = np.sum(inside * np.sort(sample, axis=-1), axis=-1) / 0.5
@@ -91,8 +89,7 @@ def seed_band(curves: Sequence[tuple[Sequence[float], Sequence[float]]]) -> Seed
 
     Raises `UserError` without curves.
     """
-    if not curves:
-        raise UserError("curves: must contain one (steps, values) pair per seed")
+    check_values([len(values) for _, values in curves], "the band")
     curve_values = [dict(zip(steps, values, strict=True)) for steps, values in curves]
     steps = sorted(set.intersection(*map(set, curve_values)))
     table = np.array([[curve[step] for step in steps] for curve in curve_values], dtype=np.float64)

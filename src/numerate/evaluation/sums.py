@@ -11,6 +11,7 @@ from math import ceil, exp, isfinite, log, log1p
 from statistics import fmean
 from typing import Any, TypeVar
 
+from numerate.errors import UserError
 from numerate.evaluation.numbers_in_texts import ExactNumber
 
 SumsT = TypeVar("SumsT")
@@ -51,6 +52,12 @@ def _add(first: object, second: object) -> object:
     if isinstance(first, Mapping) and isinstance(second, Mapping):
         return {key: first.get(key, 0) + second.get(key, 0) for key in {**first, **second}}
     return first + second  # type: ignore[operator]
+
+
+def check_pairs(predictions: Sequence[str], references: Sequence[str]) -> None:
+    """Raises `UserError` unless there is one answer to each question."""
+    if len(predictions) != len(references):
+        raise UserError(f"metrics: {len(predictions)} answers to {len(references)} questions; give one to each")
 
 
 def ratio(total: float, count: int) -> float | None:

@@ -12,7 +12,7 @@ from math import exp
 from typing import Any
 
 from numerate.errors import UserError
-from numerate.evaluation.sums import Metric, add_sums, cell_means, ratio
+from numerate.evaluation.sums import Metric, add_sums, cell_means, check_pairs, ratio
 
 ROUGE_METRICS = ("rouge1", "rouge2", "rougeL")
 
@@ -55,10 +55,7 @@ class TextScores:
         """From predictions and references, and the sums of likelihoods (`nll`, `num_tokens`, ...). `use_stemmer`:
         whether ROUGE compares the stems of words (Porter's). Raises `UserError` if their counts differ, and without
         the packages."""
-        if len(predictions) != len(references):
-            raise UserError(
-                f"text_metrics: {len(predictions)} answers to {len(references)} questions; give one to each"
-            )
+        check_pairs(predictions, references)
         if not predictions:
             return cls(**sums)
         require_text_packages()
@@ -93,19 +90,11 @@ class TextScores:
 
     def to_record(self) -> dict[str, Any]:
         """The entry `texts` in the record of a cell: the sums and the metrics."""
-        return {
-            "count": self.count,
-            "matches": list(self.matches),
-            "totals": list(self.totals),
-            "prediction_words": self.prediction_words,
-            "reference_words": self.reference_words,
-            "rouge": dict(zip(ROUGE_METRICS, (round(total, 9) for total in self.rouge_sums), strict=True)),
-            "nll": round(self.nll, 6),
-            "tokens": self.num_tokens,
-            "correct_tokens": self.num_correct_tokens,
-            "ended": self.num_ended,
-            "metrics": {name: None if value is None else round(value, 6) for name, value in self.metrics().items()},
-        }
+        record = {key: getattr(self, name) for key, name in _RECORD_FIELDS.items()}
+        record |= {"matches": list(self.matches), "totals": list(self.totals), "nll": round(self.nll, 6)}
+        record["rouge"] = dict(zip(ROUGE_METRICS, (round(total, 9) for total in self.rouge_sums), strict=True))
+        metrics = self.metrics().items()
+        return record | {"metrics": {name: None if value is None else round(value, 6) for name, value in metrics}}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "TextScores | None":
@@ -114,18 +103,17 @@ class TextScores:
         data = record.get("texts")
         if data is None:
             return None
-        return cls(
-            count=int(data["count"]),
-            matches=tuple(map(int, data["matches"])),
-            totals=tuple(map(int, data["totals"])),
-            prediction_words=int(data["prediction_words"]),
-            reference_words=int(data["reference_words"]),
-            rouge_sums=tuple(float(data["rouge"][name]) for name in ROUGE_METRICS),
-            nll=float(data["nll"]),
-            num_tokens=int(data["tokens"]),
-            num_correct_tokens=int(data["correct_tokens"]),
-            num_ended=int(data["ended"]),
-        )
+        sums = {name: data[key] for key, name in _RECORD_FIELDS.items()}
+        sums |= {"matches": tuple(data["matches"]), "totals": tuple(data["totals"])}
+        return cls(**sums | {"rouge_sums": tuple(float(data["rouge"][name]) for name in ROUGE_METRICS)})
+
+
+_RECORD_FIELDS = {
+    **{name: name for name in ("count", "matches", "totals", "prediction_words", "reference_words")},
+    **{"rouge": "rouge_sums", "nll": "nll"},
+    **{name: f"num_{name}" for name in ("tokens", "correct_tokens", "ended")},
+}
+"""The entries of a record, with the fields of `TextScores`."""
 
 
 def _bleu(scores: TextScores) -> float | None:

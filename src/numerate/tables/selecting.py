@@ -1,0 +1,222 @@
+"""Columns of results by name: what they hold, how options name them; rows by conditions, and their order.
+
+Everything follows from the names of columns, so that any DataFrame with such columns can be selected from and shown.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+
+from numerate.config.values import split_at_commas, unquote
+from numerate.errors import UserError, did_you_mean
+from numerate.evaluation.answer_metrics import ANSWER_METRICS, PROPORTION_METRICS, base_metric
+from numerate.evaluation.labels import METRICS
+from numerate.executors.executor import FailureKind
+from numerate.reports.grid import REGION_LABELS
+
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
+
+RUN_STATUSES = ("done", "failed", "running", "left")
+"""The state of a run. A run that was stopped, or whose worker died, is `left`: the same command resumes it."""
+
+CATEGORIES: dict[str, Sequence[str]] = {
+    "status": RUN_STATUSES,
+    "plan": ("current", "earlier"),  # requested by the last command, or only by earlier ones
+    "failure": get_args(FailureKind),
+    "region": tuple(REGION_LABELS),
+}
+"""The values that a column may have, even if no row has them."""
+
+LABEL_METRICS = tuple(name for name in METRICS if name != "exact_match")
+"""The metrics of labels that have separate columns, after exact match."""
+
+LANGUAGE_METRICS = ("loss", "perplexity", "bits_per_byte", "token_accuracy")
+"""The metrics of language modeling that have columns."""
+
+DEFAULT_ANSWER_METRICS = ("number_accuracy", "mae", "log_mae", "log_r2", "bleu", "perplexity")
+"""The metrics of numbers and texts that are displayed by default."""
+
+_COUNTS = {"step", "examples", "tokens", "best_step", "correct", "count", "first_token_correct", "bytes"}
+_SHARES = {
+    *("exact_match", "low", "high", "digit_accuracy", "validation_exact_match", "ood_validation_exact_match"),
+    *LABEL_METRICS,
+    *PROPORTION_METRICS,
+}
+_TEXTS = {"status", "non_causal_reason", "worker", "stop_reason", "failure", "error", "overlaps_training", "method"}
+_RESULTS = {
+    *(_COUNTS | _SHARES | _TEXTS),
+    *("flops", "loss", "validation_loss", "validation_perplexity", "validation_bits_per_byte", "seconds"),
+    *("loss.low", "loss.high", *LANGUAGE_METRICS, *ANSWER_METRICS, *(f"{name}.baseline" for name in LABEL_METRICS)),
+    *("done", "failed", "left", "success", "success.of"),
+}
+"""The columns that do not tell rows apart, beside those of checkpoints (`final.`, `best.`)."""
+
+_CELL_DEFAULTS = {
+    *("exact_match", "ood_accuracy", "ood_accuracy.baseline", "loss", "perplexity", "bits_per_byte"),
+    *DEFAULT_ANSWER_METRICS,
+}
+
+
+def is_identifier(name: str) -> bool:
+    """Whether a column tells rows apart: a label, a seed, a setting, an axis of cells. All others are results.
+
+    >>> [is_identifier(name) for name in ("seed", "model.hidden_size", "loss", "final.ood_test.low")]
+    [True, True, False, False]
+    """
+    return name not in _RESULTS and not name.startswith(("final.", "best."))
+
+
+def display_format(name: str) -> Literal["plain", "share", "count", "number"]:
+    """How the numbers of a column are shown: a "share" in per cent, a "count" with commas, a "number" with four digits;
+    "plain" are identifiers."""
+    if is_identifier(name):
+        return "plain"
+    end = name.split(".", 2)[2:] if name.startswith(("final.", "best.")) else [name]
+    metric = base_metric(re.sub(r"\.(low|high|baseline)$", "", end[0])) if end else "exact_match"
+    return "count" if metric in _COUNTS else "share" if metric in _SHARES else "number"
+
+
+def is_default(name: str, names: Sequence[str]) -> bool:
+    """Whether a result is displayed if no columns are requested, among the columns of a table of runs or cells."""
+    if "status" not in names:
+        return name in _CELL_DEFAULTS
+    path, metric = ".".join(name.split(".")[:2]), ".".join(name.split(".")[2:])
+    checkpoint, _, region = path.partition(".")
+    if checkpoint not in ("final", "best"):
+        return name == "non_causal_reason"
+    if f"{path}.bits_per_byte" in names:
+        return metric in LANGUAGE_METRICS[:3]
+    if not metric:  # of labels the best checkpoint has only its main metric, to limit the width of a row
+        return checkpoint == "final" or not any(f"{path}.{label_metric}" in names for label_metric in LABEL_METRICS)
+    main = "accuracy" if region == "in_distribution" else "ood_accuracy"
+    if metric in (main, f"{main}.baseline"):
+        return metric == main or region != "in_distribution"
+    return checkpoint == "final" and metric in DEFAULT_ANSWER_METRICS
+
+
+def find_columns(frame: "DataFrame", name: str, option: str = "columns", *, single: bool = False) -> list[str]:
+    """The columns with a name: one, whose name may be shortened at the front if it is unique (`hidden_size` for
+    `model.hidden_size`), or unless `single` all directly below it (`final`). Raises `UserError` if there are none."""
+    text, names = _normalize_name(name), {_normalize_name(column): column for column in frame.columns}
+    if text in names:
+        return [names[text]]
+    ends = [column for one, column in names.items() if one.endswith(f".{text}")]
+    below = [c for one, c in names.items() if one.startswith(f"{text}.") and one.rpartition(".")[0] not in names]
+    found = ends or (below if text else [])
+    if len(found) > 1 and (ends or single):
+        raise UserError(f"{option}: {name!r} may be {join_names(found, 'or')}; give one of these")
+    if not found:
+        known = [*frame.columns, *(column.rpartition(".")[2] for column in frame.columns)]
+        hint = did_you_mean(name, known) or f" There are: {join_names(frame.columns)}."
+        raise UserError(f"{option}: no column {name!r}.{hint}")
+    return found
+
+
+def find_column(frame: "DataFrame", name: str, option: str) -> str:
+    """The column with a name. Raises `UserError` if there is none, or several."""
+    return find_columns(frame, name, option, single=True)[0]
+
+
+def select_columns(frame: "DataFrame", names: Sequence[str]) -> "DataFrame":
+    """The columns of these names, in this order; `all` is every column."""
+    found = [one for name in names or [""] for one in (frame.columns if name == "all" else find_columns(frame, name))]
+    return frame[list(dict.fromkeys(found))]
+
+
+def where(frame: "DataFrame", *conditions: str) -> "DataFrame":
+    """The rows in which columns have, or do not have, given values: `where(frame, "label!=Abacus", "hidden_size=64")`.
+
+    `null` is a missing value: `loss!=null` selects the rows with a value. Raises `UserError` for a value that no row
+    has.
+    """
+    selected = np.ones(len(frame), dtype=bool)
+    for condition in conditions:
+        name, equals, text = condition.partition("=")
+        equal, name, text = not name.endswith("!"), name.removesuffix("!").strip(), text.strip()
+        if not equals or not name:
+            raise UserError(
+                f"where: {condition!r} must be a condition; for example: where=label=Abacus,model.hidden_size=64"
+            )
+        column = frame[find_column(frame, name, "where")]
+        values, value = plain_values(column), _parse_value(text, column)
+        if values and value not in values and value not in CATEGORIES.get(str(column.name), ()):
+            known = [json.dumps(one) if not isinstance(one, str) else one for one in dict.fromkeys(values)]
+            hint = did_you_mean(text, known) or f" There are: {join_names(known)}."
+            raise UserError(f"where: no row has {column.name}={text}.{hint}")
+        selected &= np.array([(one == value) is equal for one in values], dtype=bool)
+    return frame[selected]
+
+
+def sort_rows(frame: "DataFrame", *names: str) -> "DataFrame":
+    """The rows sorted by columns; `-final.ood_test` starts with the largest. Missing values come last."""
+    by = [find_column(frame, name.removeprefix("-"), "sort") for name in names]
+    ascending = [not name.startswith("-") for name in names]
+    return frame.sort_values(by, ascending=ascending, kind="stable") if by else frame
+
+
+def informative_columns(frame: "DataFrame") -> list[str]:
+    """The columns to display if none are requested: the identifying ones that differ, those displayed by default that
+    have values, and the status if not all runs are done. A setting that is the same in all rows of a label is omitted:
+    the label implies it."""
+    names = list(frame.columns)
+    shown = {name for name in names if is_identifier(name) and name != "run" and frame[name].nunique(dropna=False) > 1}
+    if settings := sorted(shown - {"label", "seed"}) if "label" in shown else []:
+        implied = frame.groupby("label", dropna=False)[settings].nunique(dropna=False).max() == 1
+        shown -= {str(name) for name in implied.index[implied]}
+    shown = shown or {"label", "seed"}
+    if "status" in names and (frame["status"] != "done").any():
+        shown.add("status")
+    defaults = [name for name in names if is_default(name, names)]
+    shown.update([name for name in defaults if frame[name].notna().any()] or defaults)
+    return [name for name in names if name in shown]
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """Settings by the ends of their paths if these are unique, as options accept them; others by their full paths."""
+    ends = [re.sub(r".*?([^.]+(\.\d+)*)$", r"\1", name) for name in names]
+    return [
+        end if is_identifier(name) and ends.count(end) == 1 else name for name, end in zip(names, ends, strict=True)
+    ]
+
+
+def plain_values(column: "Series[Any]") -> list[Any]:
+    """The values of a column as plain ones of Python; None where they are missing."""
+    return list(column.astype(object).where(column.notna(), None))
+
+
+def parse_list(text: str, option: str) -> list[str]:
+    """The values of an option, separated by commas.
+
+    >>> parse_list("label,seed", "columns")
+    ['label', 'seed']
+    """
+    parts = split_at_commas(text)
+    if parts is None:
+        raise UserError(f"{option}: {text!r} has unclosed brackets or quotes")
+    return [part for part in parts if part]
+
+
+def join_names(names: Iterable[str], conjunction: str = "", max_names: int = 12) -> str:
+    """`a, b or c`; at most `max_names` of them."""
+    names = list(names)
+    if conjunction and 1 < len(names) <= max_names:
+        return f"{', '.join(names[:-1])} {conjunction} {names[-1]}"
+    return ", ".join(names[:max_names]) + (", ..." if len(names) > max_names else "")
+
+
+def _parse_value(text: str, column: "Series[Any]") -> Any:
+    text, kind = unquote(text) or text, column.dtype.kind
+    if text in ("", "null"):
+        return None
+    try:
+        return float(text) if kind in "iuf" else {"true": True, "false": False}[text.lower()] if kind == "b" else text
+    except (KeyError, ValueError):
+        return text  # which no row has
+
+
+def _normalize_name(name: str) -> str:
+    return name.strip().lower().replace("-", "_")

@@ -1,0 +1,239 @@
+"""Shows DataFrames of results as text, Markdown and LaTeX, and writes them to files.
+
+In files for programs (CSV, Parquet, JSON lines) proportions are fractions, missing values are empty (null), and column
+names are complete; tables for people have proportions in per cent and short names.
+"""
+
+import io
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
+
+from numerate.errors import UserError, did_you_mean
+from numerate.reports.grid import format_interval, format_percent
+from numerate.reports.table import markdown_table, text_table, text_width
+from numerate.tables.selecting import display_format, is_identifier, plain_values, short_names
+from numerate.training import disk
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+FORMATS = {".txt": "text", ".csv": "csv", ".md": "markdown", ".tex": "latex", ".jsonl": "jsonl", ".parquet": "parquet"}
+"""The format of each file suffix."""
+
+FORMATS_FOR_PEOPLE = ("text", "markdown", "latex")
+
+MAX_TEXT_LENGTH = 60
+"""Maximum length of texts in columns that were not requested, if the table is wider than the terminal; longer ones are
+cut."""
+
+_STUDY_FILES = ("plan.jsonl", "study.yaml", "log.txt", "report.html", "figure.png")
+
+
+def resolve_format(format: str | None, path: str | Path | None = None) -> str:
+    """The format: as given, else by the suffix of the file, else text. Raises `UserError` for any other, and for
+    Parquet without a file."""
+    found = format or ("text" if path is None else FORMATS.get(Path(path).suffix.lower(), str(path)))
+    if found not in FORMATS.values() or (found == "parquet" and path is None):
+        known = list(FORMATS.values())
+        hint = did_you_mean(found, known) if found not in known else ""
+        raise UserError(
+            f"format: {found} must be one of {', '.join(known)}, or the file one of {', '.join(FORMATS)}; for example "
+            f"out=results.parquet.{hint}"
+        )
+    return found
+
+
+def write_table(frame: "DataFrame", path: str | Path, format: str | None = None, notes: Sequence[str] = ()) -> Path:
+    """Writes a DataFrame of results to a file atomically, creating its parent folders, and returns the path.
+
+    The format is that of the suffix (.txt, .csv, .md, .tex, .jsonl, .parquet) unless `format` is given. An existing
+    file is replaced when the new one is complete. `notes` stand below a table for people.
+
+    Raises `UserError` for an unknown suffix, for a path that is not writable, for a file written by a run or study, and
+    for Parquet without pyarrow; `OperationalError` for a full disk.
+    """
+    path = Path(path)
+    format = resolve_format(format, path)
+    if _is_run_file(path):
+        raise UserError(f"out: {path} is a file of a run or study and must not be replaced; give another name")
+    content = _parquet(frame) if format == "parquet" else render(frame, format, notes).encode(errors="backslashreplace")
+    note = f"The previous content of {path.name} is unchanged." if path.exists() else ""
+    with disk.convert_os_errors(path, note):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    disk.write_atomically(path, content, note)
+    return path
+
+
+def render(frame: "DataFrame", format: str, notes: Sequence[str] = ()) -> str:
+    """A DataFrame of results as text with line ends, in any format except Parquet."""
+    if format == "csv":
+        bools = frame.select_dtypes(["bool", "boolean"]).columns
+        written = frame.assign(**{name: frame[name].map({True: "true", False: "false"}) for name in bools})
+        return str(written.to_csv(index=False, lineterminator="\n"))
+    if format == "jsonl":
+        columns = [plain_values(frame[name]) for name in frame.columns]
+        rows = (dict(zip(frame.columns, row, strict=True)) for row in zip(*columns, strict=True))
+        return "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
+    return {"text": to_text, "markdown": to_markdown, "latex": to_latex}[format](frame, notes) + "\n"
+
+
+def to_text(
+    frame: "DataFrame",
+    notes: Sequence[str] = (),
+    width: int | None = None,
+    max_rows: int | None = None,
+    cut_texts: bool = False,
+    num_keys: int | None = None,
+) -> str:
+    """Aligned columns, as many side by side as fit into `width`, the others below with identifying columns repeated;
+    the first `max_rows` rows; then the notes. `cut_texts` shortens long texts in a table that is too wide. `num_keys`:
+    how many columns are identifying, by default the leading ones that `is_identifier` names."""
+    names, rows = _texts(frame.head(max_rows) if max_rows is not None else frame)
+    left = len(frame) - len(rows)
+    if cut_texts and width is not None and sum(_widths(names, rows)) + 2 * (len(names) - 1) > width:
+        rows = [
+            [one if len(one) <= MAX_TEXT_LENGTH else f"{one[: MAX_TEXT_LENGTH - 3]}..." for one in row] for row in rows
+        ]
+    if num_keys is None:
+        num_keys = next((i for i, name in enumerate(frame.columns) if not is_identifier(name)), len(names))
+    blocks = [
+        text_table([names[i] for i in block], [[row[i] for i in block] for row in rows])
+        for block in _column_blocks(_widths(names, rows), width, num_keys)
+    ]
+    more = [f"... and {left:,} more {'row' if left == 1 else 'rows'}"] if left else []
+    below = [*more, *(notes if rows else ["no rows"])]
+    lines = [line for note in below for line in wrap(note, max(width or 10**6, 40), break_long_words=False)]
+    return "\n\n".join([*blocks, *(["\n".join(lines)] if lines else [])])
+
+
+def to_markdown(frame: "DataFrame", notes: Sequence[str] = ()) -> str:
+    """A Markdown table, with its notes as a paragraph below."""
+    return "\n\n".join([markdown_table(*_texts(frame)), *(["\n".join(notes)] if notes else [])])
+
+
+def to_latex(frame: "DataFrame", notes: Sequence[str] = ()) -> str:
+    """A LaTeX tabular with the rules of the package booktabs, numbers aligned right; its notes as comments below."""
+    names, rows = _texts(frame)
+    align = "".join("r" if frame[name].dtype.kind in "iuf" else "l" for name in frame.columns)
+    lines = [" & ".join(_escape_latex(text) for text in row) + r" \\" for row in (names, *rows)]
+    body = [rf"\begin{{tabular}}{{{align}}}", r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"]
+    return "\n".join([*body, r"\end{tabular}", *(f"% {single_line(note)}" for note in notes)])
+
+
+def format_value(name: str, value: Any) -> str:
+    """One value of a column as text: proportions in per cent, counts with commas."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return single_line(value)
+    kind = display_format(name)
+    if kind == "share":
+        text = format_percent(value)
+        return f"{text} %" if "." in text or value in (0.0, 1.0) else f"{text}.0 %"
+    return (
+        f"{value:,}"
+        if kind == "count" and value == int(value)
+        else _format_number(value)
+        if kind != "plain"
+        else str(value)
+    )
+
+
+def format_value_with_interval(name: str, value: float, low: float | None, high: float | None) -> str:
+    """A value followed by an interval: `93.1 % [88, 97.4]`."""
+    if display_format(name) == "share":
+        interval = "" if low is None or high is None else f" {format_interval(low, high)}"
+        return format_value(name, value) + interval
+    if low is None or high is None:
+        return _format_number(value)
+    middle, *ends = _align_decimals([_format_number(value), _format_number(low), _format_number(high)])
+    return f"{middle} [{', '.join(ends)}]"
+
+
+def single_line(text: str) -> str:
+    """A text on one line, without control characters."""
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+
+
+def _texts(frame: "DataFrame") -> tuple[list[str], list[list[str]]]:
+    """The names of the columns and the rows as texts."""
+    columns = [[format_value(name, value) for value in plain_values(frame[name])] for name in frame.columns]
+    return short_names(list(frame.columns)), [list(row) for row in zip(*columns, strict=True)]
+
+
+def _widths(names: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(text_width, column)) for column in zip(names, *rows, strict=True)]
+
+
+def _parquet(frame: "DataFrame") -> bytes:
+    buffer = io.BytesIO()
+    try:
+        frame.to_parquet(buffer, engine="pyarrow", index=False)
+    except ImportError as error:
+        raise UserError("format: parquet needs the package pyarrow; pip install 'numerate[tables]'") from error
+    return buffer.getvalue()
+
+
+def _is_run_file(path: Path) -> bool:
+    """Whether a path is a file written by a run or study."""
+    folder = path.absolute().parent
+    if (folder / "recipe.yaml").is_file():
+        return path.exists()
+    if (folder.parent / "plan.jsonl").is_file() and folder.name in ("results", "states"):
+        return True
+    return (folder / "plan.jsonl").is_file() and path.name in _STUDY_FILES
+
+
+_DECIMAL = re.compile(r"-?[\d,]+\.\d+")
+
+_LATEX_ESCAPES = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "[": "{[}",  # these two would belong to the line break before them
+    "*": "{*}",
+}
+
+
+def _escape_latex(text: str) -> str:
+    """A text with LaTeX's special characters escaped."""
+    return "".join(_LATEX_ESCAPES.get(letter, letter) for letter in text)
+
+
+def _align_decimals(numbers: Sequence[str]) -> list[str]:
+    """Decimals padded to the same number of places: `["7.58", "7.563"]` as `["7.580", "7.563"]`; other texts
+    unchanged."""
+    places = {n: len(n.partition(".")[2]) for n in numbers if _DECIMAL.fullmatch(n)}
+    return [f"{n}{'0' * (max(places.values()) - places[n])}" if n in places else n for n in numbers]
+
+
+def _format_number(value: float) -> str:
+    if value == int(value) and abs(value) < 1e15:
+        return f"{int(value):,}"
+    if abs(value) >= 1e6 or abs(value) < 1e-4:
+        return f"{value:.3g}"
+    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+
+
+def _column_blocks(widths: Sequence[int], width: int | None, num_keys: int) -> list[list[int]]:
+    """The columns of each block that is displayed side by side: the keys are repeated unless they take half of it."""
+    while num_keys > 1 and width is not None and sum(widths[:num_keys]) + 2 * (num_keys - 1) > width // 2:
+        num_keys -= 1
+    if width is None or sum(widths) + 2 * (len(widths) - 1) <= width:
+        num_keys = 0
+    blocks = [list(range(num_keys))]
+    for i in range(num_keys, len(widths)):
+        block = [*blocks[-1], i]
+        if width is not None and len(block) > num_keys + 1 and sum(widths[j] + 2 for j in block) - 2 > width:
+            blocks.append([*range(num_keys), i])
+        else:
+            blocks[-1] = block
+    return blocks
