@@ -56,6 +56,11 @@ def _path(room: str, module: str) -> str:
     return f"numerate.{module}" if "." in module else f"numerate.{room}.{module}"
 
 
+def import_by_name(module: str) -> Any:
+    """A module of the shelf, `text.data.prepared`, for what the core does only with it."""
+    return importlib.import_module(f"numerate.{module}")
+
+
 def register(kind: str, part: type) -> None:
     """Adds a user-defined class under its name, as `--parts my.py` does."""
     _user_classes.setdefault(kind, {})[part.__name__] = part

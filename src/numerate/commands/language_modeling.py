@@ -13,7 +13,6 @@ from numerate.reports.table import text_table
 from numerate.tasks.corpus_files import CORPUS_FILE, Corpus, validation_shard_indices
 from numerate.tasks.language_modeling import LanguageModeling
 from numerate.tasks.task import Task
-from numerate.text.data.prepared import tokenize_sources
 
 _MAX_COUNTED_TOKENS = 1 << 24
 """Maximum number of tokens of a split that are counted, in slices spread over it."""
@@ -66,7 +65,7 @@ def corpus_statistics(name: str, task: LanguageModeling, option_values: Mapping[
     for option in ("count", "seed", "out"):
         if option in option_values:
             raise UserError(f"{option}: not supported for language modeling data, which is read as it is")
-    tokenize_sources(task)
+    task.prepare_files()
     tokenizer = task.load_tokenizer()
     splits = (
         _splits(task) if "split" not in option_values else {option_values["split"]: task.corpus(option_values["split"])}
@@ -129,7 +128,7 @@ def _count_pieces(corpus: Corpus, size: int) -> tuple[Any, int]:
 
 def sample_chunks(task: LanguageModeling, split: str, seed: int, count: int) -> str:
     """Chunks of a corpus, each below a line with its number."""
-    tokenize_sources(task)
+    task.prepare_files()
     rows = task.examples(split, seed, 0, count).tokens
     if rows is None:
         raise UserError("task: must be a language modeling task")

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -60,6 +60,9 @@ class Attention(Mixer):
             raise UserError(f"logit_scale: must be a number above 0 or log, not {self.logit_scale}")
         if self.log_scale_start < 2:
             raise UserError(f"log_scale_start: must be 2 or more, not {self.log_scale_start}")
+
+    def small(self) -> "Attention":
+        return replace(self, num_heads=4)
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "SelfAttention":
         if width % self.num_heads:

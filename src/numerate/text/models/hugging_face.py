@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from logging import ERROR
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -208,6 +208,8 @@ def import_transformers(needed_by: str) -> Any:
 class HuggingFaceSpec(ModelSpec):
     """The spec of a Hugging Face model, with or without pretrained `weights`."""
 
+    is_hugging_face: ClassVar[bool] = True
+
     weights: str | None
 
     @abstractmethod
@@ -221,11 +223,6 @@ class HuggingFaceSpec(ModelSpec):
         self, vocabulary: Vocabulary, seed: int, pretrained_config: Mapping[str, Any]
     ) -> HuggingFaceModel:
         """The model that its `pretrained_config` describes, with random weights, to be loaded afterwards."""
-
-    def rebuild(self, vocabulary: Vocabulary, seed: int, pretrained_config: Mapping[str, Any] | None = None) -> Model:
-        if pretrained_config is None or self.weights is None:
-            return self.build(vocabulary, seed)
-        return self.build_from_config(vocabulary, seed, pretrained_config)
 
 
 def load_pretrained_config(

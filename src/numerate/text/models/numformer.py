@@ -56,6 +56,9 @@ class Numformer(ModelSpec):
         if not 0 <= self.dropout < 1:
             raise UserError(f"dropout: must be at least 0 and less than 1, got {self.dropout}")
 
+    def small(self) -> "Numformer":
+        return replace(self, hidden_size=32, num_layers=1, num_heads=2, intermediate_size=64)
+
     def build(self, vocabulary: Vocabulary, seed: int) -> "NumformerModel":
         if self.hidden_size % self.num_heads:
             raise UserError(f"model.num_heads: must divide hidden_size ({self.hidden_size}), got {self.num_heads}")

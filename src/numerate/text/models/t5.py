@@ -151,6 +151,13 @@ class T5(HuggingFaceSpec):
         """Number of parameters with a vocabulary of so many rows, without number embedding and head."""
         return self.dimensions().num_parameters(vocab_size, gated=self.feed_forward == "geglu")
 
+    def small(self) -> "T5":
+        if self.weights is not None:
+            return self
+        return replace(
+            self, hidden_size=32, num_layers=1, num_decoder_layers=1, num_heads=2, head_dim=16, intermediate_size=64
+        )
+
     def build(self, vocabulary: Vocabulary, seed: int) -> "T5Model":
         package = import_transformers("model: T5")
         with torch.random.fork_rng(devices=()):
