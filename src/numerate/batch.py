@@ -9,7 +9,7 @@ model), `vocabulary`, `heads`, `head_width`."""
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -259,6 +259,11 @@ class Model(nn.Module, ABC):
         if the model does not support it; prompts are then prefilled again."""
         return None
 
+    def attention_maps(self, tokens: "Tokens", source: "Tokens | None" = None) -> Any:
+        """The attention weights of a forward over these rows, by layer, of a model that returns them itself; None for a
+        model whose mixers record them (`numerate.mixers.attention_maps`)."""
+        return None
+
     def blocks(self) -> list[nn.Module]:
         """The layers of a model that does not consist of `numerate.models.block.Block`s, such as a Hugging Face
         model."""
@@ -292,6 +297,9 @@ class DecodingStep:
 class ModelSpec(Spec, ABC):
     """The spec of a model: a frozen dataclass that builds it."""
 
+    is_hugging_face: ClassVar[bool] = False
+    """Whether it is a model of transformers, possibly with pretrained weights."""
+
     @abstractmethod
     def build(self, vocabulary: Vocabulary, seed: int) -> Model:
         """Builds the model with weights initialized from `seed`. Raises `UserError` for invalid settings."""
@@ -299,7 +307,22 @@ class ModelSpec(Spec, ABC):
     def rebuild(self, vocabulary: Vocabulary, seed: int, pretrained_config: Mapping[str, Any] | None = None) -> Model:
         """Builds the model to load a checkpoint into. With `pretrained_config` (`Model.pretrained_config`, from the
         checkpoint), a pretrained model gets random weights instead of its pretrained ones."""
-        return self.build(vocabulary, seed)
+        if pretrained_config is None:
+            return self.build(vocabulary, seed)
+        return self.build_from_config(vocabulary, seed, pretrained_config)
+
+    def pretrained_config(self, vocabulary: Vocabulary) -> dict[str, Any] | None:
+        """The configuration of its pretrained weights, from which `build_from_config` builds it; None without any.
+        Raises `UserError` where it cannot be read."""
+        return None
+
+    def small(self) -> "ModelSpec":
+        """A small model of this kind, for `preset=debug`; itself if it is small."""
+        return self
+
+    def build_from_config(self, vocabulary: Vocabulary, seed: int, pretrained_config: Mapping[str, Any]) -> Model:
+        """The pretrained model that a configuration describes, with random weights, to be loaded afterwards."""
+        raise NotImplementedError(f"{type(self).__name__} has no pretrained weights")
 
     def build_on_meta(
         self, vocabulary: Vocabulary, seed: int, pretrained_config: Mapping[str, Any] | None = None

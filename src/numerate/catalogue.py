@@ -57,6 +57,11 @@ def _path(room: str, module: str) -> str:
     return f"numerate.{module}" if "." in module else f"numerate.{room}.{module}"
 
 
+def import_by_name(module: str) -> Any:
+    """A module of the shelf, `text.data.prepared`, for what the core does only with it."""
+    return importlib.import_module(f"numerate.{module}")
+
+
 def register(kind: str, part: type) -> None:
     """Adds a user-defined class under its name, as `--parts my.py` does."""
     _user_classes.setdefault(kind, {})[part.__name__] = part
@@ -116,6 +121,17 @@ def make_from_family(kind: str, name: str) -> Any:
     """The component of a family name; None for a name that follows no pattern."""
     row = _family_row(kind, name)
     return None if row is None else row.build(name)
+
+
+def is_recipe(name: str) -> bool:
+    """Whether a name is that of a recipe or study, or of a file with one.
+
+    >>> is_recipe("addition-abacus"), is_recipe("my.py:recipe"), is_recipe("Arithmetic")
+    (True, True, False)
+    """
+    kinds, plain = parts_by_kind(), name.replace("-", "_")
+    is_file = name.endswith((".yaml", ".yml")) or ".py:" in name
+    return is_file or plain in kinds["Recipe"] or plain in kinds["Study"] or is_in_family("Recipe", plain)
 
 
 def is_in_family(kind: str, name: str) -> bool:

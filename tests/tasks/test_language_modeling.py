@@ -13,7 +13,6 @@ from numerate.tasks.chunk_orders import PublishedChunks
 from numerate.tasks.language_modeling import LanguageModeling
 from numerate.tasks.questions import Questions
 from numerate.text.data.corpora import write_corpus
-from numerate.text.data.prepared import tokenize_sources
 from numerate.text.tokenizers.stored_tokenizer import PretrainedTokenizer, load_tokenizer
 from numerate.text.tokenizers.token_ids import TokenIds
 from numerate.text.tokenizers.tokenizer_files import CHARACTER_TOKENIZER
@@ -176,12 +175,12 @@ def test_texts_are_tokenised_once_and_anew_when_they_change(tmp_path: Path, form
         UserError, match=r"train: .*must be tokenized first, with `numerate data tokenise .*out=.*tokenizer=char"
     ):
         task.examples("train", 0, 0, 1)
-    tokenize_sources(task)
+    task.prepare_files()
     known = task.load_tokenizer()
     assert np.array_equal(task.corpus("train").shards[0].ids, raw(known, STORIES))
     assert task.corpus("test").num_documents == 9
     stamps = [path.stat().st_mtime_ns for path in sorted(cache.rglob("*.bin"))]
-    tokenize_sources(task)
+    task.prepare_files()
     assert [path.stat().st_mtime_ns for path in sorted(cache.rglob("*.bin"))] == stamps
     write(tmp_path / f"a.{form}", STORIES[:30])
     with pytest.raises(UserError, match="must be tokenized first"):
@@ -248,13 +247,13 @@ def test_texts_that_are_empty_or_torn_are_refused_and_one_without_separators_is_
     text, lines = tmp_path / "a.txt", tmp_path / "b.jsonl"
     text.write_text("")
     with pytest.raises(UserError, match="is empty"):
-        tokenize_sources(task_of(text, validation=str(held)))
+        task_of(text, validation=str(held)).prepare_files()
     lines.write_text('{"text": "one"}\n{"text": "tw')
     with pytest.raises(UserError, match=r"b\.jsonl, record 2: .*is the file truncated"):
-        tokenize_sources(task_of(lines, validation=str(held)))
+        task_of(lines, validation=str(held)).prepare_files()
     text.write_text("\n\n".join(STORIES))
     with pytest.warns(UserWarning, match="does not contain the separator .*, so it is one document"):
-        tokenize_sources(task_of(text, validation=str(held)))
+        task_of(text, validation=str(held)).prepare_files()
     assert task_of(text, validation=str(held)).corpus("train").num_documents == 1
 
 

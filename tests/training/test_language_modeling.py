@@ -15,9 +15,7 @@ from numerate.config import override
 from numerate.errors import UserError
 from numerate.experiments.train import train
 from numerate.tasks.language_modeling import LanguageModeling
-from numerate.text.data.prepared import tokenize_sources
 from numerate.text.tokenizers.tokenizer_files import CHARACTER_TOKENIZER
-from numerate.training.preflight_warnings import warn_validation_overlap
 from numerate.training.recipe import Recipe
 from numerate.training.stopping import Stop
 
@@ -56,8 +54,8 @@ def records(folder: Path) -> list[dict[str, Any]]:
 
 def prepared(found: Recipe) -> list[str]:
     """The warnings about a recipe's held-out text, once its texts are tokenised."""
-    tokenize_sources(found.task)
-    return warn_validation_overlap(found.task)
+    found.task.prepare_files()
+    return found.task.data_warnings()
 
 
 @pytest.mark.parametrize("order", ["shuffled", "published"])

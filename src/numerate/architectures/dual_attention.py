@@ -1,7 +1,7 @@
 """Dual attention: self-attention heads and relational attention heads."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -122,6 +122,16 @@ class DualAttention(Mixer):
     def relation_activation(self) -> Activation:
         """The activation function of relations."""
         return self.activation or ("softmax" if self.variant == "rca" else "identity")
+
+    def small(self) -> "DualAttention":
+        return replace(
+            self,
+            num_self_heads=2 * bool(self.num_self_heads),
+            num_relational_heads=2 * bool(self.num_relational_heads),
+            num_key_value_heads=None,
+            num_relations=None,
+            relation_dim=None,
+        )
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "DualAttentionMixer":
         return DualAttentionMixer(

@@ -8,7 +8,6 @@ from typing import Any, Literal
 import numpy as np
 
 from numerate import catalogue
-from numerate.commands.samples import is_recipe
 from numerate.config import override
 from numerate.errors import UserError
 from numerate.reports.table import text_table
@@ -25,7 +24,6 @@ from numerate.text.data.prepared import (
     KilobyteProgressBar,
     PreparedCorpus,
     prepare_texts,
-    tokenize_sources,
 )
 from numerate.text.data.vocabularies import save_vocabulary, train_vocabulary
 from numerate.text.tokenizers.stored_tokenizer import load_tokenizer
@@ -176,7 +174,7 @@ def find_language_task(name: str, settings: Sequence[str]) -> LanguageModeling |
     if plain == "LanguageModeling" or plain in catalogue.presets("Task"):
         preset = catalogue.get_part("Task", plain)
         task = override(preset, task_settings) if preset.is_language_modeling else None
-    elif is_recipe(name):
+    elif catalogue.is_recipe(name):
         from numerate.studies.naming import load_recipe
 
         recipe = load_recipe(name)
@@ -200,7 +198,7 @@ def corpus_statistics(name: str, task: LanguageModeling, *, split: str | None = 
     """
     for option in unused:
         raise UserError(f"{option}: not supported for language modeling data, which is read as it is")
-    tokenize_sources(task)
+    task.prepare_files()
     tokenizer = task.load_tokenizer()
     table, frequent_lines = [], []
     for part, corpus in (_splits(task) if split is None else {split: task.corpus(split)}).items():
@@ -255,7 +253,7 @@ def _count_pieces(corpus: Corpus, size: int) -> tuple[Any, int]:
 
 def sample_chunks(task: LanguageModeling, split: str, seed: int, count: int) -> str:
     """Chunks of a corpus, each below a line with its number."""
-    tokenize_sources(task)
+    task.prepare_files()
     rows = task.examples(split, seed, 0, count).tokens
     tokenizer, num_chunks, start = (
         task.load_tokenizer(),

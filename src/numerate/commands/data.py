@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from numerate import catalogue
-from numerate.commands.samples import is_recipe, unknown_name_error
+from numerate.commands.samples import unknown_name_error
 from numerate.config import override
 from numerate.errors import UserError
 from numerate.reports.table import text_table
@@ -119,7 +119,7 @@ def _source(
     kinds = catalogue.parts_by_kind()
     if name != "ExampleFile" and (name in kinds["Task"] or name in catalogue.presets("Task")):
         found, seed = _with_settings(catalogue.get_part("Task", name), settings), seed or 0
-    elif is_recipe(name):
+    elif catalogue.is_recipe(name):
         from numerate.studies.naming import load_recipe
 
         recipe = override(load_recipe(name), settings)

@@ -19,7 +19,7 @@ def sample(name: str, *, settings: Sequence[str], count: int | None = None, spli
     kinds, presets = catalogue.parts_by_kind(), catalogue.presets("Task")
     if name in kinds["Task"] or name in presets:
         _sample_task(name, settings, split, count or 8)
-    elif is_recipe(name):
+    elif catalogue.is_recipe(name):
         _sample_recipe(name, settings, split, count or 3)
     else:
         raise unknown_name_error("task or recipe", name)
@@ -30,13 +30,6 @@ def unknown_name_error(what: str, name: str) -> UserError:
     kinds = catalogue.parts_by_kind()
     known = [*kinds["Task"], *kinds["Recipe"], *catalogue.presets("Task"), *catalogue.family_names("Recipe")]
     return UserError(f"no {what} is named {name!r}; `numerate list` shows all of them.{did_you_mean(name, known)}")
-
-
-def is_recipe(name: str) -> bool:
-    """Whether a name is that of a recipe or study, or of a file with one."""
-    kinds, plain = catalogue.parts_by_kind(), name.replace("-", "_")
-    is_file = name.endswith((".yaml", ".yml")) or ".py:" in name
-    return is_file or plain in kinds["Recipe"] or plain in kinds["Study"] or catalogue.is_in_family("Recipe", plain)
 
 
 def _sample_task(name: str, settings: Sequence[str], split: str, count: int) -> None:

@@ -6,8 +6,6 @@ from typing import Any
 
 from numerate.config import override, to_tree
 from numerate.errors import UserError
-from numerate.text.tasks.example_file import ExampleFile
-from numerate.text.tasks.file_sources import combine_hashes
 from numerate.training.recipe import Recipe
 
 TASK_INDEX = "task.task_index"
@@ -31,6 +29,8 @@ def override_for_evaluation(recipe: Recipe, settings: Sequence[str]) -> Recipe:
     Of the task, only the index within a `Mixture` (`task.task_index=1`) and the file of an `ExampleFile`
     (`task.path=other.txt`) may change. Raises `UserError` for any other setting.
     """
+    from numerate.text.tasks.example_file import ExampleFile
+
     task_settings = (TASK_INDEX, TASK_PATH) if isinstance(recipe.task, ExampleFile) else (TASK_INDEX,)
     for text in settings:
         path = text.partition("=")[0].strip()
@@ -54,6 +54,9 @@ def diff_settings(trained: Recipe, evaluated: Recipe) -> dict[str, Any]:
 
     Unchanged settings are omitted: `{}` is the model as trained.
     """
+    from numerate.text.tasks.example_file import ExampleFile
+    from numerate.text.tasks.file_sources import combine_hashes
+
     changes: dict[str, Any] = {}
     _compare("model", to_tree(trained.model), to_tree(evaluated.model), changes)
     task_index, trained_task_index = (

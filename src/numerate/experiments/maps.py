@@ -18,7 +18,6 @@ from numerate.evaluation.generate import greedy_decode
 from numerate.experiments.stored_run import StoredRun
 from numerate.mixers.attention_maps import LayerMaps, MapKind, record_maps
 from numerate.reports.map_records import FOLDER, FORMAT_VERSION, pack_weights
-from numerate.text.models.hugging_face import HuggingFaceModel
 from numerate.vocabulary import EOS
 
 DEFAULT_MAX_TOKENS = 256
@@ -177,8 +176,8 @@ def save_maps(run: StoredRun, maps: AttentionMaps) -> None:
 
 def _collect_maps(model: Model, tokens: Tokens, source: Tokens | None, position_offset: int) -> list[LayerMaps]:
     positioned_tokens = model.assign_positions(tokens, StepContext.for_evaluation(position_offset))
-    if isinstance(model, HuggingFaceModel):
-        return model.attention_maps(positioned_tokens, source)
+    if (layers := model.attention_maps(positioned_tokens, source)) is not None:
+        return list(layers)
     with record_maps(model) as collector:
         model(positioned_tokens, source)
     return collector.layers

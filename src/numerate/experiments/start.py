@@ -10,21 +10,20 @@ import torch
 
 from numerate.config import identity, to_tree
 from numerate.errors import UserError
+from numerate.experiments.initial_weights import InitialWeights, initial_run
 from numerate.experiments.run import Run
 from numerate.integrations import trackers
-from numerate.models.strict_weights import match_state_dict
 from numerate.recipes.papers import PAPERS
 from numerate.records.heads import read_metrics
-from numerate.text.data.prepared import tokenize_sources
 from numerate.training import checkpoint, provenance
 from numerate.training.budget import format_flops
 from numerate.training.distributed import World
 from numerate.training.preflight import check_unchanged_files
 from numerate.training.progress import NullStream, ProgressBar, format_values
 from numerate.training.recipe import Recipe
-from numerate.training.run_folder import RunFolder, find_run, folder_name
+from numerate.training.run_folder import RunFolder, earlier_metadata, folder_name
 from numerate.training.timings import format_throughput
-from numerate.training.trainer import Trainer, TrainingResult
+from numerate.training.trainer import Trainer, TrainingResult, set_threads
 
 RecordCallback = Callable[[str, Mapping[str, Any]], None]
 
@@ -66,32 +65,34 @@ class TrainingSession:
             on_record,
             on_message,
         )
+        self._exit_stack = contextlib.ExitStack()
+        self._progress: ProgressBar | None = None
         source = initial_run(recipe, runs)
         if source is not None:
             recipe = replace(recipe, init_from=source.id)
-        tokenize_sources(recipe.task, show_progress=show_progress)
+        recipe.task.prepare_files(show_progress=show_progress)
         self.recipe = recipe
         self.path = runs / folder_name(recipe.title) / identity(recipe)
         last_checkpoint = world.broadcast(
             checkpoint.latest_valid(self.path / "checkpoints")[0] if world.is_main_process else None
         )
+        earlier = {} if last_checkpoint is None and source is None else earlier_metadata(self.path)
         if last_checkpoint is not None:  # without a checkpoint it starts again, with the current files
-            check_unchanged_files(recipe.task, RunFolder.open(self.path).metadata(), self.path)
+            check_unchanged_files(recipe.task, earlier, self.path)
         set_threads(recipe.training.threads, last_checkpoint)
         self.trainer = Trainer(
             recipe, world, pretrained_config=None if last_checkpoint is None else last_checkpoint.state.get("origin")
         )
         self.initial_checkpoint = None
         if source is not None and last_checkpoint is None:
-            self.initial_checkpoint = _find_initial_checkpoint(source, self.path, self.trainer)
-        _make_trackers(recipe, world)  # a missing tracker raises before anything is written
+            initial_weights = InitialWeights(source, earlier.get("began_from"))
+            self.initial_checkpoint = initial_weights.find_checkpoint(self.trainer)
         self.metadata = run_metadata(recipe, self.trainer, provenance_info)
+        self._trackers = _make_trackers(recipe, world, self._print_message)
         if command is not None:
             self.metadata["command"] = command
         if self.initial_checkpoint is not None:
             self.metadata["began_from"] = str(self.initial_checkpoint.path.resolve())
-        self._exit_stack = contextlib.ExitStack()
-        self._progress: ProgressBar | None = None
 
     def __enter__(self) -> "TrainingSession":
         return self
@@ -121,7 +122,6 @@ class TrainingSession:
             is_main_process=self.world.is_main_process,
         )
         self._progress = self._exit_stack.enter_context(progress)
-        active_trackers = _make_trackers(self.recipe, self.world, self._print_message)
         if self.world.is_main_process:  # before metrics are truncated to where training resumes
             read_metrics(self.path, self.folder.metadata(), lambda text: self._print_message(f"warning: {text}"))
         for text in (*trainer.warnings, *trainer.resume()):
@@ -136,10 +136,10 @@ class TrainingSession:
         elif self.initial_checkpoint is not None:
             trainer.load_initial_weights(self.initial_checkpoint)
             self._print_message(f"{self.path}: initializing from the weights of {self.initial_checkpoint.path}")
-        trainer.on_event = self._make_callback(progress, active_trackers)
+        trainer.on_event = self._make_callback(progress)
         if self.recipe.trackers:
-            active_trackers.start(self.folder.metadata(), self.path, trainer.state.step)
-        self._exit_stack.callback(active_trackers.finish)
+            self._trackers.start(self.folder.metadata(), self.path, trainer.state.step)
+        self._exit_stack.callback(self._trackers.finish)
         return True
 
     def finish(self, outcome: TrainingResult) -> TrainedRun:
@@ -179,7 +179,7 @@ class TrainingSession:
                 f"{folder.path}: was started before but has no checkpoint yet; starting again at step 0"
             )
 
-    def _make_callback(self, progress: ProgressBar, active_trackers: trackers.Trackers) -> RecordCallback:
+    def _make_callback(self, progress: ProgressBar) -> RecordCallback:
         latest: dict[str, float | str] = {}
 
         def on_record(kind: str, record: Mapping[str, Any]) -> None:
@@ -195,7 +195,7 @@ class TrainingSession:
                 progress.step(record["step"], **latest)
             if kind in ("log", "evaluation"):
                 progress.set_postfix(format_values(**latest))
-                active_trackers.log_record(record)
+                self._trackers.log_record(record)
             if self.on_record is not None:
                 self.on_record(kind, {**latest, **record})
 
@@ -208,7 +208,7 @@ class TrainingSession:
             self.on_message(text)
 
 
-def _make_trackers(recipe: Recipe, world: World, on_message: Callable[[str], None] | None = None) -> trackers.Trackers:
+def _make_trackers(recipe: Recipe, world: World, on_message: Callable[[str], None]) -> trackers.Trackers:
     tracking = recipe.tracking
     settings = trackers.TrackerSettings(tracking.project, tracking.entity, recipe.group, tracking.tags)
     return trackers.make_trackers(recipe.trackers if world.is_main_process else (), settings, on_message)
@@ -300,59 +300,3 @@ def run_metadata(recipe: Recipe, trainer: Trainer, provenance_info: Mapping[str,
         "device": str(trainer.world.device),
         "bibtex": PAPERS[recipe.paper] if recipe.paper is not None else None,
     }
-
-
-def set_threads(num_threads: int | None, last_checkpoint: checkpoint.Checkpoint | None) -> None:
-    """Sets the number of threads: the recipe's, else that of the last session (it affects rounding), else all cores."""
-    if num_threads is None and last_checkpoint is not None:
-        num_threads = last_checkpoint.state.get("threads")
-    if num_threads is not None:
-        torch.set_num_threads(num_threads)
-
-
-def initial_run(recipe: Recipe, runs: Path) -> RunFolder | None:
-    """The run that a recipe is initialized from; its id, not its address, is part of the new run's identity.
-
-    `latest` is the run that was started last. If that is the new run itself, which is being resumed, `latest` means the
-    run that it was initialized from, so that the same command resumes it.
-    """
-    if recipe.init_from is None:
-        return None
-    source = find_run(recipe.init_from, runs)
-    if recipe.init_from == "latest":
-        initial_run_id = source.metadata()["recipe"].get("init_from")
-        if initial_run_id is not None and identity(replace(recipe, init_from=initial_run_id)) == source.id:
-            return find_run(initial_run_id, runs)
-    return source
-
-
-def _find_initial_checkpoint(source: RunFolder, path: Path, trainer: Trainer) -> checkpoint.Checkpoint:
-    """The last checkpoint of another run, or the one that an earlier session of this run chose, if there was one.
-
-    Raises `UserError` if there is none, or if it is of another model.
-    """
-    if (path / "recipe.yaml").is_file() and (recorded_path := RunFolder(path).metadata().get("began_from")) is not None:
-        if not Path(str(recorded_path)).is_dir():
-            raise UserError(
-                f"init_from: {recorded_path}, from which this run was initialized, no longer exists; another seed= "
-                "starts a new run"
-            )
-        initial_checkpoint = checkpoint.read_checkpoint(Path(str(recorded_path)))
-    else:
-        _check_same_vocabulary(Run(source), trainer)
-        initial_checkpoint = checkpoint.select_checkpoints(source.checkpoints, "final")[0][0]
-    weights = initial_checkpoint.read(only=["weights"])["weights"]
-    match_state_dict(trainer.model, weights, f"init_from: {initial_checkpoint.path}")
-    return initial_checkpoint
-
-
-def _check_same_vocabulary(source: Run, trainer: Trainer) -> None:
-    """Raises `UserError` if the token ids of the other run have other meanings, because it was trained on another
-    task."""
-    source_symbols, symbols = source.evaluation_data.vocabulary.tokens, trainer.evaluation_data.vocabulary.tokens
-    if source_symbols != symbols:
-        kinds = [type(recipe.task).__name__ for recipe in (source.recipe, trainer.recipe)]
-        raise UserError(
-            f"init_from: {source.path} must have the vocabulary of this run ({kinds[1]}, {len(symbols)} tokens), not "
-            f"that of {kinds[0]} ({len(source_symbols)} tokens); tokenizer.vocabulary= can set a common one"
-        )

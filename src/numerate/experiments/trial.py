@@ -7,25 +7,12 @@ from typing import Any
 
 import torch
 
-from numerate.architectures.dual_attention import DualAttention
-from numerate.batch import ModelSpec
-from numerate.errors import UserError
-from numerate.experiments.start import set_threads
-from numerate.mixers.attention import Attention
-from numerate.models.backbone import Loop, Stack
-from numerate.models.decoder import Decoder
-from numerate.tasks.language_modeling import LanguageModeling, resolve_path
-from numerate.tasks.task import Task
-from numerate.text.models.hugging_face import HuggingFaceSpec
-from numerate.text.models.numformer import Numformer
-from numerate.text.models.t5 import T5
-from numerate.text.tasks.corpus_presets import presets as corpus_presets
 from numerate.training.budget import format_flops
 from numerate.training.data_stream import StreamPosition, num_total_tokens
 from numerate.training.distributed import World
 from numerate.training.progress import format_duration
 from numerate.training.recipe import Recipe
-from numerate.training.trainer import Trainer
+from numerate.training.trainer import Trainer, set_threads
 
 MAX_TIMED_FLOPS = 3e10
 """Floating-point operations of a timed step on a CPU, about a second; larger steps are timed on some of their rows."""
@@ -142,7 +129,7 @@ def _with_smaller_batches(trainer: Trainer, world: World) -> Trainer:
 
 def _load_pretrained_config(recipe: Recipe, world: World) -> tuple[dict[str, Any] | None, bool]:
     """The configuration of a model of transformers without its weights, and whether it is too large to time a step."""
-    if not isinstance(recipe.model, HuggingFaceSpec):
+    if not recipe.model.is_hugging_face:
         return None, False
     vocabulary = recipe.tokenizer.build_vocabulary(recipe.task)
     pretrained_config = recipe.model.pretrained_config(vocabulary)
@@ -186,54 +173,14 @@ def debug(recipe: Recipe) -> Recipe:
         validation_batches=None,
         chunks=8,
     )
-    model = _small_model(recipe.model)
-    task, title = _small_task(recipe.task), f"{recipe.title}-debug"
-    return replace(recipe, task=task, model=model, training=training, evaluation=evaluation, title=title)
-
-
-def _small_task(task: Task) -> Task:
-    if not isinstance(task, LanguageModeling):
-        return task
-    small = corpus_presets()["tiny_stories_2048"]
-    assert isinstance(small, LanguageModeling)
-    if not _is_available(task) and _is_available(small):
-        task = replace(small, order=task.order)
-    return replace(task, context_length=min(task.context_length, 64))
-
-
-def _is_available(task: LanguageModeling) -> bool:
-    try:
-        return all(resolve_path(name) is not None for name in (task.train, task.validation) if name is not None)
-    except UserError:
-        return False
-
-
-def _small_model(model: ModelSpec) -> ModelSpec:
-    if isinstance(model, T5) and model.weights is None:
-        return replace(
-            model, hidden_size=32, num_layers=1, num_decoder_layers=1, num_heads=2, head_dim=16, intermediate_size=64
-        )
-    if isinstance(model, Numformer):
-        return replace(model, hidden_size=32, num_layers=1, num_heads=2, intermediate_size=64)
-    if not isinstance(model, Decoder) or model.hidden_size <= 128:
-        return model
-    backbone, mixer = model.backbone, model.mixer
-    if isinstance(backbone, Stack | Loop):
-        backbone = replace(backbone, num_layers=min(backbone.num_layers, 2))
-    if isinstance(backbone, Loop):
-        backbone = replace(backbone, num_loops=min(backbone.num_loops, 2))
-    if isinstance(mixer, Attention):
-        mixer = replace(mixer, num_heads=4)
-    if isinstance(mixer, DualAttention):
-        num_self_heads, num_relational_heads = 2 * bool(mixer.num_self_heads), 2 * bool(mixer.num_relational_heads)
-        small_mixer = replace(
-            mixer, num_self_heads=num_self_heads, num_relational_heads=num_relational_heads, num_key_value_heads=None
-        )
-        mixer = replace(small_mixer, num_relations=None, relation_dim=None)
-    feed_forward = (
-        model.feed_forward if model.feed_forward is None else replace(model.feed_forward, intermediate_size=None)
+    return replace(
+        recipe,
+        task=recipe.task.small(),
+        model=recipe.model.small(),
+        training=training,
+        evaluation=evaluation,
+        title=f"{recipe.title}-debug",
     )
-    return replace(model, hidden_size=32, backbone=backbone, mixer=mixer, feed_forward=feed_forward)
 
 
 def _small_grid(recipe: Recipe) -> str | None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -53,6 +53,9 @@ class Attention(Mixer):
     blocked_attend_to_themselves: bool = setting(
         True, "whether a masked token (blocked for all queries) still attends to itself"
     )
+
+    def small(self) -> "Attention":
+        return replace(self, num_heads=4)
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "SelfAttention":
         check_divides("num_heads", self.num_heads, width)

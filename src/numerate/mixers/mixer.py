@@ -112,6 +112,10 @@ class Mixer(Spec, ABC):
         """The mixers of all layers; overridden where layers share modules."""
         return [self.build(width, layer, depth, positions) for layer in range(depth)]
 
+    def small(self) -> "Mixer":
+        """The same for a small model of width 32, for `preset=debug`."""
+        return self
+
     def why_not_stacked(self) -> str | None:
         """Why models with it cannot be trained stacked (`numerate.stacking`); None if they can."""
         return None

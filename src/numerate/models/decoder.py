@@ -13,7 +13,7 @@ from numerate.config import setting
 from numerate.errors import UserError
 from numerate.mixers.attention import Attention
 from numerate.mixers.mixer import Context, Mixer, RowIndependentState
-from numerate.models.backbone import Backbone, Stack
+from numerate.models.backbone import Backbone, Loop, Stack
 from numerate.models.block import Block, DropoutLocation, FeedForward, NormType, build_norm
 from numerate.models.initialization import FanIn, Initialization
 from numerate.positions.position import InputPosition, Position
@@ -97,6 +97,19 @@ class Decoder(ModelSpec):
                     f"positions.{index}.position_ids: {type(position.position_ids).__name__} has fractional position "
                     f"ids, and {type(position).__name__} needs integers; Scalar accepts fractions"
                 )
+
+    def small(self) -> "Decoder":
+        """Width 32, and at most 2 blocks and 2 loops, if it is wider than 128."""
+        if self.hidden_size <= 128:
+            return self
+        backbone, feed_forward = self.backbone, self.feed_forward
+        if isinstance(backbone, Stack | Loop):
+            backbone = replace(backbone, num_layers=min(backbone.num_layers, 2))
+        if isinstance(backbone, Loop):
+            backbone = replace(backbone, num_loops=min(backbone.num_loops, 2))
+        if feed_forward is not None:
+            feed_forward = replace(feed_forward, intermediate_size=None)
+        return replace(self, hidden_size=32, backbone=backbone, mixer=self.mixer.small(), feed_forward=feed_forward)
 
     def build(self, vocabulary: Vocabulary, seed: int) -> "DecoderModel":
         with torch.random.fork_rng(devices=()):

@@ -9,7 +9,7 @@ from numerate.config import expand_sweep, identity, override, to_tree
 from numerate.config.saving import TreeCache
 from numerate.errors import UserError
 from numerate.executors.executor import Executor
-from numerate.experiments.start import initial_run
+from numerate.experiments.initial_weights import initial_run
 from numerate.reports.groups import group_runs
 from numerate.reports.matplotlib_writer import save_figure
 from numerate.reports.page import comparison_page, write_atomically

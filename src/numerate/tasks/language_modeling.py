@@ -2,7 +2,7 @@
 
 import hashlib
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -23,6 +23,7 @@ from numerate.tasks.corpus_files import (
     open_corpus,
     split_validation_shards,
 )
+from numerate.tasks.corpus_overlap import overlap_warnings
 from numerate.tasks.counter_rng import CounterRNG
 from numerate.tasks.folders import corpora_folder, data_folder
 from numerate.tasks.questions import LANGUAGE_MODELING_TOKENIZER_ERROR, Questions
@@ -138,10 +139,7 @@ class LanguageModeling(Task):
 
         Opened once per task, so that the data of a run does not change. Raises `UserError` as `open_corpus` does."""
         if split not in _SPLITS:
-            raise UserError(
-                f"split: language modeling has no split {split!r}; must be one of: {', '.join(_SPLITS)}."
-                + did_you_mean(split, _SPLITS)
-            )
+            raise UserError(f"split: must be one of {', '.join(_SPLITS)}, not {split!r}")
         open_corpora: dict[Any, Corpus] = self.__dict__.setdefault("_corpora", {})
         cache_key = (split == "train", str(corpora_folder()), str(data_folder()))
         if cache_key not in open_corpora:
@@ -177,6 +175,27 @@ class LanguageModeling(Task):
             if not contains_text(resolve_path(self.train if name is None else name, setting_name)):
                 fingerprints[setting_name] = self.corpus(split).fingerprint
         return fingerprints
+
+    def small(self) -> "LanguageModeling":
+        """Rows of at most 64 tokens, of `tiny_stories_2048` if its own corpus is missing and that is available."""
+        stories = LanguageModeling("tiny_stories_2048/train", "tiny_stories_2048/validation", "tiny_stories_2048")
+        task = self if self._is_available() or not stories._is_available() else replace(stories, order=self.order)
+        return replace(task, context_length=min(task.context_length, 64))
+
+    def _is_available(self) -> bool:
+        try:
+            return all(resolve_path(name, "train") for name in (self.train, self.validation) if name is not None)
+        except UserError:
+            return False
+
+    def prepare_files(self, *, show_progress: bool = False) -> None:
+        """Tokenizes its texts that are not tokenized yet. Raises `UserError` and `OperationalError` as writing does."""
+        if self.text_token_folders():
+            catalogue.import_by_name("text.data.prepared").tokenize_texts(self, show_progress=show_progress)
+
+    def data_warnings(self) -> list[str]:
+        """Warns if held-out text is also in the training text."""
+        return overlap_warnings(self.corpus("train"), self.corpus("test"))
 
     def check_files(self) -> None:
         """Raises `UserError` as reading does."""

@@ -228,6 +228,16 @@ class Task(Spec, ABC):
         of this task."""
         raise UserError(f"question: {type(self).__name__} cannot parse questions from text")
 
+    def small(self) -> "Task":
+        """The same with short rows of data at hand, for `preset=debug`."""
+        return self
+
+    def prepare_files(self, *, show_progress: bool = False) -> None:
+        """Writes files that training reads and that can be made from others, such as the tokens of texts; by default
+        those of the tasks among its fields."""
+        for task in self._nested_tasks():
+            task.prepare_files(show_progress=show_progress)
+
     def data_warnings(self) -> list[str]:
         """Warnings about the data, printed when training starts, such as rows that are skipped."""
         return []

@@ -1,6 +1,12 @@
-"""Checks a recipe before anything is written: errors for what cannot be trained or evaluated, warnings otherwise."""
+"""What is refused and what is warned of before a recipe is trained: one function each, in the order of `CHECKS`.
 
-from collections.abc import Mapping
+A check raises `UserError` for what cannot be trained or evaluated, and returns warnings about what can. What only some
+tasks or tokenizers can tell is a method of theirs: `Task.data_warnings`, `Tokenizer.coverage_warnings`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -8,74 +14,164 @@ import torch
 
 from numerate.batch import Model, Tokens
 from numerate.errors import OperationalError, UserError
+from numerate.evaluation import evaluator
 from numerate.evaluation.evaluation_data import EvaluationData
-from numerate.evaluation.evaluator import resolve_grid, warn_replaced_grid
+from numerate.kernels.number_loss import warn_number_term_dominates
+from numerate.kernels.number_table import NumberTokenTable
+from numerate.losses.number_token import NumberTokenModule
 from numerate.tasks.language_modeling import LanguageModeling
 from numerate.tasks.task import Task
 from numerate.tokenizers.tokenizer import Tokenizer
 from numerate.training.checkpoint import Checkpoint
 from numerate.training.distributed import World
+from numerate.training.objective import ObjectiveModule
 from numerate.training.recipe import Recipe
+from numerate.training.samples import SampleGenerator
 
 
-def check_precision(precision: str, device: torch.device) -> None:
-    """Raises `UserError` for a precision that the device does not support."""
-    if precision == "fp16" and device.type == "cpu":
-        raise UserError("training.precision: must be bf16 or fp32 for device=cpu; fp16 needs a GPU")
-    if precision == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
-        raise UserError("training.precision: must be fp16 or fp32; this GPU does not support bf16")
+@dataclass(frozen=True)
+class TrainingParts:
+    """The parts built from a recipe, which the checks look at."""
+
+    recipe: Recipe
+    device: torch.device
+    evaluation_data: EvaluationData
+    model: Model
+    objective: ObjectiveModule
+    sample_generator: SampleGenerator
+
+    @cached_property
+    def longest_rows(self) -> Tokens:
+        """The longest training rows."""
+        return self.evaluation_data.longest_rows(self.recipe.task).to(self.device)
+
+    @cached_property
+    def why_not_ood_validation(self) -> str | None:
+        """Why the model cannot process the OOD validation of its task; None if it can, or if there is none."""
+        ood_task = self.recipe.task.ood_validation_task()
+        try:
+            if ood_task is not None:
+                self.model.check_tokens(self.evaluation_data.longest_rows(ood_task).to(self.device))
+        except UserError as error:
+            return str(error)
+        return None
+
+    def validation_splits(self) -> list[str]:
+        """The splits evaluated during training: validation, and OOD validation if there is one that the model can
+        process. Of language modeling, the files say what is held out."""
+        task = self.recipe.task
+        has_ood = not task.is_language_modeling and task.ood_validation_task() is not None
+        return ["validation", "ood_validation"] if has_ood and self.why_not_ood_validation is None else ["validation"]
 
 
-def check_grid(recipe: Recipe, evaluation_data: EvaluationData, model: Model, longest: Tokens) -> list[str]:
-    """Raises `UserError` for what could not be evaluated afterwards: the grid, or texts without the packages that score
-    them. Returns warnings."""
-    evaluation_data.kind.resolve_method(evaluation_data, "one pass")
-    text, task, device = recipe.evaluation.grid, recipe.task, longest.ids.device
+def check_precision(parts: TrainingParts) -> list[str]:
+    """fp16 needs a GPU, and bf16 on a GPU one that supports it."""
+    problems = {
+        ("fp16", "cpu"): "must be bf16 or fp32 for device=cpu; fp16 needs a GPU",
+        ("bf16", "cuda"): "must be fp16 or fp32; this GPU does not support bf16",
+    }
+    problem = problems.get((parts.recipe.training.precision, parts.device.type))
+    if problem is not None and not (parts.device.type == "cuda" and torch.cuda.is_bf16_supported()):
+        raise UserError(f"training.precision: {problem}")
+    return []
+
+
+def check_causal(parts: TrainingParts) -> list[str]:
+    """A model that sees later tokens cannot answer token by token."""
+    parts.evaluation_data.kind.check_causal(parts.model, parts.evaluation_data)
+    return []
+
+
+def check_scoring(parts: TrainingParts) -> list[str]:
+    """Answers that are texts are scored by packages that must be installed."""
+    parts.evaluation_data.kind.resolve_method(parts.evaluation_data, "one pass")
+    return []
+
+
+def check_training_rows(parts: TrainingParts) -> list[str]:
+    """The longest training rows must fit the position embeddings."""
+    return parts.model.check_tokens(parts.longest_rows, parts.longest_rows)
+
+
+def check_grid(parts: TrainingParts) -> list[str]:
+    """A grid that could not be evaluated afterwards is refused now, or a warning if it is the default one."""
+    text, task = parts.recipe.evaluation.grid, parts.recipe.task
     if text is None and not task.training_spans():
         return []
     requested: tuple[int, ...] = ()
     try:
-        grid = resolve_grid(task, text)
-        warnings_of_corners = []
-        for corner in grid.corners():
+        corner_warnings = []
+        for corner in evaluator.resolve_grid(task, text).corners():
             requested = tuple(dict(corner).values())
-            largest = evaluation_data.longest_rows(task.at_cell(**dict(corner)), split="test").to(device)
-            warnings_of_corners += model.check_tokens(largest, longest)
+            largest = parts.evaluation_data.longest_rows(task.at_cell(**dict(corner)), split="test").to(parts.device)
+            corner_warnings += parts.model.check_tokens(largest, parts.longest_rows)
     except UserError as error:
         reason = str(error).removeprefix("grid: ")
         if text is not None:
             cells = task.cells() if requested else None
             hint = "" if cells is None or requested in cells else "; evaluation.grid=null evaluates all cells"
             raise UserError(f"evaluation.grid: {reason}{hint}") from error
-        warnings_of_corners = [f"{reason}; set evaluation.grid to a smaller one"]
-    replaced_warning = warn_replaced_grid(task, text)
+        corner_warnings = [f"{reason}; set evaluation.grid to a smaller one"]
+    replaced_warning = evaluator.warn_replaced_grid(task, text)
     warnings = [] if replaced_warning is None else [replaced_warning]
-    return warnings + [f"evaluation.grid {text or '(by default)'}: {warning}" for warning in warnings_of_corners]
+    return warnings + [f"evaluation.grid {text or '(by default)'}: {warning}" for warning in corner_warnings]
 
 
-def validation_splits(
-    recipe: Recipe, evaluation_data: EvaluationData, model: Model, device: torch.device
-) -> tuple[list[str], list[str]]:
-    """The splits evaluated during training: validation, and OOD validation if there is one that the model can process;
-    and warnings."""
-    if recipe.task.is_language_modeling:  # the files say what is held out
-        return ["validation"], []
-    warnings = []
-    if not recipe.task.splittable_mask(recipe.task.examples("validation", 0, 0, 64)).any():
-        warnings.append(
-            "task: all sizes have too few questions to hold any out, so validation scores include training questions"
-        )
-    ood_task = recipe.task.ood_validation_task()
-    if ood_task is None:
-        return ["validation"], warnings
-    try:
-        model.check_tokens(evaluation_data.longest_rows(ood_task).to(device))
-    except UserError as error:
-        warnings.append(
-            f"the model cannot process OOD validation, so the best step is selected in distribution: {error}"
-        )
-        return ["validation"], warnings
-    return ["validation", "ood_validation"], warnings
+def check_held_out(parts: TrainingParts) -> list[str]:
+    """Sizes with few questions have none to hold out, so that validation shows memorization as well."""
+    task = parts.recipe.task
+    if task.is_language_modeling or task.splittable_mask(task.examples("validation", 0, 0, 64)).any():
+        return []
+    return ["task: all sizes have too few questions to hold any out, so validation scores include training questions"]
+
+
+def check_ood_validation(parts: TrainingParts) -> list[str]:
+    """Without OOD validation, the best checkpoint is not the one that generalizes best."""
+    reason = None if parts.recipe.task.is_language_modeling else parts.why_not_ood_validation
+    if reason is None:
+        return []
+    return [f"the model cannot process OOD validation, so the best step is selected in distribution: {reason}"]
+
+
+def check_data(parts: TrainingParts) -> list[str]:
+    """Rows that are left out of training, and held-out text that is also in the training text."""
+    return parts.recipe.task.data_warnings()
+
+
+def check_number_coverage(parts: TrainingParts) -> list[str]:
+    """Digits of the answers in tokens that a number token loss ignores get no number loss."""
+    table = _find_number_table(parts.objective)
+    if table is None:
+        return []
+    return parts.recipe.tokenizer.coverage_warnings(parts.recipe.task, frozenset(table.ids.tolist()))
+
+
+def check_samples(parts: TrainingParts) -> list[str]:
+    """Prompts longer than the context are left out, and characters that the tokenizer does not know are lost."""
+    return parts.sample_generator.warnings
+
+
+CHECKS: tuple[Callable[[TrainingParts], list[str]], ...] = (
+    check_precision,
+    check_causal,
+    check_scoring,
+    check_training_rows,
+    check_grid,
+    check_held_out,
+    check_ood_validation,
+    check_data,
+    check_number_coverage,
+    check_samples,
+)
+"""All checks of a new run, in the order of their warnings."""
+
+
+def preflight(parts: TrainingParts) -> list[str]:
+    """Runs all checks and returns their warnings. Raises `UserError` for what cannot be trained or evaluated."""
+    return [text for check in CHECKS for text in check(parts)]
+
+
+# Resuming -------------------------------------------------------------------------------------------------------------
 
 
 def tokenizer_fingerprint(tokenizer: Tokenizer, task: Task) -> str | None:
@@ -120,6 +216,9 @@ def check_unchanged_files(task: Task, metadata: Mapping[str, Any], path: Path) -
     )
 
 
+# The first steps ------------------------------------------------------------------------------------------------------
+
+
 def check_finite_weights(model: Model, world: World) -> None:
     """Raises `OperationalError`, in every process, for weights that are not finite before any training."""
     local_tensors = [
@@ -142,3 +241,29 @@ def check_finite_weights(model: Model, world: World) -> None:
 
 def _is_finite(tensor: torch.Tensor) -> bool:
     return bool(tensor.isfinite().all())
+
+
+def warn_large_number_loss(objective: ObjectiveModule, record: Mapping[str, Any]) -> list[str]:
+    """Warns if a number token loss is above cross-entropy in a record of metrics."""
+    if _find_number_table(objective) is None or not {"loss_number", "loss_cross_entropy"} <= record.keys():
+        return []
+    number, cross_entropy = (objective.weights[term] * record[f"loss_{term}"] for term in ("number", "cross_entropy"))
+    squash_hint = next((" or objective.loss.squash_factor=20" for part in objective.modules() if _can_squash(part)), "")
+    remedy = f"a lower objective.loss.weight (now {objective.weights['number']:g}){squash_hint}"
+    return [
+        f"objective.loss: {text}"
+        for text in warn_number_term_dominates(number, cross_entropy, f"the first {record['step']} steps", remedy)
+    ]
+
+
+def _find_number_table(objective: ObjectiveModule) -> NumberTokenTable | None:
+    """The number tokens of an objective's loss; None if there are none."""
+    return next((part for part in objective.modules() if isinstance(part, NumberTokenTable)), None)
+
+
+def _can_squash(part: object) -> bool:
+    return (
+        isinstance(part, NumberTokenModule)
+        and part.number_distance.loss_function == "was"
+        and part.number_distance.squash_factor is None
+    )

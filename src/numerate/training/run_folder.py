@@ -236,6 +236,12 @@ def header_yaml(head: Mapping[str, Any]) -> bytes:
     return str(text).encode()
 
 
+def earlier_metadata(path: Path) -> dict[str, Any]:
+    """The metadata that earlier sessions of a run wrote; empty for a new run."""
+    is_new = not (path / "recipe.yaml").is_file() and not (path / "checkpoints").is_dir()
+    return {} if is_new else RunFolder.open(path).metadata()
+
+
 def folder_name(text: str) -> str:
     """A text as one folder's name: `folder_name("my.py:small add")` is `"my.py-small-add"`."""
     name = re.sub(r"[^\w.+=-]+", "-", text).lstrip(".-")

@@ -20,17 +20,12 @@ from numerate.training.parallel import make_parallel_strategy
 from numerate.training.peak_flops import resolve_matmul_precision
 from numerate.training.precision import autocast, tf32_matmul
 from numerate.training.preflight import (
+    TrainingParts,
     check_finite_weights,
-    check_grid,
-    check_precision,
     check_same_tokenizer,
+    preflight,
     tokenizer_fingerprint,
-    validation_splits,
-)
-from numerate.training.preflight_warnings import (
     warn_large_number_loss,
-    warn_number_coverage,
-    warn_validation_overlap,
 )
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder
@@ -98,22 +93,12 @@ class Trainer:
         )
         self.budget = Budget(self.training, recipe.task, self.stream, self.model, self.objective)
         self.num_micro_batches = self.training.num_micro_batches(world.size)
-        check_precision(self.training.precision, world.device)
-        self.evaluation_data.kind.check_causal(self.model, self.evaluation_data)
-        longest_rows = self.evaluation_data.longest_rows(recipe.task).to(world.device)
-        splits, split_warnings = validation_splits(recipe, self.evaluation_data, self.model, world.device)
-        warnings = (
-            self.model.check_tokens(longest_rows, longest_rows),
-            check_grid(recipe, self.evaluation_data, self.model, longest_rows),
-            split_warnings,
-            recipe.task.data_warnings(),
-            warn_validation_overlap(recipe.task),
-            warn_number_coverage(recipe, self.objective),
-        )
-        self.warnings = [text for messages in warnings for text in messages]
-        self.validator = Validator(recipe, self.evaluation_data, self.objective, splits, world)
         self.sample_generator = SampleGenerator(recipe.samples, self.evaluation_data, self.training.precision)
-        self.warnings += self.sample_generator.warnings
+        parts = TrainingParts(
+            recipe, world.device, self.evaluation_data, self.model, self.objective, self.sample_generator
+        )
+        self.warnings = preflight(parts)
+        self.validator = Validator(recipe, self.evaluation_data, self.objective, parts.validation_splits(), world)
         self.flush_hook: Callable[[], None] = lambda: None
         """Called before metric sums are read or weights are saved; `StackedTrainer` uses it to write its sums back."""
         self.parallel_strategy = make_parallel_strategy(
@@ -495,3 +480,11 @@ def _seed_dropout(device: torch.device, seed: int) -> None:
 
 def _dropout_seed(seed: int, step: int, rank: int) -> int:
     return ((seed * 0x9E3779B1 + step) * 0x85EBCA77 + rank * 0xC2B2AE3D) & 0x7FFFFFFFFFFFFFFF
+
+
+def set_threads(num_threads: int | None, last_checkpoint: checkpoint.Checkpoint | None) -> None:
+    """Sets the number of threads: the recipe's, else that of the last session (it affects rounding), else all cores."""
+    if num_threads is None and last_checkpoint is not None:
+        num_threads = last_checkpoint.state.get("threads")
+    if num_threads is not None:
+        torch.set_num_threads(num_threads)

@@ -7,7 +7,7 @@ import hashlib
 import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -166,20 +166,12 @@ def open_prepared(folder: Path) -> PreparedCorpus:
     )
 
 
-def tokenize_sources(task: object, *, show_progress: bool = False) -> None:
-    """Tokenizes the texts of language modeling tasks that are not tokenized yet; does nothing for other tasks.
+def tokenize_texts(task: LanguageModeling, *, show_progress: bool = False) -> None:
+    """Tokenizes the texts of a language modeling task that are not tokenized yet.
 
     Of several processes one does it, with a bar where it is `show_progress`, and the others wait. Raises as
     `write_corpus` does.
     """
-    if not isinstance(task, LanguageModeling):
-        if is_dataclass(task):
-            for field in fields(task):
-                value = getattr(task, field.name)
-                for part in value if isinstance(value, tuple) else (value,):
-                    if is_dataclass(part):
-                        tokenize_sources(part, show_progress=show_progress)
-        return
     for text, folder in task.text_token_folders():
         while not is_complete(folder):
             try:

@@ -262,6 +262,8 @@ def enable_gradient_checkpointing(model: Any) -> None:
 class HuggingFaceSpec(ModelSpec):
     """The spec of a Hugging Face model, with or without pretrained `weights`."""
 
+    is_hugging_face: ClassVar[bool] = True
+
     weights: str | None
 
     config_overrides: ClassVar[Mapping[str, str]] = {}
@@ -301,8 +303,3 @@ class HuggingFaceSpec(ModelSpec):
             torch.manual_seed(seed)
             model = build_untrained(package, self.model_class(package), pretrained_config, **overrides)
             return self.wrap(model, vocabulary)
-
-    def rebuild(self, vocabulary: Vocabulary, seed: int, pretrained_config: Mapping[str, Any] | None = None) -> Model:
-        if pretrained_config is None or self.weights is None:
-            return self.build(vocabulary, seed)
-        return self.build_from_config(vocabulary, seed, pretrained_config)

@@ -1,6 +1,6 @@
 """Numformer: a bidirectional encoder with a masked answer and a number head."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import torch
@@ -48,6 +48,9 @@ class Numformer(ModelSpec):
     gradient_checkpointing: bool = setting(False, "recompute activations in the backward pass to save memory")
     final_norm: bool = setting(True, "whether a norm follows the last layer; published: no")
     head_bias: bool = setting(True, "whether the vocabulary head has biases; published: no")
+
+    def small(self) -> "Numformer":
+        return replace(self, hidden_size=32, num_layers=1, num_heads=2, intermediate_size=64)
 
     def build(self, vocabulary: Vocabulary, seed: int) -> "NumformerModel":
         if self.hidden_size % self.num_heads:

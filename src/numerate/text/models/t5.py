@@ -134,6 +134,13 @@ class T5(HuggingFaceSpec):
         """Number of parameters with a vocabulary of so many rows, without number embedding and head."""
         return self.dimensions().num_parameters(vocab_size, gated=self.feed_forward == "geglu")
 
+    def small(self) -> "T5":
+        if self.weights is not None:
+            return self
+        return replace(
+            self, hidden_size=32, num_layers=1, num_decoder_layers=1, num_heads=2, head_dim=16, intermediate_size=64
+        )
+
     def create(self, package: Any, vocabulary: Vocabulary, seed: int) -> Any:
         if self.weights is None:
             return package.T5ForConditionalGeneration(self._config(package, vocabulary))

@@ -17,7 +17,7 @@ from numerate.text.tokenizers.subwords import Subwords
 from numerate.text.tokenizers.text_number_formats import PerDigit
 from numerate.tokenizers.layout import Seq2Seq
 from numerate.training.objective import Supervised
-from numerate.training.preflight_warnings import warn_number_coverage
+from numerate.training.preflight import TrainingParts, check_number_coverage
 from numerate.training.recipe import Recipe
 
 tokenizers = pytest.importorskip("tokenizers", reason="the extra huggingface is not installed")
@@ -50,7 +50,9 @@ def chosen(tokenizer: Subwords, task: QuestionFiles, loss: object) -> Recipe:
 
 
 def doubts(made: Recipe) -> list[str]:
-    return warn_number_coverage(made, made.objective.build(made.tokenizer.build_vocabulary(made.task)))
+    """The warnings about digits that the loss does not see."""
+    objective = made.objective.build(made.tokenizer.build_vocabulary(made.task))
+    return check_number_coverage(TrainingParts(made, torch.device("cpu"), None, None, objective, None))  # type: ignore[arg-type]
 
 
 def test_digits_without_number_loss_give_a_warning_with_their_share_and_a_remedy(pieces: Path, tmp_path: Path) -> None:
