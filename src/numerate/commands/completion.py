@@ -10,12 +10,11 @@ from numerate.errors import UserError
 def completion(shell: str) -> None:
     """Prints the script for a shell that shtab knows: bash, zsh or tcsh."""
     try:
-        shtab = import_module("shtab")
-        print(shtab.complete(completion_parser(), shell))
-    except ImportError as error:
-        raise UserError("completion: the package shtab is not installed; pip install shtab") from error
-    except NotImplementedError as error:
-        raise UserError(f"completion: {shell!r} must be one of: {', '.join(shtab.SUPPORTED_SHELLS)}") from error
+        print(import_module("shtab").complete(completion_parser(), shell))
+    except (ImportError, NotImplementedError) as error:
+        needed = "the package shtab is not installed; pip install shtab"
+        shells = f"{shell!r} must be bash, zsh or tcsh"
+        raise UserError(f"completion: {needed if isinstance(error, ImportError) else shells}") from error
 
 
 def completion_parser() -> argparse.ArgumentParser:

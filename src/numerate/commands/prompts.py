@@ -194,10 +194,7 @@ def maps(
     **options: Any,
 ) -> None:
     """Writes attention maps as a page, with a few lines of text; the other options are those of `Run.maps`."""
-    choices = expand_sweep(settings)
-    if len(choices) > 1:
-        raise UserError("settings: each setting must have one value")
-    run = load(address, runs_dir, device).with_settings(*choices[0])
+    run = load(address, runs_dir, device).with_settings(*settings)
     found = run.maps(prompt, layers=layer, **options)
     record = found.record()
     if count_characters(record) > MAX_CHARACTERS:

@@ -442,8 +442,8 @@ COMMANDS: dict[str, Command] = {
         "print a script that completes commands and options in a shell",
         "completion:completion",
         "SHELL",
-        "numerate completion bash > ~/.local/share/bash-completion/completions/numerate\n"
-        "numerate completion zsh > ~/.zfunc/_numerate",
+        "numerate completion bash   (into ~/.local/share/bash-completion/completions/numerate)\n"
+        "numerate completion zsh   (into _numerate in a folder of fpath)",
     ),
 }
 
