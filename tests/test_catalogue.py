@@ -170,7 +170,7 @@ def test_commands_know_the_names_of_a_family(
     assert f"{name} is a recipe, not a study" in capsys.readouterr().err
     for command in (["show"], ["sample"], ["data", "stats"]):
         assert main([*command, f"{name}s"]) == 2, command
-    assert capsys.readouterr().err.count(f"Did you mean '{name}'") == 2
+    assert capsys.readouterr().err.count(f"Did you mean '{name}'") == 3
 
 
 def test_describing_everything_imports_neither_torch_nor_numpy() -> None:

@@ -17,9 +17,9 @@ import torch
 
 import numerate
 from numerate import catalogue
+from numerate.catalogue import is_recipe
 from numerate.cli import main, parse
 from numerate.commands.catalogue import SLOTS
-from numerate.commands.samples import is_recipe
 from numerate.commands.studies import load_study
 from numerate.commands.table import COMMANDS
 from numerate.config import override

@@ -584,7 +584,7 @@ def test_the_ending_says_the_format_and_a_format_may_be_given(study: Studies, tm
     assert write_table(table, tmp_path / "a.dat", "csv").read_text() == "label,final.ood_test\nabacus,0.5\n"
     with pytest.raises(UserError, match=r"a\.dat must be one of .*\.csv"):
         write_table(table, tmp_path / "a.dat")
-    with pytest.raises(UserError, match=r"format: cvs must be one of .* Did you mean 'csv'\?"):
+    with pytest.raises(UserError, match=r"format: must be one of .*, not 'cvs'.*Did you mean 'csv'\?"):
         write_table(table, tmp_path / "a.dat", "cvs")
 
 

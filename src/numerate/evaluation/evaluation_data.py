@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from numerate.batch import Batch, Model, Tokens
-from numerate.evaluation.kinds import kind_of
+from numerate.evaluation.kinds.choice import kind_of
 from numerate.tasks.questions import Questions
 from numerate.tasks.task import Task
 from numerate.tokenizers.layout import Continuation, Layout

@@ -8,7 +8,7 @@ from textwrap import fill
 from typing import Any
 
 from numerate.evaluation import answer_metrics
-from numerate.evaluation.kinds import kind_of_record
+from numerate.evaluation.kinds.choice import kind_of_record
 from numerate.evaluation.labels import METRICS, Metric
 from numerate.reports.language_records import interval_text, number_text
 from numerate.training.checkpoint import Checkpoint

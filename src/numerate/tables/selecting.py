@@ -55,6 +55,8 @@ _RESULTS = {
 }
 """The columns that do not tell rows apart, beside those of checkpoints (`final.`, `best.`)."""
 
+_KNOWN_METRICS = {*_COUNTS, *_SHARES, *LANGUAGE_METRICS, *ANSWER_METRICS, "baseline", "loss", "perplexity", ""}
+
 _CELL_DEFAULTS = {
     *("exact_match", "ood_accuracy", "ood_accuracy.baseline", "loss", "perplexity", "bits_per_byte"),
     *DEFAULT_ANSWER_METRICS,
@@ -77,7 +79,7 @@ def display_format(name: str) -> Literal["plain", "share", "count", "number"]:
         return "plain"
     end = name.split(".", 2)[2:] if name.startswith(("final.", "best.")) else [name]
     metric = base_metric(re.sub(r"\.(low|high|baseline)$", "", end[0])) if end else "exact_match"
-    return "count" if metric in _COUNTS else "share" if metric in _SHARES else "number"
+    return "count" if metric in _COUNTS else "share" if metric in _SHARES or _is_score(metric) else "number"
 
 
 def is_default(name: str, names: Sequence[str]) -> bool:
@@ -95,7 +97,12 @@ def is_default(name: str, names: Sequence[str]) -> bool:
     main = "accuracy" if region == "in_distribution" else "ood_accuracy"
     if metric in (main, f"{main}.baseline"):
         return metric == main or region != "in_distribution"
-    return checkpoint == "final" and metric in DEFAULT_ANSWER_METRICS
+    return checkpoint == "final" and (metric in DEFAULT_ANSWER_METRICS or _is_score(metric))
+
+
+def _is_score(metric: str) -> bool:
+    """Whether the metric of a region is one that none of numerate's own kinds of evaluation has."""
+    return not any(part in _KNOWN_METRICS for part in (metric, base_metric(metric), *metric.split(".")))
 
 
 def find_columns(frame: "DataFrame", name: str, option: str = "columns", *, single: bool = False) -> list[str]:

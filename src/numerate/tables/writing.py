@@ -12,7 +12,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from numerate.errors import UserError, did_you_mean
+from numerate.errors import UserError, check_choice
 from numerate.reports.grid import format_interval, format_percent
 from numerate.reports.table import markdown_table, text_table, text_width
 from numerate.tables.selecting import display_format, is_identifier, plain_values, short_names
@@ -36,14 +36,13 @@ _STUDY_FILES = ("plan.jsonl", "study.yaml", "log.txt", "report.html", "figure.pn
 def resolve_format(format: str | None, path: str | Path | None = None) -> str:
     """The format: as given, else by the suffix of the file, else text. Raises `UserError` for any other, and for
     Parquet without a file."""
-    found = format or ("text" if path is None else FORMATS.get(Path(path).suffix.lower(), str(path)))
-    if found not in FORMATS.values() or (found == "parquet" and path is None):
-        known = list(FORMATS.values())
-        hint = did_you_mean(found, known) if found not in known else ""
-        raise UserError(
-            f"format: {found} must be one of {', '.join(known)}, or the file one of {', '.join(FORMATS)}; for example "
-            f"out=results.parquet.{hint}"
-        )
+    suffix = None if path is None else Path(path).suffix.lower()
+    if format is None and suffix is not None and suffix not in FORMATS:
+        raise UserError(f"out: the suffix of {path} must be one of {', '.join(FORMATS)}, or say format=csv")
+    found = format or (FORMATS[suffix] if suffix is not None else "text")
+    check_choice("format", found, FORMATS.values())
+    if found == "parquet" and path is None:
+        raise UserError("format: parquet is not for the terminal; for example out=results.parquet")
     return found
 
 
