@@ -66,6 +66,18 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
         raise UserError(f"{name}: must be one of {', '.join(choices)}, not {value!r}{f'.{hint}' if hint else ''}")
 
 
+def check_positive(name: str, value: int | None) -> None:
+    """Raises `UserError` for a number below 1.
+
+    >>> check_positive("workers", 0)
+    Traceback (most recent call last):
+        ...
+    numerate.errors.UserError: workers: must be at least 1, not 0
+    """
+    if value is not None and value < 1:
+        raise UserError(f"{name}: must be at least 1, not {value}")
+
+
 def import_extra(module: str, feature: str, extra: str) -> Any:
     """Imports a package that is installed with an extra. Raises `UserError` if it is not, with how to install it."""
     try:

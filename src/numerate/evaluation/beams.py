@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from numerate.batch import Model, Output, Tokens
-from numerate.errors import OperationalError, UserError
+from numerate.errors import OperationalError, check_positive
 from numerate.evaluation.evaluation_data import select_rows
 from numerate.evaluation.generate import GenerationOutput, greedy_decode, last_number
 from numerate.vocabulary import EOS, PAD
@@ -46,8 +46,7 @@ def beam_search(
 
     Raises `UserError` for fewer than one beam, `OperationalError` for NaN logits.
     """
-    if num_beams < 1:
-        raise UserError(f"beams: must be at least 1 (greedy decoding), not {num_beams}")
+    check_positive("beams", num_beams)
     if model.regression_token_id is not None:  # it predicts the whole answer at once
         return greedy_decode(
             model, prompts, max_new_tokens, source=source, position_offset=position_offset, end_id=end_id

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from numerate.batch import Model
 from numerate.config import expand_sweep
-from numerate.errors import UserError
+from numerate.errors import UserError, check_choice, check_positive
 from numerate.evaluation.evaluator import METHODS, CellRequest, Method, resolve_grid, warn_replaced_grid
 from numerate.evaluation.grid import Cell, Grid, parse_shard, shard
 from numerate.experiments.store import EvaluationStore, RecordKey
@@ -88,10 +88,8 @@ class EvaluationPlan:
         task, evaluation, kind = runs[0].recipe.task, run.recipe.evaluation, runs[0].evaluation_data.kind
         if grid is None and (warning := warn_replaced_grid(task, evaluation.grid)) is not None:
             run.warn(warning)
-        if method not in METHODS:
-            raise UserError(f"method: must be one of: {', '.join(METHODS)}, not {method!r}")
-        if count is not None and count < 1:
-            raise UserError(f"count: must be at least 1, not {count}; 100 questions give +-10 points at 50 %")
+        check_choice("method", method, METHODS)
+        check_positive("count", count)
         resolved_grid = Grid.parse(grid, task.axes()) if grid else resolve_grid(task, evaluation.grid)
         resolved_method = kind.resolve_method(runs[0].evaluation_data, method)
         for run_with_settings in runs:

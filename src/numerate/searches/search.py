@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from numerate.config import to_tree
-from numerate.errors import OperationalError, UserError, check_choice
+from numerate.errors import OperationalError, UserError, check_choice, check_positive
 from numerate.executors.executor import Executor, Failure, ItemOutcome, WorkerContext
 from numerate.records.reading import FORMAT, check_format
 from numerate.searches.journal import Journal, Trial
@@ -89,8 +89,7 @@ def search(
     if metric == "validation_loss" and not recipe.task.is_language_modeling:
         refuse_validation_loss(recipe)
     for option, number in (("trials", trials), ("workers", workers), ("seeds", seeds)):
-        if number is not None and number < 1:
-            raise UserError(f"{option}: must be at least 1, not {number}")
+        check_positive(option, number)
     if executor is None and workers > 1:
         from numerate.executors import Local
 

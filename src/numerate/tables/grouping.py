@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from numerate.errors import UserError, did_you_mean
+from numerate.errors import UserError, check_choice
 from numerate.evaluation.statistics import interquartile_mean, stratified_bootstrap_interval, success_rate
 from numerate.reports.grid import REGION_LABELS, format_interval, format_percent
 from numerate.tables.selecting import (
@@ -70,11 +70,8 @@ def group_results(
     """
     from pandas import DataFrame
 
-    if statistic is not None and statistic not in STATISTICS:
-        known = ", ".join(STATISTICS)
-        raise UserError(
-            f"statistic: there is no {statistic!r}; there are: {known}.{did_you_mean(statistic, list(STATISTICS))}"
-        )
+    if statistic is not None:
+        check_choice("statistic", statistic, STATISTICS)
     keys = _keys(results, by)
     names = value_columns(results, keys, columns)
     success_columns = _success_columns(results, success_column, threshold)

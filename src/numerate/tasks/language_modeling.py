@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from numerate import catalogue
 from numerate.config import setting
-from numerate.errors import UserError, did_you_mean
+from numerate.errors import UserError, check_choice, did_you_mean
 from numerate.tasks.chunk_orders import ChunkOrder, PublishedChunks, SequentialChunks, ShuffledChunks
 from numerate.tasks.contents import shortest_unique_names
 from numerate.tasks.corpus_files import (
@@ -138,8 +138,7 @@ class LanguageModeling(Task):
         """The shards of a split: `train`, or `validation` and `test`, which are both the held-out shards.
 
         Opened once per task, so that the data of a run does not change. Raises `UserError` as `open_corpus` does."""
-        if split not in _SPLITS:
-            raise UserError(f"split: must be one of {', '.join(_SPLITS)}, not {split!r}")
+        check_choice("split", split, _SPLITS)
         open_corpora: dict[Any, Corpus] = self.__dict__.setdefault("_corpora", {})
         cache_key = (split == "train", str(corpora_folder()), str(data_folder()))
         if cache_key not in open_corpora:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from numerate.errors import OperationalError, UserError
+from numerate.errors import OperationalError, UserError, check_positive
 from numerate.records.reading import FORMAT, check_format, parse_record
 from numerate.training import disk
 
@@ -60,8 +60,7 @@ def write(
     from one of them. Nothing is removed before the new checkpoint is on disk. Raises `OperationalError` on a full disk;
     the old checkpoints are then intact.
     """
-    if keep_last is not None and keep_last < 1:
-        raise UserError(f"keep_last: must be at least 1, or null for all, not {keep_last}")
+    check_positive("keep_last", keep_last)
     existing_steps = list_steps(folder)
     unharmed_note = (
         f"The checkpoints up to step {existing_steps[-1]} are intact."

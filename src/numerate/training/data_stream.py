@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.batch import Batch
-from numerate.errors import UserError
+from numerate.errors import UserError, check_positive
 from numerate.tasks.counter_rng import CounterRNG, random_key
 from numerate.tasks.task import Task
 from numerate.tokenizers.layout import Layout
@@ -56,9 +56,8 @@ class BatchStream:
         batch_size: int,
         window: int = 64,
     ) -> None:
-        for name, value in (("batch_size", batch_size), ("window", window)):
-            if value < 1:
-                raise UserError(f"{name}: must be at least 1, not {value}")
+        check_positive("batch_size", batch_size)
+        check_positive("window", window)
         self.task, self.tokenizer, self.layout = task, tokenizer, layout
         self.seed, self.split, self.batch_size, self.window = seed, split, batch_size, window
         self.vocabulary = tokenizer.build_vocabulary(task)

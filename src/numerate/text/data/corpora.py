@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.errors import OperationalError, UserError
+from numerate.errors import OperationalError, UserError, check_positive
 from numerate.tasks.corpus_files import CORPUS_FILE, FORMAT, METADATA_SUFFIX, Corpus, file_checksum, open_corpus
 from numerate.text.data.documents import (
     SEPARATOR,
@@ -133,8 +133,7 @@ def write_corpus(
     if a process dies or the disk is full.
     """
     out = Path(out).expanduser()
-    if shard_bytes < 1:
-        raise UserError(f"shard_bytes: must be at least 1, not {shard_bytes}")
+    check_positive("shard_bytes", shard_bytes)
     stored_tokenizer = load_tokenizer(tokenizer)
     files = source_files(sources)
     if source_in_out := next((file for file in files if file.resolve().parent == out.resolve()), None):
@@ -191,8 +190,7 @@ def write_shards(
 ) -> list[dict[str, Any]]:
     """Writes a shard for each name, from its `shards` documents, and returns their metadata; complete shards are kept.
     Raises as `write_corpus` does."""
-    if processes is not None and processes < 1:
-        raise UserError(f"processes: must be at least 1, not {processes}")
+    check_positive("processes", processes)
     common_metadata = {
         "format": FORMAT,
         "kind": "<u2" if tokenizer.size <= 1 << 16 else "<u4",

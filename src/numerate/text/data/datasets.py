@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import yaml
 
-from numerate.text.tasks.input_errors import check_choice
+from numerate.errors import check_choice
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.errors import UserError
+from numerate.errors import UserError, check_choice
 from numerate.tasks.corpus_files import Corpus, is_complete, open_corpus
 from numerate.tasks.folders import corpora_folder, data_folder
 from numerate.tasks.language_modeling import PREPARED_CORPORA, LanguageModeling
@@ -21,7 +21,7 @@ from numerate.text.data.corpora import SHARD_BYTES, DocumentSelection, write_cor
 from numerate.text.data.documents import FileSpan, ReadProgress, read_documents, split_file_span
 from numerate.text.data.new_folder import atomic_folder, check_not_existing
 from numerate.text.data.vocabularies import save_tokenizer, tokenizer_file, train_vocabulary
-from numerate.text.tasks.input_errors import check_choice, file_error
+from numerate.text.tasks.input_errors import file_error
 from numerate.text.tokenizers.fast_tokenizers import check_tokenizers_installed
 from numerate.text.tokenizers.stored_tokenizer import PretrainedTokenizer, load_tokenizer
 from numerate.text.tokenizers.tokenizer_files import CHARACTER_TOKENIZER, build_character_tokenizer

@@ -7,12 +7,11 @@ from pathlib import Path
 import numpy as np
 
 from numerate.config import setting
-from numerate.errors import UserError
+from numerate.errors import UserError, check_choice, check_positive
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.questions import Questions
 from numerate.tasks.task import SPLITS, Task
 from numerate.text.tasks.example_file import ExampleFile
-from numerate.text.tasks.input_errors import check_choice
 from numerate.text.tasks.row_files import rows_per_block
 from numerate.tokenizers.tokenizer import Characters, TokenizedExamples, Tokenizer
 from numerate.vocabulary import Vocabulary
@@ -46,8 +45,7 @@ class RowSource:
     each_once: bool = False
 
     def __post_init__(self) -> None:
-        if self.count < 1:
-            raise UserError(f"count: must be at least 1, not {self.count}")
+        check_positive("count", self.count)
         if self.split is None and not isinstance(self.task, ExampleFile):
             raise UserError("split: must be set unless the task is a file")
         if self.split is not None:

@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.config import to_tree
-from numerate.errors import UserError
+from numerate.errors import UserError, check_choice
 from numerate.text.data.new_folder import atomic_folder, check_not_existing
 from numerate.text.data.source import RowSource
-from numerate.text.tasks.input_errors import check_choice
 from numerate.text.tasks.row_heads import FORMAT, METADATA_FILE, encode_metadata
 from numerate.tokenizers.number_formats import id_dtype
 from numerate.tokenizers.tokenizer import TokenizedExamples

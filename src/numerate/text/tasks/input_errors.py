@@ -1,9 +1,9 @@
 """What is wrong with the user's files, names and installation, said one way."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from numerate.errors import UserError, did_you_mean
+from numerate.errors import UserError, check_choice
 
 
 def file_error(path: str | Path, problem: str, line: int | None = None) -> UserError:
@@ -13,15 +13,6 @@ def file_error(path: str | Path, problem: str, line: int | None = None) -> UserE
     UserError('sums.txt, line 3: has no answer')
     """
     return UserError(f"{path}{'' if line is None else f', line {line}'}: {problem}")
-
-
-def check_choice(setting: str, value: str, choices: Iterable[str]) -> None:
-    """Raises `UserError` for a value that is not one of `choices`; it suggests the nearest."""
-    choices = list(choices)
-    if value not in choices:
-        raise UserError(
-            f"{setting}: there is no {value!r}; there are: {', '.join(choices)}.{did_you_mean(value, choices)}"
-        )
 
 
 def check_names(setting: str, names: Sequence[str], choices: Sequence[str] | None = None) -> None:

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.config import Spec
-from numerate.errors import UserError
-from numerate.text.tasks.input_errors import check_choice, file_error
+from numerate.errors import UserError, check_choice
+from numerate.text.tasks.input_errors import file_error
 from numerate.text.tasks.readers import MAX_CHARACTERS
 from numerate.text.tasks.row_heads import METADATA_FILE, existing_files, find_written_folder, read_verified_metadata
 from numerate.text.tasks.text_files import file_stamp

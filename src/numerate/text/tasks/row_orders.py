@@ -8,11 +8,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.errors import UserError
+from numerate.errors import UserError, check_choice
 from numerate.tasks.counter_rng import CounterRNG, mix_bits, random_key
 from numerate.tasks.questions import Questions
 from numerate.tasks.task import SPLITS, Task
-from numerate.text.tasks.input_errors import check_choice
 
 
 def permute(indices: NDArray[np.int64], count: int, key: int) -> NDArray[np.int64]:
