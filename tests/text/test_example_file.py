@@ -284,7 +284,7 @@ def test_settings_that_cannot_be_are_refused(tmp_path: Path) -> None:
         written(tmp_path / "rows.txt", ["1+1=2", "a=b"], digit_order="normal").alphabet()
     with pytest.raises(UserError, match="no OOD validation"):
         ExampleFile(path=str(SUMS)).examples("ood_validation", 0, 0, 1)
-    with pytest.raises(UserError, match=r"there is no 'tset'.* Did you mean 'test'"):
+    with pytest.raises(UserError, match=r"must be one of .*, not 'tset'.* Did you mean 'test'"):
         ExampleFile(path=str(SUMS)).examples("tset", 0, 0, 1)
 
 

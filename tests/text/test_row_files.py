@@ -144,7 +144,7 @@ def test_what_cannot_be_read_is_refused_with_what_would_be_right(tmp_path: Path)
         open_row_file(tmp_path / "some.txt").text(1)
     with pytest.raises(UserError, match=r"split: .* has no splits"):
         open_row_file(tmp_path / "some.txt", split="train")
-    with pytest.raises(UserError, match="vocabulary: there is no 'sorting'"):
+    with pytest.raises(UserError, match=r"vocabulary: must be one of .*, not 'sorting'"):
         open_row_file(tmp_path / "some.txt", vocabulary="sorting")
 
 
@@ -153,7 +153,7 @@ def test_a_folder_of_another_kind_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has no column input_ids; it has: text"):
         open_row_file(tmp_path / "text")
     save_splits(tmp_path / "hf", train=[ids("1+1=2", 8)])
-    with pytest.raises(UserError, match="split: there is no 'tset'; there are: train, all"):
+    with pytest.raises(UserError, match="split: must be one of train, all, not 'tset'"):
         open_row_file(tmp_path / "hf", split="tset")
     (tmp_path / "hf" / "train" / "data-00000-of-00001.arrow").write_bytes(b"not arrow at all")
     with pytest.raises(UserError, match="is no Arrow stream"):

@@ -113,7 +113,7 @@ def test_parts_are_the_sizes_of_its_axis(task: TextTask) -> None:
 
 @every_task
 def test_an_unknown_split_is_refused(task: TextTask) -> None:
-    with pytest.raises(UserError, match=r"there is no 'tset'.*Did you mean 'test'"):
+    with pytest.raises(UserError, match=r"split: must be one of .*, not 'tset'.*Did you mean 'test'"):
         task.examples("tset", 0, 0, 1)
     with pytest.raises(UserError, match="files have no OOD validation"):
         task.examples("ood_validation", 0, 0, 1)

@@ -245,7 +245,7 @@ def test_impossible_sources_are_refused(settings: dict[str, Any], message: str) 
 
 
 def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"format: there is no 'txt'; there are: text, memmap, both"):
+    with pytest.raises(UserError, match=r"format: must be one of text, memmap, both, not 'txt'"):
         write_rows(source(), tmp_path / "rows", "txt")  # type: ignore[arg-type]
 
 

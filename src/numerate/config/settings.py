@@ -137,7 +137,8 @@ class Spec:
             if not one.allows(value):
                 hint = did_you_mean(value, one.words) if isinstance(value, str) else ""
                 finite = "finite and " if isinstance(value, float) and not math.isfinite(value) else ""
-                raise UserError(f"{one.name}: must be {finite}{one}, not {value!r}{f'.{hint}' if hint else ''}")
+                shown = value if isinstance(value, Span) else repr(value)
+                raise UserError(f"{one.name}: must be {finite}{one}, not {shown}{f'.{hint}' if hint else ''}")
         raise_first(self.conflicts())
 
     def conflicts(self) -> Iterator[str]:
