@@ -29,6 +29,8 @@ def compare(
     runs_dir: str | None = None,
 ) -> None:
     """Writes a page or figure of runs side by side, and prints their heat maps."""
+    if Path(out).suffix.lower() not in (".html", ".htm", ".png", ".svg", ".pdf"):
+        raise UserError(f"out: the suffix of {out} must be one of .html, .png, .svg, .pdf")
     runs = resolve_runs(addresses, runs_dir)
     failed, variants = runs.missing.failed, runs.missing.missing_variants
     shared: dict[str, Any] = {"labels": runs.labels, "metric": metric}

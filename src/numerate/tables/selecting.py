@@ -77,9 +77,12 @@ def display_format(name: str) -> Literal["plain", "share", "count", "number"]:
     "plain" are identifiers."""
     if is_identifier(name):
         return "plain"
-    end = name.split(".", 2)[2:] if name.startswith(("final.", "best.")) else [name]
+    is_of_region = name.startswith(("final.", "best."))
+    end = name.split(".", 2)[2:] if is_of_region else [name]
     metric = base_metric(re.sub(r"\.(low|high|baseline)$", "", end[0])) if end else "exact_match"
-    return "count" if metric in _COUNTS else "share" if metric in _SHARES or _is_score(metric) else "number"
+    if metric in _COUNTS:
+        return "count"
+    return "share" if metric in _SHARES or (is_of_region and _is_score(metric)) else "number"
 
 
 def is_default(name: str, names: Sequence[str]) -> bool:
