@@ -54,7 +54,7 @@ class Supervised(Objective):
 
     loss: Loss = setting(CrossEntropy(), "the loss")
     targets_only: bool = setting(
-        True, "whether the end of the last block and the output head are computed at target positions only"
+        True, "whether the last block's output and the head are computed at target positions only (faster)"
     )
 
     def build(self, vocabulary: Vocabulary) -> ObjectiveModule:
@@ -122,7 +122,7 @@ class Progressive(Objective):
         "none", "described: divide the backbone's gradient by its loops; published: a factor on the loss"
     )
     targets_only: bool = setting(
-        True, "whether the end of the last block and the output head are computed at target positions only"
+        True, "whether the last block's output and the head are computed at target positions only (faster)"
     )
 
     def build(self, vocabulary: Vocabulary) -> "ProgressiveModule":
