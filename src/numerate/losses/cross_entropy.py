@@ -31,7 +31,7 @@ class CrossEntropy(Loss):
     """
 
     mean_over: Literal["tokens", "examples"] = setting(
-        "tokens", "average over target tokens, or over examples, each a mean over its tokens"
+        "tokens", "average over all target tokens (tokens), or over the means of the examples (examples)"
     )
     label_smoothing: float = setting(
         0.0, "label smoothing: fraction of the target probability spread over the whole vocabulary", at_least=0, below=1

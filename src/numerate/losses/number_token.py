@@ -27,7 +27,7 @@ MIN_CHUNKED_LOGITS = 2**22
 
 @dataclass(frozen=True)
 class NumberToken(Loss):
-    """Cross-entropy + `weight` x a number token loss: Zausinger et al. (2025), https://arxiv.org/abs/2411.02083.
+    """Cross-entropy + `weight` x a number token loss (NTL): Zausinger et al. (2025), https://arxiv.org/abs/2411.02083.
 
     At target number tokens, the error is computed from the probabilities renormalized over all number tokens:
     `loss_function="was"` is the Wasserstein-1 distance (sum p |v - y|), `was-cdf` the same from cumulative
@@ -50,14 +50,15 @@ class NumberToken(Loss):
 
     loss_function: LossFunction = setting(
         "was",
-        "was: Wasserstein-1 distance to the target, was-cdf: the same from cumulative probabilities; mse, mae, huber",
+        "was (NTL-WAS): Wasserstein-1 distance to the target; was-cdf: by cumulative probabilities; mse, mae, huber",
     )
     weight: float = setting(0.3, "weight of the number loss; cross-entropy has weight 1", at_least=0)
     number_tokens: Literal["digits", "numbers"] = setting(
         "digits", "which tokens count as numbers: single digits, or also tokens of several digits (numbers)"
     )
     mean_over: Literal["number_tokens", "tokens"] = setting(
-        "number_tokens", "denominator of the number loss: target number tokens, or all target tokens"
+        "number_tokens",
+        "denominator of the number loss: target number tokens (number_tokens), or all target tokens (tokens)",
     )
     reweigh: bool = setting(False, "whether probability mass on text tokens at number positions is penalized")
     squash_factor: float | None = setting(

@@ -46,7 +46,7 @@ class Samples(Spec):
     )
     prompts: tuple[str, ...] = setting(
         PUBLISHED_PROMPTS,
-        "prompts to continue; '': the beginning of a document; unused unless samples.when says otherwise",
+        "for language modeling, or if samples.when is set: prompts to continue; '': the beginning of a document",
         in_run_id=False,
     )
     max_new_tokens: int = setting(100, "largest number of generated tokens", at_least=1, in_run_id=False)

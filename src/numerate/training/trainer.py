@@ -102,7 +102,7 @@ class Trainer:
         self.validator = Validator(recipe, self.evaluation_data, self.objective, parts.validation_splits(), world)
         self.flush_hook: Callable[[], None] = lambda: None
         """Called before metric sums are read or weights are saved: `StackedTrainer`, which trains many small models as
-        one, writes its sums and weights back."""
+        one, writes its sums back to each `Trainer`."""
         self.parallel_strategy = make_parallel_strategy(
             self.training.parallel, self.model, world, compiled=self.training.compile
         )
@@ -426,7 +426,7 @@ class Trainer:
         if self.validator.criterion.is_improvement(result.score, state.best_step_score):
             state.best = state.step  # the best step, whose checkpoint is kept
             state.best_metric, state.best_split, state.best_score, state.best_loss = result.score
-        state.exact_match = result.accuracy  # of the validation split; for language modeling the accuracy of tokens
+        state.exact_match = result.accuracy  # of the validation split; 0 for language modeling
         step = state.step
         # not an evaluation made only because the run starts or ends here
         is_scheduled = step > 0 and step % self.training.evaluate_every == 0
