@@ -26,7 +26,7 @@ from numerate.positions.counter import random_integers, random_uint32
 from numerate.vocabulary import DIGIT, HELPER, SPECIAL
 
 HelperPositions = Literal["own", "next"]
-"""The position id of a helper token: its own, or that of the next token that is none, as in the published code."""
+"""The position id of a helper token: its own, or that of the next other token, as in the published code."""
 
 
 class PositionIds(Spec, ABC):
@@ -77,8 +77,8 @@ class PositionIds(Spec, ABC):
 class Sequential(PositionIds):
     """Position ids 0, 1, 2, ... from the left.
 
-    With `helper_positions="next"` a helper token has the position id of the next other token: `5 <pad> a <pad>` gets 0
-    1 1 2.
+    With `helper_positions="next"` a helper token has the position id of the next other token:
+    `5 <pad> a <pad>` gets 0 1 1 2.
     """
 
     helper_positions: HelperPositions = setting(
@@ -243,8 +243,8 @@ class NumberIndex(PositionIds):
     """Position ids that are the index of the number in the row: 0 for the first, 1 for the second, ...
 
     The coarse level of multi-level position coupling (Cho et al., 2024, https://arxiv.org/abs/2410.15787): with digit
-    positions within numbers, it distinguishes operands and answer at any length. It is the number of
-    separators before a token: `321+654=975` gets 0 0 0 0 1 1 1 1 2 2 2.
+    positions within numbers, it distinguishes operands and answer at any length. It is the number of separators
+    before a token: `321+654=975` gets 0 0 0 0 1 1 1 1 2 2 2.
     """
 
     def assign(

@@ -261,8 +261,8 @@ def _split_into_characters(questions: Questions) -> Questions:
 class _BlockEncoder:
     """Writes the rows of one block element by element, from left to right, all rows at once.
 
-    An element is an entry of `Questions.symbols[row]` and becomes a text token or the tokens of a number: a symbol s >=
-    0 is the text `alphabet[s]`, -1 - k is number slot k (the k-th number of the question, its digits still
+    An element is an entry of `Questions.symbols[row]` and becomes a text token or the tokens of a number: symbol
+    s >= 0 is the text `alphabet[s]`, -1 - k is number slot k (the k-th number of the question, its digits still
     unformatted), `EMPTY` is nothing. 12 + 9 = 21 has the symbols `-1 0 -2 1 -3` with the alphabet `+ =`.
 
     Numbers are copied in words of eight bytes. The last word may extend past the number's end with zeros, which the
