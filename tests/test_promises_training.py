@@ -121,7 +121,9 @@ def test_only_matrices_and_tables_decay_or_what_a_part_says(
     wishes: dict[str, bool] = {}
     for prefix, module in model.named_modules():
         if isinstance(module, TokenMixer):
-            wishes |= {f"{prefix}.{own}": decays for own, (_, decays) in module.settings_by_parameter().items()}
+            wishes |= {
+                f"{prefix}.{own}": decays for own, (_, decays) in module.optimizer_options_by_parameter().items()
+            }
     for name, group in found.items():
         assert (group["weight_decay"] > 0) == wishes.get(name, named[name].dim() >= 2), name
 

@@ -4,7 +4,12 @@ Tasks, tokenizers and evaluation produce a `Batch`; models compute an `Output` f
 
 Dimension names, the same everywhere: `rows` (examples of a batch), `time` (all positions of a row), `targets`
 (positions with a label), `positions` (`time` or `targets`, whichever an output covers), `width` (hidden size of the
-model), `vocabulary`, `heads`, `head_width`."""
+model), `vocabulary`, `heads`, `head_width`.
+
+A layout (`numerate.tokenizers.layout`) says how question and answer become inputs and targets: the answer continues the
+question (`Continuation`), a decoder generates it (`Seq2Seq`), or each token has a label (`TokenClassification`).
+In xVal (Golkar et al., 2023, https://arxiv.org/abs/2310.02989) one token [NUM], which carries the value, stands for any
+number."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -29,9 +34,10 @@ class StepContext:
     on each row's example index.
 
     `StepContext(seed, step)` is for a training step: position offsets are drawn by a counter-based hash of (seed, step,
-    example index). `StepContext.for_evaluation(i)` is for evaluation: nothing is random; position ids use the i-th
-    fixed offset (offset 0 is no shift). `StepContext.from_contexts(contexts, rows_per_context)` is for the concatenated
-    rows of several runs, `rows_per_context` of each: each row gets the same random numbers as in its own run (see
+    example index). `StepContext.for_evaluation(i)` is for evaluation: nothing is random; `position_offset` is an index:
+    position ids are shifted by the i-th of the model's fixed evaluation offsets (the 0-th is 0).
+    `StepContext.from_contexts(contexts, rows_per_context)` is for the concatenated rows of several runs,
+    `rows_per_context` of each: each row gets the same random numbers as in its own run (see
     `numerate.positions.counter`)."""
 
     seed: int = 0
@@ -59,7 +65,8 @@ class Tokens:
 
     - `ids` are token ids ([PAD] beyond a row's length); `lengths` are the numbers of tokens per row without padding.
     - `example_indices` is the global index of each example in its stream of data, used to seed per-row random numbers.
-    - `number_values` is the number at each token (xVal), None if the tokenizer has none.
+    - `number_values` is the number that each [NUM] carries (xVal), 1 at other tokens; None if the tokenizer has no
+      [NUM].
     - `blocked_keys` is True at keys that are masked for all queries, None if there are none.
     - `position_ids` has one tensor per positional encoding of the model, set by `Model.assign_positions`.
     """
@@ -82,8 +89,8 @@ class Batch:
     - `targets[r, t]` is the label of position t (already shifted), `IGNORE_INDEX` if it has none.
     - `target_positions` lists the positions of each row that have a label, in order; rows with fewer than others repeat
       their last position, where `target_ids` is `IGNORE_INDEX`.
-    - `target_number_values` are the numeric values of the targets, None if the tokenizer has none.
-    - `source` is the encoder's input (layout Seq2Seq), None for other layouts.
+    - `target_number_values` are the `number_values` of the targets.
+    - `source` is the encoder's input with the layout Seq2Seq; None for other layouts.
     - `counts` are the denominators of means, known before the forward pass: `{"tokens": labels, "examples": rows}`.
     - `num_input_tokens` is the number of input tokens that are not padding.
     """
@@ -121,7 +128,10 @@ def _fields_on_device(instance: Any, device: torch.device) -> dict[str, Any]:
 
 
 class Output:
-    """The output of a model: hidden states and the language modeling head.
+    """The output of a model: hidden states, the language modeling head, and the number head if there is one.
+
+    A number head predicts one number per position, in xVal that of [NUM]. It may predict on another scale, such as the
+    signed logarithm; `unscale` maps its predictions back to numbers.
 
     Logits are computed on access, so that a fused loss can use `hidden_states` and `lm_head` without rows x time x
     vocabulary logits in memory. With `target_positions`, `hidden_states` covers only those positions of each row."""
@@ -147,12 +157,12 @@ class Output:
 
     @property
     def scaled_numbers(self) -> Float[Tensor, "rows positions"] | None:
-        """The predictions of the number head, in training scale; None without a number head."""
+        """The predictions of the number head, on its own scale; None without a number head."""
         return None if self.number_head is None else self.number_head(self.hidden_states)
 
     @property
     def number_predictions(self) -> Float[Tensor, "rows positions"] | None:
-        """The predicted numbers on the original scale, as in `Tokens.number_values`."""
+        """The predicted numbers themselves, comparable to `Tokens.number_values`."""
         scaled_numbers = self.scaled_numbers
         return scaled_numbers if scaled_numbers is None or self.unscale is None else self.unscale(scaled_numbers)
 
@@ -174,8 +184,8 @@ class Loops(NamedTuple):
 
     @classmethod
     def from_argument(cls, loops: "Loops | tuple[int, int] | int | None", default: int) -> "Loops":
-        """Parses the `loops` argument of `Model.forward`. Raises `UserError` for fewer than one
-        loop with a gradient, or a negative number without."""
+        """Parses the `loops` argument of `Model.forward`. Raises `UserError` for fewer than one loop with a
+        gradient, or a negative number of loops without one."""
         if loops is None:
             loops = default
         result = loops if isinstance(loops, Loops) else cls(*loops) if isinstance(loops, tuple) else cls(0, loops)
@@ -196,8 +206,8 @@ class Model(nn.Module, ABC):
     """The interface of models for training and evaluation."""
 
     regression_token_id: int | None = None
-    """The id of the token at which the number head predicts the whole answer, for a model with a regression head;
-    otherwise None."""
+    """The id of [NUM] for a model with a regression head (a number head that predicts the whole answer as one number at
+    its first token); otherwise None."""
 
     @abstractmethod
     def assign_positions(self, tokens: Tokens, step_context: StepContext) -> Tokens:
@@ -222,7 +232,7 @@ class Model(nn.Module, ABC):
         self, tokens: Tokens, source: Tokens | None = None, *, capacity: int, position_offset: int = 0
     ) -> "DecodingStep":
         """Prefills prompts of different lengths; returns the output at each row's last token, and the decoding state.
-        `capacity` is the maximum length of a row."""
+        `capacity` is the maximum length of a row; `position_offset` is an index into the fixed evaluation offsets."""
 
     @abstractmethod
     def step(self, ids: Int[Tensor, " rows"], number_values: Tensor | None, state: Any) -> "DecodingStep":
@@ -295,7 +305,10 @@ class DecodingStep:
 
 
 class ModelSpec(Spec, ABC):
-    """The spec of a model: a frozen dataclass that builds it."""
+    """The spec of a model: a frozen dataclass of its settings, which builds it.
+
+    Everywhere in numerate a spec is the configuration and `build` makes the `nn.Module`, so that recipes are stored,
+    compared and identified without building anything."""
 
     is_hugging_face: ClassVar[bool] = False
     """Whether it is a model of transformers, possibly with pretrained weights."""

@@ -131,8 +131,8 @@ def test_gates_begin_as_published_and_do_not_decay() -> None:
     assert 0.001 <= float(times.min()) <= float(times.max()) <= 0.1
     assert float(part.A_log.detach().exp().max()) <= 16
     assert part.self_initialized_parameters() == {"A_log", "dt_bias", "conv1d.weight"}
-    assert part.settings_by_parameter() == {"A_log": (1.0, False), "dt_bias": (1.0, False)}
-    assert made(DeltaNet(num_heads=2)).settings_by_parameter() == {}
+    assert part.optimizer_options_by_parameter() == {"A_log": (1.0, False), "dt_bias": (1.0, False)}
+    assert made(DeltaNet(num_heads=2)).optimizer_options_by_parameter() == {}
 
 
 @pytest.mark.parametrize("spec", SPECS)

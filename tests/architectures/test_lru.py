@@ -93,7 +93,7 @@ def test_a_gate_that_is_shut_lets_a_cell_stand_still() -> None:
 
 def test_what_makes_the_ring_learns_slower_and_does_not_decay() -> None:
     part = made(learning_rate_factor=0.25)
-    assert part.settings_by_parameter() == {
+    assert part.optimizer_options_by_parameter() == {
         "nu_log": (0.25, False),
         "theta_log": (0.25, False),
         "gamma_log": (0.25, False),

@@ -146,7 +146,7 @@ def test_its_own_initialisation_is_the_published_one() -> None:
     assert float(rates.log().mean()) == pytest.approx(-4.6, abs=0.2), "log-uniform: the middle is 0.01"
     assert part.dt_proj.weight.shape == (256, 8)
     assert 0.34 < float(part.dt_proj.weight.detach().abs().max()) <= 8**-0.5
-    assert part.settings_by_parameter() == {"A_log": (1.0, False), "D": (1.0, False)}
+    assert part.optimizer_options_by_parameter() == {"A_log": (1.0, False), "D": (1.0, False)}
 
 
 def test_the_published_model_has_246528_parameters() -> None:

@@ -99,4 +99,4 @@ def test_the_model_draws_the_maps_unless_they_begin_as_published() -> None:
 
 
 def test_speeds_learn_twice_as_fast_and_the_newest_weight_three_times() -> None:
-    assert made().settings_by_parameter() == {"time_decay": (2.0, False), "time_first": (3.0, False)}
+    assert made().optimizer_options_by_parameter() == {"time_decay": (2.0, False), "time_first": (3.0, False)}

@@ -155,7 +155,7 @@ def test_the_model_draws_the_maps_unless_they_begin_as_published() -> None:
     part = made()
     linear = {f"{name}.weight" for name in ("receptance", "key", "value", "output")}
     assert {name for name, _ in part.named_parameters()} - part.self_initialized_parameters() == linear
-    wishes = part.settings_by_parameter()
+    wishes = part.optimizer_options_by_parameter()
     assert wishes["w_lora.bias"] == (2.0, False)
     assert {wish for name, wish in wishes.items() if name != "w_lora.bias"} == {(1.0, False)}
     assert part.v_lora is None, "the first layer has no values to mix in"

@@ -268,7 +268,7 @@ def test_its_own_initialisation() -> None:
 
 
 def test_the_recurrence_learns_slowly_and_only_c_decays() -> None:
-    wishes = made(S4(learning_rate_factor=0.3)).settings_by_parameter()
+    wishes = made(S4(learning_rate_factor=0.3)).optimizer_options_by_parameter()
     assert wishes.pop("C") == (0.3, True)
     assert wishes == dict.fromkeys(("log_A_real", "A_imag", "P", "B", "log_dt"), (0.3, False))
 

@@ -89,7 +89,7 @@ def test_it_stays_stable_whatever_is_learned(spec: S4D) -> None:
 
 
 def test_only_c_decays() -> None:
-    wishes = made(S4D(learning_rate_factor=0.2)).settings_by_parameter()
+    wishes = made(S4D(learning_rate_factor=0.2)).optimizer_options_by_parameter()
     assert wishes.pop("C") == (0.2, True)
     assert wishes == dict.fromkeys(("log_A_real", "A_imag", "log_dt"), (0.2, False))
 

@@ -120,7 +120,7 @@ def test_what_it_says_of_its_parameters_is_true_of_them(any_mixing: Any, mix: An
     part = mix(any_mixing).part
     named, modules = dict(part.named_parameters()), set(part.modules())
     assert part.self_initialized_parameters() <= set(named)
-    assert set(part.settings_by_parameter()) <= set(named)
+    assert set(part.optimizer_options_by_parameter()) <= set(named)
     assert set(part.output_projections()) <= modules
     assert sum(linear.out_features for linear in part.output_projections()) in (0, 16)
 

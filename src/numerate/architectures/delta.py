@@ -254,7 +254,7 @@ class DeltaMixer(TokenMixer):
         names = {"A_log", "dt_bias"} if self.gated else set()
         return names | ({"conv1d.weight"} if self.conv1d is not None else set())
 
-    def settings_by_parameter(self) -> dict[str, tuple[float, bool]]:
+    def optimizer_options_by_parameter(self) -> dict[str, tuple[float, bool]]:
         return {"A_log": (1.0, False), "dt_bias": (1.0, False)} if self.gated else {}
 
     def output_projections(self) -> Sequence[nn.Linear]:

@@ -30,9 +30,9 @@ from numerate.positions.rotary import split_and_rotate
 
 @dataclass(frozen=True)
 class DualAttention(Mixer):
-    """Dual attention: self-attention heads beside relational attention heads.
+    """Dual attention (Altabaa and Lafferty, 2024): self-attention heads beside relational attention heads.
 
-    Altabaa and Lafferty (2024), https://arxiv.org/abs/2405.16727. A relational head has causal attention weights a_ij;
+    https://arxiv.org/abs/2405.16727. A relational head has causal attention weights a_ij;
     its output for token i is the sum over j of a_ij (W r_ij + S s_j), with the relations r_ij between tokens i and j
     and a symbol s_j that identifies token j. Relation l is activation((Q_l x_i . K_l x_j) / sqrt(its width)), shared by
     all heads; each head has its own W. The two kinds of heads have separate output projections, whose outputs are

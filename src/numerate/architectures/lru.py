@@ -72,7 +72,7 @@ class LRUMixer(TokenMixer):
     def self_initialized_parameters(self) -> set[str]:
         return {"in_proj.weight", "D", *self._eigenvalue_parameters()}
 
-    def settings_by_parameter(self) -> dict[str, tuple[float, bool]]:
+    def optimizer_options_by_parameter(self) -> dict[str, tuple[float, bool]]:
         return {
             **dict.fromkeys(self._eigenvalue_parameters(), (self.learning_rate_factor, False)),
             "D": (1.0, False),

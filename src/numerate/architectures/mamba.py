@@ -135,7 +135,7 @@ class MambaMixer(TokenMixer):
     def self_initialized_parameters(self) -> set[str]:
         return {"A_log", "D", "conv1d.weight", "conv1d.bias", "dt_proj.weight", "dt_proj.bias"}
 
-    def settings_by_parameter(self) -> dict[str, tuple[float, bool]]:
+    def optimizer_options_by_parameter(self) -> dict[str, tuple[float, bool]]:
         return {"A_log": (1.0, False), "D": (1.0, False)}
 
     def packed_projections(self) -> Mapping[str, Sequence[str]]:

@@ -74,7 +74,7 @@ class PhasorMixer(TokenMixer):
         gates = ("rotation_gate", "write_gate", "output_gate")
         return {"phase", *(f"{gate}.{own}" for gate in gates for own in ("weight", "bias"))}
 
-    def settings_by_parameter(self) -> dict[str, tuple[float, bool]]:
+    def optimizer_options_by_parameter(self) -> dict[str, tuple[float, bool]]:
         return {"phase": (self.learning_rate_factor, False)}
 
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:

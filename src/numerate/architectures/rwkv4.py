@@ -84,7 +84,7 @@ class RWKV4Mixer(TokenMixer):
     def self_initialized_parameters(self) -> set[str]:
         return self_initialized_names(self, self.spec.published_initialization)
 
-    def settings_by_parameter(self) -> dict[str, tuple[float, bool]]:
+    def optimizer_options_by_parameter(self) -> dict[str, tuple[float, bool]]:
         """Speeds learn twice as fast, the newest token's weight three times, as published."""
         return {"time_decay": (2.0, False), "time_first": (3.0, False)}
 

@@ -101,7 +101,7 @@ class RWKV6Mixer(TokenMixer):
     def self_initialized_parameters(self) -> set[str]:
         return self_initialized_names(self, self.spec.published_initialization)
 
-    def settings_by_parameter(self) -> dict[str, tuple[float, bool]]:
+    def optimizer_options_by_parameter(self) -> dict[str, tuple[float, bool]]:
         """Only linear maps decay, and the biases of the decays learn twice as fast, as published."""
         plain = dict.fromkeys(self_initialized_names(self, False), (1.0, False))
         return {**plain, "time_decay.bias": (2.0, False)}

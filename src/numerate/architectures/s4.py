@@ -89,7 +89,7 @@ class S4Mixer(StateSpaceMixer):
     def self_initialized_parameters(self) -> set[str]:
         return {name for name, _ in self.named_parameters(recurse=False)}
 
-    def settings_by_parameter(self) -> dict[str, tuple[float, bool]]:
+    def optimizer_options_by_parameter(self) -> dict[str, tuple[float, bool]]:
         still = ("log_A_real", "A_imag", "P", "B", "log_dt")
         return {
             **dict.fromkeys(still, (self.learning_rate_factor, False)),

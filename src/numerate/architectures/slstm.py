@@ -81,7 +81,7 @@ class SLSTMMixer(TokenMixer):
     def self_initialized_parameters(self) -> set[str]:
         return {"bias", "recurrent_weight", "norm_weight", *(("conv1d.weight", "conv1d.bias") if self.conv1d else ())}
 
-    def settings_by_parameter(self) -> dict[str, tuple[float, bool]]:
+    def optimizer_options_by_parameter(self) -> dict[str, tuple[float, bool]]:
         return {"conv1d.weight": (1.0, False)} if self.conv1d else {}
 
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:

@@ -82,12 +82,12 @@ class SymbolicAttention(Symbols):
     all layers share one module. With W = 0 and b = 0 every token gets the mean of all symbols.
     """
 
-    num_symbols: int = setting(64, "number of symbols that tokens are matched with", at_least=1)
+    num_symbols: int = setting(64, "number of learned symbols in the library", at_least=1)
     num_heads: int = setting(4, "number of heads of the attention over symbols; must divide hidden_size", at_least=1)
     scale: float | None = setting(None, "factor on the logits; null: 1 / sqrt(head_dim)", above=0)
     trainable: bool = setting(True, "whether the symbols (values) are trained; the templates (keys) always are")
     sharing: Literal["shared", "library", "own"] = setting(
-        "shared", "what layers share: everything, only the symbols (library), or nothing"
+        "shared", "what layers share: everything (shared), only the symbols (library), or nothing (own)"
     )
     normalized: bool = setting(
         False,

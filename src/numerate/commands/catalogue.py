@@ -189,8 +189,13 @@ def _show_recipe(recipe: "Recipe") -> None:
     kinds = reversed(catalogue.parts_by_kind().items())
     summaries = {name: (kind, name) for kind, names in kinds for name in names}
     print(f"{recipe.title}, run id {identity(recipe)}\n")
+    free_texts = ("paper", "name", "group")  # may be called like a component
     lines = [
-        (path, value, (catalogue.part_summary(*summaries[value]) if value in summaries else "") or meaning)
+        (
+            path,
+            value,
+            catalogue.part_summary(*summaries[value]) if value in summaries and path not in free_texts else meaning,
+        )
         for path, value, _, meaning in describe_settings(recipe)
     ]
     _print_settings(lines, value_width=34)

@@ -24,11 +24,15 @@ class Evaluation(Spec):
 
     grid: str | None = setting(
         None,
-        "cells to evaluate, such as 1:12x1:12 or diagonal:1:18; null: the training sizes and as many larger ones",
+        "sizes (digits, counts, module numbers): 1:12x1:12 all pairs (cells), diagonal:1:18 equal ones only; "
+        "null: those of training and as many larger ones",
         in_run_id=False,
     )
     examples_per_cell: int = setting(
-        100, "examples per cell; at most the number of rows for files", at_least=1, in_run_id=False
+        100,
+        "examples per cell of the grid (one combination of sizes); for files at most their number of rows",
+        at_least=1,
+        in_run_id=False,
     )
     seed: int = setting(0, "seed of the test examples; the same for all runs to be compared", in_run_id=False)
     validation_examples: int = setting(
@@ -36,11 +40,14 @@ class Evaluation(Spec):
     )
     validation_batches: int | None = setting(
         None,
-        "language modeling: batches per evaluation during training; null: validation_examples chunks",
+        "language modeling: batches per evaluation during training; null: validation_examples contexts of text",
         at_least=1,
     )
     chunks: int | None = setting(
-        None, "language modeling: chunks of the final evaluation; null: all", at_least=1, in_run_id=False
+        None,
+        "language modeling: chunks (contexts of text) of the final evaluation; null: all",
+        at_least=1,
+        in_run_id=False,
     )
 
 

@@ -19,6 +19,9 @@ Cell = tuple[tuple[str, int], ...]
 REGIONS = ("in_distribution", "ood_validation", "ood_test", "100+", "below")
 """The regions of a grid, in the order of reports: see `cell_region`."""
 
+OOD_REGIONS = ("ood_validation", "ood_test", "100+")
+"""The regions of sizes above those of training."""
+
 MAX_OOD_TEST_SIZE = 100
 """Cells larger than training with an axis above this form a separate region, `100+`: McLeish et al. (2024),
 https://arxiv.org/abs/2405.17399, report equal lengths above 100 separately from the 100 x 100 grid."""

@@ -30,12 +30,14 @@ class CrossEntropy(Loss):
     `numerate.kernels.fused_head_cross_entropy`.
     """
 
-    mean_over: Literal["tokens", "examples"] = setting("tokens", "what the loss is averaged over")
+    mean_over: Literal["tokens", "examples"] = setting(
+        "tokens", "average over all target tokens (tokens), or over the means of the examples (examples)"
+    )
     label_smoothing: float = setting(
         0.0, "label smoothing: fraction of the target probability spread over the whole vocabulary", at_least=0, below=1
     )
     fused: Literal["auto", "always", "never"] = setting(
-        "auto", "whether logits are computed in chunks, never all at once; auto: if there are many"
+        "auto", "computing logits in chunks, to save memory: always, never, or if there are many (auto)"
     )
 
     def build(self, vocabulary: Vocabulary) -> LossModule:

@@ -38,7 +38,9 @@ class XValLoss(Loss):
     """
 
     weight: float = setting(1.0, "weight of the number loss; cross-entropy has weight 1", at_least=0)
-    scale: NumberScale = setting("ln", "scale on which numbers are compared; ln is sign(x) ln(1 + |x|)")
+    scale: NumberScale = setting(
+        "ln", "scale on which numbers are compared: as they are (number), or sign(x) ln(1 + |x|) (ln)"
+    )
     published: bool = setting(
         False, "whether to use the published loss: numbers standardized over the batch, both losses halved"
     )
@@ -57,7 +59,9 @@ class Regression(Loss):
     `XValLoss` does.
     """
 
-    scale: NumberScale = setting("number", "scale on which numbers are compared; ln is sign(x) ln(1 + |x|)")
+    scale: NumberScale = setting(
+        "number", "scale on which numbers are compared: as they are (number), or sign(x) ln(1 + |x|) (ln)"
+    )
     number_token: str = setting(NUMBER_TOKEN, "the number token")
 
     def build(self, vocabulary: Vocabulary) -> LossModule:

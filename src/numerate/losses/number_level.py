@@ -47,10 +47,10 @@ class NumberLevel(Loss):
 
     weight: float = setting(0.3, "weight of the number loss; cross-entropy has weight 1", at_least=0)
     number_tokens: Literal["digits", "numbers"] = setting(
-        "digits", "which tokens have a numeric value: digits, or all numbers"
+        "digits", "which tokens count as numbers: single digits, or also tokens of several digits (numbers)"
     )
     digit_order: Literal["normal", "reversed"] = setting(
-        "normal", "which digit comes first: normal (most significant) or reversed"
+        "normal", "digit order of the answers, which must be that of the tokenizer"
     )
     reweigh: bool = setting(False, "whether probability mass on text tokens at number positions is penalized")
     published: Literal["no", "yes", "float_level"] = setting("no", "the loss as in ntloss 0.3.2, or its `float_level`")

@@ -27,7 +27,7 @@ MIN_CHUNKED_LOGITS = 2**22
 
 @dataclass(frozen=True)
 class NumberToken(Loss):
-    """Cross-entropy + `weight` x a number token loss: Zausinger et al. (2025), https://arxiv.org/abs/2411.02083.
+    """Cross-entropy + `weight` x a number token loss (NTL): Zausinger et al. (2025), https://arxiv.org/abs/2411.02083.
 
     At target number tokens, the error is computed from the probabilities renormalized over all number tokens:
     `loss_function="was"` is the Wasserstein-1 distance (sum p |v - y|), `was-cdf` the same from cumulative
@@ -49,26 +49,35 @@ class NumberToken(Loss):
     unfused ("none")."""
 
     loss_function: LossFunction = setting(
-        "was", "distance between predicted and target number: was, was-cdf, mse, mae, huber"
+        "was",
+        "was (NTL-WAS): Wasserstein-1 distance to the target; was-cdf: by cumulative probabilities; mse, mae, huber",
     )
     weight: float = setting(0.3, "weight of the number loss; cross-entropy has weight 1", at_least=0)
     number_tokens: Literal["digits", "numbers"] = setting(
-        "digits", "which tokens have a numeric value: digits, or all numbers"
+        "digits", "which tokens count as numbers: single digits, or also tokens of several digits (numbers)"
     )
-    mean_over: Literal["number_tokens", "tokens"] = setting("number_tokens", "what the number loss is averaged over")
+    mean_over: Literal["number_tokens", "tokens"] = setting(
+        "number_tokens",
+        "denominator of the number loss: target number tokens (number_tokens), or all target tokens (tokens)",
+    )
     reweigh: bool = setting(False, "whether probability mass on text tokens at number positions is penalized")
     squash_factor: float | None = setting(
         None, "ratio of the largest to the smallest distance between different numbers; null: unchanged", above=1
     )
-    digit_weight_ratio: float = setting(1.0, "weight of a digit relative to the next less significant one", above=0)
+    digit_weight_ratio: float = setting(
+        1.0, "weight of a digit relative to the next less significant one; 1: equal weights", above=0
+    )
     digit_order: Literal["normal", "reversed"] = setting(
-        "normal", "which digit comes first: normal (most significant) or reversed"
+        "normal", "with digit_weight_ratio: digit order of the answers, which must be that of the tokenizer"
     )
     gaussian_sigma: float | None = setting(
         None, "standard deviation of Gaussian-smoothed targets; null: one-hot targets", at_least=0
     )
-    unit_spacing: bool = setting(False, "was-cdf: treat neighboring values as 1 apart, as published")
-    fused: FusedMode = setting("auto", "implementation: auto, head, logits, none")
+    unit_spacing: bool = setting(False, "was-cdf: treat neighboring values as 1 apart, as in the paper's code")
+    fused: FusedMode = setting(
+        "auto",
+        "equal up to rounding: without storing logits (head), in one pass over them (logits), plain (none), or auto",
+    )
 
     def conflicts(self) -> Iterator[str]:
         if self.squash_factor is not None and self.loss_function != "was":
@@ -97,9 +106,12 @@ class GaussianCrossEntropy(Loss):
         1.0, "standard deviation of the smoothed targets, in units of the values; 0: one-hot", at_least=0
     )
     number_tokens: Literal["digits", "numbers"] = setting(
-        "digits", "which tokens have a numeric value: digits, or all numbers"
+        "digits", "which tokens count as numbers: single digits, or also tokens of several digits (numbers)"
     )
-    fused: FusedMode = setting("auto", "implementation: auto, head, logits, none")
+    fused: FusedMode = setting(
+        "auto",
+        "equal up to rounding: without storing logits (head), in one pass over them (logits), plain (none), or auto",
+    )
 
     def build(self, vocabulary: Vocabulary) -> LossModule:
         return GaussianCrossEntropyModule(self, vocabulary)

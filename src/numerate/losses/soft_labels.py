@@ -40,7 +40,7 @@ class SoftLabels(Loss):
     weight: float = setting(0.1, "weight of the number loss; cross-entropy has weight 1", at_least=0)
     temperature: float = setting(1.0, "dist2: temperature of the soft target, in squared units of the values", above=0)
     number_tokens: Literal["digits", "numbers"] = setting(
-        "digits", "which tokens have a numeric value: digits, or all numbers"
+        "digits", "which tokens count as numbers: single digits, or also tokens of several digits (numbers)"
     )
 
     def build(self, vocabulary: Vocabulary) -> LossModule:

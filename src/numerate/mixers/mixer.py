@@ -1,4 +1,6 @@
-"""Token mixers, each over whole rows and one token at a time with an explicit state."""
+"""Token mixers, each over whole rows and one token at a time with an explicit state.
+
+`Mixer` is the spec (settings only, as stored in a recipe); its `build` makes the `TokenMixer`, an `nn.Module`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -78,8 +80,9 @@ class TokenMixer(nn.Module, ABC):
         """Names of parameters that the mixer initializes itself, so that the model's initialization skips them."""
         return set()
 
-    def settings_by_parameter(self) -> dict[str, tuple[float, bool]]:
-        """Optimizer settings of parameters: (factor of the learning rate, whether weight decay applies)."""
+    def optimizer_options_by_parameter(self) -> dict[str, tuple[float, bool]]:
+        """Parameters with other options than the model's default: (factor of the learning rate, whether weight decay
+        applies)."""
         return {}
 
     def packed_projections(self) -> Mapping[str, Sequence[str]]:
@@ -117,7 +120,8 @@ class Mixer(Spec, ABC):
         return self
 
     def why_not_stacked(self) -> str | None:
-        """Why models with it cannot be trained stacked (`numerate.stacking`); None if they can."""
+        """Why runs with it cannot be stacked, that is, many small models trained as one by `torch.vmap` over their
+        stacked weights (`numerate.stacking`); None if they can. Unrelated to the backbone `Stack`."""
         return None
 
     def has_attention(self) -> bool:

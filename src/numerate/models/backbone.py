@@ -81,10 +81,10 @@ class Stack(Backbone):
 
     num_layers: int = setting(2, "number of blocks", at_least=1)
     input_injection: InjectionType = setting(
-        "none", "whether and how the input embeddings are injected again before every further block"
+        "none", "how the input embeddings enter every further block again: add, linear or ffn; none: not at all"
     )
     initial_state: Literal["zero", "noise"] = setting(
-        "zero", "added to the input embeddings before the first block; noise is small and fixed"
+        "zero", "added to the input embeddings before the first block: nothing (zero), or small fixed noise"
     )
 
     def num_blocks(self) -> int:
@@ -178,9 +178,11 @@ class Loop(Backbone):
     num_layers: int = setting(1, "blocks per loop", at_least=1)
     num_loops: int = setting(4, "number of loops", at_least=1)
     input_injection: InjectionType = setting(
-        "add", "how the input embeddings are injected before every loop; none: only before the first"
+        "add", "how the input embeddings enter every loop: add, linear or ffn; none: only the first"
     )
-    initial_state: Literal["zero", "noise"] = setting("zero", "initial state; noise is small and fixed")
+    initial_state: Literal["zero", "noise"] = setting(
+        "zero", "hidden state before the first loop: zero, or small fixed noise"
+    )
 
     def num_blocks(self) -> int:
         return self.num_layers

@@ -43,9 +43,11 @@ class FeedForward(Spec):
     expansion: float = setting(4.0, "intermediate size over hidden size", above=0)
     bias: bool = setting(True, "whether the linear layers have biases")
     intermediate_size: int | None = setting(None, "intermediate size itself; null: by expansion", at_least=1)
-    rounding: Literal["nearest", "down"] = setting("nearest", "rounding of the intermediate size")
+    rounding: Literal["nearest", "down"] = setting(
+        "nearest", "rounding of the intermediate size if expansion does not give an integer"
+    )
     gelu_approximate: Literal["none", "tanh"] = setting(
-        "none", "GELU of gelu and geglu: exact, or its tanh approximation"
+        "none", "GELU in gelu and geglu: exact (none), or approximated by tanh (tanh)"
     )
 
     def resolve_intermediate_size(self, width: int) -> int:

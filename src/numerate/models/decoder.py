@@ -61,7 +61,9 @@ class Decoder(ModelSpec):
     norm_first: bool = setting(True, "pre-norm; false: post-norm")
     embedding_norm: bool = setting(False, "whether the input embeddings are normalized before the first block")
     tie_word_embeddings: bool = setting(False, "whether input and output embeddings share weights")
-    dropout: float = setting(0.0, "dropout of the residual branches; see dropout_on", at_least=0, below=1)
+    dropout: float = setting(
+        0.0, "dropout of the residual branches (or the residual stream, see dropout_on)", at_least=0, below=1
+    )
     initialization: Initialization = setting(FanIn(), "weight initialization")
     norm_eps: float = setting(1e-5, "epsilon of the norms; above 0", above=0)
     final_norm: bool | None = setting(None, "whether a norm precedes the output head; null: with pre-norm")
@@ -85,7 +87,7 @@ class Decoder(ModelSpec):
 
     def conflicts(self) -> Iterator[str]:
         for index, position in enumerate(self.positions):
-            acts_inside_attention = position.build_attention(2, 8) is not None
+            acts_inside_attention = position.build_attention(heads=2, head_width=8) is not None  # for any size
             if acts_inside_attention and not self.mixer.has_attention():
                 yield (
                     f"positions.{index}: {type(position).__name__} acts inside attention, "
@@ -119,8 +121,9 @@ class Decoder(ModelSpec):
 
 @dataclass
 class DecoderState:
-    """The generation state: token ids, their number, and the state of the backbone. `fixed_position_ids` has the
-    position ids up to the maximum length where they are known in advance; token ids are then not kept."""
+    """The generation state: token ids, their number, and the state of the backbone. `position_offset` is an index into
+    the fixed evaluation offsets (`PositionIds.num_position_offsets`). `fixed_position_ids` has the position ids up to
+    the maximum length where they are known in advance; token ids are then not kept."""
 
     tokens: Tokens
     layer_states: list[Any]
@@ -192,7 +195,7 @@ class DecoderModel(Model):
                 if isinstance(block, Block)
                 for child_name, components in block.packed_projections().items()
             },
-            effective_depth=spec.backbone.num_blocks() * spec.backbone.default_num_loops(),
+            effective_depth=spec.backbone.num_blocks() * spec.backbone.default_num_loops(),  # blocks a token passes
             fan_in_by_layer={
                 f"{name}.{own}": count
                 for name, part in self._named_mixers()
@@ -287,8 +290,8 @@ class DecoderModel(Model):
             )
         x = self._embed_tokens(ids)[:, None]
         for name, module in self.input_positions.items():
-            places = position_ids[int(name)].expand(ids.shape[0], -1).gather(1, new_positions[:, None])
-            x = module(x, places)
+            new_position_ids = position_ids[int(name)].expand(ids.shape[0], -1).gather(1, new_positions[:, None])
+            x = module(x, new_position_ids)
         x = self.embedding_norm(x)
         context = Context(
             tokens.lengths,
@@ -328,15 +331,17 @@ class DecoderModel(Model):
         return warnings
 
     def optimizer_options_by_parameter(self) -> dict[str, tuple[float, bool]]:
-        settings = {}
+        options_by_name = {}
         for name, module in self.named_modules():
             for child_name, parameter in module.named_parameters(recurse=False):
                 has_weight_decay = parameter.dim() >= 2 and not isinstance(module, nn.LayerNorm | nn.RMSNorm)
-                settings[f"{name}.{child_name}" if name else child_name] = (1.0, has_weight_decay)
+                options_by_name[f"{name}.{child_name}" if name else child_name] = (1.0, has_weight_decay)
         for name, mixer in self._named_mixers():
-            settings.update({f"{name}.{own}": options for own, options in mixer.settings_by_parameter().items()})
+            options_by_name |= {
+                f"{name}.{own}": options for own, options in mixer.optimizer_options_by_parameter().items()
+            }
         parameter_names = {name for name, _ in self.named_parameters()}
-        return {name: wish for name, wish in settings.items() if name in parameter_names}
+        return {name: options for name, options in options_by_name.items() if name in parameter_names}
 
     def flops(self, batch_size: int, sequence_length: int, loops: Loops | tuple[int, int] | int | None = None) -> int:
         # Cached: called several times per step, for few lengths, and walking 24 layers takes milliseconds.
@@ -384,18 +389,15 @@ class DecoderModel(Model):
 
     def _compute_fixed_position_ids(self, tokens: Tokens, position_offset: int) -> "_FixedPositionIds | None":
         """Position ids up to the capacity, where they do not depend on the tokens."""
-        all_position_ids = [position.position_ids for position in self.spec.positions]
-        if not all(numbering.is_same_for_all_rows() for numbering in all_position_ids):
+        specs = [position.position_ids for position in self.spec.positions]
+        if not all(spec.is_same_for_all_rows() for spec in specs):
             return None
         token_kinds = self.token_kinds[tokens.ids]
-        contexts = (
-            StepContext.for_evaluation(position_offset % numbering.num_position_offsets())
-            for numbering in all_position_ids
-        )
+        contexts = (StepContext.for_evaluation(position_offset % spec.num_position_offsets()) for spec in specs)
         return _FixedPositionIds(
             tuple(
-                numbering.assign(tokens, token_kinds, step_context)
-                for numbering, step_context in zip(all_position_ids, contexts, strict=True)
+                spec.assign(tokens, token_kinds, step_context)
+                for spec, step_context in zip(specs, contexts, strict=True)
             )
         )
 
@@ -424,10 +426,10 @@ class DecoderModel(Model):
 
     def _max_position(self, index: int, tokens: Tokens, num_offsets: int | None = None) -> int:
         """The highest position id at any fixed offset, or at the first few."""
-        numbering = self.spec.positions[index].position_ids
+        spec = self.spec.positions[index].position_ids
         token_kinds = self.token_kinds[tokens.ids]
-        count = numbering.num_position_offsets() if num_offsets is None else num_offsets
-        maxima = [numbering.assign(tokens, token_kinds, StepContext.for_evaluation(i)).max() for i in range(count)]
+        count = spec.num_position_offsets() if num_offsets is None else num_offsets
+        maxima = [spec.assign(tokens, token_kinds, StepContext.for_evaluation(i)).max() for i in range(count)]
         return int(torch.stack(maxima).max())
 
     def _position_limit_error(self, index: int, max_position: int) -> UserError:

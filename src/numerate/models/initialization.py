@@ -122,12 +122,11 @@ class Normal(Initialization):
     std: float = setting(0.02, "standard deviation of all weights", above=0)
     residual_count: Literal["maps", "blocks"] = setting(
         "maps",
-        "what scales residual projections: the number of projections that write (maps), or two per block",
+        "n in 1 / sqrt(n): all projections that write to the residual stream (maps), or two per block (blocks)",
     )
     scaled_projection: Literal["out", "gated"] = setting(
         "out",
-        "which projection of a gated feed-forward network is scaled: its down projection (down) or its up projection "
-        "(up)",
+        "projection of a gated feed-forward network that is scaled: down projection (out), up projection (gated)",
     )
 
     def splits_packed(self, components: Sequence[str]) -> bool:

@@ -3,6 +3,10 @@
 Position ids are a pure function of the tokens and of a `StepContext`. At the fixed offsets of evaluation they do not
 change when a row grows longer, so that generation token by token agrees with training; in training they do not depend
 on padding or on the other rows of a batch (tested for every variant).
+
+A helper token (`<pad>` or `<blk>`, `numerate.vocabulary.HELPER_TOKENS`) follows a symbol to give the model one more
+step, as in the published counting tasks (Chang and Bisk, 2024, https://arxiv.org/abs/2405.20131): `a <pad> a <pad>`.
+It is a token of the text, unlike [PAD]. A separator is a token that is neither a digit nor special: an operator, `=`.
 """
 
 import zlib
@@ -22,7 +26,7 @@ from numerate.positions.counter import random_integers, random_uint32
 from numerate.vocabulary import DIGIT, HELPER, SPECIAL
 
 HelperPositions = Literal["own", "next"]
-"""The position id of a helper token: its own, or that of the next real token, as in the published counting code."""
+"""The position id of a helper token: its own, or that of the next other token, as in the published code."""
 
 
 class PositionIds(Spec, ABC):
@@ -50,11 +54,12 @@ class PositionIds(Spec, ABC):
         return False
 
     def num_position_offsets(self) -> int:
-        """Number of fixed offsets for evaluation; the 0-th is 0."""
+        """Number of fixed offsets for evaluation; the 0-th is 0. `StepContext.position_offset` is an index into
+        them."""
         return 1
 
     def max_training_offset(self) -> int:
-        """The largest offset in training above position ids in evaluation at offset 0."""
+        """The most by which a training position id can exceed the one used in evaluation at offset 0."""
         return 0
 
     def max_training_position(self, max_eval_position: int) -> int:
@@ -62,6 +67,7 @@ class PositionIds(Spec, ABC):
         return max_eval_position + self.max_training_offset()
 
     def _salt(self) -> int:
+        """A hash of the settings, part of the seed: different encodings of a model draw different random numbers."""
         settings = stored_settings(self, fields(self))  # type: ignore[arg-type]
         text = ", ".join(f"{name}={value!r}" for name, value in settings.items())
         return zlib.crc32(f"{stored_class_name(type(self))}({text})".encode())
@@ -71,11 +77,12 @@ class PositionIds(Spec, ABC):
 class Sequential(PositionIds):
     """Position ids 0, 1, 2, ... from the left.
 
-    With `helper_positions="next"` a helper has the position id of the next real token: `5 <pad> a <pad>` gets 0 1 1 2.
+    With `helper_positions="next"` a helper token has the position id of the next other token:
+    `5 <pad> a <pad>` gets 0 1 1 2.
     """
 
     helper_positions: HelperPositions = setting(
-        "own", "position of a filler token: its own, or that of the next regular token"
+        "own", "position id of a helper token (<pad>, <blk>): its own, or that of the next other token"
     )
 
     def is_same_for_all_rows(self) -> bool:
@@ -98,7 +105,8 @@ class Shifted(PositionIds):
     `shift_within=128` is as in the published counting code (Chang and Bisk, 2024, https://arxiv.org/abs/2405.20131): a
     training row of n tokens draws its offset from 0 to 128 - (n + 1), so that it ends within 128 positions, and
     max_shift says only how far evaluation goes. A row that does not fit is not shifted. With `helper_positions="next"`,
-    which is published too, a helper gets the number of the next real token and does not count as one of the n.
+    which is published too, a helper token gets the position id of the next other token and does not count as one of the
+    n.
     """
 
     max_shift: int = setting(64, "largest random offset", at_least=0)
@@ -111,7 +119,7 @@ class Shifted(PositionIds):
         at_least=1,
     )
     helper_positions: HelperPositions = setting(
-        "own", "position of a filler token: its own, or that of the next regular token"
+        "own", "position id of a helper token (<pad>, <blk>): its own, or that of the next other token"
     )
 
     def is_same_for_all_rows(self) -> bool:
@@ -142,8 +150,8 @@ class Shifted(PositionIds):
     def _max_offsets(
         self, max_length: int, tokens: Tokens, token_kinds: Int[Tensor, "rows time"]
     ) -> Int[Tensor, " rows"]:
-        """The largest offset of each row: one position is reserved for a helper after its last token."""
-        return (max_length - 1 - _num_regular_tokens(tokens, token_kinds, self.helper_positions)).clamp(min=0)
+        """The largest offset of each row: one position is reserved for a helper token at its end."""
+        return (max_length - 1 - _num_own_positions(tokens, token_kinds, self.helper_positions)).clamp(min=0)
 
     def num_position_offsets(self) -> int:
         return self.num_eval_offsets if self.max_shift else 1
@@ -164,16 +172,16 @@ class DigitIndex(PositionIds):
     McLeish et al. (2024), https://arxiv.org/abs/2405.17399.
 
     `321+654=975` gets 1 2 3 0 1 2 3 0 1 2 3. In training a random offset from 0 to max_offset is added at digits, so
-    that positions beyond the longest training number are trained too; in evaluation none is. With numbers written least
-    significant digit first, digits of equal significance have equal position ids.
+    that positions beyond the longest training number are trained too; in evaluation no offset is added. With numbers
+    written least significant digit first, digits of equal significance have equal position ids.
 
     The published code draws one offset for a whole batch (`offset_per="batch"`); `offset_per="row"` draws one for each
     row, which is less noisy when batches are small.
     """
 
-    max_offset: int = setting(0, "largest random offset in training; 100 in the paper", at_least=0)
+    max_offset: int = setting(0, "largest random offset of digit positions in training; 100 in the paper", at_least=0)
     offset_per: Literal["row", "batch"] = setting(
-        "row", "draw one offset per sequence (row), or per batch as published"
+        "row", "draw one offset per sequence (row), or per batch as in the paper's code"
     )
 
     def assign(
@@ -201,7 +209,7 @@ class Coupled(PositionIds):
     is the step from any digit to the next. `321+654=975` gets 2 3 4 1 2 3 4 1 2 3 4, and in training one random offset
     per row is added to all but special tokens.
 
-    `operand_digit_order="normal"` is for operands written most significant digit first: a number before other text is
+    `operand_digit_order="normal"` is for operands written most significant digit first: a number before a separator is
     counted from its right end, `123+456=975` gets 4 3 2 1 4 3 2 1 2 3 4. The last number, which is the answer, is
     counted from its first digit, so it has to be written units first (`Digits(digit_order="answer_reversed")`).
     """
@@ -216,10 +224,10 @@ class Coupled(PositionIds):
         position_ids = _index_in_digit_run(is_digit)
         if self.operand_digit_order == "normal":
             index_from_right = _index_in_digit_run(is_digit.flip(1)).flip(1)
-            is_text = torch.nn.functional.pad((token_kinds != DIGIT) & (token_kinds != SPECIAL), (0, 1))
-            column = torch.arange(is_digit.shape[1], device=is_digit.device)
-            is_followed_by_text = is_text.gather(1, (column + index_from_right).clamp(max=is_digit.shape[1]))
-            position_ids = torch.where(is_followed_by_text & is_digit, index_from_right, position_ids)
+            is_separator = torch.nn.functional.pad((token_kinds != DIGIT) & (token_kinds != SPECIAL), (0, 1))
+            index = torch.arange(is_digit.shape[1], device=is_digit.device)
+            is_followed_by_separator = is_separator.gather(1, (index + index_from_right).clamp(max=is_digit.shape[1]))
+            position_ids = torch.where(is_followed_by_separator & is_digit, index_from_right, position_ids)
         position_ids = torch.where(token_kinds == SPECIAL, 0, position_ids + 1)
         if not step_context.training or self.max_offset == 0:
             return position_ids
@@ -235,15 +243,15 @@ class NumberIndex(PositionIds):
     """Position ids that are the index of the number in the row: 0 for the first, 1 for the second, ...
 
     The coarse level of multi-level position coupling (Cho et al., 2024, https://arxiv.org/abs/2410.15787): with digit
-    positions within numbers, it distinguishes operands and answer at any length. It is the number of texts (an
-    operator, `=`) before a token: `321+654=975` gets 0 0 0 0 1 1 1 1 2 2 2.
+    positions within numbers, it distinguishes operands and answer at any length. It is the number of separators
+    before a token: `321+654=975` gets 0 0 0 0 1 1 1 1 2 2 2.
     """
 
     def assign(
         self, tokens: Tokens, token_kinds: Int[Tensor, "rows time"], step_context: StepContext
     ) -> Int[Tensor, "rows time"]:
-        is_text = (token_kinds != DIGIT) & (token_kinds != SPECIAL)
-        return is_text.long().cumsum(1) - is_text.long()
+        is_separator = (token_kinds != DIGIT) & (token_kinds != SPECIAL)
+        return is_separator.long().cumsum(1) - is_separator.long()
 
 
 @dataclass(frozen=True)
@@ -259,17 +267,17 @@ class RandomSubset(PositionIds):
     all layers share a draw). Evaluation takes every `eval_stride`-th position. With stride=3: 0, 3, 6, ...
 
     With `helper_positions="next"`, as in the published counting code, a row of n tokens that are not helper tokens
-    draws n + 1 positions, and a helper gets that of the next real token.
+    draws n + 1 positions, and a helper token gets that of the next other token.
     """
 
     max_length: int = setting(512, "number of positions to sample from", at_least=1)
     subset_size: int | None = setting(None, "number of sampled positions; null: the sequence length", at_least=1)
     eval_stride: int = setting(1, "step between positions in evaluation", at_least=1)
     subset_per: Literal["row", "batch"] = setting(
-        "row", "draw one subset per sequence (row), or per batch as published"
+        "row", "draw one subset per sequence (row), or per batch as in the paper's code"
     )
     helper_positions: HelperPositions = setting(
-        "own", "position of a filler token: its own, or that of the next regular token"
+        "own", "position id of a helper token (<pad>, <blk>): its own, or that of the next other token"
     )
 
     def conflicts(self) -> Iterator[str]:
@@ -291,7 +299,7 @@ class RandomSubset(PositionIds):
         is_shared_by_batch = self.subset_per == "batch" and self.subset_size is not None
         row_keys = row_keys[:1] if is_shared_by_batch and not step_context.contexts else row_keys
         subset_sizes = (
-            _num_regular_tokens(tokens, token_kinds, self.helper_positions) + num_extra
+            _num_own_positions(tokens, token_kinds, self.helper_positions) + num_extra
             if self.subset_size is None
             else torch.full_like(row_keys, self.subset_size)
         )
@@ -326,12 +334,12 @@ class RandomSubset(PositionIds):
 
 @dataclass(frozen=True)
 class Zooming(PositionIds):
-    """Fractional positions 1/n, 2/n, ... of a row with n - 1 real tokens. Not causal.
+    """Fractional positions 1/n, 2/n, ... of a row with n - 1 tokens (without helper tokens). Not causal.
 
-    "Zooming" in the published counting code (Chang and Bisk, 2024, https://arxiv.org/abs/2405.20131). A helper gets the
-    position of the next real token. Positions depend on the length of the row, which leaks part of the answer: so it is
-    `causal = False`, its scores are not comparable, and a model with it cannot generate. Only positional encodings that
-    take fractions can use it: `Scalar(position_ids=Zooming())`.
+    "Zooming" in the published counting code (Chang and Bisk, 2024, https://arxiv.org/abs/2405.20131). A helper token
+    gets the position of the next other token. Positions depend on the length of the row, which leaks part of the
+    answer: so it is `causal = False`, its scores are not comparable, and a model with it cannot generate. Only
+    positional encodings that take fractions can use it: `Scalar(position_ids=Zooming())`.
 
     `65 a a` gets 1/4, 2/4 and 3/4.
     """
@@ -343,7 +351,7 @@ class Zooming(PositionIds):
         self, tokens: Tokens, token_kinds: Int[Tensor, "rows time"], step_context: StepContext
     ) -> Float[Tensor, "rows time"]:
         return (_sequential_ids(tokens, token_kinds, "next") + 1) / (
-            _num_regular_tokens(tokens, token_kinds, "next") + 1
+            _num_own_positions(tokens, token_kinds, "next") + 1
         )[:, None]
 
 
@@ -354,14 +362,15 @@ def _non_padding_mask(tokens: Tokens) -> Bool[Tensor, "rows time"]:
 def _sequential_ids(
     tokens: Tokens, token_kinds: Int[Tensor, "rows time"], helper_positions: HelperPositions
 ) -> Int[Tensor, "rows time"] | Int[Tensor, "1 time"]:
-    """0, 1, 2, ... for all rows; with helpers="next", the number of real tokens before, and 0 for padding."""
+    """0, 1, 2, ... for all rows; with helper_positions="next", the number of tokens before it that are not helper
+    tokens, and 0 for padding."""
     if helper_positions == "own":
         return torch.arange(tokens.ids.shape[1], device=tokens.ids.device)[None]
-    is_regular = (token_kinds != HELPER).long()
-    return torch.where(_non_padding_mask(tokens), is_regular.cumsum(1) - is_regular, 0)
+    is_not_helper = (token_kinds != HELPER).long()
+    return torch.where(_non_padding_mask(tokens), is_not_helper.cumsum(1) - is_not_helper, 0)
 
 
-def _num_regular_tokens(
+def _num_own_positions(
     tokens: Tokens, token_kinds: Int[Tensor, "rows time"], helper_positions: HelperPositions
 ) -> Int[Tensor, " rows"]:
     """Number of tokens of each row with their own position id."""

@@ -66,7 +66,7 @@ class Arithmetic(Task):
     )
     lengths: Literal["cycle", "uniform", "value"] = setting(
         "cycle",
-        "distribution of lengths: all pairs in turn (cycle), uniform, or operands uniform below 10^digits (value)",
+        "numbers of digits: all pairs in turn (cycle), drawn (uniform), or operands uniform below 10^digits (value)",
     )
     include_zero: bool = setting(False, "whether one-digit numbers include 0")
     no_carry: bool = setting(False, "only sums without carries")

@@ -77,18 +77,20 @@ class Counting(CountTask):
         100, "largest number that counting may reach, and the largest in the vocabulary", at_least=1, at_most=MAX_NUMBER
     )
     end: int | None = setting(
-        None, "number at which counting ends, so that each count has exactly one start; null: any"
+        None, "number at which counting ends, so that each count has only one start number; null: any"
     )
     modulus: int | None = setting(
         None, "counting restarts at 1 after this number; null: it does not restart", at_least=2, at_most=MAX_NUMBER
     )
     prefix: str = setting("", "a text before every sequence, such as 0 or <bos>, without a label")
     helper: Literal["none", "blank", "pad"] = setting(
-        "none", "filler token after each symbol, at which its count is predicted"
+        "none", "helper token after each symbol, <blk> (blank) or <pad> (pad), at which its count is predicted"
     )
-    held_out_starts: int = setting(0, "number of starts of each trained count that are held out; 0: none", at_least=0)
+    held_out_starts: int = setting(
+        0, "start numbers of each trained count held out for test and validation; 0: none", at_least=0
+    )
     eval_count: int | Span | None = setting(
-        None, "counts of evaluated questions, set by a cell of a grid; null: count", at_least=1
+        None, "counts instead of `count`, set by the evaluation from its grid; leave it null in a recipe", at_least=1
     )
 
     def conflicts(self) -> Iterator[str]:

@@ -70,9 +70,10 @@ class LanguageModeling(Task):
     tokenizer: str = setting(
         "", "tokenizer of the corpus: a folder, a file or a name; '': the one stored with the tokens"
     )
-    context_length: int = setting(512, "tokens per chunk", at_least=1)
+    context_length: int = setting(512, "tokens of context; the corpus is cut into chunks of this length", at_least=1)
     order: Literal["shuffled", "published", "sequential"] = setting(
-        "shuffled", "order of the chunks in training; published: as the data loader of the dual attention code"
+        "shuffled",
+        "order of the chunks (contexts) in training; published: as the data loader of the dual attention code",
     )
 
     # What is read ----------------------------------------------------------------------------------------------------

@@ -101,7 +101,7 @@ class NumberLine(_StartAndCountTask):
     end: int | None = setting(None, "number at which counting ends; null: any")
     filler: Literal["none", "blank", "null"] = setting("none", "what replaces all numbers but the first: <b>, <null>")
     eval_count: int | Span | None = setting(
-        None, "counts of evaluated questions, set by a cell of a grid; null: count", at_least=1
+        None, "counts instead of `count`, set by the evaluation from its grid; leave it null in a recipe", at_least=1
     )
 
     @property

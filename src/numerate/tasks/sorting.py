@@ -40,10 +40,12 @@ class Sorting(Task):
     no cell with at most three items is held out.
     """
 
-    digits: int | Span = setting(Span(1, 10), "largest number of digits", at_least=1, at_most=MAX_DIGITS)
+    digits: int | Span = setting(
+        Span(1, 10), "most digits that a number of the list may have", at_least=1, at_most=MAX_DIGITS
+    )
     items: int | Span = setting(Span(1, 10), "length of the list", at_least=1, at_most=len(ITEM_LABELS))
     lengths: Literal["cycle", "uniform"] = setting(
-        "cycle", "distribution of lengths: all pairs in turn (cycle), or uniform"
+        "cycle", "how digits and items are drawn: all pairs in turn (cycle), or uniformly (uniform)"
     )
 
     @property

@@ -48,7 +48,13 @@ three in four of the missing questions, so that one block in 10**12 needs more, 
 
 
 class Task(Spec, ABC):
-    """Questions with answers. A frozen dataclass with a default for every field; sizes are fields `int | Span`.
+    """Questions with answers. A frozen dataclass with a default for every field.
+
+    - An axis is a field that says how large questions are: `first_digits` and `second_digits` in `Arithmetic`, `count`
+      in `Counting`. (In `Mathematics` it is `module`, the number of a file of questions of one kind.)
+    - A size is a value of an axis. Such fields are `int | Span`: `Span(1, 5)`, or `1:5`, is 1 to 5, both included.
+    - A cell is one size per axis, such as `{"first_digits": 3, "second_digits": 4}`; accuracy is measured per cell.
+    - A grid is a set of cells to evaluate: `1:12x1:12` has 144 (`numerate.evaluation.grid`).
 
     A task implements either `draw` (vectorized, fast) or `example` (one question at a time, simple):
 
@@ -205,8 +211,8 @@ class Task(Spec, ABC):
             yield from (part for part in (value if isinstance(value, tuple) else (value,)) if isinstance(part, Task))
 
     def cell_name(self, axis: str, size: int) -> str:
-        """The display name of a size of an axis: its number, unless the task names them, as the modules of
-        Mathematics."""
+        """The display name of a size of an axis: its number, unless the task names its sizes, as Mathematics names its
+        modules."""
         return str(size)
 
     def longest_questions(self) -> Questions | None:
@@ -298,7 +304,7 @@ class Task(Spec, ABC):
             candidates = self._draw_attempt(
                 rng, np.repeat(block_index * block_size + missing_positions, candidates_per_question), split, seed
             )
-            if candidates.random_bits is None:
+            if candidates.random_bits is None:  # for random choices of the tokenizer, see `Questions`
                 candidates = replace(candidates, random_bits=rng.random_words(len(candidates)))
             is_in_split = self._in_split(candidates, low, high).reshape(-1, candidates_per_question)
             has_match = is_in_split.any(axis=1)

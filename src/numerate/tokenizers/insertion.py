@@ -6,14 +6,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def columns_after_insertion(
+def positions_after_insertion(
     lengths: NDArray[np.int64], num_inserted: NDArray[Any]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The new columns of tokens after inserting `num_inserted[row, time]` tokens before each, and the new row lengths.
+    """The new positions of tokens after inserting `num_inserted[row, time]` tokens before each, and the new row
+    lengths.
 
-    Tokens beyond a row's length have the column -1.
+    Tokens beyond a row's length have the position -1.
 
-    >>> columns_after_insertion(np.array([2]), np.array([[1, 0, 3]]))
+    >>> positions_after_insertion(np.array([2]), np.array([[1, 0, 3]]))
     (array([[ 1,  2, -1]]), array([3]))
     """
     time = np.arange(num_inserted.shape[1])
@@ -23,9 +24,9 @@ def columns_after_insertion(
     return np.where(valid_mask, time + cumulative_inserted, -1), lengths + total
 
 
-def scatter_columns(values: NDArray[Any], new_columns: NDArray[np.int64], num_columns: int) -> NDArray[Any]:
-    """Rows of `num_columns` columns with the values at their new columns, and zeros elsewhere."""
-    scattered = np.zeros((len(values), num_columns), dtype=values.dtype)
-    rows, time = np.nonzero(new_columns >= 0)
-    scattered[rows, new_columns[rows, time]] = values[rows, time]
+def scatter_tokens(values: NDArray[Any], new_positions: NDArray[np.int64], new_length: int) -> NDArray[Any]:
+    """Rows of length `new_length` with the values at their new positions, and zeros elsewhere."""
+    scattered = np.zeros((len(values), new_length), dtype=values.dtype)
+    rows, time = np.nonzero(new_positions >= 0)
+    scattered[rows, new_positions[rows, time]] = values[rows, time]
     return scattered

@@ -166,12 +166,12 @@ class Digits(NumberFormat):
             exponents -= point_positions[:, None]
         first_hints = np.zeros(len(ids), dtype=np.int64) if random_bits is None else first_hint_index(random_bits)
         all_hint_ids = np.array([vocabulary.token_to_id[hint] for hint in INDEX_HINTS], dtype=ids.dtype)
-        new_columns, new_lengths = insertion.columns_after_insertion(lengths, digit_mask)
-        num_columns = decimals.row_width(int(new_lengths.max(initial=0)))
-        spaced_ids = insertion.scatter_columns(ids, new_columns, num_columns)
+        new_positions, new_lengths = insertion.positions_after_insertion(lengths, digit_mask)
+        new_length = decimals.row_width(int(new_lengths.max(initial=0)))
+        spaced_ids = insertion.scatter_tokens(ids, new_positions, new_length)
         hint_ids = all_hint_ids[(first_hints[:, None] + exponents) % len(INDEX_HINTS)]
-        return spaced_ids + insertion.scatter_columns(
-            hint_ids, np.where(digit_mask, new_columns - 1, -1), num_columns
+        return spaced_ids + insertion.scatter_tokens(
+            hint_ids, np.where(digit_mask, new_positions - 1, -1), new_length
         ), new_lengths
 
     def format_number(self, number: Decimal | int, *, is_answer: bool = False, random_bits: int = 0) -> list[str]:

@@ -18,18 +18,18 @@ from numerate.tokenizers.number_formats import Digits, Ids, NumberFormat, id_dty
 from numerate.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
 
 DEFAULT_SYMBOLS = ("+", "-", "x", "=", " ", ".")
-"""The first symbols of every character vocabulary, so that ids 0 to 18 are the published ones."""
+"""The first tokens of every character vocabulary, so that ids 0 to 18 are those of McLeish et al. (2024)."""
 
 
 @dataclass(frozen=True, eq=False)
 class TokenizedExamples:
-    """Tokenized questions, the input of a layout.
+    """Tokenized questions, from which a layout (`numerate.tokenizers.layout`) makes model inputs and targets.
 
     - `ids` uint8, uint16 or int32 `[rows, time]`, padded with PAD; `lengths` int64 `[rows]`.
     - `target_mask` bool `[rows, time]`: the tokens of the answer including its [EOS]; with `labels`, the positions that
       have a label.
     - `labels` `[rows, time]`: the label of each position, None if answers are continuations.
-    - `number_values` float32 `[rows, time]`: the number that a token carries, None if tokens carry none.
+    - `number_values` float32 `[rows, time]`: the number that a token [NUM] carries (xVal), None without such tokens.
     - `vocabulary`: the vocabulary of the ids, if known.
     """
 
@@ -89,7 +89,8 @@ class Tokenizer(Spec, ABC):
         return self.decode(ids, vocabulary)
 
     def coverage_warnings(self, task: Task, number_ids: frozenset[int]) -> list[str]:
-        """Warns where many digits of a task's answers are not in the tokens `number_ids`; only subwords miss any."""
+        """Warnings if many digits of a task's answers belong to tokens outside `number_ids`; only subword tokenizers
+        can miss any."""
         return []
 
     def fingerprint(self) -> str | None:
@@ -99,16 +100,17 @@ class Tokenizer(Spec, ABC):
 
 @dataclass(frozen=True)
 class Characters(Tokenizer):
-    """Character-level tokenizer, as in the published arithmetic systems, with numbers in `number_format`.
+    """Character-level tokenizer, as in McLeish et al. (2024), with numbers in `number_format`.
 
-    12 + 9 = 21 becomes `2 1 + 9 = 1 2 [EOS]` with the default number format. A space is a token of its own (id 18); the
-    published code turns it into padding. The vocabulary has what the task needs and starts like the published one;
-    `vocabulary="pad"`, `"index"` and `"sort"` are the published ones, with 19, 121 and 118 ids (McLeish et al., 2024,
-    https://arxiv.org/abs/2405.17399). So are these two options:
+    12 + 9 = 21 becomes `2 1 + 9 = 1 2 [EOS]` with the default number format. "Published" means here: by McLeish et al.
+    (2024), https://arxiv.org/abs/2405.17399. A space is a token of its own (id 18); the published code turns it into
+    padding. The default vocabulary has what the task needs and starts like the published ones, `vocabulary="pad"`
+    (digits and operators, 19 ids), `"index"` (these and index hints, 121) and `"sort"` (for sorting, 118). These two
+    options are published too:
 
     `space_probability=0.1` inserts random spaces before characters of question and answer: one with this probability,
-    another with a tenth of it, then a hundredth, and so on. They are a function of the question's `random_bits` and are
-    targets too: evaluate with `space_probability=0`, as they cannot be predicted.
+    another with a tenth of it, then a hundredth, and so on. They are drawn from the question's
+    `random_bits` and are targets too: evaluate with `space_probability=0`, as they cannot be predicted.
 
     `interleave_operands` alternates the digits of the two operands and drops the operator: 12 + 34 = 46 becomes
     `1 3 2 4 =` (here with normal digit order). Both need the same number of digits: see `Digits(min_digits=...)`.
@@ -117,7 +119,8 @@ class Characters(Tokenizer):
     number_format: NumberFormat = setting(Digits(), "how numbers are tokenized")
     add_bos_token: bool = setting(False, "whether every sequence starts with [BOS]")
     vocabulary: Literal["default", "pad", "index", "sort"] = setting(
-        "default", "default, or a published vocabulary: pad (19 tokens), index (121) or sort (118)"
+        "default",
+        "default: what the task needs; McLeish et al. (2024): pad (operators), index (and index hints), sort (labels)",
     )
     space_probability: float = setting(0.0, "probability of a space before a character", at_least=0, at_most=1)
     interleave_operands: bool = setting(False, "whether the digits of the two operands alternate, without an operator")
@@ -182,9 +185,9 @@ class Characters(Tokenizer):
 
 def num_spaces_before(random_bits: NDArray[np.uint64], num_characters: int, probability: float) -> NDArray[np.int64]:
     """The number of spaces before each of `num_characters` characters of every row, rows x time, determined by its
-    `random_bits`.
+    `random_bits` (`Questions.random_bits`: a random word that the task draws for each question).
 
-    One with probability `probability`, a second then with `probability / 10`, a third then with `probability / 100`.
+    One with probability p; after it a second with p / 10; after that a third with p / 100.
     """
     character_keys = np.arange(1, num_characters + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     random_values = mix_bits(random_bits[:, None] + character_keys) >> np.uint64(11)
@@ -207,21 +210,21 @@ def _insert_spaces(
         num_spaces = np.concatenate([np.zeros_like(num_spaces[:, :1]), num_spaces[:, :-1]], axis=1)
     if rows.labels is None:
         num_spaces[np.arange(len(rows)), rows.lengths - 1] = 0  # the end token is not a character
-    new_columns, lengths = insertion.columns_after_insertion(rows.lengths, num_spaces)
-    num_columns = int(lengths.max(initial=0))
-    positions = np.arange(num_columns)
-    valid_mask = positions < lengths[:, None]
-    original_mask = insertion.scatter_columns(np.ones_like(rows.target_mask), new_columns, num_columns)
-    ids = insertion.scatter_columns(rows.ids, new_columns, num_columns)
+    new_positions, lengths = insertion.positions_after_insertion(rows.lengths, num_spaces)
+    new_length = int(lengths.max(initial=0))
+    time_index = np.arange(new_length)
+    valid_mask = time_index < lengths[:, None]
+    original_mask = insertion.scatter_tokens(np.ones_like(rows.target_mask), new_positions, new_length)
+    ids = insertion.scatter_tokens(rows.ids, new_positions, new_length)
     ids[valid_mask & ~original_mask] = space_id
     if rows.labels is not None:
-        target_mask = insertion.scatter_columns(rows.target_mask, new_columns, num_columns)
-        labels = insertion.scatter_columns(rows.labels, new_columns, num_columns)
+        target_mask = insertion.scatter_tokens(rows.target_mask, new_positions, new_length)
+        labels = insertion.scatter_tokens(rows.labels, new_positions, new_length)
         return TokenizedExamples(ids, lengths, target_mask, labels, vocabulary=rows.vocabulary)
     question_mask = (np.arange(time) < rows.lengths[:, None]) & ~rows.target_mask
-    question_ends = np.where(question_mask, new_columns, -1).max(axis=1, initial=-1)
+    question_ends = np.where(question_mask, new_positions, -1).max(axis=1, initial=-1)
     return TokenizedExamples(
-        ids, lengths, valid_mask & (positions > question_ends[:, None]), vocabulary=rows.vocabulary
+        ids, lengths, valid_mask & (time_index > question_ends[:, None]), vocabulary=rows.vocabulary
     )
 
 
@@ -258,6 +261,10 @@ def _split_into_characters(questions: Questions) -> Questions:
 class _BlockEncoder:
     """Writes the rows of one block element by element, from left to right, all rows at once.
 
+    An element is an entry of `Questions.symbols[row]` and becomes a text token or the tokens of a number: symbol
+    s >= 0 is the text `alphabet[s]`, -1 - k is number slot k (the k-th number of the question, its digits still
+    unformatted), `EMPTY` is nothing. 12 + 9 = 21 has the symbols `-1 0 -2 1 -3` with the alphabet `+ =`.
+
     Numbers are copied in words of eight bytes. The last word may extend past the number's end with zeros, which the
     next element overwrites; rows therefore have room for one more number after the longest.
     """
@@ -284,10 +291,10 @@ class _BlockEncoder:
         ]
         if interleave_operands:
             symbols = self._interleave_operands(symbols)
-        # Without numbers every element is one token.
+        # Without numbers every element is one token or empty.
         self.text_symbols = None if self.number_ids else symbols
-        self.columns = [
-            _Column.from_symbols(symbols[:, piece]) for piece in range(symbols.shape[1] if self.number_ids else 0)
+        self.elements = [
+            _Element.from_symbols(symbols[:, index]) for index in range(symbols.shape[1] if self.number_ids else 0)
         ]
 
     def _interleave_operands(self, symbols: NDArray[np.int16]) -> NDArray[np.int16]:
@@ -304,25 +311,25 @@ class _BlockEncoder:
                 f"interleave_operands: operands of {lengths[unequal_rows[0]]} and {second_lengths[unequal_rows[0]]} "
                 "digits must have the same number of digits; set tokenizer.number_format.min_digits"
             )
-        num_columns = min(first_ids.shape[1], second_ids.shape[1])
-        interleaved_ids = np.stack([first_ids[:, :num_columns], second_ids[:, :num_columns]], axis=2).reshape(
-            len(first_ids), 2 * num_columns
+        width = min(first_ids.shape[1], second_ids.shape[1])
+        interleaved_ids = np.stack([first_ids[:, :width], second_ids[:, :width]], axis=2).reshape(
+            len(first_ids), 2 * width
         )
         self.number_ids[0] = interleaved_ids, lengths + second_lengths
         return np.concatenate([symbols[:, :1], np.full((len(symbols), 2), EMPTY, np.int16), symbols[:, 3:]], axis=1)
 
     def encode(self) -> TokenizedExamples:
         labels = self.questions.labels
-        starts, lengths = self._piece_starts()
+        starts, lengths = self._element_starts()
         if labels is None:
             lengths = lengths + 1
         longest = int(lengths.max(initial=0))
         num_rows = len(lengths)
-        num_extra_columns = max((ids.shape[1] for ids, _ in self.number_ids), default=0) + 8
-        padded_ids = np.zeros((num_rows, longest + num_extra_columns), dtype=self.dtype)
+        num_extra_tokens = max((ids.shape[1] for ids, _ in self.number_ids), default=0) + 8
+        padded_ids = np.zeros((num_rows, longest + num_extra_tokens), dtype=self.dtype)
         if self.bos_length:
             padded_ids[:, 0] = BOS
-        self._write_pieces(padded_ids, starts)
+        self._write_elements(padded_ids, starts)
         ids = padded_ids[:, :longest]
         if labels is None:
             ids[np.arange(num_rows), lengths - 1] = EOS
@@ -333,39 +340,39 @@ class _BlockEncoder:
             target_mask = np.greater_equal(positions, answer_starts.astype(position_dtype)[:, None])
             target_mask &= np.less(positions, lengths.astype(position_dtype)[:, None])
             return TokenizedExamples(ids, lengths, target_mask)
-        piece_ends = np.stack([*starts[1:], lengths], axis=1)
-        row, piece = np.nonzero(labels >= 0)
-        label_columns = piece_ends[row, piece] - 1
+        element_ends = np.stack([*starts[1:], lengths], axis=1)
+        row, element_index = np.nonzero(labels >= 0)
+        label_positions = element_ends[row, element_index] - 1
         target_mask = np.zeros(ids.shape, dtype=np.bool_)
-        target_mask[row, label_columns] = True
+        target_mask[row, label_positions] = True
         label_ids = np.zeros_like(ids)
-        label_ids[row, label_columns] = self.text_ids[labels[row, piece]]
+        label_ids[row, label_positions] = self.text_ids[labels[row, element_index]]
         return TokenizedExamples(ids, lengths, target_mask, label_ids)
 
-    def _piece_starts(self) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
+    def _element_starts(self) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
         """The start of each element in each row, and the end of each row."""
         position = np.full(len(self.questions), self.bos_length, dtype=np.int64)
         if self.text_symbols is not None:
             ends = position[:, None] + (self.text_symbols >= 0).cumsum(axis=1, dtype=np.int64)
             return [position, *ends.T[:-1]][: ends.shape[1]], ends[:, -1] if ends.shape[1] else position
         starts = []
-        for column in self.columns:
+        for element in self.elements:
             starts.append(position)
-            if column.common_symbol is None:
-                piece_lengths = (column.symbols >= 0).astype(np.int64)
-                for slot in column.slots:
-                    piece_lengths += np.where(column.symbols == -1 - slot, self.number_ids[slot][1], 0)
-                position = position + piece_lengths
-            elif column.common_symbol >= 0:
+            if element.common_symbol is None:
+                element_lengths = (element.symbols >= 0).astype(np.int64)
+                for slot in element.slots:
+                    element_lengths += np.where(element.symbols == -1 - slot, self.number_ids[slot][1], 0)
+                position = position + element_lengths
+            elif element.common_symbol >= 0:
                 position = position + 1
-            elif column.common_symbol != EMPTY:
-                position = position + self.number_ids[-1 - column.common_symbol][1]
+            elif element.common_symbol != EMPTY:
+                position = position + self.number_ids[-1 - element.common_symbol][1]
         return starts, position
 
-    def _write_pieces(self, padded_ids: Ids, starts: list[NDArray[np.int64]]) -> None:
+    def _write_elements(self, padded_ids: Ids, starts: list[NDArray[np.int64]]) -> None:
         if self.text_symbols is not None:
-            row, piece = np.nonzero(self.text_symbols >= 0)
-            padded_ids[row, np.stack(starts, axis=1)[row, piece]] = self.text_ids[self.text_symbols[row, piece]]
+            row, index = np.nonzero(self.text_symbols >= 0)
+            padded_ids[row, np.stack(starts, axis=1)[row, index]] = self.text_ids[self.text_symbols[row, index]]
             return
         flat_ids = padded_ids.reshape(-1)
         # Eight bytes from every position on: a view without alignment.
@@ -373,18 +380,18 @@ class _BlockEncoder:
             (max(0, flat_ids.size - 8 // self.dtype.itemsize + 1),), "<u8", flat_ids.data, 0, (self.dtype.itemsize,)
         )
         row_offsets = np.arange(len(padded_ids)) * padded_ids.shape[1]
-        for column, start in zip(self.columns, starts, strict=True):
+        for element, start in zip(self.elements, starts, strict=True):
             positions = row_offsets + start
-            if column.common_symbol is None:
-                text_mask = column.symbols >= 0
-                flat_ids[positions[text_mask]] = self.text_ids[column.symbols[text_mask]]
-                for slot in column.slots:
-                    slot_mask = column.symbols == -1 - slot
+            if element.common_symbol is None:
+                text_mask = element.symbols >= 0
+                flat_ids[positions[text_mask]] = self.text_ids[element.symbols[text_mask]]
+                for slot in element.slots:
+                    slot_mask = element.symbols == -1 - slot
                     self._copy_numbers(windows, positions[slot_mask], self.number_ids[slot][0][slot_mask])
-            elif column.common_symbol >= 0:
-                flat_ids[positions] = self.text_ids[column.common_symbol]
-            elif column.common_symbol != EMPTY:
-                self._copy_numbers(windows, positions, self.number_ids[-1 - column.common_symbol][0])
+            elif element.common_symbol >= 0:
+                flat_ids[positions] = self.text_ids[element.common_symbol]
+            elif element.common_symbol != EMPTY:
+                self._copy_numbers(windows, positions, self.number_ids[-1 - element.common_symbol][0])
 
     def _copy_numbers(self, windows: NDArray[np.uint64], positions: NDArray[np.int64], ids: Ids) -> None:
         words = np.ascontiguousarray(ids).view("<u8")
@@ -399,25 +406,26 @@ class _BlockEncoder:
             raise ValueError("questions have either labels or a prompt")
         if not len(prompt_lengths):
             return ends
-        piece_starts = [*starts, ends - 1]
+        element_starts = [*starts, ends - 1]
         common_length = _common_value(prompt_lengths)
         return (
-            piece_starts[common_length]
+            element_starts[common_length]
             if common_length is not None
-            else np.stack(piece_starts, axis=1)[np.arange(len(prompt_lengths)), prompt_lengths]
+            else np.stack(element_starts, axis=1)[np.arange(len(prompt_lengths)), prompt_lengths]
         )
 
 
 @dataclass(frozen=True, eq=False)
-class _Column:
-    """One element of every row: its symbols, the common one (None if they differ), and its number slots."""
+class _Element:
+    """One element of every row: its symbols (see `_BlockEncoder`), the one that all rows share (None if they differ),
+    and, if they differ, the number slots among them."""
 
     symbols: NDArray[np.int16]
     common_symbol: int | None
     slots: tuple[int, ...] = ()
 
     @classmethod
-    def from_symbols(cls, symbols: NDArray[np.int16]) -> "_Column":
+    def from_symbols(cls, symbols: NDArray[np.int16]) -> "_Element":
         common_symbol = _common_value(symbols)
         if common_symbol is not None:
             return cls(symbols, common_symbol)
@@ -454,8 +462,8 @@ def _number_slots(questions: Questions) -> tuple[NDArray[np.int16], list[tuple[i
     return symbols, slots
 
 
-def _common_value(column: NDArray[Any]) -> int | None:
-    """The single value of a column, None if there are several."""
-    if not len(column):
+def _common_value(values: NDArray[Any]) -> int | None:
+    """The value that all entries share, None if they differ; EMPTY if there are none."""
+    if not len(values):
         return EMPTY
-    return int(column[0]) if column.strides[0] == 0 or bool((column == column[0]).all()) else None
+    return int(values[0]) if values.strides[0] == 0 or bool((values == values[0]).all()) else None

@@ -18,7 +18,7 @@ from numerate.vocabulary import BOS, EOS, PAD, SPECIAL_TOKENS, UNK, Vocabulary
 
 @dataclass(frozen=True)
 class Words(Tokenizer):
-    """Word-level tokenizer: one token per text of the task's alphabet, including multi-digit numbers.
+    """Word-level tokenizer: one token per word of the task, including numbers of several digits.
 
     `65 a a a` with the labels `. 66 67 68` is four tokens and four labels: each number is one token, unrelated to its
     neighbors, as in Chang and Bisk (2024), https://arxiv.org/abs/2405.20131. The vocabulary has the four special tokens

@@ -54,7 +54,7 @@ class Supervised(Objective):
 
     loss: Loss = setting(CrossEntropy(), "the loss")
     targets_only: bool = setting(
-        True, "whether the end of the last block and the output head are computed at target positions only"
+        True, "whether the last block's output and the head are computed at target positions only (faster)"
     )
 
     def build(self, vocabulary: Vocabulary) -> ObjectiveModule:
@@ -111,7 +111,7 @@ class Progressive(Objective):
     loss: Loss = setting(CrossEntropy(), "the loss")
     alpha: float = setting(
         1.0,
-        "weight of the loss after a random number of loops; the remaining weight is that of the loss after all loops",
+        "weight of the loss after a random number of loops; 1 - alpha: that of the loss after all loops",
         at_least=0,
         at_most=1,
     )
@@ -119,10 +119,12 @@ class Progressive(Objective):
         None, "largest number of loops with a gradient; null: half of the loops", at_least=1
     )
     throttle: Literal["none", "described", "published"] = setting(
-        "none", "described: divide the backbone's gradient by its loops; published: a factor on the loss"
+        "none",
+        "none; or the backbone's gradient divided by the loops (described in the paper), or a factor on the loss "
+        "(published code)",
     )
     targets_only: bool = setting(
-        True, "whether the end of the last block and the output head are computed at target positions only"
+        True, "whether the last block's output and the head are computed at target positions only (faster)"
     )
 
     def build(self, vocabulary: Vocabulary) -> "ProgressiveModule":

@@ -53,18 +53,26 @@ class Training(Spec):
         at_most=1,
     )
     initial_batch_size: int | None = setting(
-        None, "with batch_size_warmup: initial batch size, and increment", at_least=1
+        None,
+        "with batch_size_warmup: batch size at the start, and the step in which it grows to batch_size",
+        at_least=1,
     )
     batch_tokens: int | None = setting(
-        None, "language modeling: batch size in tokens (a multiple of context_length) instead of batch_size", at_least=1
+        None,
+        "language modeling: batch size in tokens (a multiple of task.context_length) instead of batch_size",
+        at_least=1,
     )
     gradient_accumulation_steps: int = setting(1, "micro-batches per optimizer step", at_least=1)
     micro_batch_size: int | None = setting(
         None,
-        "examples per micro-batch and device; gradient accumulation follows from it",
+        "examples per micro-batch and process, instead of gradient_accumulation_steps",
         at_least=1,
     )
-    shuffle_window: int = setting(64, "number of batches whose examples are sorted by length together", at_least=1)
+    shuffle_window: int = setting(
+        64,
+        "batches drawn together: their examples are sorted by length into batches of random order; 1: as drawn",
+        at_least=1,
+    )
     precision: Literal["fp32", "bf16", "fp16"] = setting(
         "fp32", "precision of the forward pass; fp16 scales the loss and needs a GPU"
     )
@@ -72,11 +80,11 @@ class Training(Spec):
     compile: bool = setting(False, "whether the forward pass is compiled by torch.compile")
     parallel: Literal["all_reduce", "ddp", "fsdp"] = setting(
         "all_reduce",
-        "several processes: one exact all-reduce (all_reduce), DDP, or FSDP2 (sharded weights)",
+        "several processes: one all-reduce in a fixed order (all_reduce), DDP (ddp), or FSDP2, sharded weights (fsdp)",
         in_run_id=False,
     )
     threads: int | None = setting(
-        None, "CPU threads; null: all cores, or when resuming as many as before", at_least=1, in_run_id=False
+        None, "CPU threads; null: all cores, or the previous number when resuming", at_least=1, in_run_id=False
     )
     log_every: int = setting(25, "steps between log lines", at_least=1, in_run_id=False)
     evaluate_every: int = setting(
@@ -86,15 +94,14 @@ class Training(Spec):
     log_layer_grad_norms: bool = setting(False, "whether gradient norms are logged per layer too", in_run_id=False)
     checkpoint_every: int | None = setting(500, "steps between checkpoints", at_least=1, in_run_id=False)
     checkpoint_minutes: float | None = setting(
-        10, "minutes between checkpoints, whichever comes first", above=0, in_run_id=False
+        10, "also save after this many minutes, if checkpoint_every has not come first", above=0, in_run_id=False
     )
     keep_checkpoints: int | None = setting(
         2, "checkpoints kept besides the best; null: all", at_least=1, in_run_id=False
     )
     best_metric: Literal["accuracy", "loss"] | None = setting(
         None,
-        "metric that selects the best checkpoint; null: accuracy, or loss for language modeling and for tokens with "
-        "numeric values (xVal)",
+        "validation metric that selects the best checkpoint; null: accuracy, or loss for language modeling and xVal",
         in_run_id=False,
     )
 
@@ -181,10 +188,8 @@ class Recipe(Spec):
         (), "experiment trackers: wandb, tensorboard, trackio, mlflow; files are always written", in_run_id=False
     )
     tracking: Tracking = setting(Tracking(), "project, entity and tags for the trackers", in_run_id=False)
-    title: str = setting(
-        "recipe", "name of the recipe that this one is based on, and of the folder of its runs", in_run_id=False
-    )
-    paper: str | None = setting(None, "the paper that it reproduces, a key of numerate.recipes.papers", in_run_id=False)
+    title: str = setting("recipe", "name of the recipe, and of the folder of its runs", in_run_id=False)
+    paper: str | None = setting(None, "key of the paper that it is based on, cited below; null: none", in_run_id=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -40,10 +40,14 @@ class Samples(Spec):
     """
 
     when: Literal["evaluation", "end", "never"] | None = setting(
-        None, "at each evaluation, at the end, or never; null: at the end, for language modeling only", in_run_id=False
+        None,
+        "at each evaluation, at the end, or never; null: end for language modeling, never for other tasks",
+        in_run_id=False,
     )
     prompts: tuple[str, ...] = setting(
-        PUBLISHED_PROMPTS, "prompts to continue; an empty one is the beginning of a document", in_run_id=False
+        PUBLISHED_PROMPTS,
+        "for language modeling, or if samples.when is set: prompts to continue; '': the beginning of a document",
+        in_run_id=False,
     )
     max_new_tokens: int = setting(100, "largest number of generated tokens", at_least=1, in_run_id=False)
     sampling: Sampling = setting(Sampling(), "how the next token is sampled", in_run_id=False)

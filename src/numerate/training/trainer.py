@@ -88,6 +88,7 @@ class Trainer:
             recipe.tokenizer,
             recipe.layout,
             seed=recipe.seed,
+            # initial_batch_size, of which a step takes several while the batch size grows; else batch_size
             batch_size=self.training.base_batch_size,
             window=self.training.shuffle_window * (self.training.batch_size // self.training.base_batch_size),
         )
@@ -100,7 +101,8 @@ class Trainer:
         self.warnings = preflight(parts)
         self.validator = Validator(recipe, self.evaluation_data, self.objective, parts.validation_splits(), world)
         self.flush_hook: Callable[[], None] = lambda: None
-        """Called before metric sums are read or weights are saved; `StackedTrainer` uses it to write its sums back."""
+        """Called before metric sums are read or weights are saved: `StackedTrainer`, which trains many small models as
+        one, writes its sums back to each `Trainer`."""
         self.parallel_strategy = make_parallel_strategy(
             self.training.parallel, self.model, world, compiled=self.training.compile
         )
@@ -229,8 +231,8 @@ class Trainer:
         if self.is_finished:
             return False
         flags = self._stop_flags()
-        self._is_checkpoint_overdue = bool(flags["overdue"])
-        if flags["stop"] or flags["late"]:
+        self._is_checkpoint_overdue = bool(flags["checkpoint_overdue"])
+        if flags["stop"] or flags["time_limit"]:
             self._stop_reason = "stopped" if flags["stop"] else "minutes"
             self._exit_status = self.world.max_over_processes(self._stop.status) if flags["stop"] else 0
             return False
@@ -270,27 +272,29 @@ class Trainer:
         return TrainingResult(self.state, self._stop_reason, self._exit_status)
 
     def _stop_flags(self) -> dict[str, int]:
-        """Stop flags set by signals and time limits, summed over all processes."""
+        """The number of processes in which a stop was requested (by a signal, or since the launcher has ended), in
+        which the time limit is reached, and in which a checkpoint is overdue."""
         training, now = self.training, time.monotonic()
         minutes, checkpoint_minutes = training.minutes, training.checkpoint_minutes
         return self.world.sum_counts(
             {
                 "stop": self._stop.requested or self.world.is_orphaned,
-                "late": minutes is not None and now - self._start_time > 60 * minutes,
-                "overdue": checkpoint_minutes is not None and now - self._last_save_time > 60 * checkpoint_minutes,
+                "time_limit": minutes is not None and now - self._start_time > 60 * minutes,
+                "checkpoint_overdue": checkpoint_minutes is not None
+                and now - self._last_save_time > 60 * checkpoint_minutes,
             }
         )
 
     def training_step(self, total_steps: int) -> None:
         """One optimizer step on the next global batch."""
-        training, progress = self.training, self.state
-        step_context, learning_rate = StepContext(self.recipe.seed, progress.step), self.learning_rate(total_steps)
-        num_examples = training.base_batch_size * self.budget.batch_size_multiple(self.budget.fraction_used(progress))
+        training, state = self.training, self.state
+        step_context, learning_rate = StepContext(self.recipe.seed, state.step), self.learning_rate(total_steps)
+        num_examples = training.base_batch_size * self.budget.batch_size_multiple(self.budget.fraction_used(state))
         micro_batches = [
             self.stream.batch(
                 StreamPosition(start), self.world.rank, self.world.size, micro_batch_index, self.num_micro_batches
             )
-            for start in range(progress.examples, progress.examples + num_examples, training.base_batch_size)
+            for start in range(state.examples, state.examples + num_examples, training.base_batch_size)
             for micro_batch_index in range(self.num_micro_batches)
         ]
         counts: dict[str, int] = {"real_tokens": 0, "total_tokens": 0, "flops": 0}
@@ -298,10 +302,11 @@ class Trainer:
             counts["real_tokens"] += batch.num_input_tokens
             counts["total_tokens"] += num_total_tokens(batch)
             counts["flops"] += self.budget.batch_flops(batch, step_context)
+            # The terms of a loss, such as cross_entropy and number, are means, each with its own denominator.
             for term, count in self.objective.counts(batch).items():
                 counts[f"term {term}"] = counts.get(f"term {term}", 0) + count
         counts = self.world.sum_counts(counts)
-        _seed_dropout(self.world.device, _dropout_seed(self.recipe.seed, progress.step, self.world.rank))
+        _seed_dropout(self.world.device, _dropout_seed(self.recipe.seed, state.step, self.world.rank))
         self.optimizer.zero_grad(set_to_none=True)
         for index, batch in enumerate(micro_batches):
             self._backward_micro_batch(
@@ -324,24 +329,24 @@ class Trainer:
 
     def learning_rate(self, total_steps: int) -> float:
         """The learning rate of the next step."""
-        schedule, progress = self.recipe.schedule, self.state
-        multiplier = schedule.multiplier(self.budget.schedule_step(progress), total_steps) * schedule.plateau_factor(
-            progress.schedule_state
+        schedule, state = self.recipe.schedule, self.state
+        multiplier = schedule.multiplier(self.budget.schedule_step(state), total_steps) * schedule.plateau_factor(
+            state.schedule_state
         )
         self._learning_rate = self.recipe.optimizer.learning_rate * multiplier
         return self._learning_rate
 
     def count_step(self, num_examples: int, num_tokens: int, num_total_tokens: int, flops: int) -> None:
         """Updates the counters after a step: examples, tokens without and with padding, FLOPs."""
-        progress = self.state
-        progress.step += 1
-        progress.examples += num_examples
-        progress.tokens += num_tokens
-        progress.flops += flops
+        state = self.state
+        state.step += 1
+        state.examples += num_examples
+        state.tokens += num_tokens
+        state.flops += flops
         self.add_metric("real_tokens", num_tokens)
         self.add_metric("padded_tokens", num_total_tokens)  # the name in checkpoints; padding included
         self.add_metric("steps", 1)
-        self.on_event("step", {"step": progress.step, "steps": self.total_steps, "tokens": num_tokens})
+        self.on_event("step", {"step": state.step, "steps": self.total_steps, "tokens": num_tokens})
 
     def _backward_micro_batch(
         self, batch: Batch, step_context: StepContext, counts: Mapping[str, int], *, is_last: bool
@@ -352,6 +357,7 @@ class Trainer:
                 loss_sums = self.objective(self.parallel_strategy.forward, batch, step_context)
             loss_terms = {term: value / max(1, counts[f"term {term}"]) for term, value in loss_sums.items()}
             total = sum((self.objective.weights[term] * mean for term, mean in loss_terms.items()), torch.zeros(()))
+            # The multiplier undoes the mean over processes of DDP and FSDP: `counts` are those of all processes.
             self.scaler.scale(total * self.parallel_strategy.loss_multiplier).backward()
         self.add_metric("loss", total.detach())
         if len(loss_terms) > 1:
@@ -372,26 +378,26 @@ class Trainer:
         return self.state.sums
 
     def _log(self) -> None:
-        progress = self.state
-        record = metrics_record(self._flush_metrics(), progress, self._learning_rate)
-        if (timing := self.timings.next_record(progress)) is not None:
+        state = self.state
+        record = metrics_record(self._flush_metrics(), state, self._learning_rate)
+        if (timing := self.timings.next_record(state)) is not None:
             self._append_record("timings.jsonl", "timing", timing)
-        progress.sums.clear()
+        state.sums.clear()
         self._append_record("metrics.jsonl", "log", record)
-        if progress.step <= self.training.log_every and self.world.is_main_process:  # the first line of a run
+        if state.step <= self.training.log_every and self.world.is_main_process:  # the first line of a run
             for text in warn_large_number_loss(self.objective, record):
                 self.on_event("warning", {"text": text})
 
     def _evaluate(self) -> None:
-        """Evaluates this step and generates its samples, or whichever is still pending. If interrupted, the rest stays
-        pending."""
-        progress = self.state
+        """Evaluates this step and generates its samples. If interrupted, `state.pending` is what the next session has
+        to do first: "evaluation" (and then samples) or "samples"; "" if nothing."""
+        state = self.state
         with contextlib.suppress(Stopped):
-            if progress.pending != "samples":
-                progress.pending = "evaluation"
+            if state.pending != "samples":
+                state.pending = "evaluation"
                 self._validate()
-                progress.pending = "samples"
-            step = progress.step
+                state.pending = "samples"
+            step = state.step
             is_scheduled = step == 0 or step % self.training.evaluate_every == 0
             if self.sample_generator.is_due(
                 is_evaluation_step=is_scheduled, is_last_step=self.is_budget_spent() or self.has_reached_target()
@@ -399,7 +405,7 @@ class Trainer:
                 with self.timings.pause(), self.parallel_strategy.generation_mode() as model:
                     folder = self.folder if self.world.is_main_process else None
                     self.sample_generator.generate(model, step, folder, self._stop_requested)
-            progress.pending = ""
+            state.pending = ""
 
     def _stop_requested(self) -> bool:
         """Whether a stop was requested in any process. Every process must call it."""
@@ -412,20 +418,20 @@ class Trainer:
 
     def _validate(self) -> None:
         """Evaluates the validation splits and updates the best step."""
-        progress = self.state
+        state = self.state
         with self.timings.pause(), self.parallel_strategy.evaluation_mode() as model:
-            result = self.validator.evaluate(model, progress.step, self._raise_if_stopped)
+            result = self.validator.evaluate(model, state.step, self._raise_if_stopped)
         for record in result.records:
             self._append_record("metrics.jsonl", "evaluation", dict(record))
-        if self.validator.criterion.is_improvement(result.score, progress.best_step_score):
-            progress.best = progress.step
-            progress.best_metric, progress.best_split, progress.best_score, progress.best_loss = result.score
-        progress.exact_match = result.accuracy
-        step = progress.step
+        if self.validator.criterion.is_improvement(result.score, state.best_step_score):
+            state.best = state.step  # the best step, whose checkpoint is kept
+            state.best_metric, state.best_split, state.best_score, state.best_loss = result.score
+        state.exact_match = result.accuracy  # of the validation split; 0 for language modeling
+        step = state.step
         # not an evaluation made only because the run starts or ends here
         is_scheduled = step > 0 and step % self.training.evaluate_every == 0
         if result.monitored_value is not None and is_scheduled:
-            progress.schedule_state = self.recipe.schedule.update_state(progress.schedule_state, result.monitored_value)
+            state.schedule_state = self.recipe.schedule.update_state(state.schedule_state, result.monitored_value)
 
     def save(self) -> None:
         """Writes a checkpoint. Every process must call it; the main process writes."""
@@ -442,19 +448,19 @@ class Trainer:
         }
         self.state.scaler = self.scaler.state_dict() if self.scaler.is_enabled() else {}
         if self.world.is_main_process:
-            state = {
+            checkpoint_state = {
                 "progress": asdict(self.state),
                 "threads": torch.get_num_threads(),
                 "processes": self.world.size,
                 "seconds": round(self._previous_seconds + self.time_share * (time.monotonic() - self._start_time), 3),
                 "tokenizer": tokenizer_fingerprint(self.recipe.tokenizer, self.recipe.task),
-                "origin": self.model.pretrained_config(),
+                "origin": self.model.pretrained_config(),  # from which the model is rebuilt without its first weights
             }
             checkpoint.write(
                 self.folder.checkpoints,
                 self.state.step,
                 tensors,
-                state,
+                checkpoint_state,
                 keep_last=self.training.keep_checkpoints,
                 best=self.state.best,
             )

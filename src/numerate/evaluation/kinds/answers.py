@@ -13,7 +13,7 @@ from numerate.evaluation import answer_metrics
 from numerate.evaluation.evaluation_data import EXTRA_TEXT_TOKENS, EvaluationData, cell_questions, make_batches
 from numerate.evaluation.evaluator import CellRequest, Method
 from numerate.evaluation.exact_match import Predictions, predict
-from numerate.evaluation.grid import REGIONS, Cell
+from numerate.evaluation.grid import OOD_REGIONS, REGIONS, Cell
 from numerate.evaluation.kinds.kind import EvaluationKind
 from numerate.evaluation.samples import AnswerSample, sample_answers
 from numerate.evaluation.statistics import region_mean, wilson_interval
@@ -23,7 +23,8 @@ from numerate.tasks.questions import Questions
 
 
 class CellScorer(Protocol):
-    """Collects what the record of a cell has besides exact match, batch by batch."""
+    """Collects, batch by batch, the entries of a cell's record besides exact match. `position_offset` is an index into
+    the model's fixed evaluation offsets."""
 
     def add(self, model: Model, batch: Batch, predictions: Predictions, position_offset: int) -> None: ...
 
@@ -35,10 +36,13 @@ class AnswerKind(EvaluationKind, ABC):
 
     For a causal model whose answers have one tokenization, greedy decoding gives the correct answer if and only if
     every argmax is correct with teacher forcing: by induction over the answer, the prefix that decoding reads is then
-    the correct one. So one forward pass scores a whole batch. Elsewhere, and for kinds with `columns` or
-    `always_decodes`, answers are decoded token by token. Of decoded answers, `numbers` in the record holds the errors
-    of those that are numbers, as sums that can be merged over cells (`numerate.evaluation.number_metrics`), and
-    `scores` the sums of `score_answer` over the questions.
+    the correct one. So one forward pass scores a whole batch. Elsewhere, and for kinds with `columns` (scores
+    that they add to the table of results) or `always_decodes`, answers are decoded token by token. For decoded answers,
+    `numbers` in the record holds the errors of the numeric ones, as sums that can be merged over cells
+    (`numerate.evaluation.number_metrics`), and `scores` the sums of `score_answer` over the questions.
+
+    Cells are merged by region: by whether their sizes are those of training (`in_distribution`), just above, further
+    above or below (`numerate.evaluation.grid.cell_region`).
     """
 
     always_decodes: ClassVar[bool] = False
@@ -46,7 +50,7 @@ class AnswerKind(EvaluationKind, ABC):
     """Number of tokens that a decoded answer may be longer than the longest correct answer of its batch."""
 
     def score_answer(self, question: str, correct_answer: str, prediction: str) -> Mapping[str, float]:
-        """The scores of one decoded answer by the names of `columns`, each from 0 to 1; all texts in plain format."""
+        """The scores of one decoded answer, from 0 to 1, one for each name in `columns`; all texts in plain format."""
         return {}
 
     def resolve_method(self, evaluation_data: EvaluationData, requested: Method) -> Method:
@@ -70,12 +74,13 @@ class AnswerKind(EvaluationKind, ABC):
             ExactMatch().score(model, evaluation_data, CellRequest({"first_digits": 3, "second_digits": 4}, 100))
             {"cell": {"first_digits": 3, "second_digits": 4}, "correct": 98, "count": 100, "low": 0.93, ...}
 
-        An answer is `correct` if all of its tokens are, including the end token: a longer or shorter answer is
-        wrong. `low` and `high` are the 95 % Wilson interval of the accuracy. `first_token_correct` counts the answers
-        whose first token is correct (in sorting: the label of the smallest item); it needs no prefix, so it is exact
-        for every method. `first_error_counts` counts, for each position of the answer, the questions whose first wrong
-        token is there. `digit_accuracy` is the share of target digits that are correct: in one forward pass, with
-        teacher forcing; when decoding, conditioned on the model's own tokens.
+        An answer is `correct` if all of its tokens are, including the end token: a longer or shorter answer is wrong.
+        `position_offset` is the index of the evaluation offset. `low` and `high` are the 95 % Wilson interval of the
+        accuracy. `first_token_correct` counts the answers whose first token is correct (in sorting: the label of the
+        smallest item); it needs no prefix, so it is exact for every method. `first_error_counts` counts, for each
+        position of the answer, the questions whose first wrong token is there. `digit_accuracy` is the share of target
+        digits that are correct: in one forward pass, with teacher forcing; when decoding, conditioned on the model's
+        own tokens.
 
         If a cell has at most `count` distinct questions, each is used once, and `count` in the record is their number.
         `overlaps_training` says whether they may occur in training, since too few exist to hold any out.
@@ -124,7 +129,7 @@ class AnswerKind(EvaluationKind, ABC):
         }
 
     def cell_scorer(self, evaluation_data: EvaluationData, questions: Questions, method: Method) -> CellScorer | None:
-        """What else is collected of the answers to these questions; None for nothing."""
+        """The collector of further results about these answers; None if there are none."""
         is_decoded = method != "one pass" or evaluation_data.layout.has_mask_tokens
         return ScoredAnswers(self, evaluation_data, questions) if is_decoded else None
 
@@ -143,14 +148,15 @@ class AnswerKind(EvaluationKind, ABC):
         """The largest in distribution, then the smallest, middle and largest out of distribution."""
         equal_sizes = [cell for cell in cells if len({size for _, size in cell}) == 1]
         trained = [cell for cell in equal_sizes if cells[cell] == "in_distribution"]
-        ood = [cell for name in REGIONS[1:-1] for cell in equal_sizes if cells[cell] == name]
+        ood = [cell for name in OOD_REGIONS for cell in equal_sizes if cells[cell] == name]
         selected = trained[-1:] + ood[:1] + ood[len(ood) // 2 : len(ood) // 2 + 1] + ood[-1:]
         return list(dict.fromkeys(selected)) or list(cells)[:1]
 
     # Validation ---------------------------------------------------------------------------------------------------
 
-    def validate(self, validator: Any, *given: Any) -> Any:
-        return validator.evaluate_answers(*given)
+    def validate(self, validator: Any, *arguments: Any) -> Any:
+        """Exact match on the validation splits, with the arguments of `Validator.evaluate_answers`: model, step, ..."""
+        return validator.evaluate_answers(*arguments)
 
     def validation_counts(self, evaluation_data: EvaluationData, predictions: Predictions) -> dict[str, int]:
         """Counts of a part of a validation split, which are summed over all parts and processes."""
@@ -184,7 +190,8 @@ class AnswerKind(EvaluationKind, ABC):
         return [self._merge_region(groups[key], average_offsets) for key in ordered]
 
     def _merge_region(self, records: Sequence[Mapping[str, Any]], average_offsets: bool) -> dict[str, Any]:
-        """The line of a region: means over its held-out cells, or over all cells if there are none."""
+        """The line of a region in the table of results: means over its held-out cells, or over all cells if there are
+        none."""
         first = records[0]
         held_out = [record for record in records if not record["overlaps_training"]] or records
         repeats = len({record["position_offset"] for record in records})
@@ -249,7 +256,7 @@ class TextAnswers(AnswerKind):
 
     always_decodes: ClassVar[bool] = True
     extra_tokens: ClassVar[int] = EXTRA_TEXT_TOKENS
-    loss_breaks_ties: ClassVar[bool] = True
+    loss_breaks_ties: ClassVar[bool] = True  # of checkpoints with equal accuracy, that of lower loss is the best
 
     def resolve_method(self, evaluation_data: EvaluationData, requested: Method) -> Method:
         require_text_packages()

@@ -92,7 +92,7 @@ class EvaluationKind(Spec, ABC):
         return
 
     @abstractmethod
-    def validate(self, validator: Any, *given: Any) -> Any:
+    def validate(self, validator: Any, *arguments: Any) -> Any:
         """Measures the validation splits during training, by a method of `numerate.training.validation.Validator`."""
 
     def answer(self, run: Any, question: str, checkpoint: str) -> Any:

@@ -207,8 +207,8 @@ class TextLikelihood(EvaluationKind):
         if training.target_accuracy is not None:
             raise UserError("training.target_accuracy: must be null for language modeling, which has no answers")
 
-    def validate(self, validator: Any, *given: Any) -> Any:
-        return validator.evaluate_text(*given)
+    def validate(self, validator: Any, *arguments: Any) -> Any:
+        return validator.evaluate_text(*arguments)
 
     def answer(self, run: Any, question: str, checkpoint: str) -> Any:
         return run.continue_text(question, checkpoint)

@@ -182,7 +182,7 @@ class NumberHead(Spec):
     )
     scale: Literal["number", "ln"] = setting("number", "what is predicted: the number itself, or its signed logarithm")
     read_at: Literal["place", "start"] = setting(
-        "place", "one number per position (position), or one at the answer's start (start)"
+        "place", "one number per position (place), or one at the answer's start, a regression head (start)"
     )
 
     def build(self, width: int) -> "NumberHeadModule":

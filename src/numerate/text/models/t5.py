@@ -98,7 +98,7 @@ class T5(HuggingFaceSpec):
     config_overrides: ClassVar[Mapping[str, str]] = {"dropout": "dropout_rate"}
 
     size: Literal["small", "base", "large", "3b", "11b"] = setting(
-        "small", "which published size; not together with weights"
+        "small", "published size, for the settings below that are null; with weights it is theirs"
     )
     weights: str | None = setting(None, "folder or name on the Hugging Face hub to load weights from; null: random")
     hidden_size: int | None = setting(None, "hidden size; null: the size's", at_least=1)
@@ -112,10 +112,10 @@ class T5(HuggingFaceSpec):
     feed_forward: Literal["relu", "geglu"] = setting("relu", "relu as in T5, or geglu as in T5 1.1")
     dropout: float = setting(0.1, "dropout", at_least=0, below=1)
     max_position_embeddings: int | None = setting(
-        None, "added learned position embeddings, as in its xVal variant; null: none", at_least=1
+        None, "additional learned position embeddings, as with xVal (Golkar et al., 2023); null: none", at_least=1
     )
-    number_embedding: NumberEmbedding | None = setting(None, "how numbers enter the embeddings; null: not at all")
-    number_head: NumberHead | None = setting(None, "number head over the decoder; null: none")
+    number_embedding: NumberEmbedding | None = setting(None, "embedding of the values of [NUM] tokens; null: none")
+    number_head: NumberHead | None = setting(None, "head that predicts the value of [NUM] tokens; null: none")
     gradient_checkpointing: bool = setting(False, "recompute activations in the backward pass to save memory")
 
     def __post_init__(self) -> None:

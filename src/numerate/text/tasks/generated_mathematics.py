@@ -50,10 +50,12 @@ class GeneratedMathematics(Task):
         Span(1, 4), "number of digits, those after the decimal point included", at_least=1, at_most=len(_PLACE_NAMES)
     )
     ood_digits: int | Span = setting(
-        Span(5, 6), "number of digits in the OOD test", at_least=1, at_most=len(_PLACE_NAMES)
+        Span(5, 6), "number of digits in the out-of-distribution (OOD) test", at_least=1, at_most=len(_PLACE_NAMES)
     )
     module: int | Span | None = setting(
-        None, "index of the kind of question, from 1; then those with OOD digits; null: all trained ones", at_least=1
+        None,
+        "number of a kind: 1, 2, ... in the order of `kinds`, then those with OOD digits; null: all with trained ones",
+        at_least=1,
     )
 
     def __post_init__(self) -> None:

@@ -51,7 +51,7 @@ PREPARED_SPLIT_FILES = ("train", "val", "test_interpolate", "test_extrapolate")
 
 @dataclass(frozen=True)
 class Mathematics(TextTask):
-    """Mathematics dataset of Saxton et al. (2019), by modules: `Round -126.2537 to two dps.`:
+    """Mathematics dataset of Saxton et al. (2019), by modules (kinds of question): `Round -126.2537 to two dps.`:
 
     "Analysing Mathematical Reasoning Abilities of Neural Models", https://arxiv.org/abs/1904.01557. Modules, splits and
     tests by default as in Zausinger et al. (2024), https://arxiv.org/abs/2411.02083: of each file of training the last
@@ -73,11 +73,11 @@ class Mathematics(TextTask):
     modules: tuple[str, ...] = setting(MODULES, "modules to train on, and to test at trained sizes")
     extrapolation_modules: tuple[str, ...] = setting(EXTRAPOLATION_MODULES, "modules of the extrapolation test")
     difficulties: tuple[Literal["easy", "medium", "hard"], ...] = setting(
-        DIFFICULTIES, "which training files of each module"
+        DIFFICULTIES, "training files of each module: easy, medium, hard"
     )
     data_dir: str | None = setting(None, "folder of the data files; null: the user's data folder")
     module: int | Span | None = setting(
-        None, "index of the module, from 1: modules first, then extrapolation_modules; null: all", at_least=1
+        None, "number of a module: 1, 2, ... in the order of modules, then extrapolation_modules; null: all", at_least=1
     )
     validation_fraction: float = setting(0.0005, "share of each file used for validation", at_least=0, below=1)
     train_rows: int | None = setting(None, "training rows per file; null: all that are left", at_least=1)

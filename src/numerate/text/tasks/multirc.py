@@ -44,7 +44,7 @@ class MultiRC(TextTask):
     """
 
     data_dir: str | None = setting(None, "folder of the data files; null: the user's data folder")
-    test: int | Span | None = setting(None, "index of the test set; there is only 1; null: all", at_least=1)
+    test: int | Span | None = setting(None, "number of the test set, of which there is only 1; null: all", at_least=1)
     validation_fraction: float = setting(0.1, "share of the training passages used for validation", at_least=0, below=1)
     split_seed: int = setting(0, "seed of the split")
     keep_duplicates: bool = setting(False, "whether training keeps rows that also occur in another split")
