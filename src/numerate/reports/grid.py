@@ -211,11 +211,17 @@ def baseline_curve(diagonals: Sequence[Mapping[int, Point]]) -> tuple[list[float
 def score_regions(cells: Sequence[Cell]) -> dict[str, RegionScore]:
     """The evaluated regions, nearest to training first, each with its mean; `OOD` is the mean of several
     out-of-distribution ones."""
-    groups = {name: [cell for cell in cells if cell.region == name] for name in REGION_LABELS}
-    ood_regions = [groups[name] for name in REGION_LABELS if name != "in_distribution" and groups[name]]
-    if len(ood_regions) > 1:
-        groups[ALL_OOD] = [cell for cells in ood_regions for cell in cells]
-    return {name: _score_region(name, inside) for name, inside in groups.items() if inside}
+    return {name: _score_region(name, inside) for name, inside in cells_by_region(cells).items()}
+
+
+def cells_by_region(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
+    """The evaluated regions, nearest to training first, with their cells; `ALL_OOD` where several are out of
+    distribution."""
+    found = {name: [cell for cell in cells if cell.region == name] for name in REGION_LABELS}
+    found = {name: inside for name, inside in found.items() if inside}
+    if len(found.keys() - {"in_distribution"}) > 1:
+        found[ALL_OOD] = [cell for name, inside in found.items() if name != "in_distribution" for cell in inside]
+    return found
 
 
 def _score_region(name: str, region_cells: Sequence[Cell]) -> RegionScore:

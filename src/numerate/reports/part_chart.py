@@ -16,11 +16,10 @@ from numerate.reports.metrics import (
     GroupAtCheckpoint,
     MetricKey,
     charted_metrics,
-    format_median,
     groups_at_checkpoints,
     is_proportion,
     metric_title,
-    named_parts,
+    named_cells,
 )
 from numerate.reports.svg_writer import figure_html
 
@@ -71,7 +70,7 @@ def _chart(several: Sequence[GroupAtCheckpoint], groups: Sequence[Group], metric
         several, key=lambda one: (styles[one.group.label].color or 0, styles[one.group.label].marker or 0)
     )
     words, rows = region_labels(groups), []
-    for region, parts in named_parts(groups).items():
+    for region, parts in named_cells(groups).items():
         lines = [(name, key, metric) for key, name in parts]
         if len(parts) > 1:
             lines.append((f"mean of {part_axis(groups)}s", MetricKey(region), f"{metric}{CELL_MEAN_SUFFIX}"))
@@ -79,7 +78,7 @@ def _chart(several: Sequence[GroupAtCheckpoint], groups: Sequence[Group], metric
             marks = [_mark(one, key, what, name, styles[one.group.label]) for one in by_color if one.values(key, what)]
             is_trained = region == "in_distribution"
             rows.append(
-                PointRow(name, marks, heading=words[region], is_trained=is_trained, is_summary=key.part is None)
+                PointRow(name, marks, heading=words[region], is_trained=is_trained, is_summary=key.cell is None)
             )
     if is_proportion(metric):
         return PointChart(title, rows, Axis.percent(metric_title(metric)))
@@ -91,9 +90,7 @@ def _chart(several: Sequence[GroupAtCheckpoint], groups: Sequence[Group], metric
 
 def _mark(one: GroupAtCheckpoint, key: MetricKey, metric: str, name: str, style: Style) -> Mark:
     values = one.values(key, metric)
-    tip = (
-        f"{one.group.label}\n{name}\n{metric_title(metric)}: {' '.join(filter(None, format_median(one, key, metric)))}"
-    )
+    tip = f"{one.group.label}\n{name}\n{metric_title(metric)}: {one.text(key, metric)}"
     seeds = values if len(values) > 1 else ()
     return Mark(style, median(values), one.interval(key, metric), seeds=seeds, tooltip=tip)
 

@@ -19,9 +19,8 @@ from numerate.reports.metrics import (
     EXACT_MATCH,
     GroupAtCheckpoint,
     MetricKey,
-    format_median,
     groups_at_checkpoints,
-    named_parts,
+    named_cells,
 )
 
 GENERALIZATION_THRESHOLD = 0.90
@@ -209,7 +208,7 @@ def _parts_headline(groups: Sequence[Group]) -> str:
         return "Nothing has been evaluated yet."
     words, axis = region_labels(groups), part_axis(groups)
     clauses = []
-    for region, parts in named_parts(groups).items():
+    for region, parts in named_cells(groups).items():
         names = f" ({', '.join(name for _, name in parts)})" if len(parts) <= MAX_NAMES // 2 else f" ({len(parts)})"
         found = _named_scores(evaluated, MetricKey(region), f"{EXACT_MATCH}{CELL_MEAN_SUFFIX}")
         clauses.append(f"on the {words[region]}{names} {found}")
@@ -227,7 +226,7 @@ def _named_scores(evaluated: Sequence[GroupAtCheckpoint], key: MetricKey, metric
         scored = sorted(scored, key=lambda one: sign * median(one.values(key, metric)))[: MAX_NAMES // 2]
     texts = []
     for one in scored:
-        middle, ends = format_median(one, key, metric)
+        middle, _, ends = one.text(key, metric).partition(" ")
         name = f"{one.group.label} " * (len(evaluated) > 1)
         texts.append(f"{name}{middle} %{f' {ends}' * bool(ends)}")
     best = f"is highest, of {len(evaluated)}, with " if len(evaluated) > MAX_NAMES else "is "
