@@ -13,7 +13,7 @@ from numerate.reports.colour import TerminalStyle
 from numerate.reports.compare import comparison_text, write_comparison, write_comparison_figure
 from numerate.reports.groups import group_runs, with_metric
 from numerate.reports.metrics import split_metric
-from numerate.reports.missing import missing_runs_note
+from numerate.reports.page import missing_runs_note
 from numerate.reports.plots import FIGURES, write_plot
 from numerate.reports.records import read_runs
 from numerate.studies.folder import StudyFolder

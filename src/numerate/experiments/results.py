@@ -10,7 +10,7 @@ from typing import Any
 from numerate.evaluation import answer_metrics
 from numerate.evaluation.kinds.choice import kind_of_record
 from numerate.evaluation.labels import METRICS, Metric
-from numerate.reports.language_records import interval_text, number_text
+from numerate.reports.grid import interval_text, number_text
 from numerate.training.checkpoint import Checkpoint
 
 TABLE_METRICS = ("number_accuracy", "missing", "clipped", "mae", "log_mae", "log_r2", "bleu", "rougeL", "perplexity")

@@ -3,26 +3,27 @@
 from collections.abc import Sequence
 
 from numerate.reports.colour import SERIES, Style
-from numerate.reports.content import Content, Folded, Note
+from numerate.reports.content import Content, Note
 from numerate.reports.counts import common_metric_label
 from numerate.reports.estimates import MIN_SEEDS, Estimate, GroupEstimates, estimate_group
 from numerate.reports.figure import Axis, Figure, Mark, PointChart, PointRow
 from numerate.reports.grid import REGION_LABELS, format_interval, format_percent
 from numerate.reports.groups import CONVERGENCE_THRESHOLD, Group, region_labels
 from numerate.reports.svg_writer import figure_html
-from numerate.reports.table import TextTable
 
 MAX_ROWS = 80
 """Rows of a forest plot on a page."""
 
 
 def forest_content(groups: Sequence[Group]) -> Content:
-    """The forest plot of a page with its numbers below; empty if no group has several seeds."""
+    """The forest plot of a page; empty if no group has several seeds."""
     figure = forest_figure(groups[:MAX_ROWS] if len(groups) > MAX_ROWS else groups)
     if not figure.panels:
         return []
-    more = [Note(f"{len(groups) - MAX_ROWS} more groups are in the table.")] if len(groups) > MAX_ROWS else []
-    return [figure_html(figure), *more, Folded("The numbers", [_numbers(groups)])]
+    more = (
+        [Note(f"{len(groups) - MAX_ROWS} more groups are in the table of regions.")] if len(groups) > MAX_ROWS else []
+    )
+    return [figure_html(figure), *more]
 
 
 def forest_figure(groups: Sequence[Group]) -> Figure:
@@ -133,20 +134,3 @@ def _caption(estimates: Sequence[GroupEstimates]) -> str:
     if any(estimate.unconverged_values for one in estimates for estimate in one.regions.values()):
         parts.append("Crosses: seeds that did not converge; they count in distribution only.")
     return " ".join(parts)
-
-
-def _numbers(groups: Sequence[Group]) -> TextTable:
-    words = region_labels(groups)
-    rows = []
-    for one in map(estimate_group, groups):
-        for name, estimate in one.regions.items():
-            row, values = [one.label, words[name], f"{len(estimate.values)}", "", "", ""], estimate.values
-            if values:
-                pairs = ((estimate.median, estimate.median_interval), (estimate.iqm, estimate.interval))
-                for i, (center, ends) in enumerate(pairs):
-                    interval = f" {format_interval(*ends)}" if estimate.has_enough_seeds else ""
-                    row[3 + i] = f"{format_percent(center)}{interval}"
-                row[5] = f"{format_percent(min(values))} to {format_percent(max(values))}"
-            rows.append(row)
-    header = ["group", "region", "seeds", "median, %", "interquartile mean, %", "lowest to highest"]
-    return TextTable(header, rows)

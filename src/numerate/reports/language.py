@@ -8,11 +8,11 @@ from statistics import fmean, median, variance
 from textwrap import fill
 from typing import Any
 
-from numerate.evaluation.likelihoods import Likelihoods
+from numerate.evaluation.likelihoods import LanguageScores, Likelihoods
 from numerate.reports.content import Content, Facts, Note
+from numerate.reports.grid import interval_text, number_text
 from numerate.reports.groups import Group, unique_trainings
 from numerate.reports.language_curves import validation_metrics
-from numerate.reports.language_records import LanguageScores, interval_text, number_text
 from numerate.reports.limits import join_names
 from numerate.reports.records import Records
 from numerate.reports.reproduction import run_metadata

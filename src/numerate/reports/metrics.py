@@ -18,7 +18,14 @@ from numerate.evaluation.answer_metrics import (
 from numerate.evaluation.intervals import wilson_interval
 from numerate.evaluation.labels import Metric
 from numerate.evaluation.sums import CELL_MEAN_SUFFIX
-from numerate.reports.grid import ALL_REGION_LABELS, REGION_LABELS, cell_label, cells_by_region, format_percent
+from numerate.reports.grid import (
+    ALL_REGION_LABELS,
+    REGION_LABELS,
+    cell_label,
+    cells_by_region,
+    format_percent,
+    held_out_cells,
+)
 from numerate.reports.groups import Group
 from numerate.reports.records import Cell
 
@@ -99,8 +106,7 @@ def metrics_of_cells(cells: Sequence[Cell], *, with_cells: bool = True) -> SeedM
     """The metrics of the cells of one seed, by region and cell. Regions leave out cells that may overlap with
     training, unless all do."""
     inside: dict[MetricKey, Sequence[Cell]] = {
-        MetricKey(region): [cell for cell in known if not cell.overlaps_training] or known
-        for region, known in cells_by_region(cells).items()
+        MetricKey(region): held_out_cells(known) for region, known in cells_by_region(cells).items()
     }
     for cell in cells if with_cells else ():
         inside[MetricKey(cell.region, tuple(cell.coordinates.values()))] = [cell]

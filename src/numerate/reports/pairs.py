@@ -126,7 +126,7 @@ def compare_pairs(groups: Sequence[Group]) -> list[GroupPair]:
         return found
 
     def at_farthest(one: Group, other: Group) -> tuple[SeedValues, SeedValues]:
-        return _scores_at(one, _length(farthest_point)), _scores_at(other, _length(farthest_point))
+        return _scores_at(one, farthest_point.length), _scores_at(other, farthest_point.length)
 
     return found + _test_pairs(pairs, f"at {several[0].point_label(farthest_point)}", at_farthest)
 
@@ -202,11 +202,7 @@ def _farthest_point(groups: Sequence[Group]) -> Point | None:
     found = [point for group in groups for point in group.diagonal.values() if point.region != "in_distribution"]
     best = [(max(point.seed_scores), point) for point in found]
     reached = [p for score, p in best if score >= GENERALIZATION_THRESHOLD and is_clearly_above(score, p.baseline)]
-    return max(reached, key=_length, default=None)
-
-
-def _length(point: Point) -> int:
-    return next(iter(point.coordinates.values()))
+    return max(reached, key=lambda point: point.length, default=None)
 
 
 def _test_counts(first: SeedValues, second: SeedValues) -> SignificanceTest:

@@ -32,7 +32,7 @@ from numerate.reports.metric_tables import metric_tables
 from numerate.reports.overview import overview_content
 from numerate.reports.pairs import pairs_content, part_pairs_content
 from numerate.reports.records import Records
-from numerate.reports.regions import evaluations_content, facts_content, regions_content
+from numerate.reports.regions import evaluations_content, facts_content, regions_content, scores_content
 from numerate.reports.reproduction import (
     differences_content,
     left_out_content,
@@ -40,7 +40,6 @@ from numerate.reports.reproduction import (
     reproduction_content,
 )
 from numerate.reports.samples import samples_content, texts_content
-from numerate.reports.scores import scores_content
 from numerate.reports.success import success_content
 from numerate.reports.summary import headline
 from numerate.reports.table import TextTable

@@ -170,15 +170,11 @@ def _many(results: Sequence[GroupResult]) -> str:
     far = [(one.farthest_point, one.group) for one in results if one.farthest_point is not None]
     if not far:
         return f"{text}none stays at {_REACHES} beyond"
-    longest = max(_length(point) for point, _ in far)
-    best = [group for point, group in far if _length(point) == longest]
+    longest = max(point.length for point, _ in far)
+    best = [group for point, group in far if point.length == longest]
     label = next(group.point_label(point) for point, group in far if group is best[0])
     names = join_names([group.label for group in best])
     return f"{text}{len(far)} stay at {_REACHES} beyond, the farthest up to {label} ({names})"
-
-
-def _length(point: Point) -> int:
-    return next(iter(point.coordinates.values()))
 
 
 def _uncertainty(groups: Sequence[Group], questions: str) -> str:
