@@ -280,7 +280,7 @@ def range_label(cells: Iterable[Point | Cell]) -> str:
     if not inside:
         return ""
     spans = {axis: sorted({cell.coordinates[axis] for cell in inside}) for axis in inside[0].coordinates}
-    texts = {axis: f"{seen[0]} to {seen[-1]}" if len(seen) > 1 else f"{seen[0]}" for axis, seen in spans.items()}
+    texts = {axis: span_text(seen) for axis, seen in spans.items()}
     digits = all(axis.endswith("digits") for axis in spans)
     if digits and len(set(texts.values())) == 1:
         return f"{next(iter(texts.values()))} digits"
@@ -330,6 +330,12 @@ def length_ticks(lengths: Iterable[float], max_ticks: int) -> list[float]:
 def format_interval(low: float, high: float, digits: int = 1) -> str:
     """An interval in per cent: "[85.6, 93.8]"."""
     return f"[{format_percent(low, digits)}, {format_percent(high, digits)}]"
+
+
+def span_text(numbers: Iterable[int]) -> str:
+    """The lowest and the highest of some numbers: "1,000", "90 to 1,000"."""
+    known = sorted(set(numbers))
+    return " to ".join(f"{number:,}" for number in dict.fromkeys((known[0], known[-1])))
 
 
 def number_text(value: float | None) -> str:

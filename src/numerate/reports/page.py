@@ -8,6 +8,7 @@ from markupsafe import Markup
 from numerate.errors import OperationalError, UserError
 from numerate.reports.comparable import not_comparable_notes
 from numerate.reports.content import Content
+from numerate.reports.grid import span_text
 from numerate.reports.groups import Group, group_runs
 from numerate.reports.html import fill, page, to_html
 from numerate.reports.language import language_modeling_groups
@@ -68,11 +69,9 @@ def comparison_page(
     """
     title = title or " and ".join(group.label for group in groups[:4]) + (" ..." if len(groups) > 4 else "")
     everything = Subject(groups)
-    runs, seeds = everything.runs, sorted({len(group.runs) for group in groups})
-    number = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-    over = (
-        f"numerate · a comparison · {len(runs)} run{'s' * (len(runs) != 1)}, {number} seed{'s' * (seeds != [1])} each"
-    )
+    runs, seeds = everything.runs, {len(group.runs) for group in groups}
+    counts = f"{len(runs)} run{'s' * (len(runs) != 1)}, {span_text(seeds)} seed{'s' * (seeds != {1})} each"
+    over = f"numerate · a comparison · {counts}"
     warnings = [missing_runs_note(len(runs), failed_runs, missing_variants), "; ".join(not_comparable_notes(groups))]
     tasks = split_by_task(groups)
     subjects = [(task.name, Subject(task.groups, answer_metric=answer_metric)) for task in tasks]

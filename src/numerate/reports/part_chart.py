@@ -10,6 +10,7 @@ from numerate.evaluation.sums import CELL_MEAN_SUFFIX
 from numerate.reports.colour import Style, assign_styles, legend_entries
 from numerate.reports.content import Content
 from numerate.reports.figure import Axis, Figure, Mark, PointChart, PointRow
+from numerate.reports.grid import span_text
 from numerate.reports.groups import Group, part_axis, region_labels
 from numerate.reports.limits import MAX_POINT_GROUPS, groups_to_draw, left_out_note
 from numerate.reports.metrics import (
@@ -97,15 +98,13 @@ def _mark(one: GroupAtCheckpoint, key: MetricKey, metric: str, name: str, style:
 
 def _caption(several: Sequence[GroupAtCheckpoint], groups: Sequence[Group]) -> str:
     cells = [cell for one in several for cells in one.group.evaluated_cells for cell in cells]
-    sizes = sorted({cell.count // cell.repeats for cell in cells})
-    count = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
-    counts = sorted({len(one.metrics_by_seed) for one in several})
-    number = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    count = span_text(cell.count // cell.repeats for cell in cells)
+    counts = {len(one.metrics_by_seed) for one in several}
     what = (
         "one seed; lines are 95 % intervals about these questions"
-        if counts == [1]
-        else f"points are medians of {number} seeds, lines run from the lowest to the highest, upright marks are "
-        "single seeds"
+        if counts == {1}
+        else f"points are medians of {span_text(counts)} seeds, lines run from the lowest to the highest, "
+        "upright marks are single seeds"
     )
     methods = " and ".join(sorted({cell.method for cell in cells}))
     names = " and ".join(sorted({cell.checkpoint for cell in cells}))

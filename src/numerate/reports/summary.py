@@ -12,7 +12,7 @@ from numerate.evaluation.answer_metrics import LOWER_IS_BETTER
 from numerate.evaluation.sums import CELL_MEAN_SUFFIX
 from numerate.reports.comparable import NOT_COMPARABLE, SYMMETRY_NOTE
 from numerate.reports.counts import common_metric, common_metric_label
-from numerate.reports.grid import Point, format_interval, format_percent, is_clearly_above, range_label
+from numerate.reports.grid import Point, format_interval, format_percent, is_clearly_above, range_label, span_text
 from numerate.reports.groups import CONVERGENCE_THRESHOLD, Group, have_unordered_cells, part_axis, region_labels
 from numerate.reports.limits import MAX_NAMES, join_names
 from numerate.reports.metrics import (
@@ -184,9 +184,8 @@ def _uncertainty(groups: Sequence[Group], questions: str) -> str:
     if counts == [1]:
         text = f"one seed{each}, so the variation over seeds is unknown (brackets: 95 % intervals over {questions})"
     else:
-        number = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
         single = f"; for one seed: 95 % intervals over {questions}" * (counts[0] == 1)
-        text = f"medians of {number} seeds{each} (brackets: range over seeds{single})"
+        text = f"medians of {span_text(counts)} seeds{each} (brackets: range over seeds{single})"
     metric = common_metric(groups)
     if metric not in (None, "exact_match"):
         text = f"scores are {common_metric_label(groups)}; {text}"
