@@ -15,15 +15,15 @@ from numerate.evaluation.evaluator import evaluate_cell
 from numerate.evaluation.number_metrics import NumberScores
 from numerate.evaluation.statistics import wilson_interval
 from numerate.models.decoder import Decoder
-from numerate.reports.answer_pairs import answer_pair_sentences, compare_pairs_by_metric
 from numerate.reports.compare import write_comparison
 from numerate.reports.grid import cell_label
 from numerate.reports.groups import group_runs, have_unordered_cells
 from numerate.reports.html import to_html
 from numerate.reports.matplotlib_writer import wrap_name
 from numerate.reports.metric_tables import metric_table
-from numerate.reports.metrics import SAME_CHECKPOINT, MetricKey, format_metric, groups_at_checkpoints
+from numerate.reports.metrics import SAME_CHECKPOINT, MetricKey, groups_at_checkpoints
 from numerate.reports.page import run_page
+from numerate.reports.pairs import compare_pairs_by_metric, pair_sentences
 from numerate.reports.part_chart import part_content
 from numerate.reports.plots import FIGURES, write_plot
 from numerate.reports.records import read_run, read_runs
@@ -147,7 +147,7 @@ def test_trained_parts_stand_apart_from_those_beyond(tmp_path: Path) -> None:
 
 def test_a_point_is_the_median_of_the_seeds_from_the_lowest_to_the_highest(tmp_path: Path) -> None:
     (one,) = groups_at_checkpoints(group_runs(read_runs(losses(tmp_path, 3, ("CrossEntropy",)))))
-    first = MetricKey("in_distribution", 1)
+    first = MetricKey("in_distribution", (1,))
     assert sorted(one.values(first, "exact_match")) == [0.2, 0.25, 0.3]
     assert one.interval(first, "exact_match") == (0.2, 0.3)
     (alone,) = groups_at_checkpoints(group_runs([read_run(make(tmp_path / "b", "CrossEntropy", lambda part: 4))]))
@@ -212,7 +212,9 @@ def test_losses_of_two_models_are_each_compared_with_their_own_first(tmp_path: P
         for seed in range(5)
     ]
     found = [
-        pair for pair in compare_pairs_by_metric(group_runs(read_runs(folders)), "log_mae") if pair.region == "ood_test"
+        pair
+        for pair in compare_pairs_by_metric(group_runs(read_runs(folders)), "log_mae")
+        if pair.measure == "ood_test"
     ]
     assert len(found) == 2 * 3
     for pair in found:
@@ -231,11 +233,11 @@ def test_the_smallest_p_is_that_of_the_pairs_corrected_together(tmp_path: Path) 
         for seed in range(5)
     ]
     found = compare_pairs_by_metric(group_runs(read_runs(folders)), "exact_match")
-    assert {(pair.region, pair.family) for pair in found} == {
+    assert {(pair.measure, pair.family) for pair in found} == {
         (r, f) for r in ("in_distribution", "ood_test") for f in (0, 1)
     }
     assert len(found) == 2 * 2 * 6
-    text = " ".join(answer_pair_sentences(found, "exact_match"))
+    text = " ".join(pair_sentences(found))
     assert "no difference can be significant" not in text, (
         "six pairs of five seeds each can reach 0.048, twelve could not"
     )
@@ -275,18 +277,3 @@ def test_a_terminal_has_parts_by_their_names(
     assert [row[0] for row in table.rows] == [*NAMES[:2], "all", "mean", *NAMES[2:], "all", "mean"]
     assert main(["compare", *map(str, folders)]) == 0
     assert "mul_big" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("measure", "value", "text"),
-    [
-        ("exact_match", 0.125, "12.5"),
-        ("missing", 0.0, "0"),
-        ("log_mae", 1.2345, "1.23"),
-        ("log_r2", -0.0002, "0.000"),
-        ("mae", 123456.0, "123,456"),
-        ("mse", 1.5e12, "1.50e+12"),
-    ],
-)
-def test_measures_as_tables_have_them(measure: str, value: float, text: str) -> None:
-    assert format_metric(measure, value) == text

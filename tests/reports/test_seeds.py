@@ -16,11 +16,10 @@ from numerate.evaluation.statistics import (
     wilson_interval,
 )
 from numerate.reports.compare import comparison_text, write_comparison
-from numerate.reports.estimates import estimate_group
-from numerate.reports.forest import forest_content, forest_figure
+from numerate.reports.forest import estimate_group, forest_content, forest_figure
 from numerate.reports.groups import Group, group_runs
 from numerate.reports.html import to_html
-from numerate.reports.pairs import compare_pairs, pair_notes, pair_table
+from numerate.reports.pairs import CONVERGED, OOD, GroupPair, compare_pairs, pair_sentences, pair_table
 from numerate.reports.plots import write_plot
 from numerate.reports.records import read_run
 from numerate.training.run_folder import header_yaml
@@ -61,6 +60,12 @@ def make(tmp_path: Path) -> Make:
     return made
 
 
+def pairs_of(*folders: list[Path]) -> dict[str, list[GroupPair]]:
+    """The tested pairs by measure."""
+    found = compare_pairs(groups_of(*folders))
+    return {measure: [pair for pair in found if pair.measure == measure] for measure in {p.measure for p in found}}
+
+
 def groups_of(*folders: list[Path]) -> list[Group]:
     return group_runs([read_run(folder) for some in folders for folder in some])
 
@@ -73,7 +78,6 @@ def test_five_seeds_have_the_bootstrap_interval_of_their_interquartile_mean(make
     assert estimate.iqm == pytest.approx(interquartile_mean(values))
     assert estimate.interval == stratified_bootstrap_interval([values], "report")
     assert estimate.interval[0] < estimate.iqm < estimate.interval[1]
-    assert estimate.median_interval[0] in values
     assert estimate.text == f"50 [{100 * estimate.interval[0]:g}, {100 * estimate.interval[1]:g}]"
 
 
@@ -114,82 +118,82 @@ def test_a_group_of_which_none_converged_says_so_in_its_row(make: Make) -> None:
 def test_up_to_four_groups_are_compared_in_all_pairs_and_more_with_the_first(make: Make) -> None:
     found = groups_of(*(make(f"kind{i}", [0.1 * i, 0.1 * i + 0.05]) for i in range(6)))
     pairs = compare_pairs(found[:4])
-    assert [pair.label for pair in pairs.pairs][:2] == ["kind0 / kind1", "kind0 / kind2"]
-    assert len(pairs.pairs) == 6
-    assert pairs.baseline is None
+    assert [pair.label for pair in pairs if pair.measure == OOD][:2] == ["kind0 / kind1", "kind0 / kind2"]
+    assert len([pair for pair in pairs if pair.measure == OOD]) == 6
     pairs = compare_pairs(found)
-    assert [pair.label for pair in pairs.pairs] == [f"kind{i} / kind0" for i in range(1, 6)]
-    assert pairs.baseline is found[0]
-    assert "Each group against the first, kind0." in pair_table(pairs).caption
+    assert [pair.label for pair in pairs if pair.measure == OOD] == [f"kind{i} / kind0" for i in range(1, 6)]
+    assert "Each group against the first, kind0." in pair_table(pairs, "exact match").caption
 
 
 def test_every_p_of_a_column_is_corrected_for_all_its_pairs(make: Make) -> None:
     scores = {"a": [0.9, 0.8, 0.85, 0.95, 0.99], "b": [0.1, 0.2, 0.3, 0.25, 0.15], "c": [0.5, 0.6, 0.1, 0.2, 0.3]}
-    pairs = compare_pairs(groups_of(*(make(label, values) for label, values in scores.items()))).pairs_with("ood")
+    tests = [pair.test for pair in pairs_of(*(make(label, values) for label, values in scores.items()))[OOD]]
     expected = [permutation_test(scores[one], scores[other]) for one, other in (("a", "b"), ("a", "c"), ("b", "c"))]
-    assert [tested.p_value for _, tested in pairs] == pytest.approx(expected)
-    assert [tested.adjusted_p_value for _, tested in pairs] == pytest.approx(holm(expected))
-    assert pairs[0][1].difference == pytest.approx(0.698)
-    assert pairs[0][1].is_significant
-    assert not pairs[2][1].is_significant
+    assert [tested.p_value for tested in tests] == pytest.approx(expected)
+    assert [tested.adjusted_p_value for tested in tests] == pytest.approx(holm(expected))
+    assert tests[0].difference == pytest.approx(0.698)
+    assert tests[0].is_significant
+    assert not tests[2].is_significant
 
 
 def test_the_same_seeds_are_compared_seed_by_seed_where_they_are_enough(make: Make) -> None:
     first, second = [0.1 * i for i in range(1, 8)], [0.1 * i - 0.05 for i in range(1, 8)]
-    (pair,) = compare_pairs(groups_of(make("a", first), make("b", second))).pairs
-    assert pair.tests["ood"].test_name == "sign-flip test, seed by seed"
-    assert pair.tests["ood"].p_value == paired_permutation_test(first, second) == 2 / 2**7
-    (pair,) = compare_pairs(groups_of(make("c", first), make("d", second, first=1))).pairs
-    assert pair.tests["ood"].test_name == "permutation test"
-    (pair,) = compare_pairs(groups_of(make("e", first[:5]), make("f", second[:5]))).pairs
-    assert pair.tests["ood"].test_name == "permutation test"
+    (pair,) = pairs_of(make("a", first), make("b", second))[OOD]
+    assert pair.test.test_name == "sign-flip test, seed by seed"
+    assert pair.test.p_value == paired_permutation_test(first, second) == 2 / 2**7
+    (pair,) = pairs_of(make("c", first), make("d", second, first=1))[OOD]
+    assert pair.test.test_name == "permutation test"
+    (pair,) = pairs_of(make("e", first[:5]), make("f", second[:5]))[OOD]
+    assert pair.test.test_name == "permutation test"
 
 
 def test_the_pairs_of_a_seed_by_seed_test_are_those_of_one_seed_in_whatever_order_they_come(make: Make) -> None:
     first, second = make("a", [0.1 * i for i in range(1, 8)]), make("b", [0.1 * i - 0.05 for i in range(1, 8)])
-    (pair,) = compare_pairs(groups_of(first[::-1], second)).pairs
-    assert pair.tests["ood"].p_value == 2 / 2**7
+    (pair,) = pairs_of(first[::-1], second)[OOD]
+    assert pair.test.p_value == 2 / 2**7
 
 
 def test_seeds_that_did_not_converge_are_compared_in_that_and_in_nothing_beyond(make: Make) -> None:
     able = make("able", [0.5, 0.6, 0.7, 0.5, 0.6])
     unable = make("unable", [0.0] * 5, trained=[0.5] * 5)
-    found = compare_pairs(groups_of(able, unable))
-    (pair,) = found.pairs
-    assert set(pair.tests) == {"converged"}
-    assert pair.tests["converged"].p_value == pytest.approx(2 / 252)
-    reason = "Not compared out of distribution, as fewer than two of their seeds converged: unable."
-    assert pair_notes(found) == [reason]
-    assert pair_table(found).rows == [["able / unable", "5/5 : 0/5\np 0.0079 (0.0079) *"]]
+    (pair,) = found = compare_pairs(groups_of(able, unable))
+    assert pair.measure == CONVERGED
+    assert pair.test.p_value == pytest.approx(2 / 252)
+    assert pair_sentences(found) == [
+        "Converged seeds: able is better than unable.",
+        "Not compared out of distribution, as fewer than two of their seeds converged: unable.",
+    ]
+    (row,) = pair_table(found, "exact match").rows
+    assert (row[2], row[-1]) == ("5/5 : 0/5", "0.0079 (0.0079) *")
 
 
 def test_only_shared_cells_are_compared(make: Make) -> None:
     short = make("short", [0.5, 0.6], lengths=range(1, 6))
     long = make("long", [0.5, 0.6], lengths=range(1, 9))
-    (pair,) = compare_pairs(groups_of(short, long)).pairs
-    assert pair.tests["ood"].difference == pytest.approx(0.0)
+    (pair,) = pairs_of(short, long)[OOD]
+    assert pair.test.difference == pytest.approx(0.0)
     apart = make("apart", [0.5, 0.6], lengths=[1, 2, 3, 4, 9])
-    (pair,) = compare_pairs(groups_of(short, apart)).pairs
-    assert "ood" not in pair.tests
+    assert OOD not in pairs_of(short, apart)
 
 
 def test_the_furthest_length_is_the_longest_that_any_seed_of_any_group_reaches(make: Make) -> None:
-    found = compare_pairs(groups_of(make("a", [0.95, 0.2]), make("b", [0.1, 0.2])))
-    assert found.farthest_label == "length 6"
-    assert found.pairs[0].tests["far"].first == (0.95, 0.2)
-    assert compare_pairs(groups_of(make("c", [0.5, 0.2]), make("d", [0.1, 0.2]))).pairs_with("far") == []
+    (pair,) = pairs_of(make("a", [0.95, 0.2]), make("b", [0.1, 0.2]))["at length 6"]
+    assert pair.test.first == (0.95, 0.2)
+    assert set(pairs_of(make("c", [0.5, 0.2]), make("d", [0.1, 0.2]))) == {CONVERGED, OOD}
 
 
 def test_with_too_few_seeds_it_says_how_many_are_required(make: Make) -> None:
-    assert pair_notes(compare_pairs(groups_of(make("a", [1.0] * 3), make("b", [0.0] * 3)))) == [
-        "How many seeds converge, All OOD cells, At length 6: With these seeds no difference can be significant: the "
-        "smallest possible p is 0.1; 4 seeds each would suffice."
-    ]
+    first, *others = pair_sentences(compare_pairs(groups_of(make("a", [1.0] * 3), make("b", [0.0] * 3))))
+    assert first == (
+        "Converged seeds: no significant difference. With these seeds no difference can be significant: the smallest "
+        "possible p is 0.1; 4 seeds each would suffice."
+    )
+    assert all(note.endswith("The same holds.") for note in others)
 
 
 def test_one_seed_each_claims_nothing(make: Make, tmp_path: Path) -> None:
     folders = make("a", [1.0]) + make("b", [0.0])
-    assert compare_pairs(groups_of(folders)).pairs == ()
+    assert compare_pairs(groups_of(folders)) == []
     page = write_comparison(folders, tmp_path / "page.html").read_text()
     for heading in ("Over seeds", "more than chance"):
         assert heading not in page

@@ -9,11 +9,11 @@ from typing import Any
 
 from numerate.errors import UserError
 from numerate.experiments.run import load
-from numerate.reports.answers import split_metric
 from numerate.reports.colour import TerminalStyle
 from numerate.reports.compare import comparison_text, write_comparison, write_comparison_figure
 from numerate.reports.groups import group_runs, with_metric
-from numerate.reports.missing import missing_runs_note
+from numerate.reports.metrics import split_metric
+from numerate.reports.page import missing_runs_note
 from numerate.reports.plots import FIGURES, write_plot
 from numerate.reports.records import read_runs
 from numerate.studies.folder import StudyFolder

@@ -10,7 +10,7 @@ from typing import Any
 from numerate.evaluation import answer_metrics
 from numerate.evaluation.kinds.choice import kind_of_record
 from numerate.evaluation.labels import METRICS, Metric
-from numerate.reports.language_records import interval_text, number_text
+from numerate.reports.grid import interval_text, number_text
 from numerate.training.checkpoint import Checkpoint
 
 TABLE_METRICS = ("number_accuracy", "missing", "clipped", "mae", "log_mae", "log_r2", "bleu", "rougeL", "perplexity")
@@ -79,7 +79,7 @@ class Results:
 
 def _answer_table(lines: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> str:
     """Exact match by region with the metrics of labels, numbers and texts that there are, and the kind's columns."""
-    from numerate.reports.answers import format_metric
+    from numerate.reports.metrics import format_metric
 
     labels: list[Metric] = [name for name in METRICS if name != "exact_match"] if _has(lines, "labels") else []
     metrics = answer_metrics.available_metrics(TABLE_METRICS, [line.get("answers", {}) for line in lines])
@@ -91,7 +91,7 @@ def _answer_table(lines: Sequence[Mapping[str, Any]], columns: Mapping[str, str]
             f"{line['mean']:.1%}",
             f"{line['low']:.1%} to {line['high']:.1%}",
             *(_label_text(line, name) for name in labels),
-            *(format_metric(name, line.get("answers", {}).get(name)) for name in metrics),
+            *(format_metric(name, line.get("answers", {}).get(name), with_unit=True) for name in metrics),
             *(_share_text(line.get("answers", {}).get(name)) for name in columns),
         ]
         for line in lines

@@ -4,17 +4,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from numerate.errors import UserError, did_you_mean
-from numerate.reports.answer_pairs import answer_pair_sentences, answer_pair_table, compare_pairs_by_metric
-from numerate.reports.answers import check_has_metric, split_metric
 from numerate.reports.colour import TerminalStyle
+from numerate.reports.counts import common_metric_label
 from numerate.reports.figure import Figure, HeatMap
 from numerate.reports.groups import Group, group_runs, have_unordered_cells, with_metric
 from numerate.reports.language import language_modeling_groups, language_text
 from numerate.reports.limits import groups_to_draw, left_out_note
 from numerate.reports.metric_tables import metric_tables_text
+from numerate.reports.metrics import check_has_metric, split_metric
 from numerate.reports.overview import length_chart
 from numerate.reports.page import comparison_page, split_by_task, write_atomically
-from numerate.reports.pairs import SIGNIFICANCE_NOTE, compare_pairs, pair_notes, pair_table
+from numerate.reports.pairs import SIGNIFICANCE_NOTE, compare_pairs, compare_pairs_by_metric, pair_sentences, pair_table
 from numerate.reports.records import Records, read_runs
 from numerate.reports.regions import region_table
 from numerate.reports.success import success_table, unconverged_notes
@@ -119,10 +119,10 @@ def _task_text(groups: Sequence[Group], style: TerminalStyle, answer_metric: str
     if any(len(group.evaluated_cells) > 1 for group in groups):
         table = success_table(groups)
         parts += [table.to_text(), "\n".join([table.caption, *unconverged_notes(groups)])] if table.rows else []
-    pairs = compare_pairs(groups)
-    if pairs.pairs and not have_unordered_cells(groups):
-        parts += [pair_table(pairs).to_text(), "\n".join([*pair_notes(pairs), SIGNIFICANCE_NOTE])]
-    if answer_metric is not None and (tested := compare_pairs_by_metric(groups, answer_metric)):
-        sentences = answer_pair_sentences(tested, answer_metric)
-        parts += [answer_pair_table(tested, answer_metric).to_text(), "\n".join([*sentences, SIGNIFICANCE_NOTE])]
+    tested = {} if have_unordered_cells(groups) else {common_metric_label(groups): compare_pairs(groups)}
+    if answer_metric is not None:
+        tested[answer_metric] = compare_pairs_by_metric(groups, answer_metric)
+    for title, pairs in tested.items():
+        if pairs:
+            parts += [pair_table(pairs, title).to_text(), "\n".join([*pair_sentences(pairs), SIGNIFICANCE_NOTE])]
     return "\n\n".join([*parts, headline(groups)])

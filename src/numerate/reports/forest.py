@@ -1,28 +1,115 @@
 """Forest plots: per group and region the interquartile mean over seeds, its interval, and every seed."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import median
 
+from numerate.evaluation.statistics import Proportion, interquartile_mean, stratified_bootstrap_interval, success_rate
 from numerate.reports.colour import SERIES, Style
-from numerate.reports.content import Content, Folded, Note
+from numerate.reports.content import Content, Note
 from numerate.reports.counts import common_metric_label
-from numerate.reports.estimates import MIN_SEEDS, Estimate, GroupEstimates, estimate_group
 from numerate.reports.figure import Axis, Figure, Mark, PointChart, PointRow
 from numerate.reports.grid import REGION_LABELS, format_interval, format_percent
 from numerate.reports.groups import CONVERGENCE_THRESHOLD, Group, region_labels
 from numerate.reports.svg_writer import figure_html
-from numerate.reports.table import TextTable
 
 MAX_ROWS = 80
 """Rows of a forest plot on a page."""
 
+MIN_SEEDS = 5
+"""With fewer seeds a bootstrap interval is much too narrow; the lowest and the highest seed are shown instead."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """One number from several seeds. `values` are those of the seeds that count, `unconverged_values` those of seeds
+    that did not converge and do not count."""
+
+    values: tuple[float, ...]
+    unconverged_values: tuple[float, ...] = ()
+
+    @property
+    def median(self) -> float:
+        return median(self.values)
+
+    @cached_property
+    def iqm(self) -> float:
+        """The interquartile mean, kept among the values where rounding would put it a last digit outside."""
+        return min(max(interquartile_mean(self.values), min(self.values)), max(self.values))
+
+    @property
+    def has_enough_seeds(self) -> bool:
+        """Whether there are enough seeds for an interval."""
+        return len(self.values) >= MIN_SEEDS
+
+    @cached_property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % bootstrap interval of the interquartile mean over seeds, deterministic in the values; their range
+        where they are few."""
+        if not self.has_enough_seeds:
+            return min(self.values), max(self.values)
+        return stratified_bootstrap_interval([self.values], "report")
+
+    @property
+    def text(self) -> str:
+        """`97.2 [93.1, 99]`, with few seeds `97.2, 93.1 to 99`, with one `97.2, one seed`; in per cent."""
+        if not self.values:
+            return "none converged" if self.unconverged_values else ""
+        if self.has_enough_seeds:
+            return f"{format_percent(self.iqm)} {format_interval(*self.interval)}"
+        ends = " to ".join(map(format_percent, self.interval)) if len(self.values) > 1 else "one seed"
+        return f"{format_percent(self.iqm)}, {ends}"
+
+
+@dataclass(frozen=True)
+class GroupEstimates:
+    """The seeds of one group: how many converged (None if that was not measured), and the estimates by region."""
+
+    group: Group
+    converged_group: Group
+    convergence_rate: Proportion | None
+    regions: dict[str, Estimate]
+
+    @property
+    def label(self) -> str:
+        return self.group.label
+
+    @property
+    def num_seeds(self) -> int:
+        """How many seeds were evaluated."""
+        return len(self.group.evaluated_cells)
+
+    @property
+    def converged_text(self) -> str:
+        """`4/5`: the seeds that converged of all."""
+        rate = self.convergence_rate
+        return "" if rate is None else f"{round(rate.value * rate.count)}/{rate.count}"
+
+
+def estimate_group(group: Group) -> GroupEstimates:
+    """The estimates of a group: over all seeds in distribution, and over the converged ones out of distribution."""
+    converged = group.converged_group
+    trained = [share for _, share in group.in_distribution_scores]
+    regions: dict[str, Estimate] = {}
+    for name in REGION_LABELS:
+        scores = [(run, found[name].score.value) for run, found in group.region_scores_by_run if name in found]
+        counts = [name == "in_distribution" or run in converged.runs for run, _ in scores]
+        values = tuple(value for (_, value), count in zip(scores, counts, strict=True) if count)
+        others = tuple(value for (_, value), count in zip(scores, counts, strict=True) if not count)
+        regions |= {name: Estimate(values, others)} if scores else {}
+    return GroupEstimates(group, converged, success_rate(trained, CONVERGENCE_THRESHOLD) if trained else None, regions)
+
 
 def forest_content(groups: Sequence[Group]) -> Content:
-    """The forest plot of a page with its numbers below; empty if no group has several seeds."""
+    """The forest plot of a page; empty if no group has several seeds."""
     figure = forest_figure(groups[:MAX_ROWS] if len(groups) > MAX_ROWS else groups)
     if not figure.panels:
         return []
-    more = [Note(f"{len(groups) - MAX_ROWS} more groups are in the table.")] if len(groups) > MAX_ROWS else []
-    return [figure_html(figure), *more, Folded("The numbers", [_numbers(groups)])]
+    more = (
+        [Note(f"{len(groups) - MAX_ROWS} more groups are in the table of regions.")] if len(groups) > MAX_ROWS else []
+    )
+    return [figure_html(figure), *more]
 
 
 def forest_figure(groups: Sequence[Group]) -> Figure:
@@ -96,10 +183,9 @@ def _baseline(groups: Sequence[Group], name: str) -> str:
 
 
 def _tooltip(estimate: Estimate) -> str:
-    lines = [f"interquartile mean {format_percent(estimate.iqm)} %", f"median {format_percent(estimate.median)} %"]
-    if estimate.has_enough_seeds:
-        intervals = (estimate.interval, estimate.median_interval)
-        lines = [f"{line} {format_interval(*ends)}" for line, ends in zip(lines, intervals, strict=True)]
+    ends = f" {format_interval(*estimate.interval)}" * estimate.has_enough_seeds
+    lines = [f"interquartile mean {format_percent(estimate.iqm)} %{ends}"]
+    lines.append(f"median {format_percent(estimate.median)} %")
     lines.append(f"{len(estimate.values)} seed{'s' * (len(estimate.values) != 1)}: {_join_percents(estimate.values)}")
     if estimate.unconverged_values:
         lines.append(f"did not converge: {_join_percents(estimate.unconverged_values)}")
@@ -133,20 +219,3 @@ def _caption(estimates: Sequence[GroupEstimates]) -> str:
     if any(estimate.unconverged_values for one in estimates for estimate in one.regions.values()):
         parts.append("Crosses: seeds that did not converge; they count in distribution only.")
     return " ".join(parts)
-
-
-def _numbers(groups: Sequence[Group]) -> TextTable:
-    words = region_labels(groups)
-    rows = []
-    for one in map(estimate_group, groups):
-        for name, estimate in one.regions.items():
-            row, values = [one.label, words[name], f"{len(estimate.values)}", "", "", ""], estimate.values
-            if values:
-                pairs = ((estimate.median, estimate.median_interval), (estimate.iqm, estimate.interval))
-                for i, (center, ends) in enumerate(pairs):
-                    interval = f" {format_interval(*ends)}" if estimate.has_enough_seeds else ""
-                    row[3 + i] = f"{format_percent(center)}{interval}"
-                row[5] = f"{format_percent(min(values))} to {format_percent(max(values))}"
-            rows.append(row)
-    header = ["group", "region", "seeds", "median, %", "interquartile mean, %", "lowest to highest"]
-    return TextTable(header, rows)

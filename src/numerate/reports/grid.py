@@ -56,6 +56,11 @@ class Point:
     baseline: float | None = None
     names: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def length(self) -> int:
+        """The first coordinate, which is that of all axes on the diagonal."""
+        return next(iter(self.coordinates.values()))
+
 
 @dataclass(frozen=True)
 class PlotGrid:
@@ -135,9 +140,9 @@ def make_grids(points: Sequence[Point], title: str = "") -> list[PlotGrid]:
     axes = tuple(points[0].coordinates)
     isolated_points = _isolated_diagonal_points(points) if len(axes) == 2 else []
     if isolated_points:
-        isolated_values = {next(iter(point.coordinates.values())) for point in isolated_points}
+        isolated_values = {point.length for point in isolated_points}
         others = [point for point in points if not isolated_values & set(point.coordinates.values())]
-        strip = {(0, next(iter(point.coordinates.values()))): point for point in isolated_points}
+        strip = {(0, point.length): point for point in isolated_points}
         columns = tuple(sorted(column for _, column in strip))
         words = "digits of each number" if axes == DIGIT_AXES else f"{axis_label(axes[0])} = {axis_label(axes[1])}"
         return [*make_grids(others, title), PlotGrid("", words, (0,), columns, strip, title)]
@@ -170,10 +175,8 @@ def _isolated_diagonal_points(points: Sequence[Point]) -> list[Point]:
 
 def diagonal_points(points: Iterable[Point]) -> dict[int, Point]:
     """The points where all axes agree (n+n digits; every point, where there is one axis), by n, ascending."""
-    by_length = {
-        next(iter(point.coordinates.values())): point for point in points if len(set(point.coordinates.values())) == 1
-    }
-    return dict(sorted(by_length.items()))
+    diagonal = (point for point in points if len(set(point.coordinates.values())) == 1)
+    return {point.length: point for point in sorted(diagonal, key=lambda point: point.length)}
 
 
 CLEAR_MARGIN = 0.5
@@ -211,16 +214,26 @@ def baseline_curve(diagonals: Sequence[Mapping[int, Point]]) -> tuple[list[float
 def score_regions(cells: Sequence[Cell]) -> dict[str, RegionScore]:
     """The evaluated regions, nearest to training first, each with its mean; `OOD` is the mean of several
     out-of-distribution ones."""
-    groups = {name: [cell for cell in cells if cell.region == name] for name in REGION_LABELS}
-    ood_regions = [groups[name] for name in REGION_LABELS if name != "in_distribution" and groups[name]]
-    if len(ood_regions) > 1:
-        groups[ALL_OOD] = [cell for cells in ood_regions for cell in cells]
-    return {name: _score_region(name, inside) for name, inside in groups.items() if inside}
+    return {name: _score_region(name, inside) for name, inside in cells_by_region(cells).items()}
+
+
+def cells_by_region(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
+    """The evaluated regions, nearest to training first, with their cells; `ALL_OOD` where several are out of
+    distribution."""
+    found = {name: [cell for cell in cells if cell.region == name] for name in REGION_LABELS}
+    found = {name: inside for name, inside in found.items() if inside}
+    if len(found.keys() - {"in_distribution"}) > 1:
+        found[ALL_OOD] = [cell for name, inside in found.items() if name != "in_distribution" for cell in inside]
+    return found
+
+
+def held_out_cells(cells: Sequence[Cell]) -> Sequence[Cell]:
+    """The cells that cannot overlap with training; all if every one may."""
+    return [cell for cell in cells if not cell.overlaps_training] or cells
 
 
 def _score_region(name: str, region_cells: Sequence[Cell]) -> RegionScore:
-    held_out = [cell for cell in region_cells if not cell.overlaps_training]
-    scored = held_out or region_cells
+    scored = held_out_cells(region_cells)
     cell_labels = [cell.labels for cell in scored if cell.labels is not None]
     labels = LabelCounts.merge(cell_labels) if len(cell_labels) == len(scored) else None
     metric = scored[0].metric if labels is None else labels.effective_metric(scored[0].metric, name)
@@ -230,7 +243,7 @@ def _score_region(name: str, region_cells: Sequence[Cell]) -> RegionScore:
         score=score or region_mean([(int(cell.correct), cell.count) for cell in scored], num_repeats=scored[0].repeats),
         num_cells=len(scored),
         num_excluded_cells=len(region_cells) - len(scored),
-        all_cells_overlap_training=not held_out,
+        all_cells_overlap_training=scored[0].overlaps_training,
         weakest_cell=min(scored, key=lambda cell: (cell.accuracy, [-n for n in cell.coordinates.values()])),
         baseline=labels.baseline(metric) if labels is not None and name != "in_distribution" else None,
         labels=labels,
@@ -267,7 +280,7 @@ def range_label(cells: Iterable[Point | Cell]) -> str:
     if not inside:
         return ""
     spans = {axis: sorted({cell.coordinates[axis] for cell in inside}) for axis in inside[0].coordinates}
-    texts = {axis: f"{seen[0]} to {seen[-1]}" if len(seen) > 1 else f"{seen[0]}" for axis, seen in spans.items()}
+    texts = {axis: span_text(seen) for axis, seen in spans.items()}
     digits = all(axis.endswith("digits") for axis in spans)
     if digits and len(set(texts.values())) == 1:
         return f"{next(iter(texts.values()))} digits"
@@ -317,3 +330,19 @@ def length_ticks(lengths: Iterable[float], max_ticks: int) -> list[float]:
 def format_interval(low: float, high: float, digits: int = 1) -> str:
     """An interval in per cent: "[85.6, 93.8]"."""
     return f"[{format_percent(low, digits)}, {format_percent(high, digits)}]"
+
+
+def span_text(numbers: Iterable[int]) -> str:
+    """The lowest and the highest of some numbers: "1,000", "90 to 1,000"."""
+    known = sorted(set(numbers))
+    return " to ".join(f"{number:,}" for number in dict.fromkeys((known[0], known[-1])))
+
+
+def number_text(value: float | None) -> str:
+    """A number as text, four digits."""
+    return "" if value is None else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:#.4g}"
+
+
+def interval_text(low: float | None, high: float | None) -> str:
+    """`[1.720, 1.739]`, four digits each; empty if there is none."""
+    return "" if low is None or high is None else f"[{number_text(low)}, {number_text(high)}]"

@@ -8,11 +8,11 @@ from statistics import fmean, median, variance
 from textwrap import fill
 from typing import Any
 
-from numerate.evaluation.likelihoods import Likelihoods
+from numerate.evaluation.likelihoods import LanguageScores, Likelihoods
 from numerate.reports.content import Content, Facts, Note
+from numerate.reports.grid import interval_text, number_text, span_text
 from numerate.reports.groups import Group, unique_trainings
 from numerate.reports.language_curves import validation_metrics
-from numerate.reports.language_records import LanguageScores, interval_text, number_text
 from numerate.reports.limits import join_names
 from numerate.reports.records import Records
 from numerate.reports.reproduction import run_metadata
@@ -248,19 +248,18 @@ def metric_table(groups: Sequence[Group]) -> TextTable:
     lines: list[list[str]] = []
     before: LanguageRow | None = None
     for row in rows:
-        first, steps = row.scores[0], sorted({one.step for one in row.scores})
+        first, steps = row.scores[0], {one.step for one in row.scores}
         if before is not None and row.checkpoint == "best" and _is_same_checkpoint(before, row):
             lines[-1][1] = f"{before.checkpoint}, best"
             continue
         where = f"{first.context_length:,}" + f" ({first.region})" * (not row.is_as_trained)
-        tokens = (f"{extreme(one.tokens for one in row.likelihoods):,}" for extreme in (min, max))
         bits = row.bits_per_byte.text if row.bits_per_byte is not None else ""
         texts = [row.loss.text, row.perplexity.text, bits]
         lines.append(
-            [row.group.label, row.checkpoint, " to ".join(dict.fromkeys(f"{step:,}" for step in (steps[0], steps[-1])))]
+            [row.group.label, row.checkpoint, span_text(steps)]
             + [where] * has_contexts
             + [str(len(row.scores)), *(text.replace(" [", "\n[") for text in texts)]
-            + [" to ".join(dict.fromkeys(tokens))]
+            + [span_text(one.tokens for one in row.likelihoods)]
         )
         before = row
     header = ["run", "checkpoint", "step", *(["context"] * has_contexts), "seeds", "loss", "perplexity"]

@@ -1,21 +1,31 @@
-"""Metrics of each part and region of a group: over all questions, and as the mean over cells."""
+"""Metrics of answers in each region and cell of a group: over all questions, and as the mean over cells."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean, median
-from typing import Any
+from typing import cast
 
+from numerate.errors import UserError
 from numerate.evaluation.answer_metrics import (
     ANSWER_METRICS,
     PROPORTION_METRICS,
     available_metrics,
     base_metric,
+    is_answer_metric,
     pooled_metrics,
 )
 from numerate.evaluation.intervals import wilson_interval
+from numerate.evaluation.labels import Metric
 from numerate.evaluation.sums import CELL_MEAN_SUFFIX
-from numerate.reports.grid import REGION_LABELS, axis_label, format_percent
+from numerate.reports.grid import (
+    ALL_REGION_LABELS,
+    REGION_LABELS,
+    cell_label,
+    cells_by_region,
+    format_percent,
+    held_out_cells,
+)
 from numerate.reports.groups import Group
 from numerate.reports.records import Cell
 
@@ -25,20 +35,11 @@ EXACT_MATCH = "exact_match"
 METRIC_LABELS = {EXACT_MATCH: "exact match", **ANSWER_METRICS}
 """Each metric with its name in reports."""
 
-NUMBER_METRICS: tuple[str, ...] = (
-    "number_accuracy",
-    "within_1e-2",
-    "missing",
-    "invalid",
-    "clipped",
-    "mae",
-    "median_error",
-    "r2",
+METRIC_ORDER = (
+    *(EXACT_MATCH, "log_mae", "bleu", "number_accuracy", "within_1e-2", "missing", "invalid", "clipped", "mae"),
+    *("median_error", "r2", "log_r2", "pearson", "spearman"),
+    *("token_accuracy", "rouge1", "rouge2", "rougeL", "perplexity", "ended"),
 )
-NUMBER_METRICS += ("log_r2", "pearson", "spearman")
-TEXT_METRICS = ("token_accuracy", "rouge1", "rouge2", "rougeL", "perplexity", "ended")
-
-METRIC_ORDER = (EXACT_MATCH, "log_mae", "bleu", *NUMBER_METRICS, *TEXT_METRICS)
 """The metrics of a page, in order."""
 
 CHARTED_METRICS = (EXACT_MATCH, "log_mae", "bleu")
@@ -50,10 +51,10 @@ SAME_CHECKPOINT = "final = best"
 
 @dataclass(frozen=True)
 class MetricKey:
-    """One part of a region by its number, or the whole region (None)."""
+    """One cell of a region by its coordinates, or the whole region (None)."""
 
     region: str
-    part: int | None = None
+    cell: tuple[int, ...] | None = None
 
 
 SeedMetrics = Mapping[MetricKey, Mapping[str, float | None]]
@@ -71,7 +72,13 @@ class GroupAtCheckpoint:
     def metrics_by_seed(self) -> list[tuple[int | None, SeedMetrics]]:
         """The metrics of each evaluated seed."""
         each = [(run.seed, self.group.recorded_cells(run)) for run in self.group.runs]
-        return [(seed, metrics_of_cells(cells)) for seed, cells in each if cells]
+        has_cells = self.group.has_unordered_cells or len(self.group.runs) == 1
+        return [(seed, metrics_of_cells(cells, with_cells=has_cells)) for seed, cells in each if cells]
+
+    def values_by_seed(self, key: MetricKey, metric: str) -> dict[int | None, float]:
+        """One metric of each seed that has it."""
+        found = ((seed, metrics.get(key, {}).get(metric)) for seed, metrics in self.metrics_by_seed)
+        return {seed: value for seed, value in found if value is not None}
 
     def values(self, key: MetricKey, metric: str) -> list[float]:
         """One metric, seed by seed."""
@@ -86,17 +93,24 @@ class GroupAtCheckpoint:
         ends = [self.values(key, f"{metric}.{end}") for end in ("low", "high")]
         return (ends[0][0], ends[1][0]) if values and all(ends) else None
 
+    def text(self, key: MetricKey, metric: str) -> str:
+        """The median over seeds with its interval: `12.5 [10, 15]`; empty if there is none."""
+        values, ends = self.values(key, metric), self.interval(key, metric)
+        if not values:
+            return ""
+        texts = [format_metric(metric, value) for value in (median(values), *(ends or ()))]
+        return f"{texts[0]} [{', '.join(texts[1:])}]" if ends else texts[0]
 
-def metrics_of_cells(cells: Sequence[Cell]) -> SeedMetrics:
-    """The metrics of the cells of one seed. Regions leave out cells that may overlap with training, unless all do."""
-    inside: dict[MetricKey, Sequence[Cell]] = {}
-    for region in REGION_LABELS:
-        inside[MetricKey(region)] = known = [cell for cell in cells if cell.region == region]
-        inside[MetricKey(region)] = [cell for cell in known if not cell.overlaps_training] or known
-    for cell in cells:
-        if len(cell.coordinates) == 1:
-            inside[MetricKey(cell.region, next(iter(cell.coordinates.values())))] = [cell]
-    return {key: _pooled_metrics(scored) for key, scored in inside.items() if scored}
+
+def metrics_of_cells(cells: Sequence[Cell], *, with_cells: bool = True) -> SeedMetrics:
+    """The metrics of the cells of one seed, by region and cell. Regions leave out cells that may overlap with
+    training, unless all do."""
+    inside: dict[MetricKey, Sequence[Cell]] = {
+        MetricKey(region): held_out_cells(known) for region, known in cells_by_region(cells).items()
+    }
+    for cell in cells if with_cells else ():
+        inside[MetricKey(cell.region, tuple(cell.coordinates.values()))] = [cell]
+    return {key: _pooled_metrics(scored) for key, scored in inside.items()}
 
 
 def _pooled_metrics(cells: Sequence[Cell]) -> dict[str, float | None]:
@@ -126,14 +140,18 @@ def groups_at_checkpoints(groups: Sequence[Group]) -> list[GroupAtCheckpoint]:
     return result
 
 
-def named_parts(groups: Sequence[Group]) -> dict[str, list[tuple[MetricKey, str]]]:
-    """The evaluated parts with their names, by region, in the order of their numbers."""
-    found: dict[tuple[str, int], str] = {}
-    for cell in (cell for group in groups for run in group.runs for cell in run.cells):
-        ((axis, size),) = cell.coordinates.items()
-        found.setdefault((cell.region, size), cell.names.get(axis) or f"{axis_label(axis)} {size}")
-    by_region = {name: sorted(key for key in found if key[0] == name) for name in REGION_LABELS}
-    return {name: [(MetricKey(*key), found[key]) for key in keys] for name, keys in by_region.items() if keys}
+def named_cells(groups: Sequence[Group]) -> dict[str, list[tuple[MetricKey, str]]]:
+    """The evaluated cells with their names, by region, in the order of their coordinates."""
+    found: dict[MetricKey, str] = {}
+    for group in groups:
+        for cell in (cell for run in group.runs for cell in run.cells):
+            key = MetricKey(cell.region, tuple(cell.coordinates.values()))
+            found.setdefault(key, cell_label(cell.coordinates, group.operator, cell.names))
+    by_region = {
+        name: sorted((key for key in found if key.region == name), key=lambda key: key.cell or ())
+        for name in REGION_LABELS
+    }
+    return {name: [(key, found[key]) for key in keys] for name, keys in by_region.items() if keys}
 
 
 def computed_metrics(several: Sequence[GroupAtCheckpoint]) -> list[str]:
@@ -152,16 +170,13 @@ def is_proportion(metric: str) -> bool:
     return base_metric(metric) == EXACT_MATCH or base_metric(metric) in PROPORTION_METRICS
 
 
-def format_metric(metric: str, value: float) -> str:
-    """A number as in tables; shares in per cent, without the sign."""
+def format_metric(metric: str, value: float | None, *, with_unit: bool = False) -> str:
+    """A number as text: proportions in per cent, others with four digits; "" for None."""
+    if value is None:
+        return ""
     if is_proportion(metric):
-        return format_percent(value)
-    size = abs(value)
-    if size >= 1e9:
-        return f"{value:.2e}"
-    decimals = 0 if size >= 1000 else 1 if size >= 100 else 2 if size >= 0.005 or not size else 3
-    text = f"{value:,.{decimals}f}"
-    return text if float(text.replace(",", "")) else text.removeprefix("-")
+        return f"{format_percent(value)}{' %' * with_unit}"
+    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:.4g}"
 
 
 def metric_title(metric: str) -> str:
@@ -170,11 +185,15 @@ def metric_title(metric: str) -> str:
     return f"{words[:1].upper()}{words[1:]}" + ", %" * is_proportion(metric)
 
 
-def format_median(group: GroupAtCheckpoint, key: MetricKey, metric: str) -> tuple[str, str]:
-    """The median over seeds and its interval as texts: `("12.5", "[10, 15]")`; empty if there is none."""
-    values: list[Any] = group.values(key, metric)
-    if not values:
-        return "", ""
-    span = group.interval(key, metric)
-    ends = "" if span is None else f"[{format_metric(metric, span[0])}, {format_metric(metric, span[1])}]"
-    return format_metric(metric, median(values)), ends
+def split_metric(name: str | None) -> tuple[Metric | None, str | None]:
+    """A metric name as (label metric or exact match, metric of numbers or texts); one is None. An unknown name is
+    returned as the first, to be refused later."""
+    return (None, name) if is_answer_metric(name) else (cast(Metric | None, name), None)
+
+
+def check_has_metric(groups: Sequence[Group], metric: str | None) -> None:
+    """Raises `UserError` for a group whose records do not have a metric of numbers or texts; nothing for None."""
+    for group in groups if metric is not None else ():
+        one = GroupAtCheckpoint(group, "")
+        if not any(one.values(MetricKey(region), str(metric)) for region in ALL_REGION_LABELS):
+            raise UserError(f"metric: {group.label} has no {metric}; numerate evaluate RUN method=decoding computes it")

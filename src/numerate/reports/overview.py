@@ -11,7 +11,16 @@ from numerate.reports.colour import Style, assign_styles
 from numerate.reports.content import Content
 from numerate.reports.counts import BASELINE_LABEL, common_metric_label
 from numerate.reports.figure import Chart, ChartLine, Figure, HeatMap, tooltip
-from numerate.reports.grid import DIGIT_AXES, REGION_LABELS, PlotGrid, Point, axis_label, baseline_curve, make_grids
+from numerate.reports.grid import (
+    DIGIT_AXES,
+    REGION_LABELS,
+    PlotGrid,
+    Point,
+    axis_label,
+    baseline_curve,
+    make_grids,
+    span_text,
+)
 from numerate.reports.groups import Group, have_unordered_cells
 from numerate.reports.limits import (
     MAX_CSV_ROWS,
@@ -70,7 +79,7 @@ def _map(group: Group, grid: PlotGrid, style: Style, *, is_single: bool) -> Heat
 
 def _caption(groups: Sequence[Group]) -> str:
     counts = sorted({point.count for group in groups for point in group.points})
-    questions = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}" if counts else "no"
+    questions = span_text(counts) if counts else "no"
     method = sorted({cell.method for group in groups for cells in group.evaluated_cells for cell in cells})
     seeds = {len(group.region_scores) for group in groups}
     band = (
@@ -94,7 +103,7 @@ def _caption(groups: Sequence[Group]) -> str:
 
 def _format_steps(steps: Sequence[int]) -> str:
     if len(steps) > 3:
-        return f"steps {steps[0]:,} to {steps[-1]:,}"
+        return f"steps {span_text(steps)}"
     return f"step {' and '.join(f'{step:,}' for step in steps)}"
 
 

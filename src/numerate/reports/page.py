@@ -8,14 +8,21 @@ from markupsafe import Markup
 from numerate.errors import OperationalError, UserError
 from numerate.reports.comparable import not_comparable_notes
 from numerate.reports.content import Content
+from numerate.reports.grid import span_text
 from numerate.reports.groups import Group, group_runs
 from numerate.reports.html import fill, page, to_html
 from numerate.reports.language import language_modeling_groups
-from numerate.reports.missing import missing_runs_note
+from numerate.reports.limits import join_names
 from numerate.reports.records import Records, read_run
 from numerate.reports.sections import CLOSING_SECTIONS, SECTIONS, Section, Subject
 from numerate.reports.table import TextTable
 from numerate.reports.tasks import TaskGroups, group_by_task
+
+MAX_NAMED_RUNS = 7
+"""Failed runs, and variants without any run, that are named; beyond it six, and the others are counted."""
+
+MAX_ERROR_LENGTH = 100
+"""Letters of an error that are shown."""
 
 
 def write_run_report(run_folder: str | Path) -> Path:
@@ -62,11 +69,9 @@ def comparison_page(
     """
     title = title or " and ".join(group.label for group in groups[:4]) + (" ..." if len(groups) > 4 else "")
     everything = Subject(groups)
-    runs, seeds = everything.runs, sorted({len(group.runs) for group in groups})
-    number = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-    over = (
-        f"numerate · a comparison · {len(runs)} run{'s' * (len(runs) != 1)}, {number} seed{'s' * (seeds != [1])} each"
-    )
+    runs, seeds = everything.runs, {len(group.runs) for group in groups}
+    counts = f"{len(runs)} run{'s' * (len(runs) != 1)}, {span_text(seeds)} seed{'s' * (seeds != {1})} each"
+    over = f"numerate · a comparison · {counts}"
     warnings = [missing_runs_note(len(runs), failed_runs, missing_variants), "; ".join(not_comparable_notes(groups))]
     tasks = split_by_task(groups)
     subjects = [(task.name, Subject(task.groups, answer_metric=answer_metric)) for task in tasks]
@@ -143,3 +148,29 @@ def write_atomically(path: Path, text: str) -> Path:
         temporary_path.unlink(missing_ok=True)
         raise OperationalError(f"{path}: could not be written: {error.strerror}; the records are unchanged") from None
     return path
+
+
+def missing_runs_note(
+    num_shown: int, failed: Sequence[tuple[str, str]], missing_variants: Sequence[str] = (), location: str = "below"
+) -> str:
+    """Sentences on failed runs with their errors, and on variants without any run; or "".
+
+    >>> missing_runs_note(3, [("rotary seed 1", "the loss is nan")], [])
+    '1 of 4 runs failed and is not in anything below: rotary seed 1 (the loss is nan).'
+    """
+    parts = []
+    if failed:
+        named = join_names([f"{label} ({_shorten(error)})" for label, error in failed], MAX_NAMED_RUNS)
+        verb = "is" if len(failed) == 1 else "are"
+        parts.append(
+            f"{len(failed)} of {num_shown + len(failed)} runs failed and {verb} not in anything {location}: {named}."
+        )
+    if missing_variants:
+        parts.append(f"No run of {join_names(missing_variants, MAX_NAMED_RUNS)} succeeded.")
+    return " ".join(parts)
+
+
+def _shorten(error: str) -> str:
+    """The error on one line, without control characters."""
+    text = " ".join("".join(letter if letter.isprintable() else " " for letter in error).split())
+    return text if len(text) <= MAX_ERROR_LENGTH else text[:MAX_ERROR_LENGTH].rstrip() + "..."

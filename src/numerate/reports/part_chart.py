@@ -10,17 +10,17 @@ from numerate.evaluation.sums import CELL_MEAN_SUFFIX
 from numerate.reports.colour import Style, assign_styles, legend_entries
 from numerate.reports.content import Content
 from numerate.reports.figure import Axis, Figure, Mark, PointChart, PointRow
+from numerate.reports.grid import span_text
 from numerate.reports.groups import Group, part_axis, region_labels
 from numerate.reports.limits import MAX_POINT_GROUPS, groups_to_draw, left_out_note
 from numerate.reports.metrics import (
     GroupAtCheckpoint,
     MetricKey,
     charted_metrics,
-    format_median,
     groups_at_checkpoints,
     is_proportion,
     metric_title,
-    named_parts,
+    named_cells,
 )
 from numerate.reports.svg_writer import figure_html
 
@@ -71,7 +71,7 @@ def _chart(several: Sequence[GroupAtCheckpoint], groups: Sequence[Group], metric
         several, key=lambda one: (styles[one.group.label].color or 0, styles[one.group.label].marker or 0)
     )
     words, rows = region_labels(groups), []
-    for region, parts in named_parts(groups).items():
+    for region, parts in named_cells(groups).items():
         lines = [(name, key, metric) for key, name in parts]
         if len(parts) > 1:
             lines.append((f"mean of {part_axis(groups)}s", MetricKey(region), f"{metric}{CELL_MEAN_SUFFIX}"))
@@ -79,7 +79,7 @@ def _chart(several: Sequence[GroupAtCheckpoint], groups: Sequence[Group], metric
             marks = [_mark(one, key, what, name, styles[one.group.label]) for one in by_color if one.values(key, what)]
             is_trained = region == "in_distribution"
             rows.append(
-                PointRow(name, marks, heading=words[region], is_trained=is_trained, is_summary=key.part is None)
+                PointRow(name, marks, heading=words[region], is_trained=is_trained, is_summary=key.cell is None)
             )
     if is_proportion(metric):
         return PointChart(title, rows, Axis.percent(metric_title(metric)))
@@ -91,24 +91,20 @@ def _chart(several: Sequence[GroupAtCheckpoint], groups: Sequence[Group], metric
 
 def _mark(one: GroupAtCheckpoint, key: MetricKey, metric: str, name: str, style: Style) -> Mark:
     values = one.values(key, metric)
-    tip = (
-        f"{one.group.label}\n{name}\n{metric_title(metric)}: {' '.join(filter(None, format_median(one, key, metric)))}"
-    )
+    tip = f"{one.group.label}\n{name}\n{metric_title(metric)}: {one.text(key, metric)}"
     seeds = values if len(values) > 1 else ()
     return Mark(style, median(values), one.interval(key, metric), seeds=seeds, tooltip=tip)
 
 
 def _caption(several: Sequence[GroupAtCheckpoint], groups: Sequence[Group]) -> str:
     cells = [cell for one in several for cells in one.group.evaluated_cells for cell in cells]
-    sizes = sorted({cell.count // cell.repeats for cell in cells})
-    count = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
-    counts = sorted({len(one.metrics_by_seed) for one in several})
-    number = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    count = span_text(cell.count // cell.repeats for cell in cells)
+    counts = {len(one.metrics_by_seed) for one in several}
     what = (
         "one seed; lines are 95 % intervals about these questions"
-        if counts == [1]
-        else f"points are medians of {number} seeds, lines run from the lowest to the highest, upright marks are "
-        "single seeds"
+        if counts == {1}
+        else f"points are medians of {span_text(counts)} seeds, lines run from the lowest to the highest, "
+        "upright marks are single seeds"
     )
     methods = " and ".join(sorted({cell.method for cell in cells}))
     names = " and ".join(sorted({cell.checkpoint for cell in cells}))

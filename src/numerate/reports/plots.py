@@ -11,7 +11,7 @@ from numerate.reports.comparable import not_comparable_notes
 from numerate.reports.counts import count_chart
 from numerate.reports.figure import Chart, Figure, HeatMap
 from numerate.reports.forest import forest_figure
-from numerate.reports.grid import PlotGrid, Point, make_grids
+from numerate.reports.grid import PlotGrid, Point, make_grids, span_text
 from numerate.reports.groups import Group, group_runs, have_unordered_cells, unique_trainings, with_metric
 from numerate.reports.language import language_modeling_groups
 from numerate.reports.language_curves import BANDS_NOTE, validation_charts
@@ -190,15 +190,13 @@ def _length_chart(groups: Sequence[Group]) -> Chart:
 
 def _uncertainty_note(points: Sequence[Point], *, has_seed_lines: bool) -> str:
     """A note on the bands of curves."""
-    seeds = sorted({len(point.seed_scores) for point in points})
-    counts = sorted({point.count for point in points})
+    seeds = {len(point.seed_scores) for point in points}
     what = "questions" if all(point.metric == "exact_match" for point in points) else "rows"
-    questions = f"{counts[0]} {what}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} {what}"
-    if seeds == [1]:
+    questions = f"{span_text(point.count for point in points)} {what}"
+    if seeds == {1}:
         return f"one seed; bands: 95 % Wilson intervals, {questions} per length"
-    number = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     single = " thin lines: single seeds;" * has_seed_lines
-    return f"medians of {number} seeds; bands: lowest to highest;{single} {questions} each"
+    return f"medians of {span_text(seeds)} seeds; bands: lowest to highest;{single} {questions} each"
 
 
 def _with_seeds(group: Group) -> str:

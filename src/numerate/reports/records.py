@@ -12,13 +12,13 @@ from typing import Any
 
 from numerate.errors import UserError
 from numerate.evaluation.labels import LabelCounts, Metric
+from numerate.evaluation.likelihoods import LanguageScores, merge_language_records
 from numerate.evaluation.number_metrics import NumberScores
 from numerate.evaluation.statistics import wilson_interval
 from numerate.evaluation.text_metrics import TextScores
 from numerate.records.heads import RECIPE_FILE, read_header, read_metrics
 from numerate.records.kinds import RUN_FILE_SCHEMAS
 from numerate.records.reading import read_records as read_records
-from numerate.reports.language_records import LanguageScores, is_language_record, merge_language_records
 
 
 @dataclass(frozen=True)
@@ -279,7 +279,7 @@ def read_run(folder: str | Path) -> Records:
         return read_records(folder / name, RUN_FILE_SCHEMAS[name], warn, messages.append)
 
     head, lines, sample_lines = read_header(folder / RECIPE_FILE), records("evaluation.jsonl"), records("samples.jsonl")
-    cells = _distinct_cells([cell_from_record(line) for line in lines if not is_language_record(line)], warn)
+    cells = _distinct_cells([cell_from_record(line) for line in lines if "language" not in line], warn)
     names = {tuple(cell.coordinates.items()): cell.names for cell in cells if cell.names}
     return Records(
         folder,
@@ -287,7 +287,7 @@ def read_run(folder: str | Path) -> Records:
         read_metrics(folder, head, warn, messages.append),
         cells,
         [_sample(line, names) for line in sample_lines if "question" in line],
-        merge_language_records([line for line in lines if is_language_record(line)]),
+        merge_language_records([line for line in lines if "language" in line]),
         [line for line in sample_lines if "question" not in line],
         records("timings.jsonl"),
         tuple(messages),

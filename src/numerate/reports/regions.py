@@ -5,16 +5,20 @@ from dataclasses import replace
 from statistics import median
 
 from numerate.evaluation.labels import METRICS, Metric
+from numerate.evaluation.statistics import wilson_interval
 from numerate.reports.comparable import NOT_COMPARABLE
 from numerate.reports.content import Block, Content, Facts, Note
 from numerate.reports.counts import MEMORIZATION_NOTE, common_metric, common_metric_label
 from numerate.reports.grid import (
     ALL_OOD,
+    ALL_REGION_LABELS,
     REGIONS_NOTE,
     RegionScore,
     cell_label,
+    cells_by_region,
     format_interval,
     format_percent,
+    held_out_cells,
     score_regions,
 )
 from numerate.reports.groups import (
@@ -176,6 +180,22 @@ def evaluations_content(group: Group) -> Content:
     if any(cell.checkpoint == "best" and cell.region == "ood_validation" for cell in run.cells):
         content.append(Note(BEST_CHECKPOINT_NOTE))
     return content
+
+
+def scores_content(groups: Sequence[Group]) -> Content:
+    """The scores that a kind of evaluation adds to exact match: a row per group and region and a column per score, in
+    percent over all held-out questions; nothing without scores."""
+    rows = []
+    cells_of = [[cell for run in group.runs for cell in group.recorded_cells(run) if cell.scores] for group in groups]
+    names = list(dict.fromkeys(name for cells in cells_of for cell in cells for name in cell.scores))
+    for group, cells in zip(groups, cells_of, strict=True):
+        for region, inside in cells_by_region(cells).items():
+            own = held_out_cells(inside)
+            count = sum(cell.count for cell in own)
+            totals = [sum(cell.scores.get(name, 0.0) for cell in own) for name in names]
+            shares = [f"{format_percent(x / count)} {format_interval(*wilson_interval(x, count))}" for x in totals]
+            rows.append([group.label, ALL_REGION_LABELS[region], *shares, f"{count:,}"])
+    return [TextTable(["run", "region", *(f"{name}, %" for name in names), "questions"], rows)] if rows else []
 
 
 BEST_CHECKPOINT_NOTE = "The best checkpoint was chosen on OOD validation, which is therefore excluded from its results."

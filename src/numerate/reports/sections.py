@@ -11,8 +11,6 @@ from typing import Literal
 
 from markupsafe import Markup
 
-from numerate.reports.answer_pairs import answer_pairs_content, part_pairs_content
-from numerate.reports.answers import answers_content
 from numerate.reports.attention_maps import maps_content
 from numerate.reports.by_length import lengths_content, seeds_content
 from numerate.reports.content import Content
@@ -32,9 +30,9 @@ from numerate.reports.language import (
 from numerate.reports.language_curves import curves_content
 from numerate.reports.metric_tables import metric_tables
 from numerate.reports.overview import overview_content
-from numerate.reports.pairs import pairs_content
+from numerate.reports.pairs import pairs_content, part_pairs_content
 from numerate.reports.records import Records
-from numerate.reports.regions import evaluations_content, facts_content, regions_content
+from numerate.reports.regions import evaluations_content, facts_content, regions_content, scores_content
 from numerate.reports.reproduction import (
     differences_content,
     left_out_content,
@@ -42,7 +40,6 @@ from numerate.reports.reproduction import (
     reproduction_content,
 )
 from numerate.reports.samples import samples_content, texts_content
-from numerate.reports.scores import scores_content
 from numerate.reports.success import success_content
 from numerate.reports.summary import headline
 from numerate.reports.table import TextTable
@@ -125,7 +122,7 @@ SECTIONS = (
     Section("", of_groups(language_facts), TEXTS, RUN, in_frame=True),
     Section(
         "Which groups differ in {metric}",
-        lambda it: answer_pairs_content(it.groups, it.answer_metric),
+        lambda it: pairs_content(it.groups, it.answer_metric) if it.answer_metric else [],
         ANSWERS,
         SEVERAL,
     ),
@@ -146,7 +143,7 @@ SECTIONS = (
     Section("How to read this", of_groups(reading_content), ANSWERS, SEVERAL),
     Section("Regions", of_groups(regions_content), LENGTHS),
     Section("Regions", of_groups(regions_content), PARTS, RUN),
-    Section("Numbers and texts in the answers", of_groups(answers_content), LENGTHS),
+    Section("Numbers and texts in the answers", of_groups(metric_tables), LENGTHS),
     Section("Scores of the kind of evaluation", of_groups(scores_content), LENGTHS),
     Section("Checkpoints and position offsets", lambda it: evaluations_content(it.groups[0]), ANSWERS, RUN),
     Section("Run with other settings", _other_settings, ANSWERS, RUN),

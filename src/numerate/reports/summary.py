@@ -12,16 +12,15 @@ from numerate.evaluation.answer_metrics import LOWER_IS_BETTER
 from numerate.evaluation.sums import CELL_MEAN_SUFFIX
 from numerate.reports.comparable import NOT_COMPARABLE, SYMMETRY_NOTE
 from numerate.reports.counts import common_metric, common_metric_label
-from numerate.reports.grid import Point, format_interval, format_percent, is_clearly_above, range_label
+from numerate.reports.grid import Point, format_interval, format_percent, is_clearly_above, range_label, span_text
 from numerate.reports.groups import CONVERGENCE_THRESHOLD, Group, have_unordered_cells, part_axis, region_labels
 from numerate.reports.limits import MAX_NAMES, join_names
 from numerate.reports.metrics import (
     EXACT_MATCH,
     GroupAtCheckpoint,
     MetricKey,
-    format_median,
     groups_at_checkpoints,
-    named_parts,
+    named_cells,
 )
 
 GENERALIZATION_THRESHOLD = 0.90
@@ -171,15 +170,11 @@ def _many(results: Sequence[GroupResult]) -> str:
     far = [(one.farthest_point, one.group) for one in results if one.farthest_point is not None]
     if not far:
         return f"{text}none stays at {_REACHES} beyond"
-    longest = max(_length(point) for point, _ in far)
-    best = [group for point, group in far if _length(point) == longest]
+    longest = max(point.length for point, _ in far)
+    best = [group for point, group in far if point.length == longest]
     label = next(group.point_label(point) for point, group in far if group is best[0])
     names = join_names([group.label for group in best])
     return f"{text}{len(far)} stay at {_REACHES} beyond, the farthest up to {label} ({names})"
-
-
-def _length(point: Point) -> int:
-    return next(iter(point.coordinates.values()))
 
 
 def _uncertainty(groups: Sequence[Group], questions: str) -> str:
@@ -189,9 +184,8 @@ def _uncertainty(groups: Sequence[Group], questions: str) -> str:
     if counts == [1]:
         text = f"one seed{each}, so the variation over seeds is unknown (brackets: 95 % intervals over {questions})"
     else:
-        number = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
         single = f"; for one seed: 95 % intervals over {questions}" * (counts[0] == 1)
-        text = f"medians of {number} seeds{each} (brackets: range over seeds{single})"
+        text = f"medians of {span_text(counts)} seeds{each} (brackets: range over seeds{single})"
     metric = common_metric(groups)
     if metric not in (None, "exact_match"):
         text = f"scores are {common_metric_label(groups)}; {text}"
@@ -209,7 +203,7 @@ def _parts_headline(groups: Sequence[Group]) -> str:
         return "Nothing has been evaluated yet."
     words, axis = region_labels(groups), part_axis(groups)
     clauses = []
-    for region, parts in named_parts(groups).items():
+    for region, parts in named_cells(groups).items():
         names = f" ({', '.join(name for _, name in parts)})" if len(parts) <= MAX_NAMES // 2 else f" ({len(parts)})"
         found = _named_scores(evaluated, MetricKey(region), f"{EXACT_MATCH}{CELL_MEAN_SUFFIX}")
         clauses.append(f"on the {words[region]}{names} {found}")
@@ -227,7 +221,7 @@ def _named_scores(evaluated: Sequence[GroupAtCheckpoint], key: MetricKey, metric
         scored = sorted(scored, key=lambda one: sign * median(one.values(key, metric)))[: MAX_NAMES // 2]
     texts = []
     for one in scored:
-        middle, ends = format_median(one, key, metric)
+        middle, _, ends = one.text(key, metric).partition(" ")
         name = f"{one.group.label} " * (len(evaluated) > 1)
         texts.append(f"{name}{middle} %{f' {ends}' * bool(ends)}")
     best = f"is highest, of {len(evaluated)}, with " if len(evaluated) > MAX_NAMES else "is "
