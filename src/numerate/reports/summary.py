@@ -4,9 +4,10 @@ A model has converged if its mean in distribution reaches `CONVERGENCE_THRESHOLD
 the diagonal of the grid without gaps. A scheme that did not converge is reported as that.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 from numerate.evaluation.answer_metrics import LOWER_IS_BETTER
 from numerate.evaluation.sums import CELL_MEAN_SUFFIX
@@ -157,11 +158,25 @@ def headline(groups: Sequence[Group]) -> str:
         return "Nothing has been evaluated yet."
     if not compared:
         return f"{'; '.join(one.clause for one in results)}."
-    span = range_label(p for one in compared for p in one.group.points if p.region == "in_distribution")
-    opening = f"Trained on {span}, " if span else "No trained cell was evaluated, so low scores may be slow learning: "
+    trained = [p for one in compared for p in one.group.points if p.region == "in_distribution"]
+    span, tasks = range_label(trained), [run.recipe.get("task", {}) for one in compared for run in one.group.runs]
+    opening = (
+        f"Trained on {span}, " if all(_covers(trained, task) for task in tasks) else f"Of training, {span} evaluated: "
+    )
+    opening = opening if span else "No trained cell was evaluated, so low scores may be slow learning: "
     is_long = len(results) > MAX_NAMES
     text = _many(compared) if is_long else "; ".join(one.clause for one in results)
     return f"{opening}{text}. {_uncertainty([one.group for one in compared], 'questions')}."
+
+
+def _covers(trained: Sequence[Point], task: Mapping[str, Any]) -> bool:
+    """Whether the evaluated cells in distribution reach the largest sizes of training, as far as the task says."""
+    for axis in trained[0].coordinates if trained else ():
+        sizes = task.get(axis) or (task.get("digits") if axis.endswith("digits") else None)
+        largest = str(sizes).rpartition(":")[2]
+        if largest.isdecimal() and max(point.coordinates[axis] for point in trained) < int(largest):
+            return False
+    return True
 
 
 def _many(results: Sequence[GroupResult]) -> str:
