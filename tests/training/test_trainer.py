@@ -15,7 +15,7 @@ import torch
 from numerate.api import load, recipe
 from numerate.errors import OperationalError, UserError
 from numerate.evaluation import evaluation_data
-from numerate.evaluation.exact_match import score_batch
+from numerate.evaluation.exact_match import predict
 from numerate.experiments.train import TrainedRun, dry_run, train
 from numerate.training import validation
 from numerate.training.data_stream import StreamPosition
@@ -229,7 +229,7 @@ def test_a_stop_leaves_an_evaluation_after_the_batch_in_progress_and_the_run_res
     ]
     whole = trained(tmp_path / "whole", *chosen)
     undone, read = set(), []
-    monkeypatch.setattr(validation, "score_batch", lambda *given: read.append(stop.left > 0) or score_batch(*given))
+    monkeypatch.setattr(validation, "predict", lambda *given: read.append(stop.left > 0) or predict(*given))
     for nth in range(1, 100, 3):
         stop = stop_at(nth)
         parted = train(small(*chosen), runs_dir=tmp_path / "parted", quiet=True, stop=stop)
