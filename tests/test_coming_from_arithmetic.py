@@ -71,6 +71,7 @@ def folder(tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 def made_small(line: str) -> list[str]:
     """The words of a command as on the page, with what makes it small."""
     more = {"run": ["evaluation.grid=1:1x1:1", "evaluation.examples_per_cell=2"], "data": ["out=written"]}
+    line = line.replace(" out=sums", "")  # a folder of the fixture
     return in_small(line, TINY, more.get(line.split()[0], []))
 
 

@@ -137,6 +137,7 @@ def test_the_function_of_a_command_takes_what_its_row_promises(command: str) -> 
     promised |= {"settings"} if row.settings is not None else set()
     promised |= {"executor"} if row.executor else set()
     assert names <= promised
+    assert not promised & {one.name for one in taken if one.kind is one.POSITIONAL_OR_KEYWORD}
     assert promised == names or any(one.kind is one.VAR_KEYWORD for one in taken)
     assert {one.name for one in taken if one.kind is one.KEYWORD_ONLY and one.default is one.empty} <= (
         {option.key for option in row.options if option.required} | set(row.context) | {"settings", "executor"}
@@ -345,7 +346,7 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ("train addition_abacus model.hidden_size=0", ("model.hidden_size",)),
     ("train addition_abacus model.backbone.num_layers=0", ("model.backbone.num_layers",)),
     ("train addition_abacus task.digits=5:1", ("task.digits", "5:1", "1:5")),
-    ("train addition_abacus task.digits=0:3", ("task.digits", "at least 1")),
+    ("train addition_abacus task.digits=0:3", ("task.digits", "from 1 to")),
     ("train addition_abacus task.operator=%", ("task.operator", "'%'")),
     (
         "train addition_abacus model.positions.0.max_position_embeddings=4",
@@ -366,7 +367,7 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ("train addition_abacus training.epochs=inf", ("training.epochs",)),
     ("train addition_abacus seed=0,,1", ("seed",)),
     ("train addition_abacus seeds=0", ("seed",)),
-    ("run quickstart workers=0", ("workers", "at least 1")),
+    ("run quickstart workers=0", ("workers", "1 or more")),
     ("sample Arithmetic count=0", ("count",)),
     # what is missing or left over
     ("show", ("numerate show addition_abacus",)),

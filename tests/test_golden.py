@@ -20,7 +20,7 @@ from numerate.config import identity
 
 TOP = Path(__file__).resolve().parents[1]
 GOLDEN = TOP / "tools" / "golden"
-NOT_IN_RECIPES = {"Recipe", "Study", "Executor"}
+NOT_IN_RECIPES = {"Recipe", "Study", "Executor", "EvaluationKind"}
 
 
 @pytest.fixture

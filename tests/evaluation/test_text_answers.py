@@ -183,7 +183,7 @@ def test_an_evaluation_of_texts_without_the_packages_that_score_them_is_refused_
 ) -> None:
     monkeypatch.setattr("numerate.evaluation.text_metrics.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"numerate\[text\]"):
-        resolve_method(exam_of(Asking()), "one pass")
+        exam_of(Asking()).kind.resolve_method(exam_of(Asking()), "one pass")
 
 
 def test_a_task_without_texts_is_scored_as_it_always_was() -> None:

@@ -181,9 +181,7 @@ def test_without_trackers_nothing_is_started(tmp_path: Path) -> None:
 
 
 def test_an_unknown_tracker_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(
-        UserError, match=r"'wandbb'; available: wandb, tensorboard, trackio, mlflow. Did you mean 'wandb'"
-    ):
+    with pytest.raises(UserError, match=r"wandb, tensorboard, trackio, mlflow, not 'wandbb'. Did you mean 'wandb'"):
         make_trackers("tensorboard,wandbb")
 
 

@@ -76,7 +76,7 @@ def run(
 
 
 def search(
-    name: str,
+    address: str,
     *,
     settings: Sequence[str],
     executor: Executor | None,
@@ -86,10 +86,10 @@ def search(
 ) -> int:
     """Searches the settings of a recipe; the other options are those of `numerate.search`."""
     _refuse_torchrun("run it without torchrun")
-    command_words = [name, *([f"runs_dir={options['runs_dir']}"] if "runs_dir" in options else [])]
+    command_words = [address, *([f"runs_dir={options['runs_dir']}"] if "runs_dir" in options else [])]
     command_words += [word for path in parts for word in ("--parts", path)]
     result = search_recipe(
-        load_recipe(name), settings, executor=executor or Local(), command_words=command_words, **options
+        load_recipe(address), settings, executor=executor or Local(), command_words=command_words, **options
     )
     print(result)
     if traceback:

@@ -90,6 +90,8 @@ class Bounds(NamedTuple):
 
     def __str__(self) -> str:
         """As in an error: `1 or more`, `from 1 to 128`, `greater than 0 and at most 1`."""
+        if self.at_most == math.inf:  # infinity is allowed, so that there is no bound to name
+            return str(self._replace(at_most=None))
         if self.at_least is not None and self.at_most is not None:
             return f"from {self.at_least} to {self.at_most}"
         if self.at_least is not None and self.below is None:

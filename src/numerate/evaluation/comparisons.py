@@ -43,7 +43,8 @@ def mcnemar_test(first: ArrayLike, second: ArrayLike) -> float:
 
     McNemar (1947), https://doi.org/10.1007/BF02295996; Dietterich (1998), https://doi.org/10.1162/089976698300017197,
     recommends it for two models that were each trained once. `first` and `second` say for each question whether the
-    answer was correct, in the same order. Two models, not two recipes: another seed may reverse the result.
+    answer was correct, in the same order; without questions it is 1. Two models, not two recipes: another seed may
+    reverse the result.
 
     >>> round(mcnemar_test([1, 1, 1, 1, 1, 1, 0], [0, 0, 0, 0, 0, 0, 0]), 5)
     0.03125
@@ -52,6 +53,8 @@ def mcnemar_test(first: ArrayLike, second: ArrayLike) -> float:
     """
     from scipy import stats
 
+    if np.size(first) == np.size(second) == 0:
+        return 1.0
     one, two = _check_pairs(first, second, "mcnemar_test")
     check_counts([one, two], np.ones((2, len(one))), whole=True)
     wins, losses = int(np.sum(one > two)), int(np.sum(one < two))

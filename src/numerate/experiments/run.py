@@ -232,7 +232,9 @@ class Run(StoredRun):
         if count > 1 and sampling.is_greedy:
             raise UserError(f"count: greedy decoding gives the same text each time; count must be 1, not {count}")
         if "" in stop_texts or checkpoint == "all":
-            raise UserError("stop: must not be empty" if "" in stop_texts else "checkpoint: must be one, not all")
+            raise UserError(
+                "stop: must not be empty" if "" in stop_texts else "checkpoint: must be final, best or a step, not all"
+            )
         evaluation_data, kind = self.evaluation_data, self.evaluation_data.kind
         processor = kind.prompt_processor(evaluation_data)
         if (reason := self.untrained_model.non_causal_reason()) is not None:

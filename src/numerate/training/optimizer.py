@@ -1,5 +1,6 @@
 """Optimizers, with parameter groups by learning rate factor and weight decay."""
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Literal
@@ -43,7 +44,9 @@ class AdamW(Optimizer):
     betas: tuple[float, float] = setting((0.9, 0.98), "decay rates of the moment estimates", at_least=0, below=1)
     eps: float = setting(1e-8, "epsilon, for numerical stability", at_least=0)
     weight_decay: float = setting(0.01, "decoupled weight decay", at_least=0)
-    max_grad_norm: float | None = setting(1.0, "gradient clipping: largest gradient norm; null: none", above=0)
+    max_grad_norm: float | None = setting(
+        1.0, "gradient clipping: largest gradient norm; null: none", above=0, at_most=math.inf
+    )
     decay_parameters: Literal["by_module", "matrices"] = setting(
         "by_module",
         "parameters with weight decay: by_module (matrices and embeddings, with exceptions that modules specify), or "
