@@ -7,7 +7,8 @@ Dimension names, the same everywhere: `rows` (examples of a batch), `time` (all 
 model), `vocabulary`, `heads`, `head_width`.
 
 A layout (`numerate.tokenizers.layout`) says how question and answer become inputs and targets: the answer continues the
-question (`Continuation`), a decoder generates it (`Seq2Seq`), or each token has a label (`TokenClassification`).
+question (`Continuation`), a decoder generates it (`Seq2Seq`), mask tokens stand for it (`MaskedLM`), or each token has
+a label (`TokenClassification`).
 In xVal (Golkar et al., 2023, https://arxiv.org/abs/2310.02989) one token [NUM], which carries the value, stands for any
 number."""
 

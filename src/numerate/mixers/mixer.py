@@ -43,7 +43,8 @@ class Context:
 
 
 class RowIndependentState:
-    """A part of a state without a row dimension, such as packed weights: reordering rows leaves it unchanged."""
+    """A part of a state without a row dimension, such as weights that are packed once per generation
+    for speed: reordering rows leaves it unchanged."""
 
 
 class TokenMixer(nn.Module, ABC):
@@ -72,8 +73,8 @@ class TokenMixer(nn.Module, ABC):
         """One more token per row, and the state after it."""
 
     def attention_maps(self, x: Float[Tensor, "rows time width"], context: Context) -> dict[Any, Tensor]:
-        """The attention weights of `forward`, by the kinds of `numerate.mixers.attention_maps`: rows x heads x query x
-        key. Empty for a mixer without attention."""
+        """The attention weights of `forward`, by `MapKind` such as "attention": rows x heads x query x key. Empty for a
+        mixer without attention."""
         return {}
 
     def self_initialized_parameters(self) -> set[str]:

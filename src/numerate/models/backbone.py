@@ -81,7 +81,8 @@ class Stack(Backbone):
 
     num_layers: int = setting(2, "number of blocks", at_least=1)
     input_injection: InjectionType = setting(
-        "none", "how the input embeddings enter every further block again: add, linear or ffn; none: not at all"
+        "none",
+        "how the input embeddings enter every further block: a sum (add), or a linear layer or ffn on both; none",
     )
     initial_state: Literal["zero", "noise"] = setting(
         "zero", "added to the input embeddings before the first block: nothing (zero), or small fixed noise"

@@ -67,7 +67,8 @@ class PositionIds(Spec, ABC):
         return max_eval_position + self.max_training_offset()
 
     def _salt(self) -> int:
-        """A hash of the settings, part of the seed: different encodings of a model draw different random numbers."""
+        """A hash of the settings, part of the seed: different encodings of a model draw different random numbers.
+        Names are the stored ones, which stay when a class or setting is renamed, so that random numbers do too."""
         settings = stored_settings(self, fields(self))  # type: ignore[arg-type]
         text = ", ".join(f"{name}={value!r}" for name, value in settings.items())
         return zlib.crc32(f"{stored_class_name(type(self))}({text})".encode())

@@ -51,8 +51,9 @@ Page = Literal["run", "comparison"]
 
 @dataclass(frozen=True)
 class Subject:
-    """What sections are about: groups of one kind of evaluation, of one run or of several. `answer_metric` is a metric
-    of numbers or texts to test groups by."""
+    """What sections are about: groups of one kind of evaluation, of one run or of several. A group is the runs of one
+    label, one per seed, evaluated with one choice of settings. `answer_metric` is a metric of numbers or texts to test
+    groups by."""
 
     groups: Sequence[Group]
     page: Page = "comparison"
@@ -80,7 +81,8 @@ class Subject:
 
 @dataclass(frozen=True)
 class Section:
-    """One section. `title` may name the {axis} of parts and the {metric} of tests; `in_frame`: in notebooks too."""
+    """One section. `title` may name the {axis} of parts and the {metric} of tests; `in_frame`: it is also in the
+    frame (an iframe) that a notebook shows."""
 
     title: str
     content: Callable[[Subject], Content]
@@ -105,7 +107,8 @@ def of_groups(content: Callable[[Sequence[Group]], Content]) -> Callable[[Subjec
 
 
 def _other_settings(subject: Subject) -> Content:
-    """The maps and lengths of a run that was evaluated with other settings than it was trained with, beside its own."""
+    """For a run also evaluated with settings that differ from training (`model.backbone.num_loops=8`): the heat maps of
+    its grids and the table of regions for each choice."""
     groups = group_runs(subject.runs)
     return [*overview_content(groups), *regions_content(groups)] if len(groups) > 1 else []
 
@@ -153,7 +156,8 @@ SECTIONS = (
     Section("Samples", of_groups(samples_content), ANSWERS),
     Section("Texts generated during training", of_groups(texts_content), TEXTS),
 )
-"""The sections about results, in order; of several tasks each task has its own."""
+"""The sections about results, in order; with several tasks they are repeated for each. A seed has converged if its mean
+in distribution is at least `CONVERGENCE_THRESHOLD`."""
 
 CLOSING_SECTIONS = (
     Section("Attention and relations", lambda it: maps_content(it.runs[0].folder), pages=RUN),
@@ -161,4 +165,4 @@ CLOSING_SECTIONS = (
     Section("Recipe", lambda it: recipe_content(it.runs[0]), pages=RUN),
     Section("Left out of this report", lambda it: left_out_content(it.runs)),
 )
-"""The sections at the end of a page, of all its runs."""
+"""The sections at the end of a page, of all its runs. Relations are those of dual attention."""

@@ -129,7 +129,8 @@ class AnswerKind(EvaluationKind, ABC):
         }
 
     def cell_scorer(self, evaluation_data: EvaluationData, questions: Questions, method: Method) -> CellScorer | None:
-        """The collector of further results about these answers; None if there are none."""
+        """The collector of further results about these answers; None if there are none. With mask tokens (`MaskedLM`)
+        the whole answer is predicted from masks at once, so that predictions are the model's own, as in decoding."""
         is_decoded = method != "one pass" or evaluation_data.layout.has_mask_tokens
         return ScoredAnswers(self, evaluation_data, questions) if is_decoded else None
 
@@ -191,7 +192,7 @@ class AnswerKind(EvaluationKind, ABC):
 
     def _merge_region(self, records: Sequence[Mapping[str, Any]], average_offsets: bool) -> dict[str, Any]:
         """The line of a region in the table of results: means over its held-out cells, or over all cells if there are
-        none."""
+        none, with the 95 % interval of such a mean (`region_mean`). `settings` are those that differ from training."""
         first = records[0]
         held_out = [record for record in records if not record["overlaps_training"]] or records
         repeats = len({record["position_offset"] for record in records})
