@@ -117,7 +117,7 @@ def test_impossible_sizes_and_kinds_are_refused(tmp_path: Path) -> None:
     ):
         train_vocabulary(lambda: ["ab ab"], 5000)
     assert len(json.loads(train_vocabulary(lambda: ["ab ab"], 5000, allow_fewer=True))["model"]["vocab"]) < 280
-    with pytest.raises(UserError, match=r"there is no .byte.*Did you mean .bytes."):
+    with pytest.raises(UserError, match=r"must be one of .*, not .byte.*Did you mean .bytes."):
         train_vocabulary(texts, 300, "byte")  # type: ignore[arg-type]
     made = train_vocabulary(texts, 300)
     save_vocabulary(made, tmp_path / "v")
