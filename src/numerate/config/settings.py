@@ -71,14 +71,13 @@ class Bounds(NamedTuple):
     below: float | None = None
 
     def allow(self, value: Any) -> bool:
-        """Whether a value is within the bounds: a number, both ends of a span, each item of a tuple; anything else
-        is."""
+        """Whether a value is a number within the bounds, or a span or tuple of them."""
         if isinstance(value, Span):
             return self.allow(value.low) and self.allow(value.high)
         if isinstance(value, tuple):
             return all(map(self.allow, value))
-        if self == NO_BOUNDS or isinstance(value, bool) or not isinstance(value, Real):
-            return True
+        if isinstance(value, bool) or not isinstance(value, Real):
+            return False
         number: Any = value
         return (
             (isinstance(value, Integral) or math.isfinite(value) or value in (self.at_least, self.at_most))
@@ -136,11 +135,9 @@ class Spec:
     def __post_init__(self) -> None:
         for one in _declared_settings(type(self)):  # type: ignore[arg-type]
             value = getattr(self, one.name)
-            if not one.allows(value):
-                hint = did_you_mean(value, one.words) if isinstance(value, str) else ""
-                finite = "finite and " if isinstance(value, float) and not math.isfinite(value) else ""
-                shown = value if isinstance(value, Span) else repr(value)
-                raise UserError(f"{one.name}: must be {finite}{one}, not {shown}{f'.{hint}' if hint else ''}")
+            for item in value if one.is_of_each_item else (value,):
+                if not one.allows(item):
+                    raise UserError(f"{one.name}: {one.problem(item)}")
         raise_first(self.conflicts())
 
     def conflicts(self) -> Iterator[str]:
@@ -156,10 +153,12 @@ class _DeclaredSetting(NamedTuple):
     bounds: Bounds
     choices: list[Any]
     """The values of a `Literal`."""
-    has_only_choices: bool
-    """Whether no other value is allowed; otherwise only texts are compared with the choices."""
+    types: list[Any]
+    """The other types; none if only the choices are allowed."""
     is_optional: bool
     """Whether null is allowed."""
+    is_of_each_item: bool
+    """Whether the choices are those of each item of a tuple."""
 
     @property
     def words(self) -> list[str]:
@@ -168,8 +167,24 @@ class _DeclaredSetting(NamedTuple):
     def allows(self, value: Any) -> bool:
         if value in self.choices or (value is None and self.is_optional):
             return True
-        is_choice_required = self.has_only_choices or (self.choices and isinstance(value, str))
-        return not is_choice_required and self.bounds.allow(value)
+        if not self.types or (self.choices and isinstance(value, str)):
+            return False
+        if self.bounds == NO_BOUNDS or (type(value) in self.types and not isinstance(value, Real | Span)):
+            return True
+        return self.bounds.allow(value) and not self._is_fraction(value)
+
+    def _is_fraction(self, value: Any) -> bool:
+        """Whether a value is a number that is not an integer, as the setting has to be."""
+        has_to_be_integer = int in self.types and float not in self.types
+        return has_to_be_integer and isinstance(value, Real) and not isinstance(value, Integral)
+
+    def problem(self, value: Any) -> str:
+        """What is wrong with a value that is not allowed, and what would be right."""
+        hint = did_you_mean(value, self.words) if isinstance(value, str) else ""
+        is_infinite = isinstance(value, float) and not math.isfinite(value)
+        need = "finite and " if is_infinite else "an integer, " if self._is_fraction(value) else ""
+        shown = value if isinstance(value, Span) else repr(value)
+        return f"must be {need}{self}, not {shown}{f'.{hint}' if hint else ''}"
 
     def __str__(self) -> str:
         """As in an error: `normal or reversed`, `greater than 0, or sqrt`, `1 or more, or null`."""
@@ -184,16 +199,15 @@ def _declared_settings(spec: type) -> list[_DeclaredSetting]:
     """The settings of a spec with bounds or choices. A type written as text is not read."""
     declared = []
     for one in fields(spec):
-        is_union = isinstance(one.type, UnionType) or get_origin(one.type) is Union
-        options = get_args(one.type) if is_union else (one.type,)
+        is_of_each_item = get_origin(one.type) is tuple and get_origin(get_args(one.type)[0]) is Literal
+        hint = get_args(one.type)[0] if is_of_each_item else one.type
+        options = get_args(hint) if isinstance(hint, UnionType) or get_origin(hint) is Union else (hint,)
         bounds: Bounds = one.metadata.get("bounds", NO_BOUNDS)
-        others = [option for option in options if get_origin(option) is not Literal and option is not NoneType]
-        is_any_text = str in options
-        choices = (
-            [] if is_any_text else [word for option in options for word in get_args(option) if option not in others]
-        )
+        types = [option for option in options if get_origin(option) is not Literal and option is not NoneType]
+        choices = [word for option in options if get_origin(option) is Literal for word in get_args(option)]
+        choices = [] if str in types else choices
         if choices or bounds != NO_BOUNDS:
-            declared.append(_DeclaredSetting(one.name, bounds, choices, not others, NoneType in options))
+            declared.append(_DeclaredSetting(one.name, bounds, choices, types, NoneType in options, is_of_each_item))
     return declared
 
 

@@ -1,7 +1,7 @@
 """Causal language models of Hugging Face: Llama, GPT-2, SmolLM and others."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -60,10 +60,9 @@ class PretrainedDecoder(HuggingFaceSpec):
     number_head: NumberHead | None = setting(None, "number head over the last hidden states; null: none")
     gradient_checkpointing: bool = setting(False, "recompute activations in the backward pass to save memory")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def conflicts(self) -> Iterator[str]:
         if self.weights is not None and self.config is not None:
-            raise UserError("config: cannot be set together with weights, which have their own")
+            yield "config: cannot be set together with weights, which have their own"
 
     @property
     def _file_options(self) -> dict[str, str]:

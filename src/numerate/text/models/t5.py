@@ -1,6 +1,6 @@
 """Hugging Face's T5: the encoder reads the question, the decoder generates the answer."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -118,11 +118,10 @@ class T5(HuggingFaceSpec):
     number_head: NumberHead | None = setting(None, "head that predicts the value of [NUM] tokens; null: none")
     gradient_checkpointing: bool = setting(False, "recompute activations in the backward pass to save memory")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def conflicts(self) -> Iterator[str]:
         for name in T5Dimensions._fields:
             if self.weights is not None and getattr(self, name) is not None:
-                raise UserError(f"{name}: cannot be set together with weights, which determine it")
+                yield f"{name}: cannot be set together with weights, which determine it"
 
     def dimensions(self) -> T5Dimensions:
         """Dimensions of a randomly initialized model."""

@@ -1,7 +1,7 @@
 """Generated arithmetic questions like those of the mathematics dataset, without its files."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 from string import ascii_letters
@@ -11,12 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.config import Span, setting
-from numerate.errors import UserError
 from numerate.tasks.counter_rng import CounterRNG
 from numerate.tasks.questions import Example, Questions
 from numerate.tasks.task import Task
 from numerate.tasks.texts import InMemorySource
-from numerate.text.tasks.input_errors import check_names
+from numerate.text.tasks.input_errors import duplicate_names
 from numerate.text.tasks.text_task import question_from_text
 
 _PLACE_NAMES = (
@@ -58,14 +57,11 @@ class GeneratedMathematics(Task):
         at_least=1,
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_names("kinds", self.kinds, [*_GENERATORS])
+    def conflicts(self) -> Iterator[str]:
+        yield from duplicate_names("kinds", self.kinds)
         parts = 2 * len(self.kinds)
         if not parts or (self.module is not None and Span.from_value(self.module).high > parts):
-            raise UserError(
-                f"module: there is no {self.module}; `kinds` has {len(self.kinds)}, so there are {parts} parts"
-            )
+            yield f"module: there is no {self.module}; `kinds` has {len(self.kinds)}, so there are {parts} parts"
 
     @property
     def _part_span(self) -> Span:

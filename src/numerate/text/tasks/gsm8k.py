@@ -12,7 +12,7 @@ from numerate.config import Span, setting
 from numerate.tasks.folders import dataset_file, dataset_folder
 from numerate.tasks.texts import Example
 from numerate.text.tasks.file_sources import FileSource
-from numerate.text.tasks.input_errors import check_names
+from numerate.text.tasks.input_errors import duplicate_names
 from numerate.text.tasks.readers import TEXT, RecordReader, decode_utf8, parse_json, read_fields
 from numerate.text.tasks.text_files import open_line_file, parse_file
 from numerate.text.tasks.text_task import DatasetSplits, SplitRows, TextTask, split_indices
@@ -60,9 +60,8 @@ class GSM8K(TextTask):
     keep_duplicates: bool = setting(False, "whether training keeps rows that also occur in another split")
     skip_invalid: bool = setting(False, "whether unreadable records are skipped and counted")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_names("extra_tests", self.extra_tests, [*EXTRA_TEST_FILES])
+    def conflicts(self) -> Iterator[str]:
+        return duplicate_names("extra_tests", self.extra_tests)
 
     def data_files(self) -> list[Path]:
         folder = dataset_folder(self.data_dir, "gsm8k", CANDIDATE_FOLDERS, ("train.jsonl", PREPARED_FILES[0]))

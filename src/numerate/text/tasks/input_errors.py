@@ -1,9 +1,9 @@
 """What is wrong with the user's files, names and installation, said one way."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from numerate.errors import UserError, check_choice
+from numerate.errors import UserError
 
 
 def file_error(path: str | Path, problem: str, line: int | None = None) -> UserError:
@@ -15,10 +15,8 @@ def file_error(path: str | Path, problem: str, line: int | None = None) -> UserE
     return UserError(f"{path}{'' if line is None else f', line {line}'}: {problem}")
 
 
-def check_names(setting: str, names: Sequence[str], choices: Sequence[str] | None = None) -> None:
-    """Raises `UserError` for a name that comes twice, or is not one of `choices`."""
-    for number, name in enumerate(names):
-        if choices is not None:
-            check_choice(setting, name, choices)
-        if name in names[:number]:
-            raise UserError(f"{setting}: must not contain {name!r} twice")
+def duplicate_names(setting: str, names: Sequence[str]) -> Iterator[str]:
+    """The conflict (`Spec.conflicts`) of a setting in which a name comes twice."""
+    twice = next((name for number, name in enumerate(names) if name in names[:number]), None)
+    if twice is not None:
+        yield f"{setting}: must not contain {twice!r} twice"

@@ -1,6 +1,6 @@
 """The DeepMind mathematics dataset: generated questions of school mathematics by module."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -10,7 +10,7 @@ import numpy as np
 from numerate.config import Span, setting
 from numerate.errors import UserError
 from numerate.tasks.folders import dataset_folder
-from numerate.text.tasks.input_errors import check_names
+from numerate.text.tasks.input_errors import duplicate_names
 from numerate.text.tasks.readers import TwoLines
 from numerate.text.tasks.text_files import open_line_file
 from numerate.text.tasks.text_task import DatasetSplits, SplitRows, TextTask, split_indices
@@ -86,13 +86,11 @@ class Mathematics(TextTask):
     keep_duplicates: bool = setting(False, "whether training keeps rows that also occur in another split")
     skip_invalid: bool = setting(False, "whether unreadable records are skipped and counted")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def conflicts(self) -> Iterator[str]:
         if not self.modules or not self.difficulties:
-            raise UserError(f"{'difficulties' if self.modules else 'modules'}: must not be empty")
-        check_names("modules", self.modules)
-        check_names("extrapolation_modules", self.extrapolation_modules)
-        check_names("difficulties", self.difficulties, DIFFICULTIES)
+            yield f"{'difficulties' if self.modules else 'modules'}: must not be empty"
+        for setting_name in ("modules", "extrapolation_modules", "difficulties"):
+            yield from duplicate_names(setting_name, getattr(self, setting_name))
 
     def data_files(self) -> list[Path]:
         expected_files = (

@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -69,10 +69,9 @@ class QuestionFiles(TextTask):
     )
     truncation_side: Literal["left", "right"] = setting("right", "which end of a long question is cut")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def conflicts(self) -> Iterator[str]:
         if self.validation_fraction + self.test_fraction >= 1:
-            raise UserError(
+            yield (
                 f"test_fraction: {self.test_fraction} and validation_fraction={self.validation_fraction} leave "
                 "nothing to train on"
             )
