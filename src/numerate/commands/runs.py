@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from numerate.config import expand_sweep, override
-from numerate.evaluation.labels import METRICS, Metric
+from numerate.evaluation.labels import Metric
 from numerate.evaluation.statistics import wilson_interval
 from numerate.executors.executor import Executor
 from numerate.experiments import exporting
@@ -28,6 +28,7 @@ from numerate.reports.grid import (
     format_interval,
     format_percent,
     make_grids,
+    metric_label,
 )
 from numerate.reports.groups import format_settings
 from numerate.reports.records import Cell, cell_from_record
@@ -158,7 +159,7 @@ def show_evaluation(results: Results) -> None:
         if are_named_parts(cells):
             print(f"\n{title}\n{_parts_table(cells)}")
             continue
-        title += f", {METRICS[metric]}" * has_unseen_labels
+        title += f", {metric_label(metric, cells)}" * has_unseen_labels
         for grid in make_grids(aggregate_seeds([[cell.with_metric(metric) for cell in cells]]), title):
             plotted.append(HeatMap.from_grid(grid, has_tooltips=False))
             print(f"\n{heat_map_text(plotted[-1], style)}")

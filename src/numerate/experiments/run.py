@@ -93,8 +93,8 @@ class Run(StoredRun):
             progress = ProgressReporter(on_progress, tasks, missing)
             if executor is not None:
                 evaluate_shards(plan, tasks, missing, store, progress, executor)
-            for task in missing if executor is None else ():
-                if task.needs_score:
+            else:
+                for task in (one for one in missing if one.needs_score):
                     store.add(plan.key(task), plan.score(task))
                     progress.increment()
             gathered_keys = _write_predictions(plan, tasks, store, progress) if predictions else set()

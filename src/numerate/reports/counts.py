@@ -8,7 +8,7 @@ from numerate.evaluation.statistics import wilson_interval
 from numerate.reports.colour import assign_styles
 from numerate.reports.content import Content, Heading, Note
 from numerate.reports.figure import Chart, ChartLine, Figure
-from numerate.reports.grid import ALL_REGION_LABELS, format_interval, format_percent
+from numerate.reports.grid import ALL_REGION_LABELS, format_interval, format_percent, metric_label
 from numerate.reports.groups import Group
 from numerate.reports.limits import MAX_GROUPS_WITH_SEED_LINES, groups_to_draw, join_names, left_out_note
 from numerate.reports.svg_writer import figure_html
@@ -160,5 +160,5 @@ def common_metric(groups: Sequence[Group]) -> Metric | None:
 
 def common_metric_label(groups: Sequence[Group]) -> str:
     """The common metric of these groups in words."""
-    found = common_metric(groups)
-    return "exact match" if not any(group.points for group in groups) else METRICS[found] if found else "accuracy"
+    found, points = common_metric(groups), [point for group in groups for point in group.points]
+    return "exact match" if not points else metric_label(found, points) if found else "accuracy"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise, zip_longest
 from statistics import median
 
-from numerate.evaluation.labels import LabelCounts, Metric
+from numerate.evaluation.labels import METRICS, LabelCounts, Metric
 from numerate.evaluation.statistics import Proportion, region_mean
 from numerate.reports.records import Cell
 
@@ -272,6 +272,13 @@ def axis_label(axis: str) -> str:
     """The label of an axis: "first_digits" is "digits of the first number", "length" stays "length"."""
     order = {"first_digits": "first", "second_digits": "second"}
     return f"digits of the {order[axis]} number" if axis in order else axis.replace("_", " ")
+
+
+def metric_label(metric: Metric, cells: Iterable[Point | Cell]) -> str:
+    """A metric of these cells in words. Where all are in distribution, no label is at a position beyond training, and
+    the accuracy is that of all labels (`LabelCounts.effective_metric`)."""
+    is_trained = all(cell.region == "in_distribution" for cell in cells)
+    return METRICS["accuracy" if metric == "ood_accuracy" and is_trained else metric]
 
 
 def range_label(cells: Iterable[Point | Cell]) -> str:

@@ -20,6 +20,7 @@ from numerate.reports.grid import (
     cell_label,
     diagonal_points,
     make_grids,
+    metric_label,
     score_regions,
 )
 from numerate.reports.records import Cell, Records, settings_key
@@ -68,7 +69,7 @@ class Group:
     @property
     def metric_label(self) -> str:
         """The metric in words."""
-        return METRICS[self.resolved_metric]
+        return metric_label(self.resolved_metric, self.points)
 
     @cached_property
     def labels(self) -> list[LabelCounts]:

@@ -49,7 +49,7 @@ def _length_notes(groups: Sequence[Group]) -> list[str]:
     margin *= any(group.baseline is not None for group in groups)
     notes = [
         f"“Converged” means a mean {metric} of at least {format_percent(CONVERGENCE_THRESHOLD)} % over the cells in "
-        f"distribution{'' if has_labels else ' with held-out questions'}. “Generalizes to n” means at least "
+        f"distribution{'' if has_labels else ' with held-out questions'}. “Up to n” means at least "
         f"{format_percent(GENERALIZATION_THRESHOLD)} %{margin} at every "
         f"OOD length up to n{'' if has_labels else ', both numbers n digits long'}, as measured; the interval at "
         "n may extend below it."

@@ -161,7 +161,9 @@ def headline(groups: Sequence[Group]) -> str:
     trained = [p for one in compared for p in one.group.points if p.region == "in_distribution"]
     span, tasks = range_label(trained), [run.recipe.get("task", {}) for one in compared for run in one.group.runs]
     opening = (
-        f"Trained on {span}, " if all(_covers(trained, task) for task in tasks) else f"Of training, {span} evaluated: "
+        f"Trained on {span}, "
+        if all(_covers(trained, task) for task in tasks)
+        else f"In distribution evaluated on {span} alone, "
     )
     opening = opening if span else "No trained cell was evaluated, so low scores may be slow learning: "
     is_long = len(results) > MAX_NAMES
