@@ -141,7 +141,7 @@ def test_enough_beams_find_the_best_answer_of_all_on_a_model_of_the_house(make_t
 
 
 def test_no_beam_at_all_is_refused(vocabulary: Vocabulary, begun: Tokens) -> None:
-    with pytest.raises(UserError, match=r"^beams: must be at least 1 .*, not 0"):
+    with pytest.raises(UserError, match=r"^beams: must be at least 1, not 0"):
         beam_search(TINY.build(vocabulary, 0), begun, 3, source=begun, num_beams=0)
 
 

@@ -221,7 +221,7 @@ def test_a_grid_beyond_the_table_is_refused_before_any_work(run: Run) -> None:
         ({"checkpoint": "finl"}, "must be final, best, all or a step"),
         ({"checkpoint": "5"}, "has no checkpoint of step 5; there are: 4, 8"),
         ({"shard": "3/2"}, "shard: must be from 1/2 to 2/2"),
-        ({"method": "guessing"}, "must be one of: one pass, decoding, beams"),
+        ({"method": "guessing"}, "must be one of one pass, decoding, beams"),
     ],
 )
 def test_an_impossible_evaluation_is_refused_and_harms_nothing(run: Run, settings: dict, reason: str) -> None:
