@@ -271,8 +271,8 @@ class Model(nn.Module, ABC):
         return None
 
     def attention_maps(self, tokens: "Tokens", source: "Tokens | None" = None) -> Any:
-        """The attention weights of a forward over these rows, by layer, of a model that returns them itself; None for a
-        model whose mixers record them (`numerate.mixers.attention_maps`)."""
+        """Attention weights of one forward pass, one tensor per layer, if the model returns them itself; None if its
+        mixers record them (`numerate.mixers.attention_maps`)."""
         return None
 
     def blocks(self) -> list[nn.Module]:

@@ -52,7 +52,7 @@ class Evaluation(Spec):
 
 
 class CellRequest(NamedTuple):
-    """`num_questions` questions of a split in a cell, and how they are asked: at one of the model's fixed position
+    """`num_questions` questions of a split in a cell, evaluated at one of the model's fixed position
     offsets (`PositionIds`; 0 shifts nothing), and by which method."""
 
     cell: Mapping[str, int]

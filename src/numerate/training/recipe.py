@@ -54,7 +54,7 @@ class Training(Spec):
     )
     initial_batch_size: int | None = setting(
         None,
-        "with batch_size_warmup: batch size at the start, and the step in which it grows to batch_size",
+        "with batch_size_warmup: first batch size; it grows to batch_size in multiples of this",
         at_least=1,
     )
     batch_tokens: int | None = setting(

@@ -1,1 +1,1 @@
-"""Kinds of evaluation: what is asked of a model, in which cells, and how it is scored and summarized."""
+"""Kinds of evaluation: which cells are evaluated, how answers are scored, how records are summarized."""

@@ -1,4 +1,4 @@
-"""The interface of a kind of evaluation: what is asked of a model, in which cells, how it is scored and summarized."""
+"""A kind of evaluation: which cells are evaluated, how answers are scored, how records are summarized."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -19,8 +19,8 @@ Spans = Mapping[str, Span]
 class EvaluationKind(Spec, ABC):
     """A kind of evaluation: what a record holds and how records are merged. A frozen dataclass, found by its name.
 
-    `numerate evaluate` goes through the cells of a grid (`cells`), scores each (`score`), records the answers if asked
-    to (`predict`), and merges the records by region (`merge`). A task names its kind (`Task.evaluation_kind`).
+    `numerate evaluate` goes through the cells of a grid (`cells`), scores each (`score`), writes the predictions if
+    requested (`predict`), and merges the records by region (`merge`). A task names its kind (`Task.evaluation_kind`).
     """
 
     columns: ClassVar[Mapping[str, str]] = {}

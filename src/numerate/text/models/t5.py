@@ -98,7 +98,7 @@ class T5(HuggingFaceSpec):
     config_overrides: ClassVar[Mapping[str, str]] = {"dropout": "dropout_rate"}
 
     size: Literal["small", "base", "large", "3b", "11b"] = setting(
-        "small", "published size, for the settings below that are null; with weights it is theirs"
+        "small", "published size; gives the settings below that are null. With weights: their size"
     )
     weights: str | None = setting(None, "folder or name on the Hugging Face hub to load weights from; null: random")
     hidden_size: int | None = setting(None, "hidden size; null: the size's", at_least=1)

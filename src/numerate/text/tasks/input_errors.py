@@ -1,4 +1,4 @@
-"""What is wrong with the user's files, names and installation, said one way."""
+"""Errors about the user's files, names and installation, in one wording."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -148,7 +148,7 @@ class _InvalidJSONValue(ValueError):
 
 
 class _JSONInteger(int):
-    """A whole number of a JSON text, with its spelling."""
+    """A whole number of a JSON text, with the characters it was written in."""
 
     text: str
 
@@ -163,7 +163,7 @@ class _JSONInteger(int):
 
 
 class _JSONFloat(float):
-    """A number of a JSON text with a point or an exponent, with its spelling."""
+    """A number of a JSON text with a point or an exponent, with the characters it was written in."""
 
     text: str
 
@@ -195,8 +195,8 @@ JSON_DECODER = json.JSONDecoder(
     parse_constant=_reject_constant,
     object_pairs_hook=_build_unique_object,
 )
-"""Reads JSON whose numbers keep their spelling. Raises `ValueError` for NaN, Infinity, numbers beyond floats, integers
-of thousands of digits, and repeated keys."""
+"""Reads JSON whose numbers keep their original characters. Raises `ValueError` for NaN, Infinity, numbers beyond
+floats, integers of thousands of digits, and repeated keys."""
 
 
 def parse_json(text: str) -> Any:
