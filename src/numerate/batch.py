@@ -37,9 +37,9 @@ class StepContext:
     `StepContext(seed, step)` is for a training step: position offsets are drawn by a counter-based hash of (seed, step,
     example index). `StepContext.for_evaluation(i)` is for evaluation: nothing is random; `position_offset` is an index:
     position ids are shifted by the i-th of the model's fixed evaluation offsets (the 0-th is 0).
-    `StepContext.from_contexts(contexts, rows_per_context)` is for the concatenated rows of several runs,
-    `rows_per_context` of each: each row gets the same random numbers as in its own run (see
-    `numerate.positions.counter`)."""
+    `StepContext.from_contexts(contexts, rows_per_context)` is for the concatenated rows of several runs that are
+    trained as one (`numerate.stacking`), `rows_per_context` of each: each row gets the same random numbers as in its
+    own run (see `numerate.positions.counter`)."""
 
     seed: int = 0
     step: int | None = None
@@ -169,7 +169,8 @@ class Output:
 
 
 class Loops(NamedTuple):
-    """Number of loops of a looped model: `no_grad_loops` without a gradient, then `grad_loops` with one.
+    """Number of loops of a looped model, which applies the same blocks repeatedly: `no_grad_loops` without a gradient,
+    then `grad_loops` with one.
 
     With `average_gradients` the gradient of the looped parameters (only) is divided by `grad_loops`.
 
@@ -257,7 +258,8 @@ class Model(nn.Module, ABC):
     def flops(self, batch_size: int, sequence_length: int, loops: Loops | tuple[int, int] | int | None = None) -> int:
         """Floating-point operations of one forward pass, a multiply-add counted as two; `loops` as in `forward`.
 
-        The backward pass costs twice the loops that have gradients: 2 * flops(rows, time, grad_loops).
+        The backward pass costs twice the forward pass of the loops that have gradients: 2 * flops(rows, time,
+        grad_loops).
         """
 
     def source_flops(self, batch_size: int, sequence_length: int, source_length: int) -> int:

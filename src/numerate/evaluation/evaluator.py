@@ -25,7 +25,7 @@ class Evaluation(Spec):
     grid: str | None = setting(
         None,
         "sizes (digits, counts, module numbers): 1:12x1:12 all pairs (cells), diagonal:1:18 equal ones only; "
-        "null: those of training and as many larger ones",
+        "null: those of training and as many larger sizes as it has",
         in_run_id=False,
     )
     examples_per_cell: int = setting(

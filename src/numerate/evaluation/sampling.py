@@ -63,7 +63,7 @@ class Sampling(Spec):
         None, "nucleus sampling: the most probable tokens up to this total probability; null: all", above=0, at_most=1
     )
     min_p: float | None = setting(
-        None, "least probability of a token, relative to the most probable one; null: none", at_least=0, at_most=1
+        None, "minimum probability of a token, relative to the most probable one; null: none", at_least=0, at_most=1
     )
     do_sample: bool = setting(True, "sample; false: greedy decoding")
     repetition_penalty: float = setting(1.0, "penalty for tokens that already occurred; 1: none", above=0)

@@ -29,9 +29,10 @@ MIN_CHUNKED_LOGITS = 2**22
 class NumberToken(Loss):
     """Cross-entropy + `weight` x a number token loss (NTL): Zausinger et al. (2025), https://arxiv.org/abs/2411.02083.
 
-    At target number tokens, the error is computed from the probabilities renormalized over all number tokens:
-    `loss_function="was"` is the Wasserstein-1 distance (sum p |v - y|), `was-cdf` the same from cumulative
-    probabilities, `mse`, `mae` and `huber` use the expected value. `numerate.kernels.number_loss` has the definitions.
+    At positions whose target is a number token, the error is computed from the probabilities renormalized over all
+    number tokens: `loss_function="was"` is the Wasserstein-1 distance (sum p |v - y|), `was-cdf` the same from
+    cumulative probabilities, `mse`, `mae` and `huber` use the expected value. `numerate.kernels.number_loss` has the
+    definitions.
 
     `mean_over="number_tokens"` divides the number loss by their count, as published: the rarer numbers are, the more
     each of them weighs relative to other tokens. `mean_over="tokens"` divides it by the count of all target tokens, so
@@ -41,8 +42,9 @@ class NumberToken(Loss):
     `digit_weight_ratio=10` gives each digit ten times the weight of the next less significant one, with mean 1 in each
     number; 1 weights all digits equally, as published. `gaussian_sigma` spreads the targets of cross-entropy (and of
     `was-cdf`) over neighboring numbers. `reweigh` penalizes the probability of text tokens, as the package ntloss does
-    by default and the paper does not: while a model assigns little probability to numbers, this leaves hardly any
-    gradient among them. `squash_factor=2` (`was`) rescales distances so that the largest is only twice the smallest.
+    by default and the paper does not: while a model assigns little probability to numbers, there is almost no gradient
+    between the number tokens. `squash_factor=2` (`was`) rescales distances so that the largest is only twice the
+    smallest.
 
     `fused` selects the implementation, with the same result up to rounding: from hidden states and the output
     projection without materializing the logits ("head", for a linear head), from logits in one pass ("logits"), or
@@ -76,7 +78,7 @@ class NumberToken(Loss):
     unit_spacing: bool = setting(False, "was-cdf: treat neighboring values as 1 apart, as in the paper's code")
     fused: FusedMode = setting(
         "auto",
-        "equal up to rounding: without storing logits (head), in one pass over them (logits), plain (none), or auto",
+        "implementation, same result up to rounding: without storing logits (head), in one pass (logits), none, auto",
     )
 
     def conflicts(self) -> Iterator[str]:
@@ -110,7 +112,7 @@ class GaussianCrossEntropy(Loss):
     )
     fused: FusedMode = setting(
         "auto",
-        "equal up to rounding: without storing logits (head), in one pass over them (logits), plain (none), or auto",
+        "implementation, same result up to rounding: without storing logits (head), in one pass (logits), none, auto",
     )
 
     def build(self, vocabulary: Vocabulary) -> LossModule:

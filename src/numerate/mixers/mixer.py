@@ -26,7 +26,7 @@ class Context:
     - `input_embeddings`: the input embeddings. `residual`: the residual stream before the norm of the mixer, in this
       block.
     - `cache_position`: in a decoding step, the position of the newest token in each row; None over whole rows.
-    - `cached_length`: in a decoding step, the number of positions of the state in use (the longest row so far).
+    - `cached_length`: in a decoding step, the number of cached positions in use (the longest row so far).
     - `capacity`: in a prefill, the maximum length of a row.
     - `forward_cache`: values that layers share within one forward pass, such as the cosines of rotary embeddings.
     """
@@ -110,7 +110,8 @@ class Mixer(Spec, ABC):
     @abstractmethod
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> TokenMixer:
         """The mixer of layer `layer` (from 0) of `depth`. `positions` are the model's, in the order of
-        `Context.position_ids`; a mixer uses those inside attention. Raises `UserError` for impossible settings."""
+        `Context.position_ids`; a mixer uses those that act inside attention. Raises `UserError` for impossible
+        settings."""
 
     def build_layers(self, width: int, depth: int, positions: Sequence[Position]) -> list[TokenMixer]:
         """The mixers of all layers; overridden where layers share modules."""
@@ -130,12 +131,12 @@ class Mixer(Spec, ABC):
         return False
 
     def supports_blocked_keys(self) -> bool:
-        """Whether it supports blocked keys; recurrences read every token."""
+        """Whether it supports blocked keys; recurrent layers read every token."""
         return self.has_attention()
 
 
 def check_no_blocked_keys(context: Context, mixer_name: str) -> None:
-    """Raises `UserError` for blocked keys, which a recurrence does not support."""
+    """Raises `UserError` for blocked keys, which a recurrent layer does not support."""
     if context.blocked_keys is not None:
         raise UserError(f"model.mixer: {mixer_name} does not support blocked keys; use Attention")
 

@@ -66,7 +66,7 @@ class Decoder(ModelSpec):
     )
     initialization: Initialization = setting(FanIn(), "weight initialization")
     norm_eps: float = setting(1e-5, "epsilon of the norms; above 0", above=0)
-    final_norm: bool | None = setting(None, "whether a norm precedes the output head; null: with pre-norm")
+    final_norm: bool | None = setting(None, "whether a norm precedes the output head; null: only with pre-norm")
     head_feed_forward: FeedForward | None = setting(
         None, "a feed-forward network without residual connection before the final norm; null: none"
     )
@@ -87,7 +87,8 @@ class Decoder(ModelSpec):
 
     def conflicts(self) -> Iterator[str]:
         for index, position in enumerate(self.positions):
-            acts_inside_attention = position.build_attention(heads=2, head_width=8) is not None  # for any size
+            # the sizes do not matter here
+            acts_inside_attention = position.build_attention(heads=2, head_width=8) is not None
             if acts_inside_attention and not self.mixer.has_attention():
                 yield (
                     f"positions.{index}: {type(position).__name__} acts inside attention, "

@@ -68,7 +68,8 @@ class PositionIds(Spec, ABC):
 
     def _salt(self) -> int:
         """A hash of the settings, part of the seed: different encodings of a model draw different random numbers.
-        Names are the stored ones, which stay when a class or setting is renamed, so that random numbers do too."""
+        Names are the stored ones, which do not change when a class or setting is renamed, so random numbers do not
+        either."""
         settings = stored_settings(self, fields(self))  # type: ignore[arg-type]
         text = ", ".join(f"{name}={value!r}" for name, value in settings.items())
         return zlib.crc32(f"{stored_class_name(type(self))}({text})".encode())
@@ -106,7 +107,7 @@ class Shifted(PositionIds):
     `shift_within=128` is as in the published counting code (Chang and Bisk, 2024, https://arxiv.org/abs/2405.20131): a
     training row of n tokens draws its offset from 0 to 128 - (n + 1), so that it ends within 128 positions, and
     max_shift says only how far evaluation goes. A row that does not fit is not shifted. With `helper_positions="next"`,
-    which is published too, a helper token gets the position id of the next other token and does not count as one of the
+    also from that code, a helper token gets the position id of the next other token and does not count as one of the
     n.
     """
 
@@ -142,7 +143,7 @@ class Shifted(PositionIds):
             )
             if self.shift_within is None:
                 return shifted_ids
-            # Padding of a short row would exceed the embedding table that a long row fits into.
+            # Otherwise the padding of a short row could exceed the embedding table that a long row fits into.
             return torch.where(
                 torch.arange(shifted_ids.shape[1], device=position_ids.device) < tokens.lengths[:, None], shifted_ids, 0
             )
@@ -182,7 +183,7 @@ class DigitIndex(PositionIds):
 
     max_offset: int = setting(0, "largest random offset of digit positions in training; 100 in the paper", at_least=0)
     offset_per: Literal["row", "batch"] = setting(
-        "row", "draw one offset per sequence (row), or per batch as in the paper's code"
+        "row", "draw one offset per sequence (row), or per batch as in McLeish et al. (2024)"
     )
 
     def assign(
@@ -263,9 +264,10 @@ class RandomSubset(PositionIds):
     rows have long distances. For any positional encoding: `FIRE(position_ids=RandomSubset(128))`,
     `Learned(position_ids=RandomSubset(512), max_position_embeddings=512)`. A row longer than max_length gets 0, 1, ...
 
-    `subset_size` draws that many positions, of which a row uses the first: with the padded length of a batch as
-    `subset_size` and `subset_per="batch"` it is the published arithmetic code (which draws again in every layer; here
-    all layers share a draw). Evaluation takes every `eval_stride`-th position. With stride=3: 0, 3, 6, ...
+    With `subset_size`, that many positions are drawn, and a row of n tokens uses the first n: with the padded length of
+    a batch as `subset_size` and `subset_per="batch"` this is what the code of McLeish et al. (2024) does (which draws
+    again in every layer; here all layers share a draw). Evaluation takes every `eval_stride`-th position. With
+    eval_stride=3: 0, 3, 6, ...
 
     With `helper_positions="next"`, as in the published counting code, a row of n tokens that are not helper tokens
     draws n + 1 positions, and a helper token gets that of the next other token.
@@ -275,7 +277,7 @@ class RandomSubset(PositionIds):
     subset_size: int | None = setting(None, "number of sampled positions; null: the sequence length", at_least=1)
     eval_stride: int = setting(1, "step between positions in evaluation", at_least=1)
     subset_per: Literal["row", "batch"] = setting(
-        "row", "draw one subset per sequence (row), or per batch as in the paper's code"
+        "row", "draw one subset per sequence (row), or per batch as in McLeish et al. (2024)"
     )
     helper_positions: HelperPositions = setting(
         "own", "position id of a helper token (<pad>, <blk>): its own, or that of the next other token"
@@ -339,7 +341,7 @@ class Zooming(PositionIds):
 
     "Zooming" in the published counting code (Chang and Bisk, 2024, https://arxiv.org/abs/2405.20131). A helper token
     gets the position of the next other token. Positions depend on the length of the row, which leaks part of the
-    answer: so it is `causal = False`, its scores are not comparable, and a model with it cannot generate. Only
+    answer: therefore `causal` is False, its scores are not comparable, and a model with it cannot generate. Only
     positional encodings that take fractions can use it: `Scalar(position_ids=Zooming())`.
 
     `65 a a` gets 1/4, 2/4 and 3/4.

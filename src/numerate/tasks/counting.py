@@ -66,11 +66,13 @@ class Counting(CountTask):
     `numerate data write NAME as=published` writes those.
     """
 
-    symbol: Literal["same", "different"] = setting("same", "count copies of `a` (same), or random letters (different)")
+    symbol: Literal["same", "different"] = setting(
+        "same", "what is counted: copies of `a` (same), or random letters (different)"
+    )
     count: int | Span = setting(Span(1, 50), "number of symbols to count in training", at_least=1)
     start_number: Literal["none", "before", "after", "both"] = setting(
         "none",
-        "where a start number stands: before (counting starts there), after (it is added), either (both), or none",
+        "position of the start number: before (counting starts there), after (it is added), either (both), or none",
     )
     starts: int | Span = setting(Span(1, 99), "range of start numbers; unused with start_number=none", at_least=0)
     max_number: int = setting(

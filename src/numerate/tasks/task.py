@@ -51,7 +51,8 @@ class Task(Spec, ABC):
     """Questions with answers. A frozen dataclass with a default for every field.
 
     - An axis is a field that says how large questions are: `first_digits` and `second_digits` in `Arithmetic`, `count`
-      in `Counting`. (In `Mathematics` it is `module`, the number of a file of questions of one kind.)
+      in `Counting`. (In `Mathematics`, the DeepMind
+      Mathematics Dataset, it is `module`: the dataset calls its types of question modules.)
     - A size is a value of an axis. Such fields are `int | Span`: `Span(1, 5)`, or `1:5`, is 1 to 5, both included.
     - A cell is one size per axis, such as `{"first_digits": 3, "second_digits": 4}`; accuracy is measured per cell.
     - A grid is a set of cells to evaluate: `1:12x1:12` has 144 (`numerate.evaluation.grid`).
@@ -93,9 +94,9 @@ class Task(Spec, ABC):
             raise TypeError(f"{cls.__name__}: must implement draw(self, rng, indices) or example(self, rng)")
 
     def draw(self, rng: CounterRNG, indices: NDArray[np.int64]) -> Questions:
-        """Generates one question per global index, determined by the arguments and the fields alone; a repeated index
-        must give a different question. The default calls `example` for each index, and raises `UserError` if the
-        metadata of an example lacks its size along an axis."""
+        """Generates one question per global index, determined by the arguments and the fields alone; an index that
+        occurs several times in `indices` gives different questions. The default calls `example` for each index, and
+        raises `UserError` if the metadata of an example lacks its size along an axis."""
         examples = [self.example(random.Random(random_key(rng.key, row, i))) for row, i in enumerate(indices)]
         for example in examples:
             if not isinstance(example, Example | Questions):
@@ -182,7 +183,7 @@ class Task(Spec, ABC):
         return None
 
     def max_training_labels(self) -> int | None:
-        """The largest number of labels in a training row, so that labels at later positions are of counts beyond
+        """The largest number of labels in a training row, so labels at later positions exceed the counts seen in
         training; None if the task has no per-token labels, or if unknown."""
         return None
 
@@ -196,13 +197,13 @@ class Task(Spec, ABC):
         self.cells()
 
     def files(self) -> dict[str, Path]:
-        """The data files, keyed by names that do not depend on the location of their folder; by default those of the
-        tasks among its fields. Empty if questions are generated."""
+        """The data files, keyed by names that do not depend on the location of their folder; by default those of
+        nested tasks. Empty if questions are generated."""
         return shortest_unique_names(path for task in self._nested_tasks() for path in task.files().values())
 
     def file_hashes(self) -> dict[str, str]:
-        """A sha256 of each of its files, by the same names: a run is resumed and evaluated only with unchanged files.
-        Raises `UserError` if a file cannot be read."""
+        """A sha256 of each of its files, keyed by the same names: a run is resumed and evaluated only with unchanged
+        files. Raises `UserError` if a file cannot be read."""
         return {name: file_sha256(path) for name, path in self.files().items()}
 
     def _nested_tasks(self) -> "Iterator[Task]":
@@ -211,8 +212,8 @@ class Task(Spec, ABC):
             yield from (part for part in (value if isinstance(value, tuple) else (value,)) if isinstance(part, Task))
 
     def cell_name(self, axis: str, size: int) -> str:
-        """The display name of a size of an axis: its number, unless the task names its sizes, as Mathematics names its
-        modules."""
+        """The display name of a size of an axis: its number, unless the task names its sizes, as `Mathematics` does
+        (types of question)."""
         return str(size)
 
     def longest_questions(self) -> Questions | None:
@@ -224,6 +225,7 @@ class Task(Spec, ABC):
         """All strings that questions and answers may contain besides numbers. By default, those found in the first
         training block; override it if a rare one could be missed."""
         questions = self._draw_block("train", 0, 0, 1024)
+        # an element of symbols or labels is an index into questions.alphabet; negative: the place of a number, or none
         texts = [questions.alphabet[i] for i in np.unique(questions.symbols[questions.symbols >= 0])]
         if questions.labels is not None:
             texts += [questions.alphabet[i] for i in np.unique(questions.labels[questions.labels >= 0])]
@@ -235,12 +237,12 @@ class Task(Spec, ABC):
         raise UserError(f"question: {type(self).__name__} cannot parse questions from text")
 
     def small(self) -> "Task":
-        """The same with short rows of data at hand, for `preset=debug`."""
+        """A small version that needs no download, for `preset=debug` on the command line."""
         return self
 
     def prepare_files(self, *, show_progress: bool = False) -> None:
         """Writes files that training reads and that can be made from others, such as the tokens of texts; by default
-        those of the tasks among its fields."""
+        those of nested tasks."""
         for task in self._nested_tasks():
             task.prepare_files(show_progress=show_progress)
 
@@ -251,8 +253,8 @@ class Task(Spec, ABC):
     def is_held_out(self, split: str) -> bool:
         """Whether no question of this split occurs in training: the split is not training itself, and every cell of the
         task is large enough to be split."""
-        space = self.num_questions()
-        return split != "train" and (space is None or can_be_split(space))
+        num_questions = self.num_questions()
+        return split != "train" and (num_questions is None or can_be_split(num_questions))
 
     def splittable_mask(self, questions: Questions) -> NDArray[np.bool_]:
         """Per question, whether its cell is large enough to be split. If not, the cell overlaps with training: every

@@ -90,7 +90,7 @@ class Tokenizer(Spec, ABC):
 
     def coverage_warnings(self, task: Task, number_ids: frozenset[int]) -> list[str]:
         """Warnings if many digits of a task's answers belong to tokens outside `number_ids`; only subword tokenizers
-        can miss any."""
+        can have digits outside them."""
         return []
 
     def fingerprint(self) -> str | None:
@@ -105,8 +105,8 @@ class Characters(Tokenizer):
     12 + 9 = 21 becomes `2 1 + 9 = 1 2 [EOS]` with the default number format. "Published" means here: by McLeish et al.
     (2024), https://arxiv.org/abs/2405.17399. A space is a token of its own (id 18); the published code turns it into
     padding. The default vocabulary has what the task needs and starts like the published ones, `vocabulary="pad"`
-    (digits and operators, 19 ids), `"index"` (these and index hints, 121) and `"sort"` (for sorting, 118). These two
-    options are published too:
+    (digits and operators, 19 ids), `"index"` (these and index hints, 121) and `"sort"` (for sorting, 118). Two more
+    options come from the paper's code:
 
     `space_probability=0.1` inserts random spaces before characters of question and answer: one with this probability,
     another with a tenth of it, then a hundredth, and so on. They are drawn from the question's
@@ -163,8 +163,8 @@ class Characters(Tokenizer):
         if not isinstance(questions, Questions):
             questions = Questions.from_examples(questions)
         questions = questions.split_into_characters()
-        if any(len(text) != 1 for text in questions.alphabet):
-            questions = _split_into_characters(questions)
+        if any(len(text) != 1 for text in questions.alphabet):  # such as a word label of sorting
+            questions = _split_alphabet(questions)
         encoded = _BlockEncoder(
             questions, self.number_format, vocabulary, self.add_bos_token, self.interleave_operands
         ).encode()
@@ -228,7 +228,7 @@ def _insert_spaces(
     )
 
 
-def _split_into_characters(questions: Questions) -> Questions:
+def _split_alphabet(questions: Questions) -> Questions:
     """The same questions with a single-character alphabet; a label belongs to the last character of its text."""
     alphabet = tuple(dict.fromkeys(character for text in questions.alphabet for character in text))
     max_length = max(1, *map(len, questions.alphabet))

@@ -54,7 +54,7 @@ class Training(Spec):
     )
     initial_batch_size: int | None = setting(
         None,
-        "with batch_size_warmup: first batch size; it grows to batch_size in multiples of this",
+        "with batch_size_warmup: first batch size, and the increment by which it grows to batch_size",
         at_least=1,
     )
     batch_tokens: int | None = setting(
@@ -70,7 +70,7 @@ class Training(Spec):
     )
     shuffle_window: int = setting(
         64,
-        "batches drawn together: their examples are sorted by length into batches of random order; 1: as drawn",
+        "batches drawn together: their examples are sorted by length, split into batches, and the batches shuffled; 1: not sorted",
         at_least=1,
     )
     precision: Literal["fp32", "bf16", "fp16"] = setting(
@@ -101,7 +101,8 @@ class Training(Spec):
     )
     best_metric: Literal["accuracy", "loss"] | None = setting(
         None,
-        "validation metric that selects the best checkpoint; null: accuracy, or loss for language modeling and xVal",
+        "validation metric that selects the best checkpoint; null: accuracy, or loss for language modeling and for "
+        "number tokens that carry a value (xVal)",
         in_run_id=False,
     )
 
@@ -180,7 +181,7 @@ class Recipe(Spec):
     evaluation: Evaluation = setting(Evaluation(), "what is evaluated, and on how many examples")
     samples: Samples = setting(Samples(), "texts generated during training", in_run_id=False)
     seed: int = setting(0, "seed of weights, data, position offsets and dropout", at_least=0, at_most=2**63 - 1)
-    init_from: str | None = setting(None, "another run whose weights to start from: path, id, name or latest")
+    init_from: str | None = setting(None, "another run to take the initial weights from: path, id, name or latest")
     device: str = setting("auto", "cpu, cuda, cuda:1, mps; auto uses CUDA if available", in_run_id=False)
     name: str | None = setting(None, "name by which the run can be loaded", in_run_id=False)
     group: str | None = setting(None, "a label shared by several runs", in_run_id=False)

@@ -49,7 +49,7 @@ class Samples(Spec):
         "for language modeling, or if samples.when is set: prompts to continue; '': the beginning of a document",
         in_run_id=False,
     )
-    max_new_tokens: int = setting(100, "largest number of generated tokens", at_least=1, in_run_id=False)
+    max_new_tokens: int = setting(100, "maximum number of generated tokens", at_least=1, in_run_id=False)
     sampling: Sampling = setting(Sampling(), "how the next token is sampled", in_run_id=False)
 
     def conflicts(self) -> Iterator[str]:

@@ -211,7 +211,7 @@ class Trainer:
 
     def start_training(self, stop: Stop) -> None:
         """Prepares training before the first step; `stop` may interrupt it. The initial model is evaluated and saved if
-        there is no step to make, or with `evaluate_at_start`. An evaluation that an interruption left pending is done
+        there is no step to take, or with `evaluate_at_start`. An evaluation that an interruption left pending is run
         now.
         """
         self._stop = stop
@@ -272,7 +272,7 @@ class Trainer:
         return TrainingResult(self.state, self._stop_reason, self._exit_status)
 
     def _stop_flags(self) -> dict[str, int]:
-        """The number of processes in which a stop was requested (by a signal, or since the launcher has ended), in
+        """The number of processes in which a stop was requested (by a signal, or because the launcher has exited), in
         which the time limit is reached, and in which a checkpoint is overdue."""
         training, now = self.training, time.monotonic()
         minutes, checkpoint_minutes = training.minutes, training.checkpoint_minutes
@@ -454,7 +454,7 @@ class Trainer:
                 "processes": self.world.size,
                 "seconds": round(self._previous_seconds + self.time_share * (time.monotonic() - self._start_time), 3),
                 "tokenizer": tokenizer_fingerprint(self.recipe.tokenizer, self.recipe.task),
-                "origin": self.model.pretrained_config(),  # from which the model is rebuilt without its first weights
+                "origin": self.model.pretrained_config(),  # to rebuild the model without its pretrained weights
             }
             checkpoint.write(
                 self.folder.checkpoints,

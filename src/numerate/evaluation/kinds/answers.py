@@ -32,11 +32,12 @@ class CellScorer(Protocol):
 
 
 class AnswerKind(EvaluationKind, ABC):
-    """Questions with answers, each correct or wrong as a whole: exact match, and scores of its own.
+    """Questions with answers, each correct or wrong as a whole: exact match, and additional scores that the kind
+    defines.
 
     For a causal model whose answers have one tokenization, greedy decoding gives the correct answer if and only if
     every argmax is correct with teacher forcing: by induction over the answer, the prefix that decoding reads is then
-    the correct one. So one forward pass scores a whole batch. Elsewhere, and for kinds with `columns` (scores
+    the correct one. So one forward pass scores a whole batch. Otherwise, and for kinds with `columns` (scores
     that they add to the table of results) or `always_decodes`, answers are decoded token by token. For decoded answers,
     `numbers` in the record holds the errors of the numeric ones, as sums that can be merged over cells
     (`numerate.evaluation.number_metrics`), and `scores` the sums of `score_answer` over the questions.
@@ -47,7 +48,7 @@ class AnswerKind(EvaluationKind, ABC):
 
     always_decodes: ClassVar[bool] = False
     extra_tokens: ClassVar[int] = 0
-    """Number of tokens that a decoded answer may be longer than the longest correct answer of its batch."""
+    """Number of tokens by which a decoded answer may be longer than the longest correct answer of its batch."""
 
     def score_answer(self, question: str, correct_answer: str, prediction: str) -> Mapping[str, float]:
         """The scores of one decoded answer, from 0 to 1, one for each name in `columns`; all texts in plain format."""
@@ -77,7 +78,8 @@ class AnswerKind(EvaluationKind, ABC):
         An answer is `correct` if all of its tokens are, including the end token: a longer or shorter answer is wrong.
         `position_offset` is the index of the evaluation offset. `low` and `high` are the 95 % Wilson interval of the
         accuracy. `first_token_correct` counts the answers whose first token is correct (in sorting: the label of the
-        smallest item); it needs no prefix, so it is exact for every method. `first_error_counts` counts, for each
+        smallest item); it needs no prefix, so it is exact for every method ("one pass",
+        "decoding", "beams"). `first_error_counts` counts, for each
         position of the answer, the questions whose first wrong token is there. `digit_accuracy` is the share of target
         digits that are correct: in one forward pass, with teacher forcing; when decoding, conditioned on the model's
         own tokens.
@@ -85,7 +87,7 @@ class AnswerKind(EvaluationKind, ABC):
         If a cell has at most `count` distinct questions, each is used once, and `count` in the record is their number.
         `overlaps_training` says whether they may occur in training, since too few exist to hold any out.
         `names` are the names of the sizes of a cell, if they have names. `non_causal_reason` describes how the model
-        depends on later tokens, if it does: its scores are then meaningless. The rest is that of the kind.
+        depends on later tokens, if it does: its scores are then meaningless. All other entries come from the kind.
 
         Raises `UserError` for a cell that the task does not have, and if a non-causal model would have to decode.
         """
@@ -146,7 +148,8 @@ class AnswerKind(EvaluationKind, ABC):
         return {"scores": dict(self.score_answer(sample.question, sample.correct_answer or "", sample.prediction))}
 
     def sample_cells(self, cells: Mapping[Cell, str]) -> list[Cell]:
-        """The largest in distribution, then the smallest, middle and largest out of distribution."""
+        """The cells to show sample answers of: the largest in distribution, then the smallest, middle and largest out
+        of distribution."""
         equal_sizes = [cell for cell in cells if len({size for _, size in cell}) == 1]
         trained = [cell for cell in equal_sizes if cells[cell] == "in_distribution"]
         ood = [cell for name in OOD_REGIONS for cell in equal_sizes if cells[cell] == name]
@@ -192,7 +195,7 @@ class AnswerKind(EvaluationKind, ABC):
 
     def _merge_region(self, records: Sequence[Mapping[str, Any]], average_offsets: bool) -> dict[str, Any]:
         """The line of a region in the table of results: means over its held-out cells, or over all cells if there are
-        none, with the 95 % interval of such a mean (`region_mean`). `settings` are those that differ from training."""
+        none, with the 95 % interval over questions (`region_mean`). `settings` are those that differ from training."""
         first = records[0]
         held_out = [record for record in records if not record["overlaps_training"]] or records
         repeats = len({record["position_offset"] for record in records})

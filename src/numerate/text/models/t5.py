@@ -98,16 +98,16 @@ class T5(HuggingFaceSpec):
     config_overrides: ClassVar[Mapping[str, str]] = {"dropout": "dropout_rate"}
 
     size: Literal["small", "base", "large", "3b", "11b"] = setting(
-        "small", "published size; gives the settings below that are null. With weights: their size"
+        "small", "published size, from which null settings below are taken; with `weights`: their size"
     )
     weights: str | None = setting(None, "folder or name on the Hugging Face hub to load weights from; null: random")
-    hidden_size: int | None = setting(None, "hidden size; null: the size's", at_least=1)
-    num_layers: int | None = setting(None, "encoder layers; null: the size's", at_least=1)
+    hidden_size: int | None = setting(None, "hidden size; null: that of `size`", at_least=1)
+    num_layers: int | None = setting(None, "encoder layers; null: that of `size`", at_least=1)
     num_decoder_layers: int | None = setting(None, "decoder layers; null: num_layers", at_least=1)
-    num_heads: int | None = setting(None, "number of attention heads; null: the size's", at_least=1)
-    head_dim: int | None = setting(None, "dimension of a head; null: the size's", at_least=1)
+    num_heads: int | None = setting(None, "number of attention heads; null: that of `size`", at_least=1)
+    head_dim: int | None = setting(None, "dimension of a head; null: that of `size`", at_least=1)
     intermediate_size: int | None = setting(
-        None, "intermediate size of feed-forward networks; null: the size's", at_least=1
+        None, "intermediate size of feed-forward networks; null: that of `size`", at_least=1
     )
     feed_forward: Literal["relu", "geglu"] = setting("relu", "relu as in T5, or geglu as in T5 1.1")
     dropout: float = setting(0.1, "dropout", at_least=0, below=1)

@@ -30,7 +30,7 @@ _PLACE_NAMES = (
 
 @dataclass(frozen=True)
 class GeneratedMathematics(Task):
-    """A generated stand-in for `Mathematics`, `What is 3.7 - 120?`, for trying it without its files.
+    """A generated stand-in for `Mathematics`, `What is 3.7 - 120?`, to try the task without downloading its files.
 
     Four kinds of question like those of four modules of the dataset: sums and differences (with decimals), products,
     digits by place, rounding. The distribution differs from the dataset's, and so do results. Parts 1 to 4 are the
@@ -53,7 +53,7 @@ class GeneratedMathematics(Task):
     )
     module: int | Span | None = setting(
         None,
-        "number of a kind: 1, 2, ... in the order of `kinds`, then those with OOD digits; null: all with trained ones",
+        "number of a kind: 1, 2, ... in the order of `kinds`, then those with OOD digits; null: all with `digits`",
         at_least=1,
     )
 
