@@ -67,7 +67,7 @@ class Counting(CountTask):
     """
 
     symbol: Literal["same", "different"] = setting(
-        "same", "what is counted: copies of `a` (same), or random letters (different)"
+        "same", "what is counted: letters `a` (same), or random letters (different)"
     )
     count: int | Span = setting(Span(1, 50), "number of symbols to count in training", at_least=1)
     start_number: Literal["none", "before", "after", "both"] = setting(

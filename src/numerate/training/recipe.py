@@ -70,7 +70,7 @@ class Training(Spec):
     )
     shuffle_window: int = setting(
         64,
-        "batches drawn together: their examples are sorted by length, split into batches, and the batches shuffled; 1: not sorted",
+        "batches drawn together: sorted by length, split into batches, the batches shuffled; 1: not sorted",
         at_least=1,
     )
     precision: Literal["fp32", "bf16", "fp16"] = setting(
