@@ -144,7 +144,7 @@ def show_evaluation(results: Results) -> None:
     """
     best, checkpoints = results.best or {}, {record["checkpoint"] for record in results}
     shows_best = best.get("step") is not None and "best" in checkpoints
-    if results.is_language_modeling:
+    if not results.counts_answers:
         print(f"\n{results}")
         if shows_best:
             is_loss = best.get("metric") == "loss"

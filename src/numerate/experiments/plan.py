@@ -198,6 +198,7 @@ class EvaluationPlan:
             "step": checkpoint.step,
             "evaluation_seed": self.seed,
             "region": self.regions(task.run, [task.cell])[task.cell],
+            **self.kind.name_entry(),
             **self.settings_entry(task),
         }
 

@@ -1,16 +1,16 @@
 """Results of an evaluation: its records, and the mean of each region."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from html import escape
 from textwrap import fill
 from typing import Any
 
 from numerate.evaluation import answer_metrics
-from numerate.evaluation.kinds.choice import kind_of_record
+from numerate.evaluation.kinds.kind import EvaluationKind
 from numerate.evaluation.labels import METRICS, Metric
 from numerate.reports.grid import interval_text, number_text
+from numerate.reports.table import text_table
 from numerate.training.checkpoint import Checkpoint
 
 TABLE_METRICS = ("number_accuracy", "missing", "clipped", "mae", "log_mae", "log_r2", "bleu", "rougeL", "perplexity")
@@ -19,8 +19,9 @@ TABLE_METRICS = ("number_accuracy", "missing", "clipped", "mae", "log_mae", "log
 
 @dataclass(frozen=True, repr=False)
 class Results:
-    """Records of an evaluation, with region means; displays as a table."""
+    """Records of an evaluation of one `kind`, with region means; displays as a table."""
 
+    kind: EvaluationKind
     records: Sequence[Mapping[str, Any]]
     checkpoints: Sequence[Checkpoint]
     best: Mapping[str, Any] | None
@@ -31,15 +32,20 @@ class Results:
     def __len__(self) -> int:
         return len(self.records)
 
-    @cached_property
-    def kind(self) -> Any:
-        """The `EvaluationKind` of the records."""
-        return kind_of_record(self.records[0] if self.records else {})
-
     @property
-    def is_language_modeling(self) -> bool:
-        """Whether the task is language modeling: lines then have `context` and `language` instead of `mean`."""
-        return bool(self.records) and "language" in self.records[0]
+    def counts_answers(self) -> bool:
+        """Whether its records count correct answers, so that cells have an accuracy."""
+        return all("correct" in record for record in self.records)
+
+    @staticmethod
+    def own_scores(line: Mapping[str, Any]) -> dict[str, float]:
+        """The numbers of a line of a kind that counts no answers, without the entries that every line has."""
+        shared = ("step", "position_offset", "cells")
+        return {
+            name: value
+            for name, value in line.items()
+            if name not in shared and isinstance(value, int | float) and not isinstance(value, bool)
+        }
 
     def regions(self) -> list[dict[str, Any]]:
         """Per checkpoint, settings, position offset and region: the mean over cells with held-out questions, with its
@@ -50,14 +56,12 @@ class Results:
         texts that were decoded, `answers` has each metric of `numerate.evaluation.answer_metrics` by its name: over all
         questions of the region, and as the mean over its cells; and the columns of the kind of evaluation.
         """
-        lines: list[dict[str, Any]] = self.kind.merge(self.records)
-        return lines
+        return self.kind.merge(self.records)
 
     def regions_over_offsets(self) -> list[dict[str, Any]]:
         """The regions averaged over position offsets, for answers that are labels: `position_offset` is then "mean of
         3". Empty for other tasks, which are reported per offset."""
-        lines: list[dict[str, Any]] = self.kind.merge_position_offsets(self.records)
-        return lines
+        return self.kind.merge_position_offsets(self.records)
 
     def summary_lines(self) -> list[dict[str, Any]]:
         """One line per region: means over position offsets if there are any (see `regions_over_offsets`), otherwise the
@@ -68,7 +72,9 @@ class Results:
 
     def __str__(self) -> str:
         lines = [*self.regions(), *self.regions_over_offsets()]
-        return _TABLES.get(type(self.kind).__name__, _answer_table)(lines, self.kind.columns)
+        if _has(lines, "language"):
+            return _text_table(lines)
+        return _answer_table(lines, self.kind.columns) if _has(lines, "mean") else _plain_table(lines)
 
     def __repr__(self) -> str:
         return str(self)
@@ -114,7 +120,7 @@ def _answer_table(lines: Sequence[Mapping[str, Any]], columns: Mapping[str, str]
     return "\n".join([*parts, *(f"not causal: {reason}" for reason in reasons)])
 
 
-def _text_table(lines: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> str:
+def _text_table(lines: Sequence[Mapping[str, Any]]) -> str:
     """Loss, perplexity and bits per byte by context length, with an explanation."""
     header = ["context", "chunks", "tokens", "loss", "95 % interval", "perplexity"]
     header += ["bits per byte", "95 % interval", "top-1"]
@@ -146,8 +152,12 @@ def _text_table(lines: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) 
     return "\n".join([_table(lines, header, rows, with_offsets=with_offsets), *map(_note, notes)])
 
 
-_TABLES: Mapping[str, Callable[[Sequence[Mapping[str, Any]], Mapping[str, str]], str]] = {"TextLikelihood": _text_table}
-"""The tables of kinds whose results are not exact match, by the name of the kind."""
+def _plain_table(lines: Sequence[Mapping[str, Any]]) -> str:
+    """All entries of the lines that are texts or numbers, for a kind whose lines have entries of its own."""
+    header = list(
+        dict.fromkeys(name for line in lines for name, value in line.items() if isinstance(value, str | float | int))
+    )
+    return text_table(header, [[str(line.get(name, "")) for name in header] for line in lines])
 
 
 def _table(
@@ -155,7 +165,6 @@ def _table(
 ) -> str:
     """A table of lines, each after its checkpoint, step, settings and position offset."""
     from numerate.reports.groups import format_settings
-    from numerate.reports.table import text_table
 
     with_settings = any(line["settings"] for line in lines)
     first = ["checkpoint", "step", *["settings"] * with_settings, *["position_offset"] * with_offsets]

@@ -103,7 +103,7 @@ class Run(StoredRun):
             store.finalize()
             store.remove_worker_folders(gathered_keys)
         records = [store.records[plan.key(task)] for task in tasks]
-        return Results(records, [found for _, found in plan.checkpoints], self._best_checkpoint())
+        return Results(plan.kind, records, [found for _, found in plan.checkpoints], self._best_checkpoint())
 
     def script(
         self,

@@ -150,8 +150,15 @@ _LANGUAGE_MODELING_CELL = Fields(
     }
 )
 
+_OTHER_KIND_CELL = Fields({**_EVALUATION_FIELDS, "kind": TEXT})
+"""A record of an `EvaluationKind` outside numerate, with entries of its own."""
+
 EVALUATION = Schema(
-    Either("language", _LANGUAGE_MODELING_CELL, _QUESTION_CELL),
+    Either(
+        "language",
+        _LANGUAGE_MODELING_CELL,
+        Either("correct", _QUESTION_CELL, Either("kind", _OTHER_KIND_CELL, _QUESTION_CELL)),
+    ),
     "Restore the file from a copy, or remove the line: `numerate evaluate` measures its cell again.",
     unique=("cell", "checkpoint", "step", "settings", "position_offset", "count", "evaluation_seed", "method", "seed"),
 )

@@ -179,8 +179,8 @@ class Either(Check):
     """An object of one of two kinds: the first if it has the field `discriminator`."""
 
     discriminator: str
-    if_present: Fields
-    if_absent: Fields
+    if_present: Check
+    if_absent: Check
 
     def find_violation(self, name: str, value: Any, record: Mapping[str, Any]) -> Violation | None:
         has_field = type(value) is dict and value.get(self.discriminator) is not None

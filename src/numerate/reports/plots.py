@@ -183,7 +183,8 @@ def _length_chart(groups: Sequence[Group]) -> Chart:
     shown = groups_to_draw(groups)
     chart = length_chart(shown)
     points = [point for curve in length_curves(shown)[0] for point in curve.group.diagonal.values()]
-    notes = [_uncertainty_note(points, has_seed_lines=any(line.seed_lines for line in chart.lines))] * bool(points)
+    has_seed_lines = any(line.seed_lines for line in chart.lines)
+    notes = [_uncertainty_note(points, has_seed_lines=has_seed_lines)] if points else []
     left_out = left_out_note(groups, shown)
     return replace(chart, notes=[*notes, *not_comparable_notes(groups), *chart.notes, *[left_out] * bool(left_out)])
 

@@ -279,7 +279,9 @@ def read_run(folder: str | Path) -> Records:
         return read_records(folder / name, RUN_FILE_SCHEMAS[name], warn, messages.append)
 
     head, lines, sample_lines = read_header(folder / RECIPE_FILE), records("evaluation.jsonl"), records("samples.jsonl")
-    cells = _distinct_cells([cell_from_record(line) for line in lines if "language" not in line], warn)
+    cells = _distinct_cells([cell_from_record(line) for line in lines if "correct" in line], warn)
+    if others := {line["kind"] for line in lines if "correct" not in line and "language" not in line}:
+        warn(f"evaluation.jsonl: records of {', '.join(sorted(others))} are left out, as reports show no such scores")
     names = {tuple(cell.coordinates.items()): cell.names for cell in cells if cell.names}
     return Records(
         folder,

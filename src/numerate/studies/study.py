@@ -318,6 +318,7 @@ def _write_report(
         write_atomically(
             page, comparison_page(groups, study.question, failed_runs=failed, missing_variants=missing_variants)
         )
-        save_figure(compare_figure(groups), page.with_name("figure.png"))
+        if (figure := compare_figure(groups)).panels:
+            save_figure(figure, page.with_name("figure.png"))
         runner.folder.update_metadata(reported=content_hash)
     return page

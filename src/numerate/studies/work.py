@@ -337,13 +337,15 @@ def region_summaries(results: Results) -> dict[str, dict[str, Any]]:
     questions, or all if none has any. For label tasks, all regions, averaged over position offsets: their trained cells
     often have too few distinct rows to hold any out."""
     lines = [line for line in results.summary_lines() if not line["settings"]]
-    if results.is_language_modeling:  # one line per context length; the trained one is named in_distribution
+    if any("language" in line for line in lines):  # one per context length; the trained one is named in_distribution
         return {
             "in_distribution" if line["region"] == "in_distribution" else f"context {line['context_length']}": {
                 "language": line["language"]
             }
             for line in lines
         }
+    if not results.counts_answers:  # of a kind with entries of its own: its numbers
+        return {line["region"]: {"answers": results.own_scores(line)} for line in lines}
     lines = [line for line in lines if not line["overlaps_training"] or "labels" in line] or lines
     names = ("mean", "low", "high", "cells", "labels", "answers", "non_causal_reason")
     return {line["region"]: {name: line[name] for name in names if name in line} for line in lines}

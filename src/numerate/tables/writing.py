@@ -132,6 +132,8 @@ def format_value(name: str, value: Any) -> str:
     if isinstance(value, str):
         return single_line(value)
     kind = display_format(name)
+    if kind == "share" and not 0 <= value <= 1:
+        kind = "number"  # of a kind of evaluation with entries of its own
     if kind == "share":
         text = format_percent(value)
         return f"{text} %" if "." in text or value in (0.0, 1.0) else f"{text}.0 %"

@@ -116,6 +116,13 @@ class Mixture(Task):
             else task
         )
 
+    def named_evaluation_kind(self) -> str | None:
+        names = {self.tasks[index].named_evaluation_kind() for index in self._evaluated_task_indices()}
+        if len(names) > 1:
+            kinds = ", ".join(sorted(name or "the default" for name in names))
+            raise UserError(f"tasks: must have the same kind of evaluation, not {kinds}; task_index= selects one task")
+        return names.pop()
+
     def axes(self) -> tuple[str, ...]:
         return self._shared_axes()
 

@@ -211,6 +211,10 @@ class Task(Spec, ABC):
             value = getattr(self, field.name)
             yield from (part for part in (value if isinstance(value, tuple) else (value,)) if isinstance(part, Task))
 
+    def named_evaluation_kind(self) -> str | None:
+        """The name of its kind of evaluation, if it has one; that of the evaluated tasks in a mixture."""
+        return self.evaluation_kind
+
     def cell_name(self, axis: str, size: int) -> str:
         """The display name of a size of an axis: its number, unless the task names its sizes, as `Mathematics` does
         (types of question)."""

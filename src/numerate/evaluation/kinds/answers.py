@@ -145,7 +145,18 @@ class AnswerKind(EvaluationKind, ABC):
     def _scores(self, sample: AnswerSample) -> dict[str, Any]:
         if not self.columns:
             return {}
-        return {"scores": dict(self.score_answer(sample.question, sample.correct_answer or "", sample.prediction))}
+        return {"scores": self.checked_scores(sample.question, sample.correct_answer or "", sample.prediction)}
+
+    def checked_scores(self, question: str, correct_answer: str, prediction: str) -> dict[str, float]:
+        """The scores of `score_answer`. Raises `UserError` for a column without a score, and for one that is not from 0
+        to 1."""
+        scores = self.score_answer(question, correct_answer, prediction)
+        for name in self.columns:
+            score = scores.get(name)
+            if not isinstance(score, int | float) or not 0 <= score <= 1:
+                where = f"{type(self).__name__}.score_answer({question!r}, {correct_answer!r}, {prediction!r})"
+                raise UserError(f"{where}: {name} must be a number from 0 to 1, not {score!r}")
+        return {name: float(scores[name]) for name in self.columns}
 
     def sample_cells(self, cells: Mapping[Cell, str]) -> list[Cell]:
         """The cells to show sample answers of: the largest in distribution, then the smallest, middle and largest out
@@ -155,27 +166,6 @@ class AnswerKind(EvaluationKind, ABC):
         ood = [cell for name in OOD_REGIONS for cell in equal_sizes if cells[cell] == name]
         selected = trained[-1:] + ood[:1] + ood[len(ood) // 2 : len(ood) // 2 + 1] + ood[-1:]
         return list(dict.fromkeys(selected)) or list(cells)[:1]
-
-    # Validation ---------------------------------------------------------------------------------------------------
-
-    def validate(self, validator: Any, *arguments: Any) -> Any:
-        """Exact match on the validation splits, with the arguments of `Validator.evaluate_answers`: model, step, ..."""
-        return validator.evaluate_answers(*arguments)
-
-    def validation_counts(self, evaluation_data: EvaluationData, predictions: Predictions) -> dict[str, int]:
-        """Counts of a part of a validation split, which are summed over all parts and processes."""
-        matches = predictions.match_counts
-        return {
-            "correct": int(matches.correct.sum()),
-            "count": len(matches.correct),
-            "digits": matches.num_digits,
-            "correct_digits": matches.num_correct_digits,
-        }
-
-    def validation_metrics(self, counts: Mapping[str, int]) -> dict[str, float]:
-        """Metrics of a split besides exact match. The best checkpoint is selected by `accuracy`, if it is one of them,
-        otherwise by exact match."""
-        return {}
 
     # Records ------------------------------------------------------------------------------------------------------
 
@@ -244,9 +234,10 @@ class ScoredAnswers(AnswerScorer):
         if not self.kind.columns:
             return super().record()
         answers = zip(self.pairs, self.predictions, strict=True)
-        scores = [self.kind.score_answer(*pair, prediction) for pair, prediction in answers]
-        sums = {name: round(sum(float(score[name]) for score in scores), 6) for name in self.kind.columns}
-        return super().record() | {"kind": type(self.kind).__name__, "scores": sums}
+        scores = [self.kind.checked_scores(*pair, prediction) for pair, prediction in answers]
+        return super().record() | {
+            "scores": {name: round(sum(score[name] for score in scores), 6) for name in self.kind.columns}
+        }
 
 
 @dataclass(frozen=True)

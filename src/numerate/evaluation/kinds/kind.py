@@ -10,6 +10,7 @@ from numerate.errors import UserError
 from numerate.evaluation.costs import RowSize, row_sizes
 from numerate.evaluation.evaluation_data import EvaluationData, num_cell_questions
 from numerate.evaluation.evaluator import CellRequest, Evaluation, Method
+from numerate.evaluation.exact_match import Predictions
 from numerate.evaluation.grid import Cell, Grid, cell_region
 from numerate.evaluation.prompts import PromptProcessor, QuestionPrompts
 
@@ -81,7 +82,8 @@ class EvaluationKind(Spec, ABC):
 
     @abstractmethod
     def score(self, model: Model, evaluation_data: EvaluationData, request: CellRequest) -> dict[str, Any]:
-        """The record of a cell: a function of the weights and of the arguments alone."""
+        """The record of a cell: a function of the weights and of the arguments alone. It has at least `cell`, `count`,
+        `position_offset`, `method` and `overlaps_training`."""
 
     @abstractmethod
     def predict(self, model: Model, evaluation_data: EvaluationData, request: CellRequest) -> list[dict[str, Any]]:
@@ -91,9 +93,25 @@ class EvaluationKind(Spec, ABC):
         """Raises `UserError` for settings below `training` that ask for what it does not measure."""
         return
 
-    @abstractmethod
     def validate(self, validator: Any, *arguments: Any) -> Any:
-        """Measures the validation splits during training, by a method of `numerate.training.validation.Validator`."""
+        """Measures the validation splits during training, by a method of `numerate.training.validation.Validator`; by
+        default exact match, with the arguments of `Validator.evaluate_answers`: model, step, ..."""
+        return validator.evaluate_answers(*arguments)
+
+    def validation_counts(self, evaluation_data: EvaluationData, predictions: Predictions) -> dict[str, int]:
+        """Counts of a part of a validation split, which are summed over all parts and processes."""
+        matches = predictions.match_counts
+        return {
+            "correct": int(matches.correct.sum()),
+            "count": len(matches.correct),
+            "digits": matches.num_digits,
+            "correct_digits": matches.num_correct_digits,
+        }
+
+    def validation_metrics(self, counts: Mapping[str, int]) -> dict[str, float]:
+        """Metrics of a split besides exact match. The best checkpoint is selected by `accuracy`, if it is one of them,
+        otherwise by exact match."""
+        return {}
 
     def answer(self, run: Any, question: str, checkpoint: str) -> Any:
         """The answer of a `numerate.Run` to a question in plain text."""
@@ -114,9 +132,14 @@ class EvaluationKind(Spec, ABC):
 
     # Records ------------------------------------------------------------------------------------------------------
 
+    @classmethod
+    def name_entry(cls) -> dict[str, str]:
+        """The entry `kind` of its records; {} for the kinds of numerate, whose records are known by their entries."""
+        return {} if cls.__module__.startswith("numerate.") else {"kind": cls.__name__}
+
     @abstractmethod
     def merge(self, records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """One line per checkpoint, settings, position offset and region of some records."""
+        """One line per checkpoint, settings, position offset and region of some records, each with these entries."""
 
     def merge_position_offsets(self, records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """The same as means over position offsets; empty if each offset is reported alone."""

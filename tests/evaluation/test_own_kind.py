@@ -1,0 +1,128 @@
+"""A kind of evaluation with records of its own is trained, evaluated, tabulated and reported like the others."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+import numerate
+from numerate import catalogue
+from numerate.cli import main
+from numerate.errors import UserError
+from numerate.evaluation.evaluation_data import EvaluationData, cell_questions
+from numerate.evaluation.kinds.answers import AnswerKind
+from numerate.evaluation.kinds.choice import kind_of
+from numerate.evaluation.kinds.kind import EvaluationKind
+from numerate.evaluation.samples import sample_answers
+from numerate.studies.work import region_summaries
+from numerate.tasks.arithmetic import Arithmetic
+from numerate.tasks.mixture import Mixture
+from numerate.tokenizers.layout import Continuation
+
+
+@dataclass(frozen=True)
+class AnswerLength(EvaluationKind):
+    """The mean length of predictions in characters; nothing is right or wrong."""
+
+    def score(self, model: Any, evaluation_data: EvaluationData, request: Any) -> dict[str, Any]:
+        cell, count, seed, position_offset, method, split = request
+        questions = cell_questions(evaluation_data.task, cell, count=count, seed=seed, split=split)
+        samples = sample_answers(model, evaluation_data, questions, position_offset, method=method)
+        return {
+            "cell": dict(cell),
+            "count": len(samples),
+            "position_offset": position_offset,
+            "method": method,
+            "overlaps_training": False,
+            "characters": sum(len(sample.prediction) for sample in samples),
+        }
+
+    def predict(self, model: Any, evaluation_data: EvaluationData, request: Any) -> list[dict[str, Any]]:
+        return []
+
+    def merge(self, records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        shared = ("checkpoint", "step", "region", "position_offset")
+        return [
+            {name: record[name] for name in shared}
+            | {"settings": {}, "mean_length": record["characters"] / record["count"]}
+            for record in records
+        ]
+
+
+@dataclass(frozen=True)
+class Graded(AnswerKind):
+    """Scores that are not from 0 to 1."""
+
+    columns: ClassVar[Mapping[str, str]] = {"grade": "points"}
+
+    def score_answer(self, question: str, correct_answer: str, prediction: str) -> Mapping[str, float]:
+        return {"grade": 3.0}
+
+
+@dataclass(frozen=True)
+class MeasuredSums(Arithmetic):
+    """Sums whose answers are measured."""
+
+    evaluation_kind: ClassVar[str | None] = "AnswerLength"
+
+
+@dataclass(frozen=True)
+class GradedSums(Arithmetic):
+    """Sums whose answers are graded."""
+
+    evaluation_kind: ClassVar[str | None] = "Graded"
+
+
+@pytest.fixture(autouse=True)
+def parts() -> None:
+    for part in (AnswerLength, Graded):
+        catalogue.register("EvaluationKind", part)
+    for task in (MeasuredSums, GradedSums):
+        catalogue.register("Task", task)
+
+
+def trained(task: Arithmetic, folder: Path) -> numerate.Run:
+    model = ("model.hidden_size=16", "model.backbone.num_layers=1", "model.mixer.num_heads=2")
+    recipe = numerate.recipe("addition_abacus", *model, "training.steps=2", "training.batch_size=8")
+    recipe = replace(recipe, task=replace(task, digits=1))
+    return numerate.train(recipe, runs_dir=folder, quiet=True)
+
+
+def test_its_records_are_kept_read_again_and_left_out_of_reports(tmp_path: Path) -> None:
+    run = trained(MeasuredSums(), tmp_path)
+    results = run.evaluate("1:2x1:1", count=4)
+    again = numerate.load(run.path).evaluate("1:2x1:1", count=4)
+    assert str(again) == str(results)
+    assert "mean_length" in str(results)
+    assert {record["kind"] for record in results} == {"AnswerLength"}
+    with pytest.warns(UserWarning, match="records of AnswerLength are left out"):
+        run.report()
+
+
+def test_its_numbers_are_results_of_a_study(tmp_path: Path) -> None:
+    summary = region_summaries(trained(MeasuredSums(), tmp_path).evaluate("1:2x1:1", count=4))
+    assert summary["in_distribution"]["answers"].keys() == {"mean_length"}
+
+
+def test_a_score_that_is_not_from_0_to_1_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"Graded\.score_answer.*grade must be a number from 0 to 1, not 3\.0"):
+        trained(GradedSums(), tmp_path).evaluate("1x1", count=4)
+    for run in tmp_path.glob("*/*/evaluation.jsonl"):
+        assert run.read_text() == ""
+
+
+def test_a_mixture_has_the_kind_of_its_tasks_and_refuses_two() -> None:
+    layout = Continuation()
+    assert type(kind_of(Mixture((GradedSums("+"), GradedSums("-"))), layout)) is Graded
+    assert type(kind_of(Mixture((GradedSums("+"), Arithmetic("-")), auxiliary=True), layout)) is Graded
+    with pytest.raises(UserError, match="tasks: must have the same kind of evaluation, not Graded, the default"):
+        kind_of(Mixture((GradedSums("+"), Arithmetic("-"))), layout)
+
+
+def test_every_kind_of_numerate_leaves_its_records_without_a_name() -> None:
+    for name in catalogue.parts_by_kind()["EvaluationKind"]:
+        kind: Any = catalogue.get_class("EvaluationKind", name)
+        assert kind.name_entry() == ({"kind": name} if name in ("AnswerLength", "Graded") else {})
+    assert main(["list", "evaluation-kinds"]) == 0
