@@ -159,6 +159,17 @@ class AnswerKind(EvaluationKind, ABC):
         """Exact match on the validation splits, with the arguments of `Validator.evaluate_answers`: model, step, ..."""
         return validator.evaluate_answers(*arguments)
 
+    def validation_method(self, evaluation_data: EvaluationData) -> Method:
+        """How validation questions are answered: decoded only for kinds with columns, since it takes longer."""
+        return self.resolve_method(evaluation_data, "one pass") if self.columns else "one pass"
+
+    def validation_scorer(self, evaluation_data: EvaluationData, questions: Questions) -> "ScoredAnswers | None":
+        """The scorer of the answers to validation questions, of which the best checkpoint has the highest mean of the
+        first column; None for kinds without columns, and for layouts that predict no answers."""
+        method = self.validation_method(evaluation_data)
+        scorer = self.cell_scorer(evaluation_data, questions, method) if self.columns else None
+        return scorer if isinstance(scorer, ScoredAnswers) else None
+
     def validation_counts(self, evaluation_data: EvaluationData, predictions: Predictions) -> dict[str, int]:
         """Counts of a part of a validation split, which are summed over all parts and processes."""
         matches = predictions.match_counts
@@ -171,7 +182,7 @@ class AnswerKind(EvaluationKind, ABC):
 
     def validation_metrics(self, counts: Mapping[str, int]) -> dict[str, float]:
         """Metrics of a split besides exact match. The best checkpoint is selected by `accuracy`, if it is one of them,
-        otherwise by exact match."""
+        otherwise by the first of `columns`, or by exact match if there are none."""
         return {}
 
     # Records ------------------------------------------------------------------------------------------------------
@@ -237,13 +248,16 @@ class ScoredAnswers(AnswerScorer):
         super().__init__(evaluation_data.tokenizer, evaluation_data.vocabulary, questions)
         self.kind = kind
 
+    def score_sums(self) -> dict[str, float]:
+        """The sum of each column over the answers."""
+        answers = zip(self.pairs, self.predictions, strict=True)
+        scores = [self.kind.score_answer(*pair, prediction) for pair, prediction in answers]
+        return {name: round(sum(float(score[name]) for score in scores), 6) for name in self.kind.columns}
+
     def record(self) -> dict[str, Any]:
         if not self.kind.columns:
             return super().record()
-        answers = zip(self.pairs, self.predictions, strict=True)
-        scores = [self.kind.score_answer(*pair, prediction) for pair, prediction in answers]
-        sums = {name: round(sum(float(score[name]) for score in scores), 6) for name in self.kind.columns}
-        return super().record() | {"kind": type(self.kind).__name__, "scores": sums}
+        return super().record() | {"kind": type(self.kind).__name__, "scores": self.score_sums()}
 
 
 @dataclass(frozen=True)

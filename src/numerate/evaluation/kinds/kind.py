@@ -91,6 +91,10 @@ class EvaluationKind(Spec, ABC):
         """Raises `UserError` for settings below `training` that ask for what it does not measure."""
         return
 
+    def validation_method(self, evaluation_data: EvaluationData) -> Method:
+        """How validation questions are answered."""
+        return "one pass"
+
     @abstractmethod
     def validate(self, validator: Any, *arguments: Any) -> Any:
         """Measures the validation splits during training, by a method of `numerate.training.validation.Validator`."""
