@@ -592,6 +592,23 @@ def test_a_damaged_recipe_is_refused_alike_by_all_commands(change: Any, shell: S
 
 @pytest.mark.filterwarnings("always")
 @pytest.mark.parametrize(
+    ("written", "message"),
+    [(1, "was written by numerate 0.1 and can only be read by version 0.1"), (4, "update numerate")],
+)
+def test_a_run_of_another_version_is_listed_as_such_and_not_as_damaged(
+    written: int, message: str, shell: Shell, tmp_path: Path
+) -> None:
+    (tmp_path / "runs" / "sums" / "abc123").mkdir(parents=True)
+    (tmp_path / "runs" / "sums" / "abc123" / "recipe.yaml").write_text(f"format: {written}\nrecipe: {{}}\n")
+    listed = shell("list", "runs", f"runs_dir={tmp_path / 'runs'}")
+    assert listed.status == 0
+    assert message in listed.err
+    assert "(another version)" in listed.out
+    assert "damaged" not in listed.out + listed.err
+
+
+@pytest.mark.filterwarnings("always")
+@pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda file: file.unlink(), "it is missing"),
