@@ -238,7 +238,7 @@ def test_sample_shows_labels_below_what_they_are_of(shell: Shell) -> None:
 
 def test_sample_distinguishes_how_many_are_shown_from_what_a_task_counts(shell: Shell) -> None:
     assert len(shell("sample", "Counting", "task.count=3", "count=2").out.split("a a a\n1 2 3\n")) == 3
-    assert "count: must be int, not '1:3'" in shell("sample", "Counting", "count=1:3").err
+    assert "count: must be an integer, not '1:3'" in shell("sample", "Counting", "count=1:3").err
 
 
 def test_sample_of_a_task_writes_true_sums(shell: Shell) -> None:
@@ -588,6 +588,23 @@ def test_a_damaged_recipe_is_refused_alike_by_all_commands(change: Any, shell: S
     listed = shell("list", "runs")
     assert listed.status == 0
     assert "damaged" in listed.out
+
+
+@pytest.mark.filterwarnings("always")
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [(1, "was written by numerate 0.1 and can only be read by version 0.1"), (4, "update numerate")],
+)
+def test_a_run_of_another_version_is_listed_as_such_and_not_as_damaged(
+    written: int, message: str, shell: Shell, tmp_path: Path
+) -> None:
+    (tmp_path / "runs" / "sums" / "abc123").mkdir(parents=True)
+    (tmp_path / "runs" / "sums" / "abc123" / "recipe.yaml").write_text(f"format: {written}\nrecipe: {{}}\n")
+    listed = shell("list", "runs", f"runs_dir={tmp_path / 'runs'}")
+    assert listed.status == 0
+    assert message in listed.err
+    assert "(another version)" in listed.out
+    assert "damaged" not in listed.out + listed.err
 
 
 @pytest.mark.filterwarnings("always")

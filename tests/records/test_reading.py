@@ -122,12 +122,39 @@ def test_a_sound_last_line_that_only_lacks_its_end_counts(tmp_path: Path) -> Non
 
 def test_damage_that_nothing_depends_on_is_warned_of_and_the_sound_lines_are_read(tmp_path: Path) -> None:
     file = written(
-        tmp_path / "metrics.jsonl", {"step": 1, "loss": 2.0}, "oops\n", {"step": 2, "loss": "x"}, {"step": 3}
+        tmp_path / "metrics.jsonl",
+        {"step": 1, "loss": 2.0},
+        "oops\n",
+        {"step": 2, "loss": "x"},
+        {"step": 3, "loss": 1.0},
     )
     with pytest.warns(UserWarning, match=r"line \d: damaged") as warned:
         assert [line["step"] for line in read_records(file, METRICS)] == [1, 3]
     assert len(warned) == 2
     assert 'metrics.jsonl, line 3: damaged: `loss` must be a finite number, not "x".' in str(warned[1].message)
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ({"step": 2, "lss": 2.0}, "`loss` must be a finite number, and is missing"),
+        ({"stp": 2, "loss": 2.0}, "`step` must be an integer of at least 0, and is missing"),
+        ({"step": 2, "splt": "validation", "exact_match": 0.5}, "`loss` must be a finite number, and is missing"),
+        (
+            {"step": 2, "split": "validation", "exact_mtch": 0.5, "correct": 1, "count": 2},
+            "`exact_match` or `loss` must be given, and is missing",
+        ),
+    ],
+)
+def test_a_misspelt_key_of_metrics_is_warned_of(line: dict[str, Any], problem: str, tmp_path: Path) -> None:
+    file = written(tmp_path / "metrics.jsonl", {"step": 1, "loss": 2.0, "a_later_version": 1}, line)
+    with pytest.warns(UserWarning, match="damaged") as warned:
+        assert [record["step"] for record in read_records(file, METRICS)] == [1]
+    assert [str(one.message) for one in warned] == [f"{file}, line 2: damaged: {problem}. {METRICS.remedy}"]
+
+
+def test_a_validation_whose_loss_is_not_finite_is_no_damage() -> None:
+    assert METRICS.find_violation({"step": 1, "split": "validation", "loss": None, "tokens": 9}) is None
 
 
 def test_a_file_that_grows_is_read_once_and_damage_has_the_number_of_its_line(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Promises of counting, of number lines and tables, and of the stream of counts."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from numerate.tasks.number_line import AdditionTable, NumberLine
 from numerate.tasks.plain import format_question
 from numerate.tasks.questions import Questions
 from numerate.tasks.rasp import RaspCounting
+from numerate.tasks.selective import SelectiveCounting
 from numerate.tasks.starts import Starts
 from numerate.tasks.task import SPLITS, Task
 
@@ -28,6 +30,16 @@ def cells_of(questions: Questions) -> list[tuple[int, int]]:
         pieces = format_question(questions, row)[0].split()
         found.append((sum(piece.isalpha() for piece in pieces), int(next(p for p in pieces if p.isdecimal()))))
     return found
+
+
+@pytest.mark.parametrize(
+    "task", [Counting(), NumberLine(), AdditionTable(), RaspCounting(), SelectiveCounting()], ids=str
+)
+def test_counts_of_an_evaluation_are_refused_in_training(task: Any) -> None:
+    assert task.data_warnings() == []
+    for evaluated in (replace(task, eval_count=20), Mixture((task, replace(task, eval_count=20)))):
+        with pytest.raises(UserError, match=r"^task.eval_count: must be null in a recipe, not 20"):
+            evaluated.data_warnings()
 
 
 @pytest.mark.parametrize(

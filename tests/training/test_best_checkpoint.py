@@ -2,10 +2,12 @@
 
 import json
 import math
+import re
 import sys
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ import torch
 from numerate.api import recipe
 from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import EvaluationData
+from numerate.evaluation.kinds.answers import AnswerKind
 from numerate.experiments.train import TrainedRun, train
 from numerate.text.tasks.generated_mathematics import GeneratedMathematics
 from numerate.text.tokenizers.subwords import Subwords
@@ -69,7 +72,7 @@ def test_the_kind_of_answers_decides_unless_it_is_set() -> None:
     assert found == [ACCURACY, TIES, LOSS]
     assert [BestStepRule.from_metric("accuracy", exam) for exam in (symbols, numbers)] == [TIES, TIES]
     assert BestStepRule.from_metric("loss", symbols) == LOSS
-    with pytest.raises(UserError, match=r"^training\.best_metric: must be one of accuracy \| loss \| null, not 'bleu'"):
+    with pytest.raises(UserError, match=r"^training\.best_metric: must be accuracy, loss or null, not 'bleu'"):
         recipe("addition_rotary", "training.best_metric=bleu")
 
 
@@ -140,6 +143,35 @@ def test_symbols_are_chosen_as_before_and_no_loss_is_measured(tmp_path: Path) ->
     best, lines = best_and_lines(made)
     assert best["step"] == 8, "ties to the later"
     assert not any("validation_loss" in line for line in lines)
+
+
+@dataclass(frozen=True)
+class Judged(AnswerKind):
+    """Answers judged by their length and their first digit."""
+
+    columns: ClassVar[Mapping[str, str]] = {"short": "answers of at most two characters", "any": "all answers"}
+
+    def score_answer(self, question: str, correct_answer: str, prediction: str) -> Mapping[str, float]:
+        assert re.fullmatch(r"\d+\+\d+=", question)
+        assert eval(question[:-1]) == int(correct_answer)
+        return {"short": float(len(prediction) <= 2), "any": 1.0}
+
+
+def test_the_score_of_a_kind_of_evaluation_chooses_the_best_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("numerate.evaluation.kinds.choice._kind", lambda name: Judged())
+    made = train(small(), runs_dir=tmp_path, quiet=True)
+    best, lines = best_and_lines(made)
+    every = [json.loads(line) for line in (made.run.path / "metrics.jsonl").read_text().splitlines()]
+    short = {line["step"]: line["short"] for line in every if line.get("split") == "ood_validation"}
+    assert len({*short.values()}) > 1, "otherwise nothing is chosen"
+    highest = max(short, key=lambda step: (short[step], step))
+    assert best == {"step": highest, "score": short[highest], "split": "ood_validation", "metric": "accuracy"}
+    assert {line["any"] for line in lines} == {1.0}
+    assert all(line["exact_match"] == line["correct"] / line["count"] < 1 for line in lines)
+    reached = train(small("training.target_accuracy=0.01", "seed=1"), runs_dir=tmp_path, quiet=True)
+    assert reached.stop_reason == "target"
 
 
 def test_a_run_from_before_there_was_a_choice_continues_by_the_present_one(tmp_path: Path) -> None:

@@ -170,6 +170,7 @@ def test_a_torn_checkpoint_is_recognised_and_the_one_before_is_taken_with_a_warn
     assert len(warnings) == 1
     assert "step-000200" in warnings[0]
     assert name in warnings[0]
+    assert warnings[0].endswith(" That of step 100 is used.")
     with pytest.raises(OperationalError, match=rf"(incomplete|corrupt): .*{name}"):
         checkpoint.read(tmp_path / "step-000200")
 
@@ -223,8 +224,38 @@ def test_without_a_sound_checkpoint_there_is_none_and_a_warning(tmp_path: Path) 
     found, warnings = resume(tmp_path)
     assert found is None
     assert len(warnings) == 1
-    with pytest.raises(UserError, match="no valid checkpoint"):
+    with pytest.raises(UserError, match="has no checkpoint yet; torn-000100 cannot be used; train the run first"):
         select_checkpoints(tmp_path, "final")
+
+
+@pytest.mark.parametrize("name", ["final", "best", "all", "100"])
+@pytest.mark.parametrize(
+    ("harm", "problem"),
+    [
+        (emptied, r"incomplete: weights.safetensors is empty, and was written with \d+\."),
+        (cut_short, r"incomplete: weights.safetensors has \d+ bytes, and was written with \d+\."),
+        (garble, r"corrupt: the checksum of weights.safetensors does not match\."),
+        (removed, r"incomplete: weights.safetensors is missing\."),
+    ],
+)
+def test_where_no_checkpoint_can_be_used_the_file_and_the_cause_are_named(
+    name: str, harm: Callable[[Path], None], problem: str, tmp_path: Path
+) -> None:
+    harm(put(tmp_path, 100, best=100).path / "weights.safetensors")
+    with pytest.raises(OperationalError, match=f"step-000100: this checkpoint is {problem} No other checkpoint"):
+        select_checkpoints(tmp_path, name)
+
+
+@pytest.mark.parametrize("name", ["best", "200"])
+def test_a_damaged_checkpoint_that_was_asked_for_is_an_error_with_those_that_can_be_used(
+    name: str, tmp_path: Path
+) -> None:
+    for step in (100, 200, 300, 400):
+        put(tmp_path, step, keep_last=None, best=200)
+    emptied(tmp_path / "step-000200" / "weights.safetensors")
+    garble(tmp_path / "step-000300" / "weights.safetensors")
+    with pytest.raises(OperationalError, match=r"step-000200.* is empty.* Checkpoints that can be used: 100, 400\."):
+        select_checkpoints(tmp_path, name)
 
 
 @pytest.mark.parametrize(

@@ -2,22 +2,29 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from numerate.api import recipe
+from numerate.errors import UserError
 from numerate.experiments.train import train
 from numerate.losses.cross_entropy import CrossEntropy
+from numerate.losses.number_level import NumberLevel
 from numerate.losses.number_token import NumberToken
+from numerate.tasks.sorting import Sorting
 from numerate.text.tasks.question_files import QuestionFiles
 from numerate.text.tokenizers.coverage import Coverage
 from numerate.text.tokenizers.subwords import Subwords
 from numerate.text.tokenizers.text_number_formats import PerDigit
 from numerate.tokenizers.layout import Seq2Seq
+from numerate.tokenizers.number_formats import Digits
+from numerate.tokenizers.tokenizer import Characters
 from numerate.training.objective import Supervised
-from numerate.training.preflight import TrainingParts, check_number_coverage
+from numerate.training.preflight import TrainingParts, check_digit_order, check_number_coverage
 from numerate.training.recipe import Recipe
 
 tokenizers = pytest.importorskip("tokenizers", reason="the extra huggingface is not installed")
@@ -73,6 +80,25 @@ def test_digits_without_number_loss_give_a_warning_with_their_share_and_a_remedy
     assert doubts(chosen(cut, task, CrossEntropy())) == []
     words = QuestionFiles(train_file=questions(tmp_path / "b.jsonl", [(f"{n}+{n}=", "+") for n in range(20)]))
     assert doubts(chosen(cut, words, NumberToken())) == [], "answers without digits lose none"
+
+
+@pytest.mark.parametrize("loss", [NumberLevel, partial(NumberToken, digit_weight_ratio=10.0)])
+@pytest.mark.parametrize("written", ["reversed", "normal", "answer_reversed"])
+def test_a_loss_that_reads_numbers_in_another_order_than_the_tokenizer_writes_them_is_refused(
+    loss: Any, written: Any
+) -> None:
+    right, wrong = ("normal", "reversed") if written == "normal" else ("reversed", "normal")
+    made = replace(recipe("addition_rotary"), tokenizer=Characters(Digits(digit_order=written)))
+
+    def check(made: Recipe) -> list[str]:
+        objective = made.objective.build(made.tokenizer.build_vocabulary(made.task))
+        return check_digit_order(TrainingParts(made, torch.device("cpu"), None, None, objective, None))  # type: ignore[arg-type]
+
+    with pytest.raises(UserError, match=rf"^objective.loss.digit_order: must be {right}, .*, not {wrong}$"):
+        check(replace(made, objective=Supervised(loss(digit_order=wrong))))
+    assert check(replace(made, objective=Supervised(loss(digit_order=right)))) == []
+    assert check(replace(made, objective=Supervised(NumberToken(digit_order=wrong)))) == [], "digits are read singly"
+    assert check(replace(made, task=Sorting(), objective=Supervised(loss(digit_order=wrong)))) == [], "no number there"
 
 
 def test_the_share_is_of_all_digits_those_unknown_to_the_tokenizer_too() -> None:

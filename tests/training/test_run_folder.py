@@ -285,14 +285,14 @@ def test_latest_goes_by_the_order_of_starts_and_not_by_any_clock(tmp_path: Path)
 
 def test_a_copied_folder_is_the_same_run_and_free(tmp_path: Path) -> None:
     run = make(tmp_path / "here")
-    run.append("metrics.jsonl", {"step": 1})
+    run.append("metrics.jsonl", {"step": 1, "loss": 2.0})
     with run.lock():
         shutil.copytree(tmp_path / "here", tmp_path / "there")
         copy = find_run("latest", tmp_path / "there")
         assert copy.path == tmp_path / "there" / "addition" / run.id
         with copy.lock():
             assert copy.metadata() == run.metadata()
-            assert copy.records("metrics.jsonl") == [{"step": 1}]
+            assert copy.records("metrics.jsonl") == [{"step": 1, "loss": 2.0}]
 
 
 # Lines
@@ -315,28 +315,42 @@ def test_records_come_back_as_plain_numbers_and_what_is_not_finite_as_null(tmp_p
 @pytest.mark.parametrize("tail", [b'{"step": 3, "lo', b"\0" * 5000, b'{"a": "' + b"x" * 200_000, b"3"])
 def test_half_a_line_is_cleared_away_before_the_next_is_written(tmp_path: Path, tail: bytes) -> None:
     run = make(tmp_path)
-    run.append("metrics.jsonl", {"step": 1}, {"step": 2})
+    run.append("metrics.jsonl", {"step": 1, "loss": 2.0}, {"step": 2, "loss": 2.0})
     with open(run.file("metrics.jsonl"), "ab") as file:
         file.write(tail)
-    assert run.records("metrics.jsonl") == [{"step": 1}, {"step": 2}]
-    run.append("metrics.jsonl", {"step": 3})
-    assert run.file("metrics.jsonl").read_text() == '{"step": 1}\n{"step": 2}\n{"step": 3}\n'
+    assert run.records("metrics.jsonl") == [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 2.0}]
+    run.append("metrics.jsonl", {"step": 3, "loss": 2.0})
+    assert (
+        run.file("metrics.jsonl").read_text()
+        == '{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 2.0}\n{"step": 3, "loss": 2.0}\n'
+    )
 
 
 def test_a_last_line_that_only_lacks_its_end_is_kept(tmp_path: Path) -> None:
     run = make(tmp_path)
-    run.file("metrics.jsonl").write_bytes(b'{"step": 1}\n{"step": 2}')
-    run.append("metrics.jsonl", {"step": 3})
-    assert run.records("metrics.jsonl") == [{"step": 1}, {"step": 2}, {"step": 3}]
+    run.file("metrics.jsonl").write_bytes(b'{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 2.0}')
+    run.append("metrics.jsonl", {"step": 3, "loss": 2.0})
+    assert run.records("metrics.jsonl") == [
+        {"step": 1, "loss": 2.0},
+        {"step": 2, "loss": 2.0},
+        {"step": 3, "loss": 2.0},
+    ]
 
 
 def test_cutting_metrics_moves_later_steps_aside_and_loses_nothing_else(tmp_path: Path) -> None:
     run = make(tmp_path)
-    lines = ['{"step": 1}', '{"note": "no step"}', "what a user wrote", '{"step": 2}', '{"step": 3}', '{"step": 4, "lo']
+    lines = [
+        '{"step": 1, "loss": 2.0}',
+        '{"note": "no step"}',
+        "what a user wrote",
+        '{"step": 2, "loss": 2.0}',
+        '{"step": 3, "loss": 2.0}',
+        '{"step": 4, "lo',
+    ]
     run.file("metrics.jsonl").write_text("\n".join(lines))
     assert run.truncate_metrics(2) == 1
     assert run.file("metrics.jsonl").read_text() == "\n".join(lines[:4]) + "\n"
-    assert run.records("metrics-undone.jsonl") == [{"step": 3}]
+    assert run.records("metrics-undone.jsonl") == [{"step": 3, "loss": 2.0}]
     assert run.truncate_metrics(2) == 0
 
 
@@ -348,7 +362,7 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_line_leaves_no_half(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make(tmp_path)
-    run.append("metrics.jsonl", {"step": 1})
+    run.append("metrics.jsonl", {"step": 1, "loss": 2.0})
     real, room = os.write, [5]
 
     def write(number: int, content: bytes) -> int:
@@ -361,8 +375,8 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_line_leaves_no_half(
         with pytest.raises(
             OperationalError, match=r"metrics.jsonl: the disk is full .*What was written before is intact"
         ):
-            run.append("metrics.jsonl", {"step": 2})
-    assert run.file("metrics.jsonl").read_text() == '{"step": 1}\n'
+            run.append("metrics.jsonl", {"step": 2, "loss": 2.0})
+    assert run.file("metrics.jsonl").read_text() == '{"step": 1, "loss": 2.0}\n'
 
 
 # Interruptions
@@ -384,7 +398,7 @@ def test_killed_at_any_moment_of_its_creation_a_run_is_whole_or_not_there(
 
 
 def _logged(place: Path) -> None:
-    make(place, command="old").append("metrics.jsonl", *({"step": step} for step in range(1, 6)))
+    make(place, command="old").append("metrics.jsonl", *({"step": step, "loss": 2.0} for step in range(1, 6)))
 
 
 def test_killed_at_any_moment_a_start_leaves_the_old_head_or_the_new(
@@ -407,7 +421,7 @@ def test_killed_at_any_moment_cutting_and_appending_lose_no_earlier_line(
 ) -> None:
     def cut(place: Path) -> None:
         make(place).truncate_metrics(3)
-        make(place).append("metrics.jsonl", {"step": 4})
+        make(place).append("metrics.jsonl", {"step": 4, "loss": 2.0})
 
     def check(place: Path, finished: bool) -> None:
         run = make(place)
@@ -428,7 +442,7 @@ def test_a_disk_that_fails_at_any_moment_is_our_error_and_harms_no_line(
         with run.lock():
             run.record_start({**HEAD, "command": "new"})
             run.truncate_metrics(3)
-            run.append("metrics.jsonl", {"step": 4})
+            run.append("metrics.jsonl", {"step": 4, "loss": 2.0})
 
     def check(place: Path, finished: bool) -> None:
         run = make(place)
@@ -457,7 +471,7 @@ def test_on_a_full_disk_lines_are_refused_and_the_run_still_opens(small_disk: An
     def fill() -> None:
         nonlocal written
         while True:
-            run.append("metrics.jsonl", {"step": written, "text": "x" * 300})
+            run.append("metrics.jsonl", {"step": written, "loss": 2.0, "text": "x" * 300})
             written += 1
 
     with pytest.raises(OperationalError, match="the disk is full"):
@@ -581,12 +595,12 @@ def test_an_odd_address_is_refused_and_nothing_worse(tmp_path: Path, address: st
 
 def test_who_has_a_file_open_while_it_is_replaced_reads_the_old_one_whole(tmp_path: Path) -> None:
     run = make(tmp_path)
-    run.append("metrics.jsonl", {"step": 1}, {"step": 2})
+    run.append("metrics.jsonl", {"step": 1, "loss": 2.0}, {"step": 2, "loss": 2.0})
     with open(run.file("recipe.yaml"), "rb") as head, open(run.file("metrics.jsonl"), "rb") as metrics:
         run.update_metadata(recipe={})
         run.truncate_metrics(0)
         assert yaml.safe_load(head.read())["recipe"] == HEAD["recipe"]
-        assert metrics.read() == b'{"step": 1}\n{"step": 2}\n'
+        assert metrics.read() == b'{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 2.0}\n'
 
 
 def test_what_another_process_clears_meanwhile_does_not_stop_who_locks(

@@ -229,7 +229,9 @@ def test_a_stop_leaves_an_evaluation_after_the_batch_in_progress_and_the_run_res
     ]
     whole = trained(tmp_path / "whole", *chosen)
     undone, read = set(), []
-    monkeypatch.setattr(validation, "predict", lambda *given: read.append(stop.left > 0) or predict(*given))
+    monkeypatch.setattr(
+        validation, "predict", lambda *given, **more: read.append(stop.left > 0) or predict(*given, **more)
+    )
     for nth in range(1, 100, 3):
         stop = stop_at(nth)
         parted = train(small(*chosen), runs_dir=tmp_path / "parted", quiet=True, stop=stop)

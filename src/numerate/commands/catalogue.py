@@ -119,6 +119,7 @@ def _presets(module: str) -> dict[str, str]:
 
 def list_runs(*, runs_dir: str | None = None) -> None:
     """One line per run: its path, labels, last step, and how it ended."""
+    from numerate.records.reading import OtherVersionError
     from numerate.reports.table import text_table
     from numerate.training import checkpoint
     from numerate.training.run_folder import all_runs, resolve_runs_dir
@@ -130,7 +131,8 @@ def list_runs(*, runs_dir: str | None = None) -> None:
             head = run.metadata()
         except UserError as error:
             warn(str(error), stacklevel=1)
-            rows.append([name, "", "", step, "damaged", ""])
+            ended = "(another version)" if isinstance(error, OtherVersionError) else "damaged"
+            rows.append([name, "", "", step, ended, ""])
             continue
         budget = head["recipe"].get("training", {}).get("steps")
         labels = " ".join(filter(None, (head.get("name"), head.get("group") and f"({head['group']})")))

@@ -154,6 +154,38 @@ def format_type(hint: Any) -> str:
     return " | ".join(names)
 
 
+_SINGULAR = {
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    str: "a text",
+    Span: "a span such as 1:5",
+    NoneType: "null",
+    Any: "anything",
+}
+_PLURAL = {int: "integers", float: "numbers", bool: "values of true or false", str: "texts"}
+
+
+def describe_type(hint: Any) -> str:
+    """What values of a type are, in the words of errors.
+
+    >>> describe_type(int | Span | None), describe_type(tuple[float, float]), describe_type(Literal["fp32", "bf16"])
+    ('an integer, a span such as 1:5 or null', '2 numbers', 'fp32 or bf16')
+    """
+    names = []
+    for option in union_members(hint):
+        if get_origin(option) is Literal:
+            names += [value if isinstance(value, str) else format_value(value) for value in get_args(option)]
+        elif get_origin(option) in (tuple, list):
+            length, item = fixed_length(option), item_hint(option, 0)
+            items = _PLURAL.get(item) or f"items of {format_type(item)}"
+            names.append(f"a list of {items}" if length is None else f"{length} {items}")
+        else:
+            name = getattr(option, "__name__", str(option))
+            names.append(_SINGULAR.get(option) or f"{'an' if name[0] in 'AEIOU' else 'a'} {name}")
+    return " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
 def fixed_length(hint: Any) -> int | None:
     """The required number of items of a list or tuple; None if any."""
     inside = get_args(hint)
@@ -288,9 +320,11 @@ def parse_value(text: str, hint: Any, path: str, *, is_saved: bool = False) -> A
     if str in options:
         return text
     words = [str(value) for option in options if get_origin(option) is Literal for value in get_args(option)]
+    problem = f"{path}: must be {describe_type(hint)}, not {'nan' if lower.strip('+-') == 'nan' else repr(stripped)}"
     if words:
-        raise UserError(f"{path}: must be one of {format_type(hint)}, not {stripped!r}.{did_you_mean(stripped, words)}")
-    raise UserError(f"{path}: must be {format_type(hint)}, not {stripped!r}; for example {path}={example_text(hint)}")
+        suggestion = did_you_mean(stripped, words)
+        raise UserError(f"{problem}{f'.{suggestion}' if suggestion else ''}")
+    raise UserError(f"{problem}; for example {path}={example_text(hint)}")
 
 
 def value_from_data(data: Any, hint: Any, path: str) -> Any:
@@ -320,10 +354,12 @@ def value_from_data(data: Any, hint: Any, path: str) -> Any:
             return draft_from_data(data, classes, path)
     if isinstance(data, str) and data:
         return parse_value(data, hint, path, is_saved=True)
-    value_text = "null" if data is None else repr(data)
-    raise UserError(
-        f"{path}: must be {format_type(hint)}, not {value_text if len(value_text) < 60 else value_text[:60] + '...'}"
-    )
+    data_text = format_value(data) if data is None or isinstance(data, bool) else repr(data)
+    raise UserError(f"{path}: must be {describe_type(hint)}, not {_shorten(data_text)}")
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) < 60 else f"{text[:60]}..."
 
 
 def draft_from_data(data: dict[Any, Any], classes: list[type], path: str) -> Draft:
@@ -370,6 +406,9 @@ def get_part_class(
         else:
             if new_name := next((one for one in new_class_names(name) if one in available), None):
                 raise UserError(f"{name} was renamed to {new_name} in version 0.2")
+            if list(available.values()) == [""]:  # a class without variants
+                (only,), setting = available, next(iter(settings_of(classes[0])))
+                raise UserError(f"must be {only}(...), not {name!r}; {path}.{setting}=... sets one of its settings")
             there = ", ".join(sorted(available)) or "none"
             presets = [preset for declared in classes for preset in catalogue.presets(declared.__name__)]
             preset_note = f" (and {len(presets)} by the names of papers)" if presets else ""
@@ -392,7 +431,7 @@ def example_text(hint: Any) -> str:
         if get_origin(option) is Literal:
             return format_value(get_args(option)[0])
         if get_origin(option) in (tuple, list):
-            return f"[{example_text(get_args(option)[0])}]"
+            return f"[{', '.join([example_text(item_hint(option, 0))] * (fixed_length(option) or 1))}]"
         if isinstance(option, type):
             return next(iter(available_parts([option])), option.__name__)
     return "null"
@@ -421,7 +460,8 @@ def format_value(value: Any) -> str:
 def _parse_items(items: list[Any], hint: Any, path: str, parse_item: Any) -> list[Any]:
     expected_length = fixed_length(hint)
     if expected_length is not None and expected_length != len(items):
-        raise UserError(f"{path}: must have {expected_length} items, not {len(items)}: {format_type(hint)}")
+        items_text, example = _shorten(", ".join(map(str, items))), example_text(hint)
+        raise UserError(f"{path}: must be {describe_type(hint)}, not [{items_text}]; for example {path}={example}")
     return [parse_item(item, item_hint(hint, i), join_path(path, i)) for i, item in enumerate(items)]
 
 

@@ -51,13 +51,17 @@ class AnswerScorer:
 
     def add(self, model: Model, batch: Batch, predictions: Predictions, position_offset: int) -> None:
         """Adds the predictions for the next questions, and for texts the likelihood of their correct answers."""
-        values = predictions.number_values
-        self.add_predictions(predictions.ids.tolist(), None if values is None else values.tolist())
+        self.add_answers(predictions)
         if self.has_texts:
             nll, num_tokens, num_correct_tokens = target_likelihood(model, batch, position_offset)
             self.nll += nll
             self.num_tokens += num_tokens
             self.num_correct_tokens += num_correct_tokens
+
+    def add_answers(self, predictions: Predictions) -> None:
+        """Adds the predictions for the next questions alone."""
+        values = predictions.number_values
+        self.add_predictions(predictions.ids.tolist(), None if values is None else values.tolist())
 
     def add_predictions(
         self, ids: Sequence[Sequence[int]], number_values: Sequence[Sequence[float]] | None = None

@@ -25,7 +25,7 @@ class InitialWeights:
         """The checkpoint. Raises `UserError` if there is none, or if it is of another model or vocabulary."""
         if self.recorded_path is None:
             self._check_same_vocabulary(trainer)
-            found = checkpoint.select_checkpoints(self.source.checkpoints, "final")[0][0]
+            found = Run(self.source).checkpoints("final")[0]
         elif Path(self.recorded_path).is_dir():
             found = checkpoint.read_checkpoint(Path(self.recorded_path))
         else:

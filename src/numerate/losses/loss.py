@@ -6,6 +6,7 @@ means of micro-batches would differ by a few thousandths if answers differ in le
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from typing import Literal
 
 from torch import Tensor, nn
 
@@ -19,6 +20,10 @@ class LossModule(nn.Module, ABC):
 
     weights: Mapping[str, float]
     """The factor of each term in the total."""
+
+    def required_digit_order(self) -> Literal["normal", "reversed"] | None:
+        """The order in which it reads the digits of numbers in answers; None if that is of no importance."""
+        return None
 
     @abstractmethod
     def counts(self, batch: Batch) -> dict[str, int]:

@@ -70,6 +70,9 @@ class NumberLevelModule(LossModule):
         self.notation = NumberNotation.from_vocabulary(vocabulary, spec.digit_order)
         self.weights: Mapping[str, float] = {"cross_entropy": 1.0, "number": spec.weight}
 
+    def required_digit_order(self) -> Literal["normal", "reversed"]:
+        return self.spec.digit_order
+
     def counts(self, batch: Batch) -> dict[str, int]:
         spans = label_number_spans(batch.targets, self.table, self.notation, self.published, self.join_points)
         return {"cross_entropy": batch.counts["tokens"], "number": int(spans.start_mask.sum())}

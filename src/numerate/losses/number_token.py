@@ -129,6 +129,9 @@ class NumberTokenModule(LossModule):
         self.notation = NumberNotation.from_vocabulary(vocabulary, spec.digit_order)
         self.weights: Mapping[str, float] = {"cross_entropy": 1.0, "number": spec.weight}
 
+    def required_digit_order(self) -> Literal["normal", "reversed"] | None:
+        return None if self.spec.digit_weight_ratio == 1 else self.spec.digit_order
+
     def counts(self, batch: Batch) -> dict[str, int]:
         tokens = batch.counts["tokens"]
         if self.spec.mean_over == "tokens":

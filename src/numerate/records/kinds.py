@@ -208,7 +208,8 @@ METRICS = Schema(
                 "perplexity?": Number(0, finite=False),
                 "bits_per_byte?": NON_NEGATIVE,
                 "tokens?": COUNT,
-            }
+            },
+            any_of=("exact_match", "loss"),
         ),
         Fields(
             {
@@ -216,7 +217,7 @@ METRICS = Schema(
                 "examples?": COUNT,
                 "tokens?": COUNT,
                 "flops?": NON_NEGATIVE,
-                "loss?": NUMBER,
+                "loss": NUMBER,
                 "learning_rate?": NON_NEGATIVE,
                 "grad_norm?": NON_NEGATIVE,
                 "layer_grad_norms?": MapOf(NON_NEGATIVE),

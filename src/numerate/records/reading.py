@@ -20,12 +20,18 @@ FORMAT = 3
 """Format version of the folders of runs, studies and submissions (`format` in their files): 3 since version 0.2."""
 
 
+class OtherVersionError(UserError):
+    """A file is intact, but of version 0.1 or of a later version."""
+
+
 def check_format(path: Path, format_version: object) -> None:
-    """Raises `UserError` for a file of version 0.1 or of a later version, which would be misread."""
+    """Raises `OtherVersionError` for a file of version 0.1 or of a later version, which would be misread."""
     if not isinstance(format_version, int) or format_version > FORMAT:
-        raise UserError(f"{path}: has format {format_version}, this version reads format {FORMAT}; update numerate")
+        raise OtherVersionError(
+            f"{path}: has format {format_version}, this version reads format {FORMAT}; update numerate"
+        )
     if format_version < FORMAT:
-        raise UserError(
+        raise OtherVersionError(
             f"{path}: was written by numerate 0.1 and can only be read by version 0.1; choose another folder for new "
             "runs (runs_dir=)"
         )

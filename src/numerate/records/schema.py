@@ -152,16 +152,19 @@ class Fields(Check):
     >>> fields.find_violation("", {"count": 4, "correct": 900}, {})
     ('correct', 900, 'an integer from 0 to `count` (4)')
 
-    A field whose name ends in `?` may be missing or null.
+    A field whose name ends in `?` may be missing or null. At least one of the fields in `any_of` must be there, be it
+    null.
     """
 
-    def __init__(self, checks: Mapping[str, Check]) -> None:
-        self.checks = checks
+    def __init__(self, checks: Mapping[str, Check], *, any_of: tuple[str, ...] = ()) -> None:
+        self.any_of = any_of
         self._fields = [(name.removesuffix("?"), not name.endswith("?"), check) for name, check in checks.items()]
 
     def find_violation(self, name: str, value: Any, record: Mapping[str, Any]) -> Violation | None:
         if type(value) is not dict:
             return name, value, "an object"
+        if self.any_of and not any(field in value for field in self.any_of):
+            return "` or `".join(f"{name}.{field}" if name else field for field in self.any_of), _MISSING, "given"
         for field, is_required, check in self._fields:
             item = value.get(field, _MISSING)
             if item is _MISSING or item is None:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.config import Span
+from numerate.errors import UserError
 from numerate.tasks.counter_rng import CounterRNG, mix_bits
 from numerate.tasks.questions import Questions
 from numerate.tasks.task import SPLITS, Task
@@ -161,6 +162,14 @@ class CountTask(Task):
     def at_cell(self, **cell: Any) -> Self:
         """The same task with fields fixed; `count` sets `eval_count`, not the counts of training."""
         return super().at_cell(**{"eval_count" if name == "count" else name: value for name, value in cell.items()})
+
+    def data_warnings(self) -> list[str]:
+        if self.eval_count is not None:
+            raise UserError(
+                f"task.eval_count: must be null in a recipe, not {self.eval_count}: an evaluation sets it from its "
+                "grid (evaluation.grid), and the counts of training are task.count"
+            )
+        return super().data_warnings()
 
     def axes(self) -> tuple[str, ...]:
         return ("count",)

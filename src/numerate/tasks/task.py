@@ -251,8 +251,9 @@ class Task(Spec, ABC):
             task.prepare_files(show_progress=show_progress)
 
     def data_warnings(self) -> list[str]:
-        """Warnings about the data, printed when training starts, such as rows that are skipped."""
-        return []
+        """Warnings about the data, printed when training starts, such as rows that are skipped; by default those of the
+        tasks among its fields. Raises `UserError` for settings that only an evaluation may have."""
+        return [text for task in self._nested_tasks() for text in task.data_warnings()]
 
     def is_held_out(self, split: str) -> bool:
         """Whether no question of this split occurs in training: the split is not training itself, and every cell of the

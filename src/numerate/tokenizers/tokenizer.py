@@ -93,6 +93,11 @@ class Tokenizer(Spec, ABC):
         can have digits outside them."""
         return []
 
+    def answer_digit_order(self, questions: Questions) -> Literal["normal", "reversed"] | None:
+        """The order in which it writes the digits of numbers in answers; None if there are no such numbers, or if their
+        order is that of the texts."""
+        return None
+
     def fingerprint(self) -> str | None:
         """A hash of the tokenizer file; None if there is none. Raises `UserError` if the file is missing."""
         return None
@@ -134,6 +139,12 @@ class Characters(Tokenizer):
                 )
             if self.interleave_operands:
                 yield "interleave_operands: must be false with index_hints"
+
+    def answer_digit_order(self, questions: Questions) -> Literal["normal", "reversed"] | None:
+        if not any(is_answer for _, is_answer in _number_slots(questions)[1]):
+            return None
+        digits = [symbol for symbol in self.number_format.format_number(12, is_answer=True) if symbol in ("1", "2")]
+        return "normal" if digits == ["1", "2"] else "reversed" if digits == ["2", "1"] else None
 
     def build_vocabulary(self, task: Task | Iterable[str]) -> Vocabulary:
         """The vocabulary for a task, or for texts. Raises `UserError` for a task with characters that are not in the

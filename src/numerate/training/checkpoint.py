@@ -230,8 +230,9 @@ def _check_file(path: Path, name: str, expected: Mapping[str, Any]) -> None:
     file = path / name
     try:
         if (size := file.stat().st_size) != expected["bytes"]:
+            was_cut = "is empty" if size == 0 else f"has {size:,} bytes"
             raise OperationalError(
-                f"{path}: this checkpoint is incomplete: {name} has {size} bytes of {expected['bytes']}."
+                f"{path}: this checkpoint is incomplete: {name} {was_cut}, and was written with {expected['bytes']:,}."
             )
         if _file_digest(file) != expected["sha256"]:
             raise OperationalError(f"{path}: this checkpoint is corrupt: the checksum of {name} does not match.")
@@ -281,13 +282,13 @@ def find_corruption(path: Path) -> str | None:
 
 def latest_valid(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     """The last valid checkpoint, with a warning for each later one that is not. Changes nothing."""
-    warnings: list[str] = []
+    reasons: list[str] = []
     for step in reversed(list_steps(folder)):
         path = folder / step_folder(step)
         if (reason := find_corruption(path)) is None:
-            return read_checkpoint(path), warnings
-        warnings.append(f"{reason} The previous one is used.")
-    return None, warnings
+            return read_checkpoint(path), [f"{reason} That of step {step} is used." for reason in reasons]
+        reasons.append(reason)
+    return None, reasons
 
 
 def resume(folder: Path) -> tuple[Checkpoint | None, list[str]]:
@@ -315,7 +316,7 @@ def select_checkpoints(folder: Path, selector: str) -> tuple[list[Checkpoint], l
     """The checkpoints selected by `final` (the last valid one), `best`, `all` or a step such as `500`, with warnings.
 
     Raises `UserError` for a missing one, listing those that exist; `OperationalError` for a selected one that is
-    incomplete or corrupted.
+    incomplete or corrupted, with the file, what is wrong with it, and the checkpoints that can be used.
     """
     existing_steps = list_steps(folder)
     steps_text = ", ".join(map(str, existing_steps)) or "none yet"
@@ -331,24 +332,29 @@ def select_checkpoints(folder: Path, selector: str) -> tuple[list[Checkpoint], l
                 raise UserError(
                     f"{folder}: no best checkpoint was chosen in this run; there are final, all and {steps_text}."
                 )
-            selected = [read_checkpoint(_existing_path(folder, last.best, steps_text))]
+            selected = [last if last.best == last.step else _valid_checkpoint(folder, last.best)]
     elif re.fullmatch(r"(step-)?\d+", selector):
-        selected, warnings = (
-            [read_checkpoint(_existing_path(folder, int(selector.removeprefix("step-")), steps_text))],
-            [],
-        )
+        selected, warnings = [_valid_checkpoint(folder, int(selector.removeprefix("step-")))], []
     else:
         raise UserError(f"checkpoint: {selector!r} must be final, best, all or a step ({steps_text}).")
-    if not selected:
-        raise UserError(f"{folder}: has no valid checkpoint (steps: {steps_text}); train the run first.")
-    return selected, warnings
+    if not existing_steps:
+        renamed = ", ".join(path.name for path in sorted(folder.glob("torn-*")))
+        damaged_text = f"; {renamed} cannot be used" if renamed else ""
+        raise UserError(f"{folder}: has no checkpoint yet{damaged_text}; train the run first.")
+    return selected or [_valid_checkpoint(folder, existing_steps[-1])], warnings  # which raises why there is none
 
 
-def _existing_path(folder: Path, step: int, steps_text: str) -> Path:
-    path = folder / step_folder(step)
-    if not path.exists():
+def _valid_checkpoint(folder: Path, step: int) -> Checkpoint:
+    path, existing_steps = folder / step_folder(step), list_steps(folder)
+    if step not in existing_steps:
+        steps_text = ", ".join(map(str, existing_steps)) or "none yet"
         raise UserError(f"{folder}: has no checkpoint of step {step}; there are: {steps_text}.")
-    return path
+    if (reason := find_corruption(path)) is None:
+        return read_checkpoint(path)
+    others = [str(at) for at in existing_steps if find_corruption(folder / step_folder(at)) is None]
+    if others:
+        raise OperationalError(f"{reason} Checkpoints that can be used: {', '.join(others)}.")
+    raise OperationalError(f"{reason} No other checkpoint of the run can be used; train it again.")
 
 
 def clean_up(folder: Path) -> None:

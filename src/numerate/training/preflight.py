@@ -18,6 +18,7 @@ from numerate.evaluation import evaluator
 from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.kernels.number_loss import warn_number_term_dominates
 from numerate.kernels.number_table import NumberTokenTable
+from numerate.losses.loss import LossModule
 from numerate.losses.number_token import NumberTokenModule
 from numerate.tasks.language_modeling import LanguageModeling
 from numerate.tasks.task import Task
@@ -146,6 +147,22 @@ def check_number_coverage(parts: TrainingParts) -> list[str]:
     return parts.recipe.tokenizer.coverage_warnings(parts.recipe.task, frozenset(table.ids.tolist()))
 
 
+def check_digit_order(parts: TrainingParts) -> list[str]:
+    """A loss that reads numbers, and not single digits, reads them in the order in which they are written."""
+    recipe = parts.recipe
+    orders = [part.required_digit_order() for part in parts.objective.modules() if isinstance(part, LossModule)]
+    if recipe.task.is_language_modeling or not any(orders):
+        return []
+    written = recipe.tokenizer.answer_digit_order(recipe.task.examples("validation", 0, 0, 64))
+    for order in orders:
+        if written is not None and order not in (None, written):
+            raise UserError(
+                f"objective.loss.digit_order: must be {written}, as tokenizer.number_format writes the numbers of "
+                f"answers, not {order}"
+            )
+    return []
+
+
 def check_samples(parts: TrainingParts) -> list[str]:
     """Prompts longer than the context are left out, and characters that the tokenizer does not know are lost."""
     return parts.sample_generator.warnings
@@ -161,6 +178,7 @@ CHECKS: tuple[Callable[[TrainingParts], list[str]], ...] = (
     check_ood_validation,
     check_data,
     check_number_coverage,
+    check_digit_order,
     check_samples,
 )
 """All checks of a new run, in the order of their warnings."""

@@ -419,14 +419,16 @@ class Trainer:
     def _validate(self) -> None:
         """Evaluates the validation splits and updates the best step."""
         state = self.state
-        with self.timings.pause(), self.parallel_strategy.evaluation_mode() as model:
+        strategy = self.parallel_strategy
+        mode = strategy.evaluation_mode if self.validator.method == "one pass" else strategy.generation_mode
+        with self.timings.pause(), mode() as model:
             result = self.validator.evaluate(model, state.step, self._raise_if_stopped)
         for record in result.records:
             self._append_record("metrics.jsonl", "evaluation", dict(record))
         if self.validator.criterion.is_improvement(result.score, state.best_step_score):
             state.best = state.step  # the best step, whose checkpoint is kept
             state.best_metric, state.best_split, state.best_score, state.best_loss = result.score
-        state.exact_match = result.accuracy  # of the validation split; 0 for language modeling
+        state.exact_match = result.accuracy  # or the score of a kind with columns; 0 for language modeling
         step = state.step
         # not an evaluation made only because the run starts or ends here
         is_scheduled = step > 0 and step % self.training.evaluate_every == 0

@@ -14,6 +14,7 @@ from numerate.evaluation.exact_match import predict
 from numerate.evaluation.kinds.text_likelihood import compute_chunk_losses
 from numerate.evaluation.likelihoods import Likelihoods
 from numerate.evaluation.statistics import wilson_interval
+from numerate.tasks.questions import Questions
 from numerate.training.best_checkpoint import BestStepRule, ValidationScore
 from numerate.training.distributed import World
 from numerate.training.objective import ObjectiveModule
@@ -29,7 +30,8 @@ class ValidationResult:
     """The evaluation of a step, the same on every process.
 
     `records` are lines for `metrics.jsonl`; `score` is what the best step is chosen by; `accuracy` is that on the
-    validation split; `monitored_value` is the metric that the schedule monitors, if any.
+    validation split, which is compared with `training.target_accuracy`; `monitored_value` is the metric that the
+    schedule monitors, if any.
     """
 
     records: Sequence[Mapping[str, Any]]
@@ -44,6 +46,7 @@ class _ValidationShard:
     process."""
 
     split: str
+    questions: Questions
     batch: Batch
     num_rounds: int
 
@@ -72,6 +75,7 @@ class Validator:
         self.recipe, self.evaluation_data, self.objective = recipe, evaluation_data, objective
         self.splits, self.world, self.kind = splits, world, evaluation_data.kind
         self.kind.check_training(recipe.training)
+        self.method = self.kind.validation_method(evaluation_data)
         self.criterion = BestStepRule.from_metric(recipe.training.best_metric, evaluation_data)
         self.monitored_metric = recipe.schedule.monitored_metric()
         self._shards: list[_ValidationShard] = []
@@ -146,15 +150,16 @@ class Validator:
     def evaluate_answers(self, model: Model, step: int, on_batch: BatchCallback) -> ValidationResult:
         """Exact match, and what else the kind of evaluation counts."""
         shards = self._draw_shards(on_batch)
-        counts_by_split = {shard.split: self._counts(model, shard, on_batch) for shard in shards}
+        sums_by_split = {shard.split: self._counts_and_scores(model, shard, on_batch) for shard in shards}
         needs_loss = self.monitored_metric == "loss" or self.criterion.needs_loss
         loss = self._loss(model, shards, on_batch) if needs_loss else None
         exact_match, accuracy, records = {}, {}, []
-        for split, counts in counts_by_split.items():
+        for split, (counts, score_sums) in sums_by_split.items():
             low, high = wilson_interval(counts["correct"], counts["count"])
             exact_match[split] = counts["correct"] / counts["count"]
             metrics = self.kind.validation_metrics(counts)
-            accuracy[split] = metrics.get("accuracy", exact_match[split])
+            scores = {name: total / counts["count"] for name, total in score_sums.items()}
+            accuracy[split] = metrics.get("accuracy", next(iter(scores.values()), exact_match[split]))
             digits = counts["digits"]
             record = {
                 "step": step,
@@ -168,20 +173,28 @@ class Validator:
             }
             if loss is not None and split == "validation":
                 record["validation_loss"] = round_significant(loss)
-            records.append(record | {name: round_significant(value) for name, value in metrics.items()})
+            records.append(record | {name: round_significant(value) for name, value in {**metrics, **scores}.items()})
         score = self.criterion.score(accuracy, loss)
         monitored_value = self._monitored_value(loss, accuracy["validation"])
-        return ValidationResult(records, score, exact_match["validation"], monitored_value)
+        reached = accuracy if self.kind.columns else exact_match
+        return ValidationResult(records, score, reached["validation"], monitored_value)
 
-    def _counts(self, model: Model, shard: _ValidationShard, on_batch: BatchCallback) -> dict[str, int]:
-        """The counts of a split, summed over all processes."""
-        sums: Counter[str] = Counter()
+    def _counts_and_scores(
+        self, model: Model, shard: _ValidationShard, on_batch: BatchCallback
+    ) -> tuple[dict[str, int], dict[str, float]]:
+        """The counts of a split and the sums of the scores of its kind, over all processes."""
+        counts: Counter[str] = Counter()
+        scorer = self.kind.validation_scorer(self.evaluation_data, shard.questions)
         for piece, is_counted in shard.padded_rounds():
             on_batch()
-            predictions = predict(model, self.evaluation_data, piece)
+            predictions = predict(
+                model, self.evaluation_data, piece, method=self.method, extra_tokens=self.kind.extra_tokens
+            )
             if is_counted:
-                sums.update(self.kind.validation_counts(self.evaluation_data, predictions))
-        return self.world.sum_counts(sums)
+                counts.update(self.kind.validation_counts(self.evaluation_data, predictions))
+                if scorer is not None:
+                    scorer.add_answers(predictions)
+        return self.world.sum_counts(counts), {} if scorer is None else self.world.sum_values(scorer.score_sums())
 
     @torch.no_grad()
     def _loss(self, model: Model, shards: Sequence[_ValidationShard], on_batch: BatchCallback) -> float:
@@ -207,7 +220,9 @@ class Validator:
             questions = task.examples(split, self.recipe.seed, 0, num_examples)
             own_questions = questions.take(slice(self.world.rank, None, self.world.size))
             batch = self.evaluation_data.batch(own_questions).to(self.world.device)
-            self._shards.append(_ValidationShard(split, batch, self.world.max_over_processes(len(split_batch(batch)))))
+            self._shards.append(
+                _ValidationShard(split, own_questions, batch, self.world.max_over_processes(len(split_batch(batch))))
+            )
         return self._shards
 
 

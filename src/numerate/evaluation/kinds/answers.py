@@ -47,8 +47,6 @@ class AnswerKind(EvaluationKind, ABC):
     """
 
     always_decodes: ClassVar[bool] = False
-    extra_tokens: ClassVar[int] = 0
-    """Number of tokens by which a decoded answer may be longer than the longest correct answer of its batch."""
 
     def score_answer(self, question: str, correct_answer: str, prediction: str) -> Mapping[str, float]:
         """The scores of one decoded answer, from 0 to 1, one for each name in `columns`; all texts in plain format."""
@@ -167,6 +165,19 @@ class AnswerKind(EvaluationKind, ABC):
         selected = trained[-1:] + ood[:1] + ood[len(ood) // 2 : len(ood) // 2 + 1] + ood[-1:]
         return list(dict.fromkeys(selected)) or list(cells)[:1]
 
+    # Validation ---------------------------------------------------------------------------------------------------
+
+    def validation_method(self, evaluation_data: EvaluationData) -> Method:
+        """How validation questions are answered: decoded only for kinds with columns, since it takes longer."""
+        return self.resolve_method(evaluation_data, "one pass") if self.columns else "one pass"
+
+    def validation_scorer(self, evaluation_data: EvaluationData, questions: Questions) -> "ScoredAnswers | None":
+        """The scorer of the answers to validation questions, of which the best checkpoint has the highest mean of the
+        first column; None for kinds without columns, and for layouts that predict no answers."""
+        method = self.validation_method(evaluation_data)
+        scorer = self.cell_scorer(evaluation_data, questions, method) if self.columns else None
+        return scorer if isinstance(scorer, ScoredAnswers) else None
+
     # Records ------------------------------------------------------------------------------------------------------
 
     def merge(self, records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -230,14 +241,16 @@ class ScoredAnswers(AnswerScorer):
         super().__init__(evaluation_data.tokenizer, evaluation_data.vocabulary, questions)
         self.kind = kind
 
+    def score_sums(self) -> dict[str, float]:
+        """The sum of each column over the answers."""
+        answers = zip(self.pairs, self.predictions, strict=True)
+        scores = [self.kind.checked_scores(*pair, prediction) for pair, prediction in answers]
+        return {name: round(sum(score[name] for score in scores), 6) for name in self.kind.columns}
+
     def record(self) -> dict[str, Any]:
         if not self.kind.columns:
             return super().record()
-        answers = zip(self.pairs, self.predictions, strict=True)
-        scores = [self.kind.checked_scores(*pair, prediction) for pair, prediction in answers]
-        return super().record() | {
-            "scores": {name: round(sum(score[name] for score in scores), 6) for name in self.kind.columns}
-        }
+        return super().record() | {"scores": self.score_sums()}
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from numerate.evaluation.evaluator import CellRequest, Evaluation, Method
 from numerate.evaluation.exact_match import Predictions
 from numerate.evaluation.grid import Cell, Grid, cell_region
 from numerate.evaluation.prompts import PromptProcessor, QuestionPrompts
+from numerate.tasks.questions import Questions
 
 Spans = Mapping[str, Span]
 
@@ -35,6 +36,9 @@ class EvaluationKind(Spec, ABC):
 
     loss_breaks_ties: ClassVar[bool] = False
     """Whether the validation loss decides between checkpoints of the same accuracy."""
+
+    extra_tokens: ClassVar[int] = 0
+    """Number of tokens by which a decoded answer may be longer than the longest correct answer of its batch."""
 
     # Cells --------------------------------------------------------------------------------------------------------
 
@@ -93,10 +97,18 @@ class EvaluationKind(Spec, ABC):
         """Raises `UserError` for settings below `training` that ask for what it does not measure."""
         return
 
+    def validation_method(self, evaluation_data: EvaluationData) -> Method:
+        """How validation questions are answered."""
+        return "one pass"
+
     def validate(self, validator: Any, *arguments: Any) -> Any:
         """Measures the validation splits during training, by a method of `numerate.training.validation.Validator`; by
         default exact match, with the arguments of `Validator.evaluate_answers`: model, step, ..."""
         return validator.evaluate_answers(*arguments)
+
+    def validation_scorer(self, evaluation_data: EvaluationData, questions: Questions) -> Any:
+        """The scorer of the answers to validation questions; None if they are only counted."""
+        return None
 
     def validation_counts(self, evaluation_data: EvaluationData, predictions: Predictions) -> dict[str, int]:
         """Counts of a part of a validation split, which are summed over all parts and processes."""
@@ -110,7 +122,7 @@ class EvaluationKind(Spec, ABC):
 
     def validation_metrics(self, counts: Mapping[str, int]) -> dict[str, float]:
         """Metrics of a split besides exact match. The best checkpoint is selected by `accuracy`, if it is one of them,
-        otherwise by exact match."""
+        otherwise by the first of `columns`, or by exact match if there are none."""
         return {}
 
     def answer(self, run: Any, question: str, checkpoint: str) -> Any:
