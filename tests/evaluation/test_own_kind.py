@@ -76,7 +76,8 @@ class GradedSums(Arithmetic):
 
 
 @pytest.fixture(autouse=True)
-def parts() -> None:
+def parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalogue, "_user_classes", {})
     for part in (AnswerLength, Graded):
         catalogue.register("EvaluationKind", part)
     for task in (MeasuredSums, GradedSums):

@@ -12,11 +12,13 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
+from numerate import catalogue
 from numerate.api import recipe
 from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.evaluation.kinds.answers import AnswerKind
 from numerate.experiments.train import TrainedRun, train
+from numerate.tasks.task import Task
 from numerate.text.tasks.generated_mathematics import GeneratedMathematics
 from numerate.text.tokenizers.subwords import Subwords
 from numerate.text.tokenizers.text_number_formats import XVal
@@ -160,7 +162,8 @@ class Judged(AnswerKind):
 def test_the_score_of_a_kind_of_evaluation_chooses_the_best_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("numerate.evaluation.kinds.choice._kind", lambda name: Judged())
+    monkeypatch.setattr(catalogue, "_user_classes", {"EvaluationKind": {"Judged": Judged}})
+    monkeypatch.setattr(Task, "evaluation_kind", "Judged")
     made = train(small(), runs_dir=tmp_path, quiet=True)
     best, lines = best_and_lines(made)
     every = [json.loads(line) for line in (made.run.path / "metrics.jsonl").read_text().splitlines()]
