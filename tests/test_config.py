@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from numerate import catalogue
 from numerate.config import (
     Span,
+    Spec,
     from_tree,
     identity,
     load_yaml,
@@ -353,3 +354,66 @@ def test_no_warning_comes_from_a_recipe_of_the_house() -> None:
 def test_a_word_that_a_setting_does_not_know_is_refused_from_python_too(make: Any, message: str) -> None:
     with pytest.raises(UserError, match=re.escape(message)):
         make()
+
+
+@dataclass(frozen=True)
+class Typed(Spec):
+    count: int = setting(1, "a number of things", at_most=10**6)
+    end: int | None = setting(None, "an integer without bounds")
+    scale: float = setting(1.0, "a number without bounds")
+    factor: float | Literal["sqrt"] = setting(1.0, "a number or a word", above=0)
+    flag: bool = setting(False, "whether it is so")
+    label: str | None = setting(None, "a text")
+    sizes: int | Span = setting(3, "sizes", at_least=1)
+    pair: tuple[float, float] = setting((0.5, 0.5), "two numbers", below=1)
+    words: tuple[Literal["a", "b"], ...] = setting((), "choices")
+    maker: Maker = setting(Maker(), "a part")
+    grid: tuple[tuple[int, ...], ...] = setting((), "lists of integers")
+
+
+anything: Any = json_like | spans | st.floats() | st.sampled_from(["a", "sqrt", -0.0, 1.0, b"a", Soft(), {1}, 10**400])
+
+
+@quick
+@given(st.sampled_from([*Typed.__dataclass_fields__]), anything | st.lists(anything, max_size=3).map(tuple))
+def test_any_value_is_either_refused_by_the_name_of_its_setting_or_can_be_saved(name: str, value: Any) -> None:
+    made, message = Typed(), f"{name}: must be"
+    try:
+        made = Typed(**{name: value})
+    except UserError as refused:
+        message = str(refused)
+    assert message.startswith(f"{name}: must be")
+    again = from_tree(parse_yaml(yaml_text(to_tree(made))), expected_class=Typed)
+    assert again == made
+    assert identity(again) == identity(made)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"flag": "yes"}, "flag: must be true or false, not 'yes'"),
+        ({"flag": 1}, "flag: must be true or false, not 1"),
+        ({"count": True}, "count: must be an integer, not True"),
+        ({"count": 2.0}, "count: must be an integer, not 2.0"),
+        ({"end": "7"}, "end: must be an integer or null, not '7'"),
+        ({"scale": float("nan")}, "scale: must be finite, not nan"),
+        ({"factor": float("inf")}, "factor: must be finite and greater than 0, or sqrt, not inf"),
+        ({"factor": "sqr"}, "factor: must be a number or sqrt, not 'sqr'. Did you mean 'sqrt'?"),
+        ({"label": 3}, "label: must be a text or null, not 3"),
+        ({"pair": (0.5,)}, "pair: must be 2 numbers, not (0.5,)"),
+        ({"pair": (0.5, "x")}, "pair: must be a number, not 'x'"),
+        ({"pair": (0.5, 1.0)}, "pair: must be less than 1, not (0.5, 1.0)"),
+        ({"words": "a"}, "words: must be a list of a or b, not 'a'"),
+        ({"words": ("a", "c")}, "words: must be a or b, not 'c'"),
+        ({"maker": "Maker"}, "maker: must be a Maker, not 'Maker'"),
+        ({"grid": ((1,), (2, "x"))}, "grid: must be an integer, not 'x'"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_in_words(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as refused:
+        Typed(**changes)
+    assert str(refused.value) == message
+
+
+def test_lists_from_python_become_tuples() -> None:
+    assert Typed(words=["a"], pair=[0.1, 0.2]) == Typed(words=("a",), pair=(0.1, 0.2))  # type: ignore[arg-type]

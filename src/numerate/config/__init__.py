@@ -11,9 +11,9 @@ from numerate.config.saving import parse_yaml as parse_yaml
 from numerate.config.saving import save_yaml as save_yaml
 from numerate.config.saving import to_tree as to_tree
 from numerate.config.saving import yaml_text as yaml_text
-from numerate.config.settings import Span as Span
 from numerate.config.settings import Spec as Spec
 from numerate.config.settings import setting as setting
+from numerate.config.span import Span as Span
 from numerate.config.user_parts import UserFile as UserFile
 from numerate.config.user_parts import add_packaged_parts as add_packaged_parts
 from numerate.config.user_parts import approve_imported as approve_imported

@@ -17,26 +17,28 @@ from itertools import product
 from math import prod
 from typing import Any, TypeVar, get_origin
 
+from numerate.config.type_hints import (
+    describe_type,
+    fixed_length,
+    format_type,
+    item_hint,
+    part_classes_in,
+    union_members,
+)
 from numerate.config.user_parts import class_address
 from numerate.config.values import (
     Draft,
     build_draft,
-    describe_type,
     example_text,
-    fixed_length,
-    format_type,
     format_value,
     is_spec,
-    item_hint,
     join_path,
     normalize_name,
     parse_value,
-    part_classes_in,
     resolve_setting_name,
     settings_of,
     split_at_commas,
     to_draft,
-    union_members,
 )
 from numerate.errors import UserError, did_you_mean
 

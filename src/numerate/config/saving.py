@@ -21,9 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from numerate import catalogue
-from numerate.config.settings import Span, stored_class_name, stored_settings
+from numerate.config.settings import stored_class_name, stored_settings
+from numerate.config.span import Span
+from numerate.config.type_hints import union_members
 from numerate.config.user_parts import class_address
-from numerate.config.values import build_draft, draft_from_data, is_spec, join_path, settings_of, union_members
+from numerate.config.values import build_draft, draft_from_data, is_spec, join_path, settings_of
 from numerate.errors import OperationalError, UserError
 
 TreeCache = dict[int, tuple[Any, Any]]

@@ -1,16 +1,16 @@
-"""Settings, the fields of a spec, with their bounds, and `Span`, a range of sizes."""
+"""Settings, the fields of a spec, with their bounds."""
 
 import math
-import operator
-import re
 from collections.abc import Iterable, Iterator
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, field, fields
 from functools import cache
 from numbers import Integral, Real
-from types import NoneType, UnionType
-from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
+from types import NoneType
+from typing import Any, NamedTuple, TypeVar, get_type_hints
 
-from numerate.errors import UserError, did_you_mean, raise_first
+from numerate.config.span import Span
+from numerate.config.type_hints import choices_in, type_problem, union_members
+from numerate.errors import UserError, raise_first
 
 T = TypeVar("T")
 
@@ -38,6 +38,7 @@ def setting(
     data. `stored_name` is for a renamed field: its name in 0.2, or when it was added, under which it is hashed in both
     (`stored_class_name` does the same for a class).
 
+    >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
     ... class LSTM(Spec):
     ...     num_layers: int = setting(2, "number of stacked layers", at_least=1)
@@ -71,13 +72,13 @@ class Bounds(NamedTuple):
     below: float | None = None
 
     def allow(self, value: Any) -> bool:
-        """Whether a value is a number within the bounds, or a span or tuple of them."""
+        """Whether a number is within the bounds, or all numbers of a span or tuple; other values are not compared."""
         if isinstance(value, Span):
             return self.allow(value.low) and self.allow(value.high)
         if isinstance(value, tuple):
             return all(map(self.allow, value))
         if isinstance(value, bool) or not isinstance(value, Real):
-            return False
+            return True
         number: Any = value
         return (
             (isinstance(value, Integral) or math.isfinite(value) or value in (self.at_least, self.at_most))
@@ -101,14 +102,12 @@ class Bounds(NamedTuple):
         return " and ".join([low] * has_low + [high] * has_high)
 
 
-NO_BOUNDS = Bounds()
-
-
 class Spec:
-    """The base of every class with settings. They are checked when it is built, also from Python: numbers against the
-    declared bounds, values against the choices of a `Literal`, then combinations of settings by `conflicts`. The first
-    error is raised as a `UserError` that names the setting and what is allowed.
+    """The base of every class with settings. They are checked when it is built, also from Python: values against their
+    types, numbers against the declared bounds, then combinations of settings by `conflicts`. The first error is raised
+    as a `UserError` that names the setting and what is allowed. A list becomes a tuple.
 
+    >>> from dataclasses import dataclass
     >>> from typing import Literal
     >>> @dataclass(frozen=True)
     ... class Learned(Spec):
@@ -135,9 +134,11 @@ class Spec:
     def __post_init__(self) -> None:
         for one in _declared_settings(type(self)):  # type: ignore[arg-type]
             value = getattr(self, one.name)
-            for item in value if one.is_of_each_item else (value,):
-                if not one.allows(item):
-                    raise UserError(f"{one.name}: {one.problem(item)}")
+            if isinstance(value, list):
+                value = tuple(value)
+                object.__setattr__(self, one.name, value)
+            if (problem := one.find_problem(value)) is not None:
+                raise UserError(f"{one.name}: {problem}")
         raise_first(self.conflicts())
 
     def conflicts(self) -> Iterator[str]:
@@ -147,68 +148,38 @@ class Spec:
 
 
 class _DeclaredSetting(NamedTuple):
-    """What is declared of a setting that can be checked."""
+    """What is declared of a setting."""
 
     name: str
+    hint: Any
     bounds: Bounds
-    choices: list[Any]
-    """The values of a `Literal`."""
-    types: list[Any]
-    """The other types; none if only the choices are allowed."""
-    is_optional: bool
-    """Whether null is allowed."""
-    is_of_each_item: bool
-    """Whether the choices are those of each item of a tuple."""
 
-    @property
-    def words(self) -> list[str]:
-        return list(map(str, self.choices))
-
-    def allows(self, value: Any) -> bool:
-        if value in self.choices or (value is None and self.is_optional):
-            return True
-        if not self.types or (self.choices and isinstance(value, str)):
-            return False
-        if self.bounds == NO_BOUNDS or (type(value) in self.types and not isinstance(value, Real | Span)):
-            return True
-        return self.bounds.allow(value) and not self._is_fraction(value)
-
-    def _is_fraction(self, value: Any) -> bool:
-        """Whether a value is a number that is not an integer, as the setting has to be."""
-        has_to_be_integer = int in self.types and float not in self.types
-        return has_to_be_integer and isinstance(value, Real) and not isinstance(value, Integral)
-
-    def problem(self, value: Any) -> str:
-        """What is wrong with a value that is not allowed, and what would be right."""
-        hint = did_you_mean(value, self.words) if isinstance(value, str) else ""
+    def find_problem(self, value: Any) -> str | None:
+        """What is wrong with a value that is not allowed, and what would be right; None if it is allowed."""
+        if (problem := type_problem(value, self.hint)) is not None:
+            return problem
+        choices = choices_in(self.hint)
+        if self.bounds.allow(value) or (isinstance(value, str) and value in choices):
+            return None
         is_infinite = isinstance(value, float) and not math.isfinite(value)
-        need = "finite and " if is_infinite else "an integer, " if self._is_fraction(value) else ""
+        allowed = " and ".join(filter(None, ["finite" * is_infinite, str(self.bounds)]))
+        others = [*map(str, choices), *["null"] * (NoneType in union_members(self.hint))]
         shown = value if isinstance(value, Span) else repr(value)
-        return f"must be {need}{self}, not {shown}{f'.{hint}' if hint else ''}"
-
-    def __str__(self) -> str:
-        """As in an error: `normal or reversed`, `greater than 0, or sqrt`, `1 or more, or null`."""
-        words = [*self.words, *["null"] * self.is_optional]
-        if self.bounds != NO_BOUNDS:
-            return ", or ".join([str(self.bounds), *words])
-        return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+        return f"must be {', or '.join([allowed, *others])}, not {shown}"
 
 
 @cache
-def _declared_settings(spec: type) -> list[_DeclaredSetting]:
-    """The settings of a spec with bounds or choices. A type written as text is not read."""
-    declared = []
-    for one in fields(spec):
-        is_of_each_item = get_origin(one.type) is tuple and get_origin(get_args(one.type)[0]) is Literal
-        hint = get_args(one.type)[0] if is_of_each_item else one.type
-        options = get_args(hint) if isinstance(hint, UnionType) or get_origin(hint) is Union else (hint,)
-        bounds: Bounds = one.metadata.get("bounds", NO_BOUNDS)
-        types = [option for option in options if get_origin(option) is not Literal and option is not NoneType]
-        choices = [word for option in options if get_origin(option) is Literal for word in get_args(option)]
-        choices = [] if str in types else choices
-        if choices or bounds != NO_BOUNDS:
-            declared.append(_DeclaredSetting(one.name, bounds, choices, types, NoneType in options, is_of_each_item))
-    return declared
+def _declared_settings(spec: Any) -> list[_DeclaredSetting]:
+    """The settings of a spec. A type that names something unknown where the spec was defined is not checked."""
+    try:
+        hints = get_type_hints(spec)
+    except NameError:
+        hints = {one.name: Any if isinstance(one.type, str) else one.type for one in fields(spec)}
+    return [
+        _DeclaredSetting(one.name, hints[one.name], one.metadata.get("bounds", Bounds()))
+        for one in fields(spec)
+        if one.init
+    ]
 
 
 def stored_class_name(part: type) -> str:
@@ -227,6 +198,7 @@ def stored_settings(spec: Any, fields: Iterable[Field[Any]]) -> dict[str, Any]:
     """The settings of a spec in identities and random keys, by their stored names: all of `fields` except those that
     were added later and have their default.
 
+    >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
     ... class LSTM:
     ...     num_layers: int = setting(2, "number of stacked layers", stored_name="layers")
@@ -240,56 +212,3 @@ def stored_settings(spec: Any, fields: Iterable[Field[Any]]) -> dict[str, Any]:
         for field, value in values.items()
         if not (field.metadata.get("later") and value == field.default)
     }
-
-
-@dataclass(frozen=True, order=True)
-class Span:
-    """The integers from `low` to `high`, both included; on the command line `1:5`.
-
-    >>> list(Span(1, 5)), 5 in Span(1, 5), len(Span(1, 5)), str(Span(1, 5))
-    ([1, 2, 3, 4, 5], True, 5, '1:5')
-
-    Raises `UserError` if it would be empty.
-    """
-
-    low: int
-    high: int
-
-    def __post_init__(self) -> None:
-        for name, value in (("low", self.low), ("high", self.high)):
-            if not isinstance(value, Integral) or isinstance(value, bool):
-                raise UserError(f"{name}: must be an integer, not {value!r}; write a span as 1:5")
-            object.__setattr__(self, name, operator.index(value))  # numpy's integers become Python's
-        if self.low > self.high:
-            raise UserError(
-                f"a span must go from low to high, both included: {self.high}:{self.low}, not {self.low}:{self.high}"
-            )
-
-    @classmethod
-    def from_value(cls, value: "int | Span") -> "Span":
-        """Converts an integer to a span: `Span.from_value(3) == Span(3, 3)`; a span is returned unchanged."""
-        return value if isinstance(value, Span) else cls(value, value)
-
-    @classmethod
-    def parse(cls, text: str) -> "Span":
-        """From its text: `3` is `Span(3, 3)`, `1:5` is `Span(1, 5)`. Raises `UserError` for any other text."""
-        match = re.fullmatch(r"\s*([+-]?[0-9]+)\s*(?::\s*([+-]?[0-9]+)\s*)?", text)
-        if match is None:
-            raise UserError(f"a span must be low:high, both included, such as 1:5, not {text!r}")
-        try:
-            low = int(match[1])
-            return cls(low, low if match[2] is None else int(match[2]))
-        except ValueError as error:  # more digits than Python reads
-            raise UserError("the bounds of a span must have fewer digits") from error
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(self.low, self.high + 1))
-
-    def __contains__(self, value: object) -> bool:
-        return isinstance(value, Integral) and self.low <= int(value) <= self.high
-
-    def __len__(self) -> int:
-        return self.high - self.low + 1
-
-    def __str__(self) -> str:
-        return f"{self.low}:{self.high}"

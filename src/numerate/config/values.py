@@ -13,12 +13,22 @@ from collections.abc import Callable
 from dataclasses import MISSING, Field, fields, is_dataclass
 from decimal import Decimal, InvalidOperation
 from functools import cache, partial
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from numerate import catalogue
 from numerate.config.packaged_parts import address_of_name, load_packaged_part
-from numerate.config.settings import Span
+from numerate.config.span import Span
+from numerate.config.type_hints import (
+    SCALARS,
+    choices_in,
+    describe_type,
+    fixed_length,
+    item_hint,
+    part_classes_in,
+    shorten,
+    union_members,
+)
 from numerate.config.user_parts import class_address, is_abstract, load_saved_class, load_user_object, missing_methods
 from numerate.errors import UserError, did_you_mean
 from numerate.old_names import new_class_names, new_setting_name
@@ -27,7 +37,6 @@ NULL_WORDS = ("null", "none")
 TRUE_WORDS, FALSE_WORDS = ("true", "yes", "on"), ("false", "no", "off")
 INFINITIES = {"inf": float("inf"), "+inf": float("inf"), "-inf": float("-inf")}
 SUFFIXES = {"k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9}
-EXAMPLES: dict[Any, str] = {int: "4", float: "0.5", bool: "true", str: "text", Span: "1:5", NoneType: "null"}
 
 _NUMBER = re.compile(r"([+-]?(?:[0-9][0-9_]*(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?)([kKMG]?)")
 _CALL = re.compile(r"([^\s()\[\]'\"=,]+)\s*(?:\((.*)\))?", re.DOTALL)
@@ -121,81 +130,6 @@ def build_draft(value: Any, path: str) -> Any:
         path_match = _PATH_PREFIX.match(message)
         separator = "." if path_match and path_match[1] in settings_of(value.part) else ": "
         raise UserError(f"{path}{separator}{message}" if path else message) from error
-
-
-def union_members(hint: Any) -> tuple[Any, ...]:
-    """The members of a union, or the hint itself: `(int, NoneType)` for `int | None`."""
-    origin = get_origin(hint)
-    if origin is Annotated:
-        return union_members(get_args(hint)[0])
-    if origin in (Union, UnionType):
-        return tuple(option for member in get_args(hint) for option in union_members(member))
-    return (NoneType if hint is None else hint,)
-
-
-def part_classes_in(hint: Any) -> list[type]:
-    """The members of a union that are classes of parts."""
-    return [o for o in union_members(hint) if isinstance(o, type) and o not in EXAMPLES and get_origin(o) is None]
-
-
-def format_type(hint: Any) -> str:
-    """A type as readable text: `int | null`, `list of Position`, `'normal' | 'reversed'`."""
-    names = []
-    for option in union_members(hint):
-        if get_origin(option) is Literal:
-            names += [value if isinstance(value, str) else format_value(value) for value in get_args(option)]
-        elif get_origin(option) in (tuple, list):
-            if fixed_length(option) is None:
-                names.append(f"list of {format_type(item_hint(option, 0))}")
-            else:
-                names.append(f"[{', '.join(map(format_type, get_args(option)))}]")
-        else:
-            names.append({NoneType: "null", Any: "anything"}.get(option, getattr(option, "__name__", str(option))))
-    return " | ".join(names)
-
-
-_SINGULAR = {
-    int: "an integer",
-    float: "a number",
-    bool: "true or false",
-    str: "a text",
-    Span: "a span such as 1:5",
-    NoneType: "null",
-    Any: "anything",
-}
-_PLURAL = {int: "integers", float: "numbers", bool: "values of true or false", str: "texts"}
-
-
-def describe_type(hint: Any) -> str:
-    """What values of a type are, in the words of errors.
-
-    >>> describe_type(int | Span | None), describe_type(tuple[float, float]), describe_type(Literal["fp32", "bf16"])
-    ('an integer, a span such as 1:5 or null', '2 numbers', 'fp32 or bf16')
-    """
-    names = []
-    for option in union_members(hint):
-        if get_origin(option) is Literal:
-            names += [value if isinstance(value, str) else format_value(value) for value in get_args(option)]
-        elif get_origin(option) in (tuple, list):
-            length, item = fixed_length(option), item_hint(option, 0)
-            items = _PLURAL.get(item) or f"items of {format_type(item)}"
-            names.append(f"a list of {items}" if length is None else f"{length} {items}")
-        else:
-            name = getattr(option, "__name__", str(option))
-            names.append(_SINGULAR.get(option) or f"{'an' if name[0] in 'AEIOU' else 'a'} {name}")
-    return " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
-
-
-def fixed_length(hint: Any) -> int | None:
-    """The required number of items of a list or tuple; None if any."""
-    inside = get_args(hint)
-    return len(inside) if get_origin(hint) is tuple and inside[-1] is not Ellipsis else None
-
-
-def item_hint(hint: Any, index: int) -> Any:
-    """The type of one item of a list or tuple."""
-    inside = get_args(hint) or (Any,)
-    return inside[0] if fixed_length(hint) is None else inside[index]
 
 
 def split_at_commas(text: str) -> list[str] | None:
@@ -319,7 +253,7 @@ def parse_value(text: str, hint: Any, path: str, *, is_saved: bool = False) -> A
         )
     if str in options:
         return text
-    words = [str(value) for option in options if get_origin(option) is Literal for value in get_args(option)]
+    words = list(map(str, choices_in(hint)))
     problem = f"{path}: must be {describe_type(hint)}, not {'nan' if lower.strip('+-') == 'nan' else repr(stripped)}"
     if words:
         suggestion = did_you_mean(stripped, words)
@@ -355,11 +289,7 @@ def value_from_data(data: Any, hint: Any, path: str) -> Any:
     if isinstance(data, str) and data:
         return parse_value(data, hint, path, is_saved=True)
     data_text = format_value(data) if data is None or isinstance(data, bool) else repr(data)
-    raise UserError(f"{path}: must be {describe_type(hint)}, not {_shorten(data_text)}")
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) < 60 else f"{text[:60]}..."
+    raise UserError(f"{path}: must be {describe_type(hint)}, not {shorten(data_text)}")
 
 
 def draft_from_data(data: dict[Any, Any], classes: list[type], path: str) -> Draft:
@@ -426,8 +356,8 @@ def get_part_class(
 def example_text(hint: Any) -> str:
     """An example value of a type, for error messages."""
     for option in union_members(hint):
-        if option in EXAMPLES:
-            return EXAMPLES[option]
+        if option in SCALARS:
+            return SCALARS[option].example
         if get_origin(option) is Literal:
             return format_value(get_args(option)[0])
         if get_origin(option) in (tuple, list):
@@ -460,7 +390,7 @@ def format_value(value: Any) -> str:
 def _parse_items(items: list[Any], hint: Any, path: str, parse_item: Any) -> list[Any]:
     expected_length = fixed_length(hint)
     if expected_length is not None and expected_length != len(items):
-        items_text, example = _shorten(", ".join(map(str, items))), example_text(hint)
+        items_text, example = shorten(", ".join(map(str, items))), example_text(hint)
         raise UserError(f"{path}: must be {describe_type(hint)}, not [{items_text}]; for example {path}={example}")
     return [parse_item(item, item_hint(hint, i), join_path(path, i)) for i, item in enumerate(items)]
 
