@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from numerate.evaluation import number_metrics, text_metrics
-from numerate.evaluation.intervals import wilson_interval
 from numerate.evaluation.number_metrics import NumberScores
+from numerate.evaluation.statistics import wilson_interval
 from numerate.evaluation.sums import CELL_MEAN_SUFFIX
 from numerate.evaluation.text_metrics import TextScores
 
