@@ -14,6 +14,7 @@ ROUGE is there the median of a bootstrap of 1,000 resamples, which differs from 
 alone.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp
@@ -23,7 +24,6 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from numerate.errors import UserError
-from numerate.evaluation.numbers_in_texts import PUBLISHED_LIMIT, published_invalid_count, published_number
 from numerate.evaluation.text_metrics import ROUGE_METRICS, TextScores
 
 BATCH_SIZE = 64
@@ -34,6 +34,14 @@ PADDING_LENGTH = 10
 
 IGNORE_INDEX = -100
 """The label of a place that does not count."""
+
+PUBLISHED_NUMBER_PATTERN = re.compile(r"[+-]?\s*\d+(?:\.\d+)?")
+"""A number of a text: a minus sign of a subtraction belongs to the number, `1,000` ends with 0, and `1e5` with 5."""
+
+_CANDIDATE = re.compile(r"[+-]?[\d,.]*\d")
+
+PUBLISHED_LIMIT = 1e10
+"""Predictions, but not labels, are clipped to this absolute value."""
 
 NUMBER_METRIC_NAMES = (
     "number_accuracy",
@@ -53,6 +61,34 @@ NUMBER_METRIC_NAMES = (
     "average_no_number_prediction",
 )
 """What `published_number_metrics` gives."""
+
+
+def published_number(text: str) -> float | None:
+    """The last number of a text before clipping; None if there is none.
+
+    >>> published_number("5 - 3"), published_number("1,000"), published_number("1e5")
+    (-3.0, 0.0, 5.0)
+    """
+    matches = PUBLISHED_NUMBER_PATTERN.findall(text)
+    return float("".join(matches[-1].split())) if matches else None
+
+
+def published_invalid_count(text: str) -> tuple[int, bool]:
+    """The number of invalid numbers for `float`, and whether there is no number.
+
+    >>> published_invalid_count("1,000 and 3"), published_invalid_count("none")
+    ((1, False), (0, True))
+    """
+    candidates = _CANDIDATE.findall(text)
+    return sum(map(_is_not_float, candidates)), not candidates
+
+
+def _is_not_float(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return True
+    return False
 
 
 def published_number_metrics(predictions: Sequence[str], labels: Sequence[str]) -> dict[str, float]:
