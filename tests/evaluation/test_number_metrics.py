@@ -20,7 +20,6 @@ from numerate.evaluation.number_metrics import (
     TOLERANCES,
     NumberScores,
     is_close,
-    pooled_metrics,
 )
 from numerate.evaluation.numbers_in_texts import ParsedNumber
 from numerate.evaluation.sums import Moments, QuantileSketch, signed_log, spearman
@@ -197,8 +196,8 @@ def test_cells_taken_together_are_all_their_questions_at_once(cells: list[list[t
             "clipped",
             "num_digits",
             "num_correct_digits",
-            "linear_moments",
-            "log_moments",
+            "linear",
+            "log",
             "error_sketch",
         ):
             assert getattr(whole, name) == getattr(every, name), name
@@ -219,7 +218,7 @@ def test_what_is_written_of_one_cell_is_read_as_it_was() -> None:
 
 def test_pooled_and_the_mean_of_modules_have_names_of_their_own() -> None:
     few, many = NumberScores.from_texts(["3"], ["1"]), NumberScores.from_texts(["5", "6", "none"], ["5", "6", "7"])
-    metrics = pooled_metrics([few, many])
+    metrics = answer_metrics.pooled_metrics([few, many])
     assert (metrics["mae"], metrics["mae (mean of modules)"]) == (2 / 3, (2 + 0) / 2)
     assert (metrics["number_accuracy"], metrics["number_accuracy (mean of modules)"]) == (2 / 4, (0 + 2 / 3) / 2)
     assert metrics["r2 (mean of modules)"] == 1.0, "of the cells that have one"

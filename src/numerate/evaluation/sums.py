@@ -29,7 +29,7 @@ CELL_MEAN_SUFFIX = " (mean of modules)"
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric of answers: its title in reports and how it is computed from sums; None if it is undefined.
+    """A metric of answers: its title in reports and how it is computed from scores; None if it is undefined.
 
     `is_proportion`: it is a fraction from 0 to 1, displayed in per cent. `lower_is_better`: it measures errors.
     """
@@ -54,6 +54,17 @@ def _add(first: object, second: object) -> object:
     return first + second  # type: ignore[operator]
 
 
+def sums_to_record(sums: Any) -> dict[str, Any]:
+    """The fields of a dataclass of sums as data of JSON, by their names without `num_`."""
+    record = {one.name.removeprefix("num_"): getattr(sums, one.name) for one in fields(sums)}
+    for name, value in record.items():
+        if isinstance(value, Moments | QuantileSketch):
+            record[name] = value.to_record()
+        elif isinstance(value, tuple):
+            record[name] = list(value)
+    return record
+
+
 def check_pairs(predictions: Sequence[str], references: Sequence[str]) -> None:
     """Raises `UserError` unless there is one answer to each question."""
     if len(predictions) != len(references):
@@ -63,12 +74,6 @@ def check_pairs(predictions: Sequence[str], references: Sequence[str]) -> None:
 def ratio(total: float, count: int) -> float | None:
     """The mean of values with this sum; None without values."""
     return total / count if count else None
-
-
-def cell_means(cells: Sequence[Mapping[str, float | None]], names: Iterable[str]) -> dict[str, float | None]:
-    """The mean of each metric over the cells that have it, as name + `CELL_MEAN_SUFFIX`."""
-    found = {name: [value for cell in cells if (value := cell.get(name)) is not None] for name in names}
-    return {f"{name}{CELL_MEAN_SUFFIX}": fmean(values) if values else None for name, values in found.items()}
 
 
 def finite_decimal(number: ExactNumber) -> Fraction:
@@ -160,14 +165,11 @@ class Moments:
         return self.count * squares - total**2
 
     def to_record(self) -> dict[str, str]:
-        return {name: str(exact_decimal(getattr(self, name))) for name in _SUM_NAMES}
+        return {one.name: str(exact_decimal(getattr(self, one.name))) for one in fields(self)[1:]}
 
     @classmethod
     def from_record(cls, count: int, data: Mapping[str, str]) -> "Moments":
-        return cls(count, *(Fraction(str(data[name])) for name in _SUM_NAMES))
-
-
-_SUM_NAMES = [one.name for one in fields(Moments)][1:]
+        return cls(count, *(Fraction(str(data[one.name])) for one in fields(cls)[1:]))
 
 
 @dataclass(frozen=True)
