@@ -62,7 +62,7 @@ def pooled_metrics(
 
 def _cell_means(cells: Sequence[NumberScores] | Sequence[TextScores]) -> dict[str, float | None]:
     by_cell = [scores.metrics() for scores in cells]
-    found = {name: [metrics[name] for metrics in by_cell if metrics[name] is not None] for name in by_cell[0]}
+    found = {name: [value for metrics in by_cell if (value := metrics[name]) is not None] for name in by_cell[0]}
     return {f"{name}{CELL_MEAN_SUFFIX}": fmean(values) if values else None for name, values in found.items()}
 
 

@@ -71,7 +71,7 @@ class TextScores:
             totals=tuple(bleu.totals),
             prediction_words=bleu.sys_len,
             reference_words=bleu.ref_len,
-            rouge={name: sum(scores[name].fmeasure for scores in rouge) for name in ROUGE_METRICS},
+            rouge={name: sum((scores[name].fmeasure for scores in rouge), 0.0) for name in ROUGE_METRICS},
             **sums,
         )
 

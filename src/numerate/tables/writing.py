@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from numerate.errors import UserError, check_choice
 from numerate.reports.grid import format_interval, format_percent
 from numerate.reports.table import markdown_table, text_table, text_width
-from numerate.tables.selecting import display_format, is_identifier, plain_values, short_names
+from numerate.tables.selecting import display_format, is_identifier, plain_rows, short_names
 from numerate.training import disk
 
 if TYPE_CHECKING:
@@ -74,9 +74,7 @@ def render(frame: "DataFrame", format: str, notes: Sequence[str] = ()) -> str:
         written = frame.assign(**{name: frame[name].map({True: "true", False: "false"}) for name in bools})
         return str(written.to_csv(index=False, lineterminator="\n"))
     if format == "jsonl":
-        columns = [plain_values(frame[name]) for name in frame.columns]
-        rows = (dict(zip(frame.columns, row, strict=True)) for row in zip(*columns, strict=True))
-        return "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
+        return "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in plain_rows(frame))
     return {"text": to_text, "markdown": to_markdown, "latex": to_latex}[format](frame, notes) + "\n"
 
 
@@ -162,8 +160,8 @@ def single_line(text: str) -> str:
 
 def _texts(frame: "DataFrame") -> tuple[list[str], list[list[str]]]:
     """The names of the columns and the rows as texts."""
-    columns = [[format_value(name, value) for value in plain_values(frame[name])] for name in frame.columns]
-    return short_names(list(frame.columns)), [list(row) for row in zip(*columns, strict=True)]
+    rows = [[format_value(name, value) for name, value in row.items()] for row in plain_rows(frame)]
+    return short_names(list(frame.columns)), rows
 
 
 def _widths(names: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
