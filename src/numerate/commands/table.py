@@ -291,7 +291,9 @@ COMMANDS: dict[str, Command] = {
             Option("where", "label=Abacus", "rows with this value; may be given several times", repeated=True),
             Option("sort", "-final.ood_test", "columns to sort by, with - for descending order"),
             Option("group", "label", "a row for each value of these columns"),
-            Option("statistic", "iqm", "of a group: median (default) [lowest, highest]; mean or iqm [bootstrap interval]"),
+            Option(
+                "statistic", "iqm", "of a group: median (default) with extremes, mean or iqm with bootstrap intervals"
+            ),
             Option("threshold", "0.99", "of a group: what counts as success", float),
             Option("success", "final.ood_test", "of a group: the column that the threshold is for"),
             Option("cells", "true", "a row for each run, checkpoint and cell", bool),

@@ -36,13 +36,7 @@ _TRAINING_COLUMNS = (
 _LANGUAGE_TRAINING_COLUMNS = ("validation_loss", "validation_perplexity", "validation_bits_per_byte")
 """The last training metrics of language modeling runs, instead of accuracies."""
 
-_STATUS_COLUMNS = {
-    "seconds": "timing.seconds",
-    "worker": "timing.worker",
-    "stop_reason": "stop_reason",
-    "failure": "failure",
-    "error": "error",
-}
+_STATUS_COLUMNS = ("seconds", "worker", "stop_reason", "failure", "error")
 _CHECKPOINTS = ("final", "best")
 _ENDS = ("", ".low", ".high")
 _LANGUAGE_COLUMNS = {
@@ -104,7 +98,7 @@ def results_of(study: "Study | str | Path", runs_dir: str | Path | None = None) 
         columns[path if is_identifier(path) else f"recipe.{path}"] = _series(values, infer_type(values))
     is_language_modeling = any("validation_loss" in record for record in done_records)
     for name in (*_TRAINING_COLUMNS, *_LANGUAGE_TRAINING_COLUMNS * is_language_modeling):
-        columns[name] = _series([record.get(name) for record in done_records], _TYPES[RESULT_FORMATS[name]])
+        columns[name] = _result([record.get(name) for record in done_records], name)
     results = [_region_values(record) for record in done_records]
     for name in sorted({name: None for values in results for name in values}, key=_region_order):
         column = _series([values.get(name) for values in results], float)
@@ -113,10 +107,8 @@ def results_of(study: "Study | str | Path", runs_dir: str | Path | None = None) 
     reasons = [_non_causal_reason(record) for record in done_records]
     if any(reasons):
         columns["non_causal_reason"] = _series(reasons, str)
-    for name, path in _STATUS_COLUMNS.items():
-        columns[name] = _series(
-            [_get(record, *path.split(".")) for record in run_records], _TYPES[RESULT_FORMATS[name]]
-        )
+    for name in _STATUS_COLUMNS:
+        columns[name] = _result([(record | record.get("timing", {})).get(name) for record in run_records], name)
     return DataFrame(columns)
 
 
@@ -140,6 +132,11 @@ def _series(values: Iterable[Any], kind: type) -> "Series[Any]":
     cast = [_cast(value, kind) for value in values]
     complete, nullable = _DTYPES[kind]
     return Series(cast, dtype=nullable if None in cast else complete)
+
+
+def _result(values: Iterable[Any], name: str) -> "Series[Any]":
+    """A column of results of the type that its name implies."""
+    return _series(values, _TYPES[RESULT_FORMATS[name]])
 
 
 def _cast(value: Any, kind: type) -> Any:
@@ -233,8 +230,6 @@ def cells_of(
     axis of the grid (`cell.count`, if another column is named so), and the measurements: `correct`, `count`,
     `exact_match` with its interval `low`, `high`; of labels, numbers, texts and language modeling their metrics.
     """
-    from pandas import DataFrame
-
     runs = results_of(study, runs_dir) if runs is None else runs
     folder = _find_study(study, runs_dir)
     done = runs[runs["status"] == "done"]
@@ -255,13 +250,11 @@ def cells_of(
             for name, column in values.items():
                 column.append(measured.get(name))
         counts.append(len(records))
-    kinds = {name: _TYPES[RESULT_FORMATS[name]] for name in values if name in RESULT_FORMATS}
-    kinds |= _CELL_KEYS | dict.fromkeys(axes.values(), int)
-    repeated = done[identifiers].loc[done.index.repeat(counts)].reset_index(drop=True)
-    names = dict.fromkeys([*_CELL_KEYS, *axes.values(), *values])
-    return DataFrame(
-        {name: repeated[name] for name in identifiers} | {name: _series(values[name], kinds[name]) for name in names}
-    )
+    cells = done[identifiers].loc[done.index.repeat(counts)].reset_index(drop=True)
+    kinds = _CELL_KEYS | dict.fromkeys(axes.values(), int)
+    columns = {name: _series(values[name], kind) for name, kind in kinds.items()}
+    columns |= {name: _result(column, name) for name, column in values.items() if name not in kinds}
+    return cells.assign(**columns)
 
 
 def _measurements(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -277,6 +270,6 @@ def _measurements(record: Mapping[str, Any]) -> dict[str, Any]:
             for name in LABEL_METRICS:
                 found |= {name: labels.get(name), f"{name}.baseline": _get(labels, "baseline", name)}
         if "numbers" in record or "texts" in record:
-            found |= dict.fromkeys(ANSWER_METRICS)
-            found |= (_get(record, "numbers", "metrics") or {}) | (_get(record, "texts", "metrics") or {})
+            metrics = (_get(record, "numbers", "metrics") or {}) | (_get(record, "texts", "metrics") or {})
+            found |= {name: metrics.get(name) for name in ANSWER_METRICS}
     return found | {"settings": format_settings(record["settings"]) if record.get("settings") else None}
