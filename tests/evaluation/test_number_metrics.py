@@ -22,7 +22,7 @@ from numerate.evaluation.number_metrics import (
     is_close,
 )
 from numerate.evaluation.numbers_in_texts import ParsedNumber
-from numerate.evaluation.sums import Moments, QuantileSketch, signed_log, spearman
+from numerate.evaluation.sums import Moments, QuantileSketch, add_sums, signed_log, spearman
 from numerate.published.number_loss_metrics import published_number_metrics
 
 PREDICTIONS = ["12", "it is -3.5", "1,000", "nothing", "1.2.3", "7", "1e5", "40"]
@@ -229,7 +229,7 @@ def test_pooled_and_the_mean_of_modules_have_names_of_their_own() -> None:
 def test_a_median_of_classes_is_right_to_one_per_cent(errors: list[float], zeros: int) -> None:
     exact = [Fraction(0)] * zeros + [Fraction(error) for error in errors]
     half = len(exact) // 2
-    sketch = QuantileSketch.from_errors(exact[:half]) + QuantileSketch.from_errors(exact[half:])
+    sketch = add_sums(QuantileSketch.from_errors(exact[:half]), QuantileSketch.from_errors(exact[half:]))
     assert sketch == QuantileSketch.from_errors(exact)
     assert sketch.median() == pytest.approx(float(np.median([float(error) for error in exact])), rel=0.01 + 1e-9)
 

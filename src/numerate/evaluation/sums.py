@@ -3,18 +3,16 @@
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
 from fractions import Fraction
 from itertools import accumulate
 from math import ceil, exp, isfinite, log, log1p
 from statistics import fmean
-from typing import Any, TypeVar
+from typing import Any
 
 from numerate.errors import UserError
 from numerate.evaluation.numbers_in_texts import ExactNumber
-
-SumsT = TypeVar("SumsT")
 
 _EXACT = Context(prec=6000, Emax=MAX_EMAX, Emin=MIN_EMIN)
 """Enough digits to write sums of squares of numbers with `MAX_DIGITS` digits."""
@@ -40,18 +38,16 @@ class Metric:
     lower_is_better: bool = False
 
 
-def add_sums(first: SumsT, second: SumsT) -> SumsT:
-    """Adds two dataclasses of sums field by field, tuples and mappings entry by entry."""
-    names = [one.name for one in fields(first)]  # type: ignore[arg-type]
-    return type(first)(*(_add(getattr(first, name), getattr(second, name)) for name in names))
-
-
-def _add(first: object, second: object) -> object:
-    if isinstance(first, tuple) and isinstance(second, tuple):
-        return tuple(map(sum, zip(first, second, strict=True)))
-    if isinstance(first, Mapping) and isinstance(second, Mapping):
+def add_sums(first: Any, second: Any) -> Any:
+    """Adds sums of the same kind: numbers, and tuples, mappings and dataclasses of sums entry by entry."""
+    if isinstance(first, tuple):
+        return tuple(map(add_sums, first, second))
+    if isinstance(first, Mapping):
         return {key: first.get(key, 0) + second.get(key, 0) for key in {**first, **second}}
-    return first + second  # type: ignore[operator]
+    if is_dataclass(first) and not isinstance(first, type):
+        names = [one.name for one in fields(first)]
+        return type(first)(*(add_sums(getattr(first, name), getattr(second, name)) for name in names))
+    return first + second
 
 
 def sums_to_record(sums: Any) -> dict[str, Any]:
@@ -134,9 +130,6 @@ class Moments:
         sums: list[Any] = [sum(column) for column in zip(*terms, strict=True)]
         return cls(*sums)
 
-    def __add__(self, other: "Moments") -> "Moments":
-        return add_sums(self, other)
-
     def mean(self, name: str, num_penalized: int = 0, penalty: Fraction = Fraction(0)) -> float | None:
         """The mean of `absolute_error` or `squared_error`, with `num_penalized` further values of `penalty`; None
         without values."""
@@ -187,9 +180,6 @@ class QuantileSketch:
     def from_errors(cls, errors: Sequence[Fraction]) -> "QuantileSketch":
         buckets = Counter(ceil(_log(error) / _LOG_GAMMA) for error in errors if error)
         return cls(len(errors) - buckets.total(), dict(buckets))
-
-    def __add__(self, other: "QuantileSketch") -> "QuantileSketch":
-        return add_sums(self, other)
 
     def median(self) -> float | None:
         """The median; None without values or on overflow."""

@@ -7,6 +7,7 @@ https://aclanthology.org/W18-6319), with its defaults, and ROUGE by rouge_score;
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import reduce
 from importlib.util import find_spec
 from math import exp
 from typing import Any
@@ -78,10 +79,7 @@ class TextScores:
     @classmethod
     def merge(cls, scores_of_cells: Iterable["TextScores"]) -> "TextScores":
         """Merges cells into one."""
-        return sum(scores_of_cells, cls())
-
-    def __add__(self, other: "TextScores") -> "TextScores":
-        return add_sums(self, other)
+        return reduce(add_sums, scores_of_cells, cls())
 
     def metrics(self) -> dict[str, float | None]:
         """Every metric of `TEXT_METRICS` by name; None if undefined."""

@@ -116,7 +116,7 @@ def to_latex(frame: "DataFrame", notes: Sequence[str] = ()) -> str:
     """A LaTeX tabular with the rules of the package booktabs, numbers aligned right; its notes as comments below."""
     names, rows = _texts(frame)
     align = "".join("r" if frame[name].dtype.kind in "iuf" else "l" for name in frame.columns)
-    lines = [" & ".join(_escape_latex(text) for text in row) + r" \\" for row in (names, *rows)]
+    lines = [" & ".join(text.translate(_LATEX_ESCAPES) for text in row) + r" \\" for row in (names, *rows)]
     body = [rf"\begin{{tabular}}{{{align}}}", r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"]
     return "\n".join([*body, r"\end{tabular}", *(f"% {single_line(note)}" for note in notes)])
 
@@ -130,16 +130,12 @@ def format_value(name: str, value: Any) -> str:
     if isinstance(value, str):
         return single_line(value)
     kind = display_format(name)
+    if kind == "plain":
+        return str(value)
     if kind == "share":
         text = format_percent(value)
         return f"{text} %" if "." in text or value in (0.0, 1.0) else f"{text}.0 %"
-    return (
-        f"{value:,}"
-        if kind == "count" and value == int(value)
-        else _format_number(value)
-        if kind != "plain"
-        else str(value)
-    )
+    return f"{value:,}" if isinstance(value, int) else _format_number(value)
 
 
 def format_value_with_interval(name: str, value: float, low: float | None, high: float | None) -> str:
@@ -189,20 +185,12 @@ def _is_run_file(path: Path) -> bool:
 
 _DECIMAL = re.compile(r"-?[\d,]+\.\d+")
 
-_LATEX_ESCAPES = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "[": "{[}",  # these two would belong to the line break before them
-    "*": "{*}",
-}
-
-
-def _escape_latex(text: str) -> str:
-    """A text with LaTeX's special characters escaped."""
-    return "".join(_LATEX_ESCAPES.get(letter, letter) for letter in text)
+_LATEX_ESCAPES = str.maketrans(
+    {letter: f"\\{letter}" for letter in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"<": r"\textless{}", ">": r"\textgreater{}"}
+    | {"[": "{[}", "*": "{*}"}  # these two would belong to the line break before them
+)
 
 
 def _align_decimals(numbers: Sequence[str]) -> list[str]:
