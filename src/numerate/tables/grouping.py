@@ -10,6 +10,7 @@ from numerate.evaluation.statistics import interquartile_mean, stratified_bootst
 from numerate.reports.grid import REGION_LABELS, format_interval, format_percent
 from numerate.reports.limits import join_names
 from numerate.tables.selecting import (
+    differing_within,
     find_column,
     find_columns,
     is_default,
@@ -287,20 +288,15 @@ def _success_note(scores: "DataFrame", threshold: float) -> str:
 
 def _merged_columns(results: "DataFrame", keys: Sequence[str]) -> list[str]:
     """The identifying columns (except seeds) that differ within a group, without settings implied by the label."""
-    others = [name for name in _setting_columns(results) if name not in keys]
-    found = [name for name in others if _differs_within(results, keys, name)]
+    found = differing_within(results, keys, [name for name in _setting_columns(results) if name not in keys])
     if "label" in found:
-        found = [name for name in found if name == "label" or _differs_within(results, ["label"], name)]
+        return ["label", *differing_within(results, ["label"], [name for name in found if name != "label"])]
     return found
 
 
 def _setting_columns(results: "DataFrame") -> list[str]:
     """The identifying columns without the seed."""
     return [name for name in results.columns if is_identifier(name) and name not in ("run", "seed")]
-
-
-def _differs_within(results: "DataFrame", keys: Sequence[str], name: str) -> bool:
-    return bool((results.groupby(list(keys), dropna=False)[name].nunique(dropna=False) > 1).any())
 
 
 def _format_estimate(name: str, count: int, value: float | None, low: float | None, high: float | None) -> str:

@@ -183,15 +183,21 @@ def informative_columns(frame: "DataFrame") -> list[str]:
     the label implies it."""
     names = list(frame.columns)
     shown = {name for name in names if is_identifier(name) and name != "run" and frame[name].nunique(dropna=False) > 1}
-    if settings := sorted(shown - {"label", "seed"}) if "label" in shown else []:
-        implied = frame.groupby("label", dropna=False)[settings].nunique(dropna=False).max() == 1
-        shown -= {str(name) for name in implied.index[implied]}
+    if "label" in shown:
+        settings = shown - {"label", "seed"}
+        shown -= settings - {*differing_within(frame, ["label"], sorted(settings))}
     shown = shown or {"label", "seed"}
     if "status" in names and (frame["status"] != "done").any():
         shown.add("status")
     defaults = [name for name in names if is_default(name, names)]
     shown.update([name for name in defaults if frame[name].notna().any()] or defaults)
     return [name for name in names if name in shown]
+
+
+def differing_within(frame: "DataFrame", keys: Sequence[str], names: Sequence[str]) -> list[str]:
+    """The columns that differ among rows with equal values in the columns `keys`."""
+    counts = frame.groupby(list(keys), dropna=False)[list(names)].nunique(dropna=False)
+    return [name for name in names if (counts[name] > 1).any()]
 
 
 def short_names(names: Sequence[str]) -> list[str]:
