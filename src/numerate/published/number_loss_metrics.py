@@ -43,25 +43,6 @@ _CANDIDATE = re.compile(r"[+-]?[\d,.]*\d")
 PUBLISHED_LIMIT = 1e10
 """Predictions, but not labels, are clipped to this absolute value."""
 
-NUMBER_METRIC_NAMES = (
-    "number_accuracy",
-    "MAE",
-    "MSE",
-    "R2",
-    "median_absolute_error",
-    "log_mae",
-    "log_r2",
-    "pearson",
-    "spearman",
-    "count_not_produced_valid_results",
-    "average_count_not_produced_valid_results",
-    "count_invalid_number_prediction",
-    "average_invalid_number_prediction",
-    "count_no_number_prediction",
-    "average_no_number_prediction",
-)
-"""What `published_number_metrics` gives."""
-
 
 def published_number(text: str) -> float | None:
     """The last number of a text before clipping; None if there is none.
@@ -99,6 +80,8 @@ def published_number_metrics(predictions: Sequence[str], labels: Sequence[str]) 
 
     Raises `UserError` for unequally many, for none, and for a label without a number.
     """
+    from scipy import stats
+
     _check_lengths(predictions, labels)
     pairs = []
     for answer, label in zip(predictions, labels, strict=True):
@@ -126,7 +109,7 @@ def published_number_metrics(predictions: Sequence[str], labels: Sequence[str]) 
             "log_mae": _mean(log_error),
             "log_r2": _r2(log_error, log_expected),
             "pearson": _pearson(predicted, expected),
-            "spearman": _pearson(_ranks(predicted), _ranks(expected)),
+            "spearman": _pearson(stats.rankdata(predicted), stats.rankdata(expected)),
             "count_not_produced_valid_results": missing,
             "average_count_not_produced_valid_results": missing / count,
             "count_invalid_number_prediction": invalid,
@@ -243,10 +226,3 @@ def _pearson(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
     return float(
         np.sum(first_centered * second_centered) / np.sqrt(np.sum(first_centered**2) * np.sum(second_centered**2))
     )
-
-
-def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The rank of each value, equal ones sharing their middle rank."""
-    ordered = np.sort(values)
-    first, last = np.searchsorted(ordered, values, side="left"), np.searchsorted(ordered, values, side="right")
-    return (first + last + 1).astype(np.float64) / 2.0
