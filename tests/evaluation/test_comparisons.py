@@ -130,8 +130,9 @@ def test_the_smallest_p_is_reached_by_the_largest_difference():
         assert min_p_value(one, two) == pytest.approx(fisher_exact((one, one), (0, two)))
     for pairs in (1, 3, 6):
         assert min_p_value(pairs, pairs, paired=True) == paired_permutation_test([1.0] * pairs, [0.0] * pairs)
-    with pytest.raises(UserError, match="between 0 and the count"):
-        min_p_value(3, 4, paired=True)
+    for one, two, paired in ((3, 4, True), (0, 3, False)):
+        with pytest.raises(UserError, match="sizes must be at least 1"):
+            min_p_value(one, two, paired=paired)
 
 
 def test_the_probability_of_improvement_is_mann_whitneys_u_by_the_number_of_pairs():

@@ -14,8 +14,8 @@ from numerate.config import Span
 from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import EvaluationData, cell_questions, make_batches
 from numerate.evaluation.evaluator import evaluate_cell
-from numerate.evaluation.intervals import wilson_interval
 from numerate.evaluation.labels import METRICS, LabelCounts
+from numerate.evaluation.statistics import wilson_interval
 from numerate.models.decoder import Decoder
 from numerate.positions.added import Scalar
 from numerate.positions.position_ids import Zooming

@@ -20,10 +20,9 @@ from numerate.evaluation.number_metrics import (
     TOLERANCES,
     NumberScores,
     is_close,
-    pooled_metrics,
 )
 from numerate.evaluation.numbers_in_texts import ParsedNumber
-from numerate.evaluation.sums import Moments, QuantileSketch, signed_log, spearman
+from numerate.evaluation.sums import Moments, QuantileSketch, add_sums, signed_log, spearman
 from numerate.published.number_loss_metrics import published_number_metrics
 
 PREDICTIONS = ["12", "it is -3.5", "1,000", "nothing", "1.2.3", "7", "1e5", "40"]
@@ -197,8 +196,8 @@ def test_cells_taken_together_are_all_their_questions_at_once(cells: list[list[t
             "clipped",
             "num_digits",
             "num_correct_digits",
-            "linear_moments",
-            "log_moments",
+            "linear",
+            "log",
             "error_sketch",
         ):
             assert getattr(whole, name) == getattr(every, name), name
@@ -219,7 +218,7 @@ def test_what_is_written_of_one_cell_is_read_as_it_was() -> None:
 
 def test_pooled_and_the_mean_of_modules_have_names_of_their_own() -> None:
     few, many = NumberScores.from_texts(["3"], ["1"]), NumberScores.from_texts(["5", "6", "none"], ["5", "6", "7"])
-    metrics = pooled_metrics([few, many])
+    metrics = answer_metrics.pooled_metrics([few, many])
     assert (metrics["mae"], metrics["mae (mean of modules)"]) == (2 / 3, (2 + 0) / 2)
     assert (metrics["number_accuracy"], metrics["number_accuracy (mean of modules)"]) == (2 / 4, (0 + 2 / 3) / 2)
     assert metrics["r2 (mean of modules)"] == 1.0, "of the cells that have one"
@@ -230,7 +229,7 @@ def test_pooled_and_the_mean_of_modules_have_names_of_their_own() -> None:
 def test_a_median_of_classes_is_right_to_one_per_cent(errors: list[float], zeros: int) -> None:
     exact = [Fraction(0)] * zeros + [Fraction(error) for error in errors]
     half = len(exact) // 2
-    sketch = QuantileSketch.from_errors(exact[:half]) + QuantileSketch.from_errors(exact[half:])
+    sketch = add_sums(QuantileSketch.from_errors(exact[:half]), QuantileSketch.from_errors(exact[half:]))
     assert sketch == QuantileSketch.from_errors(exact)
     assert sketch.median() == pytest.approx(float(np.median([float(error) for error in exact])), rel=0.01 + 1e-9)
 

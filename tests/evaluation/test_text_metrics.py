@@ -13,7 +13,8 @@ from rouge_score.rouge_scorer import RougeScorer
 from sacrebleu import corpus_bleu
 
 from numerate.errors import UserError
-from numerate.evaluation.text_metrics import TEXT_METRICS, TextScores, perplexity, pooled_metrics
+from numerate.evaluation.answer_metrics import pooled_metrics
+from numerate.evaluation.text_metrics import TEXT_METRICS, TextScores, perplexity
 
 WORDS = st.sampled_from(
     ["the", "cat", "sat", "on", "mats", "running", "12", "1,000.5", "it's", "-3", "x.", "(a)", "&amp;"]
@@ -74,7 +75,7 @@ def test_cells_taken_together_are_all_their_questions_at_once(cells: list[list[t
 
 def test_perplexity_weighs_every_token_alike() -> None:
     short, long = TextScores(count=1, nll=4.0, num_tokens=1), TextScores(count=1, nll=3.0, num_tokens=6)
-    metrics = pooled_metrics([short, long])
+    metrics = pooled_metrics([], [short, long])
     assert metrics["perplexity"] == pytest.approx(math.exp(7 / 7))
     assert metrics["perplexity (mean of modules)"] == pytest.approx((math.exp(4.0) + math.exp(0.5)) / 2)
     assert perplexity(1e6, 1) is None

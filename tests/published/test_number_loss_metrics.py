@@ -1,6 +1,8 @@
 """Promises of the published metrics: they are what the published evaluation computes, faults and all."""
 
+import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,9 +12,10 @@ from numerate.errors import UserError
 from numerate.evaluation.text_metrics import TextScores
 from numerate.published.number_loss_metrics import (
     IGNORE_INDEX,
-    NUMBER_METRIC_NAMES,
     TokenBatch,
+    published_invalid_count,
     published_metrics,
+    published_number,
     published_number_metrics,
     published_text_metrics,
     published_token_metrics,
@@ -20,6 +23,22 @@ from numerate.published.number_loss_metrics import (
 
 PREDICTIONS = ["497004", "1,000", "x = 5 - 3", "no number", "99999999999", "-2.5", "1e5"]
 LABELS = ["497000", "1000", "-3", "4", "20000000000", "-2.5", "7"]
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("1,000", 0.0), ("1e5", 5.0), ("5 - 3", -3.0), ("5-3", -3.0), ("-2.50", -2.5), ("+ 7", 7.0), (".5", 5.0)],
+)
+def test_the_published_reading_is_kept_under_its_own_name(text: str, number: float) -> None:
+    assert published_number(text) == number
+    assert published_number("none") is None
+
+
+def test_the_published_counts_of_invalid_numbers_are_those_of_the_case(shared: Path) -> None:
+    cases = json.loads((shared / "cases" / "number_token_loss.json").read_text())["cases"]
+    (case,) = (case for case in cases if case["name"] == "count_invalid_numbers")
+    found = [[invalid, int(without)] for invalid, without in map(published_invalid_count, case["inputs"])]
+    assert found == case["expected"]["per_text"]
 
 
 def test_the_vector_of_seven_answers_is_that_of_the_definition() -> None:
@@ -47,7 +66,7 @@ def test_the_vector_of_seven_answers_is_that_of_the_definition() -> None:
     }
     found = published_number_metrics(PREDICTIONS, LABELS)
     assert found == pytest.approx(expected)
-    assert tuple(found) == NUMBER_METRIC_NAMES
+    assert tuple(found) == tuple(expected)
 
 
 def test_padding_counts_as_right_as_published() -> None:
@@ -79,7 +98,7 @@ def test_the_whole_vector_has_every_published_name() -> None:
     batch = TokenBatch(np.array([[1]]), np.array([[1]]), np.array([[0.0]]))
     tokens = {"token_accuracy", "token_accuracy_whole", "token_perplexity"}
     assert set(published_metrics(PREDICTIONS, LABELS, tokens=[batch])) == {
-        *NUMBER_METRIC_NAMES,
+        *published_number_metrics(PREDICTIONS, LABELS),
         "bleu",
         "rouge1",
         "rouge2",

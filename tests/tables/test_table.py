@@ -339,11 +339,11 @@ def test_rows_are_kept_by_equal_values_of_each_type(study: Studies) -> None:
     assert len(where(table, "error=null")) == 4
     assert len(where(table, "label='abacus'")) == 4
     assert len(where(table, "status=failed")) == 0
-    with pytest.raises(UserError, match=re.escape("no row has model.hidden_size=65. There are: 64, 128.")):
+    with pytest.raises(UserError, match=re.escape("no row has model.hidden_size=65. There are: 64 and 128.")):
         where(table, "hidden_size=65")
     with pytest.raises(UserError, match=re.escape("no row has label=Abacus. Did you mean 'abacus'")):
         where(table, "label=Abacus")
-    with pytest.raises(UserError, match=re.escape("no row has model.hidden_size=wide. There are: 64, 128.")):
+    with pytest.raises(UserError, match=re.escape("no row has model.hidden_size=wide. There are: 64 and 128.")):
         where(table, "hidden_size=wide")
     with pytest.raises(UserError, match="'hidden_size' must be a condition"):
         where(table, "hidden_size")
@@ -437,13 +437,15 @@ def test_a_table_without_rows_says_so(study: Studies) -> None:
 # Groups --------------------------------------------------------------------------------------------------------------
 
 
-def test_groups_have_the_median_the_extremes_and_the_interquartile_mean_of_the_done_runs(study: Studies) -> None:
+def test_groups_have_a_statistic_with_its_interval_and_the_extremes_of_the_done_runs(study: Studies) -> None:
     table = study([*seeds(0.1, 0.2, 0.3, 0.9), (recipe(seed=4), failed()), (recipe(seed=5), None)])
-    row = first_of(group_results(table, ["label"]))
-    assert (row["done"], row["failed"], row["left"], row["final.ood_test.count"]) == (4, 1, 1, 4)
-    assert row["final.ood_test.median"] == pytest.approx(0.25)
-    assert (row["final.ood_test.lowest"], row["final.ood_test.highest"]) == (0.1, 0.9)
     values = [0.1, 0.2, 0.3, 0.9]
+    row = first_of(group_results(table, ["label"]))
+    assert row["final.ood_test.median"] == pytest.approx(0.25)
+    assert 0.1 <= row["final.ood_test.median.low"] < 0.25 < row["final.ood_test.median.high"] <= 0.9
+    row = first_of(group_results(table, ["label"], statistic="iqm"))
+    assert (row["done"], row["failed"], row["left"], row["final.ood_test.count"]) == (4, 1, 1, 4)
+    assert (row["final.ood_test.lowest"], row["final.ood_test.highest"]) == (0.1, 0.9)
     assert row["final.ood_test.iqm"] == pytest.approx(interquartile_mean(values))
     bounds = stratified_bootstrap_interval([values], "results", "final.ood_test", "iqm")
     assert (row["final.ood_test.iqm.low"], row["final.ood_test.iqm.high"]) == bounds
@@ -454,7 +456,7 @@ def test_groups_have_the_median_the_extremes_and_the_interquartile_mean_of_the_d
 def test_a_single_seed_has_no_interval(study: Studies) -> None:
     table = study(seeds(0.4))
     row = first_of(group_results(table, ["label"]))
-    assert (row["final.ood_test.iqm"], row["final.ood_test.iqm.low"]) == (0.4, None)
+    assert (row["final.ood_test.median"], row["final.ood_test.median.low"]) == (0.4, None)
     assert groups_text(table, columns=["final.ood_test"]).splitlines()[2].endswith("40.0 %")
 
 
@@ -476,13 +478,23 @@ def test_success_is_the_share_of_ended_runs_that_learned_what_they_were_trained_
 def test_one_statistic_may_be_requested_with_its_interval(statistic: str, value: float, study: Studies) -> None:
     table = study(seeds(0.1, 0.2, 0.9))
     row = first_of(group_results(table, ["label"], columns=["final.ood_test"], statistic=statistic))
-    ends = ("count", statistic, f"{statistic}.low", f"{statistic}.high")
+    ends = ("count", statistic, f"{statistic}.low", f"{statistic}.high", "lowest", "highest")
     assert [name for name in row if name.startswith("final.")] == [f"final.ood_test.{end}" for end in ends]
-    count, middle, low, high = (row[f"final.ood_test.{end}"] for end in ends)
-    assert count == 3
+    count, middle, low, high, *extremes = (row[f"final.ood_test.{end}"] for end in ends)
+    assert (count, extremes) == (3, [0.1, 0.9])
     assert middle == pytest.approx(value)
     assert 0.1 <= low < value < high <= 0.9
-    assert "fewer than 5 seeds" in groups_text(table, columns=["final.ood_test"], statistic=statistic)
+    text = groups_text(table, columns=["final.ood_test"], statistic=statistic)
+    assert ("fewer than 5 seeds" in text) == (statistic != "median")
+
+
+def test_the_median_is_the_default_and_shown_with_the_extremes(study: Studies) -> None:
+    table = study(seeds(0.1, 0.2, 0.9))
+    text = groups_text(table, columns=["final.ood_test"])
+    assert "20.0 % [10, 90]" in text
+    assert "Median of the done runs [lowest, highest]." in text
+    assert text == groups_text(table, columns=["final.ood_test"], statistic="median")
+    assert group_results(table, ["label"]).equals(group_results(table, ["label"], statistic="median"))
 
 
 def test_seeds_are_drawn_within_each_setting_and_what_is_taken_together_is_reported(study: Studies) -> None:
@@ -494,7 +506,7 @@ def test_seeds_are_drawn_within_each_setting_and_what_is_taken_together_is_repor
     assert "grouped together" not in groups_text(table, "hidden_size")
     runs = [(recipe("b", hidden_size=width), done(beyond=width / 100)) for width in (10, 90)]
     only = group_results(study(runs, title="one-seed-each"), ["label"])
-    assert first_of(only)["final.ood_test.iqm.low"] is None  # nothing is known of seeds
+    assert first_of(only)["final.ood_test.median.low"] is None  # nothing is known of seeds
 
 
 def test_of_labels_that_are_taken_together_the_settings_they_stand_for_are_not_named(study: Studies) -> None:
@@ -714,9 +726,9 @@ def test_cells_are_grouped_over_seeds_without_an_interval_where_a_run_has_severa
     table = cells_of("widths", study.runs)
     row = first_of(group_results(table, ["checkpoint", "first_digits", "second_digits"]))
     assert (row["count"], row["exact_match.median"], row["exact_match.highest"]) == (3, 0.75, 1.0)
-    assert row["exact_match.iqm.low"] is not None
+    assert row["exact_match.median.low"] is not None
     together = first_of(group_results(table, ["checkpoint"]))
-    assert (together["count"], together["exact_match.iqm.low"]) == (12, None)
+    assert (together["count"], together["exact_match.median.low"]) == (12, None)
 
 
 def test_a_file_of_cells_that_is_torn_or_not_there_takes_no_other_with_it(study: Studies) -> None:
@@ -949,7 +961,7 @@ def test_each_run_on_labels_is_judged_by_its_farthest_region_and_no_failure_is_l
     assert "success.of" in text.splitlines()[0]
     joined = " ".join(text.split())
     assert (
-        "runs with final.100+.ood_accuracy, final.ood_test.ood_accuracy or final.in_distribution, each the farthest "
+        "runs with final.100+.ood_accuracy or final.ood_test.ood_accuracy or final.in_distribution, each the farthest "
         "that it has, of at least" in joined
     )
 

@@ -77,7 +77,7 @@ def _select_columns(frame: "DataFrame", options: dict[str, Any], for_people: boo
     columns, order = (parse_list(options.get(name, ""), name) for name in ("columns", "sort"))
     if "group" in options:
         by = parse_list(options["group"], "group")
-        more: dict[str, Any] = {"statistic": options.get("statistic"), "threshold": options.get("threshold")}
+        more: dict[str, Any] = {"statistic": options.get("statistic", "median"), "threshold": options.get("threshold")}
         more |= {"columns": columns, "success_column": options.get("success")}
         if for_people:
             return describe_groups(frame, by, order=order, **more)

@@ -280,7 +280,7 @@ COMMANDS: dict[str, Command] = {
         "results:results",
         "STUDY",
         "numerate results abacus_laptop\nnumerate results abacus_laptop group=label\n"
-        "numerate results abacus_laptop group=label columns=best statistic=iqm   (or median, mean; with intervals)\n"
+        "numerate results abacus_laptop group=label columns=best statistic=iqm   (or mean; with bootstrap intervals)\n"
         "numerate results mine group=label success=final.ood_test.ood_accuracy threshold=0.99\n"
         "numerate results abacus_laptop columns=label,seed,final.ood_test where=label=Abacus sort=-final.ood_test\n"
         "numerate results abacus_laptop out=results.csv   (every column; also .md, .tex, .jsonl, .parquet)\n"
@@ -291,7 +291,9 @@ COMMANDS: dict[str, Command] = {
             Option("where", "label=Abacus", "rows with this value; may be given several times", repeated=True),
             Option("sort", "-final.ood_test", "columns to sort by, with - for descending order"),
             Option("group", "label", "a row for each value of these columns"),
-            Option("statistic", "iqm", "of a group: median (default), mean or iqm"),
+            Option(
+                "statistic", "iqm", "of a group: median (default) with extremes, mean or iqm with bootstrap intervals"
+            ),
             Option("threshold", "0.99", "of a group: what counts as success", float),
             Option("success", "final.ood_test", "of a group: the column that the threshold is for"),
             Option("cells", "true", "a row for each run, checkpoint and cell", bool),

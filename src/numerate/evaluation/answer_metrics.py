@@ -1,15 +1,15 @@
 """All metrics of number and text answers: by name, of records, and over several cells."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
-from numerate.evaluation import number_metrics, text_metrics
-from numerate.evaluation.intervals import wilson_interval
-from numerate.evaluation.number_metrics import NumberScores
+from numerate.evaluation.number_metrics import NUMBER_METRICS, NumberScores
+from numerate.evaluation.statistics import wilson_interval
 from numerate.evaluation.sums import CELL_MEAN_SUFFIX
-from numerate.evaluation.text_metrics import TextScores
+from numerate.evaluation.text_metrics import TEXT_METRICS, TextScores
 
-_METRICS = number_metrics.NUMBER_METRICS | text_metrics.TEXT_METRICS
+_METRICS = NUMBER_METRICS | TEXT_METRICS
 
 ANSWER_METRICS = {name: metric.title for name, metric in _METRICS.items()}
 """Every metric with its name in reports."""
@@ -43,19 +43,27 @@ def is_answer_metric(name: str | None) -> bool:
 
 
 def pooled_metrics(
-    numbers: Iterable[NumberScores | None], texts: Iterable[TextScores | None]
+    numbers: Iterable[NumberScores | None], texts: Iterable[TextScores | None] = ()
 ) -> dict[str, float | None]:
-    """Every metric of several cells under both of its names: for number answers, text answers or both; {} for neither.
+    """Every metric of several cells twice: over all questions, `log_mae`, and as the mean over the cells that have it,
+    equally weighted, `log_mae (mean of modules)`; for number answers, text answers or both, {} for neither.
 
     The share of exact numbers has Wilson's 95 % interval, `number_accuracy.low` and `number_accuracy.high`.
     """
     metrics: dict[str, float | None] = {}
     if cells := [scores for scores in numbers if scores is not None and scores.count]:
-        low, high = wilson_interval(sum(scores.num_correct for scores in cells), sum(scores.count for scores in cells))
-        metrics = {**number_metrics.pooled_metrics(cells), "number_accuracy.low": low, "number_accuracy.high": high}
+        whole = NumberScores.merge(cells)
+        low, high = wilson_interval(whole.num_correct, whole.count)
+        metrics = whole.metrics() | _cell_means(cells) | {"number_accuracy.low": low, "number_accuracy.high": high}
     if text_cells := [scores for scores in texts if scores is not None and scores.count]:
-        metrics |= text_metrics.pooled_metrics(text_cells)
+        metrics |= TextScores.merge(text_cells).metrics() | _cell_means(text_cells)
     return metrics
+
+
+def _cell_means(cells: Sequence[NumberScores] | Sequence[TextScores]) -> dict[str, float | None]:
+    by_cell = [scores.metrics() for scores in cells]
+    found = {name: [value for metrics in by_cell if (value := metrics[name]) is not None] for name in by_cell[0]}
+    return {f"{name}{CELL_MEAN_SUFFIX}": fmean(values) if values else None for name, values in found.items()}
 
 
 def metrics_from_records(records: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:

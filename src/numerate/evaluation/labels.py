@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.evaluation.intervals import Proportion, wilson_interval
+from numerate.evaluation.statistics import Proportion, wilson_interval
 
 Metric = Literal["exact_match", "ood_accuracy", "accuracy", "last_label", "correct_prefix"]
 

@@ -14,20 +14,19 @@ bound, regardless of the target. Accuracies, digits and ranks are not clipped.
 All sums are exact: merging cells gives exactly the result of all their questions together.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from functools import reduce
 from statistics import median
 from typing import Any
 
-from numerate.evaluation.numbers_in_texts import PUBLISHED_LIMIT, ExactNumber, ParsedNumber, last_number
+from numerate.evaluation.numbers_in_texts import ExactNumber, ParsedNumber, last_number
 from numerate.evaluation.sums import (
     Metric,
     Moments,
     QuantileSketch,
     add_sums,
-    cell_means,
     check_pairs,
     exact_decimal,
     finite_decimal,
@@ -35,9 +34,10 @@ from numerate.evaluation.sums import (
     ratio,
     signed_log,
     spearman,
+    sums_to_record,
 )
 
-CLIP_LIMIT = Fraction(PUBLISHED_LIMIT)
+CLIP_LIMIT = Fraction(10**10)
 """Predictions are clipped to this absolute value, 10 billion, in errors, unless ten times the target is larger."""
 
 TOLERANCES = {
@@ -80,8 +80,8 @@ class NumberScores:
     num_digits: int = 0
     num_correct_digits: int = 0
     within: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(TOLERANCES, 0))
-    linear_moments: Moments = Moments()
-    log_moments: Moments = Moments()
+    linear: Moments = Moments()
+    log: Moments = Moments()
     error_sketch: QuantileSketch = QuantileSketch()
     log_error_sketch: QuantileSketch = QuantileSketch()
     cell_metrics: Mapping[str, float | None] = field(default_factory=dict)
@@ -105,8 +105,8 @@ class NumberScores:
             num_digits=sum(count for _, count in digits),
             num_correct_digits=sum(count for count, _ in digits),
             within={name: sum(is_close(*pair, *bounds) for pair in exact) for name, bounds in TOLERANCES.items()},
-            linear_moments=Moments.from_pairs(pairs),
-            log_moments=Moments.from_pairs(logs),
+            linear=Moments.from_pairs(pairs),
+            log=Moments.from_pairs(logs),
             error_sketch=QuantileSketch.from_errors(errors),
             log_error_sketch=QuantileSketch.from_errors(log_errors),
             cell_metrics={
@@ -137,18 +137,21 @@ class NumberScores:
         `mae`, `mse`, `log_mae` and `log_mse`; otherwise it is excluded. It is always excluded from medians, R² and
         correlations.
         """
-        exact = None if penalty is None else Fraction(penalty)
-        return {name: metric.compute(self, exact) for name, metric in NUMBER_METRICS.items()}
+        found = {name: metric.compute(self) for name, metric in NUMBER_METRICS.items()}
+        return found if penalty is None else found | dict(self._penalized_errors(Fraction(penalty)))
+
+    def _penalized_errors(self, penalty: Fraction) -> Iterator[tuple[str, float | None]]:
+        num_penalized = self.count - self.linear.count
+        for prefix, moments, error in (("", self.linear, penalty), ("log_", self.log, signed_log(penalty))):
+            yield f"{prefix}mae", moments.mean("absolute_error", num_penalized, error)
+            yield f"{prefix}mse", moments.mean("squared_error", num_penalized, error**2)
 
     def to_record(self) -> dict[str, Any]:
         """The entry `numbers` in the record of a cell: counts, exact sums, and the metrics."""
-        metrics = self.metrics()
-        return {
-            **{key: getattr(self, name) for key, name in _COUNTS.items()},
-            "within": dict(self.within),
-            **{key: getattr(self, name).to_record() for key, name in _SUMS.items()},
-            "metrics": {name: value if value is None else float(f"{value:.9g}") for name, value in metrics.items()},
-        }
+        record = sums_to_record(self)
+        del record["cell_metrics"]
+        metrics = self.metrics().items()
+        return record | {"metrics": {name: None if value is None else float(f"{value:.9g}") for name, value in metrics}}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "NumberScores | None":
@@ -157,74 +160,45 @@ class NumberScores:
         data = record.get("numbers")
         if data is None:
             return None
-        counts = {name: int(data.get(key, 0) if key == "clipped" else data[key]) for key, name in _COUNTS.items()}
+        data = {"clipped": 0, **data}
+        counts = {one.name: int(data[one.name.removeprefix("num_")]) for one in fields(cls) if one.type is int}
         num_parsed = counts["count"] - counts["missing"] - counts["invalid"]
         stored = data.get("metrics", {})
         return cls(
             **counts,
             within={str(name): int(count) for name, count in data["within"].items()},
-            linear_moments=Moments.from_record(num_parsed, data["linear"]),
-            log_moments=Moments.from_record(num_parsed, data["log"]),
+            linear=Moments.from_record(num_parsed, data["linear"]),
+            log=Moments.from_record(num_parsed, data["log"]),
             error_sketch=QuantileSketch.from_record(data["error_sketch"]),
             log_error_sketch=QuantileSketch.from_record(data["log_error_sketch"]),
             cell_metrics={name: stored[name] for name in _CELL_METRICS if name in stored},
         )
 
 
-_COUNTS = {
-    "count": "count",
-    "correct": "num_correct",
-    "missing": "missing",
-    "invalid": "invalid",
-    "clipped": "clipped",
-    "digits": "num_digits",
-    "correct_digits": "num_correct_digits",
-}
-"""The counts of a record, with the fields of `NumberScores`."""
-
-_SUMS = {
-    "linear": "linear_moments",
-    "log": "log_moments",
-    "error_sketch": "error_sketch",
-    "log_error_sketch": "log_error_sketch",
-}
 _CELL_METRICS = ("median_error", "log_median_error", "spearman")
 
 
-def _mean_error(scale: str, name: str) -> Any:
-    """The mean of a sum of `Moments`; with a penalty also over the answers without a number."""
+def _error_metrics(scale: str, prefix: str, of: str) -> dict[str, Metric]:
+    """The metrics of errors on one scale, `linear` or `log`."""
 
-    def compute(scores: NumberScores, penalty: Fraction | None) -> float | None:
-        moments: Moments = getattr(scores, f"{scale}_moments")
-        if penalty is None:
-            return moments.mean(name)
-        error = penalty if scale == "linear" else signed_log(penalty)
-        return moments.mean(name, scores.count - moments.count, error**2 if name == "squared_error" else error)
+    def mean(name: str) -> Callable[[NumberScores], float | None]:
+        return lambda scores: getattr(scores, scale).mean(name)
 
-    return compute
-
-
-def _median_error(prefix: str) -> Any:
-    def compute(scores: NumberScores, penalty: Fraction | None) -> float | None:
+    def median_error(scores: NumberScores) -> float | None:
         sketch: QuantileSketch = getattr(scores, f"{prefix}error_sketch")
         return scores.cell_metrics.get(f"{prefix}median_error", sketch.median())
 
-    return compute
-
-
-def _error_metrics(scale: str, prefix: str, of: str) -> dict[str, Metric]:
-    moments = f"{scale}_moments"
     return {
-        f"{prefix}mae": Metric(f"mean absolute error{of}", _mean_error(scale, "absolute_error"), lower_is_better=True),
-        f"{prefix}mse": Metric(f"mean squared error{of}", _mean_error(scale, "squared_error"), lower_is_better=True),
-        f"{prefix}median_error": Metric(f"median absolute error{of}", _median_error(prefix), lower_is_better=True),
-        f"{prefix}r2": Metric(f"R²{of}", lambda scores, penalty: getattr(scores, moments).r2()),
-        f"{prefix}pearson": Metric(f"Pearson correlation{of}", lambda scores, _: getattr(scores, moments).pearson()),
+        f"{prefix}mae": Metric(f"mean absolute error{of}", mean("absolute_error"), lower_is_better=True),
+        f"{prefix}mse": Metric(f"mean squared error{of}", mean("squared_error"), lower_is_better=True),
+        f"{prefix}median_error": Metric(f"median absolute error{of}", median_error, lower_is_better=True),
+        f"{prefix}r2": Metric(f"R²{of}", lambda scores: getattr(scores, scale).r2()),
+        f"{prefix}pearson": Metric(f"Pearson correlation{of}", lambda scores: getattr(scores, scale).pearson()),
     }
 
 
 def _proportion(title: str, count_of: Callable[[NumberScores], int], *, lower_is_better: bool = False) -> Metric:
-    return Metric(title, lambda scores, _: ratio(count_of(scores), scores.count), True, lower_is_better)
+    return Metric(title, lambda scores: ratio(count_of(scores), scores.count), True, lower_is_better)
 
 
 NUMBER_METRICS: dict[str, Metric] = {
@@ -232,23 +206,16 @@ NUMBER_METRICS: dict[str, Metric] = {
     "within_1e-2": _proportion("numbers within 1 %", lambda s: s.within["within_1e-2"]),
     "within_1e-5": _proportion("numbers within 0.001 %", lambda s: s.within["within_1e-5"]),
     "number_digit_accuracy": Metric(
-        "correct digits by position", lambda s, _: ratio(s.num_correct_digits, s.num_digits), is_proportion=True
+        "correct digits by position", lambda s: ratio(s.num_correct_digits, s.num_digits), is_proportion=True
     ),
     "missing": _proportion("answers without a number", lambda s: s.missing, lower_is_better=True),
     "invalid": _proportion("answers with an invalid number", lambda s: s.invalid, lower_is_better=True),
     "clipped": _proportion("numbers too large, clipped", lambda s: s.clipped, lower_is_better=True),
     **_error_metrics("linear", "", ""),
     **_error_metrics("log", "log_", " of sign(x) log10(|x| + 1)"),
-    "spearman": Metric("Spearman rank correlation", lambda scores, _: scores.cell_metrics.get("spearman")),
+    "spearman": Metric("Spearman rank correlation", lambda scores: scores.cell_metrics.get("spearman")),
 }
 """The metrics of numbers; docs/metrics.md defines them."""
-
-
-def pooled_metrics(cells: Sequence[NumberScores], penalty: float | None = None) -> dict[str, float | None]:
-    """Every metric twice: over all questions of several cells, `log_mae`, and as the mean over the cells that have it,
-    each weighing the same, `log_mae (mean of modules)`."""
-    by_cell = [scores.metrics(penalty) for scores in cells]
-    return NumberScores.merge(cells).metrics(penalty) | cell_means(by_cell, NUMBER_METRICS)
 
 
 def _clip(number: Fraction, limit: Fraction) -> Fraction:

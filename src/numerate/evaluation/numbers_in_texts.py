@@ -60,15 +60,6 @@ def last_number(text: str) -> ParsedNumber:
     return next(iter(deque(_parse_numbers(text), maxlen=1)), ParsedNumber(None))
 
 
-def all_numbers(text: str) -> list[ExactNumber]:
-    """All valid numbers of a text, in order.
-
-    >>> [str(number) for number in all_numbers("-3 and 1e2, then 1/4")]
-    ['-3', '1E+2', '1/4']
-    """
-    return [found.value for found in _parse_numbers(text) if found.value is not None]
-
-
 def parse_entire_text(text: str) -> ExactNumber | None:
     """Parses a text that is a number as a whole, except for surrounding spaces; None for any other text.
 
@@ -123,43 +114,3 @@ def _divisor(matches: list[re.Match[str]], index: int, text: str) -> re.Match[st
     before = text[one.start() - 1] if one.start() else " "
     is_standalone = before.isspace() or before in _BEFORE_QUOTIENT
     return other if is_standalone and text[other.end() : other.end() + 1] != "/" else None
-
-
-# As published ---------------------------------------------------------------------------------------------------------
-
-PUBLISHED_NUMBER_PATTERN = re.compile(r"[+-]?\s*\d+(?:\.\d+)?")
-"""A number as the published evaluation parses it: a minus sign of a subtraction belongs to the number, `1,000` ends
-with 0, and `1e5` with 5. tum-ai/number-token-loss, src/ntl/evaluation.py."""
-
-_PUBLISHED_CANDIDATE = re.compile(r"[+-]?[\d,.]*\d")
-
-PUBLISHED_LIMIT = 1e10
-"""The published evaluation clips predictions, but not labels, to 10 billion."""
-
-
-def published_number(text: str) -> float | None:
-    """The last number of a text as the published evaluation parses it, before clipping; None if there is none.
-
-    >>> published_number("5 - 3"), published_number("1,000"), published_number("1e5")
-    (-3.0, 0.0, 5.0)
-    """
-    matches = PUBLISHED_NUMBER_PATTERN.findall(text)
-    return float("".join(matches[-1].split())) if matches else None
-
-
-def published_invalid_count(text: str) -> tuple[int, bool]:
-    """The number of invalid numbers for `float`, and whether there is no number, as the published evaluation counts.
-
-    >>> published_invalid_count("1,000 and 3"), published_invalid_count("none")
-    ((1, False), (0, True))
-    """
-    candidates = _PUBLISHED_CANDIDATE.findall(text)
-    return sum(map(_is_not_float, candidates)), not candidates
-
-
-def _is_not_float(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return True
-    return False

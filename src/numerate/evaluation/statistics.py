@@ -6,7 +6,7 @@ proportions are fractions from 0 to 1.
 
 | Question | data | function |
 |---|---|---|
-| how well a model was measured | one cell | `wilson_interval`; `clopper_pearson_interval` for guaranteed coverage |
+| how well a model was measured | one cell | `wilson_interval`; with guaranteed coverage Clopper and Pearson's (below) |
 | the same | a region of cells | `region_mean` |
 | how far two models are apart | one seed each | `newcombe_interval`; on the same questions `mcnemar_test` tests it |
 | how often training succeeds | seeds | `success_rate`; `fisher_exact` tests two of them |
@@ -17,43 +17,418 @@ proportions are fractions from 0 to 1.
 | any of several differences | several tests | `holm` of their p-values |
 | whether seeds are enough | before training | `min_p_value` |
 | combined curves | seeds | `seed_band` |
+
+A p-value is the probability of a difference at least this large under the null hypothesis. It says nothing about the
+size of the difference, so report an interval as well. With few seeds no p-value can be small: see `min_p_value`. All
+tests are two-sided.
+
+scipy.stats computes the tests, and is imported when one is made, since that takes a second. It also has Clopper and
+Pearson's interval, `scipy.stats.binomtest(correct, count).proportion_ci()`. It lacks Wilson's interval of arrays and of
+fractional counts, Newcombe's interval, the interquartile mean, and Holm's correction. The bootstrap is written here so
+that tables of results do without scipy.
 """
 
-from numerate.evaluation.comparisons import (
-    fisher_exact,
-    holm,
-    mcnemar_test,
-    min_p_value,
-    paired_permutation_test,
-    permutation_test,
-    probability_of_improvement,
-)
-from numerate.evaluation.intervals import (
-    Proportion,
-    clopper_pearson_interval,
-    newcombe_interval,
-    region_mean,
-    success_rate,
-    wilson_interval,
-)
-from numerate.evaluation.resampling import SeedBand, interquartile_mean, seed_band, stratified_bootstrap_interval
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import comb, hypot
+from statistics import NormalDist
+from typing import Any
 
-__all__ = [
-    "Proportion",
-    "SeedBand",
-    "clopper_pearson_interval",
-    "fisher_exact",
-    "holm",
-    "interquartile_mean",
-    "mcnemar_test",
-    "min_p_value",
-    "newcombe_interval",
-    "paired_permutation_test",
-    "permutation_test",
-    "probability_of_improvement",
-    "region_mean",
-    "seed_band",
-    "stratified_bootstrap_interval",
-    "success_rate",
-    "wilson_interval",
-]
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from numerate.errors import UserError
+
+FloatArray = NDArray[np.float64]
+
+MAX_PERMUTATIONS = 200_000
+"""Permutation tests enumerate up to this many assignments; beyond it they sample as many."""
+
+# Proportions ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Proportion:
+    """A proportion with its interval: `value` between `low` and `high`, from `count` observations."""
+
+    value: float
+    low: float
+    high: float
+    count: int
+
+
+def wilson_interval(correct: ArrayLike, count: ArrayLike, level: float = 0.95) -> tuple[Any, Any]:
+    """Score interval of a proportion, Wilson (1927), https://doi.org/10.1080/01621459.1927.10502953, equation (3).
+
+    It stays within 0 to 1 and has a positive width at the ends, unlike the normal approximation: 100 correct of 100
+    gives (0.963, 1.0), not (1, 1). A count of 0 gives (0, 1). Counts may be fractional. Numbers in, numbers out; arrays
+    in, arrays out.
+
+    >>> tuple(round(bound, 3) for bound in wilson_interval(99, 100))
+    (0.946, 0.998)
+
+    Raises `UserError` for counts that cannot be (more correct than counted) and for a level outside 0 to 1.
+    """
+    k, n = _check_counts(correct, count, level)
+    z = NormalDist().inv_cdf((1.0 + level) / 2.0)
+    trials = np.maximum(n, 1.0)
+    share = k / trials
+    scale = 1.0 + z**2 / trials
+    centre = (share + z**2 / (2.0 * trials)) / scale
+    half = z * np.sqrt(share * (1.0 - share) / trials + z**2 / (4.0 * trials**2)) / scale
+    # At the ends the bound is 0 or 1 exactly; rounding would leave 1e-17.
+    low = np.where((n == 0) | (k == 0), 0.0, np.maximum(centre - half, 0.0))
+    high = np.where((n == 0) | (k == n), 1.0, np.minimum(centre + half, 1.0))
+    return (float(low), float(high)) if low.ndim == 0 else (low, high)
+
+
+def region_mean(cells: Sequence[tuple[int, int]], level: float = 0.95, num_repeats: int = 1) -> Proportion:
+    """The mean accuracy over cells with equal weights, with an interval for the sampling of questions.
+
+    `cells` are (correct, count) pairs. With equal counts the mean is the pooled share and its interval the pooled
+    Wilson interval. With unequal counts the interval is Wilson's for the effective count with the same uncertainty of
+    the mean, (number of cells)^2 / sum(1 / count). Cells differ in difficulty, which a pooled interval does not use: it
+    is therefore a little too wide, never too narrow, when counts are equal. If each question was repeated
+    (`num_repeats`, e.g. for position offsets), the interval is as wide as for one repetition.
+
+    >>> region_mean([(100, 100), (50, 100)]).value
+    0.75
+
+    Raises `UserError` without cells, or for a cell with count 0.
+    """
+    _check_counts([correct for correct, _ in cells], [count for _, count in cells], level, least=1)
+    # Exact, so that a mean of 0.99 compares as 0.99: sums of rounded shares fall just below. Equal counts are added
+    # as whole numbers first, which for ten thousand cells is a hundred times quicker than adding fractions.
+    by_count: Counter[int] = Counter()
+    for correct, count in cells:
+        by_count[int(count)] += int(correct)
+    value = float(sum(Fraction(correct, count) for count, correct in by_count.items()) / len(cells))
+    effective_count = np.float64(len(cells) ** 2 / sum(1.0 / count for _, count in cells) / num_repeats)
+    low, high = wilson_interval((value * effective_count).clip(0, effective_count), effective_count, level)
+    return Proportion(value, float(low), float(high), sum(count for _, count in cells))
+
+
+def newcombe_interval(first: tuple[int, int], second: tuple[int, int], level: float = 0.95) -> Proportion:
+    """The difference of two proportions, each given as (correct, count), with Newcombe's interval.
+
+    The hybrid score interval, method 10 of Newcombe (1998),
+    https://doi.org/10.1002/(SICI)1097-0258(19980430)17:8<873::AID-SIM779>3.0.CO;2-I. The samples are assumed to be
+    independent; for two models on the same questions it is slightly too wide, and `mcnemar_test` is the test.
+
+    >>> gap = newcombe_interval((56, 70), (48, 80))
+    >>> round(gap.value, 4), round(gap.low, 4), round(gap.high, 4)
+    (0.2, 0.0524, 0.3339)
+
+    Raises `UserError` for counts that cannot be or are not whole, and for a count of 0.
+    """
+    k, n = _check_counts([first[0], second[0]], [first[1], second[1]], level, whole=True, least=1)
+    (one, two), (low, high) = (k / n).tolist(), wilson_interval(k, n, level)
+    below, above = hypot(one - low[0], high[1] - two), hypot(high[0] - one, two - low[1])
+    return Proportion(one - two, one - two - below, one - two + above, first[1] + second[1])
+
+
+def success_rate(values: Sequence[float], threshold: float, level: float = 0.95) -> Proportion:
+    """The fraction of seeds that reach a threshold, with Wilson's interval for the sampling of seeds.
+
+    >>> rate = success_rate([1.0, 0.995, 0.2], threshold=0.99)
+    >>> round(rate.value, 3), round(rate.low, 3), round(rate.high, 3)
+    (0.667, 0.208, 0.939)
+
+    Raises `UserError` without values, and for values or a threshold that are no finite numbers.
+    """
+    sample, least = _check_values(values, "success_rate"), _check_values([threshold], "the threshold")
+    successes = int(np.sum(sample >= least))
+    return Proportion(successes / len(sample), *wilson_interval(successes, len(sample), level), len(sample))
+
+
+# Seeds ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class SeedBand:
+    """Curves of several seeds combined: the median, minimum and maximum at each of `steps`."""
+
+    steps: FloatArray
+    median: FloatArray
+    low: FloatArray
+    high: FloatArray
+    count: int
+
+
+def interquartile_mean(values: ArrayLike) -> Any:
+    """The mean of the middle half; values at the boundary count partially. Agarwal et al. (2021), section 4,
+    https://arxiv.org/abs/2108.13264, recommend it over the mean and the median for few runs.
+
+    Over the last axis: a number for one dimension, otherwise an array with the mean of each row. Where the number of
+    values is no multiple of four, a trimmed mean that drops whole values (as in rliable) differs a little.
+
+    >>> interquartile_mean([0.0, 0.4, 0.6, 1.0])
+    0.5
+
+    Raises `UserError` without values, and unless all are finite.
+    """
+    sample = np.asarray(values, dtype=np.float64)
+    _check_values(sample.ravel(), "the interquartile mean")
+    edges = np.arange(sample.shape[-1] + 1) / sample.shape[-1]
+    inside = np.clip(np.minimum(edges[1:], 0.75) - np.maximum(edges[:-1], 0.25), 0.0, None)
+    found = np.sum(inside * np.sort(sample, axis=-1), axis=-1) / 0.5
+    return float(found) if sample.ndim == 1 else found
+
+
+def stratified_bootstrap_interval(
+    strata: Sequence[Sequence[float]],
+    *key: object,
+    statistic: Callable[[FloatArray], FloatArray] = interquartile_mean,
+    level: float = 0.95,
+    resamples: int = 2000,
+) -> tuple[float, float]:
+    """Percentile bootstrap of a statistic over all values of one or more strata, resampling within each stratum.
+
+    Efron (1979), https://doi.org/10.1214/aos/1176344552; Agarwal et al. (2021), section 4,
+    https://arxiv.org/abs/2108.13264. A stratum is a task or a variant, and is not resampled itself; its values are
+    those of its seeds. `statistic` takes an array [resamples, all values] and gives one number for each row:
+    `interquartile_mean`, or `lambda rows: np.median(rows, axis=-1)`. A pure function of the values and of `key`.
+
+    Only separately trained models are independent: cells of a grid must not be strata, since the same model answers
+    them, which would make the interval too narrow. All values have equal weight, so a stratum with more seeds has more
+    weight. With few strata of fewer than about five seeds the interval is too narrow.
+
+    >>> strata = [[0.1, 0.3], [0.9, 0.9]]
+    >>> low, high = stratified_bootstrap_interval(strata, "key", statistic=lambda rows: rows.mean(axis=-1))
+    >>> round(low, 3), round(high, 3)
+    (0.5, 0.6)
+
+    Raises `UserError` without strata, for a stratum without values, and for a level outside 0 to 1.
+    """
+    from numerate.tasks import counter_rng
+
+    samples = [_check_values(values, "the bootstrap") for values in (strata or [[]])]
+    _check_level(level)
+    rng = counter_rng.CounterRNG(counter_rng.random_key("stratified bootstrap", *key))
+    resampled = [sample[rng.integers(len(sample), (resamples, len(sample)), np.int64)] for sample in samples]
+    statistics = statistic(np.concatenate(resampled, axis=1))
+    low, high = np.quantile(statistics, [(1.0 - level) / 2.0, (1.0 + level) / 2.0])
+    return float(low), float(high)
+
+
+def seed_band(curves: Sequence[tuple[Sequence[float], Sequence[float]]]) -> SeedBand:
+    """Combines the curves (steps, values) of several seeds, over the steps that all of them have.
+
+    >>> band = seed_band([([1, 2], [0.2, 0.8]), ([1, 2, 3], [0.4, 0.6, 0.9])])
+    >>> band.steps.tolist(), [round(float(value), 2) for value in band.median]
+    ([1.0, 2.0], [0.3, 0.7])
+
+    Raises `UserError` without curves.
+    """
+    _check_values([len(values) for _, values in curves], "the band")
+    curve_values = [dict(zip(steps, values, strict=True)) for steps, values in curves]
+    steps = sorted(set.intersection(*map(set, curve_values)))
+    table = np.array([[curve[step] for step in steps] for curve in curve_values], dtype=np.float64)
+    table = table.reshape(len(curves), -1)
+    return SeedBand(
+        np.asarray(steps, np.float64), np.median(table, axis=0), table.min(axis=0), table.max(axis=0), len(curves)
+    )
+
+
+# Differences ----------------------------------------------------------------------------------------------------------
+
+
+def fisher_exact(first: tuple[int, int], second: tuple[int, int]) -> float:
+    """The p-value of Fisher's exact test for two success rates, each given as (successes, trials).
+
+    For independent trials, such as the numbers of seeds of two recipes that solve a task. Fisher (1935), "The logic of
+    inductive inference", https://doi.org/10.2307/2342435. With three seeds each, 3 of 3 against 0 of 3 is still p =
+    0.1: few seeds cannot show much.
+
+    >>> round(fisher_exact((3, 3), (0, 3)), 3)
+    0.1
+
+    Raises `UserError` for counts that cannot be.
+    """
+    from scipy import stats
+
+    _check_counts([first[0], second[0]], [first[1], second[1]], whole=True)
+    table = [[successes, trials - successes] for successes, trials in (first, second)]
+    return float(stats.fisher_exact(table).pvalue)
+
+
+def mcnemar_test(first: ArrayLike, second: ArrayLike) -> float:
+    """The p-value of the exact form of McNemar's test: whether two models answer the same questions equally well. It is
+    the sign test on the questions that only one of them answers correctly.
+
+    McNemar (1947), https://doi.org/10.1007/BF02295996; Dietterich (1998), https://doi.org/10.1162/089976698300017197,
+    recommends it for two models that were each trained once. `first` and `second` say for each question whether the
+    answer was correct, in the same order; without questions it is 1. Two models, not two recipes: another seed may
+    reverse the result.
+
+    >>> round(mcnemar_test([1, 1, 1, 1, 1, 1, 0], [0, 0, 0, 0, 0, 0, 0]), 5)
+    0.03125
+
+    Raises `UserError` for values other than 0 and 1, and for lists of different lengths.
+    """
+    from scipy import stats
+
+    if np.size(first) == np.size(second) == 0:
+        return 1.0
+    one, two = _check_pairs(first, second, "mcnemar_test")
+    _check_counts([one, two], np.ones((2, len(one))), whole=True)
+    wins, losses = int(np.sum(one > two)), int(np.sum(one < two))
+    return float(stats.binomtest(wins, wins + losses).pvalue) if wins + losses else 1.0
+
+
+def paired_permutation_test(first: Sequence[float], second: Sequence[float], *key: object) -> float:
+    """The p-value of the sign-flip permutation test: whether the means of paired values differ, such as the scores of
+    two recipes with the same seeds.
+
+    If both values of a pair come from the same distribution, their difference has either sign with equal probability:
+    the p-value is the fraction of all sign assignments whose mean difference is at least as far from 0. Fisher (1935),
+    "The design of experiments", section 21; Dror et al. (2018), https://aclanthology.org/P18-1128, recommend it. Exact
+    up to 17 pairs (`MAX_PERMUTATIONS`); beyond, sign assignments are sampled as a pure function of the values and
+    `key`, including the observed one (Phipson and Smyth, 2010, https://arxiv.org/abs/1603.05766). Five pairs cannot go
+    below 2 / 2**5 = 0.06.
+
+    >>> paired_permutation_test([0.9, 0.8, 0.7, 0.9, 0.8], [0.1, 0.3, 0.2, 0.1, 0.2])
+    0.0625
+
+    Raises `UserError` without pairs, for two lists of different lengths, and for values that are no numbers.
+    """
+    one, two = _check_pairs(first, second, "paired_permutation_test")
+    return _permutation_p_value([one - two], "samples", *key)
+
+
+def permutation_test(first: Sequence[float], second: Sequence[float], *key: object) -> float:
+    """The p-value of the permutation test: whether the means of two independent samples differ, such as the scores of
+    two recipes with different seeds.
+
+    It is the fraction of all splits of the values into groups of these sizes whose means are at least as far apart.
+    Pitman (1937), https://doi.org/10.2307/2984124. Exact up to `MAX_PERMUTATIONS` splits; beyond, splits are sampled as
+    a pure function of the values and `key`. Five against five can reach 2 / 252 = 0.008. A sample of one value shows
+    nothing: p is 1.
+
+    >>> round(permutation_test([0.9, 0.8, 0.7], [0.1, 0.2, 0.3]), 3)
+    0.1
+
+    Raises `UserError` for a sample without values, and for values that are no numbers.
+    """
+    samples = [_check_values(values, "permutation_test") for values in (first, second)]
+    return _permutation_p_value(samples, "independent", *key)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm-adjusted p-values of several tests, in the given order: the probability that any of the differences with an
+    adjusted p-value below 0.05 is a false positive is at most 0.05, for any dependence between the tests.
+
+    Holm (1979), https://www.jstor.org/stable/4615733: the smallest is multiplied by the number of tests, the next by
+    one less and so on, none falls below one before it, and none exceeds 1.
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+
+    Raises `UserError` for a p-value outside 0 to 1.
+    """
+    if not all(0.0 <= p <= 1.0 for p in p_values):
+        raise UserError(f"holm: p-values must be between 0 and 1, not {list(p_values)}")
+    adjusted, highest = [0.0] * len(p_values), 0.0
+    for rank, i in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        adjusted[i] = highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[i]))
+    return adjusted
+
+
+def min_p_value(first: int, second: int, *, paired: bool = False) -> float:
+    """The smallest possible p-value of a permutation test or Fisher's test with these sample sizes.
+
+    >>> min_p_value(3, 3), round(min_p_value(5, 5), 4), min_p_value(5, 5, paired=True)
+    (0.1, 0.0079, 0.0625)
+
+    Raises `UserError` for empty samples, and for paired samples of different sizes.
+    """
+    if min(first, second) < 1 or (paired and first != second):
+        raise UserError(f"min_p_value: sizes must be at least 1, and equal for pairs, not {first} and {second}")
+    if paired:
+        return float(min(1.0, 2.0 * 0.5**first))
+    # Samples of equal size can be exchanged without changing the size of the difference.
+    return min(1.0, (2 if first == second else 1) / comb(first + second, first))
+
+
+def probability_of_improvement(first: Sequence[float], second: Sequence[float]) -> float:
+    """The probability that a seed of the first is better than a seed of the second; ties count half.
+
+    Agarwal et al. (2021), section 4, https://arxiv.org/abs/2108.13264; the U of Mann and Whitney (1947),
+    https://doi.org/10.1214/aoms/1177730491, divided by the number of pairs. 0.5 means no difference. For several tasks,
+    average over the tasks.
+
+    >>> probability_of_improvement([0.9, 0.8], [0.1, 0.8])
+    0.875
+
+    Raises `UserError` for a sample without values, and for values that are no numbers.
+    """
+    one, two = (_check_values(values, "probability_of_improvement") for values in (first, second))
+    return float(np.mean((one[:, None] > two) + 0.5 * (one[:, None] == two)))
+
+
+def _check_pairs(first: ArrayLike, second: ArrayLike, caller: str) -> tuple[FloatArray, FloatArray]:
+    one, two = _check_values(first, caller), _check_values(second, caller)
+    if len(one) != len(two):
+        raise UserError(f"{caller}: must be given pairs, not {len(one)} and {len(two)} values")
+    return one, two
+
+
+def _permutation_p_value(samples: Sequence[FloatArray], permutation_type: str, *key: object) -> float:
+    """The share of permutations whose mean, or difference of two means, is at least as far from 0."""
+    from scipy import stats
+
+    from numerate.tasks.counter_rng import random_key
+
+    if min(map(len, samples)) < 2:
+        return 1.0
+    largest = max(float(np.abs(sample).max()) for sample in samples) or 1.0
+
+    def distance(*means_of: FloatArray, axis: int) -> FloatArray:
+        means = [sample.mean(axis=axis) for sample in means_of]
+        return np.asarray(np.abs(means[0] - means[1] if len(means) == 2 else means[0]))
+
+    found = stats.permutation_test(
+        [sample / largest for sample in samples],  # ties are differences below 1e-14, so values must be at most 1
+        distance,
+        permutation_type=permutation_type,
+        alternative="greater",
+        n_resamples=MAX_PERMUTATIONS,
+        batch=4096,
+        rng=np.random.default_rng(random_key("permutation", *key)),
+    )
+    return float(found.pvalue)
+
+
+# Checks ---------------------------------------------------------------------------------------------------------------
+
+
+def _check_values(values: ArrayLike, caller: str) -> FloatArray:
+    """Converts one value per seed to an array. Raises `UserError` without values, and unless all are finite."""
+    sample = np.asarray(values, dtype=np.float64)
+    if sample.ndim != 1 or not sample.size or not np.all(np.isfinite(sample)):
+        raise UserError(f"{caller}: needs one value per seed, each a finite number, not {sample.tolist()}")
+    return sample
+
+
+def _check_level(level: float) -> float:
+    """Returns a confidence level. Raises `UserError` unless it is between 0 and 1."""
+    if not 0.0 < level < 1.0:
+        raise UserError(f"level: must be between 0 and 1, for example level=0.95, not {level}")
+    return level
+
+
+def _check_counts(
+    correct: ArrayLike, count: ArrayLike, level: float = 0.95, *, whole: bool = False, least: int = 0
+) -> tuple[FloatArray, FloatArray]:
+    """Converts counts to arrays. Raises `UserError` for more correct than counted, and for counts below `least`."""
+    _check_level(level)
+    k, n = np.asarray(correct, dtype=np.float64), np.asarray(count, dtype=np.float64)
+    is_valid = (k >= 0) & (k <= n) & np.isfinite(n) & (n >= least)
+    if whole:
+        is_valid &= (k == np.floor(k)) & (n == np.floor(n))
+    if not np.all(is_valid) or not n.size:
+        kind = f"{'integers, ' * whole}between 0 and the count, which must be finite and at least {least}"
+        raise UserError(f"correct: must be {kind}, not {k} of {n}")
+    return k, n

@@ -3,18 +3,16 @@
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
 from fractions import Fraction
 from itertools import accumulate
 from math import ceil, exp, isfinite, log, log1p
 from statistics import fmean
-from typing import Any, TypeVar
+from typing import Any
 
 from numerate.errors import UserError
 from numerate.evaluation.numbers_in_texts import ExactNumber
-
-SumsT = TypeVar("SumsT")
 
 _EXACT = Context(prec=6000, Emax=MAX_EMAX, Emin=MIN_EMIN)
 """Enough digits to write sums of squares of numbers with `MAX_DIGITS` digits."""
@@ -29,7 +27,7 @@ CELL_MEAN_SUFFIX = " (mean of modules)"
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric of answers: its title in reports and how it is computed from sums; None if it is undefined.
+    """A metric of answers: its title in reports and how it is computed from scores; None if it is undefined.
 
     `is_proportion`: it is a fraction from 0 to 1, displayed in per cent. `lower_is_better`: it measures errors.
     """
@@ -40,18 +38,27 @@ class Metric:
     lower_is_better: bool = False
 
 
-def add_sums(first: SumsT, second: SumsT) -> SumsT:
-    """Adds two dataclasses of sums field by field, tuples and mappings entry by entry."""
-    names = [one.name for one in fields(first)]  # type: ignore[arg-type]
-    return type(first)(*(_add(getattr(first, name), getattr(second, name)) for name in names))
-
-
-def _add(first: object, second: object) -> object:
-    if isinstance(first, tuple) and isinstance(second, tuple):
-        return tuple(map(sum, zip(first, second, strict=True)))
-    if isinstance(first, Mapping) and isinstance(second, Mapping):
+def add_sums(first: Any, second: Any) -> Any:
+    """Adds sums of the same kind: numbers, and tuples, mappings and dataclasses of sums entry by entry."""
+    if isinstance(first, tuple):
+        return tuple(map(add_sums, first, second))
+    if isinstance(first, Mapping):
         return {key: first.get(key, 0) + second.get(key, 0) for key in {**first, **second}}
-    return first + second  # type: ignore[operator]
+    if is_dataclass(first) and not isinstance(first, type):
+        names = [one.name for one in fields(first)]
+        return type(first)(*(add_sums(getattr(first, name), getattr(second, name)) for name in names))
+    return first + second
+
+
+def sums_to_record(sums: Any) -> dict[str, Any]:
+    """The fields of a dataclass of sums as data of JSON, by their names without `num_`."""
+    record = {one.name.removeprefix("num_"): getattr(sums, one.name) for one in fields(sums)}
+    for name, value in record.items():
+        if isinstance(value, Moments | QuantileSketch):
+            record[name] = value.to_record()
+        elif isinstance(value, tuple):
+            record[name] = list(value)
+    return record
 
 
 def check_pairs(predictions: Sequence[str], references: Sequence[str]) -> None:
@@ -63,12 +70,6 @@ def check_pairs(predictions: Sequence[str], references: Sequence[str]) -> None:
 def ratio(total: float, count: int) -> float | None:
     """The mean of values with this sum; None without values."""
     return total / count if count else None
-
-
-def cell_means(cells: Sequence[Mapping[str, float | None]], names: Iterable[str]) -> dict[str, float | None]:
-    """The mean of each metric over the cells that have it, as name + `CELL_MEAN_SUFFIX`."""
-    found = {name: [value for cell in cells if (value := cell.get(name)) is not None] for name in names}
-    return {f"{name}{CELL_MEAN_SUFFIX}": fmean(values) if values else None for name, values in found.items()}
 
 
 def finite_decimal(number: ExactNumber) -> Fraction:
@@ -129,9 +130,6 @@ class Moments:
         sums: list[Any] = [sum(column) for column in zip(*terms, strict=True)]
         return cls(*sums)
 
-    def __add__(self, other: "Moments") -> "Moments":
-        return add_sums(self, other)
-
     def mean(self, name: str, num_penalized: int = 0, penalty: Fraction = Fraction(0)) -> float | None:
         """The mean of `absolute_error` or `squared_error`, with `num_penalized` further values of `penalty`; None
         without values."""
@@ -160,14 +158,11 @@ class Moments:
         return self.count * squares - total**2
 
     def to_record(self) -> dict[str, str]:
-        return {name: str(exact_decimal(getattr(self, name))) for name in _SUM_NAMES}
+        return {one.name: str(exact_decimal(getattr(self, one.name))) for one in fields(self)[1:]}
 
     @classmethod
     def from_record(cls, count: int, data: Mapping[str, str]) -> "Moments":
-        return cls(count, *(Fraction(str(data[name])) for name in _SUM_NAMES))
-
-
-_SUM_NAMES = [one.name for one in fields(Moments)][1:]
+        return cls(count, *(Fraction(str(data[one.name])) for one in fields(cls)[1:]))
 
 
 @dataclass(frozen=True)
@@ -185,9 +180,6 @@ class QuantileSketch:
     def from_errors(cls, errors: Sequence[Fraction]) -> "QuantileSketch":
         buckets = Counter(ceil(_log(error) / _LOG_GAMMA) for error in errors if error)
         return cls(len(errors) - buckets.total(), dict(buckets))
-
-    def __add__(self, other: "QuantileSketch") -> "QuantileSketch":
-        return add_sums(self, other)
 
     def median(self) -> float | None:
         """The median; None without values or on overflow."""

@@ -6,13 +6,14 @@ https://aclanthology.org/W18-6319), with its defaults, and ROUGE by rouge_score;
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from functools import reduce
 from importlib.util import find_spec
 from math import exp
 from typing import Any
 
 from numerate.errors import UserError
-from numerate.evaluation.sums import Metric, add_sums, cell_means, check_pairs, ratio
+from numerate.evaluation.sums import Metric, add_sums, check_pairs, ratio, sums_to_record
 
 ROUGE_METRICS = ("rouge1", "rouge2", "rougeL")
 
@@ -29,9 +30,9 @@ class TextScores:
     """Scores of text answers, as sums that can be merged.
 
     Of BLEU: the numbers of n-grams (n = 1 to 4) of the predictions (`totals`), those that match the reference
-    (`matches`), and the words of both. `rouge_sums` are the sums of F1 over `count` answers. `nll` is the
-    teacher-forced sum of -ln(probability), in nats, over all `num_tokens` tokens of the references, including end
-    tokens; `num_correct_tokens` of them have the highest probability. `num_ended` answers ended with an end token.
+    (`matches`), and the words of both. `rouge` has the sums of F1 over `count` answers. `nll` is the teacher-forced
+    sum of -ln(probability), in nats, over all `num_tokens` tokens of the references, including end tokens;
+    `num_correct_tokens` of them have the highest probability. `num_ended` answers ended with an end token.
 
     >>> TextScores.from_texts(["the cat sat"], ["the cat lay"]).metrics()["rouge2"]
     0.5
@@ -42,7 +43,7 @@ class TextScores:
     totals: tuple[int, ...] = (0,) * 4
     prediction_words: int = 0
     reference_words: int = 0
-    rouge_sums: tuple[float, ...] = (0.0,) * 3
+    rouge: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(ROUGE_METRICS, 0.0))
     nll: float = 0.0
     num_tokens: int = 0
     num_correct_tokens: int = 0
@@ -64,25 +65,21 @@ class TextScores:
 
         bleu = BLEU(force=True).corpus_score(predictions, [references])
         scorer = RougeScorer(list(ROUGE_METRICS), use_stemmer=use_stemmer)
-        pairs = zip(references, predictions, strict=True)
-        rouge = [[score.fmeasure for score in scorer.score(*pair).values()] for pair in pairs]
+        rouge = [scorer.score(*pair) for pair in zip(references, predictions, strict=True)]
         return cls(
             count=len(predictions),
             matches=tuple(bleu.counts),
             totals=tuple(bleu.totals),
             prediction_words=bleu.sys_len,
             reference_words=bleu.ref_len,
-            rouge_sums=tuple(sum(values, 0.0) for values in zip(*rouge, strict=True)),
+            rouge={name: sum((scores[name].fmeasure for scores in rouge), 0.0) for name in ROUGE_METRICS},
             **sums,
         )
 
     @classmethod
     def merge(cls, scores_of_cells: Iterable["TextScores"]) -> "TextScores":
         """Merges cells into one."""
-        return sum(scores_of_cells, cls())
-
-    def __add__(self, other: "TextScores") -> "TextScores":
-        return add_sums(self, other)
+        return reduce(add_sums, scores_of_cells, cls())
 
     def metrics(self) -> dict[str, float | None]:
         """Every metric of `TEXT_METRICS` by name; None if undefined."""
@@ -90,9 +87,8 @@ class TextScores:
 
     def to_record(self) -> dict[str, Any]:
         """The entry `texts` in the record of a cell: the sums and the metrics."""
-        record = {key: getattr(self, name) for key, name in _RECORD_FIELDS.items()}
-        record |= {"matches": list(self.matches), "totals": list(self.totals), "nll": round(self.nll, 6)}
-        record["rouge"] = dict(zip(ROUGE_METRICS, (round(total, 9) for total in self.rouge_sums), strict=True))
+        record = sums_to_record(self) | {"nll": round(self.nll, 6)}
+        record["rouge"] = {name: round(total, 9) for name, total in self.rouge.items()}
         metrics = self.metrics().items()
         return record | {"metrics": {name: None if value is None else round(value, 6) for name, value in metrics}}
 
@@ -103,17 +99,9 @@ class TextScores:
         data = record.get("texts")
         if data is None:
             return None
-        sums = {name: data[key] for key, name in _RECORD_FIELDS.items()}
-        sums |= {"matches": tuple(data["matches"]), "totals": tuple(data["totals"])}
-        return cls(**sums | {"rouge_sums": tuple(float(data["rouge"][name]) for name in ROUGE_METRICS)})
-
-
-_RECORD_FIELDS = {
-    **{name: name for name in ("count", "matches", "totals", "prediction_words", "reference_words")},
-    **{"rouge": "rouge_sums", "nll": "nll"},
-    **{name: f"num_{name}" for name in ("tokens", "correct_tokens", "ended")},
-}
-"""The entries of a record, with the fields of `TextScores`."""
+        sums = {one.name: data[one.name.removeprefix("num_")] for one in fields(cls)}
+        sums |= {name: tuple(sums[name]) for name in ("matches", "totals")}
+        return cls(**sums | {"rouge": {name: float(data["rouge"][name]) for name in ROUGE_METRICS}})
 
 
 def _bleu(scores: TextScores) -> float | None:
@@ -128,32 +116,18 @@ def _bleu(scores: TextScores) -> float | None:
     return float(BLEU.compute_bleu(*counts, smooth_method="exp").score)
 
 
-def _rouge(index: int) -> Any:
-    return lambda scores: ratio(scores.rouge_sums[index], scores.count)
-
-
 TEXT_METRICS: dict[str, Metric] = {
     "bleu": Metric("BLEU of the corpus", _bleu),
-    "rouge1": Metric("ROUGE-1", _rouge(0)),
-    "rouge2": Metric("ROUGE-2", _rouge(1)),
-    "rougeL": Metric("ROUGE-L", _rouge(2)),
-    "perplexity": Metric(
-        "perplexity per token", lambda scores: perplexity(scores.nll, scores.num_tokens), lower_is_better=True
-    ),
+    "rouge1": Metric("ROUGE-1", lambda s: ratio(s.rouge["rouge1"], s.count)),
+    "rouge2": Metric("ROUGE-2", lambda s: ratio(s.rouge["rouge2"], s.count)),
+    "rougeL": Metric("ROUGE-L", lambda s: ratio(s.rouge["rougeL"], s.count)),
+    "perplexity": Metric("perplexity per token", lambda s: perplexity(s.nll, s.num_tokens), lower_is_better=True),
     "token_accuracy": Metric(
-        "correct tokens after the correct prefix",
-        lambda scores: ratio(scores.num_correct_tokens, scores.num_tokens),
-        is_proportion=True,
+        "correct tokens after the correct prefix", lambda s: ratio(s.num_correct_tokens, s.num_tokens), True
     ),
-    "ended": Metric("answers with an end token", lambda s: ratio(s.num_ended, s.count), is_proportion=True),
+    "ended": Metric("answers with an end token", lambda s: ratio(s.num_ended, s.count), True),
 }
 """The metrics of texts; docs/metrics.md defines them."""
-
-
-def pooled_metrics(cells: Sequence[TextScores]) -> dict[str, float | None]:
-    """Every metric twice: over all questions of several cells, `bleu`, and as the mean over the cells that have it,
-    each weighing the same, `bleu (mean of modules)`."""
-    return TextScores.merge(cells).metrics() | cell_means([scores.metrics() for scores in cells], TEXT_METRICS)
 
 
 def perplexity(nll: float, num_tokens: int) -> float | None:

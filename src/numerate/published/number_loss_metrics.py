@@ -14,6 +14,7 @@ ROUGE is there the median of a bootstrap of 1,000 resamples, which differs from 
 alone.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp
@@ -23,7 +24,6 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from numerate.errors import UserError
-from numerate.evaluation.numbers_in_texts import PUBLISHED_LIMIT, published_invalid_count, published_number
 from numerate.evaluation.text_metrics import ROUGE_METRICS, TextScores
 
 BATCH_SIZE = 64
@@ -35,24 +35,41 @@ PADDING_LENGTH = 10
 IGNORE_INDEX = -100
 """The label of a place that does not count."""
 
-NUMBER_METRIC_NAMES = (
-    "number_accuracy",
-    "MAE",
-    "MSE",
-    "R2",
-    "median_absolute_error",
-    "log_mae",
-    "log_r2",
-    "pearson",
-    "spearman",
-    "count_not_produced_valid_results",
-    "average_count_not_produced_valid_results",
-    "count_invalid_number_prediction",
-    "average_invalid_number_prediction",
-    "count_no_number_prediction",
-    "average_no_number_prediction",
-)
-"""What `published_number_metrics` gives."""
+PUBLISHED_NUMBER_PATTERN = re.compile(r"[+-]?\s*\d+(?:\.\d+)?")
+"""A number of a text: a minus sign of a subtraction belongs to the number, `1,000` ends with 0, and `1e5` with 5."""
+
+_CANDIDATE = re.compile(r"[+-]?[\d,.]*\d")
+
+PUBLISHED_LIMIT = 1e10
+"""Predictions, but not labels, are clipped to this absolute value."""
+
+
+def published_number(text: str) -> float | None:
+    """The last number of a text before clipping; None if there is none.
+
+    >>> published_number("5 - 3"), published_number("1,000"), published_number("1e5")
+    (-3.0, 0.0, 5.0)
+    """
+    matches = PUBLISHED_NUMBER_PATTERN.findall(text)
+    return float("".join(matches[-1].split())) if matches else None
+
+
+def published_invalid_count(text: str) -> tuple[int, bool]:
+    """The number of invalid numbers for `float`, and whether there is no number.
+
+    >>> published_invalid_count("1,000 and 3"), published_invalid_count("none")
+    ((1, False), (0, True))
+    """
+    candidates = _CANDIDATE.findall(text)
+    return sum(map(_is_not_float, candidates)), not candidates
+
+
+def _is_not_float(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return True
+    return False
 
 
 def published_number_metrics(predictions: Sequence[str], labels: Sequence[str]) -> dict[str, float]:
@@ -63,6 +80,8 @@ def published_number_metrics(predictions: Sequence[str], labels: Sequence[str]) 
 
     Raises `UserError` for unequally many, for none, and for a label without a number.
     """
+    from scipy import stats
+
     _check_lengths(predictions, labels)
     pairs = []
     for answer, label in zip(predictions, labels, strict=True):
@@ -90,7 +109,7 @@ def published_number_metrics(predictions: Sequence[str], labels: Sequence[str]) 
             "log_mae": _mean(log_error),
             "log_r2": _r2(log_error, log_expected),
             "pearson": _pearson(predicted, expected),
-            "spearman": _pearson(_ranks(predicted), _ranks(expected)),
+            "spearman": _pearson(stats.rankdata(predicted), stats.rankdata(expected)),
             "count_not_produced_valid_results": missing,
             "average_count_not_produced_valid_results": missing / count,
             "count_invalid_number_prediction": invalid,
@@ -207,10 +226,3 @@ def _pearson(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
     return float(
         np.sum(first_centered * second_centered) / np.sqrt(np.sum(first_centered**2) * np.sum(second_centered**2))
     )
-
-
-def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The rank of each value, equal ones sharing their middle rank."""
-    ordered = np.sort(values)
-    first, last = np.searchsorted(ordered, values, side="left"), np.searchsorted(ordered, values, side="right")
-    return (first + last + 1).astype(np.float64) / 2.0

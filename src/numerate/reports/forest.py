@@ -36,7 +36,7 @@ class Estimate:
     @cached_property
     def iqm(self) -> float:
         """The interquartile mean, kept among the values where rounding would put it a last digit outside."""
-        return min(max(interquartile_mean(self.values), min(self.values)), max(self.values))
+        return float(min(max(interquartile_mean(self.values), min(self.values)), max(self.values)))
 
     @property
     def has_enough_seeds(self) -> bool:

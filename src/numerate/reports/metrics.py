@@ -15,8 +15,8 @@ from numerate.evaluation.answer_metrics import (
     is_answer_metric,
     pooled_metrics,
 )
-from numerate.evaluation.intervals import wilson_interval
 from numerate.evaluation.labels import Metric
+from numerate.evaluation.statistics import wilson_interval
 from numerate.evaluation.sums import CELL_MEAN_SUFFIX
 from numerate.reports.grid import (
     ALL_REGION_LABELS,

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from numerate.evaluation.answer_metrics import ANSWER_METRICS
-from numerate.tables.selecting import RUN_STATUSES, informative_columns, is_identifier, plain_values, short_names
+from numerate.tables.selecting import RUN_STATUSES, informative_columns, is_identifier, plain_rows, short_names
 from numerate.tables.writing import single_line
 
 if TYPE_CHECKING:
@@ -58,22 +58,19 @@ def describe_runs(runs: "DataFrame") -> tuple["DataFrame", list[str]]:
 
 def _error_notes(runs: "DataFrame", shown: "DataFrame") -> list[str]:
     """Failed runs, grouped by error."""
-    failed = runs["status"] == "failed"
     columns = [name for name in shown.columns if is_identifier(name)]
     names = ["" if name == "label" else f"{name} " for name in short_names(columns)]
-    identifiers = zip(*(plain_values(shown.loc[failed, name]) for name in columns), strict=True)
     errors: dict[str, list[str]] = {}
-    for values, error, kind in zip(
-        identifiers, plain_values(runs.loc[failed, "error"]), plain_values(runs.loc[failed, "failure"]), strict=True
-    ):
-        text = single_line(error or "no error message was recorded")
-        text = text if kind in ("user error", "operational error", "error", None) else f"{kind}: {text}"
-        run = " ".join(f"{name}{value}" for name, value in zip(names, values, strict=True))
-        errors.setdefault(text, []).append(run)
-    found = []
-    for error, failed_runs in list(errors.items())[:_SHOWN_ERRORS]:
-        more = f" and {len(failed_runs) - 3:,} more" if len(failed_runs) > 3 else ""
-        found.append(f"failed: {', '.join(failed_runs[:3])}{more}: {error}")
+    for run in plain_rows(runs[runs["status"] == "failed"]):
+        text = single_line(run["error"] or "no error message was recorded")
+        if run["failure"] not in ("user error", "operational error", "error", None):
+            text = f"{run['failure']}: {text}"
+        values = (f"{name}{run[column]}" for name, column in zip(names, columns, strict=True))
+        errors.setdefault(text, []).append(" ".join(values))
+    notes = []
+    for text, failed in list(errors.items())[:_SHOWN_ERRORS]:
+        more = f" and {len(failed) - 3:,} more" if len(failed) > 3 else ""
+        notes.append(f"failed: {', '.join(failed[:3])}{more}: {text}")
     if len(errors) > _SHOWN_ERRORS:
-        found.append(f"... and {len(errors) - _SHOWN_ERRORS:,} other errors; columns=label,seed,error has them all")
-    return found
+        notes.append(f"... and {len(errors) - _SHOWN_ERRORS:,} other errors; columns=label,seed,error has them all")
+    return notes

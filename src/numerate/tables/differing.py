@@ -27,15 +27,10 @@ def differing_settings(plan: Sequence[PlannedRun]) -> dict[str, list[Any]]:
     """
     columns: dict[str, list[Any]] = {}
     for root in _roots(plan):
-        values = [_setting_of_run(planned, root) for planned in plan]
-        keys = ["" if value is _MISSING else json.dumps(value, sort_keys=True) for value in values]
-        distinct = dict(zip(reversed(keys), reversed(values), strict=True))  # the first value of each key
-        distinct = {key: distinct[key] for key in dict.fromkeys(keys)}
-        if len(distinct) > 1:
-            for path, column in _expand_columns(root, list(distinct.values()), [0] * len(distinct)):
-                if not {path, path.partition(".")[0]} & IGNORED_SETTINGS:
-                    shown = dict(zip(distinct, column, strict=True))
-                    columns[path] = [shown[key] for key in keys]
+        values = [_get_path(planned.tree, root) for planned in plan]
+        for path, column in _expand_columns(root, values, [0] * len(values)):
+            if not {path, path.partition(".")[0]} & IGNORED_SETTINGS:
+                columns[path] = column
     return columns
 
 
@@ -49,14 +44,6 @@ def _roots(plan: Sequence[PlannedRun]) -> list[str]:
         paths = dict.fromkeys(order)
     outermost = [path for path in paths if not any(path.startswith(f"{other}.") for other in paths)]
     return sorted(outermost, key=lambda path: order.get(path.partition(".")[0], len(order)))
-
-
-def _setting_of_run(planned: PlannedRun, path: str) -> Any:
-    """The setting of one run, usually from the diff of the plan or from the base."""
-    if path in planned.diff:
-        return planned.diff[path]
-    near = any(not other or other.startswith(f"{path}.") or path.startswith(f"{other}.") for other in planned.diff)
-    return _get_path(planned.tree if near else planned.base_tree, path)
 
 
 def _get_path(tree: Any, path: str) -> Any:

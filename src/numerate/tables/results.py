@@ -1,22 +1,21 @@
 """The results of a study as a DataFrame: a row per run of its plan, including those that failed or have not started."""
 
 import os
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from numerate.evaluation import answer_metrics
+from numerate.evaluation.answer_metrics import ANSWER_METRICS, METRIC_NAMES
 from numerate.records.kinds import EVALUATION
-from numerate.records.reading import read_bytes, read_records
+from numerate.records.reading import read_records
 from numerate.reports.grid import REGION_LABELS
 from numerate.reports.groups import format_settings
 from numerate.studies.folder import PlannedRun, StudyFolder, is_failed
 from numerate.studies.state import has_ended, is_lost
 from numerate.studies.status import runs_of
 from numerate.tables.differing import differing_settings
-from numerate.tables.selecting import LABEL_METRICS, LANGUAGE_METRICS, is_identifier
+from numerate.tables.selecting import LABEL_METRICS, RESULT_FORMATS, is_identifier
 from numerate.training.run_folder import folder_name, resolve_runs_dir
 
 if TYPE_CHECKING:
@@ -24,31 +23,33 @@ if TYPE_CHECKING:
 
     from numerate.studies.study import Study
 
-_DTYPES = {int: "Int64", float: "float64", bool: "boolean", str: "string"}
+_DTYPES = {int: ("int64", "Int64"), float: ("float64", "float64"), bool: ("bool", "boolean"), str: ("string", "string")}
+"""pandas' types of columns without and with missing values."""
 
-_TRAINING_COLUMNS: dict[str, type] = {
-    **dict.fromkeys(("step", "examples", "tokens"), int),
-    **dict.fromkeys(("flops", "loss", "validation_exact_match", "ood_validation_exact_match"), float),
-    "best_step": int,
-}
+_TYPES = {"count": int, "share": float, "number": float, "text": str, "flag": bool}
+"""The types of the columns of each format."""
+
+_TRAINING_COLUMNS = (
+    *("step", "examples", "tokens", "flops", "loss", "validation_exact_match", "ood_validation_exact_match"),
+    "best_step",
+)
 _LANGUAGE_TRAINING_COLUMNS = ("validation_loss", "validation_perplexity", "validation_bits_per_byte")
 """The last training metrics of language modeling runs, instead of accuracies."""
 
-_STATUS_COLUMNS = {
-    "seconds": ("timing.seconds", float),
-    "worker": ("timing.worker", str),
-    "stop_reason": ("stop_reason", str),
-    "failure": ("failure", str),
-    "error": ("error", str),
-}
+_STATUS_COLUMNS = ("seconds", "worker", "stop_reason", "failure", "error")
 _CHECKPOINTS = ("final", "best")
 _ENDS = ("", ".low", ".high")
-_LANGUAGE_RECORD_KEYS = {
+_LANGUAGE_COLUMNS = {
+    "loss": "loss",
     "loss.low": "low",
     "loss.high": "high",
+    "perplexity": "perplexity",
+    "bits_per_byte": "bits_per_byte",
     "bits_per_byte.low": "bits_low",
     "bits_per_byte.high": "bits_high",
+    "token_accuracy": "token_accuracy",
 }
+"""The columns of language modeling, with their entries in the record of a region."""
 
 
 def results_of(study: "Study | str | Path", runs_dir: str | Path | None = None) -> "DataFrame":
@@ -73,6 +74,8 @@ def results_of(study: "Study | str | Path", runs_dir: str | Path | None = None) 
     Proportions are fractions from 0 to 1. Types are pandas' nullable ones, so that counts with missing values stay
     integers. Raises `UserError` if there is no such study.
     """
+    from pandas import DataFrame
+
     folder = _find_study(study, runs_dir)
     all_runs = folder.all_runs()
     records, done = folder.results(), folder.done_results(all_runs)
@@ -83,7 +86,6 @@ def results_of(study: "Study | str | Path", runs_dir: str | Path | None = None) 
     run_records = [records.get(planned.result_key, {}) for planned in plan]
     statuses = [_status(planned, record, done, running) for planned, record in zip(plan, run_records, strict=True)]
     done_records = [record if status == "done" else {} for record, status in zip(run_records, statuses, strict=True)]
-    settings = differing_settings(plan)
     columns: dict[str, Series[Any]] = {
         "run": _series([planned.run for planned in plan], str),
         "label": _series(_labels(plan, folder.metadata()["labels"]), str),
@@ -92,20 +94,22 @@ def results_of(study: "Study | str | Path", runs_dir: str | Path | None = None) 
     }
     if not all(planned.current for planned in plan):
         columns["plan"] = _series(["current" if planned.current else "earlier" for planned in plan], str)
-    for path, values in settings.items():
+    for path, values in differing_settings(plan).items():
         columns[path if is_identifier(path) else f"recipe.{path}"] = _series(values, infer_type(values))
-    kinds = dict(_TRAINING_COLUMNS)
-    if any("validation_loss" in record for record in done_records):
-        kinds |= dict.fromkeys(_LANGUAGE_TRAINING_COLUMNS, float)
-    kinds |= dict.fromkeys(_region_columns(done_records), float)
-    for name, kind in kinds.items():
-        columns[name] = _series([_lookup(record, name) for record in done_records], kind)
+    is_language_modeling = any("validation_loss" in record for record in done_records)
+    for name in (*_TRAINING_COLUMNS, *_LANGUAGE_TRAINING_COLUMNS * is_language_modeling):
+        columns[name] = _result([record.get(name) for record in done_records], name)
+    results = [_region_values(record) for record in done_records]
+    for name in sorted({name: None for values in results for name in values}, key=_region_order):
+        column = _series([values.get(name) for values in results], float)
+        if column.notna().any():
+            columns[name] = column
     reasons = [_non_causal_reason(record) for record in done_records]
     if any(reasons):
         columns["non_causal_reason"] = _series(reasons, str)
-    for name, (path, kind) in _STATUS_COLUMNS.items():
-        columns[name] = _series([_lookup(record, path) for record in run_records], kind)
-    return _frame(columns)
+    for name in _STATUS_COLUMNS:
+        columns[name] = _result([(record | record.get("timing", {})).get(name) for record in run_records], name)
+    return DataFrame(columns)
 
 
 def infer_type(values: Iterable[Any]) -> type:
@@ -126,8 +130,13 @@ def _series(values: Iterable[Any], kind: type) -> "Series[Any]":
     from pandas import Series
 
     cast = [_cast(value, kind) for value in values]
-    has_all = kind in (int, bool) and None not in cast
-    return Series(cast, dtype={int: "int64", bool: "bool"}[kind] if has_all else _DTYPES[kind])
+    complete, nullable = _DTYPES[kind]
+    return Series(cast, dtype=nullable if None in cast else complete)
+
+
+def _result(values: Iterable[Any], name: str) -> "Series[Any]":
+    """A column of results of the type that its name implies."""
+    return _series(values, _TYPES[RESULT_FORMATS[name]])
 
 
 def _cast(value: Any, kind: type) -> Any:
@@ -136,12 +145,6 @@ def _cast(value: Any, kind: type) -> Any:
     if kind is str:
         return str(value).lower() if isinstance(value, bool) else str(value)
     return kind(value) if isinstance(value, int | float) else None
-
-
-def _frame(columns: "Mapping[str, Series[Any]]") -> "DataFrame":
-    from pandas import DataFrame
-
-    return DataFrame(columns)
 
 
 def _status(planned: PlannedRun, record: Mapping[str, Any], done: Collection[str], begun: Collection[str]) -> str:
@@ -160,59 +163,45 @@ def _labels(plan: Sequence[PlannedRun], labels: Mapping[str, str]) -> Iterator[s
         yield next(begins, planned.label)
 
 
-def _region_columns(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """For each checkpoint, the regions that any run has, nearest to training first."""
-    for checkpoint in _CHECKPOINTS:
-        found: dict[str, list[Mapping[str, Any]]] = {name: [] for name in REGION_LABELS}
-        for record in records:
-            for name, region in (record.get(checkpoint) or {}).items():
-                found.setdefault(name, []).append(region or {})
-        if checkpoint == "best":  # it was selected on OOD validation, so its score there is biased
-            found.pop("ood_validation")
-        for name, regions in found.items():
-            if regions:
-                yield from (f"{checkpoint}.{name}{end}" for end in _region_ends(regions))
+def _region_values(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The results of a run by column. The best checkpoint has none on OOD validation, where it was selected, so that
+    its score there is biased."""
+    return {
+        f"{checkpoint}.{name}{end}": value
+        for checkpoint in _CHECKPOINTS
+        for name, region in (record.get(checkpoint) or {}).items()
+        if (checkpoint, name) != ("best", "ood_validation")
+        for end, value in _metric_values(region or {}).items()
+    }
 
 
-def _region_ends(regions: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """The columns of a region, as ends of their names."""
-    if any("language" in region for region in regions):
-        for name in LANGUAGE_METRICS:
-            yield from (f".{name}", *(f".{end}" for end in _LANGUAGE_RECORD_KEYS if end.startswith(f"{name}.")))
-        return
-    yield from _ENDS
-    for name in LABEL_METRICS:
-        if any(name in region.get("labels", {}) for region in regions):
-            yield from (f".{name}{end}" for end in (*_ENDS, ".baseline"))
-    for name in answer_metrics.METRIC_NAMES:
-        if any(region.get("answers", {}).get(name) is not None for region in regions):
-            yield from (f".{name}{end}" for end in (_ENDS if name == "number_accuracy" else ("",)))
-    for name in dict.fromkeys(name for region in regions for name in region.get("answers", {})):
-        if not answer_metrics.is_answer_metric(name.removesuffix(".low").removesuffix(".high")):
-            yield f".{name}"  # a score of a kind of evaluation
+def _metric_values(region: Mapping[str, Any]) -> dict[str, Any]:
+    """The metrics of a region, by the ends of the names of their columns."""
+    if "language" in region:
+        return {f".{name}": region["language"].get(key) for name, key in _LANGUAGE_COLUMNS.items()}
+    found = {end: region.get(end.lstrip(".") or "mean") for end in _ENDS}
+    if labels := region.get("labels"):
+        for name in LABEL_METRICS:
+            found |= {f".{name}{end}": _get(labels, name, end.lstrip(".") or "value") for end in (*_ENDS, ".baseline")}
+    if answers := region.get("answers"):
+        for metric in METRIC_NAMES:
+            ends = _ENDS if metric == "number_accuracy" else ("",)
+            found |= {f".{metric}{end}": answers.get(f"{metric}{end}") for end in ends}
+        found |= {f".{name}": value for name, value in answers.items()}  # the rest are scores of a kind of evaluation
+    return found
+
+
+def _region_order(name: str) -> tuple[int, int]:
+    """Sorts columns by checkpoint, then by region, the nearest to training first."""
+    checkpoint, region = name.split(".")[:2]
+    regions = list(REGION_LABELS)
+    return _CHECKPOINTS.index(checkpoint), regions.index(region) if region in regions else len(regions)
 
 
 def _non_causal_reason(record: Mapping[str, Any]) -> str | None:
     """Why the model of a run is not causal, if it is not; its scores are then meaningless."""
     regions = [region for name in _CHECKPOINTS for region in (record.get(name) or {}).values()]
     return next((str(region["non_causal_reason"]) for region in regions if region.get("non_causal_reason")), None)
-
-
-def _lookup(record: Mapping[str, Any], name: str) -> Any:
-    """The value of a record in a column; a region's mean is in the column of the region."""
-    checkpoint, _, rest = name.partition(".")
-    if checkpoint not in _CHECKPOINTS:
-        return _get(record, *name.split("."))
-    region_name, _, end = rest.partition(".")
-    region = _get(record, checkpoint, region_name) or {}
-    metric, _, part = end.partition(".")
-    if "language" in region:
-        return region["language"].get(_LANGUAGE_RECORD_KEYS.get(end, end))
-    if metric in LABEL_METRICS:
-        return _get(region, "labels", metric, part or "value")
-    if answer_metrics.is_answer_metric(metric) or end in region.get("answers", {}):
-        return _get(region, "answers", end)
-    return region.get(end or "mean")
 
 
 def _get(record: Any, *path: str) -> Any:
@@ -223,20 +212,12 @@ def _get(record: Any, *path: str) -> Any:
 
 # Cells ------------------------------------------------------------------------------------------------------------
 
-_CELL = re.compile(rb'"cell": ?\{([^{}]*)\}')
-_AXIS = re.compile(rb'"([^"]+)": ?')
-
-_CELL_COLUMNS: dict[str, type] = {
-    **dict.fromkeys(("correct", "count"), int),
-    **dict.fromkeys(("exact_match", "low", "high", "digit_accuracy"), float),
-    "first_token_correct": int,
-    "overlaps_training": bool,
-    "method": str,
-}
-_LANGUAGE_COLUMNS: dict[str, type] = {
-    **dict.fromkeys(("loss", "loss.low", "loss.high", "perplexity", "bits_per_byte"), float),
-    **dict.fromkeys(("tokens", "bytes"), int),
-}
+_CELL_KEYS: dict[str, type] = {"checkpoint": str, "step": int, "position_offset": int, "settings": str, "region": str}
+_CELL_COLUMNS = (
+    *("correct", "count", "exact_match", "low", "high", "digit_accuracy", "first_token_correct"),
+    *("overlaps_training", "method"),
+)
+_LANGUAGE_CELL_COLUMNS = ("loss", "loss.low", "loss.high", "perplexity", "bits_per_byte", "tokens", "bytes")
 """The metrics of a portion of a corpus, instead of those of a cell."""
 
 
@@ -253,55 +234,42 @@ def cells_of(
     folder = _find_study(study, runs_dir)
     done = runs[runs["status"] == "done"]
     identifiers = [name for name in runs.columns if is_identifier(name)]
-    paths = [folder.runs_dir / run / "evaluation.jsonl" for run in done["run"]]
     axes: dict[str, str] = {}
-    kinds: dict[str, type] = dict(_CELL_COLUMNS)
-    for content in map(read_bytes, paths):
-        for axis in _axis_names(content):
-            is_taken = axis in (*identifiers, "checkpoint", "position_offset", "settings", "region")
-            axes.setdefault(axis, f"cell.{axis}" if is_taken or not is_identifier(axis) else axis)
-        if b'"labels":' in content:
-            kinds |= dict.fromkeys((f"{name}{end}" for name in LABEL_METRICS for end in ("", ".baseline")), float)
-        if b'"metrics":' in content:
-            kinds |= dict.fromkeys(answer_metrics.ANSWER_METRICS, float)
-        if b'"language":' in content:
-            kinds |= _LANGUAGE_COLUMNS
-    places: dict[str, type] = {"checkpoint": str, "step": int, "position_offset": int, "settings": str, "region": str}
-    kinds = places | dict.fromkeys(axes.values(), int) | kinds
-    counts, values = [], [[] for _ in kinds]  # type: ignore[var-annotated]
-    for path in paths:
-        counts.append(0)
-        for record in read_records(path, EVALUATION):
-            counts[-1] += 1
-            measured = _measurements(record) | {name: _get(record, "cell", axis) for axis, name in axes.items()}
-            for column, name in zip(values, kinds, strict=True):
+    values: dict[str, list[Any]] = {name: [] for name in (*_CELL_KEYS, *_CELL_COLUMNS)}
+    counts: list[int] = []
+    for run in done["run"]:
+        records = read_records(folder.runs_dir / run / "evaluation.jsonl", EVALUATION)
+        for i, record in enumerate(records, sum(counts)):
+            measured = _measurements(record)
+            for axis, size in record["cell"].items():
+                is_taken = axis in (*identifiers, *_CELL_KEYS) or not is_identifier(axis)
+                measured[axes.setdefault(axis, f"cell.{axis}" if is_taken else axis)] = size
+            for name in measured:
+                if name not in values:
+                    values[name] = [None] * i
+            for name, column in values.items():
                 column.append(measured.get(name))
-    repeated = done[identifiers].loc[done.index.repeat(counts)].reset_index(drop=True)
-    cells = {name: _series(column, kind) for (name, kind), column in zip(kinds.items(), values, strict=True)}
-    return _frame({**{name: repeated[name] for name in identifiers}, **cells})
+        counts.append(len(records))
+    cells = done[identifiers].loc[done.index.repeat(counts)].reset_index(drop=True)
+    kinds = _CELL_KEYS | dict.fromkeys(axes.values(), int)
+    columns = {name: _series(values[name], kind) for name, kind in kinds.items()}
+    columns |= {name: _result(column, name) for name, column in values.items() if name not in kinds}
+    return cells.assign(**columns)
 
 
 def _measurements(record: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a record by column, without those of its axes."""
-    found = dict(record)
-    found["settings"] = format_settings(record["settings"]) if record.get("settings") else None
     if "language" in record:  # there is no exact match, and the interval is that of the loss
-        count = found.pop("count")
-        return {name: found.get(name) for name in ("checkpoint", "step", "position_offset", "settings", "region")} | {
-            "count": count,
-            **{name: record.get(_LANGUAGE_RECORD_KEYS.get(name, name)) for name in _LANGUAGE_COLUMNS},
-        }
-    if record.get("count"):
-        found["exact_match"] = record.get("correct", 0) / record["count"]
-    labels = record.get("labels") or {}
-    for name in LABEL_METRICS if labels else ():
-        found |= {name: labels.get(name), f"{name}.baseline": _get(labels, "baseline", name)}
-    for kind in ("numbers", "texts"):
-        found |= _get(record, kind, "metrics") or {}
-    return found
-
-
-def _axis_names(content: bytes) -> Iterator[str]:
-    """The names of the axes of all cells in a file, found without reading each record."""
-    shapes = dict.fromkeys(re.sub(rb"-?\d+", b"", cell) for cell in _CELL.findall(content))
-    yield from dict.fromkeys(name.decode(errors="replace") for shape in shapes for name in _AXIS.findall(shape))
+        found = {name: record.get(name) for name in (*_CELL_KEYS, "count")}
+        found |= {name: record.get(_LANGUAGE_COLUMNS.get(name, name)) for name in _LANGUAGE_CELL_COLUMNS}
+    else:
+        found = {name: record.get(name) for name in (*_CELL_KEYS, *_CELL_COLUMNS)}
+        if record.get("count"):
+            found["exact_match"] = record["correct"] / record["count"]
+        if labels := record.get("labels"):
+            for name in LABEL_METRICS:
+                found |= {name: labels.get(name), f"{name}.baseline": _get(labels, "baseline", name)}
+        if "numbers" in record or "texts" in record:
+            metrics = (_get(record, "numbers", "metrics") or {}) | (_get(record, "texts", "metrics") or {})
+            found |= {name: metrics.get(name) for name in ANSWER_METRICS}
+    return found | {"settings": format_settings(record["settings"]) if record.get("settings") else None}

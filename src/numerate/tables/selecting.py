@@ -1,11 +1,13 @@
 """Columns of results by name: what they hold, how options name them; rows by conditions, and their order.
 
 Everything follows from the names of columns, so that any DataFrame with such columns can be selected from and shown.
+Rows are selected by conditions of the command line, which name columns by their ends and are checked against the values
+that there are; `DataFrame.query` does neither.
 """
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -16,6 +18,7 @@ from numerate.evaluation.answer_metrics import ANSWER_METRICS, PROPORTION_METRIC
 from numerate.evaluation.labels import METRICS
 from numerate.executors.executor import FailureKind
 from numerate.reports.grid import REGION_LABELS
+from numerate.reports.limits import join_names
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -40,27 +43,35 @@ LANGUAGE_METRICS = ("loss", "perplexity", "bits_per_byte", "token_accuracy")
 DEFAULT_ANSWER_METRICS = ("number_accuracy", "mae", "log_mae", "log_r2", "bleu", "perplexity")
 """The metrics of numbers and texts that are displayed by default."""
 
-_COUNTS = {"step", "examples", "tokens", "best_step", "correct", "count", "first_token_correct", "bytes"}
-_SHARES = {
-    *("exact_match", "low", "high", "digit_accuracy", "validation_exact_match", "ood_validation_exact_match"),
-    *LABEL_METRICS,
-    *PROPORTION_METRICS,
-}
-_TEXTS = {"status", "non_causal_reason", "worker", "stop_reason", "failure", "error", "overlaps_training", "method"}
-_RESULTS = {
-    *(_COUNTS | _SHARES | _TEXTS),
-    *("flops", "loss", "validation_loss", "validation_perplexity", "validation_bits_per_byte", "seconds"),
-    *("loss.low", "loss.high", *LANGUAGE_METRICS, *ANSWER_METRICS, *(f"{name}.baseline" for name in LABEL_METRICS)),
-    *("done", "failed", "left", "success", "success.of"),
-}
-"""The columns that do not tell rows apart, beside those of checkpoints (`final.`, `best.`)."""
-
-_KNOWN_METRICS = {*_COUNTS, *_SHARES, *LANGUAGE_METRICS, *ANSWER_METRICS, "baseline", "loss", "perplexity", ""}
-
 _CELL_DEFAULTS = {
     *("exact_match", "ood_accuracy", "ood_accuracy.baseline", "loss", "perplexity", "bits_per_byte"),
     *DEFAULT_ANSWER_METRICS,
 }
+
+Format = Literal["plain", "share", "count", "number", "text", "flag"]
+"""What a column holds: a "share" is shown in per cent, a "count" with commas, a "number" with four digits; "plain" are
+values that tell rows apart."""
+
+METRIC_FORMATS: dict[str, Format] = {
+    **dict.fromkeys(("correct", "count", "first_token_correct", "tokens", "bytes"), "count"),
+    **dict.fromkeys(("exact_match", "low", "high", "baseline", "digit_accuracy", *LABEL_METRICS), "share"),
+    **dict.fromkeys(LANGUAGE_METRICS, "number"),
+    **{name: "share" if name in PROPORTION_METRICS else "number" for name in ANSWER_METRICS},
+}
+"""The metrics of cells, and of regions in columns such as `final.ood_test.mae`."""
+
+RESULT_FORMATS: dict[str, Format] = {
+    **METRIC_FORMATS,
+    **dict.fromkeys(("step", "examples", "best_step", "done", "failed", "left"), "count"),
+    **dict.fromkeys(("validation_exact_match", "ood_validation_exact_match"), "share"),
+    **dict.fromkeys((f"{name}.baseline" for name in LABEL_METRICS), "share"),
+    **dict.fromkeys(("flops", "seconds", "success", "loss.low", "loss.high"), "number"),
+    **dict.fromkeys(("validation_loss", "validation_perplexity", "validation_bits_per_byte"), "number"),
+    **dict.fromkeys(("status", "non_causal_reason", "worker", "stop_reason", "failure", "error"), "text"),
+    **dict.fromkeys(("method", "success.of"), "text"),
+    "overlaps_training": "flag",
+}
+"""The columns that do not tell rows apart, beside those of checkpoints (`final.`, `best.`)."""
 
 
 def is_identifier(name: str) -> bool:
@@ -69,20 +80,18 @@ def is_identifier(name: str) -> bool:
     >>> [is_identifier(name) for name in ("seed", "model.hidden_size", "loss", "final.ood_test.low")]
     [True, True, False, False]
     """
-    return name not in _RESULTS and not name.startswith(("final.", "best."))
+    return name not in RESULT_FORMATS and not name.startswith(("final.", "best."))
 
 
-def display_format(name: str) -> Literal["plain", "share", "count", "number"]:
-    """How the numbers of a column are shown: a "share" in per cent, a "count" with commas, a "number" with four digits;
-    "plain" are identifiers."""
+def display_format(name: str) -> Format:
+    """How the values of a column are shown."""
     if is_identifier(name):
         return "plain"
-    is_of_region = name.startswith(("final.", "best."))
-    end = name.split(".", 2)[2:] if is_of_region else [name]
-    metric = base_metric(re.sub(r"\.(low|high|baseline)$", "", end[0])) if end else "exact_match"
-    if metric in _COUNTS:
-        return "count"
-    return "share" if metric in _SHARES or (is_of_region and _is_score(metric)) else "number"
+    if not name.startswith(("final.", "best.")):
+        return RESULT_FORMATS[name]
+    end = name.split(".", 2)[2] if name.count(".") > 1 else "exact_match"
+    metric = base_metric(re.sub(r"\.(low|high|baseline)$", "", end))
+    return METRIC_FORMATS.get(metric, "share" if _is_score(metric) else "number")
 
 
 def is_default(name: str, names: Sequence[str]) -> bool:
@@ -105,7 +114,7 @@ def is_default(name: str, names: Sequence[str]) -> bool:
 
 def _is_score(metric: str) -> bool:
     """Whether the metric of a region is one that none of numerate's own kinds of evaluation has."""
-    return not any(part in _KNOWN_METRICS for part in (metric, base_metric(metric), *metric.split(".")))
+    return bool(metric) and METRIC_FORMATS.keys().isdisjoint((metric, base_metric(metric), *metric.split(".")))
 
 
 def find_columns(frame: "DataFrame", name: str, option: str = "columns", *, single: bool = False) -> list[str]:
@@ -118,7 +127,7 @@ def find_columns(frame: "DataFrame", name: str, option: str = "columns", *, sing
     below = [c for one, c in names.items() if one.startswith(f"{text}.") and one.rpartition(".")[0] not in names]
     found = ends or (below if text else [])
     if len(found) > 1 and (ends or single):
-        raise UserError(f"{option}: {name!r} may be {join_names(found, 'or')}; give one of these")
+        raise UserError(f"{option}: {name!r} may be {' or '.join(found[:12])}; give one of these")
     if not found:
         known = [*frame.columns, *(column.rpartition(".")[2] for column in frame.columns)]
         hint = did_you_mean(name, known) or f" There are: {join_names(frame.columns)}."
@@ -174,15 +183,21 @@ def informative_columns(frame: "DataFrame") -> list[str]:
     the label implies it."""
     names = list(frame.columns)
     shown = {name for name in names if is_identifier(name) and name != "run" and frame[name].nunique(dropna=False) > 1}
-    if settings := sorted(shown - {"label", "seed"}) if "label" in shown else []:
-        implied = frame.groupby("label", dropna=False)[settings].nunique(dropna=False).max() == 1
-        shown -= {str(name) for name in implied.index[implied]}
+    if "label" in shown:
+        settings = shown - {"label", "seed"}
+        shown -= settings - {*differing_within(frame, ["label"], sorted(settings))}
     shown = shown or {"label", "seed"}
     if "status" in names and (frame["status"] != "done").any():
         shown.add("status")
     defaults = [name for name in names if is_default(name, names)]
     shown.update([name for name in defaults if frame[name].notna().any()] or defaults)
     return [name for name in names if name in shown]
+
+
+def differing_within(frame: "DataFrame", keys: Sequence[str], names: Sequence[str]) -> list[str]:
+    """The columns that differ among rows with equal values in the columns `keys`."""
+    counts = frame.groupby(list(keys), dropna=False)[list(names)].nunique(dropna=False)
+    return [name for name in names if (counts[name] > 1).any()]
 
 
 def short_names(names: Sequence[str]) -> list[str]:
@@ -198,6 +213,12 @@ def plain_values(column: "Series[Any]") -> list[Any]:
     return list(column.astype(object).where(column.notna(), None))
 
 
+def plain_rows(frame: "DataFrame") -> list[dict[str, Any]]:
+    """The rows of a table by column, with plain values of Python."""
+    rows: list[dict[str, Any]] = frame.astype(object).where(frame.notna(), None).to_dict("records")
+    return rows
+
+
 def parse_list(text: str, option: str) -> list[str]:
     """The values of an option, separated by commas.
 
@@ -208,14 +229,6 @@ def parse_list(text: str, option: str) -> list[str]:
     if parts is None:
         raise UserError(f"{option}: {text!r} has unclosed brackets or quotes")
     return [part for part in parts if part]
-
-
-def join_names(names: Iterable[str], conjunction: str = "", max_names: int = 12) -> str:
-    """`a, b or c`; at most `max_names` of them."""
-    names = list(names)
-    if conjunction and 1 < len(names) <= max_names:
-        return f"{', '.join(names[:-1])} {conjunction} {names[-1]}"
-    return ", ".join(names[:max_names]) + (", ..." if len(names) > max_names else "")
 
 
 def _parse_value(text: str, column: "Series[Any]") -> Any:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from numerate.errors import UserError, check_choice
 from numerate.reports.grid import format_interval, format_percent
 from numerate.reports.table import markdown_table, text_table, text_width
-from numerate.tables.selecting import display_format, is_identifier, plain_values, short_names
+from numerate.tables.selecting import display_format, is_identifier, plain_rows, short_names
 from numerate.training import disk
 
 if TYPE_CHECKING:
@@ -74,9 +74,7 @@ def render(frame: "DataFrame", format: str, notes: Sequence[str] = ()) -> str:
         written = frame.assign(**{name: frame[name].map({True: "true", False: "false"}) for name in bools})
         return str(written.to_csv(index=False, lineterminator="\n"))
     if format == "jsonl":
-        columns = [plain_values(frame[name]) for name in frame.columns]
-        rows = (dict(zip(frame.columns, row, strict=True)) for row in zip(*columns, strict=True))
-        return "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
+        return "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in plain_rows(frame))
     return {"text": to_text, "markdown": to_markdown, "latex": to_latex}[format](frame, notes) + "\n"
 
 
@@ -118,7 +116,7 @@ def to_latex(frame: "DataFrame", notes: Sequence[str] = ()) -> str:
     """A LaTeX tabular with the rules of the package booktabs, numbers aligned right; its notes as comments below."""
     names, rows = _texts(frame)
     align = "".join("r" if frame[name].dtype.kind in "iuf" else "l" for name in frame.columns)
-    lines = [" & ".join(_escape_latex(text) for text in row) + r" \\" for row in (names, *rows)]
+    lines = [" & ".join(text.translate(_LATEX_ESCAPES) for text in row) + r" \\" for row in (names, *rows)]
     body = [rf"\begin{{tabular}}{{{align}}}", r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"]
     return "\n".join([*body, r"\end{tabular}", *(f"% {single_line(note)}" for note in notes)])
 
@@ -134,16 +132,12 @@ def format_value(name: str, value: Any) -> str:
     kind = display_format(name)
     if kind == "share" and not 0 <= value <= 1:
         kind = "number"  # of a kind of evaluation with entries of its own
+    if kind == "plain":
+        return str(value)
     if kind == "share":
         text = format_percent(value)
         return f"{text} %" if "." in text or value in (0.0, 1.0) else f"{text}.0 %"
-    return (
-        f"{value:,}"
-        if kind == "count" and value == int(value)
-        else _format_number(value)
-        if kind != "plain"
-        else str(value)
-    )
+    return f"{value:,}" if isinstance(value, int) else _format_number(value)
 
 
 def format_value_with_interval(name: str, value: float, low: float | None, high: float | None) -> str:
@@ -164,8 +158,8 @@ def single_line(text: str) -> str:
 
 def _texts(frame: "DataFrame") -> tuple[list[str], list[list[str]]]:
     """The names of the columns and the rows as texts."""
-    columns = [[format_value(name, value) for value in plain_values(frame[name])] for name in frame.columns]
-    return short_names(list(frame.columns)), [list(row) for row in zip(*columns, strict=True)]
+    rows = [[format_value(name, value) for name, value in row.items()] for row in plain_rows(frame)]
+    return short_names(list(frame.columns)), rows
 
 
 def _widths(names: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
@@ -193,20 +187,12 @@ def _is_run_file(path: Path) -> bool:
 
 _DECIMAL = re.compile(r"-?[\d,]+\.\d+")
 
-_LATEX_ESCAPES = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "[": "{[}",  # these two would belong to the line break before them
-    "*": "{*}",
-}
-
-
-def _escape_latex(text: str) -> str:
-    """A text with LaTeX's special characters escaped."""
-    return "".join(_LATEX_ESCAPES.get(letter, letter) for letter in text)
+_LATEX_ESCAPES = str.maketrans(
+    {letter: f"\\{letter}" for letter in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"<": r"\textless{}", ">": r"\textgreater{}"}
+    | {"[": "{[}", "*": "{*}"}  # these two would belong to the line break before them
+)
 
 
 def _align_decimals(numbers: Sequence[str]) -> list[str]:
