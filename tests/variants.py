@@ -24,6 +24,7 @@ from numerate.architectures.s4 import S4
 from numerate.architectures.s4d import S4D
 from numerate.architectures.slstm import SLSTM
 from numerate.architectures.symbols import PositionalSymbols, PositionRelativeSymbols, SymbolicAttention
+from numerate.batch import Model, Tokens
 from numerate.config import Span
 from numerate.losses.cross_entropy import CrossEntropy
 from numerate.losses.number_heads import Regression, XValLoss
@@ -33,7 +34,7 @@ from numerate.losses.soft_labels import SoftLabels
 from numerate.mixers.alternating import Alternating
 from numerate.mixers.attention import Attention
 from numerate.mixers.min_gru import MinGRU
-from numerate.mixers.mixer import Mixer
+from numerate.mixers.mixer import Context, Mixer, TokenMixer
 from numerate.mixers.recurrent import GRU, LSTM, RNN
 from numerate.models.backbone import Loop, Stack
 from numerate.models.block import FeedForward
@@ -62,6 +63,7 @@ from numerate.text.tokenizers.text_number_formats import PerDigit
 from numerate.tokenizers.layout import Continuation
 from numerate.tokenizers.number_formats import Digits
 from numerate.tokenizers.tokenizer import Characters
+from numerate.vocabulary import PAD, Vocabulary
 
 NOT_SPECS = {"Recipe", "Study"}
 """Kinds whose entries are functions, not classes with settings."""
@@ -369,3 +371,62 @@ def name_of(part: Any) -> str:
         if getattr(part, name) != field.default
     ]
     return type(part).__name__ + (f"({','.join(told)})" if told else "")
+
+
+class Mixing:
+    """A layer's mixer with the places that its positions would get, read at once or token by token."""
+
+    def __init__(self, part: TokenMixer, positions: Sequence[Position]) -> None:
+        self.part, self.count = part, len(positions)
+
+    def context(self, lengths: torch.Tensor, time: int, **more: Any) -> Context:
+        return Context(lengths, tuple(torch.arange(time)[None] for _ in range(self.count)), **more)
+
+    def at_once(self, x: torch.Tensor, lengths: torch.Tensor | None = None, **more: Any) -> torch.Tensor:
+        rows, time, _ = x.shape
+        sizes = torch.full((rows,), time) if lengths is None else lengths
+        return self.part(x, self.context(sizes, time, **more))
+
+    def token_by_token(self, x: torch.Tensor, prompts: Sequence[int], more: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Reads each row's prompt, then `more` further tokens of it; what came of the prompt and of the tokens."""
+        rows = torch.arange(x.shape[0])
+        lengths = torch.tensor(prompts)
+        longest, capacity = max(prompts), max(prompts) + more
+        first, state = self.part.prefill(x[:, :longest], self.context(lengths, longest, capacity=capacity))
+        said = []
+        for step in range(more):
+            index = lengths + step
+            context = self.context(
+                index + 1, longest + step + 1, cache_position=index, cached_length=longest + step + 1
+            )
+            out, state = self.part.step(x[rows, index][:, None], context, state)
+            said.append(out[:, 0])
+        return first, torch.stack(said, dim=1)
+
+
+VOCABULARY = Vocabulary.with_digits(["+", "-", "x", "=", " "])
+
+
+def make_tokens(lengths: Sequence[int], seed: int = 0, width: int | None = None) -> Tokens:
+    """Rows of these lengths with any ids, numbered from 1000 on."""
+    generator = torch.Generator().manual_seed(seed)
+    time = max(lengths) if width is None else width
+    ids = torch.randint(1, 19, (len(lengths), time), generator=generator)
+    sizes = torch.tensor(lengths)
+    ids[torch.arange(time) >= sizes[:, None]] = PAD
+    return Tokens(ids, sizes, torch.arange(1000, 1000 + len(lengths)))
+
+
+def build(spec: Any, seed: int = 0) -> Model:
+    """The model in float64 and evaluation."""
+    model: Model = spec.build(VOCABULARY, seed).double().eval()
+    return model
+
+
+def mix(mixing: tuple[Mixer, tuple[Position, ...]], width: int = 16) -> Mixing:
+    """The first of two layers, in float64 and evaluation."""
+    mixer, positions = mixing
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(3)
+        part = mixer.build(width, 0, 2, positions).double().eval()
+    return Mixing(part, positions)
