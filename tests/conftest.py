@@ -79,7 +79,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for name in metafunc.fixturenames:
-        if name.startswith(("any_", "each_")):
+        if name.startswith("any_") or name == "each_mixing":
             import variants
 
             tests = [name for name in vars(metafunc.module) if name.startswith("test_")]

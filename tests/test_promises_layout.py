@@ -1,14 +1,13 @@
 """Promises of tasks, tokenizers and layouts together: exactly the answer is asked for. Every task with every tokenizer
 that writes its questions, and with layouts in turn, so that every tokenizer meets every layout."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
+from cases import case
 from numerate.batch import IGNORE_INDEX
 from numerate.errors import UserError
 from numerate.tasks.plain import format_question
@@ -62,31 +61,21 @@ def writes(tokenizer: Any, questions: Any) -> bool:
     return all(len(questions.alphabet[i]) == 1 for i in np.unique(questions.labels[questions.labels >= 0]))
 
 
-@contextmanager
-def named(*parts: Any) -> Iterator[None]:
-    """Names the parts at which an assertion fails."""
-    try:
-        yield
-    except Exception as error:
-        error.add_note(f"with {', '.join(map(str, parts))}")
-        raise
-
-
 def test_what_is_for_other_questions_says_so(any_task: Any) -> None:
     questions = questions_of(any_task)
     for tokenizer in every("Tokenizer"):
         if not writes(tokenizer, questions):
-            with named(tokenizer), pytest.raises(UserError, match=r"^tokenizer: "):
+            with case(tokenizer), pytest.raises(UserError, match=r"^tokenizer: "):
                 tokenizer.encode_examples(questions, tokenizer.build_vocabulary(any_task))
     for layout in every("Layout"):
         if isinstance(layout, TokenClassification) == (questions.labels is None):
-            with named(layout), pytest.raises(UserError, match=r"^layout: .*TokenClassification"):
+            with case(layout), pytest.raises(UserError, match=r"^layout: .*TokenClassification"):
                 layout.build_batch(written(any_task)[0].rows, np.arange(COUNT))
 
 
 def test_what_is_asked_is_exactly_the_answer_with_its_end(any_task: Any) -> None:
     for one in written(any_task):
-        with named(one.tokenizer, one.layout):
+        with case(one.tokenizer, one.layout):
             assert_exactly_the_answer_is_asked_for(one)
 
 
@@ -122,7 +111,7 @@ def assert_exactly_the_answer_is_asked_for(one: Written) -> None:
 def test_the_answer_asked_for_is_the_right_one(any_task: Any) -> None:
     for one in written(any_task):
         if one.rows.labels is None:
-            with named(one.tokenizer):
+            with case(one.tokenizer):
                 assert_the_answer_is_right(one)
 
 
@@ -152,7 +141,7 @@ def _sum_of(question: str) -> str:
 
 def test_padding_is_never_read_as_a_token_nor_asked_for(any_task: Any) -> None:
     for one in written(any_task):
-        with named(one.tokenizer, one.layout):
+        with case(one.tokenizer, one.layout):
             batch, ids = one.batch, one.batch.tokens.ids.numpy()
             inside = np.arange(ids.shape[1]) < batch.tokens.lengths.numpy()[:, None]
             assert bool((ids[~inside] == PAD).all())
@@ -166,7 +155,7 @@ def test_padding_is_never_read_as_a_token_nor_asked_for(any_task: Any) -> None:
 
 def test_asked_places_and_counts_say_the_same_as_the_targets(any_task: Any) -> None:
     for one in written(any_task):
-        with named(one.tokenizer, one.layout):
+        with case(one.tokenizer, one.layout):
             batch = one.batch
             for row, targets in enumerate(batch.targets.tolist()):
                 places = [t for t, target in enumerate(targets) if target != IGNORE_INDEX]
