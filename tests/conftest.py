@@ -6,6 +6,7 @@ So a part is covered by the promises of its abstraction as soon as its folder's 
 mixer with positions) and `any_model` run on every part, and on other pairs of parts in each test of a file.
 """
 
+import multiprocessing
 import os
 import signal
 import sys
@@ -95,6 +96,15 @@ def _configuration_of_nobody(tmp_path_factory: pytest.TempPathFactory) -> Iterat
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NUMERATE_CONFIG", str(tmp_path_factory.mktemp("configuration")))
         yield
+
+
+@pytest.fixture(autouse=True)
+def _workers_are_forked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Worker processes are forked from that of the test, where everything is imported, rather than started anew; but
+    not in the tests of executors."""
+    start = multiprocessing.get_context
+    if "executors" not in request.path.parts and sys.platform == "linux":
+        monkeypatch.setattr(multiprocessing, "get_context", lambda kind=None: start("fork" if kind == "spawn" else kind))
 
 
 @pytest.fixture(scope="session")
