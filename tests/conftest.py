@@ -104,7 +104,9 @@ def _workers_are_forked(request: pytest.FixtureRequest, monkeypatch: pytest.Monk
     not in the tests of executors."""
     start = multiprocessing.get_context
     if "executors" not in request.path.parts and sys.platform == "linux":
-        monkeypatch.setattr(multiprocessing, "get_context", lambda kind=None: start("fork" if kind == "spawn" else kind))
+        monkeypatch.setattr(
+            multiprocessing, "get_context", lambda kind=None: start("fork" if kind == "spawn" else kind)
+        )
 
 
 @pytest.fixture(scope="session")
