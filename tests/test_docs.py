@@ -156,6 +156,7 @@ def test_a_part_of_ones_own_is_listed_with_its_first_line(
 
 
 @pytest.mark.parametrize("name", KINDS)
+@pytest.mark.slow
 def test_the_commands_beside_an_example_train_with_it(
     name: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -174,6 +175,7 @@ def test_the_commands_beside_an_example_train_with_it(
     assert any(f"kind: {name}:{KINDS[name][1]}" in head.read_text() for head in trained) or name == "my_verifier.py"
 
 
+@pytest.mark.slow
 def test_the_verifier_on_the_page_is_in_records_tables_and_the_report(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -234,6 +236,7 @@ SHORTER = {
 """What makes the example of the README a matter of seconds."""
 
 
+@pytest.mark.slow
 def test_the_example_in_the_readme_runs(tmp_path: Path) -> None:
     (code,) = blocks(TOP / "README.md", "python")
     for long, short in SHORTER.items():
