@@ -6,6 +6,7 @@ So a part is covered by the promises of its abstraction as soon as its folder's 
 mixer with positions) and `any_model` run on every part, and on other pairs of parts in each test of a file.
 """
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -76,6 +77,12 @@ def pytest_configure(config: pytest.Config) -> None:
         import torch
 
         torch.set_num_threads(1)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What there is by now stays to the end: garbage is looked for elsewhere."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

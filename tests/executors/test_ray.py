@@ -24,7 +24,6 @@ from numerate.executors.executor import ItemOutcome
 from numerate.training.stopping import Stop
 
 ray = pytest.importorskip("ray", reason="the package ray is not installed; pip install 'numerate[ray]'")
-pytestmark = pytest.mark.xdist_group("ray")  # one cluster for them all, where tests are spread by group
 
 
 @pytest.fixture(scope="module")
