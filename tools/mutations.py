@@ -1,6 +1,6 @@
 """Small faults put into the source, one at a time: does a test fail?
 
-    python tools/mutations.py               # each fault with the tests of its row: minutes
+    python tools/mutations.py               # each fault with the tests of its row that are not slow: minutes
     python tools/mutations.py --all         # and with the whole suite where those do not fail: an hour
     python tools/mutations.py --only 3 17 --tests tests/mixers -k learns
 
@@ -387,7 +387,7 @@ def main() -> None:
             path, start_time = tree / "src/numerate" / fault.file, time.monotonic()
             original = path.read_text(encoding="utf-8")
             write(path, original.replace(fault.old, fault.new))
-            found = fails(tree, options.tests or candidates(tree, fault))
+            found = fails(tree, options.tests or ["-m", "not slow", *candidates(tree, fault)])
             if not found and options.all:
                 found = fails(tree, [])
             write(path, original)
