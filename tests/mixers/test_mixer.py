@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 import torch
 
+from numerate.errors import UserError
+
 EXACT = {"atol": 1e-9, "rtol": 1e-9}
 
 
@@ -76,6 +78,15 @@ def test_hidden_keys_are_not_seen(any_mixing: Any, mix: Any) -> None:
     assert before.isfinite().all()
     torch.testing.assert_close(after[~hidden], before[~hidden], **EXACT)
     assert not torch.allclose(mixing.at_once(changed)[~hidden], mixing.at_once(x)[~hidden], **EXACT)
+
+
+@pytest.mark.where(any_mixing=lambda mixing: not mixing[0].supports_blocked_keys())
+def test_hidden_keys_are_refused_where_every_token_is_read(any_mixing: Any, mix: Any) -> None:
+    mixing, hidden = mix(any_mixing), torch.zeros(2, 8, dtype=torch.bool)
+    context = mixing.context(torch.full((2,), 8), 8, blocked_keys=hidden)
+    for form in (mixing.part, mixing.part.prefill):
+        with pytest.raises(UserError, match="does not support blocked keys"):
+            form(inputs(2, 8), context)
 
 
 def test_target_positions_are_those_of_the_whole(any_mixing: Any, mix: Any) -> None:
