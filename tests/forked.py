@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -43,6 +44,7 @@ def _work(words: Sequence[str], cwd: Path, environment: dict[str, str], out: IO[
         os.dup2(out.fileno(), 1)
         os.dup2(err.fileno(), 2)
         sys.stdout, sys.stderr = (open(number, "w", closefd=False) for number in (1, 2))  # noqa: SIM115
+        warnings.resetwarnings()  # which are errors in a test
         os.chdir(cwd)
         os.environ.update(environment)
         status = main(words)

@@ -80,7 +80,7 @@ def test_hidden_keys_are_not_seen(any_mixing: Any, mix: Any) -> None:
     assert not torch.allclose(mixing.at_once(changed)[~hidden], mixing.at_once(x)[~hidden], **EXACT)
 
 
-@pytest.mark.where(any_mixing=lambda mixing: not mixing[0].supports_blocked_keys())
+@pytest.mark.where(any_mixing=lambda mixing: not mixing[0].has_attention())
 def test_hidden_keys_are_refused_where_every_token_is_read(any_mixing: Any, mix: Any) -> None:
     mixing, hidden = mix(any_mixing), torch.zeros(2, 8, dtype=torch.bool)
     context = mixing.context(torch.full((2,), 8), 8, blocked_keys=hidden)
