@@ -86,13 +86,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    marks = list(metafunc.definition.iter_markers("where"))
+    assert {name for mark in marks for name in mark.kwargs} <= set(metafunc.fixturenames), metafunc.definition.nodeid
     for name in metafunc.fixturenames:
         if name.startswith("any_") or name == "each_mixing":
             import variants
 
             tests = [name for name in vars(metafunc.module) if name.startswith("test_")]
             found = variants.VARIANTS[name](tests.index(metafunc.function.__name__))
-            for mark in metafunc.definition.iter_markers("where"):
+            for mark in marks:
                 found = [part for part in found if name not in mark.kwargs or mark.kwargs[name](part)]
             metafunc.parametrize(name, found, ids=[variants.name_of(part) for part in found])
 
