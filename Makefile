@@ -8,11 +8,13 @@ export OMP_NUM_THREADS ?= 1
 READY := $(VENV)/.ready
 READY_TO_TEST := $(VENV)/.ready-to-test
 
-.PHONY: demo test check golden golden-outside test-oldest test-newest clean help
+.PHONY: demo test test-all test-shapes check golden golden-outside test-oldest test-newest clean help
 
 help:
 	@echo "make demo    installs into $(VENV) if need be, then: numerate run quickstart"
-	@echo "make test    installs into $(VENV) if need be, then the whole test suite"
+	@echo "make test    installs into $(VENV) if need be, then the test suite without its slowest tests"
+	@echo "make test-all   the whole test suite, then make test-shapes, as CI does"
+	@echo "make test-shapes   the tests of models, with their shape annotations checked at every call"
 	@echo "make check   installs into $(VENV) if need be, then the linters, the type checker and the import contracts"
 	@echo "make golden BASE=COMMIT   compares what 70 recipes compute here and there, to the last bit"
 	@echo "make golden-outside BASE=COMMIT   compares what 130 commands print and write here and there"
@@ -24,7 +26,16 @@ demo: $(READY)
 	$(VENV)/bin/numerate run quickstart
 
 test: $(READY_TO_TEST)
+	$(VENV)/bin/python -m pytest -n 2 -m "not slow"
+
+test-all: $(READY_TO_TEST)
 	$(VENV)/bin/python -m pytest -n 2
+	$(MAKE) test-shapes
+
+SHAPES := $(addprefix tests/,test_batch.py architectures evaluation kernels losses mixers models positions published text/test_t5.py)
+
+test-shapes: $(READY_TO_TEST)
+	CHECK_SHAPES=1 $(VENV)/bin/python -m pytest -n 2 -m "not slow" $(SHAPES)
 
 check: $(READY_TO_TEST)
 	$(VENV)/bin/ruff check .

@@ -1,24 +1,25 @@
-"""Every test runs on one thread, off the network, with shapes checked; and on every variant of what it names.
+"""Every test runs on one thread, off the network; and on every variant of what it names.
 
 A test that takes `any_mixer` runs on every Mixer of the catalogue with its defaults, and on the further settings that
-`FURTHER` lists; `any_position_ids`, `any_position`, and so on alike, `any_part` on every class of every kind.
-So a part is covered by the promises of its abstraction as soon as its folder's catalogue names it.
+`variants.FURTHER` lists; `any_position_ids`, `any_position`, and so on alike, `any_part` on every class of every kind.
+So a part is covered by the promises of its abstraction as soon as its folder's catalogue names it. `any_mixing` (a
+mixer with positions) and `any_model` run on every part, and on other pairs of parts in each test of a file.
 """
 
+import gc
+import multiprocessing
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 sys.path.append(str(Path(__file__).parent))
-
-from shape_checks import check_shapes
 
 for name, value in {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}.items():
     os.environ.setdefault(name, value)
@@ -58,384 +59,44 @@ CHECKED = (
     "evaluation.sampling",
     "evaluation.samples",
 )
-"""The rooms whose shape annotations are checked at every call. It must be said before any of them is imported."""
+"""The modules whose shape annotations are checked at every call with CHECK_SHAPES=1 (`make test-shapes`)."""
 
-check_shapes([f"numerate.{room}" for room in CHECKED])
+if os.environ.get("CHECK_SHAPES"):
+    from jaxtyping import install_import_hook
 
-import hypothesis  # noqa: E402
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-
-from newcomers import on_the_page  # noqa: E402
-from numerate import catalogue  # noqa: E402
-from numerate.architectures.channel_mix import ChannelMix  # noqa: E402
-from numerate.architectures.delta import DeltaNet, DeltaProduct, GatedDeltaNet  # noqa: E402
-from numerate.architectures.dual_attention import DualAttention  # noqa: E402
-from numerate.architectures.lru import LRU  # noqa: E402
-from numerate.architectures.mamba import Mamba  # noqa: E402
-from numerate.architectures.mamba2 import Mamba2  # noqa: E402
-from numerate.architectures.rwkv4 import RWKV4  # noqa: E402
-from numerate.architectures.rwkv6 import RWKV6  # noqa: E402
-from numerate.architectures.rwkv7 import RWKV7  # noqa: E402
-from numerate.architectures.s4 import S4  # noqa: E402
-from numerate.architectures.s4d import S4D  # noqa: E402
-from numerate.architectures.slstm import SLSTM  # noqa: E402
-from numerate.architectures.symbols import PositionalSymbols, PositionRelativeSymbols, SymbolicAttention  # noqa: E402
-from numerate.batch import Model, Tokens  # noqa: E402
-from numerate.config import Span  # noqa: E402
-from numerate.losses.cross_entropy import CrossEntropy  # noqa: E402
-from numerate.losses.number_heads import Regression, XValLoss  # noqa: E402
-from numerate.losses.number_level import NumberLevel  # noqa: E402
-from numerate.losses.number_token import GaussianCrossEntropy, NumberToken  # noqa: E402
-from numerate.losses.soft_labels import SoftLabels  # noqa: E402
-from numerate.mixers.alternating import Alternating  # noqa: E402
-from numerate.mixers.attention import Attention  # noqa: E402
-from numerate.mixers.min_gru import MinGRU  # noqa: E402
-from numerate.mixers.mixer import Context, Mixer, TokenMixer  # noqa: E402
-from numerate.mixers.recurrent import GRU, LSTM, RNN  # noqa: E402
-from numerate.models.backbone import Loop, Stack  # noqa: E402
-from numerate.models.block import FeedForward  # noqa: E402
-from numerate.models.decoder import Decoder  # noqa: E402
-from numerate.models.initialization import DeepNorm  # noqa: E402
-from numerate.positions.added import Learned, Sinusoidal  # noqa: E402
-from numerate.positions.bias import FIRE, T5Bias  # noqa: E402
-from numerate.positions.position import AttentionBias, Position  # noqa: E402
-from numerate.positions.position_ids import Coupled, DigitIndex, RandomSubset, Sequential, Shifted  # noqa: E402
-from numerate.positions.rotary import Rotary  # noqa: E402
-from numerate.published.dual_attention_models import corrected, published  # noqa: E402
-from numerate.tasks.arithmetic import Arithmetic  # noqa: E402
-from numerate.tasks.bitwise import BitwiseOr  # noqa: E402
-from numerate.tasks.counter_rng import CounterRNG  # noqa: E402
-from numerate.tasks.questions import EMPTY, Numbers, Questions  # noqa: E402
-from numerate.tasks.sorting import Sorting  # noqa: E402
-from numerate.tasks.task import Task  # noqa: E402
-from numerate.text.tasks.example_file import ExampleFile  # noqa: E402
-from numerate.text.tasks.gsm8k import GSM8K  # noqa: E402
-from numerate.text.tasks.mathematics import Mathematics  # noqa: E402
-from numerate.text.tasks.multirc import MultiRC  # noqa: E402
-from numerate.text.tasks.question_files import QuestionFiles  # noqa: E402
-from numerate.text.tasks.rjokes import RJokes  # noqa: E402
-from numerate.text.tokenizers.subwords import Subwords  # noqa: E402
-from numerate.text.tokenizers.text_number_formats import PerDigit  # noqa: E402
-from numerate.tokenizers.layout import Continuation  # noqa: E402
-from numerate.tokenizers.number_formats import Digits  # noqa: E402
-from numerate.tokenizers.tokenizer import Characters  # noqa: E402
-from numerate.vocabulary import PAD, Vocabulary  # noqa: E402
-
-torch.set_num_threads(1)
-
-NOT_SPECS = {"Recipe", "Study"}
-"""Kinds whose entries are functions, not classes with settings."""
-
-
-@dataclass(frozen=True)
-class Slope(Position):
-    """A bias on the scores that grows with the distance, so that promises run on biases even before there is one."""
-
-    position_ids: Any = Sequential()
-
-    def build_attention(self, heads: int, head_width: int) -> AttentionBias:
-        return SlopeBias(heads)
-
-
-class SlopeBias(AttentionBias):
-    def __init__(self, heads: int) -> None:
-        super().__init__()
-        self.slopes = torch.nn.Parameter(0.5 ** torch.arange(1, heads + 1))
-
-    def compute_bias(self, query_positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
-        far = (query_positions[:, None, :, None] - key_positions[:, None, None, :]).abs()
-        return -far * self.slopes[None, :, None, None]
-
-
-@dataclass(frozen=True)
-class RunningParity(Task):
-    """Labels: at each bit, whether the number of ones so far is odd. So that promises run on labels."""
-
-    def draw(self, rng: CounterRNG, indices: Any) -> Questions:
-        bits = rng.integers(2, (len(indices), 24)).astype(np.int16)
-        length = 12 + rng.integers(13, (len(indices), 1))
-        there = np.arange(24) < length
-        bits, labels = (np.where(there, values, EMPTY) for values in (bits, (bits.cumsum(1) % 2).astype(np.int16)))
-        return Questions(("0", "1"), bits, Numbers.empty(len(indices)), labels=labels)
-
-
-FURTHER: dict[str, list[Any]] = {
-    "Task": [
-        Arithmetic(digits=Span(1, 2), include_zero=True),
-        Arithmetic(digits=3, lengths="uniform"),
-        Arithmetic("-", digits=Span(1, 3)),
-        Arithmetic("x", digits=Span(1, 9), lengths="value"),
-        Arithmetic(digits=Span(2, 9), no_carry=True),
-        Sorting(digits=Span(3, 5), items=Span(2, 4), lengths="uniform"),
-        BitwiseOr(operator="|", digits=Span(1, 4), max_examples=9),
-        RunningParity(),
-    ],
-    "Tokenizer": [
-        Characters(Digits("answer_reversed", 1, 2, min_digits=30)),
-        Characters(Digits(index_hints=True), add_bos_token=True),
-        Subwords(str(Path(__file__).parent / "text" / "tiny"), PerDigit(), vocabulary="occurring", add_bos_token=True),
-    ],
-    "Layout": [Continuation(targets="all")],
-    "PositionIds": [
-        DigitIndex(max_offset=7),
-        DigitIndex(max_offset=7, offset_per="batch"),
-        Shifted(max_shift=9, num_eval_offsets=1),
-        Shifted(max_shift=0),
-        Coupled(max_offset=7),
-        RandomSubset(max_length=40, eval_stride=2),
-        RandomSubset(max_length=20, subset_size=16, subset_per="batch"),
-        Sequential(helper_positions="next"),
-        Shifted(max_shift=9, shift_within=40, helper_positions="next"),
-        RandomSubset(max_length=40, helper_positions="next"),
-    ],
-    "Position": [
-        Rotary(partial_rotary_factor=0.5, base=100.0),
-        Sinusoidal(scale=0.3),
-        Slope(),
-        Slope(position_ids=DigitIndex()),
-        FIRE(share_across_layers=True, hidden_size=4, threshold=3.0),
-        T5Bias(
-            position_ids=Coupled(max_offset=3),
-            num_buckets=8,
-            max_distance=6,
-            bidirectional=True,
-            share_across_layers=True,
-        ),
-    ],
-    "Mixer": [
-        Attention(num_heads=1),
-        Attention(num_heads=2, bias=True),
-        Attention(num_heads=2, logit_scale=1.7),
-        Attention(num_heads=2, logit_scale="log", log_scale_start=2),
-        Attention(num_heads=2, scale_by_inverse_layer_index=True),
-        LSTM(hidden_size=12),
-        LSTM(output_projection=False, bias=False),
-        S4(state_pairs=3, dt_ratio=500.0, dropout=0.2),
-        S4D(state_pairs=2, initialization="lin", discretization="bilinear"),
-        S4D(initialization="inv"),
-        RNN(output_projection=False, initialization="torch"),
-        GRU(hidden_size=12, initialization="torch"),
-        MinGRU(hidden_size=12, positive_candidates=True, eigenvalue_range="[-1,1]", max_initial_memory=20),
-        LRU(state_size=12, gated=True),
-        SLSTM(hidden_size=12, num_heads=3, conv_kernel=None, forget_gate="exponential"),
-        SLSTM(num_heads=2, output_projection=False),
-        Mamba(state_size=3, expand=1, conv_kernel=1, time_step_rank=2, eigenvalue_range="[-1,1]"),
-        Mamba2(state_size=3, head_dim=16, conv_kernel=2, eigenvalue_range="[-1,1]"),
-        DeltaNet(num_heads=2, head_dim=5, eigenvalue_range="[-1,1]", conv_kernel=None),
-        GatedDeltaNet(num_heads=1, eigenvalue_range="[-1,1]", conv_kernel=2, backend="torch"),
-        DeltaProduct(num_heads=2, num_householder=3, gated=True, eigenvalue_range="[0,1]"),
-        DualAttention(2, 2, PositionRelativeSymbols(max_distance=3), symmetric=True, num_key_value_heads=1, bias=True),
-        DualAttention(0, 2, PositionalSymbols(), num_relations=4, activation="softmax"),
-        DualAttention(2, 2, PositionalSymbols("sinusoidal"), variant="rca", shared_queries=True, out_bias=True),
-        DualAttention(1, 3, SymbolicAttention(5, sharing="library"), variant="rca", activation="gelu"),
-        DualAttention(2, 2, PositionRelativeSymbols(future_distances=True), variant="disrca", num_key_value_heads=2),
-        DualAttention(2, 2, SymbolicAttention(trainable=False, normalized=True), relation_dim=8, backend="plain"),
-        Alternating((LSTM(), Attention(num_heads=2))),
-        Alternating((RWKV7(head_dim=4, value_rank=3), ChannelMix(version=7, expansion=2.0))),
-        Alternating((RWKV6(head_dim=8, decay_rank=3, shift_rank=2), ChannelMix(version=6))),
-    ],
-    "Backbone": [
-        Stack(num_layers=1),
-        Stack(num_layers=3, input_injection="add"),
-        Stack(num_layers=3, input_injection="linear"),
-        Stack(input_injection="ffn"),
-        Stack(num_layers=3, input_injection="add", initial_state="noise"),
-        Loop(num_layers=2, num_loops=3, input_injection="none"),
-        Loop(num_layers=2, num_loops=2, input_injection="linear", initial_state="noise"),
-        Loop(num_loops=2, input_injection="ffn"),
-        Loop(num_loops=3, input_injection="none", initial_state="noise"),
-    ],
-    "Loss": [
-        CrossEntropy(mean_over="examples"),
-        CrossEntropy(label_smoothing=0.1),
-        CrossEntropy(mean_over="examples", label_smoothing=0.1),
-        NumberToken("mse"),
-        NumberToken("mae", fused="none"),
-        NumberToken("huber", mean_over="tokens", digit_weight_ratio=10.0, digit_order="reversed"),
-        NumberToken("was-cdf", gaussian_sigma=1.0),
-        NumberToken(reweigh=True, squash_factor=2.0, digit_weight_ratio=2.0),
-        GaussianCrossEntropy(sigma=2.0, fused="none"),
-        NumberLevel(reweigh=True, digit_order="reversed"),
-        NumberLevel(published="yes"),
-        SoftLabels("del"),
-        XValLoss(scale="number", number_token="+"),
-        Regression(scale="ln", number_token="+"),
-    ],
-}
-"""Settings beside the defaults that the promises run on too."""
+    install_import_hook([f"numerate.{name}" for name in CHECKED], "beartype.beartype")
 
 hypothesis.settings.register_profile("everywhere", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("everywhere")
 """The same examples on every machine and however busy it is: a suite that is green stays so."""
 
-TEXTS = Path(__file__).parent / "text" / "texts"
-"""A few questions of each dataset, written by hand in its format."""
 
-TINY_TOKENIZER = str(Path(__file__).parent / "text" / "tiny")
-"""A tokenizer of bytes with a few pieces of words, made for tests."""
+def pytest_configure(config: pytest.Config) -> None:
+    """One thread in every process that runs tests; that which hands them out to others (`-n 2`) needs no torch."""
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
+        import torch
 
-BY_DEFAULT: dict[str, Callable[[], Any]] = {
-    "ChannelMix": lambda: Alternating((RWKV4(), ChannelMix())),
-    "RJokes": lambda: RJokes(data_dir=str(TEXTS)),
-    "Mathematics": lambda: Mathematics(("arithmetic__mul",), ("arithmetic__mul_big",), ("easy",), data_dir=str(TEXTS)),
-    "QuestionFiles": lambda: QuestionFiles(train_file=str(TEXTS / "questions.jsonl")),
-    "MultiRC": lambda: MultiRC(data_dir=str(TEXTS)),
-    "GSM8K": lambda: GSM8K(answer_format="number", data_dir=str(TEXTS)),
-    "Regression": lambda: Regression(number_token="+"),
-    "Subwords": lambda: Subwords(tokenizer=TINY_TOKENIZER),
-    "XValLoss": lambda: XValLoss(number_token="+"),
-    "ExampleFile": lambda: ExampleFile(path=str(Path(__file__).parent / "text" / "sums.txt")),
-}
-"""What stands for the defaults of a part that does nothing by itself, such as a task that reads a file."""
-
-HELD = {"T5", "PretrainedDecoder", "Numformer"}
-"""Models that read a source, a whole row, or are of others: tests/text/test_hugging_face.py tests them."""
-
-RUNNING = {"LanguageModeling", "TokenIds", "NextToken"}
-"""What is only for language modeling, without questions and answers: it has tests of its own."""
-
-FURTHER_MODELS = [
-    Decoder(hidden_size=16, norm="rms", positions=(Rotary(),), embedding_norm=True),
-    Decoder(hidden_size=16, norm="rms", norm_first=False, positions=(Rotary(),)),
-    Decoder(hidden_size=16, norm="layer", norm_first=False, positions=(Sinusoidal(),)),
-    Decoder(hidden_size=16, norm="none", positions=(Learned(),)),
-    Decoder(hidden_size=16, norm="none", norm_first=False, mixer=LSTM()),
-    Decoder(
-        hidden_size=16, tie_word_embeddings=True, positions=(Learned(position_ids=DigitIndex(max_offset=5)), Rotary())
-    ),
-    Decoder(hidden_size=16, dropout=0.2, mixer=Attention(num_heads=2, dropout=0.2), positions=(Rotary(),)),
-    Decoder(hidden_size=16, feed_forward=None, positions=(Rotary(),)),
-    Decoder(hidden_size=16, feed_forward=FeedForward("relu", bias=False), positions=(Rotary(),)),
-    Decoder(hidden_size=16, feed_forward=FeedForward("swiglu", expansion=8 / 3), positions=(Slope(), Sinusoidal())),
-    Decoder(hidden_size=16, feed_forward=FeedForward("geglu"), mixer=LSTM()),
-    Decoder(hidden_size=16, mixer=LSTM(), backbone=Loop(num_loops=2, input_injection="linear", initial_state="noise")),
-    Decoder(  # the published Abacus model, in small
-        hidden_size=16,
-        backbone=Loop(num_layers=2, num_loops=2, initial_state="noise"),
-        feed_forward=FeedForward("geglu", expansion=1.0, bias=False),
-        positions=(Learned(position_ids=DigitIndex(max_offset=5)), Rotary()),
-        norm_first=False,
-        embedding_norm=True,
-        initialization=DeepNorm(),
-        norm_eps=1e-12,
-        final_norm=True,
-        head_feed_forward=FeedForward("geglu", expansion=1.0, bias=False),
-        head_projection=True,
-    ),
-    Decoder(
-        hidden_size=16,
-        positions=(Learned(position_ids=Shifted(max_shift=5)), Rotary(position_ids=DigitIndex()), Slope()),
-    ),
-    Decoder(hidden_size=16, mixer=LSTM(), feed_forward=None, norm="none", residual=False),
-    published(
-        hidden_size=16, num_layers=2, num_self_heads=2, num_relational_heads=2, context_length=64, norm_first=False
-    ),
-    corrected(
-        hidden_size=16, num_layers=1, num_self_heads=2, num_relational_heads=2, context_length=64, positions="learned"
-    ),
-    Decoder(hidden_size=16, positions=(Sinusoidal(),), embedding_scale="sqrt"),
-    Decoder(
-        hidden_size=16,
-        backbone=Stack(num_layers=3),
-        mixer=Alternating((Attention(num_heads=2), LSTM())),
-        positions=(Rotary(),),
-    ),
-]
+        torch.set_num_threads(1)
 
 
-def every(kind: str) -> list[Any]:
-    """Each class of a kind with its defaults and that of docs/adding.md, then its further settings."""
-    parts = [part for part in catalogue.all_classes(kind) if part.__name__ not in RUNNING]
-    parts += [on_the_page()[kind]] if kind in on_the_page() else []
-    return [BY_DEFAULT.get(part.__name__, part)() for part in parts] + FURTHER.get(kind, [])
-
-
-def every_mixing() -> list[tuple[Mixer, tuple[Position, ...]]]:
-    """Each mixer with no position, and with each of those that act inside attention where it attends."""
-    inside = [position for position in every("Position") if position.build_attention(4, 8) is not None]
-    return [
-        (mixer, positions)
-        for mixer in every("Mixer")
-        for positions in [
-            (),
-            *(((position,) for position in inside) if isinstance(mixer, Attention | DualAttention) else ()),
-        ]
-    ]
-
-
-def every_model() -> list[Any]:
-    """Each model with its defaults; small decoders with attention and each position with each numbering, and with each
-    other mixer with none and with waves; each trunk, each initialisation; and the further models."""
-    models: list[Any] = [part() for part in catalogue.all_classes("ModelSpec") if part.__name__ not in HELD]
-    plain = every("Position")
-    numbered = [
-        replace(position(), position_ids=position_ids)
-        for position in catalogue.all_classes("Position")
-        for position_ids in [part() for part in catalogue.all_classes("PositionIds")] + [DigitIndex(max_offset=7)]
-        if "position_ids" in position.__dataclass_fields__
-        and position_ids != position().position_ids
-        and position_ids.causal
-    ]
-    models += [
-        Decoder(hidden_size=16),
-        *(Decoder(hidden_size=16, positions=(position,)) for position in plain + numbered),
-    ]
-    others = [part for part in catalogue.all_classes("Mixer") if part is not Attention]
-    for mixer in (BY_DEFAULT.get(part.__name__, part)() for part in others):
-        models += [Decoder(hidden_size=16, mixer=mixer, positions=positions) for positions in ((), (Sinusoidal(),))]
-    models += [Decoder(hidden_size=16, mixer=mixer, positions=(Sinusoidal(),)) for mixer in FURTHER["Mixer"]]
-    models += [Decoder(hidden_size=16, backbone=trunk, positions=(Rotary(),)) for trunk in every("Backbone")]
-    models += [
-        Decoder(hidden_size=16, initialization=part(), tie_word_embeddings=True)
-        for part in catalogue.all_classes("Initialization")
-    ]
-    return models + FURTHER_MODELS
-
-
-def every_part() -> list[type]:
-    """Every class with settings that any catalogue names."""
-    return [part for kind in catalogue.parts_by_kind() if kind not in NOT_SPECS for part in catalogue.all_classes(kind)]
-
-
-def _of_a_kind(kind: str) -> Callable[[], list[Any]]:
-    return lambda: every(kind)
-
-
-VARIANTS: dict[str, Callable[[], list[Any]]] = {
-    **{
-        f"any_{kind.lower()}": _of_a_kind(kind)
-        for kind in ("Task", "Layout", "Tokenizer", "Position", "Mixer", "Backbone", "Loss", "Schedule")
-    },
-    "any_position_ids": _of_a_kind("PositionIds"),
-    "any_initialisation": _of_a_kind("Initialization"),
-    "any_optimizer": _of_a_kind("Optimizer"),
-    "any_mixing": every_mixing,
-    "any_model": every_model,
-    "any_part": every_part,
-}
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What there is by now stays to the end: garbage is looked for elsewhere."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    marks = list(metafunc.definition.iter_markers("where"))
+    assert {name for mark in marks for name in mark.kwargs} <= set(metafunc.fixturenames), metafunc.definition.nodeid
     for name in metafunc.fixturenames:
-        if name in VARIANTS:
-            found = VARIANTS[name]()
-            metafunc.parametrize(name, found, ids=[_name(part) for part in found])
+        if name.startswith("any_") or name == "each_mixing":
+            import variants
 
-
-def _name(part: Any) -> str:
-    """Short enough to read in a list of tests: classes, and settings that differ from their defaults."""
-    if isinstance(part, type):
-        return part.__name__
-    if isinstance(part, tuple):
-        return "+".join(map(_name, part)) or "none"
-    fields = getattr(part, "__dataclass_fields__", None)
-    if fields is None:
-        return str(part)
-    told = [
-        f"{name}={_name(getattr(part, name))}" for name, field in fields.items() if getattr(part, name) != field.default
-    ]
-    return type(part).__name__ + (f"({','.join(told)})" if told else "")
+            tests = [name for name in vars(metafunc.module) if name.startswith("test_")]
+            found = variants.VARIANTS[name](tests.index(metafunc.function.__name__))
+            for mark in marks:
+                found = [part for part in found if name not in mark.kwargs or mark.kwargs[name](part)]
+            metafunc.parametrize(name, found, ids=[variants.name_of(part) for part in found])
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -446,81 +107,47 @@ def _configuration_of_nobody(tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield
 
 
+@pytest.fixture(autouse=True)
+def _workers_are_forked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Worker processes are forked from that of the test, where everything is imported, rather than started anew; but
+    not in the tests of executors."""
+    start = multiprocessing.get_context
+    if "executors" not in request.path.parts and sys.platform == "linux":
+        monkeypatch.setattr(
+            multiprocessing, "get_context", lambda kind=None: start("fork" if kind == "spawn" else kind)
+        )
+
+
 @pytest.fixture(scope="session")
-def vocabulary() -> Vocabulary:
+def vocabulary() -> Any:
     """The published one: four specials, ten digits, `+ - x =` and the space."""
-    return Vocabulary.with_digits(["+", "-", "x", "=", " "])
+    import variants
+
+    return variants.VOCABULARY
 
 
 @pytest.fixture(scope="session")
-def make_tokens() -> Callable[..., Tokens]:
+def make_tokens() -> Any:
     """make_tokens([5, 9, 1], seed=0): rows of these lengths with any ids, numbered from 1000 on."""
+    import variants
 
-    def make(lengths: Sequence[int], seed: int = 0, width: int | None = None) -> Tokens:
-        generator = torch.Generator().manual_seed(seed)
-        time = max(lengths) if width is None else width
-        ids = torch.randint(1, 19, (len(lengths), time), generator=generator)
-        sizes = torch.tensor(lengths)
-        ids[torch.arange(time) >= sizes[:, None]] = PAD
-        return Tokens(ids, sizes, torch.arange(1000, 1000 + len(lengths)))
-
-    return make
+    return variants.make_tokens
 
 
 @pytest.fixture(scope="session")
-def build(vocabulary: Vocabulary) -> Callable[..., Model]:
+def build() -> Any:
     """build(spec): the model in float64 and evaluation, so that only mistakes are larger than rounding."""
+    import variants
 
-    def make(spec: Any, seed: int = 0) -> Model:
-        model: Model = spec.build(vocabulary, seed).double().eval()
-        return model
-
-    return make
+    return variants.build
 
 
-class Mixing:
-    """A layer's mixer with the places that its positions would get, read at once or token by token."""
-
-    def __init__(self, part: TokenMixer, positions: Sequence[Position]) -> None:
-        self.part, self.count = part, len(positions)
-
-    def context(self, lengths: torch.Tensor, time: int, **more: Any) -> Context:
-        return Context(lengths, tuple(torch.arange(time)[None] for _ in range(self.count)), **more)
-
-    def at_once(self, x: torch.Tensor, lengths: torch.Tensor | None = None, **more: Any) -> torch.Tensor:
-        rows, time, _ = x.shape
-        sizes = torch.full((rows,), time) if lengths is None else lengths
-        return self.part(x, self.context(sizes, time, **more))
-
-    def token_by_token(self, x: torch.Tensor, prompts: Sequence[int], more: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Reads each row's prompt, then `more` further tokens of it; what came of the prompt and of the tokens."""
-        rows = torch.arange(x.shape[0])
-        lengths = torch.tensor(prompts)
-        longest, capacity = max(prompts), max(prompts) + more
-        first, state = self.part.prefill(x[:, :longest], self.context(lengths, longest, capacity=capacity))
-        said = []
-        for step in range(more):
-            index = lengths + step
-            context = self.context(
-                index + 1, longest + step + 1, cache_position=index, cached_length=longest + step + 1
-            )
-            out, state = self.part.step(x[rows, index][:, None], context, state)
-            said.append(out[:, 0])
-        return first, torch.stack(said, dim=1)
-
-
-@pytest.fixture
-def mix() -> Callable[..., Mixing]:
+@pytest.fixture(scope="session")
+def mix() -> Any:
     """mix((mixer, positions), width=8): the first of two layers, in float64 and evaluation."""
+    import variants
 
-    def make(mixing: tuple[Mixer, tuple[Position, ...]], width: int = 16) -> Mixing:
-        mixer, positions = mixing
-        with torch.random.fork_rng(devices=()):
-            torch.manual_seed(3)
-            part = mixer.build(width, 0, 2, positions).double().eval()
-        return Mixing(part, positions)
-
-    return make
+    return variants.mix
 
 
 @pytest.fixture(scope="session")

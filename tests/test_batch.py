@@ -1,5 +1,6 @@
 """Promises of what the two wings pass to each other."""
 
+import os
 from dataclasses import FrozenInstanceError, replace
 from typing import Any
 
@@ -26,7 +27,8 @@ def test_an_evaluation_is_no_training_step() -> None:
     assert StepContext(seed=0, step=0).training
 
 
-def test_shapes_are_checked_while_tests_run() -> None:
+@pytest.mark.skipif("CHECK_SHAPES" not in os.environ, reason="make test-shapes")
+def test_shapes_are_checked() -> None:
     with pytest.raises(jaxtyping.TypeCheckError, match="lengths"):
         replace(tokens(), lengths=torch.ones(3, dtype=torch.long))
     with pytest.raises(jaxtyping.TypeCheckError, match="blocked_keys"):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import numerate
+from cases import case
 from numerate import catalogue
 from numerate.cli import main
 from numerate.errors import UserError
@@ -24,34 +25,42 @@ def test_a_typed_program_finds_the_types_of_the_package() -> None:
     assert resources.files("numerate").joinpath("py.typed").is_file()
 
 
-@pytest.mark.parametrize(("kind", "name"), NAMED)
-def test_every_name_is_there_with_a_first_line(kind: str, name: str) -> None:
-    part = catalogue.get_class(kind, name)
-    assert part.__name__ == name
-    assert part.__module__ == catalogue.parts_by_kind()[kind][name]
-    described = catalogue.part_summary(kind, name)
-    assert described == (inspect.getdoc(part) or "").split("\n")[0]
-    assert 20 < len(described) <= 130
-    assert described[-1] in ".:"
+every_kind = pytest.mark.parametrize("kind", catalogue.parts_by_kind())
 
 
-@pytest.mark.parametrize(("kind", "name"), [(k, n) for k, n in NAMED if k not in FUNCTIONS])
-def test_every_part_is_a_final_class_of_its_kind(kind: str, name: str) -> None:
-    part = catalogue.get_class(kind, name)
-    assert not inspect.isabstract(part)
-    ancestors = {ancestor.__name__: ancestor for ancestor in part.__mro__[1:]}
-    assert kind in ancestors
-    assert issubclass(ancestors[kind], ABC)
-    part()  # every setting has a default
+@every_kind
+def test_every_name_is_there_with_a_first_line(kind: str) -> None:
+    for name, module in catalogue.parts_by_kind()[kind].items():
+        with case(name):
+            part = catalogue.get_class(kind, name)
+            assert part.__name__ == name
+            assert part.__module__ == module
+            described = catalogue.part_summary(kind, name)
+            assert described == (inspect.getdoc(part) or "").split("\n")[0]
+            assert 20 < len(described) <= 130
+            assert described[-1] in ".:"
 
 
-@pytest.mark.parametrize(("kind", "name"), NAMED)
-def test_every_name_can_be_imported_from_its_room(kind: str, name: str) -> None:
+@every_kind
+def test_every_part_is_a_final_class_of_its_kind(kind: str) -> None:
+    for part in catalogue.all_classes(kind) if kind not in FUNCTIONS else ():
+        with case(part):
+            assert not inspect.isabstract(part)
+            ancestors = {ancestor.__name__: ancestor for ancestor in part.__mro__[1:]}
+            assert kind in ancestors
+            assert issubclass(ancestors[kind], ABC)
+            part()  # every setting has a default
+
+
+@every_kind
+def test_every_name_can_be_imported_from_its_room(kind: str) -> None:
     folders = [importlib.import_module(f"numerate.{folder}") for folder in catalogue.PART_PACKAGES]
-    (room,) = (folder for folder in folders if name in folder.CATALOGUE.get(kind, {}))
-    assert getattr(room, name) is catalogue.get_class(kind, name)
-    with pytest.raises(AttributeError, match="has no 'Nothing'"):
-        room.Nothing  # noqa: B018
+    for name in catalogue.parts_by_kind()[kind]:
+        with case(name):
+            (room,) = (folder for folder in folders if name in folder.CATALOGUE.get(kind, {}))
+            assert getattr(room, name) is catalogue.get_class(kind, name)
+            with pytest.raises(AttributeError, match="has no 'Nothing'"):
+                room.Nothing  # noqa: B018
 
 
 def for_others(node: ast.ClassDef) -> bool:

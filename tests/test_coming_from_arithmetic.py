@@ -15,6 +15,7 @@ from numerate.tasks.arithmetic import Arithmetic
 
 sys.path.append(str(Path(__file__).parent))
 
+from cases import case
 from pages import Page, in_small, run_here, set_one, stand_in
 
 torch.set_num_threads(1)
@@ -76,6 +77,7 @@ def made_small(line: str) -> list[str]:
 
 
 @pytest.mark.parametrize("line", PAGE.commands())
+@pytest.mark.slow
 def test_a_command_of_the_page_runs(line: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_here(made_small(line), folder, capsys)
 
@@ -87,9 +89,10 @@ def test_grids_of_the_page_are_grids() -> None:
     assert all(Grid.parse(text, axes).cells() for text in grids)
 
 
-@pytest.mark.parametrize("text", PAGE.settings("Settings and switches"))
-def test_a_setting_of_the_page_is_one(text: str) -> None:
-    set_one(text, "addition_lt_abacus_4x4")
+def test_the_settings_of_the_page_are_settings() -> None:
+    for text in PAGE.settings("Settings and switches"):
+        with case(text):
+            set_one(text, "addition_lt_abacus_4x4")
 
 
 def test_every_published_command_and_setting_stands_on_the_page() -> None:

@@ -13,6 +13,7 @@ from numerate.published.counting_names import published_tasks
 
 sys.path.append(str(Path(__file__).parent))
 
+from cases import case
 from pages import Page, in_small, run_here, set_one, stand_in, told
 
 torch.set_num_threads(1)
@@ -64,6 +65,7 @@ def folder(tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 
 
 @pytest.mark.parametrize("line", PAGE.commands())
+@pytest.mark.slow
 def test_a_command_of_the_page_runs(line: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_here(in_small(line, TINY), folder, capsys)
 
@@ -73,9 +75,10 @@ def test_every_checkpoint_of_a_run_is_evaluated(trained: Path) -> None:
     assert {record["step"] for record in results} == {1, 2}
 
 
-@pytest.mark.parametrize("text", PAGE.settings("Config keys"))
-def test_a_setting_of_the_page_is_one(text: str) -> None:
-    set_one(text, "counting_samesymbol_mod10_ape")
+def test_the_settings_of_the_page_are_settings() -> None:
+    for text in PAGE.settings("Config keys"):
+        with case(text):
+            set_one(text, "counting_samesymbol_mod10_ape")
 
 
 def test_every_published_command_option_and_key_stands_on_the_page() -> None:

@@ -26,6 +26,7 @@ from numerate.vocabulary import Vocabulary
 
 sys.path.append(str(Path(__file__).parent))
 
+from cases import case
 from pages import DOCS, Page, in_small, run_here, set_one, stand_in
 
 pytest.importorskip("transformers", reason="the extra huggingface is not installed")
@@ -158,6 +159,7 @@ def imported(words: list[str]) -> Recipe:
 
 
 @pytest.mark.parametrize("line", PAGE.commands())
+@pytest.mark.slow
 def test_a_command_of_the_page_runs(line: str, there: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = made_small(line)
     if words[0] == "import":
@@ -189,16 +191,18 @@ def test_the_program_of_the_page_loads_a_checkpoint(there: Path) -> None:
     assert all(torch.equal(weights[name], theirs[name]) for name in weights)
 
 
-@pytest.mark.parametrize("text", PAGE.settings(*SECTIONS))
-def test_a_setting_of_the_page_is_one(text: str, vocabulary: Vocabulary) -> None:
-    recipe = set_one(text, DUAL)
-    if text.startswith("model"):
-        recipe.model.build(vocabulary, 0)
+def test_the_settings_of_the_page_are_settings(vocabulary: Vocabulary) -> None:
+    for text in PAGE.settings(*SECTIONS):
+        with case(text):
+            recipe = set_one(text, DUAL)
+            if text.startswith("model"):
+                recipe.model.build(vocabulary, 0)
 
 
-@pytest.mark.parametrize("text", PAGE.settings("Arguments of fineweb/pretrain.py", "Loading their checkpoints"))
-def test_a_setting_of_the_fineweb_program_is_one(text: str) -> None:
-    set_one(text, FINEWEB)
+def test_the_settings_of_the_fineweb_program_are_settings() -> None:
+    for text in PAGE.settings("Arguments of fineweb/pretrain.py", "Loading their checkpoints"):
+        with case(text):
+            set_one(text, FINEWEB)
 
 
 def test_every_published_command_argument_and_class_stands_on_the_page() -> None:

@@ -19,6 +19,7 @@ from numerate.text.tasks.mathematics import DIFFICULTIES, EXTRAPOLATION_MODULES,
 
 sys.path.append(str(Path(__file__).parent))
 
+from cases import case
 from pages import DOCS, Page, in_small, run_here, set_one, stand_in, told
 
 transformers = pytest.importorskip("transformers", reason="the extra huggingface is not installed")
@@ -141,6 +142,7 @@ def made_small(line: str) -> list[str]:
 
 
 @pytest.mark.parametrize("line", PAGE.commands())
+@pytest.mark.slow
 def test_a_command_of_the_page_runs(line: str, there: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_here(made_small(line), there, capsys)
 
@@ -173,9 +175,10 @@ def test_without_training_weights_are_evaluated_as_they_are_and_not_needed_again
     assert len(run.evaluate("1+14", count=2, method="beams")) == 2
 
 
-@pytest.mark.parametrize("text", PAGE.settings("Config keys"))
-def test_a_setting_of_the_page_is_one(text: str) -> None:
-    set_one(text, "mathematics_t5_ntl_was")
+def test_the_settings_of_the_page_are_settings() -> None:
+    for text in PAGE.settings("Config keys"):
+        with case(text):
+            set_one(text, "mathematics_t5_ntl_was")
 
 
 def test_metrics_of_the_page_are_metrics() -> None:

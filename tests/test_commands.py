@@ -11,12 +11,13 @@ from argparse import ArgumentParser
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
 import yaml
 
+from forked import Ended, run_command
 from numerate import catalogue, cli
 from numerate.cli import Call, main
 from numerate.commands import studies
@@ -31,14 +32,6 @@ from numerate.training.run_folder import RunFolder, header_yaml
 torch.set_num_threads(1)
 
 SMALL = "preset=debug"
-
-
-class Ended(NamedTuple):
-    """How a command ended."""
-
-    status: int
-    out: str
-    err: str
 
 
 class Shell:
@@ -896,10 +889,7 @@ def test_many_runs_are_summed_up_by_the_table_of_results(
 
 
 def test_a_warning_is_one_plain_line(runs: Path, tmp_path: Path) -> None:
-    done = in_a_process(
-        f"from numerate.cli import main; main(['ask', 'latest', '{'1' * 30}+1=', 'runs_dir={runs}'])",
-        OMP_NUM_THREADS="1",
-    )
-    lines = done.stderr.splitlines()
-    assert len(lines) == 1, done.stderr
+    done = run_command(["ask", "latest", f"{'1' * 30}+1=", f"runs_dir={runs}"], tmp_path)
+    lines = done.err.splitlines()
+    assert len(lines) == 1, done.err
     assert lines[0].startswith("numerate: warning: model.positions.0: position")

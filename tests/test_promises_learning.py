@@ -51,9 +51,15 @@ def trained(mixer: Any) -> tuple[Any, EvaluationData, list[float]]:
 
 
 MIXERS = [part for part in catalogue.all_classes("Mixer") if part.__name__ != "ChannelMix"]  # it sees one token back
+ALWAYS = ("Attention", "LSTM")
+"""The mixers that are trained in `make test`; the others take up to half a minute each."""
 
 
-@pytest.mark.parametrize("mixer", MIXERS, ids=lambda part: part.__name__)
+@pytest.mark.parametrize(
+    "mixer",
+    [pytest.param(part, marks=[pytest.mark.slow] * (part.__name__ not in ALWAYS)) for part in MIXERS],
+    ids=lambda part: part.__name__,
+)
 def test_it_learns_sums_of_one_digit_and_both_measures_agree(mixer: Any) -> None:
     model, exam, losses = trained(mixer())
     assert losses[0] > 2.0

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import nn
 
-from numerate.errors import UserError
 from numerate.mixers.mixer import TokenMixer
 from numerate.mixers.recurrent import LSTM
 from numerate.models.decoder import Decoder
@@ -161,25 +160,3 @@ def test_one_step_by_hand() -> None:
     optimizer.step()
     torch.testing.assert_close(model.weight.detach(), torch.tensor([[2.0 * 0.95 - 0.1], [-4.0 * 0.95 - 0.1]]))
     torch.testing.assert_close(model.bias.detach(), torch.tensor([1.1, 1.1]))
-
-
-@pytest.mark.parametrize(
-    ("settings", "field"),
-    [
-        ({"learning_rate": 0.0}, "learning_rate"),
-        ({"betas": (0.9, 1.0)}, "betas"),
-        ({"weight_decay": -0.1}, "weight_decay"),
-        ({"max_grad_norm": 0.0}, "max_grad_norm"),
-    ],
-)
-def test_impossible_values_are_refused_by_name(settings: dict[str, Any], field: str) -> None:
-    with pytest.raises(UserError, match=f"^{field}: "):
-        AdamW(**settings)
-
-
-@pytest.mark.parametrize(
-    ("settings", "field"), [({"initial_lr_ratio": 1.5}, "initial_lr_ratio"), ({"min_lr_ratio": -0.1}, "min_lr_ratio")]
-)
-def test_a_triangle_has_factors_between_none_and_all(settings: dict[str, float], field: str) -> None:
-    with pytest.raises(UserError, match=f"^{field}: must be from 0 to 1, not "):
-        OneCycle(**settings)

@@ -88,16 +88,6 @@ def test_long_rows_are_read_as_token_by_token(spec: Any) -> None:
         torch.testing.assert_close(out[:, 0], expected, atol=1e-9, rtol=1e-9)
 
 
-@pytest.mark.parametrize("spec", SPECS)
-def test_its_state_does_not_grow(spec: Any) -> None:
-    part = made(spec)
-    states = [part.prefill(inputs(2, time), context([time, time]))[1] for time in (3, 50)]
-    assert states[0].recurrent_state.shape == states[1].recurrent_state.shape
-    assert (states[0].conv_state is None) == (states[1].conv_state is None) == (spec.conv_kernel is None)
-    if states[0].conv_state is not None:
-        assert states[0].conv_state.shape == states[1].conv_state.shape
-
-
 def test_a_product_of_one_is_delta_net() -> None:
     one, net = (
         made(DeltaProduct(num_householder=1, num_heads=2)),

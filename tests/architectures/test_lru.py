@@ -122,10 +122,3 @@ def test_radii_of_nothing_and_of_one_are_finite(gated: bool) -> None:
 def test_what_cannot_be_is_refused(settings: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         LRU(**settings)
-
-
-def test_hidden_keys_are_refused_rather_than_seen() -> None:
-    part, hidden = made(), torch.tensor([[False, True, False]])
-    for form in (part.forward, part.prefill):
-        with pytest.raises(UserError, match="LRU does not support blocked keys"):
-            form(inputs(1, 3), context([3], blocked_keys=hidden))

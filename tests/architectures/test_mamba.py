@@ -9,7 +9,6 @@ from torch.nn.functional import softplus
 
 import numerate.kernels.selective_scan as scans
 from numerate.architectures.mamba import Mamba, MambaMixer
-from numerate.errors import UserError
 from numerate.kernels.selective_scan import selective_scan, sequential_scan
 from numerate.mixers.mixer import Context
 from numerate.models.decoder import Decoder
@@ -184,13 +183,6 @@ def test_half_precision_keeps_the_recurrence_whole() -> None:
     torch.testing.assert_close(found.float(), part(x, context), atol=0.02, rtol=0.05)
     assert part.A_log.grad is not None
     assert part.A_log.grad.isfinite().all()
-
-
-def test_hidden_tokens_are_refused_rather_than_read() -> None:
-    hidden = Context(torch.tensor([3]), (), blocked_keys=torch.tensor([[False, True, False]]))
-    for run in (made(), made().prefill):
-        with pytest.raises(UserError, match="does not support blocked keys"):
-            run(torch.zeros(1, 3, 16), hidden)
 
 
 def test_it_costs_what_its_matrices_and_states_cost() -> None:

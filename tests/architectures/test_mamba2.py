@@ -149,13 +149,6 @@ def test_heads_that_do_not_divide_are_refused_with_those_that_do() -> None:
         made(16, head_dim=5)
 
 
-def test_hidden_tokens_are_refused_rather_than_read() -> None:
-    hidden = Context(torch.tensor([3]), (), blocked_keys=torch.tensor([[False, True, False]]))
-    for run in (made(), made().prefill):
-        with pytest.raises(UserError, match="does not support blocked keys"):
-            run(torch.zeros(1, 3, 16), hidden)
-
-
 def test_a_kernel_that_cannot_run_here_is_refused() -> None:
     with pytest.raises(UserError, match=r"model.mixer.backend: fla"):
         made(backend="fla")(torch.zeros(1, 3, 16), context(3))

@@ -1,6 +1,5 @@
 """S4 against the dense recurrence of HiPPO-LegS, against numpy.linalg, and against the published Cauchy kernel."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -306,8 +305,3 @@ def test_bf16_keeps_the_recurrence_in_single_precision() -> None:
 def test_impossible_settings_are_refused(settings: dict[str, Any], field: str) -> None:
     with pytest.raises(UserError, match=f"^{field}: "):
         replace(S4(), **settings)
-
-
-def test_it_can_hide_nothing(mix: Callable[..., Any]) -> None:
-    with pytest.raises(UserError, match="S4 does not support blocked keys"):
-        mix((S4(), ())).at_once(inputs(1, 3, 16), blocked_keys=torch.zeros(1, 3, dtype=torch.bool))

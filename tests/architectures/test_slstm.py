@@ -132,14 +132,6 @@ def test_forget_biases_begin_as_published_and_recurrent_weights_as_set() -> None
     assert not made(initialization="zeros").recurrent_weight.any()
 
 
-def test_its_state_is_of_constant_size_and_behind_the_last_real_token() -> None:
-    part, x = made(hidden_size=4), inputs(2, 7)
-    states = part.prefill(x, context([3, 7]))[1]
-    assert [state.shape for state in states] == [(2, 3, 6), (2, 4), (2, 4), (2, 4)]
-    for found, alone in zip(states, part.prefill(x[:1, :3], context([3]))[1], strict=True):
-        torch.testing.assert_close(found[:1], alone, **EXACT)
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -156,10 +148,3 @@ def test_its_state_is_of_constant_size_and_behind_the_last_real_token() -> None:
 def test_what_cannot_be_is_refused(settings: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         made(**settings)
-
-
-def test_hidden_keys_are_refused_rather_than_seen() -> None:
-    part, hidden = made(), torch.tensor([[False, True, False]])
-    for form in (part.forward, part.prefill):
-        with pytest.raises(UserError, match="SLSTM does not support blocked keys"):
-            form(inputs(1, 3), context([3], blocked_keys=hidden))

@@ -24,7 +24,6 @@ from numerate.executors.executor import ItemOutcome
 from numerate.training.stopping import Stop
 
 ray = pytest.importorskip("ray", reason="the package ray is not installed; pip install 'numerate[ray]'")
-pytestmark = pytest.mark.xdist_group("ray")  # one cluster for them all, where tests are spread by group
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +31,11 @@ def cluster() -> Iterator[None]:
     """One cluster of two CPUs for all tests, since its start takes seconds."""
     with rays._connected_cluster(rays._import_ray(), None, 2):
         yield
+
+
+def in_a_cluster(test: Any) -> Any:
+    """A test that needs the cluster."""
+    return pytest.mark.slow(pytest.mark.usefixtures("cluster")(test))
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +49,7 @@ def done(found: list[ItemOutcome]) -> dict[int, Any]:
     return {one.index: one.result if one.failure is None else one.failure.kind for one in found}
 
 
-@pytest.mark.usefixtures("cluster")
+@in_a_cluster
 def test_results_are_those_of_local_and_each_worker_opens_the_work_once(tmp_path: Path) -> None:
     opened = tmp_path / "opened"
     items = [("square", number) for number in range(40)] + [("mistake",), ("error",)]
@@ -56,7 +60,7 @@ def test_results_are_those_of_local_and_each_worker_opens_the_work_once(tmp_path
     assert {one.worker for one in found} <= set(names)
 
 
-@pytest.mark.usefixtures("cluster")
+@in_a_cluster
 def test_a_worker_keeps_to_its_threads() -> None:
     found = list(Ray(workers=1, threads=2, num_cpus=0.5).run(Deeds(), [("where",)]))
     _, pid, environment, _, threads = found[0].result
@@ -64,7 +68,7 @@ def test_a_worker_keeps_to_its_threads() -> None:
     assert pid != os.getpid()
 
 
-@pytest.mark.usefixtures("cluster")
+@in_a_cluster
 def test_a_worker_that_dies_or_runs_out_of_memory_takes_one_item_with_it() -> None:
     items = [("die",), ("square", 2), ("take", 10**9), ("square", 3), ("leave",), ("square", 4)]
     found = list(Ray(workers=1, memory=2e8).run(Deeds(), items))
@@ -78,7 +82,7 @@ def test_a_worker_that_dies_or_runs_out_of_memory_takes_one_item_with_it() -> No
     assert len({one.worker for one in found}) == 4
 
 
-@pytest.mark.usefixtures("cluster")
+@in_a_cluster
 def test_items_that_never_end_are_given_up_and_one_that_can_ends_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,7 +94,7 @@ def test_items_that_never_end_are_given_up_and_one_that_can_ends_well(
     assert ended.read_text() == "well"
 
 
-@pytest.mark.usefixtures("cluster")
+@in_a_cluster
 def test_when_stopped_items_at_hand_end_well_and_the_others_are_not_begun(tmp_path: Path) -> None:
     began, ended, stop = tmp_path / "began", tmp_path / "ended", Stop()
 
@@ -106,14 +110,14 @@ def test_when_stopped_items_at_hand_end_well_and_the_others_are_not_begun(tmp_pa
     assert ended.read_text() == "well"
 
 
-@pytest.mark.usefixtures("cluster")
+@in_a_cluster
 def test_what_cannot_be_sent_or_read_is_the_failure_of_its_item() -> None:
     items = [("unreadable",), ("same", Path), ("same", threading.Lock()), ("square", 3)]
     found = list(Ray(workers=1).run(Deeds(), items))
     assert done(found) == {0: "user error", 1: Path, 2: "error", 3: 9}
 
 
-@pytest.mark.usefixtures("cluster")
+@in_a_cluster
 def test_work_that_cannot_be_opened_says_why() -> None:
     with pytest.raises(UserError, match="this name is none"):
         list(Ray(workers=1).run(Failing("mistake"), [1, 2, 3]))
@@ -121,7 +125,7 @@ def test_work_that_cannot_be_opened_says_why() -> None:
         list(Ray(workers=1).run(Failing("leave"), [1, 2, 3]))
 
 
-@pytest.mark.usefixtures("cluster")
+@in_a_cluster
 def test_a_worker_that_no_node_can_hold_is_refused_with_what_there_is() -> None:
     with pytest.raises(
         UserError, match=r"no node of the Ray cluster has room for a worker that reserves CPU=1, GPU=0.5"
@@ -129,7 +133,7 @@ def test_a_worker_that_no_node_can_hold_is_refused_with_what_there_is() -> None:
         list(Ray(num_gpus=0.5).run(Deeds(), [("square", 1)]))
 
 
-@pytest.mark.usefixtures("cluster")
+@in_a_cluster
 def test_workers_that_find_no_place_are_spoken_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rays, "WARN_AFTER", 0.5)
     stop, waited = Stop(), time.monotonic()
@@ -154,6 +158,7 @@ def test_an_amount_that_cannot_be_reserved_is_refused(setting: str, value: float
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:9", "ray://127.0.0.1:9", "somewhere", "a b", "auto"])
+@pytest.mark.slow
 def test_an_address_where_nobody_answers_is_refused_at_once(
     address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -194,6 +199,7 @@ with Stop() as stop:
 """
 
 
+@pytest.mark.slow
 def test_a_cluster_is_begun_and_ended_quietly_for_a_class_of_the_script_itself(tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text(textwrap.dedent(SCRIPT.format(here=str(Path(__file__).parent))))

@@ -284,6 +284,7 @@ def test_each_result_arrives_when_it_is_there_and_a_dying_worker_takes_one_item(
     assert refused.failure.status == 2
 
 
+@pytest.mark.slow
 def test_a_task_that_is_killed_leaves_what_it_had_not_done_and_the_same_continues(diary: Diary, tmp_path: Path) -> None:
     found = []
     for one in HERE.run(diary, ["quick", "until go"], folder=tmp_path):
@@ -298,6 +299,7 @@ def test_a_task_that_is_killed_leaves_what_it_had_not_done_and_the_same_continue
     assert diary.count("done: quick") == 1
 
 
+@pytest.mark.slow
 def test_stopping_leaves_the_jobs_running_and_the_same_again_waits_for_them(
     diary: Diary, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -318,6 +320,7 @@ def test_stopping_leaves_the_jobs_running_and_the_same_again_waits_for_them(
     assert diary.count("checkpoint: go") == 0
 
 
+@pytest.mark.slow
 def test_without_waiting_the_command_ends_and_a_later_one_gathers(diary: Diary, tmp_path: Path) -> None:
     items = ["quick", "refuse"]
     left = list(replace(HERE, wait=False).run(diary, items, folder=tmp_path))
@@ -330,6 +333,7 @@ def test_without_waiting_the_command_ends_and_a_later_one_gathers(diary: Diary, 
     assert diary.count("begun: refuse") == 2  # what failed is done again by whoever asks for it
 
 
+@pytest.mark.slow
 def test_a_stored_result_that_is_no_longer_good_is_submitted_anew(
     diary: Diary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -344,6 +348,7 @@ def test_a_stored_result_that_is_no_longer_good_is_submitted_anew(
     assert len(read_records(tmp_path / "slurm/2/items.jsonl", ITEM)) == 1
 
 
+@pytest.mark.slow
 def test_two_commands_at_once_submit_nothing_twice(diary: Diary, tmp_path: Path) -> None:
     items, found = ["a", "b", "until both"], [[], []]  # type: tuple[list[str], list[list[ItemOutcome]]]
 
@@ -411,6 +416,7 @@ SCRIPT = """
 """
 
 
+@pytest.mark.slow
 def test_a_command_that_is_killed_is_taken_up_by_the_next_also_with_work_of_a_script(tmp_path: Path) -> None:
     script = tmp_path / "notes.py"
     script.write_text(textwrap.dedent(SCRIPT))
@@ -431,6 +437,7 @@ def test_a_command_that_is_killed_is_taken_up_by_the_next_also_with_work_of_a_sc
 # Queued again ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_task_that_is_warned_lets_runs_write_checkpoints_and_continues_when_queued_again(
     diary: Diary, tmp_path: Path
 ) -> None:
@@ -537,6 +544,7 @@ PARTS = """
 """
 
 
+@pytest.mark.slow
 def test_an_array_runs_as_its_script_was_shown_with_work_of_a_users_file(cluster: Path, tmp_path: Path) -> None:
     (tmp_path / "my_parts.py").write_text(textwrap.dedent(PARTS))
     work = load_user_parts(tmp_path / "my_parts.py").Double()
@@ -547,6 +555,7 @@ def test_an_array_runs_as_its_script_was_shown_with_work_of_a_users_file(cluster
     assert [shown[0], *shown[3:]] == sent
 
 
+@pytest.mark.slow
 def test_a_task_whose_node_fails_takes_its_own_items_and_silence_of_squeue_is_no_death(
     cluster: Path, diary: Diary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import numerate
+from forked import run_command
 from numerate.config import Span, identity
 from numerate.errors import UserError
 from numerate.evaluation.evaluator import Evaluation
@@ -567,8 +568,6 @@ def test_a_signal_is_passed_on_to_a_script_after_the_checkpoint(
 def test_a_run_with_a_part_of_ones_own_opens_from_anywhere_once_its_file_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import subprocess
-    import sys
 
     project, runs = tmp_path / "project", tmp_path / "runs"
     project.mkdir()
@@ -579,7 +578,6 @@ def test_a_run_with_a_part_of_ones_own_opens_from_anywhere_once_its_file_is_name
         "class Mine(Sequential):\n"
         "    pass\n"
     )
-    command = [sys.executable, "-m", "numerate"]
     settings = [
         "model.hidden_size=16",
         "training.steps=2",
@@ -588,16 +586,16 @@ def test_a_run_with_a_part_of_ones_own_opens_from_anywhere_once_its_file_is_name
         "evaluation.validation_examples=4",
     ]
     positions = "model.positions=[Rotary(position_ids=Mine)]"
-    train_line = [*command, "train", "addition_rotary", "--parts", "mine.py", positions, *settings, f"runs_dir={runs}"]
-    done = subprocess.run(train_line, cwd=project, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    train_line = ["train", "addition_rotary", "--parts", "mine.py", positions, *settings, f"runs_dir={runs}"]
+    done = run_command(train_line, project)
+    assert done.status == 0, done.err
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (project / "mine.py").rename(elsewhere / "moved.py")
-    ask = [*command, "ask", "latest", "1+2=", f"runs_dir={runs}"]
-    lost = subprocess.run(ask, cwd=elsewhere, capture_output=True, text=True)
-    assert lost.returncode == 2
-    assert "--parts FILE" in lost.stderr
-    found = subprocess.run([*ask, "--parts", "moved.py"], cwd=elsewhere, capture_output=True, text=True)
-    assert found.returncode == 0, found.stderr
-    assert found.stdout.startswith("1+2=")
+    ask = ["ask", "latest", "1+2=", f"runs_dir={runs}"]
+    lost = run_command(ask, elsewhere)
+    assert lost.status == 2
+    assert "--parts FILE" in lost.err
+    found = run_command([*ask, "--parts", "moved.py"], elsewhere)
+    assert found.status == 0, found.err
+    assert found.out.startswith("1+2=")

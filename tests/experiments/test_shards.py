@@ -577,6 +577,7 @@ def gone(pid: int) -> bool:
         return True
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_it_continues_by_cell_and_ends_with_the_same_bytes(
     copy: Callable[[str], Run], tmp_path: Path, computed: list[tuple[int, ...]]
 ) -> None:

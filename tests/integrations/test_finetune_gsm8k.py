@@ -84,6 +84,7 @@ def run(words: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("rank", ["--rank 0", "--rank 2 --layers 1"])
+@pytest.mark.slow
 def test_the_runs_of_a_seed_differ_in_the_weight_alone(
     rank: str, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -341,6 +341,7 @@ def test_language_modeling_takes_its_stored_tokenizer_along_and_ends_where_a_doc
     assert torch.equal(moved.load_model().state_dict()["embedding.weight"], model.model.embedding.weight)
 
 
+@pytest.mark.slow
 def test_what_was_fine_tuned_by_trainer_comes_back_bit_for_bit_and_starts_another_run() -> None:
     pytest.importorskip("accelerate", reason="the extra finetune: Hugging Face's Trainer needs it")
     run = run_of(recipe_of(name="first"))
@@ -488,6 +489,7 @@ def test_what_a_model_cannot_take_is_refused_and_not_ignored() -> None:
     assert model(ids, output_attentions=False).past_key_values is None
 
 
+@pytest.mark.slow
 def test_a_program_that_does_not_know_us_opens_a_folder_by_trust_remote_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -509,6 +511,7 @@ def test_a_program_that_does_not_know_us_opens_a_folder_by_trust_remote_code(
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.slow
 def test_the_page_runs_as_it_stands() -> None:
     pytest.importorskip("accelerate", reason="the extra finetune: Hugging Face's Trainer needs it")
     run_of(recipe_of())

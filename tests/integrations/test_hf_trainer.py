@@ -173,6 +173,7 @@ def test_the_trainers_own_argument_takes_whole_batches_over_numbers_and_refuses_
         after_a_step(transformers.Trainer, decoder(), rows(), 2, 4, compute_loss_func=function)
 
 
+@pytest.mark.slow
 def test_a_trainer_of_trl_gives_the_step_of_the_whole_batch_too() -> None:
     trl = pytest.importorskip("trl", reason="the extra finetune")
     datasets = pytest.importorskip("datasets", reason="the extra finetune")
@@ -302,6 +303,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
         ("finetuning-peft.md", ("peft",)),
     ],
 )
+@pytest.mark.slow
 def test_what_a_page_shows_runs_as_it_stands_there(page: str, needed: tuple[str, ...]) -> None:
     for package in needed:
         pytest.importorskip(package, reason="the extra finetune")

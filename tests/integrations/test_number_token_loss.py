@@ -229,6 +229,7 @@ torch.testing.assert_close(found, expected)
 """
 
 
+@pytest.mark.slow
 def test_the_loss_compiles_in_one_graph() -> None:
     subprocess.run([sys.executable, "-c", COMPILED], check=True)  # by itself: what checks types here does not compile
 
@@ -326,6 +327,7 @@ def test_a_number_term_below_cross_entropy_is_no_warning() -> None:
         (False, {"which": "numbers"}, 164, 94),
     ],
 )
+@pytest.mark.slow
 def test_the_shares_of_the_page_on_trainers_are_measured(
     shared: Path, split: bool, settings: Any, term: float, share: float
 ) -> None:

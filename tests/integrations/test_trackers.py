@@ -232,6 +232,7 @@ def test_settings_and_records_become_flat() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.slow
 def test_tensorboard_gets_curves_pictures_and_tables(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -263,6 +264,7 @@ print(json.dumps(warnings))
 """
 
 
+@pytest.mark.slow
 def test_wandb_offline_writes_into_the_folder_of_the_run(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
     code = WANDB.format(here=str(Path(__file__).parent), file=__file__, folder=str(tmp_path))

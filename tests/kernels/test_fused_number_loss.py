@@ -364,6 +364,7 @@ print("one graph")
 """
 
 
+@pytest.mark.slow
 def test_they_compile_without_a_break() -> None:
     done = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, timeout=300)
     assert done.stdout.splitlines() == ["one graph"], done.stderr

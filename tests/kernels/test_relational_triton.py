@@ -231,6 +231,7 @@ same(less, "gelu", "triton", 6e-2, replace(less, **{{name: getattr(less, name).d
 @pytest.mark.skipif(
     find_spec("triton") is None, reason="triton is not installed: it is installed with PyTorch for CUDA"
 )
+@pytest.mark.slow
 def test_the_kernel_is_the_definition_in_tritons_interpreter() -> None:
     line = [sys.executable, "-c", INTERPRETED.format(folder=os.path.dirname(__file__))]
     done = subprocess.run(line, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)

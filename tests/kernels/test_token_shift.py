@@ -75,6 +75,7 @@ print(json.dumps(found))
 LOOPING = ("MinGRU", "RWKV4", "S4D", "SLSTM", "SlotLSTM")
 
 
+@pytest.mark.slow
 def test_no_loop_over_a_row_is_written_out_for_the_compiler(tmp_path: Path) -> None:
     """In a process of its own, where shapes are not checked: the compiler cannot read those checks."""
     script = tmp_path / "compiled.py"

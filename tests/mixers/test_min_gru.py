@@ -79,13 +79,6 @@ def test_cells_begin_with_the_requested_memory() -> None:
     assert MinGRU().build(16, 0, 1, ()).self_initialized_parameters() == set()
 
 
-def test_its_state_is_of_constant_size_and_behind_the_last_real_token() -> None:
-    part, x = made(hidden_size=5), inputs(2, 7)
-    _, state = part.prefill(x, context([3, 7]))
-    assert state.shape == (2, 5)
-    torch.testing.assert_close(part.prefill(x[:1, :3], context([3]))[1], state[:1], **EXACT)
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -95,10 +88,3 @@ def test_its_state_is_of_constant_size_and_behind_the_last_real_token() -> None:
 def test_what_cannot_be_is_refused(settings: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         MinGRU(**settings)
-
-
-def test_hidden_keys_are_refused_rather_than_seen() -> None:
-    part, hidden = made(), torch.tensor([[False, True, False]])
-    for form in (part.forward, part.prefill):
-        with pytest.raises(UserError, match="MinGRU does not support blocked keys"):
-            form(inputs(1, 3), context([3], blocked_keys=hidden))

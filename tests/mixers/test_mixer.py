@@ -1,9 +1,11 @@
-"""Promises of mixers, on every one of them with every position that acts inside it. All in float64."""
+"""Promises of mixers, on every one of them with positions that act inside it. All in float64."""
 
 from typing import Any
 
 import pytest
 import torch
+
+from numerate.errors import UserError
 
 EXACT = {"atol": 1e-9, "rtol": 1e-9}
 
@@ -48,9 +50,17 @@ def test_padding_on_the_right_changes_nothing(any_mixing: Any, mix: Any) -> None
         torch.testing.assert_close(whole[row, :length], alone[0], **EXACT)
 
 
-@pytest.mark.parametrize("prompts", [[5, 5, 5], [1, 4, 7], [7, 1, 2], [1, 1, 1]])
-def test_reading_at_once_is_reading_token_by_token(any_mixing: Any, mix: Any, prompts: list[int]) -> None:
-    mixing, x = mix(any_mixing), inputs(3, 12)
+def test_reading_at_once_is_reading_token_by_token(each_mixing: Any, mix: Any) -> None:
+    assert_both_forms_agree(mix(each_mixing), [1, 4, 7])
+
+
+@pytest.mark.parametrize("prompts", [[5, 5, 5], [7, 1, 2], [1, 1, 1]])
+def test_prompts_may_have_any_lengths(any_mixing: Any, mix: Any, prompts: list[int]) -> None:
+    assert_both_forms_agree(mix(any_mixing), prompts)
+
+
+def assert_both_forms_agree(mixing: Any, prompts: list[int]) -> None:
+    x = inputs(3, 12)
     whole = mixing.at_once(x)
     first, further = mixing.token_by_token(x, prompts, more=5)
     for row, length in enumerate(prompts):
@@ -58,9 +68,8 @@ def test_reading_at_once_is_reading_token_by_token(any_mixing: Any, mix: Any, pr
         torch.testing.assert_close(further[row], whole[row, length : length + 5], **EXACT)
 
 
+@pytest.mark.where(any_mixing=lambda mixing: mixing[0].supports_blocked_keys())
 def test_hidden_keys_are_not_seen(any_mixing: Any, mix: Any) -> None:
-    if not any_mixing[0].supports_blocked_keys():
-        pytest.skip("it has no keys to hide")
     mixing, x = mix(any_mixing), inputs(2, 8)
     hidden = torch.zeros(2, 8, dtype=torch.bool)
     hidden[0, [0, 3]] = hidden[1, 5] = True
@@ -69,6 +78,15 @@ def test_hidden_keys_are_not_seen(any_mixing: Any, mix: Any) -> None:
     assert before.isfinite().all()
     torch.testing.assert_close(after[~hidden], before[~hidden], **EXACT)
     assert not torch.allclose(mixing.at_once(changed)[~hidden], mixing.at_once(x)[~hidden], **EXACT)
+
+
+@pytest.mark.where(any_mixing=lambda mixing: not mixing[0].has_attention())
+def test_hidden_keys_are_refused_where_every_token_is_read(any_mixing: Any, mix: Any) -> None:
+    mixing, hidden = mix(any_mixing), torch.zeros(2, 8, dtype=torch.bool)
+    context = mixing.context(torch.full((2,), 8), 8, blocked_keys=hidden)
+    for form in (mixing.part, mixing.part.prefill):
+        with pytest.raises(UserError, match="does not support blocked keys"):
+            form(inputs(2, 8), context)
 
 
 def test_target_positions_are_those_of_the_whole(any_mixing: Any, mix: Any) -> None:
@@ -130,9 +148,8 @@ def test_longer_rows_cost_more(any_mixing: Any, mix: Any) -> None:
     assert 0 < 2 * part.flops(10) <= part.flops(20) <= 4 * part.flops(10)
 
 
+@pytest.mark.where(any_mixing=lambda mixing: not mixing[0].has_attention())  # which keeps every token
 def test_what_a_recurrence_carries_does_not_grow(any_mixing: Any, mix: Any) -> None:
-    if any_mixing[0].has_attention():
-        pytest.skip("attention keeps every token")
     sizes = set()
     for time in (3, 30):
         mixing, x = mix(any_mixing), inputs(2, time)

@@ -136,13 +136,3 @@ def test_it_costs_what_its_matrices_cost() -> None:
 
 def test_no_cells_are_refused() -> None:
     assert bool(made(1)(inputs(1, 2), context([2])).isfinite().all())
-
-
-@pytest.mark.parametrize("spec", list(CELLS), ids=lambda spec: spec.__name__)
-def test_hidden_keys_are_refused_rather_than_seen(spec: Any) -> None:
-    mixer = spec().build(8, 0, 1, ())
-    context = Context(torch.tensor([3]), (), blocked_keys=torch.tensor([[False, True, False]]))
-    with pytest.raises(UserError, match=f"{spec.__name__} does not support blocked keys"):
-        mixer(torch.zeros(1, 3, 8), context)
-    with pytest.raises(UserError, match="does not support blocked keys"):
-        mixer.prefill(torch.zeros(1, 3, 8), context)

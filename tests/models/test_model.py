@@ -111,9 +111,8 @@ def test_target_positions_are_those_of_the_whole(any_model: Any, build: Any, mak
 
 
 @torch.no_grad()
+@pytest.mark.where(any_model=lambda model: model.mixer.supports_blocked_keys())
 def test_hidden_keys_are_not_seen(any_model: Any, build: Any, make_tokens: Any) -> None:
-    if not any_model.mixer.supports_blocked_keys():
-        pytest.skip("it has no keys to hide")
     model, tokens = build(any_model), make_tokens([8, 8])
     hidden = torch.zeros(2, 8, dtype=torch.bool)
     hidden[0, [0, 3]] = hidden[1, 2] = True

@@ -185,6 +185,7 @@ def test_importing_the_package_does_not_import_it() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.slow
 def test_the_example_with_hugging_face_runs(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     (code,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)

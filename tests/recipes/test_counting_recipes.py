@@ -294,6 +294,7 @@ def test_zooming_looks_ahead_and_says_so() -> None:
 
 
 @pytest.mark.parametrize("name", SOME[::2])
+@pytest.mark.slow
 def test_some_of_them_train_and_are_evaluated_at_a_small_size(name: str, tmp_path: Path) -> None:
     tiny = [
         "training.steps=2",

@@ -36,6 +36,7 @@ def test_it_is_called_by_its_name_and_its_grid_fits(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in SMALL if name.endswith(("lstm", "rnn", "lru", "alibi"))])
+@pytest.mark.slow
 def test_it_trains_and_counts_are_measured(name: str, tmp_path: Path) -> None:
     tiny = [
         "training.steps=2",

@@ -41,6 +41,7 @@ def test_of_a_shifted_start_200_is_a_label_of_training_and_of_every_longest_row(
 
 
 @pytest.mark.parametrize("name", [*NAMES, "counting_universal_jointly"])
+@pytest.mark.slow
 def test_it_trains_and_counts_are_measured(name: str, tmp_path: Path) -> None:
     tiny = [
         "training.steps=2",

@@ -720,6 +720,7 @@ def trials_in(place: Path) -> list[Trial]:
     return Journal(place / "runs" / "s", space, minimize=False).trials()
 
 
+@pytest.mark.slow
 def test_a_killed_search_is_finished_by_two_commands_that_share_what_is_left(tmp_path: Path) -> None:
     """kill -9 of the command while both of its workers train; then the same command again, twice at once."""
     killed = searching(tmp_path, "trials=6", "workers=2")

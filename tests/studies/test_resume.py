@@ -100,7 +100,9 @@ def until(true: Callable[[], bool], seconds: float = 60.0) -> None:
 
 # Killed ---------------------------------------------------------------------------------------------------------------
 
-MOMENTS = [0.15, 0.5, 0.85]
+at_some_moment = pytest.mark.parametrize(
+    "share", [pytest.param(0.15, marks=pytest.mark.slow), 0.5, pytest.param(0.85, marks=pytest.mark.slow)]
+)
 """When something is killed, as a share of the runs that are done by then; each a little earlier or later by chance."""
 
 
@@ -113,7 +115,7 @@ def wait_until(study: Study, runs: Path, command: Any, share: float, seed: int) 
     time.sleep(each * random.Random(seed).random())
 
 
-@pytest.mark.parametrize("share", MOMENTS)
+@at_some_moment
 def test_the_command_is_killed(
     share: float, study: Study, begin: Begin, undisturbed: Mapping[str, Any], tmp_path: Path
 ) -> None:
@@ -125,7 +127,7 @@ def test_the_command_is_killed(
     goes_on(study, tmp_path / "runs", begin, undisturbed)
 
 
-@pytest.mark.parametrize("share", MOMENTS)
+@at_some_moment
 def test_a_worker_is_killed(
     share: float, study: Study, begin: Begin, undisturbed: Mapping[str, Any], tmp_path: Path
 ) -> None:
@@ -143,7 +145,7 @@ def test_a_worker_is_killed(
     goes_on(study, tmp_path / "runs", begin, undisturbed)
 
 
-@pytest.mark.parametrize("share", MOMENTS)
+@at_some_moment
 def test_all_are_killed_at_once(
     share: float, study: Study, begin: Begin, undisturbed: Mapping[str, Any], tmp_path: Path
 ) -> None:

@@ -343,6 +343,7 @@ def test_a_failed_run_is_named_at_the_end_and_decides_the_exit_status(
 # Stopped and begun again ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_study_that_is_stopped_and_killed_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
     """SIGTERM to the command in the middle, then `kill -9`; the same command again; the same weights as an undisturbed
     one."""

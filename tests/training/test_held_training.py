@@ -66,7 +66,7 @@ def work(folder: Path) -> None:
         train(small("t5", "training.steps=12", "model.dropout=0", f"training.parallel={way}"), runs_dir=folder / way)
 
 
-@pytest.mark.parametrize("model", list(MODELS))
+@pytest.mark.parametrize("model", [pytest.param("t5", marks=pytest.mark.slow), "llama"])
 def test_a_pretrained_model_learns_is_evaluated_and_resumes_bit_by_bit(model: str, tmp_path: Path) -> None:
     whole = train(small(model, "training.steps=40"), runs_dir=tmp_path / "whole", quiet=True)
     for steps in (20, 40):
@@ -86,6 +86,7 @@ def test_a_pretrained_model_learns_is_evaluated_and_resumes_bit_by_bit(model: st
     assert run.ask("3+4=").correct_answer == "7"
 
 
+@pytest.mark.slow
 def test_two_processes_with_spread_layers_train_what_one_does(tmp_path: Path) -> None:
     made = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", __file__, str(tmp_path)],

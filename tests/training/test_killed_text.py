@@ -123,6 +123,7 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds the processes of a run as Linux tells them")
 @pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.slow
 def test_a_run_that_is_killed_resumes_to_the_bits_of_one_that_was_not(corpus: Path, processes: int) -> None:
     first = started(corpus, processes, *(["whole"] if processes > 1 else []), "killed")
     killed_after(first, corpus / "killed", 2 * EVERY + 3)
@@ -154,6 +155,7 @@ def losses_of(folder: Path, backend: str) -> list[float]:
     return found
 
 
+@pytest.mark.slow
 def test_a_compiled_model_of_dual_attention_has_the_same_losses(corpus: Path) -> None:
     words = [sys.executable, __file__, str(corpus), "--compiled", "eager"]  # without the shape checks of tests
     done = subprocess.run(words, capture_output=True, text=True, timeout=120)

@@ -1,6 +1,6 @@
 """Promises of many processes: they train what one would, they end together, and their checkpoints are anybody's.
 
-This file is also the work of each process in `together`, which torchrun starts: `test_processes.py FOLDER`.
+This file is also the work of each process in `together`, which torchrun starts: `test_processes.py FOLDER GROUP`.
 """
 
 import json
@@ -8,7 +8,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -87,19 +88,26 @@ def small(case: str, *more: str) -> Recipe:
     return recipe("addition_abacus", *SMALL, *CASES[case][0], *more)
 
 
-def work(folder: Path) -> None:
-    """What each process does: every case in every way, then further starts of runs that are there."""
+def work(folder: Path, group: str) -> None:
+    """What each process does: the plain case in every way; or every other case, and further starts of runs that are
+    there."""
     torch.set_num_threads(1)
-    for case, (_, ways) in CASES.items():
-        for way in ways:
+    for case, way in RUNS:
+        if (case == "plain") == (group == "plain"):
             train(small(case, f"training.parallel={way}"), runs_dir=folder / f"{case}-{way}")
-    for way in WAYS:
+    for way in WAYS if group == "further" else ():
         longer = small("plain", f"training.parallel={way}", f"training.steps={LONGER}")
         train(longer, runs_dir=folder / f"from-one-{way}")
         for steps in (STEPS // 2, STEPS):
             chosen = (f"training.parallel={way}", f"training.steps={steps}", "model.dropout=0.1")
             train(small("plain", *chosen), runs_dir=folder / f"halves-{way}")
         train(small("plain", f"training.parallel={way}", "model.dropout=0.1"), runs_dir=folder / f"whole-{way}")
+
+
+RUNS = [(case, way) for case, (_, ways) in CASES.items() for way in ways]
+every_run = pytest.mark.parametrize(
+    ("case", "way"), [pytest.param(*run, marks=[pytest.mark.slow] * (run[0] != "plain")) for run in RUNS]
+)
 
 
 def torchrun(*words: str, processes: int = 2, **environment: str) -> "subprocess.Popen[str]":
@@ -131,49 +139,62 @@ def files(runs: Path, step: int) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.glob("*.safetensors")}
 
 
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same runs by one process."""
-    folder = tmp_path_factory.mktemp("alone")
-    for case in CASES:
-        train(small(case), runs_dir=folder / case, quiet=True)
-    return folder
+Folders = Callable[[str], Path]
 
 
 @pytest.fixture(scope="module")
-def together(tmp_path_factory: pytest.TempPathFactory, alone: Path) -> Path:
-    """What two processes did, while two others trained another run on the same machine."""
-    folder = tmp_path_factory.mktemp("together")
-    for way in WAYS:
-        shutil.copytree(alone / "plain", folder / f"from-one-{way}")
-    jobs = [
-        torchrun(__file__, str(folder)),
-        torchrun("-m", "numerate", "train", "addition_rotary", *SMALL, "seed=5", f"runs_dir={folder / 'beside'}"),
-    ]
-    for job in jobs:
-        status, output = ended(job)
-        assert status == 0, output
-    return folder
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Folders:
+    """The runs of a case by one process."""
+
+    @cache
+    def runs(case: str) -> Path:
+        folder = tmp_path_factory.mktemp("alone")
+        train(small(case), runs_dir=folder, quiet=True)
+        return folder
+
+    return runs
 
 
-RUNS = [(case, way) for case, (_, ways) in CASES.items() for way in ways]
+@pytest.fixture(scope="module")
+def together(tmp_path_factory: pytest.TempPathFactory, alone: Folders) -> Folders:
+    """What two processes did: `plain`, or `further`, while two others trained another run on the same machine."""
+
+    @cache
+    def runs(group: str) -> Path:
+        folder = tmp_path_factory.mktemp("together")
+        jobs = [torchrun(__file__, str(folder), group)]
+        if group == "further":
+            for way in WAYS:
+                shutil.copytree(alone("plain"), folder / f"from-one-{way}")
+            beside = ("addition_rotary", *SMALL, "seed=5", f"runs_dir={folder / 'beside'}")
+            jobs.append(torchrun("-m", "numerate", "train", *beside))
+        for job in jobs:
+            status, output = ended(job)
+            assert status == 0, output
+        return folder
+
+    return runs
 
 
-@pytest.mark.parametrize(("case", "way"), RUNS)
-def test_two_processes_have_the_loss_curve_of_one(alone: Path, together: Path, case: str, way: str) -> None:
-    one, two = losses(alone / case), losses(together / f"{case}-{way}")
+def folder_of(together: Folders, case: str, way: str) -> Path:
+    return together("plain" if case == "plain" else "further") / f"{case}-{way}"
+
+
+@every_run
+def test_two_processes_have_the_loss_curve_of_one(alone: Folders, together: Folders, case: str, way: str) -> None:
+    one, two = losses(alone(case)), losses(folder_of(together, case, way))
     assert len(one) in (20, STEPS)
     assert farthest(one, two) < 1e-4
     assert max(one) - min(one) > 0.1
 
 
-def test_parts_of_a_step_have_the_loss_curve_of_the_whole(alone: Path) -> None:
-    assert farthest(losses(alone / "plain"), losses(alone / "accumulated")) < 1e-4
+def test_parts_of_a_step_have_the_loss_curve_of_the_whole(alone: Folders) -> None:
+    assert farthest(losses(alone("plain")), losses(alone("accumulated"))) < 1e-4
 
 
-@pytest.mark.parametrize(("case", "way"), RUNS)
-def test_a_checkpoint_of_two_processes_is_one_of_one(alone: Path, together: Path, case: str, way: str) -> None:
-    (one,), (two,) = (load_all(alone / case), load_all(together / f"{case}-{way}"))
+@every_run
+def test_a_checkpoint_of_two_processes_is_one_of_one(alone: Folders, together: Folders, case: str, way: str) -> None:
+    (one,), (two,) = (load_all(alone(case)), load_all(folder_of(together, case, way)))
     for group in ("weights", "optimizer"):
         own, other = one.read([group])[group], two.read([group])[group]
         assert own.keys() == other.keys()
@@ -187,12 +208,13 @@ def load_all(runs: Path) -> list[Any]:
     return list(load(head.parent).checkpoints("final"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_a_run_of_two_processes_answers_and_resumes_in_one(
-    alone: Path, together: Path, way: str, tmp_path: Path
+    alone: Folders, together: Folders, way: str, tmp_path: Path
 ) -> None:
-    shutil.copytree(together / f"plain-{way}", tmp_path / "two")
-    shutil.copytree(alone / "plain", tmp_path / "one")
+    shutil.copytree(folder_of(together, "plain", way), tmp_path / "two")
+    shutil.copytree(alone("plain"), tmp_path / "one")
     lines: list[str] = []
     longer = small("plain", f"training.steps={LONGER}")
     train(longer, runs_dir=tmp_path / "two", quiet=True, on_message=lines.append)
@@ -200,22 +222,25 @@ def test_a_run_of_two_processes_answers_and_resumes_in_one(
     assert any("was written by 2 processes and resumes with 1" in text for text in lines)
     assert len(losses(tmp_path / "one")) == LONGER
     assert farthest(losses(tmp_path / "one"), losses(tmp_path / "two")) < 1e-4
-    assert farthest(losses(tmp_path / "one"), losses(together / f"from-one-{way}")) < 1e-4
+    assert farthest(losses(tmp_path / "one"), losses(together("further") / f"from-one-{way}")) < 1e-4
     assert load(next((tmp_path / "two").glob("*/*"))).ask("12+3=")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
-def test_two_processes_go_on_to_the_bits_of_an_uninterrupted_run(together: Path, way: str) -> None:
-    assert files(together / f"halves-{way}", STEPS) == files(together / f"whole-{way}", STEPS)
-    assert losses(together / f"halves-{way}") == losses(together / f"whole-{way}")
-    assert farthest(losses(together / f"whole-{way}"), losses(together / f"plain-{way}")) > 1e-4
+def test_two_processes_go_on_to_the_bits_of_an_uninterrupted_run(together: Folders, way: str) -> None:
+    assert files(together("further") / f"halves-{way}", STEPS) == files(together("further") / f"whole-{way}", STEPS)
+    assert losses(together("further") / f"halves-{way}") == losses(together("further") / f"whole-{way}")
+    assert farthest(losses(together("further") / f"whole-{way}"), losses(together("plain") / f"plain-{way}")) > 1e-4
 
 
-def test_two_jobs_on_one_machine_do_not_disturb_each_other(together: Path, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_two_jobs_on_one_machine_do_not_disturb_each_other(together: Folders, tmp_path: Path) -> None:
     train(recipe("addition_rotary", *SMALL, "seed=5"), runs_dir=tmp_path, quiet=True)
-    assert farthest(losses(tmp_path), losses(together / "beside")) < 1e-4
+    assert farthest(losses(tmp_path), losses(together("further") / "beside")) < 1e-4
 
 
+@pytest.mark.slow
 def test_an_error_is_reported_once_and_leaves_no_folder(tmp_path: Path) -> None:
     status, output = ended(
         torchrun(
@@ -290,4 +315,4 @@ def test_a_process_alone_is_the_first_and_adds_nothing() -> None:
 
 
 if __name__ == "__main__":
-    work(Path(sys.argv[1]))
+    work(Path(sys.argv[1]), sys.argv[2])

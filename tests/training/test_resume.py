@@ -10,8 +10,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -134,20 +135,16 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(place: Path) -> "Iterator[Callable[[int], Commands]]":
-    """The run of so many processes that nothing stops. All are begun at once, since each leaves cores idle."""
-    runs = {processes: Commands(place / f"whole-{processes}", processes) for processes in (1, 2, 3)}
-    begun = {processes: run.start() for processes, run in runs.items()}
+def whole(place: Path) -> "Callable[[int], Commands]":
+    """The run of so many processes that nothing stops."""
 
-    def wait(processes: int) -> Commands:
-        if processes in begun:
-            assert runs[processes].wait_for(begun.pop(processes)) == 0, runs[processes].output
-        return runs[processes]
+    @cache
+    def run(processes: int) -> Commands:
+        whole = Commands(place / f"whole-{processes}", processes)
+        assert whole.to_the_end() == 0, whole.output
+        return whole
 
-    yield wait
-    for process in begun.values():
-        process.terminate()
-        process.communicate(timeout=LONGEST)
+    return run
 
 
 def same_so_far(stopped: Commands, whole: Commands) -> None:
@@ -181,6 +178,7 @@ def test_one_process_resumes_bit_by_bit_after_every_kind_of_stop(
     assert "resuming from step" in run.output[-1]
 
 
+@pytest.mark.slow
 def test_two_processes_go_on_bit_by_bit_after_every_signal_to_their_launcher(
     place: Path, whole: "Callable[[int], Commands]"
 ) -> None:
@@ -191,6 +189,7 @@ def test_two_processes_go_on_bit_by_bit_after_every_signal_to_their_launcher(
     same_to_the_end(run, whole(2))
 
 
+@pytest.mark.slow
 def test_three_processes_go_on_bit_by_bit_and_the_death_of_one_ends_all(
     place: Path, whole: "Callable[[int], Commands]"
 ) -> None:

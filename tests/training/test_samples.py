@@ -131,6 +131,7 @@ def test_the_end_alone_is_the_rule_for_language_modeling(run: Run, recipe: Recip
 
 
 @pytest.mark.parametrize("way", ["all_reduce", "fsdp"])
+@pytest.mark.slow
 def test_two_processes_leave_the_same_samples_as_one(recipe: Recipe, way: str, tmp_path: Path) -> None:
     # With a learning rate of nearly nothing the weights of one and of two processes are those of the start.
     task = recipe.task

@@ -363,6 +363,7 @@ print(json.dumps({"losses": found, "lengths": len(lengths), **counted}))
     reason="torch.compile needs a C++ compiler on the CPU, and none is here",
 )
 @pytest.mark.skipif(" " in torch.__file__, reason="torch.compile links with nothing in a folder whose path has a space")
+@pytest.mark.slow
 def test_a_compiled_forward_is_one_graph_with_the_same_losses(tmp_path: Path) -> None:
     script = tmp_path / "compiled.py"
     script.write_text(COMPILED)

@@ -1,0 +1,401 @@
+"""Small faults put into the source, one at a time: does a test fail?
+
+    python tools/mutations.py               # each fault with the tests of its row that are not slow: minutes
+    python tools/mutations.py --all         # and with the whole suite where those do not fail: an hour
+    python tools/mutations.py --only 3 17 --tests tests/mixers -k learns
+
+The tree is copied to a temporary folder, where a fault is applied, its tests run, and the fault undone. Prints which
+faults are found, and their number; exits with 1 if the text of a fault is no longer in the source exactly once, which
+is checked before anything runs. A change of the tests finds at least as many faults as before.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+TOP = Path(__file__).resolve().parents[1]
+TIME_LIMIT = 1200
+"""Seconds for the tests of one fault; a fault that makes them hang is found."""
+
+
+class Fault(NamedTuple):
+    """A fault in `src/numerate/FILE`: what it breaks, the text that is replaced, and tests that might fail; by default
+    those of the folder."""
+
+    what: str
+    file: str
+    old: str
+    new: str
+    tests: str = ""
+
+
+FAULTS = [
+    Fault(
+        "blocked keys mask queries",
+        "mixers/attention.py",
+        "visible & ~blocked_keys[:, None, :]",
+        "visible & ~blocked_keys[:, :, None]",
+        "tests/mixers tests/models/test_model.py",
+    ),
+    Fault(
+        "the log scale counts one visible key less",
+        "mixers/attention.py",
+        "self._query_scale(torch.arange(1, time + 1, device=device)[None])",
+        "self._query_scale(torch.arange(time, device=device)[None])",
+        "tests/mixers",
+    ),
+    Fault(
+        "another gate than the forget gate starts at 1",
+        "mixers/recurrent.py",
+        "parameter[rnn.hidden_size : 2 * rnn.hidden_size] = 1.0",
+        "parameter[: rnn.hidden_size] = 1.0",
+        "tests/mixers",
+    ),
+    Fault(
+        "a prompt's state is that after its padding",
+        "architectures/lru.py",
+        "states[torch.arange(x.shape[0], device=x.device), context.lengths - 1]",
+        "states[:, -1]",
+        "tests/architectures/test_lru.py tests/mixers",
+    ),
+    Fault(
+        "the gradient of decays is not conjugated",
+        "kernels/linear_scan.py",
+        "torch.mul(g[:, 1:], h[:, :-1].conj(), out=of_a[:, 1:])",
+        "torch.mul(g[:, 1:], h[:, :-1], out=of_a[:, 1:])",
+        "tests/kernels/test_linear_scan.py",
+    ),
+    Fault(
+        "probability of text tokens lowers the loss",
+        "kernels/number_loss.py",
+        "return number_mass * losses + TEXT_FACTOR * self.max_loss(table) * (1 - number_mass)",
+        "return number_mass * losses + TEXT_FACTOR * self.max_loss(table) * number_mass",
+        "tests/kernels/test_number_loss.py tests/kernels/test_fused_number_loss.py",
+    ),
+    Fault(
+        "Abacus offsets are per batch where they should be per row",
+        "positions/position_ids.py",
+        'tokens.example_indices if self.offset_per == "row" else',
+        'tokens.example_indices if self.offset_per != "row" else',
+    ),
+    Fault(
+        "the last evaluation offset is not max_shift",
+        "positions/position_ids.py",
+        "step_context.position_offset // max(self.num_eval_offsets - 1, 1)",
+        "step_context.position_offset // max(self.num_eval_offsets, 1)",
+    ),
+    Fault(
+        "rotary embeddings turn the other way",
+        "positions/rotary.py",
+        "torch.cat([cosines, cosines], dim=-1), torch.cat([-sines, sines], dim=-1)",
+        "torch.cat([cosines, cosines], dim=-1), torch.cat([sines, -sines], dim=-1)",
+    ),
+    Fault(
+        "after a prompt the output is that of the longest one's last token",
+        "models/decoder.py",
+        "torch.take_along_dim(x, (tokens.lengths - 1)[:, None, None], dim=1)",
+        "x[:, -1:]",
+        "tests/models/test_model.py",
+    ),
+    Fault(
+        "initial weights do not depend on the seed",
+        "models/decoder.py",
+        "torch.Generator().manual_seed(seed)",
+        "torch.Generator().manual_seed(0)",
+        "tests/models/test_model.py tests/models/test_initialization.py",
+    ),
+    Fault(
+        "loops without a gradient have one",
+        "models/backbone.py",
+        "            with torch.no_grad():\n",
+        "            with torch.enable_grad():\n",
+        "tests/models",
+    ),
+    Fault(
+        "the loss is divided by rows where it should be by tokens",
+        "losses/cross_entropy.py",
+        'batch.counts["examples" if self.per_example else "tokens"]',
+        'batch.counts["tokens" if self.per_example else "examples"]',
+    ),
+    Fault(
+        "the mean over numbers is one over their tokens",
+        "losses/number_level.py",
+        "losses.sum() / spans.start_mask.sum().clamp(min=1)",
+        "losses.sum() / spans.number_mask.sum().clamp(min=1)",
+    ),
+    Fault(
+        "dropout is the same at every step",
+        "training/trainer.py",
+        "_dropout_seed(self.recipe.seed, state.step, self.world.rank)",
+        "_dropout_seed(self.recipe.seed, 0, self.world.rank)",
+        "tests/training/test_trainer.py tests/training/test_resume.py tests/stacking",
+    ),
+    Fault(
+        "the learning rate is that of the next step",
+        "training/trainer.py",
+        "schedule.multiplier(self.budget.schedule_step(state), total_steps)",
+        "schedule.multiplier(self.budget.schedule_step(state) + 1, total_steps)",
+        "tests/training/test_trainer.py tests/training/test_schedule.py tests/training/test_budget.py tests/stacking",
+    ),
+    Fault(
+        "the warm-up ends a step early",
+        "training/schedule.py",
+        'warmup_steps + (self.warmup_endpoints == "between"),',
+        "warmup_steps,",
+        "tests/test_promises_training.py",
+    ),
+    Fault(
+        "of equally good checkpoints the first is the best",
+        "training/best_checkpoint.py",
+        "return new.loss <= best.loss",
+        "return new.loss < best.loss",
+        "tests/training/test_best_checkpoint.py",
+    ),
+    Fault(
+        "two processes hold one lock",
+        "training/lock.py",
+        "fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)",
+        "fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)",
+        "tests/training/test_lock.py",
+    ),
+    Fault(
+        "the best checkpoint is removed with the old ones",
+        "training/checkpoint.py",
+        "if at not in kept_steps | best_steps:",
+        "if at not in kept_steps:",
+        "tests/training/test_checkpoint.py",
+    ),
+    Fault(
+        "a file is renamed before its content is on disk",
+        "training/disk.py",
+        "                os.fsync(file.fileno())\n            os.replace(new_path, path)\n",
+        "            os.replace(new_path, path)\n",
+        "tests/training/test_run_folder.py tests/training/test_checkpoint.py",
+    ),
+    Fault(
+        "every window has the same order of batches",
+        "training/data_stream.py",
+        'CounterRNG(random_key("window", self.seed, self.split, window_index))',
+        'CounterRNG(random_key("window", self.seed, self.split))',
+        "tests/training/test_data_stream.py tests/test_identities.py",
+    ),
+    Fault(
+        "a stop reaches the other processes only if all have it",
+        "training/distributed.py",
+        "dist.all_reduce(maximum, dist.ReduceOp.MAX)",
+        "dist.all_reduce(maximum, dist.ReduceOp.MIN)",
+        "tests/training/test_processes.py",
+    ),
+    Fault(
+        "progressive and plain loss have each other's weight",
+        "training/objective.py",
+        "(1 - alpha, (loops - max_grad_loops, max_grad_loops)),\n            (alpha, ",
+        "(alpha, (loops - max_grad_loops, max_grad_loops)),\n            (1 - alpha, ",
+        "tests/training/test_objective.py",
+    ),
+    Fault(
+        "the first error of an answer is one token late",
+        "evaluation/exact_match.py",
+        "torch.where(wrong.any(1), wrong.long().argmax(1), -1),",
+        "torch.where(wrong.any(1), wrong.long().argmax(1) + 1, -1),",
+        "tests/evaluation/test_one_pass.py tests/evaluation/test_evaluator.py",
+    ),
+    Fault(
+        "an exact interval has one tail of the whole error",
+        "evaluation/intervals.py",
+        "tail = (1.0 - level) / 2.0",
+        "tail = 1.0 - level",
+        "tests/evaluation/test_statistics.py",
+    ),
+    Fault(
+        "a size just above the limit is not of the region 100+",
+        "evaluation/grid.py",
+        'return "100+" if max(cell.values()) > MAX_OOD_TEST_SIZE else "ood_test"',
+        'return "100+" if min(cell.values()) > MAX_OOD_TEST_SIZE else "ood_test"',
+        "tests/evaluation/test_grid.py",
+    ),
+    Fault(
+        "the nucleus lacks its last token",
+        "evaluation/sampling.py",
+        "nucleus_size = (sums - probabilities < top_p * sums[:, -1:])",
+        "nucleus_size = (sums < top_p * sums[:, -1:])",
+        "tests/evaluation/test_sampling.py",
+    ),
+    Fault(
+        "a curve of seeds is the median over steps",
+        "evaluation/resampling.py",
+        "np.median(table, axis=0), table.min(axis=0)",
+        "np.median(table, axis=1), table.min(axis=0)",
+        "tests/evaluation/test_statistics.py tests/reports/test_seeds.py",
+    ),
+    Fault(
+        "decoding keeps the graph of every step",
+        "evaluation/generate.py",
+        "@torch.no_grad()\ndef greedy_decode(",
+        "def greedy_decode(",
+        "tests/evaluation/test_generate.py tests/evaluation/test_evaluator.py",
+    ),
+    Fault(
+        "a+b in training and b+a in the test split",
+        "tasks/arithmetic.py",
+        "if not OPERATORS[self.operator].commutative:",
+        "if OPERATORS[self.operator].commutative:",
+        "tests/tasks/test_arithmetic.py tests/tasks/test_task.py",
+    ),
+    Fault(
+        "the examples do not depend on the seed",
+        "tasks/task.py",
+        "CounterRNG(random_key(self, split, seed, block_index, attempt))",
+        "CounterRNG(random_key(self, split, block_index, attempt))",
+        "tests/tasks/test_task.py tests/test_identities.py",
+    ),
+    Fault(
+        "rows without all targets repeat a position after their last",
+        "tokenizers/layout.py",
+        "last_index = np.maximum(num_targets - 1, 0)[:, None]",
+        "last_index = np.maximum(num_targets, 0)[:, None]",
+        "tests/tokenizers/test_layout.py tests/test_promises_layout.py",
+    ),
+    Fault(
+        "deaths that items came between count as in a row",
+        "executors/pool.py",
+        "        self._consecutive_deaths = 0\n        if failure is None:\n",
+        "        if failure is None:\n",
+        "tests/executors/test_local.py tests/executors/test_executing.py",
+    ),
+    Fault(
+        "a requeued task runs finished items again",
+        "executors/chunk.py",
+        "for number, item in self.items if number not in done}",
+        "for number, item in self.items}",
+        "tests/executors/test_slurm.py",
+    ),
+    Fault(
+        "a run that ran out of time counts as done",
+        "studies/folder.py",
+        'return record.get("status") == "done" and record.get("stop_reason") != "minutes"',
+        'return record.get("status") == "done"',
+        "tests/studies/test_folder.py tests/studies/test_resume.py",
+    ),
+    Fault(
+        "a search starts one trial too many",
+        "searches/journal.py",
+        "if len(trials) >= sampling.trials or",
+        "if len(trials) > sampling.trials or",
+    ),
+    Fault(
+        "an archive may write above its folder",
+        "text/data/archives.py",
+        'any(part.startswith(".") or part == RECORD_FILE for part in parts)',
+        "any(part == RECORD_FILE for part in parts)",
+        "tests/text/test_fetching.py tests/test_security.py",
+    ),
+    Fault(
+        "names of runs are markup in reports",
+        "reports/html.py",
+        "        autoescape=True,\n",
+        "        autoescape=False,\n",
+        "tests/reports tests/test_security.py",
+    ),
+    Fault(
+        "stacked models are divided by the counts of the first",
+        "stacking/stacked_trainer.py",
+        "torch.tensor([float(max(1, member_counts[term])) for member_counts in counts]",
+        "torch.tensor([float(max(1, counts[0][term])) for _ in counts]",
+    ),
+]
+
+
+def check(faults: list[Fault]) -> None:
+    """Exits if the text of a fault is not there exactly once."""
+    outdated = [
+        f"{fault.file}: {(TOP / 'src/numerate' / fault.file).read_text(encoding='utf-8').count(fault.old)} times, "
+        f"not once: {fault.old.strip()}"
+        for fault in faults
+        if (TOP / "src/numerate" / fault.file).read_text(encoding="utf-8").count(fault.old) != 1
+    ]
+    if outdated:
+        sys.exit("\n".join(outdated))
+
+
+def copy_tree(folder: Path) -> Path:
+    """What git knows of the tree, in `folder/numerate`, with the published cases beside it."""
+    tree = folder / "numerate"
+    names = subprocess.check_output(["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=TOP).decode()
+    for name in filter(None, names.split("\0")):
+        if (TOP / name).is_file():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(TOP / name, tree / name)
+    if (TOP.parent / "shared").is_dir():
+        (folder / "shared").symlink_to(TOP.parent / "shared")
+    return tree
+
+
+def write(path: Path, text: str) -> None:
+    """Writes a module, and removes its compiled form, which might be of the same second and size."""
+    path.write_text(text, encoding="utf-8")
+    for compiled in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
+        compiled.unlink()
+
+
+def fails(tree: Path, arguments: list[str]) -> str:
+    """The first test that fails, `hangs`, or nothing."""
+    command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", "-n", "0", "--tb=no", *arguments]
+    environment = os.environ | {"PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1"}
+    try:
+        run = subprocess.run(
+            command, cwd=tree, env=environment, capture_output=True, text=True, check=False, timeout=TIME_LIMIT
+        )
+    except subprocess.TimeoutExpired:
+        return "hangs"
+    if run.returncode in (0, 5):  # 5: no test ran
+        return ""
+    failed = [line for line in run.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    if run.returncode != 1 and not failed:
+        raise RuntimeError(f"pytest {' '.join(arguments)}\n{run.stdout[-2000:]}{run.stderr[-2000:]}")
+    return failed[0].split(" - ")[0].removeprefix("FAILED ") if failed else "fails"
+
+
+def candidates(tree: Path, fault: Fault) -> list[str]:
+    """The tests of a fault's row, or its folder where a file has another name now."""
+    named = fault.tests.split() or [f"tests/{Path(fault.file).parent}"]
+    return [name if (tree / name).exists() else str(Path(name).parent) for name in named]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--list", action="store_true", help="list the faults")
+    parser.add_argument("--only", type=int, nargs="+", metavar="N", help="only these, by their number")
+    parser.add_argument("--all", action="store_true", help="run the whole suite where the tests of a row do not fail")
+    parser.add_argument("--tests", nargs=argparse.REMAINDER, help="arguments of pytest instead of the tests of a row")
+    options = parser.parse_args()
+    chosen = {number: fault for number, fault in enumerate(FAULTS, 1) if number in (options.only or [number])}
+    check(list(chosen.values()))
+    if options.list:
+        print("\n".join(f"{number:3}  {fault.file:30}  {fault.what}" for number, fault in chosen.items()))
+        return
+    num_found = 0
+    with tempfile.TemporaryDirectory(prefix="mutations-") as folder:
+        tree = copy_tree(Path(folder))
+        for number, fault in chosen.items():
+            path, start_time = tree / "src/numerate" / fault.file, time.monotonic()
+            original = path.read_text(encoding="utf-8")
+            write(path, original.replace(fault.old, fault.new))
+            found = fails(tree, options.tests or ["-m", "not slow", *candidates(tree, fault)])
+            if not found and options.all:
+                found = fails(tree, [])
+            write(path, original)
+            num_found += bool(found)
+            seconds = time.monotonic() - start_time
+            print(f"{number:3}  {found or 'NOT FOUND'}  {fault.what} ({seconds:.0f} s)", flush=True)
+    print(f"{num_found} of {len(chosen)} faults are found")
+
+
+if __name__ == "__main__":
+    main()
