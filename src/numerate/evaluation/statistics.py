@@ -46,6 +46,8 @@ FloatArray = NDArray[np.float64]
 MAX_PERMUTATIONS = 200_000
 """Permutation tests enumerate up to this many assignments; beyond it they sample as many."""
 
+_TIE_TOLERANCE = 1e-12  # differences of means within this fraction of the largest value are equal: they are rounded
+
 # Proportions ----------------------------------------------------------------------------------------------------------
 
 
@@ -304,8 +306,7 @@ def permutation_test(first: Sequence[float], second: Sequence[float], *key: obje
 
     It is the fraction of all splits of the values into groups of these sizes whose means are at least as far apart.
     Pitman (1937), https://doi.org/10.2307/2984124. Exact up to `MAX_PERMUTATIONS` splits; beyond, splits are sampled as
-    a pure function of the values and `key`. Five against five can reach 2 / 252 = 0.008. A sample of one value shows
-    nothing: p is 1.
+    a pure function of the values and `key`. Five against five can reach 2 / 252 = 0.008.
 
     >>> round(permutation_test([0.9, 0.8, 0.7], [0.1, 0.2, 0.3]), 3)
     0.1
@@ -376,29 +377,36 @@ def _check_pairs(first: ArrayLike, second: ArrayLike, caller: str) -> tuple[Floa
 
 
 def _permutation_p_value(samples: Sequence[FloatArray], permutation_type: str, *key: object) -> float:
-    """The share of permutations whose mean, or difference of two means, is at least as far from 0."""
+    """The share of permutations whose mean, or difference of two means, is at least as far from 0. Ties are counted
+    here: scipy's own tolerance is relative to the statistic, which rounding exceeds if values differ little."""
     from scipy import stats
 
     from numerate.tasks.counter_rng import random_key
 
-    if min(map(len, samples)) < 2:
-        return 1.0
-    largest = max(float(np.abs(sample).max()) for sample in samples) or 1.0
+    pooled = np.concatenate(samples)
+    tolerance = _TIE_TOLERANCE * np.abs(pooled).max()
+    if len(samples) == 2:  # so that a group's mean alone is as extreme as the difference of both
+        samples = [sample - pooled.mean() for sample in samples]
+    values = np.abs(np.concatenate(samples))
+    if (smaller := min(samples, key=len)).size == 1:  # which scipy refuses
+        return float(np.mean(values >= np.abs(smaller) - tolerance))
 
     def distance(*means_of: FloatArray, axis: int) -> FloatArray:
         means = [sample.mean(axis=axis) for sample in means_of]
         return np.asarray(np.abs(means[0] - means[1] if len(means) == 2 else means[0]))
 
     found = stats.permutation_test(
-        [sample / largest for sample in samples],  # ties are differences below 1e-14, so values must be at most 1
+        samples,
         distance,
         permutation_type=permutation_type,
-        alternative="greater",
         n_resamples=MAX_PERMUTATIONS,
         batch=4096,
         rng=np.random.default_rng(random_key("permutation", *key)),
     )
-    return float(found.pvalue)
+    num_extreme = int(np.sum(found.null_distribution >= found.statistic - tolerance))
+    num_permutations = 2 ** len(values) if len(samples) == 1 else comb(len(values), len(samples[0]))
+    is_sampled = num_permutations > MAX_PERMUTATIONS
+    return (num_extreme + is_sampled) / (len(found.null_distribution) + is_sampled)
 
 
 # Checks ---------------------------------------------------------------------------------------------------------------
