@@ -98,3 +98,13 @@ def test_without_the_packages_texts_are_refused_and_reading_the_module_needs_nei
     assert util.find_spec("sacrebleu") is not None
     with pytest.raises(UserError, match=r'sacrebleu and rouge_score: pip install "numerate\[text\]"'):
         TextScores.from_texts(["a"], ["a"])
+
+
+def test_recorded_scores_are_read_without_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = scores_of([("a b c d e", "a b c d f"), ("x y", "x z")])
+    record = {"texts": scores.to_record()}
+    for name in ("sacrebleu", "sacrebleu.metrics.bleu", "rouge_score"):
+        monkeypatch.setitem(sys.modules, name, None)
+    again = TextScores.from_record(record)
+    assert again is not None
+    assert again.metrics() == pytest.approx(scores.metrics())
