@@ -15,7 +15,7 @@ from numerate.evaluation.text_metrics import TextScores
 from numerate.experiments.results import Results
 from numerate.reports.compare import write_comparison, write_comparison_figure
 from numerate.reports.groups import group_runs
-from numerate.reports.html import to_html
+from numerate.reports.html_writer import to_html
 from numerate.reports.metric_tables import metric_tables
 from numerate.reports.metrics import GroupAtCheckpoint, MetricKey, format_metric, metrics_of_cells
 from numerate.reports.page import run_page

@@ -27,7 +27,7 @@ from numerate.reports.compare import comparison_text, write_comparison
 from numerate.reports.counts import baseline_line, count_lines, counts_content
 from numerate.reports.grid import baseline_curve, is_clearly_above
 from numerate.reports.groups import Group, group_runs, with_metric
-from numerate.reports.html import to_html
+from numerate.reports.html_writer import to_html
 from numerate.reports.matplotlib_writer import draw_figure
 from numerate.reports.page import run_page
 from numerate.reports.plots import counts_figure, training_figure, write_plot

@@ -18,13 +18,13 @@ from numerate.models.decoder import Decoder
 from numerate.reports.compare import write_comparison
 from numerate.reports.grid import cell_label
 from numerate.reports.groups import group_runs, have_unordered_cells
-from numerate.reports.html import to_html
+from numerate.reports.html_writer import to_html
 from numerate.reports.matplotlib_writer import wrap_name
 from numerate.reports.metric_tables import metric_table
 from numerate.reports.metrics import SAME_CHECKPOINT, MetricKey, groups_at_checkpoints
 from numerate.reports.page import run_page
 from numerate.reports.pairs import compare_pairs_by_metric, pair_sentences
-from numerate.reports.part_chart import part_content
+from numerate.reports.part_chart import part_figure
 from numerate.reports.plots import FIGURES, write_plot
 from numerate.reports.records import read_run, read_runs
 from numerate.reports.summary import headline
@@ -138,7 +138,7 @@ def test_parts_have_no_length_and_no_line_joins_them(tmp_path: Path) -> None:
 
 def test_trained_parts_stand_apart_from_those_beyond(tmp_path: Path) -> None:
     groups = group_runs(read_runs(losses(tmp_path, 2)))
-    chart = to_html(part_content(groups)).replace("<wbr>", "")
+    chart = to_html([part_figure({"": groups})]).replace("<wbr>", "")
     assert chart.index(">in-distribution modules<") < chart.index(">add<") < chart.index('class="region limit"')
     assert chart.index('class="region limit"') < chart.index(">OOD test modules<") < chart.index(">add_big<")
     points = 2 * (len(NAMES) + 2)
@@ -193,7 +193,7 @@ def test_long_names_are_broken_and_lose_nothing() -> None:
 
 def test_losses_are_tested_by_numbers_without_asking(tmp_path: Path) -> None:
     page = write_comparison(losses(tmp_path / "runs", 6), tmp_path / "a.html").read_text()
-    section = page.split("<h2>Significant differences between groups</h2>")[1].split("<h2>")[0]
+    section = page.split("<h2>Significant differences</h2>")[1].split("<h2>")[0]
     assert "log_mae, mean of seeds" in section
     assert "exact_match, mean of seeds" in section
     assert "sign-flip test, seed by seed" in section

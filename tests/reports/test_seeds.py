@@ -18,7 +18,7 @@ from numerate.evaluation.statistics import (
 from numerate.reports.compare import comparison_text, write_comparison
 from numerate.reports.forest import estimate_group, forest_content, forest_figure
 from numerate.reports.groups import Group, group_runs
-from numerate.reports.html import to_html
+from numerate.reports.html_writer import to_html
 from numerate.reports.pairs import CONVERGED, OOD, GroupPair, compare_pairs, pair_sentences, pair_table
 from numerate.reports.plots import write_plot
 from numerate.reports.records import read_run

@@ -13,7 +13,7 @@ from numerate.evaluation.statistics import wilson_interval
 from numerate.reports.colour import SERIES
 from numerate.reports.compare import comparison_text, write_comparison
 from numerate.reports.groups import group_runs
-from numerate.reports.html import to_html
+from numerate.reports.html_writer import chart_svg, to_html
 from numerate.reports.limits import groups_to_draw
 from numerate.reports.matplotlib_writer import draw_figure
 from numerate.reports.overview import length_chart
@@ -28,7 +28,6 @@ from numerate.reports.success import (
     table_lengths,
     unconverged_notes,
 )
-from numerate.reports.svg_writer import chart_svg
 from numerate.training.run_folder import header_yaml
 
 Share = Callable[[int], float]
@@ -125,7 +124,7 @@ def test_a_table_of_lengths_has_no_more_columns_than_a_page_has_room_for(make: C
 
 def test_the_page_and_the_terminal_have_the_table(study: list[Path], tmp_path: Path) -> None:
     page = write_comparison(study, tmp_path / "page.html").read_text()
-    assert "Converged seeds and their length generalization" in page
+    assert "Converged seeds by length" in page
     assert "did not converge in this budget: 40 % (seed 0), 40 % (seed 1)" in page
     text = comparison_text(group_runs([read_run(folder) for folder in study]))
     assert "did not converge" in text

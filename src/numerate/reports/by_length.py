@@ -19,7 +19,6 @@ from numerate.reports.limits import (
 from numerate.reports.overview import length_chart
 from numerate.reports.success import length_curves
 from numerate.reports.summary import group_result
-from numerate.reports.svg_writer import figure_html
 from numerate.reports.table import TextTable
 
 
@@ -68,7 +67,7 @@ def seeds_content(groups: Sequence[Group]) -> Content:
         shown = maps[: max(0, MAX_SEED_MAPS - num_maps)]
         num_maps += len(maps)
         panels = [_panel(single, grid, as_image=as_images) for single, grid in shown]
-        content += [Heading(group.label), figure_html(Figure(panels, is_small=True))] * bool(shown)
+        content += [Heading(group.label), Figure(panels, is_small=True)] * bool(shown)
     if num_maps > MAX_SEED_MAPS:
         missing = f"{num_maps - MAX_SEED_MAPS} of {num_maps} maps are left out"
         content.append(Note(f"{missing}, which would make this page too long; each run has a report."))

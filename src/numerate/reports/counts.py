@@ -1,17 +1,17 @@
 """Accuracy per count: the share of correct labels at each position of a row, beside the score of memorization."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import median
 
 from numerate.evaluation.labels import METRICS, LabelCounts, Metric
 from numerate.evaluation.statistics import wilson_interval
 from numerate.reports.colour import assign_styles
-from numerate.reports.content import Content, Heading, Note
+from numerate.reports.content import Content, Heading
 from numerate.reports.figure import Chart, ChartLine, Figure
 from numerate.reports.grid import ALL_REGION_LABELS, format_interval, format_percent, metric_label
 from numerate.reports.groups import Group
 from numerate.reports.limits import MAX_GROUPS_WITH_SEED_LINES, groups_to_draw, join_names, left_out_note
-from numerate.reports.svg_writer import figure_html
 from numerate.reports.table import TextTable
 
 BASELINE_LABEL = "score of memorization"
@@ -108,9 +108,8 @@ def counts_content(groups: Sequence[Group]) -> Content:
         whose = "All numbers" if len(averaged) == len(shown) else f"Those of {join_names(averaged)}"
         counts = sorted({labels.num_offsets for group in shown for labels in group.labels} - {1})
         notes.append(f"{whose} are means over {' or '.join(map(str, counts))} fixed position offsets.")
-    figure = figure_html(Figure([chart]))
-    table = label_metrics_table(shown)
-    return [figure, Note(" ".join([*notes, *chart.notes[1:]])), Heading("All metrics of labels"), table]
+    figure = Figure([replace(chart, notes=[*notes, *chart.notes[1:]])])
+    return [figure, Heading("All metrics of labels"), label_metrics_table(shown)]
 
 
 def label_metrics_table(groups: Sequence[Group]) -> TextTable:

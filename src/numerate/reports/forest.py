@@ -12,7 +12,6 @@ from numerate.reports.counts import common_metric_label
 from numerate.reports.figure import Axis, Figure, Mark, PointChart, PointRow
 from numerate.reports.grid import REGION_LABELS, format_interval, format_percent
 from numerate.reports.groups import CONVERGENCE_THRESHOLD, Group, region_labels
-from numerate.reports.svg_writer import figure_html
 
 MAX_ROWS = 80
 """Rows of a forest plot on a page."""
@@ -109,7 +108,7 @@ def forest_content(groups: Sequence[Group]) -> Content:
     more = (
         [Note(f"{len(groups) - MAX_ROWS} more groups are in the table of regions.")] if len(groups) > MAX_ROWS else []
     )
-    return [figure_html(figure), *more]
+    return [figure, *more]
 
 
 def forest_figure(groups: Sequence[Group]) -> Figure:

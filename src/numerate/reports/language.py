@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from math import exp, sqrt
 from statistics import fmean, median, variance
-from textwrap import fill
 from typing import Any
 
 from numerate.evaluation.likelihoods import LanguageScores, Likelihoods
@@ -368,14 +367,3 @@ def speed_table(groups: Sequence[Group]) -> TextTable:
         note += f"FLOPs utilization: the share of the device's peak in {precisions}, {sources}. "
     note += "Peak memory: maximum over seeds, of the process or of memory allocated by torch on a GPU."
     return TextTable(names, [[row.get(name, "") for name in names] for row in rows], note, style="tight")
-
-
-def language_text(groups: Sequence[Group]) -> str:
-    """The comparison for a terminal."""
-    tables = [table for table in (metric_table(groups), difference_table(groups), speed_table(groups)) if table.rows]
-    parts = [f"{table.to_text()}\n{_filled(table.caption)}" for table in tables]
-    return "\n\n".join([*parts, _filled(" ".join([language_headline(groups), *comparison_notes(groups)]))])
-
-
-def _filled(text: str) -> str:
-    return fill(text, 118, break_on_hyphens=False)

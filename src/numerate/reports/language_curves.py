@@ -16,7 +16,6 @@ from numerate.reports.figure import Chart, ChartLine, Figure, power_of_ten
 from numerate.reports.groups import Group, unique_trainings
 from numerate.reports.limits import groups_to_draw, left_out_note
 from numerate.reports.records import Records
-from numerate.reports.svg_writer import figure_html
 from numerate.reports.training import band_lines, metric_series, training_charts
 
 Curve = tuple[list[float], list[float]]
@@ -92,7 +91,7 @@ def validation_charts(groups: Sequence[Group]) -> list[Chart]:
 
 
 def curves_content(groups: Sequence[Group]) -> Content:
-    """The panels of validation and training curves of a page; empty if nothing was measured."""
+    """The panels of validation and training curves of a page."""
     losses = [
         replace(chart, is_log=False, zooms_to_data=True)
         for chart in training_charts(groups)[:1]
@@ -101,8 +100,7 @@ def curves_content(groups: Sequence[Group]) -> Content:
     once = unique_trainings(groups)
     note = "Validation loss: over the same part of the held-out text each time; by it the best checkpoint is chosen."
     caption = " ".join([note, BANDS_NOTE, left_out_note(once, groups_to_draw(once))]).strip()
-    figure = Figure([*validation_charts(groups), *losses], caption=caption)
-    return [figure_html(figure)] if figure.panels else []
+    return [Figure([*validation_charts(groups), *losses], caption=caption)]
 
 
 BANDS_NOTE = (

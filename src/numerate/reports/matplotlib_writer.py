@@ -135,8 +135,7 @@ class _Drawing:
         rows += [[self.num_small] * columns] * figure.is_last_wide
         heights = [max(self._height(panels[i], is_wide=len(set(row)) == 1) for i in row if i >= 0) for row in rows]
         notes = [line for note in figure.notes.split("\n") for line in wrap(note, int(18 * self.width))]
-        caption = wrap(figure.caption, int(19 * self.width))
-        height = sum(heights) + _legend_height(self.legend or (), self.width) + 0.12 * len(notes) + 0.1 * len(caption)
+        height = sum(heights) + _legend_height(self.legend or (), self.width) + 0.12 * len(notes)
         drawing = MatplotlibFigure(figsize=(self.width, height), layout="constrained")
         FigureCanvasAgg(drawing)
         is_mixed = bool(figure.maps and figure.charts and not figure.is_last_wide)
@@ -153,11 +152,8 @@ class _Drawing:
         if self.legend and len(self.legend) > 1:
             columns = _legend_columns(self.legend, self.width)
             drawing.legend(*self._handles(self.legend), loc="outside lower center", ncols=columns)
-        small: Any = {"fontsize": 6.5, "color": GREY, "x": 0.01, "ha": "left"}
         if notes:
-            drawing.suptitle("\n".join(notes), **small)
-        if caption:
-            drawing.supxlabel("\n".join(caption), **small)
+            drawing.suptitle("\n".join(notes), fontsize=6.5, color=GREY, x=0.01, ha="left")
         return drawing
 
     def _height(self, panel: Panel, *, is_wide: bool) -> float:

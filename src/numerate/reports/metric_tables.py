@@ -25,9 +25,6 @@ from numerate.reports.table import TextTable
 MAX_COLUMNS = 6
 """Metrics side by side on a page; wider tables are split."""
 
-MAX_TERMINAL_GROUPS = 4
-"""Groups side by side in a terminal."""
-
 
 def metric_tables(groups: Sequence[Group]) -> Content:
     """Of a single group a table with a column per metric; of several a table for each metric, folded unless it has a
@@ -65,16 +62,6 @@ def _tables_of_one_group(
     tips = {title: METRIC_LABELS[name] for title, _, name in columns}
     cuts = [columns[begin : begin + MAX_COLUMNS] for begin in range(0, len(columns), MAX_COLUMNS)]
     return [_table(groups, cut, tips, with_cells) for cut in cuts]
-
-
-def metric_tables_text(groups: Sequence[Group]) -> str:
-    """The tables for a terminal, for each metric with a chart and every few groups."""
-    evaluated = [one for one in groups_at_checkpoints(groups) if one.metrics_by_seed and one.checkpoint != "best"]
-    return "\n\n".join(
-        f"{metric_title(name)}\n{metric_table(groups, name, evaluated[begin : begin + MAX_TERMINAL_GROUPS]).to_text()}"
-        for name in charted_metrics(evaluated)
-        for begin in range(0, len(evaluated), MAX_TERMINAL_GROUPS)
-    )
 
 
 def metric_table(groups: Sequence[Group], metric: str, evaluated: Sequence[GroupAtCheckpoint]) -> TextTable:

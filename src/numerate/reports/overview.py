@@ -1,14 +1,13 @@
 """The main figure of a page: a heat map for each group, and all of them by length."""
 
+import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from urllib.parse import quote
-
-from markupsafe import Markup
+from io import StringIO
 
 from numerate.evaluation.labels import METRICS
 from numerate.reports.colour import Style, assign_styles
-from numerate.reports.content import Content
+from numerate.reports.content import Content, Download, Note
 from numerate.reports.counts import BASELINE_LABEL, common_metric_label
 from numerate.reports.figure import Chart, ChartLine, Figure, HeatMap, tooltip
 from numerate.reports.grid import (
@@ -29,10 +28,9 @@ from numerate.reports.limits import (
     groups_to_draw,
     left_out_note,
 )
-from numerate.reports.part_chart import part_content
+from numerate.reports.part_chart import part_figure
 from numerate.reports.success import length_curves
 from numerate.reports.summary import group_result
-from numerate.reports.svg_writer import figure_html
 
 
 def overview_content(groups: Sequence[Group]) -> Content:
@@ -41,7 +39,7 @@ def overview_content(groups: Sequence[Group]) -> Content:
     It shows the best of many groups (`groups_to_draw`), and images instead of tables where maps are too large for a
     page. Where cells are parts, it is a chart of these."""
     if have_unordered_cells(groups):
-        return [*part_content(groups), Markup("<figcaption>{}</figcaption>").format(_csv(groups))]
+        return [part_figure({"": groups}), _csv(groups)]
     shown = groups_to_draw(groups)
     styles = assign_styles([group.label for group in shown])
     maps = [
@@ -62,10 +60,8 @@ def overview_content(groups: Sequence[Group]) -> Content:
     if sum(len(one.cells) for one in maps) > MAX_MAP_CELLS:
         maps = [replace(one, detail="image") for one in maps]
         notes.append("The maps are too large for tooltips with numbers; the report of each run has them.")
-    chart = length_chart(shown)
-    caption = Markup("{} {}").format(" ".join(filter(None, [*notes, *chart.notes])), _csv(groups))
-    figure = figure_html(Figure([*maps, chart], caption=caption))
-    return [figure] if figure else []
+    figure = Figure([*maps, length_chart(shown)], caption=" ".join(filter(None, notes)))
+    return [figure, _csv(groups)] if figure.drawn_panels else []
 
 
 def _map(group: Group, grid: PlotGrid, style: Style, *, is_single: bool) -> HeatMap:
@@ -107,26 +103,24 @@ def _format_steps(steps: Sequence[int]) -> str:
     return f"step {' and '.join(f'{step:,}' for step in steps)}"
 
 
-def _csv(groups: Sequence[Group]) -> Markup:
-    """A link that saves the cells; a note where they are too many for a page."""
+def _csv(groups: Sequence[Group]) -> Download | Note:
+    """The cells as CSV; a note where they are too many for a page."""
     count = sum(len(cells) for group in groups for cells in group.evaluated_cells)
     if count > MAX_CSV_ROWS:
-        note = "The numbers of all {:,} cells, too many for this page, stand in evaluation.jsonl of each run."
-        return Markup(note).format(count)
+        return Note(f"The numbers of all {count:,} cells, too many for this page, are in evaluation.jsonl of each run.")
     axes = list(groups[0].points[0].coordinates) if groups and groups[0].points else []
     named = axes if have_unordered_cells(groups) else []
     header = ["run", "seed", *axes, *(f"{axis}_name" for axis in named), "correct", "count", "low", "high", "region"]
     rows: list[list[object]] = [[*header]]
     for group in groups:
-        label = group.label.replace(",", ";").replace('"', "'")
         for run, cells in group.cells_by_run:
             for cell in cells:
                 place = [cell.coordinates.get(axis, "") for axis in axes] + [cell.names.get(axis, "") for axis in named]
                 share = (round(cell.correct, 6), cell.count, f"{cell.low:.6g}", f"{cell.high:.6g}", cell.region)
-                rows.append([label, run.seed, *place, *share])
-    text = "".join(",".join(map(str, row)) + "\n" for row in rows)
-    link = '<a download="cells.csv" href="data:text/csv;charset=utf-8,{}">the numbers as CSV</a>'
-    return Markup(link).format(quote(text, safe=","))
+                rows.append([group.label, run.seed, *place, *share])
+    file = StringIO()
+    csv.writer(file, lineterminator="\n").writerows(rows)
+    return Download("the numbers as CSV", "cells.csv", file.getvalue())
 
 
 def length_chart(groups: Sequence[Group]) -> Chart:

@@ -10,7 +10,8 @@ from numerate.reports.comparable import not_comparable_notes
 from numerate.reports.content import Content
 from numerate.reports.grid import span_text
 from numerate.reports.groups import Group, group_runs
-from numerate.reports.html import fill, page, to_html
+from numerate.reports.html import fill, page
+from numerate.reports.html_writer import to_html
 from numerate.reports.language import language_modeling_groups
 from numerate.reports.limits import join_names
 from numerate.reports.records import Records, read_run
@@ -115,7 +116,8 @@ Part = tuple[str, list[tuple[str, Markup]]]
 
 
 def _filled(name: str, sections: Sequence[Section], subject: Subject) -> Part:
-    return name, [filled for section in sections if (filled := section.to_html(subject)) is not None]
+    found = (section.of(subject) for section in sections)
+    return name, [(title, to_html(content)) for title, content in found if content]
 
 
 def _report(

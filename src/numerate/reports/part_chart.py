@@ -8,7 +8,6 @@ from statistics import median
 
 from numerate.evaluation.sums import CELL_MEAN_SUFFIX
 from numerate.reports.colour import Style, assign_styles, legend_entries
-from numerate.reports.content import Content
 from numerate.reports.figure import Axis, Figure, Mark, PointChart, PointRow
 from numerate.reports.grid import span_text
 from numerate.reports.groups import Group, part_axis, region_labels
@@ -22,16 +21,9 @@ from numerate.reports.metrics import (
     metric_title,
     named_cells,
 )
-from numerate.reports.svg_writer import figure_html
 
 
-def part_content(groups: Sequence[Group]) -> Content:
-    """The charts of a page; empty if nothing was evaluated."""
-    figure = part_figure({"": groups}, is_caption_below=True)
-    return [figure_html(figure)] if figure.panels else []
-
-
-def part_figure(tasks: Mapping[str, Sequence[Group]], *, is_caption_below: bool = False) -> Figure:
+def part_figure(tasks: Mapping[str, Sequence[Group]]) -> Figure:
     """A panel for each charted metric with a row for each part; several tasks below each other. No panels if nothing
     was evaluated."""
     panels: dict[str, list[PointChart]] = {}
@@ -55,8 +47,7 @@ def part_figure(tasks: Mapping[str, Sequence[Group]], *, is_caption_below: bool 
     blank = [PointChart("", (), Axis.percent(""))] * columns
     rows = [panel for row in panels.values() for panel in [*row, *blank][:columns]]
     entries = legend_entries([group.label for group in largest])
-    note, caption = ("", notes) if is_caption_below else (notes, "")
-    return Figure(rows, columns, entries, note=note, caption=caption)
+    return Figure(rows, columns, entries, caption=notes)
 
 
 def _at_checkpoints(groups: Sequence[Group]) -> list[GroupAtCheckpoint]:

@@ -108,7 +108,7 @@ def training_figure(groups: Sequence[Group]) -> Figure:
 
 def validation_figure(groups: Sequence[Group]) -> Figure:
     """Validation loss of language modeling runs by step, by operations and by time."""
-    return Figure(validation_charts(language_modeling_groups(groups)), note=BANDS_NOTE)
+    return Figure(validation_charts(language_modeling_groups(groups)), caption=BANDS_NOTE)
 
 
 FIGURES: dict[str, Callable[[Sequence[Group]], Figure]] = {
