@@ -116,7 +116,7 @@ def test_maps_that_are_too_large_become_pictures(
     monkeypatch.setattr("numerate.reports.by_length.MAX_SEED_MAP_CELLS", 100)
     page = write_comparison(runs, tmp_path / "page.html").read_text()
     assert page.count('class="small-map"') == 4
-    assert "The numbers of all 144 cells, too many for this page, stand in evaluation.jsonl of each run." in page
+    assert "The numbers of all 144 cells, too many for this page, are in evaluation.jsonl of each run." in page
     assert page.count("data-tip=") == 2 * 36
     monkeypatch.setattr("numerate.reports.overview.MAX_MAP_CELLS", 50)
     page = write_comparison(runs, tmp_path / "page.html").read_text()

@@ -21,13 +21,7 @@ from numerate.reports.page import write_run_report
 from numerate.reports.plots import FIGURES, write_plot
 from numerate.reports.records import read_run
 from numerate.reports.regions import region_table, regions_content
-from numerate.reports.success import (
-    convergence_results,
-    success_content,
-    success_table,
-    table_lengths,
-    unconverged_notes,
-)
+from numerate.reports.success import success_content, success_table, table_lengths
 from numerate.training.run_folder import header_yaml
 
 Share = Callable[[int], float]
@@ -106,26 +100,24 @@ def test_the_table_counts_converged_seeds_and_among_those_the_successes(study: l
 def test_what_did_not_converge_is_listed_and_no_failure(study: list[Path]) -> None:
     groups = group_runs([read_run(folder) for folder in study])
     rows = {row[0]: row for row in success_table(groups).rows}
-    assert rows["looped"][2:4] == ["2/3 [21, 94]", "2/2 [34, 100]\n100 %"]
-    assert rows["nope"][2:5] == ["0/3 [0, 56]", "did not converge", ""]
-    looped, nope = unconverged_notes(groups)
-    assert looped.startswith("looped (final) has seeds that did not converge: 70 % (seed 0) correct")
-    assert nope.startswith("nope (final) did not converge in this budget: 40 % (seed 0), 40 % (seed 1), 40 % (seed 2)")
+    assert rows["looped"][2:4] == ["2/3 [21, 94]\nseed 0: 70 %", "2/2 [34, 100]\n100 %"]
+    failed = "seed 0: 40 %, seed 1: 40 % and seed 2: 40 %"
+    assert rows["nope"][2:5] == [f"0/3 [0, 56]\n{failed}", "did not converge", ""]
 
 
 def test_table_lengths_are_multiples_of_the_trained_length(study: list[Path]) -> None:
-    assert table_lengths(convergence_results(group_runs([read_run(study[0])]))) == [6, 7, 8, 9, 12, 15, 18]
+    assert table_lengths(group_runs([read_run(study[0])])) == [6, 7, 8, 9, 12, 15, 18]
 
 
 def test_a_table_of_lengths_has_no_more_columns_than_a_page_has_room_for(make: Callable[..., Path]) -> None:
-    found = convergence_results(group_runs([read_run(make("abacus", lambda n: 1.0, longest=30))]))
+    found = group_runs([read_run(make("abacus", lambda n: 1.0, longest=30))])
     assert table_lengths(found) == [6, 7, 9, 12, 18, 24, 30]
 
 
 def test_the_page_and_the_terminal_have_the_table(study: list[Path], tmp_path: Path) -> None:
     page = write_comparison(study, tmp_path / "page.html").read_text()
     assert "Converged seeds by length" in page
-    assert "did not converge in this budget: 40 % (seed 0), 40 % (seed 1)" in page
+    assert "seed 0: 40 %, seed 1: 40 % and seed 2: 40 %" in page
     text = comparison_text(group_runs([read_run(folder) for folder in study]))
     assert "did not converge" in text
     lines = [

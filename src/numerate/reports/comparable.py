@@ -1,4 +1,4 @@
-"""Runs whose scores are not comparable, and results that follow from a symmetry."""
+"""Runs whose scores are not comparable."""
 
 from collections.abc import Sequence
 
@@ -7,11 +7,6 @@ from numerate.reports.limits import join_names
 
 NOT_COMPARABLE = "not comparable (non-causal)"
 """Replaces the numbers of a model that attends to later tokens."""
-
-SYMMETRY_NOTE = (
-    "chance-level accuracy follows from a symmetry: every row is one repeated symbol, and attention without positions "
-    "in the input averages equal values, so that all positions have the same state and output"
-)
 
 
 def not_comparable_notes(groups: Sequence[Group]) -> list[str]:

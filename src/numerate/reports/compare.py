@@ -5,8 +5,8 @@ from pathlib import Path
 
 from numerate.errors import UserError, did_you_mean
 from numerate.reports.colour import TerminalStyle
-from numerate.reports.groups import Group, group_runs, with_metric
-from numerate.reports.metrics import check_has_metric, split_metric
+from numerate.reports.groups import Group, check_has_metric, group_runs, with_metric
+from numerate.reports.metrics import split_metric
 from numerate.reports.page import comparison_page, split_by_task, write_atomically
 from numerate.reports.records import Records, read_runs
 from numerate.reports.sections import SECTIONS, Subject

@@ -1,7 +1,7 @@
 """Grids, diagonals and regions of cells, of one run or over seeds."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, zip_longest
 from statistics import median
@@ -60,6 +60,31 @@ class Point:
     def length(self) -> int:
         """The first coordinate, which is that of all axes on the diagonal."""
         return next(iter(self.coordinates.values()))
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number over seeds: the value of each and their range, or of a single one its 95 % interval, where it has one.
+
+    `baseline` as in `Point`."""
+
+    values: tuple[float, ...]
+    single_seed_interval: tuple[float, float] | None = None
+    baseline: float | None = None
+
+    @property
+    def median(self) -> float:
+        return median(self.values)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        return (min(self.values), max(self.values)) if len(self.values) > 1 else self.single_seed_interval
+
+    def text(self, form: Callable[[float], str] | None = None) -> str:
+        """`90.5 [85.6, 93.8]`, in per cent without a `form`; "" without values."""
+        form = form or format_percent
+        ends = f" [{', '.join(map(form, self.interval))}]" if self.interval is not None else ""
+        return f"{form(self.median)}{ends}" if self.values else ""
 
 
 @dataclass(frozen=True)
@@ -337,6 +362,11 @@ def length_ticks(lengths: Iterable[float], max_ticks: int) -> list[float]:
 def format_interval(low: float, high: float, digits: int = 1) -> str:
     """An interval in per cent: "[85.6, 93.8]"."""
     return f"[{format_percent(low, digits)}, {format_percent(high, digits)}]"
+
+
+def format_counts(rate: Proportion) -> str:
+    """The counts of a proportion: "4/5"."""
+    return f"{round(rate.value * rate.count)}/{rate.count}"
 
 
 def span_text(numbers: Iterable[int]) -> str:

@@ -54,8 +54,8 @@ def _length_notes(groups: Sequence[Group]) -> list[str]:
         f"OOD length up to n{'' if has_labels else ', both numbers n digits long'}, as measured; the interval at "
         "n may extend below it."
     ]
-    results = [group_result(group) for group in groups if not group.is_limited_by_symmetry]
-    slow = [one.group.label for one in results if one.in_distribution_scores and not one.has_converged]
+    results = list(map(group_result, groups))
+    slow = [one.group.label for one in results if one.num_seeds and not one.has_converged]
     if slow:
         seeds = " in every seed" * any(one.num_seeds > 1 for one in results)
         notes.append(f"{join_names(slow)} did not converge{seeds}: low OOD scores may only mean slow learning.")

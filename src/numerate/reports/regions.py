@@ -2,35 +2,30 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from statistics import median
 
 from numerate.evaluation.labels import METRICS, Metric
-from numerate.evaluation.statistics import wilson_interval
 from numerate.reports.comparable import NOT_COMPARABLE
 from numerate.reports.content import Block, Content, Facts, Note
 from numerate.reports.counts import MEMORIZATION_NOTE, common_metric, common_metric_label
 from numerate.reports.grid import (
     ALL_OOD,
-    ALL_REGION_LABELS,
     REGIONS_NOTE,
     RegionScore,
     cell_label,
-    cells_by_region,
     format_interval,
     format_percent,
-    held_out_cells,
     score_regions,
 )
 from numerate.reports.groups import (
     CONVERGENCE_THRESHOLD,
     Group,
     exclude_selection_cells,
-    format_settings,
     have_unordered_cells,
     region_labels,
 )
 from numerate.reports.limits import MAX_TOOLTIP_SEEDS
 from numerate.reports.reproduction import run_metadata
+from numerate.reports.settings import format_settings
 from numerate.reports.summary import GENERALIZATION_THRESHOLD, group_result
 from numerate.reports.table import TextTable
 
@@ -58,20 +53,17 @@ def region_table(groups: Sequence[Group]) -> TextTable:
 
 def _region_row(group: Group, name: str, groups: Sequence[Group]) -> dict[str, str]:
     """The texts of a group in a region by column; {} where it was not evaluated."""
-    by_seed = [regions[name] for regions in group.region_scores if name in regions]
-    if not by_seed:
+    found, first = group.region_estimate(name), group.first_region_scores.get(name)
+    if first is None:
         return {}
-    first, values = by_seed[0], [region.score.value for region in by_seed]
-    is_study = any(len(one.region_scores) > 1 for one in groups)
-    low, high = (first.score.low, first.score.high) if len(values) == 1 else (min(values), max(values))
-    score = f"{format_percent(median(values))} {format_interval(low, high)}"
+    values, is_study = found.values, any(len(one.region_scores) > 1 for one in groups)
     each = ", ".join(map(format_percent, values)) if len(values) <= MAX_TOOLTIP_SEEDS else f"{len(values)} seeds"
     return {
         "region": region_labels(groups)[name],
         "run": group.label,
-        f"{common_metric_label(groups)}, % [{'range over seeds' if is_study else '95 % interval'}]": score,
+        f"{common_metric_label(groups)}, % [{'range over seeds' if is_study else '95 % interval'}]": found.text(),
         _CONVERGED: _converged_text(group, name) * (is_study and not have_unordered_cells(groups)),
-        "baseline, %": "" if first.baseline is None else format_percent(first.baseline),
+        "baseline, %": "" if found.baseline is None else format_percent(found.baseline),
         "each seed, %": each * is_study,
         "questions" if common_metric(groups) in (None, "exact_match") else "labels or rows": f"{first.score.count:,}",
         "cells": _cells_text(first, group),
@@ -86,8 +78,7 @@ def _converged_text(group: Group, name: str) -> str:
     by_seed = [regions for regions in group.region_scores if name in regions]
     trained = [regions["in_distribution"].score.value for regions in by_seed if "in_distribution" in regions]
     converged = [one for one in by_seed if one.get("in_distribution") and _reaches(one["in_distribution"])]
-    # With a symmetry no seed can converge, so all count.
-    some_failed = len(trained) == len(by_seed) > len(converged) and not group.is_limited_by_symmetry
+    some_failed = len(trained) == len(by_seed) > len(converged)
     if name == "in_distribution" or not some_failed:
         return f"{sum(_reaches(regions[name]) for regions in by_seed)} of {len(by_seed)}"
     reached = sum(_reaches(regions[name]) for regions in converged)
@@ -180,22 +171,6 @@ def evaluations_content(group: Group) -> Content:
     if any(cell.checkpoint == "best" and cell.region == "ood_validation" for cell in run.cells):
         content.append(Note(BEST_CHECKPOINT_NOTE))
     return content
-
-
-def scores_content(groups: Sequence[Group]) -> Content:
-    """The scores that a kind of evaluation adds to exact match: a row per group and region and a column per score, in
-    percent over all held-out questions; nothing without scores."""
-    rows = []
-    cells_of = [[cell for run in group.runs for cell in group.recorded_cells(run) if cell.scores] for group in groups]
-    names = list(dict.fromkeys(name for cells in cells_of for cell in cells for name in cell.scores))
-    for group, cells in zip(groups, cells_of, strict=True):
-        for region, inside in cells_by_region(cells).items():
-            own = held_out_cells(inside)
-            count = sum(cell.count for cell in own)
-            totals = [sum(cell.scores.get(name, 0.0) for cell in own) for name in names]
-            shares = [f"{format_percent(x / count)} {format_interval(*wilson_interval(x, count))}" for x in totals]
-            rows.append([group.label, ALL_REGION_LABELS[region], *shares, f"{count:,}"])
-    return [TextTable(["run", "region", *(f"{name}, %" for name in names), "questions"], rows)] if rows else []
 
 
 BEST_CHECKPOINT_NOTE = "The best checkpoint was chosen on OOD validation, which is therefore excluded from its results."

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from numerate.reports.content import Block, Bullets, Code, Content, Folded, Heading
-from numerate.reports.groups import Group, differing_settings, flatten_settings, unique_trainings
+from numerate.reports.groups import Group, unique_trainings
 from numerate.reports.limits import MAX_GROUP_COLUMNS, MAX_UNFOLDED_ROWS
 from numerate.reports.records import Records
+from numerate.reports.settings import differing_settings, flatten_settings
 from numerate.reports.table import TextTable
 
 

@@ -29,7 +29,7 @@ from numerate.reports.metric_tables import metric_tables
 from numerate.reports.overview import overview_content
 from numerate.reports.pairs import pairs_content, part_pairs_content
 from numerate.reports.records import Records
-from numerate.reports.regions import evaluations_content, facts_content, regions_content, scores_content
+from numerate.reports.regions import evaluations_content, facts_content, regions_content
 from numerate.reports.reproduction import (
     differences_content,
     left_out_content,
@@ -152,8 +152,7 @@ SECTIONS = (
     Section("How to read this", of_groups(reading_content), ANSWERS, SEVERAL),
     Section("Regions", of_groups(regions_content), LENGTHS, in_terminal=True),
     Section("Regions", of_groups(regions_content), PARTS, RUN),
-    Section("Numbers and texts in the answers", of_groups(metric_tables), LENGTHS),
-    Section("Scores of the kind of evaluation", of_groups(scores_content), LENGTHS),
+    Section("All metrics", of_groups(metric_tables), LENGTHS),
     Section("Checkpoints and position offsets", lambda it: evaluations_content(it.groups[0]), ANSWERS, RUN),
     Section("Run with other settings", _other_settings, ANSWERS, RUN),
     Section("Accuracy by length", of_groups(lengths_content), LENGTHS, SEVERAL),
