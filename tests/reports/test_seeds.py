@@ -16,8 +16,8 @@ from numerate.evaluation.statistics import (
     wilson_interval,
 )
 from numerate.reports.compare import comparison_text, write_comparison
-from numerate.reports.forest import estimate_group, forest_content, forest_figure
-from numerate.reports.grid import ALL_OOD
+from numerate.reports.forest import forest_content, forest_figure, summarize_region
+from numerate.reports.grid import ALL_OOD, format_counts
 from numerate.reports.groups import Group, group_runs
 from numerate.reports.html_writer import to_html
 from numerate.reports.pairs import CONVERGED, GroupPair, compare_pairs, pair_table
@@ -74,7 +74,7 @@ def groups_of(*folders: list[Path]) -> list[Group]:
 def test_five_seeds_have_the_bootstrap_interval_of_their_interquartile_mean(make: Make) -> None:
     values = [0.2, 0.4, 0.5, 0.6, 0.9]
     (group,) = groups_of(make("abacus", values))
-    estimate = estimate_group(group).regions["ood_validation"]
+    estimate = summarize_region(group, "ood_validation")
     assert estimate.values == tuple(values)
     assert estimate.iqm == pytest.approx(interquartile_mean(values))
     assert estimate.interval == stratified_bootstrap_interval([values], "report")
@@ -84,14 +84,14 @@ def test_five_seeds_have_the_bootstrap_interval_of_their_interquartile_mean(make
 
 def test_fewer_seeds_have_their_extremes_and_one_seed_has_nothing(make: Make) -> None:
     few, one = groups_of(make("few", [0.2, 0.4, 0.9]), make("one", [0.5]))
-    assert estimate_group(few).regions["ood_validation"].interval == (0.2, 0.9)
-    assert estimate_group(few).regions["ood_validation"].text == "45, 20 to 90"
-    assert estimate_group(one).regions["ood_validation"].text == "50, one seed"
+    assert summarize_region(few, "ood_validation").interval == (0.2, 0.9)
+    assert summarize_region(few, "ood_validation").text == "45, 20 to 90"
+    assert summarize_region(one, "ood_validation").text == "50, one seed"
     page = to_html(forest_content([few, one]))
     assert 'class="span"' in page
     assert "Thin line: the lowest to the highest of fewer than 5 seeds" in page
-    assert "bootstrap" not in page
-    assert forest_content([one]) == []
+    assert page.count('class="bar"') == 2, "the shares of converged seeds alone"
+    assert to_html(forest_content([one])) == ""
     assert not forest_figure([one]).panels
     with pytest.raises(UserError, match="intervals needs groups with several seeds"):
         write_plot("intervals", [one.runs[0].folder], "intervals.png")
@@ -99,20 +99,19 @@ def test_fewer_seeds_have_their_extremes_and_one_seed_has_nothing(make: Make) ->
 
 def test_a_seed_that_did_not_converge_counts_where_it_was_trained_and_nowhere_else(make: Make) -> None:
     (group,) = groups_of(make("abacus", [0.5, 0.6, 0.7, 0.1], trained=[1.0, 1.0, 0.995, 0.6]))
-    found = estimate_group(group)
-    assert found.converged_text == "3/4"
-    assert found.convergence_rate is not None
-    assert (found.convergence_rate.low, found.convergence_rate.high) == wilson_interval(3, 4)
-    assert found.regions["in_distribution"].values == (1.0, 1.0, 0.995, 0.6)
-    assert found.regions["ood_validation"].values == (0.5, 0.6, 0.7)
-    assert found.regions["ood_validation"].unconverged_values == (0.1,)
+    assert group.convergence_rate is not None
+    assert format_counts(group.convergence_rate) == "3/4"
+    assert (group.convergence_rate.low, group.convergence_rate.high) == wilson_interval(3, 4)
+    assert summarize_region(group, "in_distribution").values == (1.0, 1.0, 0.995, 0.6)
+    assert summarize_region(group, "ood_validation").values == (0.5, 0.6, 0.7)
+    assert summarize_region(group, "ood_validation").unconverged_values == (0.1,)
     assert 'class="missed"' in to_html(forest_content([group]))
-    assert "Crosses: seeds that did not converge" in to_html(forest_content([group]))
+    assert "Crosses: the seeds that did not" in to_html(forest_content([group]))
 
 
 def test_a_group_of_which_none_converged_says_so_in_its_row(make: Make) -> None:
     found = groups_of(make("nope", [0.1, 0.2], trained=[0.5, 0.5]), make("abacus", [0.9, 0.8]))
-    assert estimate_group(found[0]).regions["ood_validation"].text == "none converged"
+    assert summarize_region(found[0], "ood_validation").text == "none converged"
     assert "none converged" in to_html(forest_content(found))
 
 

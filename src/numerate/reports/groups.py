@@ -8,6 +8,7 @@ from typing import Any
 
 from numerate.errors import UserError
 from numerate.evaluation import answer_metrics
+from numerate.evaluation.intervals import Proportion, success_rate
 from numerate.evaluation.labels import METRICS, LabelCounts, Metric
 from numerate.reports.grid import (
     ALL_OOD,
@@ -210,6 +211,12 @@ class Group:
         """The runs evaluated in distribution, with their exact match there; none where cells are parts."""
         each = [] if self.has_unordered_cells else self.region_scores_by_run
         return [(run, found["in_distribution"].score.value) for run, found in each if "in_distribution" in found]
+
+    @cached_property
+    def convergence_rate(self) -> Proportion | None:
+        """The share of converged seeds with Wilson's interval; None where that was not measured."""
+        scores = [score for _, score in self.in_distribution_scores]
+        return success_rate(scores, CONVERGENCE_THRESHOLD) if scores else None
 
     @cached_property
     def converged_group(self) -> "Group":

@@ -122,13 +122,13 @@ def _texts_by_length(group: Group) -> dict[int, str]:
 def _converged_text(group: Group) -> str:
     """`4/5 [38, 96]`: the converged seeds with Wilson's interval in per cent; below them the others by their
     accuracy in distribution, as far as there is room."""
-    rate = success_rate([score for _, score in group.in_distribution_scores], CONVERGENCE_THRESHOLD)
+    rate = group.convergence_rate
     failed = [
         f"seed {run.seed}: {format_percent(score)} %"
         for run, score in group.in_distribution_scores
         if score < CONVERGENCE_THRESHOLD
     ]
-    text = f"{format_counts(rate)} {format_interval(rate.low, rate.high, 0)}"
+    text = "" if rate is None else f"{format_counts(rate)} {format_interval(rate.low, rate.high, 0)}"
     return "\n".join([text, join_names(failed, MAX_NAMED_SEEDS)]) if failed else text
 
 
