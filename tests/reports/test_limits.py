@@ -14,11 +14,11 @@ from numerate.evaluation.statistics import wilson_interval
 from numerate.reports import limits
 from numerate.reports.compare import comparison_text, write_comparison
 from numerate.reports.figure import HeatMap, tooltip
-from numerate.reports.grid import PlotGrid, aggregate_seeds
+from numerate.reports.grid import PlotGrid, aggregate_seeds, join_names
 from numerate.reports.groups import Group, group_runs
 from numerate.reports.html import style
 from numerate.reports.html_writer import heat_map_html
-from numerate.reports.limits import groups_to_draw, join_names
+from numerate.reports.limits import groups_to_draw
 from numerate.reports.matplotlib_writer import draw_figure
 from numerate.reports.plots import FIGURES
 from numerate.reports.records import read_run

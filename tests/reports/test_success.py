@@ -158,13 +158,13 @@ def test_a_figure_states_its_seeds_and_takes_labels(study: list[Path], tmp_path:
     names = ["Abacus", "rotary", "looped", "none"]
     text = write_plot("curves", study, tmp_path / "a.svg", labels=names).read_text()
     assert "Abacus (3 seeds)" in text
-    assert "medians of 2 to 3 seeds; bands: lowest to highest" in text
+    assert "Medians of 2 to 3 seeds; bands: lowest to highest" in text
     assert "looped (2 of 3 seeds)" in text
     assert "Not drawn, as no seed converged: none (0 of 3)" in text
     assert "digits of each number" in text
     best = write_plot("curves", study, tmp_path / "b.svg", checkpoint="best").read_text()
     assert "abacus" not in text
-    assert "one seed" not in best
+    assert "One seed" not in best
 
 
 def test_the_sorting_pair_shows_everything_right_beside_the_first_label(
@@ -265,7 +265,7 @@ def test_a_run_that_is_named_twice_is_one_seed(make: Callable[..., Path], tmp_pa
     one, other = make("abacus", lambda n: 1.0), make("abacus", lambda n: 1.0, 1)
     again = one.parent / ".." / one.parent.name / one.name
     text = write_plot("curves", [one, again, one], tmp_path / "a.svg").read_text()
-    assert "one seed" in text
+    assert "One seed" in text
     page = write_comparison([one, other, again], tmp_path / "page.html").read_text()
     assert "2 runs, 2 seeds each" in page
     assert "3 seeds" not in page

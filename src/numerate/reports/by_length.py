@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from numerate.evaluation.statistics import newcombe_interval
 from numerate.reports.content import Block, Content, Heading, Note
-from numerate.reports.counts import MEMORIZATION_NOTE
 from numerate.reports.figure import Figure, HeatMap, Panel
 from numerate.reports.grid import PlotGrid, Point, baseline_ranges, cell_label, format_interval, format_percent
 from numerate.reports.groups import Group, have_unordered_cells, region_labels
@@ -41,7 +40,7 @@ def lengths_content(groups: Sequence[Group]) -> Content:
     header = ["length", *(f"{curve.label}, %" for curve in curves), *["difference, points"] * has_differences]
     header += [*["baseline, %"] * bool(baselines), "region"]
     notes = ["Differences carry Newcombe's 95 % interval, for each length by itself."] * has_differences
-    notes += [MEMORIZATION_NOTE] * bool(baselines) + [missing_note, left_out_note(groups, shown)]
+    notes += [missing_note, left_out_note(groups, shown)]
     caption = " ".join(filter(None, notes))
     return [TextTable(header, rows, caption, fold=f"All {len(rows)} lengths")] if rows else []
 
@@ -77,6 +76,6 @@ def seeds_content(groups: Sequence[Group]) -> Content:
 def _panel(single: Group, grid: PlotGrid, *, as_image: bool) -> Panel:
     title, reach = f"seed {single.runs[0].seed}", group_result(single).reach_text
     if not grid.row_axis:
-        return replace(length_chart([single]), title=f"{title}: {reach}")
+        return replace(length_chart([single]), title=f"{title}: {reach}", notes=())
     found = HeatMap.from_grid(grid, single.operator, title=title, subtitle=reach, has_tooltips=not as_image)
     return replace(found, detail="image" if as_image else "colors")

@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 
+from numerate.reports.grid import join_names
 from numerate.reports.groups import Group
-from numerate.reports.limits import join_names
 
 NOT_COMPARABLE = "not comparable (non-causal)"
 """Replaces the numbers of a model that attends to later tokens."""
 
 
 def not_comparable_notes(groups: Sequence[Group]) -> list[str]:
-    """Sentences on the groups that are not comparable because their models are not causal, by reason."""
+    """Clauses on the groups that are not comparable because their models are not causal, by reason."""
     reasons: dict[str, list[str]] = {}
     for group in groups:
         if group.non_causal_reason is not None:

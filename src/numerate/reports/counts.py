@@ -7,11 +7,12 @@ from statistics import median
 from numerate.evaluation.labels import LabelCounts, Metric
 from numerate.evaluation.statistics import wilson_interval
 from numerate.reports.colour import assign_styles
+from numerate.reports.comparable import not_comparable_notes
 from numerate.reports.content import Content
 from numerate.reports.figure import Chart, ChartLine, Figure
-from numerate.reports.grid import ALL_REGION_LABELS, metric_label
+from numerate.reports.grid import ALL_REGION_LABELS, join_names, metric_label
 from numerate.reports.groups import Group
-from numerate.reports.limits import MAX_GROUPS_WITH_SEED_LINES, groups_to_draw, join_names, left_out_note
+from numerate.reports.limits import MAX_GROUPS_WITH_SEED_LINES, groups_to_draw, left_out_note
 
 BASELINE_LABEL = "score of memorization"
 """The label of the baseline line in a figure."""
@@ -40,7 +41,7 @@ def count_lines(groups: Sequence[Group]) -> list[ChartLine]:
         has_seed_lines = len(each) > 1 and len(groups) <= MAX_GROUPS_WITH_SEED_LINES
         lines.append(
             ChartLine(
-                group.label if len(groups) > 1 else "the model",
+                group.label,
                 counts,
                 list(map(median, columns)),
                 low,
@@ -88,7 +89,7 @@ def count_chart(groups: Sequence[Group]) -> Chart:
         has_integer_ticks=True,
         trained_range=(1, limit) if limit is not None else None,
         trained_range_label=ALL_REGION_LABELS["in_distribution"],
-        notes=[band, *filter(None, [left_out_note(groups, shown)])],
+        notes=[band, *filter(None, [left_out_note(groups, shown)]), *(f"{x}." for x in not_comparable_notes(groups))],
     )
 
 
@@ -99,7 +100,7 @@ def counts_content(groups: Sequence[Group]) -> Content:
         return []
     shown = groups_to_draw([group for group in groups if group.labels])
     notes = [f"Share of all rows whose t-th label is correct. {chart.notes[0]}"]
-    if chart.trained_range is not None:
+    if any(line.is_baseline for line in chart.lines):
         notes.append(f"Dashed: {BASELINE_LABEL}; behind the trained counts that is the mean over these.")
         notes.append(MEMORIZATION_NOTE)
     averaged = [group.label for group in shown if any(labels.num_offsets > 1 for labels in group.labels)]
@@ -107,7 +108,7 @@ def counts_content(groups: Sequence[Group]) -> Content:
         whose = "All numbers" if len(averaged) == len(shown) else f"Those of {join_names(averaged)}"
         counts = sorted({labels.num_offsets for group in shown for labels in group.labels} - {1})
         notes.append(f"{whose} are means over {' or '.join(map(str, counts))} fixed position offsets.")
-    return [Figure([replace(chart, notes=[*notes, *chart.notes[1:]])])]
+    return [Figure([replace(chart, notes=())], caption=" ".join([*notes, *chart.notes[1:]]))]
 
 
 def common_metric(groups: Sequence[Group]) -> Metric | None:

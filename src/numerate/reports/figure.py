@@ -131,7 +131,7 @@ class Chart:
     `is_percent` fixes the vertical axis at 0 to 100 %, `is_log` makes it logarithmic, `has_integer_ticks` puts a tick
     at every whole number, `trained_range` shades what training covered, called `trained_range_label`; `zooms_to_data`
     starts the vertical axis near the lowest value and cuts values above those after the first tenth. `x_ticks` replaces
-    the ticks of the horizontal axis. `notes` describe the lines and bands."""
+    the ticks of the horizontal axis. `notes` are sentences on the lines and bands."""
 
     title: str
     lines: Sequence[ChartLine]
@@ -343,7 +343,7 @@ class Figure:
         found = [self.caption] if self.caption else []
         for chart in self.charts:
             title = f"{chart.title}: " if len(self.charts) > 1 and chart.title and chart.notes else ""
-            found += [title + "; ".join(note.rstrip(".") for note in chart.notes)] if chart.notes else []
+            found += [title + " ".join(chart.notes)] if chart.notes else []
         return "\n".join(dict.fromkeys(found))
 
     @cached_property

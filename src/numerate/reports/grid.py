@@ -369,6 +369,21 @@ def format_counts(rate: Proportion) -> str:
     return f"{round(rate.value * rate.count)}/{rate.count}"
 
 
+MAX_NAMES = 10
+"""Names in one sentence."""
+
+
+def join_names(names: Sequence[str], max_names: int = MAX_NAMES, separator: str = ", ") -> str:
+    """Names as a phrase; beyond `max_names` the others are counted.
+
+    >>> join_names(["a", "b", "c"]), join_names(["a", "b", "c", "d"], max_names=3)
+    ('a, b and c', 'a, b and 2 others')
+    """
+    if len(names) > max_names:
+        return f"{separator.join(names[: max_names - 1])} and {len(names) - max_names + 1} others"
+    return names[0] if len(names) == 1 else f"{separator.join(names[:-1])} and {names[-1]}"
+
+
 def span_text(numbers: Iterable[int]) -> str:
     """The lowest and the highest of some numbers: "1,000", "90 to 1,000"."""
     known = sorted(set(numbers))

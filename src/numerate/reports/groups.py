@@ -361,8 +361,7 @@ def with_metric(groups: Sequence[Group], metric: Metric | None) -> list[Group]:
     elif metric not in (None, "exact_match") and unlabelled:
         problem = f"must be exact_match for {unlabelled[0]}, whose answers have no labels"
     elif metric is not None and recorded and not any(recorded.values()):
-        names = ", ".join(list(recorded)[:4]) + ", ..." * (len(recorded) > 4)
-        problem = f"{names} must be evaluated first, with numerate evaluate"
+        problem = f"{join_names(list(recorded), 4)} must be evaluated first, with numerate evaluate"
     else:
         return result
     raise UserError(f"metric: {problem}")

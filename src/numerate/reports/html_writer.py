@@ -40,8 +40,9 @@ def to_html(content: Content) -> Markup:
 def _figure_html(figure: Figure) -> Markup:
     """A figure with its legends and its caption."""
     panels = [panel for panel in figure.drawn_panels if not isinstance(panel, PointChart)]
-    has_overlap = any(cell.overlaps_training for one in figure.maps for cell in one.cells.values())
-    return _fill("figure", figure=figure, panels=panels, has_overlap=has_overlap)
+    cells = [cell for one in figure.maps for cell in one.cells.values()]
+    has_trained, has_overlap = any(one.is_trained for one in cells), any(one.overlaps_training for one in cells)
+    return _fill("figure", figure=figure, panels=panels, has_trained=has_trained, has_overlap=has_overlap)
 
 
 def chart_svg(chart: Chart) -> Markup:

@@ -9,13 +9,13 @@ from typing import Any
 
 from numerate.evaluation.likelihoods import LanguageScores, Likelihoods
 from numerate.reports.content import Content, Facts, Note
-from numerate.reports.grid import interval_text, number_text, span_text
+from numerate.reports.grid import ALL_REGION_LABELS, interval_text, join_names, number_text, span_text
 from numerate.reports.groups import Group, unique_trainings
 from numerate.reports.language_curves import validation_metrics
-from numerate.reports.limits import join_names
 from numerate.reports.records import Records
 from numerate.reports.reproduction import run_metadata
 from numerate.reports.table import TextTable
+from numerate.training.disk import format_bytes
 
 MAX_PAIRS = 45
 """Maximum number of pairs compared; with more groups each is compared with the first only."""
@@ -251,7 +251,7 @@ def metric_table(groups: Sequence[Group]) -> TextTable:
         if before is not None and row.checkpoint == "best" and _is_same_checkpoint(before, row):
             lines[-1][1] = f"{before.checkpoint}, best"
             continue
-        where = f"{first.context_length:,}" + f" ({first.region})" * (not row.is_as_trained)
+        where = f"{first.context_length:,}" + f" ({ALL_REGION_LABELS[first.region]})" * (not row.is_as_trained)
         bits = row.bits_per_byte.text if row.bits_per_byte is not None else ""
         texts = [row.loss.text, row.perplexity.text, bits]
         lines.append(
@@ -318,7 +318,7 @@ def speed_summary(group: Group) -> dict[str, str]:
     found = {
         "tokens/s": f"{median(speeds):,.0f}" if speeds else "",
         "FLOPs utilization": (f"{share:.0f} %" if share >= 9.95 else f"{share:.2g} %") if shares else "",
-        "peak memory": (f"{memory / 1e9:.1f} GB" if memory >= 1e9 else f"{memory / 1e6:.0f} MB") if memory else "",
+        "peak memory": format_bytes(memory) if memory else "",
     }
     return {name: text for name, text in found.items() if text}
 

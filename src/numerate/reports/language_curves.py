@@ -74,8 +74,8 @@ def validation_charts(groups: Sequence[Group]) -> list[Chart]:
     flops_label = f"10{power_of_ten(unit).removeprefix('10')} floating-point operations"
     axes: list[tuple[str, Callable[[Records], Curve], str, float]] = [
         ("Validation loss by step", loss_by_step, "step", 1.0),
-        ("... by operations", loss_by_flops, flops_label, 10.0**unit),
-        ("... by time", loss_by_time, "minutes of training", 1.0),
+        ("Validation loss by operations", loss_by_flops, flops_label, 10.0**unit),
+        ("Validation loss by time", loss_by_time, "minutes of training", 1.0),
     ]
     found = []
     for title, curve_function, label, scale in axes if len(shown) > 1 else axes[:1]:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from numerate.evaluation.sums import CELL_MEAN_SUFFIX
 from numerate.reports.content import Block, Content, Folded, Heading, Note
-from numerate.reports.counts import MEMORIZATION_NOTE
 from numerate.reports.grid import ALL_OOD
 from numerate.reports.groups import (
     SAME_CHECKPOINT,
@@ -125,8 +124,8 @@ def _caption(evaluated: Sequence[Group], groups: Sequence[Group], metrics: Seque
         if is_study
         else "In brackets the 95 % interval over questions."
     )
-    if any(group.labels for group in groups):
-        notes.append(f"Correct prefix: labels before the first wrong one, as a share of the row. {MEMORIZATION_NOTE}")
+    if "correct_prefix" in metrics:
+        notes.append("Correct prefix: labels before the first wrong one, as a share of the row.")
     if "missing" in metrics:
         notes.append(
             "An answer without a number is wrong and has no error: it is excluded from errors, R² and correlations, "

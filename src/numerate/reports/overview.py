@@ -7,6 +7,7 @@ from io import StringIO
 
 from numerate.evaluation.labels import METRICS
 from numerate.reports.colour import Style, assign_styles
+from numerate.reports.comparable import not_comparable_notes
 from numerate.reports.content import Content, Download, Note
 from numerate.reports.counts import BASELINE_LABEL, common_metric_label
 from numerate.reports.figure import Chart, ChartLine, Figure, HeatMap, tooltip
@@ -56,11 +57,11 @@ def overview_content(groups: Sequence[Group]) -> Content:
         for grid in make_grids(group.first_token_points)
         if grid.row_axis
     ]
-    notes = [_caption(groups), left_out_note(groups, shown)]
+    notes = [_caption(groups)]
     if sum(len(one.cells) for one in maps) > MAX_MAP_CELLS:
         maps = [replace(one, detail="image") for one in maps]
         notes.append("The maps are too large for tooltips with numbers; the report of each run has them.")
-    figure = Figure([*maps, length_chart(shown)], caption=" ".join(filter(None, notes)))
+    figure = Figure([*maps, length_chart(groups)], caption=" ".join(filter(None, notes)))
     return [figure, _csv(groups)] if figure.drawn_panels else []
 
 
@@ -77,13 +78,6 @@ def _caption(groups: Sequence[Group]) -> str:
     counts = sorted({point.count for group in groups for point in group.points})
     questions = span_text(counts) if counts else "no"
     method = sorted({cell.method for group in groups for cells in group.evaluated_cells for cell in cells})
-    seeds = {len(group.region_scores) for group in groups}
-    band = (
-        "bands are 95 % Wilson intervals about these questions"
-        if seeds == {1}
-        else "values are medians over the seeds, bands run from the lowest to the highest"
-        + ", thin lines are single seeds" * (len(groups_to_draw(groups)) <= MAX_GROUPS_WITH_SEED_LINES)
-    )
     steps: dict[str, set[int]] = {}
     for cells in (cells for group in groups for cells in group.evaluated_cells):
         steps.setdefault(cells[0].checkpoint, set()).add(cells[0].step)
@@ -91,8 +85,7 @@ def _caption(groups: Sequence[Group]) -> str:
     words = common_metric_label(groups)
     what = "questions" if words == METRICS["exact_match"] else "row" if counts == [1] else "rows"
     return (
-        f"{words[:1].upper()}{words[1:]} in per cent, {questions} {what} per cell, {' and '.join(method)}; "
-        f"{band}. "
+        f"{words[:1].upper()}{words[1:]} in per cent, {questions} {what} per cell, {' and '.join(method)}. "
         f"Checkpoint: {', '.join(chosen)}. A cell reads 100 or 0 only where all or none were right."
     )
 
@@ -124,9 +117,11 @@ def _csv(groups: Sequence[Group]) -> Download | Note:
 
 
 def length_chart(groups: Sequence[Group]) -> Chart:
-    """Accuracy along the diagonal of the grids, a line per group; its notes name the groups left out."""
-    found, note = length_curves(groups)
-    styled = assign_styles([group.label for group in groups])
+    """Accuracy along the diagonal of the grids, a line per group (`groups_to_draw`); its notes say what the bands are,
+    and which groups are left out."""
+    shown = groups_to_draw(groups)
+    found, note = length_curves(shown)
+    styled = assign_styles([group.label for group in shown])
     diagonals = [curve.group.diagonal for curve in found]
     lines = [
         ChartLine(
@@ -148,7 +143,9 @@ def length_chart(groups: Sequence[Group]) -> Chart:
     if baseline_lengths:
         lines.append(ChartLine(BASELINE_LABEL, baseline_lengths, baselines, is_baseline=True))
     trained = [n for points in diagonals for n, point in points.items() if point.region == "in_distribution"]
-    axes = next((list(group.points[0].coordinates) for group in groups if group.points), ["length"])
+    axes = next((list(group.points[0].coordinates) for group in shown if group.points), ["length"])
+    notes = [_bands_note([curve.group for curve in found]), note, left_out_note(groups, shown)]
+    notes += [f"{clause}." for clause in not_comparable_notes(groups)]
     if tuple(axes) == DIGIT_AXES:
         title, x_label = "Both numbers n digits long", "n, digits of each number"
     elif len(axes) > 1:
@@ -164,8 +161,20 @@ def length_chart(groups: Sequence[Group]) -> Chart:
         has_integer_ticks=True,
         trained_range=(min(trained), max(trained)) if trained else None,
         trained_range_label=REGION_LABELS["in_distribution"],
-        notes=[note] * bool(note),
+        notes=list(filter(None, notes)),
     )
+
+
+def _bands_note(groups: Sequence[Group]) -> str:
+    """What the lines and bands of a chart by length are."""
+    points = [point for group in groups for point in group.diagonal.values()]
+    seeds = {len(point.seed_scores) for point in points}
+    if not points:
+        return ""
+    if seeds == {1}:
+        return "One seed; bands: 95 % Wilson intervals."
+    single = "; thin lines: single seeds" * (len(groups) <= MAX_GROUPS_WITH_SEED_LINES)
+    return f"Medians of {span_text(seeds)} seeds; bands: lowest to highest{single}."
 
 
 def seed_curves(points_by_length: Mapping[int, Point]) -> list[list[float]]:

@@ -12,10 +12,9 @@ from numerate.evaluation.labels import METRICS
 from numerate.evaluation.statistics import success_rate
 from numerate.reports.comparable import NOT_COMPARABLE
 from numerate.reports.content import Content
-from numerate.reports.counts import MEMORIZATION_NOTE, common_metric_label
-from numerate.reports.grid import baseline_ranges, format_counts, format_interval, format_percent
+from numerate.reports.counts import common_metric_label
+from numerate.reports.grid import baseline_ranges, format_counts, format_interval, format_percent, join_names
 from numerate.reports.groups import CONVERGENCE_THRESHOLD, Group
-from numerate.reports.limits import join_names
 from numerate.reports.table import TextTable
 
 SUCCESS_THRESHOLD = 0.99
@@ -146,7 +145,6 @@ def _baselines(groups: Sequence[Group]) -> list[tuple[str, dict[int, float]]]:
 
 def _caption(groups: Sequence[Group]) -> str:
     metric = common_metric_label(groups)
-    baselines = any(group.baseline is not None for group in groups)
     best = any(cell.checkpoint == "best" for group in groups for run in group.runs for cell in run.cells)
     names = {METRICS["ood_accuracy"]: METRICS["accuracy"], METRICS["exact_match"]: "held-out questions"}
     within = names.get(metric, metric)
@@ -155,6 +153,6 @@ def _caption(groups: Sequence[Group]) -> str:
         "number of converged seeds has Wilson's 95 % interval in per cent, and below it are the other seeds. By length "
         f"n: the number of converged seeds with at least {format_percent(SUCCESS_THRESHOLD)} %, with Wilson's 95 % "
         f"interval in per cent, and their median {metric} in per cent. Seeds that did not converge are not counted."
-        + " “best” is the checkpoint with the best score on OOD validation, which is excluded from its results." * best
-        + f" {MEMORIZATION_NOTE}" * baselines
+        + " “best” is the checkpoint with the best score on OOD validation, which is excluded from its results."
+        * best
     )

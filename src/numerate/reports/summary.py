@@ -12,11 +12,13 @@ from numerate.evaluation.sums import CELL_MEAN_SUFFIX
 from numerate.reports.comparable import NOT_COMPARABLE
 from numerate.reports.counts import common_metric, common_metric_label
 from numerate.reports.grid import (
+    MAX_NAMES,
     Estimate,
     Point,
     format_interval,
     format_percent,
     is_clearly_above,
+    join_names,
     range_label,
     span_text,
 )
@@ -28,7 +30,6 @@ from numerate.reports.groups import (
     part_axis,
     region_labels,
 )
-from numerate.reports.limits import MAX_NAMES, join_names
 from numerate.reports.metrics import EXACT_MATCH, MetricKey
 
 GENERALIZATION_THRESHOLD = 0.90

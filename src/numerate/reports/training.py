@@ -29,7 +29,7 @@ def training_charts(groups: Sequence[Group]) -> list[Chart]:
         )
     ]
     has_several_seeds = any(len(group.runs) > 1 for group in drawn_groups)
-    note = "lines: medians over seeds; bands: range over seeds" * has_several_seeds
+    note = "Lines: medians over seeds; bands: range over seeds." * has_several_seeds
     charts = [
         Chart("Training loss", losses, "step", "loss, nats per token", is_log=True, notes=[note] * has_several_seeds)
     ]
