@@ -25,7 +25,7 @@ def lengths_content(groups: Sequence[Group]) -> Content:
     """The accuracy of each drawn group by length; of two groups with one seed the difference with its interval."""
     shown = groups_to_draw(groups, MAX_GROUP_COLUMNS)
     curves, missing_note = length_curves(shown)
-    diagonals = [curve.group.diagonal for curve in curves]
+    diagonals = [group.diagonal for group, _ in curves]
     baselines, words = baseline_ranges(diagonals), region_labels(groups)
     has_differences = len(groups) == len(curves) == 2 and all(len(group.region_scores) == 1 for group in groups)
     rows = []
@@ -37,7 +37,8 @@ def lengths_content(groups: Sequence[Group]) -> Content:
         row += [_difference_text(points[0], points[-1])] * has_differences
         row += [" to ".join(map(format_percent, dict.fromkeys(baselines.get(n, ()))))] * bool(baselines)
         rows.append([*row, words.get(first.region, first.region)])
-    header = ["length", *(f"{curve.label}, %" for curve in curves), *["difference, points"] * has_differences]
+    labels = [f"{group.label} ({suffix}), %" if suffix else f"{group.label}, %" for group, suffix in curves]
+    header = ["length", *labels, *["difference, points"] * has_differences]
     header += [*["baseline, %"] * bool(baselines), "region"]
     notes = ["Differences carry Newcombe's 95 % interval, for each length by itself."] * has_differences
     notes += [missing_note, left_out_note(groups, shown)]

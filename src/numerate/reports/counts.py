@@ -4,14 +4,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 
-from numerate.evaluation.labels import LabelCounts, Metric
+from numerate.evaluation.labels import LabelCounts
 from numerate.evaluation.statistics import wilson_interval
 from numerate.reports.colour import assign_styles
-from numerate.reports.comparable import not_comparable_notes
 from numerate.reports.content import Content
 from numerate.reports.figure import Chart, ChartLine, Figure
-from numerate.reports.grid import ALL_REGION_LABELS, join_names, metric_label
-from numerate.reports.groups import Group
+from numerate.reports.grid import ALL_REGION_LABELS, join_names
+from numerate.reports.groups import Group, not_comparable_notes
 from numerate.reports.limits import MAX_GROUPS_WITH_SEED_LINES, groups_to_draw, left_out_note
 
 BASELINE_LABEL = "score of memorization"
@@ -109,15 +108,3 @@ def counts_content(groups: Sequence[Group]) -> Content:
         counts = sorted({labels.num_offsets for group in shown for labels in group.labels} - {1})
         notes.append(f"{whose} are means over {' or '.join(map(str, counts))} fixed position offsets.")
     return [Figure([replace(chart, notes=())], caption=" ".join([*notes, *chart.notes[1:]]))]
-
-
-def common_metric(groups: Sequence[Group]) -> Metric | None:
-    """The common metric of these groups; None if they differ."""
-    found = {group.resolved_metric for group in groups if group.points}
-    return found.pop() if len(found) == 1 else None
-
-
-def common_metric_label(groups: Sequence[Group]) -> str:
-    """The common metric of these groups in words."""
-    found, points = common_metric(groups), [point for group in groups for point in group.points]
-    return "exact match" if not points else metric_label(found, points) if found else "accuracy"

@@ -8,10 +8,9 @@ from statistics import median
 from numerate.evaluation.statistics import interquartile_mean, stratified_bootstrap_interval
 from numerate.reports.colour import SERIES, Style
 from numerate.reports.content import Content, Note
-from numerate.reports.counts import common_metric_label
 from numerate.reports.figure import Axis, Figure, Mark, PointChart, PointRow
 from numerate.reports.grid import REGION_LABELS, format_counts, format_interval, format_percent
-from numerate.reports.groups import CONVERGENCE_THRESHOLD, Group, region_labels
+from numerate.reports.groups import CONVERGENCE_THRESHOLD, Group, common_metric_label, region_labels
 
 MAX_ROWS = 80
 """Rows of a forest plot on a page."""

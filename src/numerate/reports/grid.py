@@ -80,11 +80,11 @@ class Estimate:
     def interval(self) -> tuple[float, float] | None:
         return (min(self.values), max(self.values)) if len(self.values) > 1 else self.single_seed_interval
 
-    def text(self, form: Callable[[float], str] | None = None) -> str:
-        """`90.5 [85.6, 93.8]`, in per cent without a `form`; "" without values."""
+    def text(self, form: Callable[[float], str] | None = None, unit: str = "") -> str:
+        """`90.5 [85.6, 93.8]`, in per cent without a `form`, with a unit behind the first number; "" without values."""
         form = form or format_percent
         ends = f" [{', '.join(map(form, self.interval))}]" if self.interval is not None else ""
-        return f"{form(self.median)}{ends}" if self.values else ""
+        return f"{form(self.median)}{unit}{ends}" if self.values else ""
 
 
 @dataclass(frozen=True)

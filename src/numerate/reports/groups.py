@@ -22,6 +22,7 @@ from numerate.reports.grid import (
     are_named_parts,
     cell_label,
     diagonal_points,
+    join_names,
     make_grids,
     metric_label,
     score_regions,
@@ -41,6 +42,9 @@ CONVERGENCE_THRESHOLD = 0.99
 """The exact match on held-out in-distribution questions from which on a run has converged."""
 
 SAME_CHECKPOINT = "final = best"
+
+NOT_COMPARABLE = "not comparable (non-causal)"
+"""Replaces the numbers of a model that attends to later tokens."""
 
 
 @dataclass(frozen=True)
@@ -345,6 +349,32 @@ def check_has_metric(groups: Sequence[Group], metric: str | None) -> None:
             raise UserError(f"metric: {group.label} has no {metric}; numerate evaluate RUN method=decoding computes it")
 
 
+def not_comparable_notes(groups: Sequence[Group]) -> list[str]:
+    """Clauses on the groups that are not comparable because their models are not causal, by reason."""
+    reasons: dict[str, list[str]] = {}
+    for group in groups:
+        if group.non_causal_reason is not None:
+            reasons.setdefault(group.non_causal_reason, []).append(group.label)
+    return [f"{join_names(labels)}: {NOT_COMPARABLE}: {reason}" for reason, labels in reasons.items()]
+
+
+def comparable_groups(groups: Sequence[Group]) -> list[Group]:
+    """The groups with causal models, whose scores are comparable."""
+    return [group for group in groups if group.non_causal_reason is None]
+
+
+def common_metric(groups: Sequence[Group]) -> Metric | None:
+    """The common metric of these groups; None if they differ."""
+    found = {group.resolved_metric for group in groups if group.points}
+    return found.pop() if len(found) == 1 else None
+
+
+def common_metric_label(groups: Sequence[Group]) -> str:
+    """The common metric of these groups in words."""
+    found, points = common_metric(groups), [point for group in groups for point in group.points]
+    return "exact match" if not points else metric_label(found, points) if found else "accuracy"
+
+
 def exclude_selection_cells(cells: Sequence[Cell]) -> list[Cell]:
     """The cells without those that the best checkpoint was chosen on (OOD validation)."""
     return [cell for cell in cells if cell.checkpoint != "best" or cell.region != "ood_validation"]
@@ -369,7 +399,7 @@ def with_metric(groups: Sequence[Group], metric: Metric | None) -> list[Group]:
 
 def _split_by_settings(group: Group) -> list[Group]:
     """One group for each set of evaluation settings of its runs."""
-    settings_by_key = {settings_key(settings): settings for run in group.runs for settings in run.settings()}
+    settings_by_key = {settings_key(settings): settings for run in group.runs for settings in run.evaluation_settings}
     if not any(settings_by_key.values()):
         return [group]
     return [

@@ -21,7 +21,7 @@ from numerate.reports.records import Cell
 EXACT_MATCH = "exact_match"
 """The name of exact match, among all metrics."""
 
-METRIC_LABELS: Mapping[str, str] = {**METRICS, **ANSWER_METRICS}
+METRIC_LABELS = {str(name): title for name, title in METRICS.items()} | ANSWER_METRICS
 """Each metric with its name in reports; the scores of a kind of evaluation have their own name."""
 
 COLUMN_LABELS = {

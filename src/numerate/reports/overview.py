@@ -7,9 +7,8 @@ from io import StringIO
 
 from numerate.evaluation.labels import METRICS
 from numerate.reports.colour import Style, assign_styles
-from numerate.reports.comparable import not_comparable_notes
 from numerate.reports.content import Content, Download, Note
-from numerate.reports.counts import BASELINE_LABEL, common_metric_label
+from numerate.reports.counts import BASELINE_LABEL
 from numerate.reports.figure import Chart, ChartLine, Figure, HeatMap, tooltip
 from numerate.reports.grid import (
     DIGIT_AXES,
@@ -21,7 +20,7 @@ from numerate.reports.grid import (
     make_grids,
     span_text,
 )
-from numerate.reports.groups import Group, have_unordered_cells
+from numerate.reports.groups import Group, common_metric_label, have_unordered_cells, not_comparable_notes
 from numerate.reports.limits import (
     MAX_CSV_ROWS,
     MAX_GROUPS_WITH_SEED_LINES,
@@ -39,8 +38,12 @@ def overview_content(groups: Sequence[Group]) -> Content:
 
     It shows the best of many groups (`groups_to_draw`), and images instead of tables where maps are too large for a
     page. Where cells are parts, it is a chart of these."""
-    if have_unordered_cells(groups):
-        return [part_figure({"": groups}), _csv(groups)]
+    figure = part_figure({"": groups}) if have_unordered_cells(groups) else overview_figure(groups)
+    return [figure, _csv(groups)] if figure.drawn_panels else []
+
+
+def overview_figure(groups: Sequence[Group]) -> Figure:
+    """Heat maps of the groups, and all of them by length."""
     shown = groups_to_draw(groups)
     styles = assign_styles([group.label for group in shown])
     maps = [
@@ -61,8 +64,7 @@ def overview_content(groups: Sequence[Group]) -> Content:
     if sum(len(one.cells) for one in maps) > MAX_MAP_CELLS:
         maps = [replace(one, detail="image") for one in maps]
         notes.append("The maps are too large for tooltips with numbers; the report of each run has them.")
-    figure = Figure([*maps, length_chart(groups)], caption=" ".join(filter(None, notes)))
-    return [figure, _csv(groups)] if figure.drawn_panels else []
+    return Figure([*maps, length_chart(groups)], caption=" ".join(notes))
 
 
 def _map(group: Group, grid: PlotGrid, style: Style, *, is_single: bool) -> HeatMap:
@@ -122,21 +124,21 @@ def length_chart(groups: Sequence[Group]) -> Chart:
     shown = groups_to_draw(groups)
     found, note = length_curves(shown)
     styled = assign_styles([group.label for group in shown])
-    diagonals = [curve.group.diagonal for curve in found]
+    diagonals = [group.diagonal for group, _ in found]
     lines = [
         ChartLine(
-            curve.group.label,
+            group.label,
             list(points),
             [point.score for point in points.values()],
             [point.low for point in points.values()],
             [point.high for point in points.values()],
-            style=styled[curve.group.label],
-            suffix=curve.suffix,
+            style=styled[group.label],
+            suffix=suffix,
             has_markers=True,
-            tooltips=[f"{curve.group.label}\n{tooltip(point, curve.group.operator)}" for point in points.values()],
+            tooltips=[f"{group.label}\n{tooltip(point, group.operator)}" for point in points.values()],
             seed_lines=seed_curves(points) if len(found) <= MAX_GROUPS_WITH_SEED_LINES else (),
         )
-        for curve, points in zip(found, diagonals, strict=True)
+        for (group, suffix), points in zip(found, diagonals, strict=True)
         if points
     ]
     baseline_lengths, baselines = baseline_curve(diagonals)
@@ -144,7 +146,7 @@ def length_chart(groups: Sequence[Group]) -> Chart:
         lines.append(ChartLine(BASELINE_LABEL, baseline_lengths, baselines, is_baseline=True))
     trained = [n for points in diagonals for n, point in points.items() if point.region == "in_distribution"]
     axes = next((list(group.points[0].coordinates) for group in shown if group.points), ["length"])
-    notes = [_bands_note([curve.group for curve in found]), note, left_out_note(groups, shown)]
+    notes = [_bands_note([group for group, _ in found]), note, left_out_note(groups, shown)]
     notes += [f"{clause}." for clause in not_comparable_notes(groups)]
     if tuple(axes) == DIGIT_AXES:
         title, x_label = "Both numbers n digits long", "n, digits of each number"
@@ -156,7 +158,7 @@ def length_chart(groups: Sequence[Group]) -> Chart:
         title,
         lines,
         x_label,
-        f"{common_metric_label([curve.group for curve in found])}, %",
+        f"{common_metric_label([group for group, _ in found])}, %",
         is_percent=True,
         has_integer_ticks=True,
         trained_range=(min(trained), max(trained)) if trained else None,

@@ -6,10 +6,9 @@ from pathlib import Path
 from markupsafe import Markup
 
 from numerate.errors import OperationalError, UserError
-from numerate.reports.comparable import not_comparable_notes
 from numerate.reports.content import Content
 from numerate.reports.grid import join_names, span_text
-from numerate.reports.groups import Group, group_runs
+from numerate.reports.groups import Group, group_runs, not_comparable_notes
 from numerate.reports.html import fill, page
 from numerate.reports.html_writer import to_html
 from numerate.reports.language import language_modeling_groups

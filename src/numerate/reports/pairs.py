@@ -19,11 +19,16 @@ from numerate.evaluation.statistics import (
     probability_of_improvement,
 )
 from numerate.evaluation.sums import CELL_MEAN_SUFFIX
-from numerate.reports.comparable import comparable_groups
 from numerate.reports.content import Content, Heading
-from numerate.reports.counts import common_metric_label
 from numerate.reports.grid import ALL_OOD, ALL_REGION_LABELS, format_percent
-from numerate.reports.groups import CONVERGENCE_THRESHOLD, Group, charted_metrics, region_labels
+from numerate.reports.groups import (
+    CONVERGENCE_THRESHOLD,
+    Group,
+    charted_metrics,
+    common_metric_label,
+    comparable_groups,
+    region_labels,
+)
 from numerate.reports.metrics import EXACT_MATCH, MetricKey, format_metric, is_proportion, metric_title
 from numerate.reports.settings import LABEL_SETTINGS, remove_seeds
 from numerate.reports.table import TextTable
@@ -136,6 +141,8 @@ def _compare_family(groups: Sequence[Group], measure: str, metric: str | None) -
 
 def _seed_values(first: Group, second: Group, measure: str, metric: str | None) -> tuple[SeedValues, SeedValues]:
     """The value of each seed by a measure, of both groups."""
+    one: SeedValues
+    other: SeedValues
     if metric is not None:
         name = f"{metric}{CELL_MEAN_SUFFIX}" if metric == EXACT_MATCH else metric
         one, other = (list(group.metric_by_seed(MetricKey(measure), name).items()) for group in (first, second))

@@ -10,12 +10,12 @@ from numerate.evaluation.labels import METRICS, Metric
 from numerate.reports.counts import count_chart
 from numerate.reports.figure import Chart, Figure, HeatMap
 from numerate.reports.forest import forest_figure
-from numerate.reports.grid import PlotGrid, make_grids
+from numerate.reports.grid import PlotGrid, join_names, make_grids
 from numerate.reports.groups import Group, group_runs, have_unordered_cells, unique_trainings, with_metric
 from numerate.reports.language import language_modeling_groups
 from numerate.reports.language_curves import BANDS_NOTE, validation_charts
 from numerate.reports.matplotlib_writer import check_figure_suffix, save_figure
-from numerate.reports.overview import length_chart
+from numerate.reports.overview import length_chart, overview_figure
 from numerate.reports.part_chart import part_figure
 from numerate.reports.records import read_runs
 from numerate.reports.tasks import group_by_task
@@ -84,12 +84,13 @@ def compare_figure(groups: Sequence[Group]) -> Figure:
     more than `MAX_MAPS` groups, or of several tasks."""
     if language_modeling_groups(groups):
         return validation_figure(groups)
-    maps = [_map(grid, group.label) for group in groups for grid in group.grids[:1] if grid.row_axis]
+    figure = overview_figure(groups)
+    num_maps = len(figure.maps)
     has_several_tasks = len(group_by_task(groups)) > 1 and any(group.diagonal for group in groups)
-    if not maps or len(maps) > MAX_MAPS or has_several_tasks:
+    if not 0 < num_maps <= MAX_MAPS or has_several_tasks:
         return curves_figure(groups)
-    columns = 3 if len(maps) in (3, 5, 6) else 2
-    return Figure([*maps, length_chart(groups)], columns, is_last_wide=len(maps) > 1, has_letters=True)
+    columns = 3 if num_maps in (3, 5, 6) else 2
+    return replace(figure, columns=columns, is_last_wide=num_maps > 1, has_letters=True)
 
 
 def training_figure(groups: Sequence[Group]) -> Figure:

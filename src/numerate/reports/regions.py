@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from numerate.evaluation.labels import METRICS, Metric
-from numerate.reports.comparable import NOT_COMPARABLE
+from numerate.evaluation.labels import METRICS
 from numerate.reports.content import Block, Content, Facts, Note
-from numerate.reports.counts import MEMORIZATION_NOTE, common_metric, common_metric_label
+from numerate.reports.counts import MEMORIZATION_NOTE
+from numerate.reports.forest import summarize_region
 from numerate.reports.grid import (
     ALL_OOD,
     REGIONS_NOTE,
@@ -18,7 +18,10 @@ from numerate.reports.grid import (
 )
 from numerate.reports.groups import (
     CONVERGENCE_THRESHOLD,
+    NOT_COMPARABLE,
     Group,
+    common_metric,
+    common_metric_label,
     exclude_selection_cells,
     have_unordered_cells,
     region_labels,
@@ -33,14 +36,6 @@ WEAK_CELL_THRESHOLD = 0.95
 """A trained cell whose interval is below this value is named even if the mean of the region is high."""
 
 _CONVERGED = f"seeds at {format_percent(CONVERGENCE_THRESHOLD)} %"
-
-_WEIGHTS: dict[Metric | None, str] = {
-    "exact_match": "The mean weights all cells equally.",
-    "ood_accuracy": "All labels of a region are weighted equally.",
-    "last_label": "All rows of a region are weighted equally.",
-}
-_WEIGHTS |= {None: _WEIGHTS["exact_match"], "accuracy": _WEIGHTS["ood_accuracy"]}
-_WEIGHTS |= {"correct_prefix": _WEIGHTS["last_label"]}
 
 
 def region_table(groups: Sequence[Group]) -> TextTable:
@@ -75,18 +70,11 @@ def _converged_text(group: Group, name: str) -> str:
     distribution."""
     if group.non_causal_reason is not None:
         return NOT_COMPARABLE
-    by_seed = [regions for regions in group.region_scores if name in regions]
-    trained = [regions["in_distribution"].score.value for regions in by_seed if "in_distribution" in regions]
-    converged = [one for one in by_seed if one.get("in_distribution") and _reaches(one["in_distribution"])]
-    some_failed = len(trained) == len(by_seed) > len(converged)
-    if name == "in_distribution" or not some_failed:
-        return f"{sum(_reaches(regions[name]) for regions in by_seed)} of {len(by_seed)}"
-    reached = sum(_reaches(regions[name]) for regions in converged)
-    return f"{reached} of {len(converged)} converged" if converged else "none converged"
-
-
-def _reaches(region: RegionScore) -> bool:
-    return region.score.value >= CONVERGENCE_THRESHOLD
+    found = summarize_region(group, name)
+    if not found.values:
+        return "none converged"
+    reached = sum(value >= CONVERGENCE_THRESHOLD for value in found.values)
+    return f"{reached} of {len(found.values)}{' converged' * bool(found.unconverged_values)}"
 
 
 def _cells_text(region: RegionScore, group: Group) -> str:
@@ -106,7 +94,12 @@ def regions_content(groups: Sequence[Group]) -> Content:
     """The table of regions with what has to be known to read it."""
     table = region_table(groups)
     notes = [REGIONS_NOTE] * (not have_unordered_cells(groups))
-    notes += [_WEIGHTS[common_metric(groups)], "Cells with too few questions to hold any out are excluded."]
+    metric = common_metric(groups)
+    weighted = "cells" if metric in (None, "exact_match") else "labels" if metric.endswith("accuracy") else "rows"
+    notes += [
+        f"All {weighted} of a region have the same weight.",
+        "Cells with too few questions to hold any out are excluded.",
+    ]
     if any("converged" in cell for row in table.rows for cell in row):
         limit = f"{format_percent(CONVERGENCE_THRESHOLD)} % in distribution"
         notes.append(f"Seeds below {limit} have not converged and are excluded from the counts out of distribution.")
@@ -150,7 +143,7 @@ def evaluations_content(group: Group) -> Content:
     offsets: list[int | None] = [*run.position_offsets()]
     offsets += [None] * (len(offsets) > 1 and all(cell.labels is not None for cell in run.cells))
     rows, words = [], region_labels([group])
-    for settings in run.settings():
+    for settings in run.evaluation_settings:
         for name, step in run.checkpoints():
             for offset in offsets:
                 cells = exclude_selection_cells(run.select_cells((name, step), offset, settings))
@@ -166,7 +159,7 @@ def evaluations_content(group: Group) -> Content:
     if len(rows) < 2:
         return []
     regions = [f"{text}, %" for text in words.values() if any(f"{text}, %" in row for row in rows)]
-    names = ["checkpoint", "step", *(["settings"] * (len(run.settings()) > 1)), "position offset", *regions]
+    names = ["checkpoint", "step", *(["settings"] * (len(run.evaluation_settings) > 1)), "position offset", *regions]
     content: list[Block] = [TextTable(names, [[row.get(name, "") for name in names] for row in rows])]
     if any(cell.checkpoint == "best" and cell.region == "ood_validation" for cell in run.cells):
         content.append(Note(BEST_CHECKPOINT_NOTE))

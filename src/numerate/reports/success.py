@@ -5,16 +5,13 @@ generalize: rates are over the converged seeds.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
 
 from numerate.evaluation.labels import METRICS
 from numerate.evaluation.statistics import success_rate
-from numerate.reports.comparable import NOT_COMPARABLE
 from numerate.reports.content import Content
-from numerate.reports.counts import common_metric_label
 from numerate.reports.grid import baseline_ranges, format_counts, format_interval, format_percent, join_names
-from numerate.reports.groups import CONVERGENCE_THRESHOLD, Group
+from numerate.reports.groups import CONVERGENCE_THRESHOLD, NOT_COMPARABLE, Group, common_metric_label
 from numerate.reports.table import TextTable
 
 SUCCESS_THRESHOLD = 0.99
@@ -27,22 +24,11 @@ MAX_NAMED_SEEDS = 3
 """Seeds that did not converge that a row names; beyond it the others are counted."""
 
 
-@dataclass(frozen=True)
-class LengthCurve:
-    """One line of a figure by length: the seeds drawn; `suffix` is their number, out of all seeds."""
+def length_curves(groups: Sequence[Group]) -> tuple[list[tuple[Group, str]], str]:
+    """The groups drawn by length, each with a suffix of its label ("4 of 5 seeds"), and a sentence about omitted ones.
 
-    group: Group
-    suffix: str
-
-    @property
-    def label(self) -> str:
-        """`rotary (4 of 5 seeds)`."""
-        return f"{self.group.label} ({self.suffix})" if self.suffix else self.group.label
-
-
-def length_curves(groups: Sequence[Group]) -> tuple[list[LengthCurve], str]:
-    """The curves by length, and a sentence about omitted groups. In a study only converged seeds are drawn, and no
-    group without any; if every group has one seed, or nothing converged, all are drawn and labeled accordingly."""
+    In a study only converged seeds are drawn, and no group without any; if every group has one seed, or nothing
+    converged, all are drawn and labeled accordingly."""
     curves, unconverged_labels = [], []
     converged_groups = [group.converged_group for group in groups]
     study = any(len(group.evaluated_cells) > 1 for group in groups) and any(
@@ -54,9 +40,9 @@ def length_curves(groups: Sequence[Group]) -> tuple[list[LengthCurve], str]:
         if study and seeds and not count:
             unconverged_labels.append(f"{group.label} (0 of {seeds})")
         elif study:
-            curves.append(LengthCurve(one, "".join(suffix) if count == seeds else f"{count} of {seeds} seeds"))
+            curves.append((one, "".join(suffix) if count == seeds else f"{count} of {seeds} seeds"))
         else:
-            curves.append(LengthCurve(group, ", ".join(suffix + ["did not converge"] * (seeds > 0 and not count))))
+            curves.append((group, ", ".join(suffix + ["did not converge"] * (seeds > 0 and not count))))
     return curves, f"Not drawn, as no seed converged: {', '.join(unconverged_labels)}." if unconverged_labels else ""
 
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from numerate.evaluation.sums import CELL_MEAN_SUFFIX
-from numerate.reports.comparable import NOT_COMPARABLE
-from numerate.reports.counts import common_metric, common_metric_label
 from numerate.reports.grid import (
     MAX_NAMES,
     Estimate,
@@ -24,7 +22,10 @@ from numerate.reports.grid import (
 )
 from numerate.reports.groups import (
     CONVERGENCE_THRESHOLD,
+    NOT_COMPARABLE,
     Group,
+    common_metric,
+    common_metric_label,
     have_unordered_cells,
     named_cells,
     part_axis,
@@ -89,7 +90,7 @@ class GroupResult:
             return f"{label}: {NOT_COMPARABLE}: {self.group.non_causal_reason}"
         if not self.is_evaluated:
             return f"{label} is not evaluated yet"
-        trained = _percent_text(self.in_distribution)
+        trained = self.in_distribution.text(unit=" %")
         if self.num_seeds and not self.num_converged:
             there = f", {_score(first)} at {self.group.point_label(first)}{_baseline(first)}" if first else ""
             return f"{label} did not converge ({trained} in distribution{there})"
@@ -129,12 +130,6 @@ def _farthest_point(points: Sequence[Point]) -> Point | None:
 def _is_informative(point: Point) -> bool:
     """Whether memorization alone does not reach `GENERALIZATION_THRESHOLD` there."""
     return point.baseline is None or point.baseline < GENERALIZATION_THRESHOLD
-
-
-def _percent_text(found: Estimate) -> str:
-    """`90.5 % [85.6, 93.8]`."""
-    text, _, ends = found.text().partition(" ")
-    return f"{text} % {ends}".strip()
 
 
 def _score(point: Point) -> str:
@@ -234,6 +229,6 @@ def _named_scores(evaluated: Sequence[Group], key: MetricKey) -> str:
     scored = [(label, estimate) for label, estimate in found if estimate.values]
     if len(scored) > MAX_NAMES:
         scored = sorted(scored, key=lambda pair: -pair[1].median)[: MAX_NAMES // 2]
-    texts = [f"{label} {_percent_text(one)}" if len(evaluated) > 1 else _percent_text(one) for label, one in scored]
+    texts = [f"{label} " * (len(evaluated) > 1) + one.text(unit=" %") for label, one in scored]
     best = f"is highest, of {len(evaluated)}, with " if len(evaluated) > MAX_NAMES else "is "
     return best + join_names(texts)
