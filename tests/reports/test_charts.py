@@ -24,11 +24,11 @@ from numerate.reports.colour import (
 from numerate.reports.figure import Chart, ChartLine, Figure
 from numerate.reports.groups import group_runs
 from numerate.reports.html import style
+from numerate.reports.html_writer import chart_svg
 from numerate.reports.matplotlib_writer import MAX_WIDTH_INCHES, draw_figure
 from numerate.reports.overview import length_chart
 from numerate.reports.plots import FIGURES
 from numerate.reports.records import read_run
-from numerate.reports.svg_writer import chart_svg
 
 VISION = {
     "normal": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),

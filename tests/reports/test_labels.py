@@ -15,26 +15,19 @@ from numerate.config import to_tree
 from numerate.errors import UserError
 from numerate.evaluation.labels import METRICS, LabelCounts
 from numerate.evaluation.statistics import wilson_interval
-from numerate.mixers.alternating import Alternating
-from numerate.mixers.attention import Attention
 from numerate.mixers.recurrent import LSTM
-from numerate.models.backbone import Loop
 from numerate.models.decoder import Decoder
-from numerate.positions.added import Learned
-from numerate.positions.bias import ALiBi
-from numerate.positions.rotary import Rotary
 from numerate.reports.compare import comparison_text, write_comparison
 from numerate.reports.counts import baseline_line, count_lines, counts_content
 from numerate.reports.grid import baseline_curve, is_clearly_above
 from numerate.reports.groups import Group, group_runs, with_metric
-from numerate.reports.html import to_html
+from numerate.reports.html_writer import to_html
 from numerate.reports.matplotlib_writer import draw_figure
 from numerate.reports.page import run_page
 from numerate.reports.plots import counts_figure, training_figure, write_plot
 from numerate.reports.records import read_run, read_runs
-from numerate.reports.success import length_curves, success_table
+from numerate.reports.success import success_table
 from numerate.reports.summary import group_result, headline
-from numerate.reports.symmetry import has_equal_states
 from numerate.tasks.counting import Counting
 from numerate.tokenizers.words import Words
 from numerate.training.run_folder import header_yaml
@@ -255,33 +248,6 @@ def test_of_the_best_checkpoint_the_lengths_it_was_chosen_on_are_left_out(make: 
     assert "chosen on OOD validation" in report
 
 
-def test_what_cannot_converge_is_shown_and_not_called_slow(make: Make, tmp_path: Path) -> None:
-    blind = RECIPE | {"model": to_tree(BLIND)}
-    schemes = {"nope": (None, blind), "gru": (None, RECIPE), "lstm": (12, RECIPE), "rnn": (9, RECIPE)}
-    models = {"gru": 8, "lstm": 16, "rnn": 24}
-    folders = [
-        make(
-            name,
-            knows,
-            seed,
-            recipe | ({"model": to_tree(Decoder(mixer=LSTM(), hidden_size=models[name]))} if name in models else {}),
-        )
-        for name, (knows, recipe) in schemes.items()
-        for seed in (0, 1)
-    ]
-    groups = group_runs(read_runs(folders))
-    rows = {row[0]: row for row in success_table(groups).rows}
-    assert rows["nope"][2] == "0/2 by a symmetry"
-    assert rows["nope"][4].startswith("0/2 [0, 66]\n50")
-    assert rows["gru"][3] == "did not converge"
-    curves, missed = length_curves(groups)
-    assert curves[0].label == "nope (2 seeds, at chance by a symmetry)"
-    assert missed == "Not drawn, as no seed converged: gru (0 of 2)."
-    page = write_comparison(folders, tmp_path / "page.html").read_text()
-    assert "gru did not converge" in page
-    assert "nope did not converge" not in page
-
-
 def test_figures_have_a_panel_for_each_task_and_say_what_they_leave_out(make: Make) -> None:
     def recipe(modulus: int, width: int) -> dict[str, Any]:
         task = to_tree(Counting(count=TRAINED, modulus=modulus))
@@ -342,7 +308,7 @@ def test_a_model_that_looks_ahead_has_no_claim_on_any_page(make: Make, tmp_path:
     plain = [make("lstm", 12, seed) for seed in (0, 1)]
     assert headline([group_of(*zoomed)]) == f"zoom: not comparable (non-causal): {why}."
     assert f"zoom: not comparable (non-causal): {why}" in run_page(read_run(zoomed[0]))
-    text = comparison_text(group_runs(read_runs([*plain, *zoomed])))
+    text = " ".join(comparison_text(group_runs(read_runs([*plain, *zoomed]))).split())
     assert f"zoom: not comparable (non-causal): {why}" in text
     assert "lstm / zoom" not in text, "no test of a pair"
     rows = success_table(group_runs(read_runs([*plain, *zoomed]))).rows
@@ -372,56 +338,3 @@ def test_a_figure_of_counts_is_drawn_twice_the_same_and_refused_without_labels(
     assert write_plot("counts", folders, tmp_path / "b.svg").read_bytes() == first
     with pytest.raises(UserError, match="plot: counts needs runs whose answers are labels"):
         write_plot("counts", [make_run("abacus", lambda n: 1.0)], tmp_path / "c.svg")
-
-
-ALIKE = Counting(count=TRAINED, modulus=3)
-BLIND = Decoder()
-
-
-@pytest.mark.parametrize(
-    ("model", "task", "tokenizer", "theorem"),
-    [
-        (BLIND, ALIKE, Words(), True),
-        (replace(BLIND, positions=(Rotary(),)), ALIKE, Words(), True),
-        (replace(BLIND, positions=(ALiBi(),)), ALIKE, Words(), True),
-        (replace(BLIND, backbone=Loop()), ALIKE, Words(), True),
-        (replace(BLIND, mixer=Alternating(mixers=(Attention(), Attention(num_heads=2)))), ALIKE, Words(), True),
-        (replace(BLIND, backbone=Loop(initial_state="noise")), ALIKE, Words(), False),
-        (replace(BLIND, positions=(Learned(),)), ALIKE, Words(), False),
-        (replace(BLIND, positions=(Rotary(), Learned())), ALIKE, Words(), False),
-        (replace(BLIND, mixer=LSTM()), ALIKE, Words(), False),
-        (replace(BLIND, mixer=Alternating(mixers=(Attention(), LSTM()))), ALIKE, Words(), False),
-        (BLIND, replace(ALIKE, prefix="0"), Words(), False),
-        (BLIND, replace(ALIKE, symbol="different"), Words(), False),
-        (BLIND, replace(ALIKE, helper="pad"), Words(), False),
-        (BLIND, Counting(start_number="before"), Words(), False),
-        (BLIND, ALIKE, Words(add_bos_token=True), False),
-    ],
-)
-def test_chance_is_a_theorem_where_every_place_has_the_same_state(
-    model: Decoder, task: Counting, tokenizer: Words, theorem: bool
-) -> None:
-    """And it is one: the model itself, with any weights, says the same at every place of a row, or it does not."""
-    import torch
-
-    from numerate.evaluation.evaluation_data import EvaluationData
-    from numerate.tokenizers.layout import TokenClassification
-
-    recipe = {"task": to_tree(task), "model": to_tree(model), "tokenizer": to_tree(tokenizer)}
-    assert has_equal_states(recipe) is theorem
-    exam = EvaluationData(task, tokenizer, TokenClassification())
-    batch = exam.batch(task.at_cell(count=7).examples("test", 0, 0, 1))
-    built = replace(model, hidden_size=16).build(exam.vocabulary, 0).double().eval()
-    with torch.no_grad():
-        for parameter in built.parameters():
-            parameter.normal_(std=0.3)
-        logits = built(batch.tokens, target_positions=batch.target_positions).logits
-    assert bool((logits - logits[:, :1]).abs().max() < 1e-9) is theorem
-
-
-def test_the_finding_says_where_chance_is_a_theorem(make: Make) -> None:
-    blind = RECIPE | {"model": to_tree(BLIND)}
-    assert "nope cannot converge: chance-level accuracy follows from a symmetry" in headline(
-        [group_of(make("nope", 1, recipe=blind))]
-    )
-    assert "symmetry" not in headline([group_of(make("lstm", 1))])

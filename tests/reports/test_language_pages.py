@@ -98,7 +98,7 @@ def test_speed_share_of_the_limit_and_memory_of_a_run_and_of_several(make: Make)
     (run,) = read_runs([one])
     body = run_page(run).replace("\N{NO-BREAK SPACE}", " ")
     text = comparison_text(group_runs(read_runs([one, other])))
-    for words in ("FLOPs utilization", "31 %", "peak memory", "454 MB", "12,345"):
+    for words in ("FLOPs utilization", "31 %", "peak memory", "454.3 MB", "12,345"):
         assert words in body
         assert words in text
     assert "2.66 gigaFLOP" in text

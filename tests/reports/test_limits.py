@@ -14,14 +14,14 @@ from numerate.evaluation.statistics import wilson_interval
 from numerate.reports import limits
 from numerate.reports.compare import comparison_text, write_comparison
 from numerate.reports.figure import HeatMap, tooltip
-from numerate.reports.grid import PlotGrid, aggregate_seeds
+from numerate.reports.grid import PlotGrid, aggregate_seeds, join_names
 from numerate.reports.groups import Group, group_runs
 from numerate.reports.html import style
-from numerate.reports.limits import groups_to_draw, join_names
+from numerate.reports.html_writer import heat_map_html
+from numerate.reports.limits import groups_to_draw
 from numerate.reports.matplotlib_writer import draw_figure
 from numerate.reports.plots import FIGURES
 from numerate.reports.records import read_run
-from numerate.reports.svg_writer import heat_map_html
 from numerate.training.run_folder import header_yaml
 
 
@@ -116,7 +116,7 @@ def test_maps_that_are_too_large_become_pictures(
     monkeypatch.setattr("numerate.reports.by_length.MAX_SEED_MAP_CELLS", 100)
     page = write_comparison(runs, tmp_path / "page.html").read_text()
     assert page.count('class="small-map"') == 4
-    assert "The numbers of all 144 cells, too many for this page, stand in evaluation.jsonl of each run." in page
+    assert "The numbers of all 144 cells, too many for this page, are in evaluation.jsonl of each run." in page
     assert page.count("data-tip=") == 2 * 36
     monkeypatch.setattr("numerate.reports.overview.MAX_MAP_CELLS", 50)
     page = write_comparison(runs, tmp_path / "page.html").read_text()

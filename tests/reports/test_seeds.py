@@ -1,6 +1,7 @@
 """What reports say over seeds: estimates with their intervals, pairs with their tests, and which seeds count."""
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -16,10 +17,11 @@ from numerate.evaluation.statistics import (
     wilson_interval,
 )
 from numerate.reports.compare import comparison_text, write_comparison
-from numerate.reports.forest import estimate_group, forest_content, forest_figure
+from numerate.reports.forest import forest_content, forest_figure, summarize_region
+from numerate.reports.grid import ALL_OOD, format_counts
 from numerate.reports.groups import Group, group_runs
-from numerate.reports.html import to_html
-from numerate.reports.pairs import CONVERGED, OOD, GroupPair, compare_pairs, pair_sentences, pair_table
+from numerate.reports.html_writer import to_html
+from numerate.reports.pairs import CONVERGED, GroupPair, compare_pairs, pair_table
 from numerate.reports.plots import write_plot
 from numerate.reports.records import read_run
 from numerate.training.run_folder import header_yaml
@@ -73,7 +75,7 @@ def groups_of(*folders: list[Path]) -> list[Group]:
 def test_five_seeds_have_the_bootstrap_interval_of_their_interquartile_mean(make: Make) -> None:
     values = [0.2, 0.4, 0.5, 0.6, 0.9]
     (group,) = groups_of(make("abacus", values))
-    estimate = estimate_group(group).regions["ood_validation"]
+    estimate = summarize_region(group, "ood_validation")
     assert estimate.values == tuple(values)
     assert estimate.iqm == pytest.approx(interquartile_mean(values))
     assert estimate.interval == stratified_bootstrap_interval([values], "report")
@@ -83,14 +85,14 @@ def test_five_seeds_have_the_bootstrap_interval_of_their_interquartile_mean(make
 
 def test_fewer_seeds_have_their_extremes_and_one_seed_has_nothing(make: Make) -> None:
     few, one = groups_of(make("few", [0.2, 0.4, 0.9]), make("one", [0.5]))
-    assert estimate_group(few).regions["ood_validation"].interval == (0.2, 0.9)
-    assert estimate_group(few).regions["ood_validation"].text == "45, 20 to 90"
-    assert estimate_group(one).regions["ood_validation"].text == "50, one seed"
+    assert summarize_region(few, "ood_validation").interval == (0.2, 0.9)
+    assert summarize_region(few, "ood_validation").text == "45, 20 to 90"
+    assert summarize_region(one, "ood_validation").text == "50, one seed"
     page = to_html(forest_content([few, one]))
     assert 'class="span"' in page
     assert "Thin line: the lowest to the highest of fewer than 5 seeds" in page
-    assert "bootstrap" not in page
-    assert forest_content([one]) == []
+    assert page.count('class="bar"') == 2, "the shares of converged seeds alone"
+    assert to_html(forest_content([one])) == ""
     assert not forest_figure([one]).panels
     with pytest.raises(UserError, match="intervals needs groups with several seeds"):
         write_plot("intervals", [one.runs[0].folder], "intervals.png")
@@ -98,36 +100,35 @@ def test_fewer_seeds_have_their_extremes_and_one_seed_has_nothing(make: Make) ->
 
 def test_a_seed_that_did_not_converge_counts_where_it_was_trained_and_nowhere_else(make: Make) -> None:
     (group,) = groups_of(make("abacus", [0.5, 0.6, 0.7, 0.1], trained=[1.0, 1.0, 0.995, 0.6]))
-    found = estimate_group(group)
-    assert found.converged_text == "3/4"
-    assert found.convergence_rate is not None
-    assert (found.convergence_rate.low, found.convergence_rate.high) == wilson_interval(3, 4)
-    assert found.regions["in_distribution"].values == (1.0, 1.0, 0.995, 0.6)
-    assert found.regions["ood_validation"].values == (0.5, 0.6, 0.7)
-    assert found.regions["ood_validation"].unconverged_values == (0.1,)
+    assert group.convergence_rate is not None
+    assert format_counts(group.convergence_rate) == "3/4"
+    assert (group.convergence_rate.low, group.convergence_rate.high) == wilson_interval(3, 4)
+    assert summarize_region(group, "in_distribution").values == (1.0, 1.0, 0.995, 0.6)
+    assert summarize_region(group, "ood_validation").values == (0.5, 0.6, 0.7)
+    assert summarize_region(group, "ood_validation").unconverged_values == (0.1,)
     assert 'class="missed"' in to_html(forest_content([group]))
-    assert "Crosses: seeds that did not converge" in to_html(forest_content([group]))
+    assert "Crosses: the seeds that did not" in to_html(forest_content([group]))
 
 
 def test_a_group_of_which_none_converged_says_so_in_its_row(make: Make) -> None:
     found = groups_of(make("nope", [0.1, 0.2], trained=[0.5, 0.5]), make("abacus", [0.9, 0.8]))
-    assert estimate_group(found[0]).regions["ood_validation"].text == "none converged"
+    assert summarize_region(found[0], "ood_validation").text == "none converged"
     assert "none converged" in to_html(forest_content(found))
 
 
 def test_up_to_four_groups_are_compared_in_all_pairs_and_more_with_the_first(make: Make) -> None:
     found = groups_of(*(make(f"kind{i}", [0.1 * i, 0.1 * i + 0.05]) for i in range(6)))
     pairs = compare_pairs(found[:4])
-    assert [pair.label for pair in pairs if pair.measure == OOD][:2] == ["kind0 / kind1", "kind0 / kind2"]
-    assert len([pair for pair in pairs if pair.measure == OOD]) == 6
+    assert [pair.label for pair in pairs if pair.measure == ALL_OOD][:2] == ["kind0 / kind1", "kind0 / kind2"]
+    assert len([pair for pair in pairs if pair.measure == ALL_OOD]) == 6
     pairs = compare_pairs(found)
-    assert [pair.label for pair in pairs if pair.measure == OOD] == [f"kind{i} / kind0" for i in range(1, 6)]
-    assert "Each group against the first, kind0." in pair_table(pairs, "exact match").caption
+    assert [pair.label for pair in pairs if pair.measure == ALL_OOD] == [f"kind{i} / kind0" for i in range(1, 6)]
+    assert "Of more than 4 groups each is compared with the first" in pair_table(pairs, "exact match").caption
 
 
 def test_every_p_of_a_column_is_corrected_for_all_its_pairs(make: Make) -> None:
     scores = {"a": [0.9, 0.8, 0.85, 0.95, 0.99], "b": [0.1, 0.2, 0.3, 0.25, 0.15], "c": [0.5, 0.6, 0.1, 0.2, 0.3]}
-    tests = [pair.test for pair in pairs_of(*(make(label, values) for label, values in scores.items()))[OOD]]
+    tests = [pair.test for pair in pairs_of(*(make(label, values) for label, values in scores.items()))[ALL_OOD]]
     expected = [permutation_test(scores[one], scores[other]) for one, other in (("a", "b"), ("a", "c"), ("b", "c"))]
     assert [tested.p_value for tested in tests] == pytest.approx(expected)
     assert [tested.adjusted_p_value for tested in tests] == pytest.approx(holm(expected))
@@ -138,18 +139,18 @@ def test_every_p_of_a_column_is_corrected_for_all_its_pairs(make: Make) -> None:
 
 def test_the_same_seeds_are_compared_seed_by_seed_where_they_are_enough(make: Make) -> None:
     first, second = [0.1 * i for i in range(1, 8)], [0.1 * i - 0.05 for i in range(1, 8)]
-    (pair,) = pairs_of(make("a", first), make("b", second))[OOD]
+    (pair,) = pairs_of(make("a", first), make("b", second))[ALL_OOD]
     assert pair.test.test_name == "sign-flip test, seed by seed"
     assert pair.test.p_value == paired_permutation_test(first, second) == 2 / 2**7
-    (pair,) = pairs_of(make("c", first), make("d", second, first=1))[OOD]
+    (pair,) = pairs_of(make("c", first), make("d", second, first=1))[ALL_OOD]
     assert pair.test.test_name == "permutation test"
-    (pair,) = pairs_of(make("e", first[:5]), make("f", second[:5]))[OOD]
+    (pair,) = pairs_of(make("e", first[:5]), make("f", second[:5]))[ALL_OOD]
     assert pair.test.test_name == "permutation test"
 
 
 def test_the_pairs_of_a_seed_by_seed_test_are_those_of_one_seed_in_whatever_order_they_come(make: Make) -> None:
     first, second = make("a", [0.1 * i for i in range(1, 8)]), make("b", [0.1 * i - 0.05 for i in range(1, 8)])
-    (pair,) = pairs_of(first[::-1], second)[OOD]
+    (pair,) = pairs_of(first[::-1], second)[ALL_OOD]
     assert pair.test.p_value == 2 / 2**7
 
 
@@ -159,10 +160,7 @@ def test_seeds_that_did_not_converge_are_compared_in_that_and_in_nothing_beyond(
     (pair,) = found = compare_pairs(groups_of(able, unable))
     assert pair.measure == CONVERGED
     assert pair.test.p_value == pytest.approx(2 / 252)
-    assert pair_sentences(found) == [
-        "Converged seeds: able is better than unable.",
-        "Not compared out of distribution, as fewer than two of their seeds converged: unable.",
-    ]
+    assert "over the converged seeds, where both groups have two" in pair_table(found, "exact match").caption
     (row,) = pair_table(found, "exact match").rows
     assert (row[2], row[-1]) == ("5/5 : 0/5", "0.0079 (0.0079) *")
 
@@ -170,25 +168,19 @@ def test_seeds_that_did_not_converge_are_compared_in_that_and_in_nothing_beyond(
 def test_only_shared_cells_are_compared(make: Make) -> None:
     short = make("short", [0.5, 0.6], lengths=range(1, 6))
     long = make("long", [0.5, 0.6], lengths=range(1, 9))
-    (pair,) = pairs_of(short, long)[OOD]
+    (pair,) = pairs_of(short, long)[ALL_OOD]
     assert pair.test.difference == pytest.approx(0.0)
     apart = make("apart", [0.5, 0.6], lengths=[1, 2, 3, 4, 9])
-    assert OOD not in pairs_of(short, apart)
-
-
-def test_the_furthest_length_is_the_longest_that_any_seed_of_any_group_reaches(make: Make) -> None:
-    (pair,) = pairs_of(make("a", [0.95, 0.2]), make("b", [0.1, 0.2]))["at length 6"]
-    assert pair.test.first == (0.95, 0.2)
-    assert set(pairs_of(make("c", [0.5, 0.2]), make("d", [0.1, 0.2]))) == {CONVERGED, OOD}
+    assert ALL_OOD not in pairs_of(short, apart)
 
 
 def test_with_too_few_seeds_it_says_how_many_are_required(make: Make) -> None:
-    first, *others = pair_sentences(compare_pairs(groups_of(make("a", [1.0] * 3), make("b", [0.0] * 3))))
-    assert first == (
-        "Converged seeds: no significant difference. With these seeds no difference can be significant: the smallest "
-        "possible p is 0.1; 4 seeds each would suffice."
+    few = compare_pairs(groups_of(make("a", [1.0] * 3), make("b", [0.0] * 3)))
+    assert pair_table(few, "exact match").caption.endswith(
+        "With these seeds no difference can be significant: the smallest possible p is 0.1; 4 seeds each would suffice."
     )
-    assert all(note.endswith("The same holds.") for note in others)
+    enough = compare_pairs(groups_of(make("c", [1.0] * 4), make("d", [0.0] * 4)))
+    assert "can be significant" not in pair_table(enough, "exact match").caption
 
 
 def test_one_seed_each_claims_nothing(make: Make, tmp_path: Path) -> None:
@@ -203,11 +195,10 @@ def test_one_seed_each_claims_nothing(make: Make, tmp_path: Path) -> None:
 def test_the_page_and_the_terminal_tell_the_pairs_and_the_page_takes_a_baseline(make: Make, tmp_path: Path) -> None:
     folders = [folder for i in range(5) for folder in make(f"kind{i}", [0.1 * i, 0.1 * i + 0.05])]
     page = write_comparison(folders, tmp_path / "page.html", baseline="kind3").read_text()
-    assert "Each group against the first, kind3." in page
     assert "kind0 / kind3" in page.replace("\N{NO-BREAK SPACE}", " ")
-    text = comparison_text(group_runs([read_run(folder) for folder in folders]))
+    text = " ".join(comparison_text(group_runs([read_run(folder) for folder in folders])).split())
     assert "kind4 / kind0" in text
-    assert "Significant means p < 0.05" in text
+    assert "*: significant, p < 0.05" in text
     with pytest.raises(UserError, match=r"baseline: no group is called 'kind9'; there are: kind0, .*Did you mean"):
         write_comparison(folders, tmp_path / "page.html", baseline="kind9")
 
@@ -222,7 +213,7 @@ def test_the_figure_of_intervals_names_groups_and_says_what_it_shows(make: Make,
 def test_curves_of_a_study_leave_out_what_did_not_converge_and_name_it(make: Make, tmp_path: Path) -> None:
     folders = make("abacus", [0.5, 0.6, 0.7]) + make("nope", [0.1, 0.2, 0.3], [0.5] * 3)
     folders += make("looped", [0.5, 0.6, 0.7], [1.0, 1.0, 0.5])
-    text = write_plot("curves", folders, tmp_path / "a.svg").read_text()
+    text = _words(write_plot("curves", folders, tmp_path / "a.svg"))
     assert "Not drawn, as no seed converged: nope (0 of 3)" in text
     assert "looped (2 of 3 seeds)" in text
     assert "nope (3 seeds)" not in text
@@ -242,3 +233,8 @@ def test_the_curve_of_a_single_run_is_named_and_says_that_it_did_not_converge(ma
     assert ">abacus<" in write_plot("curves", make("abacus", [0.5]), tmp_path / "a.svg").read_text()
     text = write_plot("curves", make("nope", [0.1], [0.5]), tmp_path / "b.svg").read_text()
     assert ">nope (did not converge)<" in text
+
+
+def _words(svg: Path) -> str:
+    """The texts of a drawing, lines joined."""
+    return " ".join(re.findall(r">([^<>]+)</text>", svg.read_text()))

@@ -4,9 +4,10 @@ import json
 
 import pytest
 
-from numerate.reports.groups import differing_settings, flatten_settings, group_runs
+from numerate.reports.groups import group_runs
 from numerate.reports.records import read_run
 from numerate.reports.regions import region_table
+from numerate.reports.settings import differing_settings, flatten_settings
 from numerate.reports.summary import headline
 
 LABELS = {"addition_abacus": "Abacus", "addition_rotary": "rotary"}

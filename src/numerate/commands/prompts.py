@@ -24,9 +24,9 @@ from numerate.reports.attention_maps import (
     shorten_text,
     summarize_heads,
 )
-from numerate.reports.groups import format_settings
 from numerate.reports.map_records import FOLDER
 from numerate.reports.page import write_atomically
+from numerate.reports.settings import format_settings
 from numerate.training import disk
 
 MAX_LINES = 48

@@ -30,8 +30,8 @@ from numerate.reports.grid import (
     make_grids,
     metric_label,
 )
-from numerate.reports.groups import format_settings
 from numerate.reports.records import Cell, cell_from_record
+from numerate.reports.settings import format_settings
 from numerate.reports.table import text_table
 from numerate.reports.terminal_writer import heat_map_text, legend_text
 from numerate.studies.naming import load_recipe

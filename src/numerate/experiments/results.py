@@ -164,7 +164,7 @@ def _table(
     lines: Sequence[Mapping[str, Any]], header: Sequence[str], rows: Sequence[Sequence[str]], *, with_offsets: bool
 ) -> str:
     """A table of lines, each after its checkpoint, step, settings and position offset."""
-    from numerate.reports.groups import format_settings
+    from numerate.reports.settings import format_settings
 
     with_settings = any(line["settings"] for line in lines)
     first = ["checkpoint", "step", *["settings"] * with_settings, *["position_offset"] * with_offsets]

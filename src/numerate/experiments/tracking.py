@@ -2,11 +2,12 @@
 
 from numerate.experiments.run import Run
 from numerate.integrations import trackers
-from numerate.reports.groups import format_settings, group_runs
+from numerate.reports.groups import group_runs
 from numerate.reports.language_curves import validation_metrics
 from numerate.reports.matplotlib_writer import draw_figure
 from numerate.reports.plots import maps_figure, validation_figure
 from numerate.reports.records import read_run
+from numerate.reports.settings import format_settings
 
 
 def track_results(run: Run) -> None:

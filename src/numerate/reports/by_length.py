@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from numerate.evaluation.statistics import newcombe_interval
 from numerate.reports.content import Block, Content, Heading, Note
-from numerate.reports.counts import MEMORIZATION_NOTE
 from numerate.reports.figure import Figure, HeatMap, Panel
 from numerate.reports.grid import PlotGrid, Point, baseline_ranges, cell_label, format_interval, format_percent
 from numerate.reports.groups import Group, have_unordered_cells, region_labels
@@ -19,7 +18,6 @@ from numerate.reports.limits import (
 from numerate.reports.overview import length_chart
 from numerate.reports.success import length_curves
 from numerate.reports.summary import group_result
-from numerate.reports.svg_writer import figure_html
 from numerate.reports.table import TextTable
 
 
@@ -27,7 +25,7 @@ def lengths_content(groups: Sequence[Group]) -> Content:
     """The accuracy of each drawn group by length; of two groups with one seed the difference with its interval."""
     shown = groups_to_draw(groups, MAX_GROUP_COLUMNS)
     curves, missing_note = length_curves(shown)
-    diagonals = [curve.group.diagonal for curve in curves]
+    diagonals = [group.diagonal for group, _ in curves]
     baselines, words = baseline_ranges(diagonals), region_labels(groups)
     has_differences = len(groups) == len(curves) == 2 and all(len(group.region_scores) == 1 for group in groups)
     rows = []
@@ -39,10 +37,11 @@ def lengths_content(groups: Sequence[Group]) -> Content:
         row += [_difference_text(points[0], points[-1])] * has_differences
         row += [" to ".join(map(format_percent, dict.fromkeys(baselines.get(n, ()))))] * bool(baselines)
         rows.append([*row, words.get(first.region, first.region)])
-    header = ["length", *(f"{curve.label}, %" for curve in curves), *["difference, points"] * has_differences]
+    labels = [f"{group.label} ({suffix}), %" if suffix else f"{group.label}, %" for group, suffix in curves]
+    header = ["length", *labels, *["difference, points"] * has_differences]
     header += [*["baseline, %"] * bool(baselines), "region"]
     notes = ["Differences carry Newcombe's 95 % interval, for each length by itself."] * has_differences
-    notes += [MEMORIZATION_NOTE] * bool(baselines) + [missing_note, left_out_note(groups, shown)]
+    notes += [missing_note, left_out_note(groups, shown)]
     caption = " ".join(filter(None, notes))
     return [TextTable(header, rows, caption, fold=f"All {len(rows)} lengths")] if rows else []
 
@@ -68,7 +67,7 @@ def seeds_content(groups: Sequence[Group]) -> Content:
         shown = maps[: max(0, MAX_SEED_MAPS - num_maps)]
         num_maps += len(maps)
         panels = [_panel(single, grid, as_image=as_images) for single, grid in shown]
-        content += [Heading(group.label), figure_html(Figure(panels, is_small=True))] * bool(shown)
+        content += [Heading(group.label), Figure(panels, is_small=True)] * bool(shown)
     if num_maps > MAX_SEED_MAPS:
         missing = f"{num_maps - MAX_SEED_MAPS} of {num_maps} maps are left out"
         content.append(Note(f"{missing}, which would make this page too long; each run has a report."))
@@ -78,6 +77,6 @@ def seeds_content(groups: Sequence[Group]) -> Content:
 def _panel(single: Group, grid: PlotGrid, *, as_image: bool) -> Panel:
     title, reach = f"seed {single.runs[0].seed}", group_result(single).reach_text
     if not grid.row_axis:
-        return replace(length_chart([single]), title=f"{title}: {reach}")
+        return replace(length_chart([single]), title=f"{title}: {reach}", notes=())
     found = HeatMap.from_grid(grid, single.operator, title=title, subtitle=reach, has_tooltips=not as_image)
     return replace(found, detail="image" if as_image else "colors")

@@ -5,22 +5,13 @@ from pathlib import Path
 
 from numerate.errors import UserError, did_you_mean
 from numerate.reports.colour import TerminalStyle
-from numerate.reports.counts import common_metric_label
-from numerate.reports.figure import Figure, HeatMap
-from numerate.reports.groups import Group, group_runs, have_unordered_cells, with_metric
-from numerate.reports.language import language_modeling_groups, language_text
-from numerate.reports.limits import groups_to_draw, left_out_note
-from numerate.reports.metric_tables import metric_tables_text
-from numerate.reports.metrics import check_has_metric, split_metric
-from numerate.reports.overview import length_chart
+from numerate.reports.groups import Group, check_has_metric, group_runs, with_metric
+from numerate.reports.metrics import split_metric
 from numerate.reports.page import comparison_page, split_by_task, write_atomically
-from numerate.reports.pairs import SIGNIFICANCE_NOTE, compare_pairs, compare_pairs_by_metric, pair_sentences, pair_table
 from numerate.reports.records import Records, read_runs
-from numerate.reports.regions import region_table
-from numerate.reports.success import success_table, unconverged_notes
-from numerate.reports.summary import headline
+from numerate.reports.sections import SECTIONS, Subject
 from numerate.reports.table import text_width
-from numerate.reports.terminal_writer import figure_text
+from numerate.reports.terminal_writer import content_text, filled
 
 
 def write_comparison(
@@ -87,42 +78,20 @@ def _read_runs(folders: Sequence[str | Path]) -> list[Records]:
 def comparison_text(
     groups: Sequence[Group], style: TerminalStyle | None = None, answer_metric: str | None = None
 ) -> str:
-    """The comparison for a terminal: heat maps side by side, the diagonal, the table of regions, the headline; of
-    several tasks one after the other."""
-    style, tasks = style or TerminalStyle(), split_by_task(groups)
-    texts = [
-        language_text(task.groups)
-        if language_modeling_groups(task.groups)
-        else _task_text(task.groups, style, answer_metric)
-        for task in tasks
-    ]
+    """The comparison for a terminal: of each task the sections that are `in_terminal`, and the headline."""
+    tasks = split_by_task(groups)
+    texts = [_task_text(Subject(task.groups, answer_metric=answer_metric), style) for task in tasks]
     if len(tasks) == 1:
         return texts[0]
-    names = (f"{task.name}\n{'=' * text_width(task.name)}" for task in tasks)
-    return "\n\n\n".join(f"{name}\n\n{text}" for name, text in zip(names, texts, strict=True))
+    return "\n\n\n".join(f"{_underlined(task.name, '=')}\n\n{text}" for task, text in zip(tasks, texts, strict=True))
 
 
-def _task_text(groups: Sequence[Group], style: TerminalStyle, answer_metric: str | None) -> str:
-    shown = groups_to_draw(groups)
-    maps = [
-        HeatMap.from_grid(grid, title=f"{group.label}, {grid.title}" if grid.title else group.label, has_tooltips=False)
-        for group in shown
-        for grid in group.grids
-        if grid.row_axis
-    ]
-    parts = [text] if (text := figure_text(Figure([*maps, length_chart(shown)]), style)) else []
-    if have_unordered_cells(shown):
-        parts.append(metric_tables_text(shown))
-    elif (table := region_table(shown)).rows:
-        parts.append(table.to_text())
-    parts += [left_out_note(groups, shown)] * (len(shown) < len(groups))
-    if any(len(group.evaluated_cells) > 1 for group in groups):
-        table = success_table(groups)
-        parts += [table.to_text(), "\n".join([table.caption, *unconverged_notes(groups)])] if table.rows else []
-    tested = {} if have_unordered_cells(groups) else {common_metric_label(groups): compare_pairs(groups)}
-    if answer_metric is not None:
-        tested[answer_metric] = compare_pairs_by_metric(groups, answer_metric)
-    for title, pairs in tested.items():
-        if pairs:
-            parts += [pair_table(pairs, title).to_text(), "\n".join([*pair_sentences(pairs), SIGNIFICANCE_NOTE])]
-    return "\n\n".join([*parts, headline(groups)])
+def _task_text(subject: Subject, style: TerminalStyle | None) -> str:
+    found = [section.of(subject) for section in SECTIONS if section.in_terminal]
+    parts = [(title, text) for title, content in found if (text := content_text(content, style))]
+    texts = [f"{_underlined(title, '-')}\n{text}" if title else text for title, text in parts]
+    return "\n\n".join([*texts, filled(subject.headline)])
+
+
+def _underlined(title: str, rule: str) -> str:
+    return f"{title}\n{rule * text_width(title)}"

@@ -1,10 +1,13 @@
-"""What a section of a page may hold, described as data: tables, notes, lists, folded parts, and drawn figures."""
+"""What a section may hold, described as data: tables, figures, notes, lists, folded parts.
+
+`html_writer` writes it on pages and `terminal_writer` in a terminal."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from numerate.reports.figure import Figure
 from numerate.reports.table import TextTable
 
 
@@ -52,6 +55,25 @@ class Folded:
     is_open: bool = False
 
 
-Block = TextTable | Note | Heading | Bullets | Facts | Code | Folded | Markup
+@dataclass(frozen=True)
+class Download:
+    """A link that saves a text as a file."""
+
+    label: str
+    file_name: str
+    text: str
+
+
+Block = TextTable | Figure | Note | Heading | Bullets | Facts | Code | Folded | Download | Markup
 Content = Sequence[Block]
-"""The blocks of a section in order; an empty sequence leaves the section out. `Markup` is a drawn figure."""
+"""The blocks of a section in order. `Markup` is what only a page can show."""
+
+
+def without_empty_blocks(content: Content) -> Content:
+    """The content without tables that have no rows and figures that have nothing to draw."""
+    return [
+        block
+        for block in content
+        if not (isinstance(block, TextTable) and not block.rows)
+        and not (isinstance(block, Figure) and not block.drawn_panels)
+    ]

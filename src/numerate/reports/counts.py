@@ -1,18 +1,17 @@
 """Accuracy per count: the share of correct labels at each position of a row, beside the score of memorization."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import median
 
-from numerate.evaluation.labels import METRICS, LabelCounts, Metric
+from numerate.evaluation.labels import LabelCounts
 from numerate.evaluation.statistics import wilson_interval
 from numerate.reports.colour import assign_styles
-from numerate.reports.content import Content, Heading, Note
+from numerate.reports.content import Content
 from numerate.reports.figure import Chart, ChartLine, Figure
-from numerate.reports.grid import ALL_REGION_LABELS, format_interval, format_percent, metric_label
-from numerate.reports.groups import Group
-from numerate.reports.limits import MAX_GROUPS_WITH_SEED_LINES, groups_to_draw, join_names, left_out_note
-from numerate.reports.svg_writer import figure_html
-from numerate.reports.table import TextTable
+from numerate.reports.grid import ALL_REGION_LABELS, join_names
+from numerate.reports.groups import Group, not_comparable_notes
+from numerate.reports.limits import MAX_GROUPS_WITH_SEED_LINES, groups_to_draw, left_out_note
 
 BASELINE_LABEL = "score of memorization"
 """The label of the baseline line in a figure."""
@@ -41,7 +40,7 @@ def count_lines(groups: Sequence[Group]) -> list[ChartLine]:
         has_seed_lines = len(each) > 1 and len(groups) <= MAX_GROUPS_WITH_SEED_LINES
         lines.append(
             ChartLine(
-                group.label if len(groups) > 1 else "the model",
+                group.label,
                 counts,
                 list(map(median, columns)),
                 low,
@@ -89,18 +88,18 @@ def count_chart(groups: Sequence[Group]) -> Chart:
         has_integer_ticks=True,
         trained_range=(1, limit) if limit is not None else None,
         trained_range_label=ALL_REGION_LABELS["in_distribution"],
-        notes=[band, *filter(None, [left_out_note(groups, shown)])],
+        notes=[band, *filter(None, [left_out_note(groups, shown)]), *(f"{x}." for x in not_comparable_notes(groups))],
     )
 
 
 def counts_content(groups: Sequence[Group]) -> Content:
-    """The accuracy per count as a chart, and the metrics of labels as a table; nothing without labels."""
+    """The accuracy per count as a chart; nothing without labels."""
     chart = count_chart(groups)
     if not chart.lines:
         return []
     shown = groups_to_draw([group for group in groups if group.labels])
     notes = [f"Share of all rows whose t-th label is correct. {chart.notes[0]}"]
-    if chart.trained_range is not None:
+    if any(line.is_baseline for line in chart.lines):
         notes.append(f"Dashed: {BASELINE_LABEL}; behind the trained counts that is the mean over these.")
         notes.append(MEMORIZATION_NOTE)
     averaged = [group.label for group in shown if any(labels.num_offsets > 1 for labels in group.labels)]
@@ -108,57 +107,4 @@ def counts_content(groups: Sequence[Group]) -> Content:
         whose = "All numbers" if len(averaged) == len(shown) else f"Those of {join_names(averaged)}"
         counts = sorted({labels.num_offsets for group in shown for labels in group.labels} - {1})
         notes.append(f"{whose} are means over {' or '.join(map(str, counts))} fixed position offsets.")
-    figure = figure_html(Figure([chart]))
-    table = label_metrics_table(shown)
-    return [figure, Note(" ".join([*notes, *chart.notes[1:]])), Heading("All metrics of labels"), table]
-
-
-def label_metrics_table(groups: Sequence[Group]) -> TextTable:
-    """Every metric of labels by region, out of distribution with its baseline below."""
-    rows = []
-    for group in groups:
-        for name in dict.fromkeys(name for regions in group.region_scores for name in regions):
-            regions = [regions[name] for regions in group.region_scores if name in regions]
-            several = [region.labels for region in regions if region.labels is not None]
-            if several:
-                texts = (_metric_text(several, metric, name) for metric in METRICS)
-                rows.append([group.label] * (len(groups) > 1) + [ALL_REGION_LABELS[name], *texts])
-    note = (
-        "Over all rows, or labels, of a region, each weighing the same (elsewhere exact match is the mean over cells); "
-        "of several seeds the median, from the lowest to the highest. Prefix: labels before the first wrong one, as a "
-        "share of the row. Below each the baseline."
-    )
-    header = [*(["run"] * (len(groups) > 1)), "region", *(f"{_COLUMN_LABELS[metric]}, %" for metric in METRICS)]
-    return TextTable(header, rows, note)
-
-
-_COLUMN_LABELS: dict[Metric, str] = {
-    "exact_match": "exact match",
-    "ood_accuracy": "unseen counts",
-    "accuracy": "all labels",
-    "last_label": "last label",
-    "correct_prefix": "correct prefix",
-}
-
-
-def _metric_text(several: Sequence[LabelCounts], metric: Metric, region: str) -> str:
-    """A metric over seeds; nothing where a region has no such labels."""
-    values = [value for labels in several if (value := labels.score(metric)) is not None]
-    if not values or (metric, region) == ("ood_accuracy", "in_distribution"):
-        return ""
-    text = format_percent(median(values))
-    text += f" {format_interval(min(values), max(values))}" if len(values) > 1 else ""
-    baseline = several[0].baseline(metric) if region != "in_distribution" else None
-    return text if baseline is None else f"{text}\nbaseline {format_percent(baseline)}"
-
-
-def common_metric(groups: Sequence[Group]) -> Metric | None:
-    """The common metric of these groups; None if they differ."""
-    found = {group.resolved_metric for group in groups if group.points}
-    return found.pop() if len(found) == 1 else None
-
-
-def common_metric_label(groups: Sequence[Group]) -> str:
-    """The common metric of these groups in words."""
-    found, points = common_metric(groups), [point for group in groups for point in group.points]
-    return "exact match" if not points else metric_label(found, points) if found else "accuracy"
+    return [Figure([replace(chart, notes=())], caption=" ".join([*notes, *chart.notes[1:]]))]

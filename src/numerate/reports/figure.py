@@ -1,6 +1,6 @@
 """Figures as data: panels of lines, of points with intervals, or of colored cells, with their axes, legends and notes.
 
-`matplotlib_writer`, `svg_writer` and `terminal_writer` draw the same description, each from it alone. Values stay in
+`matplotlib_writer`, `html_writer` and `terminal_writer` draw the same description, each from it alone. Values stay in
 the units of their axes; a proportion is from 0 to 1 and its ticks read in per cent.
 """
 
@@ -131,7 +131,7 @@ class Chart:
     `is_percent` fixes the vertical axis at 0 to 100 %, `is_log` makes it logarithmic, `has_integer_ticks` puts a tick
     at every whole number, `trained_range` shades what training covered, called `trained_range_label`; `zooms_to_data`
     starts the vertical axis near the lowest value and cuts values above those after the first tenth. `x_ticks` replaces
-    the ticks of the horizontal axis. `notes` describe the lines and bands."""
+    the ticks of the horizontal axis. `notes` are sentences on the lines and bands."""
 
     title: str
     lines: Sequence[ChartLine]
@@ -310,17 +310,20 @@ Panel = Chart | PointChart | HeatMap
 @dataclass(frozen=True)
 class Figure:
     """Panels in rows of `columns`; the last one fills its row where `is_last_wide`, and all are small on a page where
-    `is_small`. `entries` is a legend of all, by default that of its charts; `note` is small print above the panels,
-    `caption` below them."""
+    `is_small`. `entries` is a legend of all, by default that of its charts; `caption` is small print."""
 
     panels: Sequence[Panel]
     columns: int = 3
     entries: Sequence[LegendEntry] = ()
-    note: str = ""
     caption: str = ""
     is_last_wide: bool = False
     is_small: bool = False
     has_letters: bool = False
+
+    @property
+    def drawn_panels(self) -> list[Panel]:
+        """The panels with something to draw."""
+        return [one for one in self.panels if (one.drawn_lines if isinstance(one, Chart) else one.rows)]
 
     @property
     def charts(self) -> list[Chart]:
@@ -336,11 +339,11 @@ class Figure:
 
     @property
     def notes(self) -> str:
-        """The note of the figure and those of its charts, under their titles where there are several."""
-        found = [self.note] if self.note else []
+        """The caption of the figure and the notes of its charts, under their titles where there are several."""
+        found = [self.caption] if self.caption else []
         for chart in self.charts:
             title = f"{chart.title}: " if len(self.charts) > 1 and chart.title and chart.notes else ""
-            found += [title + "; ".join(note.rstrip(".") for note in chart.notes)] if chart.notes else []
+            found += [title + " ".join(chart.notes)] if chart.notes else []
         return "\n".join(dict.fromkeys(found))
 
     @cached_property

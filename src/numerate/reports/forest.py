@@ -5,14 +5,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
 
-from numerate.evaluation.statistics import Proportion, interquartile_mean, stratified_bootstrap_interval, success_rate
+from numerate.evaluation.statistics import interquartile_mean, stratified_bootstrap_interval
 from numerate.reports.colour import SERIES, Style
 from numerate.reports.content import Content, Note
-from numerate.reports.counts import common_metric_label
 from numerate.reports.figure import Axis, Figure, Mark, PointChart, PointRow
-from numerate.reports.grid import REGION_LABELS, format_interval, format_percent
-from numerate.reports.groups import CONVERGENCE_THRESHOLD, Group, region_labels
-from numerate.reports.svg_writer import figure_html
+from numerate.reports.grid import REGION_LABELS, format_counts, format_interval, format_percent
+from numerate.reports.groups import CONVERGENCE_THRESHOLD, Group, common_metric_label, region_labels
 
 MAX_ROWS = 80
 """Rows of a forest plot on a page."""
@@ -20,18 +18,24 @@ MAX_ROWS = 80
 MIN_SEEDS = 5
 """With fewer seeds a bootstrap interval is much too narrow; the lowest and the highest seed are shown instead."""
 
+MAX_NAMED_SEEDS = 12
+"""Seeds listed one by one in a tooltip."""
+
+CAPTION = (
+    "Dot: the interquartile mean over seeds; upright line: the median; marks below: single seeds. Thick line: the 95 % "
+    "bootstrap interval of the interquartile mean, of 2,000 resamples of seeds (over seeds, not over questions; from "
+    f"fewer than ten seeds it is somewhat too narrow). Thin line: the lowest to the highest of fewer than {MIN_SEEDS} "
+    "seeds."
+)
+
 
 @dataclass(frozen=True)
-class Estimate:
-    """One number from several seeds. `values` are those of the seeds that count, `unconverged_values` those of seeds
+class SeedSummary:
+    """A number from several seeds. `values` are those of the seeds that count, `unconverged_values` those of seeds
     that did not converge and do not count."""
 
     values: tuple[float, ...]
     unconverged_values: tuple[float, ...] = ()
-
-    @property
-    def median(self) -> float:
-        return median(self.values)
 
     @cached_property
     def iqm(self) -> float:
@@ -61,161 +65,110 @@ class Estimate:
         ends = " to ".join(map(format_percent, self.interval)) if len(self.values) > 1 else "one seed"
         return f"{format_percent(self.iqm)}, {ends}"
 
-
-@dataclass(frozen=True)
-class GroupEstimates:
-    """The seeds of one group: how many converged (None if that was not measured), and the estimates by region."""
-
-    group: Group
-    converged_group: Group
-    convergence_rate: Proportion | None
-    regions: dict[str, Estimate]
-
     @property
-    def label(self) -> str:
-        return self.group.label
-
-    @property
-    def num_seeds(self) -> int:
-        """How many seeds were evaluated."""
-        return len(self.group.evaluated_cells)
-
-    @property
-    def converged_text(self) -> str:
-        """`4/5`: the seeds that converged of all."""
-        rate = self.convergence_rate
-        return "" if rate is None else f"{round(rate.value * rate.count)}/{rate.count}"
+    def tooltip(self) -> str:
+        if not self.values:
+            return self.text
+        ends = f" {format_interval(*self.interval)}" * self.has_enough_seeds
+        lines = [f"interquartile mean {format_percent(self.iqm)} %{ends}"]
+        lines.append(f"median {format_percent(median(self.values))} %")
+        lines.append(f"{len(self.values)} seed{'s' * (len(self.values) != 1)}: {_join_percents(self.values)}")
+        if self.unconverged_values:
+            lines.append(f"did not converge: {_join_percents(self.unconverged_values)}")
+        return "\n".join(lines)
 
 
-def estimate_group(group: Group) -> GroupEstimates:
-    """The estimates of a group: over all seeds in distribution, and over the converged ones out of distribution."""
-    converged = group.converged_group
-    trained = [share for _, share in group.in_distribution_scores]
-    regions: dict[str, Estimate] = {}
-    for name in REGION_LABELS:
-        scores = [(run, found[name].score.value) for run, found in group.region_scores_by_run if name in found]
-        counts = [name == "in_distribution" or run in converged.runs for run, _ in scores]
-        values = tuple(value for (_, value), count in zip(scores, counts, strict=True) if count)
-        others = tuple(value for (_, value), count in zip(scores, counts, strict=True) if not count)
-        regions |= {name: Estimate(values, others)} if scores else {}
-    return GroupEstimates(group, converged, success_rate(trained, CONVERGENCE_THRESHOLD) if trained else None, regions)
+def _join_percents(values: Sequence[float]) -> str:
+    return ", ".join(map(format_percent, values[:MAX_NAMED_SEEDS])) + ", ..." * (len(values) > MAX_NAMED_SEEDS)
+
+
+def summarize_region(group: Group, region: str) -> SeedSummary:
+    """The scores of a region: those of all seeds in distribution, and of the converged ones out of distribution."""
+    scores = [(run, found[region].score.value) for run, found in group.region_scores_by_run if region in found]
+    counted = group.runs if region == "in_distribution" else group.converged_group.runs
+    return SeedSummary(
+        tuple(score for run, score in scores if run in counted),
+        tuple(score for run, score in scores if run not in counted),
+    )
 
 
 def forest_content(groups: Sequence[Group]) -> Content:
-    """The forest plot of a page; empty if no group has several seeds."""
-    figure = forest_figure(groups[:MAX_ROWS] if len(groups) > MAX_ROWS else groups)
-    if not figure.panels:
-        return []
-    more = (
-        [Note(f"{len(groups) - MAX_ROWS} more groups are in the table of regions.")] if len(groups) > MAX_ROWS else []
-    )
-    return [figure_html(figure), *more]
+    """The forest plot of a page; no panels if no group has several seeds."""
+    more = len(groups) - MAX_ROWS
+    notes = [Note(f"{more} more groups are in the table of regions.")] if more > 0 else []
+    return [forest_figure(groups[:MAX_ROWS]), *notes]
 
 
 def forest_figure(groups: Sequence[Group]) -> Figure:
     """A row for each group and a panel for each region; no panels without several seeds of any group."""
-    estimates = [estimate_group(group) for group in groups]
-    if all(one.num_seeds < 2 for one in estimates):
+    if all(len(group.evaluated_cells) < 2 for group in groups):
         return Figure(())
     words, metric = region_labels(groups), common_metric_label(groups)
-    styles = [Style(i if len(estimates) <= len(SERIES) else 0, 0) for i in range(len(estimates))]
-    panels = []
-    if any(one.convergence_rate is not None for one in estimates):
-        marks = [_convergence_mark(one, style) for one, style in zip(estimates, styles, strict=True)]
-        panels.append(_panel("converged", "% of seeds", estimates, marks))
+    styles = [Style(i if len(groups) <= len(SERIES) else 0, 0) for i in range(len(groups))]
+    styled = list(zip(groups, styles, strict=True))
+    panels, caption = [], CAPTION
+    if any(group.convergence_rate for group in groups):
+        marks = [_convergence_mark(group, style) for group, style in styled]
+        panels.append(_panel("converged", "% of seeds", groups, marks))
+        caption += (
+            f" Converged: the share of seeds with at least {format_percent(CONVERGENCE_THRESHOLD)} % in distribution, "
+            "with Wilson's 95 % interval over seeds. Crosses: the seeds that did not; they count in distribution."
+        )
     for name in REGION_LABELS:
-        if any(name in one.regions for one in estimates):
-            marks = [_mark(one.regions.get(name), style) for one, style in zip(estimates, styles, strict=True)]
-            panels.append(_panel(f"{words[name]}{_baseline(groups, name)}", f"{metric}, %", estimates, marks))
-    return Figure(panels, columns=len(panels), caption=_caption(estimates))
+        if any(name in group.first_region_scores for group in groups):
+            marks = [_marks(summarize_region(group, name), style) for group, style in styled]
+            panels.append(_panel(f"{words[name]}{_baseline(groups, name)}", f"{metric}, %", groups, marks))
+    return Figure(panels, columns=len(panels), caption=caption)
 
 
-def _panel(title: str, label: str, estimates: Sequence[GroupEstimates], marks: Sequence[Sequence[Mark]]) -> PointChart:
+def _panel(title: str, label: str, groups: Sequence[Group], marks: Sequence[Sequence[Mark]]) -> PointChart:
     rows = [
         PointRow(
-            one.label, inside, f"{one.converged_text} converged" if one.converged_text else f"{one.num_seeds} seeds"
+            group.label,
+            inside,
+            f"{format_counts(group.convergence_rate)} converged"
+            if group.convergence_rate
+            else f"{len(group.evaluated_cells)} seeds",
         )
-        for one, inside in zip(estimates, marks, strict=True)
+        for group, inside in zip(groups, marks, strict=True)
     ]
     return PointChart(title, rows, Axis.percent(label, 0.25))
 
 
-def _convergence_mark(one: GroupEstimates, style: Style) -> list[Mark]:
-    rate = one.convergence_rate
+def _convergence_mark(group: Group, style: Style) -> list[Mark]:
+    rate = group.convergence_rate
     if rate is None:
         return []
-    note = format_interval(rate.low, rate.high, 0)
-    return [
-        Mark(style, rate.value, (rate.low, rate.high), text=one.converged_text, note=note, tooltip=one.converged_text)
-    ]
+    text, note = format_counts(rate), format_interval(rate.low, rate.high, 0)
+    return [Mark(style, rate.value, (rate.low, rate.high), text=text, note=note, tooltip=text)]
 
 
-def _mark(estimate: Estimate | None, style: Style) -> list[Mark]:
+def _marks(found: SeedSummary, style: Style) -> list[Mark]:
     """The mark of a region with its number below: `97.2 [93.1, 99]`."""
-    if estimate is None:
-        return []
-    crosses = estimate.unconverged_values
-    if not estimate.values:
-        return [Mark(style, unconverged_seeds=crosses, note=estimate.text, text=" ", tooltip=estimate.text)]
-    has_several = len(estimate.values) > 1
-    text, _, note = estimate.text.partition(" ")
+    crosses = found.unconverged_values
+    if not found.values:
+        text = " " * bool(crosses)
+        return [Mark(style, unconverged_seeds=crosses, text=text, note=found.text, tooltip=found.text)]
+    several = found.values if len(found.values) > 1 else ()
+    text, _, note = found.text.partition(" ")
     return [
         Mark(
             style,
-            estimate.iqm,
-            estimate.interval if has_several else None,
-            estimate.has_enough_seeds,
-            estimate.median if has_several else None,
-            estimate.values if has_several else (),
+            found.iqm,
+            found.interval if several else None,
+            found.has_enough_seeds,
+            median(several) if several else None,
+            several,
             crosses,
             text,
             note,
-            _tooltip(estimate),
+            found.tooltip,
         )
     ]
 
 
 def _baseline(groups: Sequence[Group], name: str) -> str:
     """The baseline of a region, where all groups have the same."""
-    known = {found[name].baseline for group in groups for found in group.region_scores if name in found}
+    known = {group.region_estimate(name).baseline for group in groups if name in group.first_region_scores}
     baseline = known.pop() if len(known) == 1 else None
     return "" if baseline is None else f" (baseline {format_percent(baseline)} %)"
-
-
-def _tooltip(estimate: Estimate) -> str:
-    ends = f" {format_interval(*estimate.interval)}" * estimate.has_enough_seeds
-    lines = [f"interquartile mean {format_percent(estimate.iqm)} %{ends}"]
-    lines.append(f"median {format_percent(estimate.median)} %")
-    lines.append(f"{len(estimate.values)} seed{'s' * (len(estimate.values) != 1)}: {_join_percents(estimate.values)}")
-    if estimate.unconverged_values:
-        lines.append(f"did not converge: {_join_percents(estimate.unconverged_values)}")
-    return "\n".join(lines)
-
-
-def _join_percents(values: Sequence[float], most: int = 12) -> str:
-    return ", ".join(map(format_percent, values[:most])) + ", ..." * (len(values) > most)
-
-
-def _caption(estimates: Sequence[GroupEstimates]) -> str:
-    counts = sorted({len(e.values) for one in estimates for e in one.regions.values() if len(e.values) > 1})
-    parts = ["Dot: the interquartile mean over seeds; upright line: the median; marks below: single seeds."]
-    if counts and counts[-1] >= MIN_SEEDS:
-        parts.append(
-            "Thick line: the 95 % bootstrap interval of the interquartile mean, of 2,000 resamples of seeds: over "
-            "seeds, not over questions."
-        )
-        if any(MIN_SEEDS <= count < 10 for count in counts):
-            parts.append("From fewer than ten seeds it is still somewhat too narrow.")
-    if counts and counts[0] < MIN_SEEDS:
-        parts.append(
-            f"Thin line: the lowest to the highest of fewer than {MIN_SEEDS} seeds, of which an interval would be much "
-            "too narrow."
-        )
-    if any(one.convergence_rate is not None for one in estimates):
-        parts.append(
-            f"Converged: the share of seeds with at least {format_percent(CONVERGENCE_THRESHOLD)} % in distribution, "
-            "with Wilson's 95 % interval over seeds."
-        )
-    if any(estimate.unconverged_values for one in estimates for estimate in one.regions.values()):
-        parts.append("Crosses: seeds that did not converge; they count in distribution only.")
-    return " ".join(parts)

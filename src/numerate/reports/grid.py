@@ -1,7 +1,7 @@
 """Grids, diagonals and regions of cells, of one run or over seeds."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, zip_longest
 from statistics import median
@@ -60,6 +60,31 @@ class Point:
     def length(self) -> int:
         """The first coordinate, which is that of all axes on the diagonal."""
         return next(iter(self.coordinates.values()))
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number over seeds: the value of each and their range, or of a single one its 95 % interval, where it has one.
+
+    `baseline` as in `Point`."""
+
+    values: tuple[float, ...]
+    single_seed_interval: tuple[float, float] | None = None
+    baseline: float | None = None
+
+    @property
+    def median(self) -> float:
+        return median(self.values)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        return (min(self.values), max(self.values)) if len(self.values) > 1 else self.single_seed_interval
+
+    def text(self, form: Callable[[float], str] | None = None, unit: str = "") -> str:
+        """`90.5 [85.6, 93.8]`, in per cent without a `form`, with a unit behind the first number; "" without values."""
+        form = form or format_percent
+        ends = f" [{', '.join(map(form, self.interval))}]" if self.interval is not None else ""
+        return f"{form(self.median)}{unit}{ends}" if self.values else ""
 
 
 @dataclass(frozen=True)
@@ -337,6 +362,26 @@ def length_ticks(lengths: Iterable[float], max_ticks: int) -> list[float]:
 def format_interval(low: float, high: float, digits: int = 1) -> str:
     """An interval in per cent: "[85.6, 93.8]"."""
     return f"[{format_percent(low, digits)}, {format_percent(high, digits)}]"
+
+
+def format_counts(rate: Proportion) -> str:
+    """The counts of a proportion: "4/5"."""
+    return f"{round(rate.value * rate.count)}/{rate.count}"
+
+
+MAX_NAMES = 10
+"""Names in one sentence."""
+
+
+def join_names(names: Sequence[str], max_names: int = MAX_NAMES, separator: str = ", ") -> str:
+    """Names as a phrase; beyond `max_names` the others are counted.
+
+    >>> join_names(["a", "b", "c"]), join_names(["a", "b", "c", "d"], max_names=3)
+    ('a, b and c', 'a, b and 2 others')
+    """
+    if len(names) > max_names:
+        return f"{separator.join(names[: max_names - 1])} and {len(names) - max_names + 1} others"
+    return names[0] if len(names) == 1 else f"{separator.join(names[:-1])} and {names[-1]}"
 
 
 def span_text(numbers: Iterable[int]) -> str:

@@ -1,7 +1,7 @@
-"""Groups of runs that differ only in the seed, and the settings in which groups differ."""
+"""Groups of runs that differ only in the seed."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -9,9 +9,12 @@ from typing import Any
 from numerate.errors import UserError
 from numerate.evaluation import answer_metrics
 from numerate.evaluation.labels import METRICS, LabelCounts, Metric
+from numerate.evaluation.statistics import Proportion, success_rate
 from numerate.reports.grid import (
     ALL_OOD,
     ALL_REGION_LABELS,
+    REGION_LABELS,
+    Estimate,
     PlotGrid,
     Point,
     RegionScore,
@@ -19,15 +22,29 @@ from numerate.reports.grid import (
     are_named_parts,
     cell_label,
     diagonal_points,
+    join_names,
     make_grids,
     metric_label,
     score_regions,
 )
+from numerate.reports.metrics import (
+    CHARTED_METRICS,
+    METRIC_ORDER,
+    MetricKey,
+    SeedMetrics,
+    format_metric,
+    metrics_of_cells,
+)
 from numerate.reports.records import Cell, Records, settings_key
-from numerate.reports.symmetry import has_equal_states
+from numerate.reports.settings import differing_settings, format_settings, remove_seeds
 
 CONVERGENCE_THRESHOLD = 0.99
 """The exact match on held-out in-distribution questions from which on a run has converged."""
+
+SAME_CHECKPOINT = "final = best"
+
+NOT_COMPARABLE = "not comparable (non-causal)"
+"""Replaces the numbers of a model that attends to later tokens."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +95,25 @@ class Group:
         return [LabelCounts.merge(labels) for labels in each] if each and all(each) else []
 
     @cached_property
+    def at_checkpoints(self) -> "list[Group]":
+        """This group, and itself at the best checkpoint where that was evaluated too and is another step."""
+        final, best = self._steps("final"), self._steps("best")
+        is_best_too = self.checkpoint is None and final and best and final != best
+        return [self, replace(self, checkpoint="best")] if is_best_too else [self]
+
+    @cached_property
+    def checkpoint_label(self) -> str:
+        """The name of its checkpoint, `SAME_CHECKPOINT` where the best one is the final one in every seed."""
+        if self.checkpoint is None and self._steps("final") and self._steps("final") == self._steps("best"):
+            return SAME_CHECKPOINT
+        return " and ".join(sorted({cells[0].checkpoint for cells in self.evaluated_cells}))
+
+    def _steps(self, checkpoint: str) -> list[list[int]]:
+        """The evaluated steps of a checkpoint, run by run; empty without any."""
+        steps = [[step for name, step in run.checkpoints() if name == checkpoint] for run in self.runs]
+        return steps if any(steps) else []
+
+    @cached_property
     def baseline(self) -> float | None:
         """The out-of-distribution score of memorizing, or of one constant answer; None for other tasks."""
         for found in self.region_scores:
@@ -85,11 +121,6 @@ class Group:
             if beyond:
                 return found.get(ALL_OOD, beyond[-1]).baseline
         return None
-
-    @cached_property
-    def is_limited_by_symmetry(self) -> bool:
-        """Whether a symmetry limits the model to chance, whatever its weights."""
-        return has_equal_states(self.runs[0].recipe)
 
     @cached_property
     def non_causal_reason(self) -> str | None:
@@ -143,6 +174,42 @@ class Group:
         """The region means, one dictionary per seed that was evaluated."""
         return [found for _, found in self.region_scores_by_run]
 
+    @property
+    def first_region_scores(self) -> dict[str, RegionScore]:
+        """Each region as the first seed that was evaluated there has it."""
+        return {name: region for regions in reversed(self.region_scores) for name, region in regions.items()}
+
+    def region_estimate(self, name: str) -> Estimate:
+        """The mean of a region over the seeds evaluated there."""
+        values = tuple(regions[name].score.value for regions in self.region_scores if name in regions)
+        first = self.first_region_scores.get(name)
+        return Estimate(values, (first.score.low, first.score.high), first.baseline) if first else Estimate(())
+
+    @cached_property
+    def metrics_by_seed(self) -> list[tuple[int | None, SeedMetrics]]:
+        """All metrics of each evaluated seed; those of single cells for parts and for one run alone."""
+        each = [(run.seed, self.recorded_cells(run)) for run in self.runs]
+        has_cells = self.has_unordered_cells or len(self.runs) == 1
+        return [(seed, metrics_of_cells(cells, with_cells=has_cells)) for seed, cells in each if cells]
+
+    def metric_by_seed(self, key: MetricKey, metric: str) -> dict[int | None, float]:
+        """A metric of each seed that has it."""
+        found = ((seed, metrics.get(key, {}).get(metric)) for seed, metrics in self.metrics_by_seed)
+        return {seed: value for seed, value in found if value is not None}
+
+    def metric_estimate(self, key: MetricKey, metric: str) -> Estimate:
+        """A metric over seeds."""
+        each = [metrics.get(key, {}) for _, metrics in self.metrics_by_seed]
+        values = tuple(value for metrics in each if (value := metrics.get(metric)) is not None)
+        low, high, baseline = (each[0].get(f"{metric}.{end}") if each else None for end in ("low", "high", "baseline"))
+        return Estimate(values, None if low is None or high is None else (low, high), baseline)
+
+    def metric_text(self, key: MetricKey, metric: str) -> str:
+        """The median over seeds with its interval, and below it the baseline: `12.5 [10, 15]`; "" if there is none."""
+        found = self.metric_estimate(key, metric)
+        text = found.text(lambda value: format_metric(metric, value))
+        return text if found.baseline is None else f"{text}\nbaseline {format_metric(metric, found.baseline)}"
+
     @cached_property
     def in_distribution_scores(self) -> list[tuple[Records, float]]:
         """The runs evaluated in distribution, with their exact match there; none where cells are parts."""
@@ -150,11 +217,16 @@ class Group:
         return [(run, found["in_distribution"].score.value) for run, found in each if "in_distribution" in found]
 
     @cached_property
+    def convergence_rate(self) -> Proportion | None:
+        """The share of converged seeds with Wilson's interval; None where that was not measured."""
+        scores = [score for _, score in self.in_distribution_scores]
+        return success_rate(scores, CONVERGENCE_THRESHOLD) if scores else None
+
+    @cached_property
     def converged_group(self) -> "Group":
-        """The group without the seeds that did not converge; seeds without a measurement stay, and all seeds stay where
-        none can converge."""
+        """The group without the seeds that did not converge; seeds without a measurement stay."""
         failed = {id(run) for run, share in self.in_distribution_scores if share < CONVERGENCE_THRESHOLD}
-        if self.is_limited_by_symmetry or not failed:
+        if not failed:
             return self
         return replace(self, runs=tuple(run for run in self.runs if id(run) not in failed))
 
@@ -241,6 +313,68 @@ def region_labels(groups: Sequence[Group]) -> dict[str, str]:
     return words
 
 
+def named_cells(groups: Sequence[Group]) -> dict[str, list[tuple[MetricKey, str]]]:
+    """The evaluated cells with their names, by region, in the order of their coordinates."""
+    found: dict[MetricKey, str] = {}
+    for group in groups:
+        for cell in (cell for run in group.runs for cell in run.cells):
+            key = MetricKey(cell.region, tuple(cell.coordinates.values()))
+            found.setdefault(key, cell_label(cell.coordinates, group.operator, cell.names))
+    by_region = {
+        name: sorted((key for key in found if key.region == name), key=lambda key: key.cell or ())
+        for name in REGION_LABELS
+    }
+    return {name: [(key, found[key]) for key in keys] for name, keys in by_region.items() if keys}
+
+
+def computed_metrics(groups: Sequence[Group]) -> list[str]:
+    """Which metrics were computed."""
+    known = [metrics for group in groups for _, each in group.metrics_by_seed for metrics in each.values()]
+    own_scores = dict.fromkeys(
+        name for group in groups for run in group.runs for cell in run.cells for name in cell.scores
+    )
+    return answer_metrics.available_metrics(dict.fromkeys([*METRIC_ORDER, *own_scores]), known)
+
+
+def charted_metrics(groups: Sequence[Group]) -> list[str]:
+    """Which of them have a chart."""
+    there = computed_metrics(groups)
+    return [name for name in CHARTED_METRICS if name in there][:2]
+
+
+def check_has_metric(groups: Sequence[Group], metric: str | None) -> None:
+    """Raises `UserError` for a group whose records do not have a metric of numbers or texts; nothing for None."""
+    for group in groups if metric is not None else ():
+        if not any(group.metric_by_seed(MetricKey(region), str(metric)) for region in ALL_REGION_LABELS):
+            raise UserError(f"metric: {group.label} has no {metric}; numerate evaluate RUN method=decoding computes it")
+
+
+def not_comparable_notes(groups: Sequence[Group]) -> list[str]:
+    """Clauses on the groups that are not comparable because their models are not causal, by reason."""
+    reasons: dict[str, list[str]] = {}
+    for group in groups:
+        if group.non_causal_reason is not None:
+            reasons.setdefault(group.non_causal_reason, []).append(group.label)
+    return [f"{join_names(labels)}: {NOT_COMPARABLE}: {reason}" for reason, labels in reasons.items()]
+
+
+def comparable_groups(groups: Sequence[Group]) -> list[Group]:
+    """The groups with causal models, whose scores are comparable."""
+    return [group for group in groups if group.non_causal_reason is None]
+
+
+def common_metric(groups: Sequence[Group]) -> Metric | None:
+    """The common metric of these groups; None if they differ."""
+    found = {group.resolved_metric for group in groups if group.points}
+    return found.pop() if len(found) == 1 else None
+
+
+def common_metric_label(groups: Sequence[Group]) -> str:
+    """The common metric of these groups in words."""
+    found, points = common_metric(groups), [point for group in groups for point in group.points]
+    return "exact match" if not points else metric_label(found, points) if found else "accuracy"
+
+
 def exclude_selection_cells(cells: Sequence[Cell]) -> list[Cell]:
     """The cells without those that the best checkpoint was chosen on (OOD validation)."""
     return [cell for cell in cells if cell.checkpoint != "best" or cell.region != "ood_validation"]
@@ -257,8 +391,7 @@ def with_metric(groups: Sequence[Group], metric: Metric | None) -> list[Group]:
     elif metric not in (None, "exact_match") and unlabelled:
         problem = f"must be exact_match for {unlabelled[0]}, whose answers have no labels"
     elif metric is not None and recorded and not any(recorded.values()):
-        names = ", ".join(list(recorded)[:4]) + ", ..." * (len(recorded) > 4)
-        problem = f"{names} must be evaluated first, with numerate evaluate"
+        problem = f"{join_names(list(recorded), 4)} must be evaluated first, with numerate evaluate"
     else:
         return result
     raise UserError(f"metric: {problem}")
@@ -266,7 +399,7 @@ def with_metric(groups: Sequence[Group], metric: Metric | None) -> list[Group]:
 
 def _split_by_settings(group: Group) -> list[Group]:
     """One group for each set of evaluation settings of its runs."""
-    settings_by_key = {settings_key(settings): settings for run in group.runs for settings in run.settings()}
+    settings_by_key = {settings_key(settings): settings for run in group.runs for settings in run.evaluation_settings}
     if not any(settings_by_key.values()):
         return [group]
     return [
@@ -280,93 +413,3 @@ def _label(runs: Sequence[Records], labels: Mapping[str, str]) -> str:
     # Where the seeds have different names, use the name of the recipe.
     name = names.pop() if len(names) == 1 else runs[0].recipe_folder
     return labels.get(name, name)
-
-
-def remove_seeds(tree: Any) -> Any:
-    """A recipe, or a part of one, without its seeds."""
-    if isinstance(tree, Mapping):
-        return {key: remove_seeds(value) for key, value in tree.items() if key != "seed"}
-    return [remove_seeds(value) for value in tree] if isinstance(tree, list | tuple) else tree
-
-
-LABEL_SETTINGS = {"title", "name", "group", "paper", "trackers", "tracking"}
-"""Settings that name and file a recipe and do not change the experiment."""
-
-
-def differing_settings(recipes: Sequence[Mapping[str, Any]], *, short: bool = False) -> dict[str, tuple[str, ...]]:
-    """The settings in which recipes differ, seeds and labels aside: path to one text per recipe.
-
-    Parts of different kinds are shown whole: `{"model.positions.0": ("Learned(max_offset=10)", "Rotary()")}`; with
-    `short` only with the settings in which parts of one kind differ: `("Learned", "Rotary")`.
-    """
-    trees = [
-        remove_seeds({name: one for name, one in recipe.items() if name not in LABEL_SETTINGS}) for recipe in recipes
-    ]
-    return {
-        path: tuple(_short_text(value, values) if short else format_setting(value) for value in values)
-        for path, values in _differences("", trees)
-    }
-
-
-def _short_text(value: Any, values: Sequence[Any]) -> str:
-    """A value as text, a part with only the settings in which it differs from others of its kind."""
-    if not isinstance(value, Mapping) or "kind" not in value:
-        return format_setting(value)
-    same = [other for other in values if isinstance(other, Mapping) and other.get("kind") == value["kind"]]
-    own = {name: one for name, one in value.items() if any(one != other.get(name) for other in same)}
-    return format_setting({"kind": value["kind"], **own}).removesuffix("()")
-
-
-def _differences(path: str, values: Sequence[Any]) -> Iterator[tuple[str, Sequence[Any]]]:
-    """The paths at which trees differ, with the values there, as deep as parts are of one kind."""
-    if all(value == values[0] for value in values):
-        return
-    if all(isinstance(value, Mapping) for value in values) and len({value.get("kind") for value in values}) == 1:
-        for key in dict.fromkeys(key for value in values for key in value):
-            yield from _differences(f"{path}.{key}".lstrip("."), [value.get(key) for value in values])
-    elif all(isinstance(value, list | tuple) for value in values) and len({len(value) for value in values}) == 1:
-        for i, several in enumerate(zip(*values, strict=True)):
-            yield from _differences(f"{path}.{i}", several)
-    else:
-        yield path, values
-
-
-def format_settings(settings: Mapping[str, Any]) -> str:
-    """The settings of an evaluation in a few words: `{"model.backbone.num_loops": 8}` is "num_loops=8".
-
-    Paths with the same last name are lengthened until they differ: "0.base=500, 1.base=100".
-    """
-    return ", ".join(f"{_short_path(path, settings)}={_format_value(value)}" for path, value in settings.items())
-
-
-def _short_path(path: str, paths: Iterable[str]) -> str:
-    """The shortest end of a path that no other path has."""
-    others, parts = [f".{other}" for other in paths if other != path], path.split(".")
-    ends = (".".join(parts[i:]) for i in reversed(range(len(parts))))
-    return next((end for end in ends if not any(other.endswith(f".{end}") for other in others)), path)
-
-
-def _format_value(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else format_setting(value)
-
-
-def format_setting(value: Any) -> str:
-    """A setting as one would write it in Python: `Learned(position_ids=DigitIndex(max_offset=10))`."""
-    if isinstance(value, Mapping):
-        inner = ", ".join(f"{key}={format_setting(item)}" for key, item in value.items() if key != "kind")
-        return f"{value.get('kind', '')}({inner})"
-    return f"[{', '.join(map(format_setting, value))}]" if isinstance(value, list | tuple) else str(value)
-
-
-def flatten_settings(tree: Any, path: str = "") -> dict[str, str]:
-    """A recipe as path to text, leaf by leaf, the kind of a part at the part's own path."""
-    if isinstance(tree, Mapping) and tree:
-        items = [(key, value) for key, value in tree.items() if key != "kind"]
-    elif isinstance(tree, list | tuple) and any(isinstance(item, Mapping) for item in tree):
-        items = [(str(i), item) for i, item in enumerate(tree)]
-    else:
-        return {path: format_setting(tree)}
-    found = {path: str(tree["kind"])} if isinstance(tree, Mapping) and "kind" in tree else {}
-    for key, value in items:
-        found |= flatten_settings(value, f"{path}.{key}".lstrip("."))
-    return found

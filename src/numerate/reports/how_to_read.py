@@ -2,13 +2,10 @@
 
 from collections.abc import Sequence
 
-from numerate.evaluation.labels import METRICS
 from numerate.reports.content import Bullets, Content
-from numerate.reports.counts import common_metric_label
-from numerate.reports.grid import CLEAR_MARGIN, format_percent
+from numerate.reports.grid import CLEAR_MARGIN, format_percent, join_names
 from numerate.reports.groups import CONVERGENCE_THRESHOLD, Group, have_unordered_cells, part_axis, region_labels
-from numerate.reports.limits import join_names
-from numerate.reports.summary import GENERALIZATION_THRESHOLD, group_result
+from numerate.reports.summary import GENERALIZATION_THRESHOLD
 
 
 def reading_content(groups: Sequence[Group]) -> Content:
@@ -40,25 +37,14 @@ def _part_notes(groups: Sequence[Group]) -> list[str]:
 
 
 def _length_notes(groups: Sequence[Group]) -> list[str]:
-    metric = common_metric_label(groups)
-    metric = METRICS["accuracy"] if metric == METRICS["ood_accuracy"] else metric
-    has_labels = any(group.labels for group in groups)
-    margin = (
-        f" and clearly above the baseline there (by at least {format_percent(CLEAR_MARGIN)} % of the rest up to 100 %)"
-    )
+    margin = f" and clearly above the baseline (by at least {format_percent(CLEAR_MARGIN)} % of the rest up to 100 %)"
     margin *= any(group.baseline is not None for group in groups)
     notes = [
-        f"“Converged” means a mean {metric} of at least {format_percent(CONVERGENCE_THRESHOLD)} % over the cells in "
-        f"distribution{'' if has_labels else ' with held-out questions'}. “Up to n” means at least "
-        f"{format_percent(GENERALIZATION_THRESHOLD)} %{margin} at every "
-        f"OOD length up to n{'' if has_labels else ', both numbers n digits long'}, as measured; the interval at "
-        "n may extend below it."
+        f"“Converged” means a mean of at least {format_percent(CONVERGENCE_THRESHOLD)} % in distribution. "
+        "Low OOD scores of a seed that did not converge may only mean slow learning.",
+        f"“Up to n” means at least {format_percent(GENERALIZATION_THRESHOLD)} %{margin} at every OOD length up to n "
+        "as measured; the interval at n may extend below it.",
     ]
-    results = [group_result(group) for group in groups if not group.is_limited_by_symmetry]
-    slow = [one.group.label for one in results if one.in_distribution_scores and not one.has_converged]
-    if slow:
-        seeds = " in every seed" * any(one.num_seeds > 1 for one in results)
-        notes.append(f"{join_names(slow)} did not converge{seeds}: low OOD scores may only mean slow learning.")
     if any(point.overlaps_training for group in groups for point in group.points):
         notes.append(
             "Cells with a dotted underline have too few questions to hold any out; they are shown but excluded from "

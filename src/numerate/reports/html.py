@@ -4,6 +4,7 @@ import re
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from markupsafe import Markup, escape
 
@@ -18,7 +19,6 @@ from numerate.reports.colour import (
     format_hex_color,
     text_color,
 )
-from numerate.reports.content import Content
 from numerate.reports.limits import MAX_UNFOLDED_ROWS
 
 if TYPE_CHECKING:
@@ -33,11 +33,6 @@ _INTERVAL = re.compile(r"\s(\[[^\[\]]*\])$")
 def page(title: str, body: str) -> str:
     """A complete, self-contained page around a body of HTML, without scripts other than those of the body."""
     return fill("page.html", title=title, body=Markup(body), style=Markup(style()))
-
-
-def to_html(content: Content) -> Markup:
-    """Blocks of content as HTML."""
-    return Markup(fill("content.html", content=content))
 
 
 def fill(name: str, **values: object) -> str:
@@ -57,6 +52,7 @@ def _environment() -> "Environment":
         lstrip_blocks=True,
     )
     found.filters |= {"cell": cell_html, "kind": lambda block: type(block).__name__, "unbroken": _unbroken}
+    found.filters["csv_url"] = lambda text: quote(text, safe=",")
     found.globals["max_rows"] = MAX_UNFOLDED_ROWS
     return found
 

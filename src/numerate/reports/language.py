@@ -5,18 +5,17 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from math import exp, sqrt
 from statistics import fmean, median, variance
-from textwrap import fill
 from typing import Any
 
 from numerate.evaluation.likelihoods import LanguageScores, Likelihoods
 from numerate.reports.content import Content, Facts, Note
-from numerate.reports.grid import interval_text, number_text, span_text
+from numerate.reports.grid import ALL_REGION_LABELS, interval_text, join_names, number_text, span_text
 from numerate.reports.groups import Group, unique_trainings
 from numerate.reports.language_curves import validation_metrics
-from numerate.reports.limits import join_names
 from numerate.reports.records import Records
 from numerate.reports.reproduction import run_metadata
 from numerate.reports.table import TextTable
+from numerate.training.disk import format_bytes
 
 MAX_PAIRS = 45
 """Maximum number of pairs compared; with more groups each is compared with the first only."""
@@ -82,28 +81,6 @@ class LanguageRow:
     def values(self, metric: str) -> list[float]:
         """Of each seed the loss, or the bits per byte."""
         return [one.loss if metric == "loss" else one.bits_per_byte or 0.0 for one in self.likelihoods]
-
-
-@dataclass(frozen=True)
-class LossDifference:
-    """How much lower the second group is than the first, with Welch's 95 % interval over seeds (None for one seed)."""
-
-    first: LanguageRow
-    second: LanguageRow
-    value: float
-    half_width: float | None
-
-    @property
-    def interval(self) -> str:
-        """The interval to four decimals."""
-        half = self.half_width
-        return "" if half is None else f"[{self.value - half:.4f}, {self.value + half:.4f}]"
-
-    @property
-    def verdict(self) -> str:
-        if self.half_width is None:
-            return "one seed: not known"
-        return "significant" if abs(self.value) > self.half_width else "not significant"
 
 
 def t_quantile(degrees_of_freedom: float) -> float:
@@ -193,22 +170,28 @@ def comparison_notes(groups: Sequence[Group]) -> list[str]:
     return notes
 
 
-def pairwise_differences(rows: Sequence[LanguageRow], metric: str) -> list[LossDifference]:
-    """The differences of all pairs of groups; with many groups, of each to the first."""
-    pairs = list(combinations(rows, 2))
-    pairs = [(rows[0], other) for other in rows[1:]] if len(pairs) > MAX_PAIRS else pairs
-    return [_difference(first, second, metric) for first, second in pairs]
-
-
-def _difference(first: LanguageRow, second: LanguageRow, metric: str) -> LossDifference:
-    both = (first.values(metric), second.values(metric))
-    value = fmean(both[0]) - fmean(both[1])
-    if min(map(len, both)) < 2:
-        return LossDifference(first, second, value, None)
-    shares = [variance(one) / len(one) for one in both]
-    terms = sum(share**2 / (len(one) - 1) for share, one in zip(shares, both, strict=True))
+def welch_difference(first: Sequence[float], second: Sequence[float]) -> MeanInterval:
+    """How much lower the second mean is than the first, with Welch's 95 % interval; no interval for one value."""
+    value = fmean(first) - fmean(second)
+    if min(len(first), len(second)) < 2:
+        return MeanInterval(value)
+    shares = [variance(one) / len(one) for one in (first, second)]
+    terms = sum(share**2 / (len(one) - 1) for share, one in zip(shares, (first, second), strict=True))
     half = t_quantile(sum(shares) ** 2 / terms) * sqrt(sum(shares)) if terms else 0.0  # Welch (1947)
-    return LossDifference(first, second, value, half)
+    return MeanInterval(value, value - half, value + half)
+
+
+def _is_significant(difference: MeanInterval) -> bool | None:
+    """Whether 0 is outside of the interval; None without one."""
+    if difference.low is None or difference.high is None:
+        return None
+    return difference.low > 0 or difference.high < 0
+
+
+def _interval(difference: MeanInterval) -> str:
+    """The interval to four decimals."""
+    known = difference.low is not None and difference.high is not None
+    return f"[{difference.low:.4f}, {difference.high:.4f}]" if known else ""
 
 
 def _unit(metric: str) -> str:
@@ -233,12 +216,12 @@ def language_headline(groups: Sequence[Group]) -> str:
     )
     if len(rows) == 1:
         return text + " One seed." * (len(best.scores) == 1)
-    gap = _difference(ranked[1], best, metric)
-    if gap.half_width is None:
+    gap = welch_difference(ranked[1].values(metric), best.values(metric))
+    if _is_significant(gap) is None:
         end = "; with one seed each, the variation over seeds is unknown."
     else:
-        end = f" {gap.interval}, {'' if gap.verdict == 'significant' else 'not '}a significant difference over seeds."
-    return f"{text} It is lowest, before {gap.first.group.label}, by {gap.value:.4f} {_unit(metric)}{end}"
+        end = f" {_interval(gap)}, {'' if _is_significant(gap) else 'not '}a significant difference over seeds."
+    return f"{text} It is lowest, before {ranked[1].group.label}, by {gap.value:.4f} {_unit(metric)}{end}"
 
 
 def metric_table(groups: Sequence[Group]) -> TextTable:
@@ -252,7 +235,7 @@ def metric_table(groups: Sequence[Group]) -> TextTable:
         if before is not None and row.checkpoint == "best" and _is_same_checkpoint(before, row):
             lines[-1][1] = f"{before.checkpoint}, best"
             continue
-        where = f"{first.context_length:,}" + f" ({first.region})" * (not row.is_as_trained)
+        where = f"{first.context_length:,}" + f" ({ALL_REGION_LABELS[first.region]})" * (not row.is_as_trained)
         bits = row.bits_per_byte.text if row.bits_per_byte is not None else ""
         texts = [row.loss.text, row.perplexity.text, bits]
         lines.append(
@@ -272,13 +255,15 @@ def _is_same_checkpoint(one: LanguageRow, other: LanguageRow) -> bool:
 
 
 def difference_table(groups: Sequence[Group]) -> TextTable:
-    """The differences between groups, with Welch's intervals."""
+    """The differences of all pairs of groups, with many groups of each to the first, with Welch's intervals."""
     rows = main_rows(language_rows(groups))
-    metric = comparison_metric(rows)
-    gaps = pairwise_differences(rows, metric) if len(rows) > 1 else []
-    lines = [
-        [gap.first.group.label, gap.second.group.label, f"{gap.value:+.4f}", gap.interval, gap.verdict] for gap in gaps
-    ]
+    metric, pairs = comparison_metric(rows), list(combinations(rows, 2))
+    verdicts = {None: "one seed: not known", True: "significant", False: "not significant"}
+    lines = []
+    for first, second in [(rows[0], other) for other in rows[1:]] if len(pairs) > MAX_PAIRS else pairs:
+        gap = welch_difference(first.values(metric), second.values(metric))
+        labels = [first.group.label, second.group.label]
+        lines.append([*labels, f"{gap.value:+.4f}", _interval(gap), verdicts[_is_significant(gap)]])
     header = ["first", "second", f"second is lower by, {_unit(metric)}", "95 % interval", ""]
     return TextTable(header, lines, "Intervals are Welch's, over seeds.", style="tight")
 
@@ -319,7 +304,7 @@ def speed_summary(group: Group) -> dict[str, str]:
     found = {
         "tokens/s": f"{median(speeds):,.0f}" if speeds else "",
         "FLOPs utilization": (f"{share:.0f} %" if share >= 9.95 else f"{share:.2g} %") if shares else "",
-        "peak memory": (f"{memory / 1e9:.1f} GB" if memory >= 1e9 else f"{memory / 1e6:.0f} MB") if memory else "",
+        "peak memory": format_bytes(memory) if memory else "",
     }
     return {name: text for name, text in found.items() if text}
 
@@ -368,14 +353,3 @@ def speed_table(groups: Sequence[Group]) -> TextTable:
         note += f"FLOPs utilization: the share of the device's peak in {precisions}, {sources}. "
     note += "Peak memory: maximum over seeds, of the process or of memory allocated by torch on a GPU."
     return TextTable(names, [[row.get(name, "") for name in names] for row in rows], note, style="tight")
-
-
-def language_text(groups: Sequence[Group]) -> str:
-    """The comparison for a terminal."""
-    tables = [table for table in (metric_table(groups), difference_table(groups), speed_table(groups)) if table.rows]
-    parts = [f"{table.to_text()}\n{_filled(table.caption)}" for table in tables]
-    return "\n\n".join([*parts, _filled(" ".join([language_headline(groups), *comparison_notes(groups)]))])
-
-
-def _filled(text: str) -> str:
-    return fill(text, 118, break_on_hyphens=False)

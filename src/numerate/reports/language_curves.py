@@ -16,7 +16,6 @@ from numerate.reports.figure import Chart, ChartLine, Figure, power_of_ten
 from numerate.reports.groups import Group, unique_trainings
 from numerate.reports.limits import groups_to_draw, left_out_note
 from numerate.reports.records import Records
-from numerate.reports.svg_writer import figure_html
 from numerate.reports.training import band_lines, metric_series, training_charts
 
 Curve = tuple[list[float], list[float]]
@@ -75,8 +74,8 @@ def validation_charts(groups: Sequence[Group]) -> list[Chart]:
     flops_label = f"10{power_of_ten(unit).removeprefix('10')} floating-point operations"
     axes: list[tuple[str, Callable[[Records], Curve], str, float]] = [
         ("Validation loss by step", loss_by_step, "step", 1.0),
-        ("... by operations", loss_by_flops, flops_label, 10.0**unit),
-        ("... by time", loss_by_time, "minutes of training", 1.0),
+        ("Validation loss by operations", loss_by_flops, flops_label, 10.0**unit),
+        ("Validation loss by time", loss_by_time, "minutes of training", 1.0),
     ]
     found = []
     for title, curve_function, label, scale in axes if len(shown) > 1 else axes[:1]:
@@ -92,7 +91,7 @@ def validation_charts(groups: Sequence[Group]) -> list[Chart]:
 
 
 def curves_content(groups: Sequence[Group]) -> Content:
-    """The panels of validation and training curves of a page; empty if nothing was measured."""
+    """The panels of validation and training curves of a page."""
     losses = [
         replace(chart, is_log=False, zooms_to_data=True)
         for chart in training_charts(groups)[:1]
@@ -101,8 +100,7 @@ def curves_content(groups: Sequence[Group]) -> Content:
     once = unique_trainings(groups)
     note = "Validation loss: over the same part of the held-out text each time; by it the best checkpoint is chosen."
     caption = " ".join([note, BANDS_NOTE, left_out_note(once, groups_to_draw(once))]).strip()
-    figure = Figure([*validation_charts(groups), *losses], caption=caption)
-    return [figure_html(figure)] if figure.panels else []
+    return [Figure([*validation_charts(groups), *losses], caption=caption)]
 
 
 BANDS_NOTE = (

@@ -24,9 +24,6 @@ MAX_GROUP_COLUMNS = 8
 MAX_UNFOLDED_ROWS = 40
 """Rows of an unfolded table."""
 
-MAX_NAMES = 10
-"""Names in one sentence."""
-
 MAX_MAP_CELLS = 20_000
 """Map cells with tooltips on a page, about 130 bytes each; larger maps are images."""
 
@@ -73,14 +70,3 @@ def left_out_note(groups: Sequence[Group], drawn_groups: Sequence[Group]) -> str
         f"These are {len(drawn_groups)} of {len(groups)} groups: the first, and those with the highest median over all "
         "OOD cells."
     )
-
-
-def join_names(names: Sequence[str], max_names: int = MAX_NAMES) -> str:
-    """Names as a phrase; beyond `max_names` the others are counted.
-
-    >>> join_names(["a", "b", "c"]), join_names(["a", "b", "c", "d"], max_names=3)
-    ('a, b and c', 'a, b and 2 others')
-    """
-    if len(names) > max_names:
-        return f"{', '.join(names[: max_names - 1])} and {len(names) - max_names + 1} others"
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

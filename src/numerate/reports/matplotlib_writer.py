@@ -23,7 +23,7 @@ from numerate.reports.colour import (
     format_hex_color,
     text_color,
 )
-from numerate.reports.figure import Chart, ChartLine, Figure, HeatMap, Mark, Panel, PointChart, format_short
+from numerate.reports.figure import Axis, Chart, ChartLine, Figure, HeatMap, Mark, Panel, PointChart, format_short
 from numerate.reports.grid import axis_label, format_percent, tick_step
 
 if TYPE_CHECKING:
@@ -135,8 +135,8 @@ class _Drawing:
         rows += [[self.num_small] * columns] * figure.is_last_wide
         heights = [max(self._height(panels[i], is_wide=len(set(row)) == 1) for i in row if i >= 0) for row in rows]
         notes = [line for note in figure.notes.split("\n") for line in wrap(note, int(18 * self.width))]
-        caption = wrap(figure.caption, int(19 * self.width))
-        height = sum(heights) + _legend_height(self.legend or (), self.width) + 0.12 * len(notes) + 0.1 * len(caption)
+        legend = _wrap_entries(self.legend or (), self.width)
+        height = sum(heights) + _legend_height(legend, self.width) + 0.12 * len(notes)
         drawing = MatplotlibFigure(figsize=(self.width, height), layout="constrained")
         FigureCanvasAgg(drawing)
         is_mixed = bool(figure.maps and figure.charts and not figure.is_last_wide)
@@ -145,45 +145,52 @@ class _Drawing:
         drawn = [(panel, mosaic[i]) for i, panel in enumerate(panels)]
         for i, (panel, axes) in enumerate(drawn):
             self._draw_panel(axes, panel, is_first=i == self.num_small or i % columns == 0)
+            axes.set_title(self._title(panel), pad=_title_pad(panel))
             if i % columns and axes.get_ylabel() == drawn[i - 1][1].get_ylabel():
                 axes.yaxis.label.set_visible(False)
             if figure.has_letters:
                 axes.set_title("abcdefghijklmnop"[i], loc="left", fontweight="bold", pad=_title_pad(panel))
         self._add_colorbars(drawing, [(panel, axes) for panel, axes in drawn if isinstance(panel, HeatMap)])
-        if self.legend and len(self.legend) > 1:
-            columns = _legend_columns(self.legend, self.width)
-            drawing.legend(*self._handles(self.legend), loc="outside lower center", ncols=columns)
-        small: Any = {"fontsize": 6.5, "color": GREY, "x": 0.01, "ha": "left"}
+        if len(legend) > 1:
+            columns = _legend_columns(legend, self.width)
+            drawing.legend(*self._handles(legend), loc="outside lower center", ncols=columns)
         if notes:
-            drawing.suptitle("\n".join(notes), **small)
-        if caption:
-            drawing.supxlabel("\n".join(caption), **small)
+            drawing.suptitle("\n".join(notes), fontsize=6.5, color=GREY, x=0.01, ha="left")
         return drawing
 
     def _height(self, panel: Panel, *, is_wide: bool) -> float:
+        title = 0.14 * self._title(panel).count("\n")
         if isinstance(panel, HeatMap):
-            return (0.85 if self.has_strips else self.side + 0.45) + 0.14 * (len(self._map_title(panel)) - 1)
+            return (0.85 if self.has_strips else self.side + 0.45) + title
         if isinstance(panel, PointChart):
-            return 0.75 + sum(max(0.3, 0.075 * len(row.marks) + 0.08) for row in panel.rows)
+            lines = title + 0.12 * _wrapped(panel.axis.label, self._panel_width(panel), 8).count("\n")
+            return 0.75 + sum(max(0.3, 0.075 * len(row.marks) + 0.08) for row in panel.rows) + lines
         width = self.width if is_wide else self.width / self.columns
-        legend = 0.0 if self.legend is not None else _legend_height(panel.legend_entries(), width)
-        return min(3.1, 0.6 + 0.7 * width) + legend
+        legend = () if self.legend is not None else _wrap_entries(panel.legend_entries(), width)
+        return min(3.1, 0.6 + 0.7 * width) + _legend_height(legend, width) + title
 
     def _draw_panel(self, axes: Axes, panel: Panel, *, is_first: bool) -> None:
         if isinstance(panel, HeatMap):
             _draw_map(axes, panel, self.side, is_first=is_first)
-            axes.set_title("\n".join(self._map_title(panel)))
         elif isinstance(panel, PointChart):
             _draw_points(axes, panel, is_first=is_first)
+            axes.set_xlabel(_wrapped(panel.axis.label, self._panel_width(panel), 8))
         else:
             _draw_chart(axes, panel)
-            if self.legend is None and (entries := panel.legend_entries()):
-                columns = _legend_columns(entries, self.width / self.columns)
+            width = self.width / self.columns
+            if self.legend is None and (entries := _wrap_entries(panel.legend_entries(), width)):
+                columns = _legend_columns(entries, width)
                 axes.legend(*self._handles(entries), loc="upper left", bbox_to_anchor=(-0.02, -0.18), ncols=columns)
 
-    def _map_title(self, panel: HeatMap) -> list[str]:
-        """The title of a map, in lines that fit above it."""
-        return wrap(panel.title, int(14 * self.side)) or [""]
+    def _panel_width(self, panel: Panel) -> float:
+        """The width of a panel without the labels of its rows."""
+        if isinstance(panel, HeatMap):
+            return self.side
+        return (self.width - 1.6 * isinstance(panel, PointChart)) / self.columns
+
+    def _title(self, panel: Panel) -> str:
+        """The title of a panel, in lines that fit above it."""
+        return _wrapped(panel.title, self._panel_width(panel), 9)
 
     def _handles(self, entries: Sequence[LegendEntry]) -> tuple[list[Any], list[str]]:
         from matplotlib.lines import Line2D
@@ -225,16 +232,24 @@ def _draw_chart(axes: Axes, chart: Chart) -> None:
         axes.annotate(text, (edge, 1), (0, 3), **place, ha="right" if fits else "left", color=BORDER, fontsize=7)
     for line in chart.drawn_lines:
         _draw_line(axes, line, band_opacity=0.11 if len(chart.series) > 3 else 0.2)
-    margin = 0.03 if chart.is_percent else 0.0
-    axes.set_title(chart.title, pad=_title_pad(chart))
     axes.set(xlabel=x_axis.label, ylabel=y_axis.label)
     axes.set(xscale="log" if x_axis.is_log else "linear", yscale="log" if y_axis.is_log else "linear")
-    axes.set_xlim(x_axis.low, x_axis.high)
-    axes.set_ylim(y_axis.low - margin, y_axis.high + margin)
+    has_bars = any(line.is_bars for line in chart.drawn_lines)
+    axes.set_xlim(*_limits(x_axis, 0.0 if has_bars else 0.015, 0.015))
+    axes.set_ylim(*_limits(y_axis, 0.0 if has_bars else 0.03, 0.03))
     axes.set_xticks([x for x, _ in x_axis.ticks], [text for _, text in x_axis.ticks], minor=False)
     axes.set_yticks([y for y, _ in y_axis.ticks], [text for _, text in y_axis.ticks], minor=False)
     axes.minorticks_off()
     axes.grid(axis="y")
+
+
+def _limits(axis: Axis, below: float, above: float) -> tuple[float, float]:
+    """The ends of an axis with margins, as shares of its span, so that no marker at an end is cut."""
+    if axis.is_log:
+        span = axis.high / axis.low
+        return axis.low / span**below, axis.high * span**above
+    span = axis.high - axis.low
+    return axis.low - below * span, axis.high + above * span
 
 
 def _title_pad(panel: Panel) -> int:
@@ -283,7 +298,6 @@ def _draw_points(axes: Axes, chart: PointChart, *, is_first: bool) -> None:
     labels = ["\n".join(wrap_name(f"{row.label} ({row.note})" if row.note else row.label)) for row in rows]
     margin = 0.03 * (chart.axis.high - chart.axis.low)
     axes.set(xlim=(chart.axis.low - margin, chart.axis.high + margin), ylim=(len(rows) - 0.4, -0.6))
-    axes.set(xlabel=chart.axis.label, title=chart.title)
     axes.set_xticks([x for x, _ in chart.axis.ticks], [text for _, text in chart.axis.ticks])
     axes.set_yticks(range(len(rows)), labels if is_first else [""] * len(rows), fontsize=6.5)
     axes.grid(axis="x")
@@ -382,12 +396,27 @@ def _line_options(style: Style, has_markers: bool, has_line: bool = True) -> dic
     return options | {"markersize": 3.2, "linestyle": dashes if has_line else "", "linewidth": 1.3}
 
 
+def _wrapped(text: str, inches: float, points: float) -> str:
+    """A text in lines that fit into a width, broken at spaces and behind underscores, and inside of longer words."""
+    most = max(8, int(140 * inches / points))
+    return "\n".join(part for line in wrap_name(text, most) for part in wrap(line, most))
+
+
+def _wrap_entries(entries: Sequence[LegendEntry], inches: float) -> list[LegendEntry]:
+    """The entries of a legend, in lines that fit beside their handles."""
+    return [(_wrapped(text, inches - 0.6, 7.5), style) for text, style in entries]
+
+
 def _legend_columns(entries: Sequence[LegendEntry], inches: float) -> int:
     """The columns of a legend: a letter is about 0.06 inches wide, a handle half an inch."""
-    columns = max(1, int(inches / (0.55 + 0.062 * max(len(text) for text, _ in entries))))
+    longest = max(len(line) for text, _ in entries for line in text.split("\n"))
+    columns = max(1, int(inches / (0.55 + 0.062 * longest)))
     return -(-len(entries) // -(-len(entries) // columns))
 
 
 def _legend_height(entries: Sequence[LegendEntry], inches: float) -> float:
     """How many inches a legend is high."""
-    return 0.08 + 0.17 * -(-len(entries) // _legend_columns(entries, inches)) if len(entries) > 1 else 0.0
+    if len(entries) < 2:
+        return 0.0
+    lines = max(text.count("\n") for text, _ in entries)
+    return 0.08 + (0.17 + 0.12 * lines) * -(-len(entries) // _legend_columns(entries, inches))

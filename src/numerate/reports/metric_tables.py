@@ -1,124 +1,121 @@
-"""Tables of the metrics of answers, numbers and texts: over seeds, by region and cell (a module, a length)."""
+"""Tables of all metrics of answers: over seeds, by region, and by cell (a module, a length)."""
 
 from collections.abc import Sequence
 
 from numerate.evaluation.sums import CELL_MEAN_SUFFIX
 from numerate.reports.content import Block, Content, Folded, Heading, Note
 from numerate.reports.grid import ALL_OOD
-from numerate.reports.groups import Group, have_unordered_cells, part_axis, region_labels
-from numerate.reports.limits import MAX_GROUP_COLUMNS
-from numerate.reports.metrics import (
-    EXACT_MATCH,
-    METRIC_LABELS,
+from numerate.reports.groups import (
     SAME_CHECKPOINT,
-    GroupAtCheckpoint,
-    MetricKey,
+    Group,
     charted_metrics,
     computed_metrics,
-    groups_at_checkpoints,
-    is_proportion,
-    metric_title,
+    have_unordered_cells,
     named_cells,
+    part_axis,
+    region_labels,
 )
+from numerate.reports.limits import MAX_GROUP_COLUMNS
+from numerate.reports.metrics import COLUMN_LABELS, EXACT_MATCH, METRIC_LABELS, MetricKey, is_proportion, metric_title
 from numerate.reports.table import TextTable
 
 MAX_COLUMNS = 6
 """Metrics side by side on a page; wider tables are split."""
 
-MAX_TERMINAL_GROUPS = 4
-"""Groups side by side in a terminal."""
-
 
 def metric_tables(groups: Sequence[Group]) -> Content:
-    """Of a single group a table with a column per metric; of several a table for each metric, folded unless it has a
-    chart. Where cells are lengths, the metrics besides exact match by region, and of a single run by cell. Nothing
-    where nothing was evaluated."""
+    """Where cells are parts the metrics of each, with a column per metric for a single group, else a table per metric,
+    folded unless it has a chart. Else the metrics by region, and of a single run by cell. Nothing where nothing but
+    exact match of lengths was computed."""
     have_parts = have_unordered_cells(groups)
-    evaluated = [one for one in groups_at_checkpoints(groups) if one.metrics_by_seed]
-    evaluated = [one for one in evaluated if have_parts or one.checkpoint != "best"] or evaluated
-    metrics, charted = computed_metrics(evaluated), charted_metrics(evaluated)
-    metrics = [name for name in metrics if have_parts or name != EXACT_MATCH]
+    evaluated = [one for group in groups for one in (group.at_checkpoints if have_parts else [group])]
+    evaluated = [one for one in evaluated if one.metrics_by_seed]
+    metrics = computed_metrics(evaluated)
+    if not metrics or (metrics == [EXACT_MATCH] and not have_parts):
+        return []
     content: list[Block] = []
-    if len(groups) == 1 and metrics:
-        content += _tables_of_one_group(groups, evaluated, metrics, have_parts)
-        if not have_parts and len(groups[0].runs) == 1:
-            content.append(Folded("Cell by cell", _tables_of_one_group(groups, evaluated, metrics, True)))
-    for name in metrics if len(groups) > 1 else ():
+    if have_parts and len(groups) > 1:
+        content += _tables_by_metric(groups, evaluated, metrics)
+    else:
+        content += _tables_by_group(groups, evaluated, metrics, with_cells=have_parts)
+        if len(groups) == len(groups[0].runs) == 1 and not have_parts and not groups[0].labels:
+            content.append(Folded("Cell by cell", _tables_by_group(groups, evaluated, metrics, with_cells=True)))
+    return [*content, Note(_caption(evaluated, groups, metrics))]
+
+
+def _tables_by_metric(groups: Sequence[Group], evaluated: Sequence[Group], metrics: Sequence[str]) -> list[Block]:
+    """A table for each metric, with a column or, of many groups, a row for each group."""
+    charted = charted_metrics(evaluated)
+    content: list[Block] = []
+    for name in metrics:
         table = metric_table(groups, name, evaluated)
         if len(evaluated) > MAX_GROUP_COLUMNS:
             header, *rows = zip(table.header, *table.rows, strict=True)
             table = TextTable(header, rows, fold=f"All {len(rows)} lines", style=table.style)
         title = metric_title(name)
         content += [Heading(title), table] if name in charted else [Folded(title, [table])]
-    return [*content, Note(_caption(evaluated, groups, metrics))] if content else []
+    return content
 
 
-def _tables_of_one_group(
-    groups: Sequence[Group], evaluated: Sequence[GroupAtCheckpoint], metrics: Sequence[str], with_cells: bool
+def _tables_by_group(
+    groups: Sequence[Group], evaluated: Sequence[Group], metrics: Sequence[str], *, with_cells: bool
 ) -> list[Block]:
-    several = len(evaluated) > 1
+    """Tables of a few metrics each; the rows of one group after those of the other."""
+    several = len(groups) == 1 and len(evaluated) > 1
     columns = [
-        (f"{_short(name)}{', %' * is_proportion(name)}{f', {one.checkpoint}' * several}", one, name)
+        (
+            f"{COLUMN_LABELS.get(name, name)}{', %' * is_proportion(name)}{f', {one.checkpoint_label}' * several}",
+            one,
+            name,
+        )
         for name in metrics
+        for one in (evaluated if len(groups) == 1 else evaluated[:1])
+    ]
+    tips = {title: METRIC_LABELS.get(name, name) for title, _, name in columns}
+    tables: list[Block] = []
+    for begin in range(0, len(columns), MAX_COLUMNS):
+        cut = columns[begin : begin + MAX_COLUMNS]
+        rows = []
+        for group in groups:
+            own = [(title, group if len(groups) > 1 else one, name) for title, one, name in cut]
+            rows += [[group.label] * (len(groups) > 1) + row for row in _rows(groups, own, with_cells)]
+        header = [*["run"] * (len(groups) > 1), _axis(groups), "region", *(title for title, _, _ in cut)]
+        tables.append(TextTable(header, rows, fold=f"All {len(rows)} lines", style="tight parts", tips=tips))
+    return tables
+
+
+def metric_table(groups: Sequence[Group], metric: str, evaluated: Sequence[Group]) -> TextTable:
+    """A metric with a row per part and per region, and a column per group and checkpoint."""
+    several = {one.checkpoint_label for one in evaluated} - {SAME_CHECKPOINT, "final"}
+    columns = [
+        (f"{one.label}{f', {one.checkpoint_label}' * (one.checkpoint_label in several)}", one, metric)
         for one in evaluated
     ]
-    tips = {title: METRIC_LABELS[name] for title, _, name in columns}
-    cuts = [columns[begin : begin + MAX_COLUMNS] for begin in range(0, len(columns), MAX_COLUMNS)]
-    return [_table(groups, cut, tips, with_cells) for cut in cuts]
+    rows = _rows(groups, columns, with_cells=True)
+    header = [_axis(groups), "region", *(title for title, _, _ in columns)]
+    return TextTable(header, rows, fold=f"All {len(rows)} lines", style="tight parts")
 
 
-def metric_tables_text(groups: Sequence[Group]) -> str:
-    """The tables for a terminal, for each metric with a chart and every few groups."""
-    evaluated = [one for one in groups_at_checkpoints(groups) if one.metrics_by_seed and one.checkpoint != "best"]
-    return "\n\n".join(
-        f"{metric_title(name)}\n{metric_table(groups, name, evaluated[begin : begin + MAX_TERMINAL_GROUPS]).to_text()}"
-        for name in charted_metrics(evaluated)
-        for begin in range(0, len(evaluated), MAX_TERMINAL_GROUPS)
-    )
-
-
-def metric_table(groups: Sequence[Group], metric: str, evaluated: Sequence[GroupAtCheckpoint]) -> TextTable:
-    """A metric with a row per part and per region, and a column per group and checkpoint."""
-    several = {one.checkpoint for one in evaluated} - {SAME_CHECKPOINT, "final"}
-    columns = [
-        (f"{one.group.label}{f', {one.checkpoint}' * (one.checkpoint in several)}", one, metric) for one in evaluated
-    ]
-    return _table(groups, columns, {}, have_unordered_cells(groups))
-
-
-def _table(
-    groups: Sequence[Group],
-    columns: Sequence[tuple[str, GroupAtCheckpoint, str]],
-    tips: dict[str, str],
-    with_cells: bool,
-) -> TextTable:
-    """Rows of each region: its cells, then all its questions together and the mean over its cells."""
+def _rows(groups: Sequence[Group], columns: Sequence[tuple[str, Group, str]], with_cells: bool) -> list[list[str]]:
+    """Of each region its cells, then all its questions together and the mean over its cells; without empty rows."""
     words, names = region_labels(groups), named_cells(groups)
+    has_all_ood = len(names.keys() - {"in_distribution"}) > 1 and not have_unordered_cells(groups)
     rows = []
-    for region in (
-        *names,
-        *[ALL_OOD] * (len(names.keys() - {"in_distribution"}) > 1 and not have_unordered_cells(groups)),
-    ):
-        cells = names.get(region, [])
-        lines = [(name, key, "") for key, name in cells if with_cells]
+    for region in (*names, *[ALL_OOD] * has_all_ood):
+        lines = [(name, key, "") for key, name in names.get(region, []) if with_cells]
         if len(lines) > 1 or not with_cells:
             lines += [("all", MetricKey(region), ""), ("mean", MetricKey(region), CELL_MEAN_SUFFIX)]
         for name, key, suffix in lines:
-            rows.append([name, words[region], *(one.text(key, f"{metric}{suffix}") for _, one, metric in columns)])
-    rows = [row for row in rows if any(row[2:])]
-    header = [_axis(groups), "region", *(title for title, _, _ in columns)]
-    return TextTable(header, rows, fold=f"All {len(rows)} lines", style="tight parts", tips=tips)
+            texts = [one.metric_text(key, f"{metric}{suffix}") for _, one, metric in columns]
+            rows += [[name, words[region], *texts]] if any(texts) else []
+    return rows
 
 
 def _axis(groups: Sequence[Group]) -> str:
     return part_axis(groups) if have_unordered_cells(groups) else "cell"
 
 
-def _short(metric: str) -> str:
-    return METRIC_LABELS[metric] if metric == EXACT_MATCH else metric
-
-
-def _caption(evaluated: Sequence[GroupAtCheckpoint], groups: Sequence[Group], metrics: Sequence[str]) -> str:
+def _caption(evaluated: Sequence[Group], groups: Sequence[Group], metrics: Sequence[str]) -> str:
     axis = _axis(groups)
     notes = [f"All: over all questions of the {axis}s together. Mean: over the {axis}s with equal weight."]
     is_study = {len(one.metrics_by_seed) for one in evaluated} != {1}
@@ -127,6 +124,8 @@ def _caption(evaluated: Sequence[GroupAtCheckpoint], groups: Sequence[Group], me
         if is_study
         else "In brackets the 95 % interval over questions."
     )
+    if "correct_prefix" in metrics:
+        notes.append("Correct prefix: labels before the first wrong one, as a share of the row.")
     if "missing" in metrics:
         notes.append(
             "An answer without a number is wrong and has no error: it is excluded from errors, R² and correlations, "
@@ -134,8 +133,8 @@ def _caption(evaluated: Sequence[GroupAtCheckpoint], groups: Sequence[Group], me
         )
     if "clipped" in metrics:
         notes.append("Clipped numbers count in errors and correlations as 1e10, or ten times the target, in size.")
-    if {one.checkpoint for one in evaluated} == {SAME_CHECKPOINT}:
+    if {one.checkpoint_label for one in evaluated} == {SAME_CHECKPOINT}:
         notes.append("The final checkpoint is the best one too, on held-out questions of what is trained.")
-    elif have_unordered_cells(groups) and any(one.checkpoint != "final" for one in evaluated):
+    elif any(one.checkpoint == "best" for one in evaluated):
         notes.append("The best checkpoint has the highest validation accuracy in distribution.")
     return " ".join(notes)

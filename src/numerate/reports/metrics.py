@@ -1,52 +1,48 @@
-"""Metrics of answers in each region and cell of a group: over all questions, and as the mean over cells."""
+"""Metrics of answers in each region and cell: of labels, numbers and texts, and the scores of a kind of evaluation."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from statistics import fmean, median
+from dataclasses import dataclass
+from statistics import fmean
 from typing import cast
 
-from numerate.errors import UserError
 from numerate.evaluation.answer_metrics import (
     ANSWER_METRICS,
     PROPORTION_METRICS,
-    available_metrics,
     base_metric,
     is_answer_metric,
     pooled_metrics,
 )
-from numerate.evaluation.labels import Metric
+from numerate.evaluation.labels import METRICS, LabelCounts, Metric
 from numerate.evaluation.statistics import wilson_interval
 from numerate.evaluation.sums import CELL_MEAN_SUFFIX
-from numerate.reports.grid import (
-    ALL_REGION_LABELS,
-    REGION_LABELS,
-    cell_label,
-    cells_by_region,
-    format_percent,
-    held_out_cells,
-)
-from numerate.reports.groups import Group
+from numerate.reports.grid import cells_by_region, format_percent, held_out_cells
 from numerate.reports.records import Cell
 
 EXACT_MATCH = "exact_match"
-"""The name of exact match, among the metrics of numbers and texts."""
+"""The name of exact match, among all metrics."""
 
-METRIC_LABELS = {EXACT_MATCH: "exact match", **ANSWER_METRICS}
-"""Each metric with its name in reports."""
+METRIC_LABELS = {str(name): title for name, title in METRICS.items()} | ANSWER_METRICS
+"""Each metric with its name in reports; the scores of a kind of evaluation have their own name."""
+
+COLUMN_LABELS = {
+    "exact_match": "exact match",
+    "ood_accuracy": "unseen counts",
+    "accuracy": "all labels",
+    "last_label": "last label",
+    "correct_prefix": "correct prefix",
+}
+"""Short names of metrics in the header of a table; others have their own name there."""
 
 METRIC_ORDER = (
-    *(EXACT_MATCH, "log_mae", "bleu", "number_accuracy", "within_1e-2", "missing", "invalid", "clipped", "mae"),
+    *METRICS,
+    *("log_mae", "bleu", "number_accuracy", "within_1e-2", "missing", "invalid", "clipped", "mae"),
     *("median_error", "r2", "log_r2", "pearson", "spearman"),
     *("token_accuracy", "rouge1", "rouge2", "rougeL", "perplexity", "ended"),
 )
-"""The metrics of a page, in order."""
+"""The metrics of a page, in order; the scores of a kind of evaluation are last."""
 
 CHARTED_METRICS = (EXACT_MATCH, "log_mae", "bleu")
 """The metrics with a chart: the first two of these that were computed."""
-
-CHECKPOINTS = ("final", "best")
-SAME_CHECKPOINT = "final = best"
 
 
 @dataclass(frozen=True)
@@ -58,48 +54,9 @@ class MetricKey:
 
 
 SeedMetrics = Mapping[MetricKey, Mapping[str, float | None]]
-"""The metrics of one seed; of a region both pooled and as means over cells."""
+"""The metrics of one seed; those of a region over all its questions and, with `CELL_MEAN_SUFFIX`, as means over cells.
 
-
-@dataclass(frozen=True)
-class GroupAtCheckpoint:
-    """A group at one checkpoint, or at `SAME_CHECKPOINT` where these are the same step in every seed."""
-
-    group: Group
-    checkpoint: str
-
-    @cached_property
-    def metrics_by_seed(self) -> list[tuple[int | None, SeedMetrics]]:
-        """The metrics of each evaluated seed."""
-        each = [(run.seed, self.group.recorded_cells(run)) for run in self.group.runs]
-        has_cells = self.group.has_unordered_cells or len(self.group.runs) == 1
-        return [(seed, metrics_of_cells(cells, with_cells=has_cells)) for seed, cells in each if cells]
-
-    def values_by_seed(self, key: MetricKey, metric: str) -> dict[int | None, float]:
-        """One metric of each seed that has it."""
-        found = ((seed, metrics.get(key, {}).get(metric)) for seed, metrics in self.metrics_by_seed)
-        return {seed: value for seed, value in found if value is not None}
-
-    def values(self, key: MetricKey, metric: str) -> list[float]:
-        """One metric, seed by seed."""
-        found = (metrics.get(key, {}).get(metric) for _, metrics in self.metrics_by_seed)
-        return [value for value in found if value is not None]
-
-    def interval(self, key: MetricKey, metric: str) -> tuple[float, float] | None:
-        """The range of the seeds; of one seed the 95 % interval over its questions, where the metric has one."""
-        values = self.values(key, metric)
-        if len(values) > 1:
-            return min(values), max(values)
-        ends = [self.values(key, f"{metric}.{end}") for end in ("low", "high")]
-        return (ends[0][0], ends[1][0]) if values and all(ends) else None
-
-    def text(self, key: MetricKey, metric: str) -> str:
-        """The median over seeds with its interval: `12.5 [10, 15]`; empty if there is none."""
-        values, ends = self.values(key, metric), self.interval(key, metric)
-        if not values:
-            return ""
-        texts = [format_metric(metric, value) for value in (median(values), *(ends or ()))]
-        return f"{texts[0]} [{', '.join(texts[1:])}]" if ends else texts[0]
+`.low`, `.high` and `.baseline` behind the name of a metric are the ends of its 95 % interval and its baseline."""
 
 
 def metrics_of_cells(cells: Sequence[Cell], *, with_cells: bool = True) -> SeedMetrics:
@@ -110,64 +67,42 @@ def metrics_of_cells(cells: Sequence[Cell], *, with_cells: bool = True) -> SeedM
     }
     for cell in cells if with_cells else ():
         inside[MetricKey(cell.region, tuple(cell.coordinates.values()))] = [cell]
-    return {key: _pooled_metrics(scored) for key, scored in inside.items()}
+    return {key: _pooled_metrics(scored, key.region) for key, scored in inside.items()}
 
 
-def _pooled_metrics(cells: Sequence[Cell]) -> dict[str, float | None]:
-    correct, count = sum(cell.correct for cell in cells), sum(cell.count for cell in cells)
-    low, high = wilson_interval(correct / cells[0].repeats, count / cells[0].repeats)
-    exact = {EXACT_MATCH: correct / count, f"{EXACT_MATCH}{CELL_MEAN_SUFFIX}": fmean(cell.accuracy for cell in cells)}
-    exact |= {f"{EXACT_MATCH}.low": float(low), f"{EXACT_MATCH}.high": float(high)}
-    return exact | pooled_metrics([cell.numbers for cell in cells], [cell.texts for cell in cells])
+def _pooled_metrics(cells: Sequence[Cell], region: str) -> dict[str, float | None]:
+    count, repeats = sum(cell.count for cell in cells), cells[0].repeats
+    found: dict[str, float | None] = {}
+
+    def add(name: str, correct: float) -> None:
+        low, high = wilson_interval(correct / repeats, count / repeats)
+        found.update({name: correct / count, f"{name}.low": float(low), f"{name}.high": float(high)})
+
+    add(EXACT_MATCH, sum(cell.correct for cell in cells))
+    labels = [cell.labels for cell in cells if cell.labels is not None]
+    if len(labels) == len(cells):
+        found |= _label_metrics(LabelCounts.merge(labels), region)
+    else:
+        found[f"{EXACT_MATCH}{CELL_MEAN_SUFFIX}"] = fmean(cell.accuracy for cell in cells)
+    for name in dict.fromkeys(name for cell in cells for name in cell.scores):
+        add(name, sum(cell.scores.get(name, 0.0) for cell in cells))
+    return found | pooled_metrics([cell.numbers for cell in cells], [cell.texts for cell in cells])
 
 
-def groups_at_checkpoints(groups: Sequence[Group]) -> list[GroupAtCheckpoint]:
-    """Each group at its final and best checkpoints, once if they are the same step; at `group.checkpoint` alone
-    where that is set, and at the evaluated one where neither was evaluated."""
-    result = []
-    for group in groups:
-        each = [set(run.checkpoints()) for run in group.runs]
-        steps = {name: [{step for one, step in known if one == name} for known in each] for name in CHECKPOINTS}
-        named = [name for name in CHECKPOINTS if any(steps[name])]
-        if group.checkpoint is not None:
-            result.append(GroupAtCheckpoint(group, group.checkpoint))
-        elif len(named) == 2 and steps["final"] == steps["best"]:
-            result.append(GroupAtCheckpoint(group, SAME_CHECKPOINT))
-        elif named:
-            result += [GroupAtCheckpoint(replace(group, checkpoint=name), name) for name in named]
-        elif group.evaluated_cells:
-            result.append(GroupAtCheckpoint(group, group.evaluated_cells[0][0].checkpoint))
-    return result
-
-
-def named_cells(groups: Sequence[Group]) -> dict[str, list[tuple[MetricKey, str]]]:
-    """The evaluated cells with their names, by region, in the order of their coordinates."""
-    found: dict[MetricKey, str] = {}
-    for group in groups:
-        for cell in (cell for run in group.runs for cell in run.cells):
-            key = MetricKey(cell.region, tuple(cell.coordinates.values()))
-            found.setdefault(key, cell_label(cell.coordinates, group.operator, cell.names))
-    by_region = {
-        name: sorted((key for key in found if key.region == name), key=lambda key: key.cell or ())
-        for name in REGION_LABELS
-    }
-    return {name: [(key, found[key]) for key in keys] for name, keys in by_region.items() if keys}
-
-
-def computed_metrics(several: Sequence[GroupAtCheckpoint]) -> list[str]:
-    """Which metrics were computed."""
-    known = [metrics for one in several for _, each in one.metrics_by_seed for metrics in each.values()]
-    return available_metrics(METRIC_ORDER, known)
-
-
-def charted_metrics(several: Sequence[GroupAtCheckpoint]) -> list[str]:
-    """Which of them have a chart."""
-    there = computed_metrics(several)
-    return [name for name in CHARTED_METRICS if name in there][:2]
+def _label_metrics(labels: LabelCounts, region: str) -> dict[str, float | None]:
+    """All metrics of labels, beyond training with their baselines."""
+    is_trained = region == "in_distribution"
+    found: dict[str, float | None] = {}
+    for name in METRICS:
+        score = labels.score_with_interval(name)
+        if score is not None and (name, is_trained) != ("ood_accuracy", True):
+            found |= {name: score.value, f"{name}.low": score.low, f"{name}.high": score.high}
+            found |= {} if is_trained else {f"{name}.baseline": labels.baseline(name)}
+    return found
 
 
 def is_proportion(metric: str) -> bool:
-    return base_metric(metric) == EXACT_MATCH or base_metric(metric) in PROPORTION_METRICS
+    return base_metric(metric) not in ANSWER_METRICS or base_metric(metric) in PROPORTION_METRICS
 
 
 def format_metric(metric: str, value: float | None, *, with_unit: bool = False) -> str:
@@ -181,7 +116,7 @@ def format_metric(metric: str, value: float | None, *, with_unit: bool = False) 
 
 def metric_title(metric: str) -> str:
     """`"Numbers right, %"`."""
-    words = METRIC_LABELS[base_metric(metric)]
+    words = METRIC_LABELS.get(base_metric(metric), metric)
     return f"{words[:1].upper()}{words[1:]}" + ", %" * is_proportion(metric)
 
 
@@ -189,11 +124,3 @@ def split_metric(name: str | None) -> tuple[Metric | None, str | None]:
     """A metric name as (label metric or exact match, metric of numbers or texts); one is None. An unknown name is
     returned as the first, to be refused later."""
     return (None, name) if is_answer_metric(name) else (cast(Metric | None, name), None)
-
-
-def check_has_metric(groups: Sequence[Group], metric: str | None) -> None:
-    """Raises `UserError` for a group whose records do not have a metric of numbers or texts; nothing for None."""
-    for group in groups if metric is not None else ():
-        one = GroupAtCheckpoint(group, "")
-        if not any(one.values(MetricKey(region), str(metric)) for region in ALL_REGION_LABELS):
-            raise UserError(f"metric: {group.label} has no {metric}; numerate evaluate RUN method=decoding computes it")

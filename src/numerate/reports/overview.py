@@ -1,15 +1,14 @@
 """The main figure of a page: a heat map for each group, and all of them by length."""
 
+import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from urllib.parse import quote
-
-from markupsafe import Markup
+from io import StringIO
 
 from numerate.evaluation.labels import METRICS
 from numerate.reports.colour import Style, assign_styles
-from numerate.reports.content import Content
-from numerate.reports.counts import BASELINE_LABEL, common_metric_label
+from numerate.reports.content import Content, Download, Note
+from numerate.reports.counts import BASELINE_LABEL
 from numerate.reports.figure import Chart, ChartLine, Figure, HeatMap, tooltip
 from numerate.reports.grid import (
     DIGIT_AXES,
@@ -21,7 +20,7 @@ from numerate.reports.grid import (
     make_grids,
     span_text,
 )
-from numerate.reports.groups import Group, have_unordered_cells
+from numerate.reports.groups import Group, common_metric_label, have_unordered_cells, not_comparable_notes
 from numerate.reports.limits import (
     MAX_CSV_ROWS,
     MAX_GROUPS_WITH_SEED_LINES,
@@ -29,10 +28,9 @@ from numerate.reports.limits import (
     groups_to_draw,
     left_out_note,
 )
-from numerate.reports.part_chart import part_content
+from numerate.reports.part_chart import part_figure
 from numerate.reports.success import length_curves
 from numerate.reports.summary import group_result
-from numerate.reports.svg_writer import figure_html
 
 
 def overview_content(groups: Sequence[Group]) -> Content:
@@ -40,8 +38,12 @@ def overview_content(groups: Sequence[Group]) -> Content:
 
     It shows the best of many groups (`groups_to_draw`), and images instead of tables where maps are too large for a
     page. Where cells are parts, it is a chart of these."""
-    if have_unordered_cells(groups):
-        return [*part_content(groups), Markup("<figcaption>{}</figcaption>").format(_csv(groups))]
+    figure = part_figure({"": groups}) if have_unordered_cells(groups) else overview_figure(groups)
+    return [figure, _csv(groups)] if figure.drawn_panels else []
+
+
+def overview_figure(groups: Sequence[Group]) -> Figure:
+    """Heat maps of the groups, and all of them by length."""
     shown = groups_to_draw(groups)
     styles = assign_styles([group.label for group in shown])
     maps = [
@@ -58,14 +60,11 @@ def overview_content(groups: Sequence[Group]) -> Content:
         for grid in make_grids(group.first_token_points)
         if grid.row_axis
     ]
-    notes = [_caption(groups), left_out_note(groups, shown)]
+    notes = [_caption(groups)]
     if sum(len(one.cells) for one in maps) > MAX_MAP_CELLS:
         maps = [replace(one, detail="image") for one in maps]
         notes.append("The maps are too large for tooltips with numbers; the report of each run has them.")
-    chart = length_chart(shown)
-    caption = Markup("{} {}").format(" ".join(filter(None, [*notes, *chart.notes])), _csv(groups))
-    figure = figure_html(Figure([*maps, chart], caption=caption))
-    return [figure] if figure else []
+    return Figure([*maps, length_chart(groups)], caption=" ".join(notes))
 
 
 def _map(group: Group, grid: PlotGrid, style: Style, *, is_single: bool) -> HeatMap:
@@ -81,13 +80,6 @@ def _caption(groups: Sequence[Group]) -> str:
     counts = sorted({point.count for group in groups for point in group.points})
     questions = span_text(counts) if counts else "no"
     method = sorted({cell.method for group in groups for cells in group.evaluated_cells for cell in cells})
-    seeds = {len(group.region_scores) for group in groups}
-    band = (
-        "bands are 95 % Wilson intervals about these questions"
-        if seeds == {1}
-        else "values are medians over the seeds, bands run from the lowest to the highest"
-        + ", thin lines are single seeds" * (len(groups_to_draw(groups)) <= MAX_GROUPS_WITH_SEED_LINES)
-    )
     steps: dict[str, set[int]] = {}
     for cells in (cells for group in groups for cells in group.evaluated_cells):
         steps.setdefault(cells[0].checkpoint, set()).add(cells[0].step)
@@ -95,8 +87,7 @@ def _caption(groups: Sequence[Group]) -> str:
     words = common_metric_label(groups)
     what = "questions" if words == METRICS["exact_match"] else "row" if counts == [1] else "rows"
     return (
-        f"{words[:1].upper()}{words[1:]} in per cent, {questions} {what} per cell, {' and '.join(method)}; "
-        f"{band}. "
+        f"{words[:1].upper()}{words[1:]} in per cent, {questions} {what} per cell, {' and '.join(method)}. "
         f"Checkpoint: {', '.join(chosen)}. A cell reads 100 or 0 only where all or none were right."
     )
 
@@ -107,54 +98,56 @@ def _format_steps(steps: Sequence[int]) -> str:
     return f"step {' and '.join(f'{step:,}' for step in steps)}"
 
 
-def _csv(groups: Sequence[Group]) -> Markup:
-    """A link that saves the cells; a note where they are too many for a page."""
+def _csv(groups: Sequence[Group]) -> Download | Note:
+    """The cells as CSV; a note where they are too many for a page."""
     count = sum(len(cells) for group in groups for cells in group.evaluated_cells)
     if count > MAX_CSV_ROWS:
-        note = "The numbers of all {:,} cells, too many for this page, stand in evaluation.jsonl of each run."
-        return Markup(note).format(count)
+        return Note(f"The numbers of all {count:,} cells, too many for this page, are in evaluation.jsonl of each run.")
     axes = list(groups[0].points[0].coordinates) if groups and groups[0].points else []
     named = axes if have_unordered_cells(groups) else []
     header = ["run", "seed", *axes, *(f"{axis}_name" for axis in named), "correct", "count", "low", "high", "region"]
     rows: list[list[object]] = [[*header]]
     for group in groups:
-        label = group.label.replace(",", ";").replace('"', "'")
         for run, cells in group.cells_by_run:
             for cell in cells:
                 place = [cell.coordinates.get(axis, "") for axis in axes] + [cell.names.get(axis, "") for axis in named]
                 share = (round(cell.correct, 6), cell.count, f"{cell.low:.6g}", f"{cell.high:.6g}", cell.region)
-                rows.append([label, run.seed, *place, *share])
-    text = "".join(",".join(map(str, row)) + "\n" for row in rows)
-    link = '<a download="cells.csv" href="data:text/csv;charset=utf-8,{}">the numbers as CSV</a>'
-    return Markup(link).format(quote(text, safe=","))
+                rows.append([group.label, run.seed, *place, *share])
+    file = StringIO()
+    csv.writer(file, lineterminator="\n").writerows(rows)
+    return Download("the numbers as CSV", "cells.csv", file.getvalue())
 
 
 def length_chart(groups: Sequence[Group]) -> Chart:
-    """Accuracy along the diagonal of the grids, a line per group; its notes name the groups left out."""
-    found, note = length_curves(groups)
-    styled = assign_styles([group.label for group in groups])
-    diagonals = [curve.group.diagonal for curve in found]
+    """Accuracy along the diagonal of the grids, a line per group (`groups_to_draw`); its notes say what the bands are,
+    and which groups are left out."""
+    shown = groups_to_draw(groups)
+    found, note = length_curves(shown)
+    styled = assign_styles([group.label for group in shown])
+    diagonals = [group.diagonal for group, _ in found]
     lines = [
         ChartLine(
-            curve.group.label,
+            group.label,
             list(points),
             [point.score for point in points.values()],
             [point.low for point in points.values()],
             [point.high for point in points.values()],
-            style=styled[curve.group.label],
-            suffix=curve.suffix,
+            style=styled[group.label],
+            suffix=suffix,
             has_markers=True,
-            tooltips=[f"{curve.group.label}\n{tooltip(point, curve.group.operator)}" for point in points.values()],
+            tooltips=[f"{group.label}\n{tooltip(point, group.operator)}" for point in points.values()],
             seed_lines=seed_curves(points) if len(found) <= MAX_GROUPS_WITH_SEED_LINES else (),
         )
-        for curve, points in zip(found, diagonals, strict=True)
+        for (group, suffix), points in zip(found, diagonals, strict=True)
         if points
     ]
     baseline_lengths, baselines = baseline_curve(diagonals)
     if baseline_lengths:
         lines.append(ChartLine(BASELINE_LABEL, baseline_lengths, baselines, is_baseline=True))
     trained = [n for points in diagonals for n, point in points.items() if point.region == "in_distribution"]
-    axes = next((list(group.points[0].coordinates) for group in groups if group.points), ["length"])
+    axes = next((list(group.points[0].coordinates) for group in shown if group.points), ["length"])
+    notes = [_bands_note([group for group, _ in found]), note, left_out_note(groups, shown)]
+    notes += [f"{clause}." for clause in not_comparable_notes(groups)]
     if tuple(axes) == DIGIT_AXES:
         title, x_label = "Both numbers n digits long", "n, digits of each number"
     elif len(axes) > 1:
@@ -165,13 +158,25 @@ def length_chart(groups: Sequence[Group]) -> Chart:
         title,
         lines,
         x_label,
-        f"{common_metric_label([curve.group for curve in found])}, %",
+        f"{common_metric_label([group for group, _ in found])}, %",
         is_percent=True,
         has_integer_ticks=True,
         trained_range=(min(trained), max(trained)) if trained else None,
         trained_range_label=REGION_LABELS["in_distribution"],
-        notes=[note] * bool(note),
+        notes=list(filter(None, notes)),
     )
+
+
+def _bands_note(groups: Sequence[Group]) -> str:
+    """What the lines and bands of a chart by length are."""
+    points = [point for group in groups for point in group.diagonal.values()]
+    seeds = {len(point.seed_scores) for point in points}
+    if not points:
+        return ""
+    if seeds == {1}:
+        return "One seed; bands: 95 % Wilson intervals."
+    single = "; thin lines: single seeds" * (len(groups) <= MAX_GROUPS_WITH_SEED_LINES)
+    return f"Medians of {span_text(seeds)} seeds; bands: lowest to highest{single}."
 
 
 def seed_curves(points_by_length: Mapping[int, Point]) -> list[list[float]]:

@@ -6,13 +6,12 @@ from pathlib import Path
 from markupsafe import Markup
 
 from numerate.errors import OperationalError, UserError
-from numerate.reports.comparable import not_comparable_notes
 from numerate.reports.content import Content
-from numerate.reports.grid import span_text
-from numerate.reports.groups import Group, group_runs
-from numerate.reports.html import fill, page, to_html
+from numerate.reports.grid import join_names, span_text
+from numerate.reports.groups import Group, group_runs, not_comparable_notes
+from numerate.reports.html import fill, page
+from numerate.reports.html_writer import to_html
 from numerate.reports.language import language_modeling_groups
-from numerate.reports.limits import join_names
 from numerate.reports.records import Records, read_run
 from numerate.reports.sections import CLOSING_SECTIONS, SECTIONS, Section, Subject
 from numerate.reports.table import TextTable
@@ -67,7 +66,7 @@ def comparison_page(
 
     `failed_runs` and `missing_variants` as in `write_comparison`, `answer_metric` a metric of numbers or texts.
     """
-    title = title or " and ".join(group.label for group in groups[:4]) + (" ..." if len(groups) > 4 else "")
+    title = title or _names(groups)
     everything = Subject(groups)
     runs, seeds = everything.runs, {len(group.runs) for group in groups}
     counts = f"{len(runs)} run{'s' * (len(runs) != 1)}, {span_text(seeds)} seed{'s' * (seeds != {1})} each"
@@ -97,8 +96,7 @@ def _named(task: TaskGroups) -> TaskGroups:
 
 
 def _names(groups: Sequence[Group]) -> str:
-    """The labels of the first groups."""
-    return ", ".join(group.label for group in groups[:4]) + ", ..." * (len(groups) > 4)
+    return join_names([group.label for group in groups], 4)
 
 
 def _tasks_content(tasks: Sequence[TaskGroups]) -> Content:
@@ -115,7 +113,8 @@ Part = tuple[str, list[tuple[str, Markup]]]
 
 
 def _filled(name: str, sections: Sequence[Section], subject: Subject) -> Part:
-    return name, [filled for section in sections if (filled := section.to_html(subject)) is not None]
+    found = (section.of(subject) for section in sections)
+    return name, [(title, to_html(content)) for title, content in found if content]
 
 
 def _report(
@@ -173,4 +172,4 @@ def missing_runs_note(
 def _shorten(error: str) -> str:
     """The error on one line, without control characters."""
     text = " ".join("".join(letter if letter.isprintable() else " " for letter in error).split())
-    return text if len(text) <= MAX_ERROR_LENGTH else text[:MAX_ERROR_LENGTH].rstrip() + "..."
+    return text if len(text) <= MAX_ERROR_LENGTH else text[:MAX_ERROR_LENGTH].rstrip() + "…"

@@ -4,34 +4,17 @@ Parts have no order, so no line joins them; trained parts are apart from the oth
 """
 
 from collections.abc import Mapping, Sequence
-from statistics import median
 
 from numerate.evaluation.sums import CELL_MEAN_SUFFIX
 from numerate.reports.colour import Style, assign_styles, legend_entries
-from numerate.reports.content import Content
 from numerate.reports.figure import Axis, Figure, Mark, PointChart, PointRow
 from numerate.reports.grid import span_text
-from numerate.reports.groups import Group, part_axis, region_labels
+from numerate.reports.groups import Group, charted_metrics, named_cells, part_axis, region_labels
 from numerate.reports.limits import MAX_POINT_GROUPS, groups_to_draw, left_out_note
-from numerate.reports.metrics import (
-    GroupAtCheckpoint,
-    MetricKey,
-    charted_metrics,
-    groups_at_checkpoints,
-    is_proportion,
-    metric_title,
-    named_cells,
-)
-from numerate.reports.svg_writer import figure_html
+from numerate.reports.metrics import MetricKey, is_proportion, metric_title
 
 
-def part_content(groups: Sequence[Group]) -> Content:
-    """The charts of a page; empty if nothing was evaluated."""
-    figure = part_figure({"": groups}, is_caption_below=True)
-    return [figure_html(figure)] if figure.panels else []
-
-
-def part_figure(tasks: Mapping[str, Sequence[Group]], *, is_caption_below: bool = False) -> Figure:
+def part_figure(tasks: Mapping[str, Sequence[Group]]) -> Figure:
     """A panel for each charted metric with a row for each part; several tasks below each other. No panels if nothing
     was evaluated."""
     panels: dict[str, list[PointChart]] = {}
@@ -39,44 +22,31 @@ def part_figure(tasks: Mapping[str, Sequence[Group]], *, is_caption_below: bool 
     notes = ""
     for name, groups in tasks.items():
         drawn = groups_to_draw([group for group in groups if group.evaluated_cells], MAX_POINT_GROUPS)
-        several = _at_checkpoints(drawn)
-        if any(one.metrics_by_seed for one in several):
-            titles = [name] + [""] * len(drawn)
-            panels[name] = [
-                _chart(several, drawn, metric, title)
-                for metric, title in zip(charted_metrics(several), titles, strict=False)
-            ]
+        if drawn:
+            metrics = charted_metrics(drawn)
+            panels[name] = [_chart(drawn, metric, name * (metric == metrics[0])) for metric in metrics]
             if len(drawn) > len(largest):
-                largest, notes = (
-                    drawn,
-                    " ".join(filter(None, [_caption(several, groups), left_out_note(groups, drawn)])),
-                )
+                largest = drawn
+                notes = " ".join(filter(None, [_caption(drawn), left_out_note(groups, drawn)]))
     columns = max(map(len, panels.values()), default=1)
     blank = [PointChart("", (), Axis.percent(""))] * columns
     rows = [panel for row in panels.values() for panel in [*row, *blank][:columns]]
     entries = legend_entries([group.label for group in largest])
-    note, caption = ("", notes) if is_caption_below else (notes, "")
-    return Figure(rows, columns, entries, note=note, caption=caption)
+    return Figure(rows, columns, entries, caption=notes)
 
 
-def _at_checkpoints(groups: Sequence[Group]) -> list[GroupAtCheckpoint]:
-    several = groups_at_checkpoints(groups)
-    return [one for one in several if one.metrics_by_seed and one.checkpoint != "best"] or several
-
-
-def _chart(several: Sequence[GroupAtCheckpoint], groups: Sequence[Group], metric: str, title: str) -> PointChart:
+def _chart(groups: Sequence[Group], metric: str, title: str) -> PointChart:
     """One metric: for each region its parts, and last their mean."""
     styles = assign_styles([group.label for group in groups])
-    by_color = sorted(
-        several, key=lambda one: (styles[one.group.label].color or 0, styles[one.group.label].marker or 0)
-    )
+    by_color = sorted(groups, key=lambda group: (styles[group.label].color or 0, styles[group.label].marker or 0))
     words, rows = region_labels(groups), []
     for region, parts in named_cells(groups).items():
         lines = [(name, key, metric) for key, name in parts]
         if len(parts) > 1:
             lines.append((f"mean of {part_axis(groups)}s", MetricKey(region), f"{metric}{CELL_MEAN_SUFFIX}"))
         for name, key, what in lines:
-            marks = [_mark(one, key, what, name, styles[one.group.label]) for one in by_color if one.values(key, what)]
+            marks = [_mark(group, key, what, name, styles[group.label]) for group in by_color]
+            marks = [mark for mark in marks if mark.value is not None]
             is_trained = region == "in_distribution"
             rows.append(
                 PointRow(name, marks, heading=words[region], is_trained=is_trained, is_summary=key.cell is None)
@@ -89,17 +59,19 @@ def _chart(several: Sequence[GroupAtCheckpoint], groups: Sequence[Group], metric
     )
 
 
-def _mark(one: GroupAtCheckpoint, key: MetricKey, metric: str, name: str, style: Style) -> Mark:
-    values = one.values(key, metric)
-    tip = f"{one.group.label}\n{name}\n{metric_title(metric)}: {one.text(key, metric)}"
-    seeds = values if len(values) > 1 else ()
-    return Mark(style, median(values), one.interval(key, metric), seeds=seeds, tooltip=tip)
+def _mark(group: Group, key: MetricKey, metric: str, name: str, style: Style) -> Mark:
+    found = group.metric_estimate(key, metric)
+    if not found.values:
+        return Mark(style)
+    tip = f"{group.label}\n{name}\n{metric_title(metric)}: {group.metric_text(key, metric)}"
+    seeds = found.values if len(found.values) > 1 else ()
+    return Mark(style, found.median, found.interval, seeds=seeds, tooltip=tip)
 
 
-def _caption(several: Sequence[GroupAtCheckpoint], groups: Sequence[Group]) -> str:
-    cells = [cell for one in several for cells in one.group.evaluated_cells for cell in cells]
+def _caption(groups: Sequence[Group]) -> str:
+    cells = [cell for group in groups for cells in group.evaluated_cells for cell in cells]
     count = span_text(cell.count // cell.repeats for cell in cells)
-    counts = {len(one.metrics_by_seed) for one in several}
+    counts = {len(group.evaluated_cells) for group in groups}
     what = (
         "one seed; lines are 95 % intervals about these questions"
         if counts == {1}

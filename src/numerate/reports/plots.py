@@ -7,20 +7,17 @@ from pathlib import Path
 
 from numerate.errors import UserError, did_you_mean
 from numerate.evaluation.labels import METRICS, Metric
-from numerate.reports.comparable import not_comparable_notes
 from numerate.reports.counts import count_chart
 from numerate.reports.figure import Chart, Figure, HeatMap
 from numerate.reports.forest import forest_figure
-from numerate.reports.grid import PlotGrid, Point, make_grids, span_text
+from numerate.reports.grid import PlotGrid, join_names, make_grids
 from numerate.reports.groups import Group, group_runs, have_unordered_cells, unique_trainings, with_metric
 from numerate.reports.language import language_modeling_groups
 from numerate.reports.language_curves import BANDS_NOTE, validation_charts
-from numerate.reports.limits import groups_to_draw, left_out_note
 from numerate.reports.matplotlib_writer import check_figure_suffix, save_figure
-from numerate.reports.overview import length_chart
+from numerate.reports.overview import length_chart, overview_figure
 from numerate.reports.part_chart import part_figure
 from numerate.reports.records import read_runs
-from numerate.reports.success import length_curves
 from numerate.reports.tasks import group_by_task
 from numerate.reports.training import training_charts
 
@@ -54,7 +51,7 @@ def curves_figure(groups: Sequence[Group]) -> Figure:
     """
     if have_unordered_cells(groups):
         return part_figure({task.name: task.groups for task in group_by_task(groups)})
-    return _charts([replace(_length_chart(task.groups), title=task.name) for task in group_by_task(groups)])
+    return _charts([replace(length_chart(task.groups), title=task.name) for task in group_by_task(groups)])
 
 
 def _charts(charts: Sequence[Chart]) -> Figure:
@@ -68,12 +65,8 @@ def _charts(charts: Sequence[Chart]) -> Figure:
 
 def counts_figure(groups: Sequence[Group]) -> Figure:
     """Accuracy per count of tasks with labels, beside the baseline; a panel for each task."""
-    charts = []
-    for task in group_by_task([group for group in groups if group.labels]):
-        chart = count_chart(task.groups)
-        barred = [f"{sentence}." for sentence in not_comparable_notes(task.groups)]
-        charts.append(replace(chart, title=task.name, notes=[*barred, *chart.notes]))
-    return _charts(charts)
+    tasks = group_by_task([group for group in groups if group.labels])
+    return _charts([replace(count_chart(task.groups), title=task.name) for task in tasks])
 
 
 def first_token_figure(groups: Sequence[Group]) -> Figure:
@@ -91,12 +84,13 @@ def compare_figure(groups: Sequence[Group]) -> Figure:
     more than `MAX_MAPS` groups, or of several tasks."""
     if language_modeling_groups(groups):
         return validation_figure(groups)
-    maps = [_map(grid, group.label) for group in groups for grid in group.grids[:1] if grid.row_axis]
+    figure = overview_figure(groups)
+    num_maps = len(figure.maps)
     has_several_tasks = len(group_by_task(groups)) > 1 and any(group.diagonal for group in groups)
-    if not maps or len(maps) > MAX_MAPS or has_several_tasks:
+    if not 0 < num_maps <= MAX_MAPS or has_several_tasks:
         return curves_figure(groups)
-    columns = 3 if len(maps) in (3, 5, 6) else 2
-    return Figure([*maps, _length_chart(groups)], columns, is_last_wide=len(maps) > 1, has_letters=True)
+    columns = 3 if num_maps in (3, 5, 6) else 2
+    return replace(figure, columns=columns, is_last_wide=num_maps > 1, has_letters=True)
 
 
 def training_figure(groups: Sequence[Group]) -> Figure:
@@ -108,7 +102,7 @@ def training_figure(groups: Sequence[Group]) -> Figure:
 
 def validation_figure(groups: Sequence[Group]) -> Figure:
     """Validation loss of language modeling runs by step, by operations and by time."""
-    return Figure(validation_charts(language_modeling_groups(groups)), note=BANDS_NOTE)
+    return Figure(validation_charts(language_modeling_groups(groups)), caption=BANDS_NOTE)
 
 
 FIGURES: dict[str, Callable[[Sequence[Group]], Figure]] = {
@@ -162,42 +156,20 @@ def write_plot(
         replace(group, label=label) for group, label in zip(groups, labels or [g.label for g in groups], strict=True)
     ]
     of_text = language_modeling_groups(groups)
-    if of_text and figure in ("curves", "compare", "grid", "intervals", "training"):  # all there is of text
+    if of_text and figure in ("curves", "compare", "training"):
         figure = "validation"
     if figure == "validation" and (others := [group.label for group in groups if group not in of_text]):
-        names = ", ".join(others[:3]) + ", ..." * (len(others) > 3)
+        names = join_names(others, 4, separator="; ")
         warnings.warn(f"plot: {names}: not language modeling, so left out of the validation loss", stacklevel=2)
     evaluated = groups if figure in ("training", "validation") else [group for group in groups if group.points]
     drawn = FIGURES[figure](evaluated) if evaluated else Figure(())
     if not drawn.panels:
         needs = _REQUIREMENTS.get(figure, "runs evaluated on a grid")
-        if not evaluated:
+        if not evaluated and not of_text:
             needs = f"runs that were evaluated{f' at the {checkpoint} checkpoint' if checkpoint else ''}"
         hint = "; use validation for language modeling runs" if of_text and not evaluated else ""
         raise UserError(f"plot: {figure} needs {needs}{hint}")
     return save_figure(drawn, path)
-
-
-def _length_chart(groups: Sequence[Group]) -> Chart:
-    """The chart by length, with notes for a figure: what its bands are, and which groups are not drawn."""
-    shown = groups_to_draw(groups)
-    chart = length_chart(shown)
-    points = [point for curve in length_curves(shown)[0] for point in curve.group.diagonal.values()]
-    has_seed_lines = any(line.seed_lines for line in chart.lines)
-    notes = [_uncertainty_note(points, has_seed_lines=has_seed_lines)] if points else []
-    left_out = left_out_note(groups, shown)
-    return replace(chart, notes=[*notes, *not_comparable_notes(groups), *chart.notes, *[left_out] * bool(left_out)])
-
-
-def _uncertainty_note(points: Sequence[Point], *, has_seed_lines: bool) -> str:
-    """A note on the bands of curves."""
-    seeds = {len(point.seed_scores) for point in points}
-    what = "questions" if all(point.metric == "exact_match" for point in points) else "rows"
-    questions = f"{span_text(point.count for point in points)} {what}"
-    if seeds == {1}:
-        return f"one seed; bands: 95 % Wilson intervals, {questions} per length"
-    single = " thin lines: single seeds;" * has_seed_lines
-    return f"medians of {span_text(seeds)} seeds; bands: lowest to highest;{single} {questions} each"
 
 
 def _with_seeds(group: Group) -> str:

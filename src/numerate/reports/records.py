@@ -177,12 +177,9 @@ class Records:
     def position_offsets(self) -> list[int]:
         return sorted({cell.position_offset for cell in self.cells})
 
-    def settings(self) -> list[Mapping[str, Any]]:
-        """The settings that were changed in evaluations, as trained ({}) first, then by size."""
-        return self._settings
-
     @cached_property
-    def _settings(self) -> list[Mapping[str, Any]]:
+    def evaluation_settings(self) -> list[Mapping[str, Any]]:
+        """The settings that were changed in evaluations, as trained ({}) first, then by size."""
         found = {settings_key(cell.settings): cell.settings for cell in self.cells}
         return [found[key] for key in sorted(found)]
 
@@ -220,7 +217,7 @@ class Records:
         return {}
 
     def _resolve_settings(self, settings: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        return next(iter(self.settings()), {}) if settings is None else settings
+        return next(iter(self.evaluation_settings), {}) if settings is None else settings
 
     def split_metrics(self, name: str) -> list[Mapping[str, Any]]:
         """The lines of metrics.jsonl about a split ("validation", "ood_validation")."""

@@ -2,35 +2,33 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from statistics import median
 
-from numerate.evaluation.labels import METRICS, Metric
-from numerate.evaluation.statistics import wilson_interval
-from numerate.reports.comparable import NOT_COMPARABLE
+from numerate.evaluation.labels import METRICS
 from numerate.reports.content import Block, Content, Facts, Note
-from numerate.reports.counts import MEMORIZATION_NOTE, common_metric, common_metric_label
+from numerate.reports.counts import MEMORIZATION_NOTE
+from numerate.reports.forest import summarize_region
 from numerate.reports.grid import (
     ALL_OOD,
-    ALL_REGION_LABELS,
     REGIONS_NOTE,
     RegionScore,
     cell_label,
-    cells_by_region,
     format_interval,
     format_percent,
-    held_out_cells,
     score_regions,
 )
 from numerate.reports.groups import (
     CONVERGENCE_THRESHOLD,
+    NOT_COMPARABLE,
     Group,
+    common_metric,
+    common_metric_label,
     exclude_selection_cells,
-    format_settings,
     have_unordered_cells,
     region_labels,
 )
 from numerate.reports.limits import MAX_TOOLTIP_SEEDS
 from numerate.reports.reproduction import run_metadata
+from numerate.reports.settings import format_settings
 from numerate.reports.summary import GENERALIZATION_THRESHOLD, group_result
 from numerate.reports.table import TextTable
 
@@ -38,14 +36,6 @@ WEAK_CELL_THRESHOLD = 0.95
 """A trained cell whose interval is below this value is named even if the mean of the region is high."""
 
 _CONVERGED = f"seeds at {format_percent(CONVERGENCE_THRESHOLD)} %"
-
-_WEIGHTS: dict[Metric | None, str] = {
-    "exact_match": "The mean weights all cells equally.",
-    "ood_accuracy": "All labels of a region are weighted equally.",
-    "last_label": "All rows of a region are weighted equally.",
-}
-_WEIGHTS |= {None: _WEIGHTS["exact_match"], "accuracy": _WEIGHTS["ood_accuracy"]}
-_WEIGHTS |= {"correct_prefix": _WEIGHTS["last_label"]}
 
 
 def region_table(groups: Sequence[Group]) -> TextTable:
@@ -58,20 +48,17 @@ def region_table(groups: Sequence[Group]) -> TextTable:
 
 def _region_row(group: Group, name: str, groups: Sequence[Group]) -> dict[str, str]:
     """The texts of a group in a region by column; {} where it was not evaluated."""
-    by_seed = [regions[name] for regions in group.region_scores if name in regions]
-    if not by_seed:
+    found, first = group.region_estimate(name), group.first_region_scores.get(name)
+    if first is None:
         return {}
-    first, values = by_seed[0], [region.score.value for region in by_seed]
-    is_study = any(len(one.region_scores) > 1 for one in groups)
-    low, high = (first.score.low, first.score.high) if len(values) == 1 else (min(values), max(values))
-    score = f"{format_percent(median(values))} {format_interval(low, high)}"
+    values, is_study = found.values, any(len(one.region_scores) > 1 for one in groups)
     each = ", ".join(map(format_percent, values)) if len(values) <= MAX_TOOLTIP_SEEDS else f"{len(values)} seeds"
     return {
         "region": region_labels(groups)[name],
         "run": group.label,
-        f"{common_metric_label(groups)}, % [{'range over seeds' if is_study else '95 % interval'}]": score,
+        f"{common_metric_label(groups)}, % [{'range over seeds' if is_study else '95 % interval'}]": found.text(),
         _CONVERGED: _converged_text(group, name) * (is_study and not have_unordered_cells(groups)),
-        "baseline, %": "" if first.baseline is None else format_percent(first.baseline),
+        "baseline, %": "" if found.baseline is None else format_percent(found.baseline),
         "each seed, %": each * is_study,
         "questions" if common_metric(groups) in (None, "exact_match") else "labels or rows": f"{first.score.count:,}",
         "cells": _cells_text(first, group),
@@ -83,19 +70,11 @@ def _converged_text(group: Group, name: str) -> str:
     distribution."""
     if group.non_causal_reason is not None:
         return NOT_COMPARABLE
-    by_seed = [regions for regions in group.region_scores if name in regions]
-    trained = [regions["in_distribution"].score.value for regions in by_seed if "in_distribution" in regions]
-    converged = [one for one in by_seed if one.get("in_distribution") and _reaches(one["in_distribution"])]
-    # With a symmetry no seed can converge, so all count.
-    some_failed = len(trained) == len(by_seed) > len(converged) and not group.is_limited_by_symmetry
-    if name == "in_distribution" or not some_failed:
-        return f"{sum(_reaches(regions[name]) for regions in by_seed)} of {len(by_seed)}"
-    reached = sum(_reaches(regions[name]) for regions in converged)
-    return f"{reached} of {len(converged)} converged" if converged else "none converged"
-
-
-def _reaches(region: RegionScore) -> bool:
-    return region.score.value >= CONVERGENCE_THRESHOLD
+    found = summarize_region(group, name)
+    if not found.values:
+        return "none converged"
+    reached = sum(value >= CONVERGENCE_THRESHOLD for value in found.values)
+    return f"{reached} of {len(found.values)}{' converged' * bool(found.unconverged_values)}"
 
 
 def _cells_text(region: RegionScore, group: Group) -> str:
@@ -115,7 +94,12 @@ def regions_content(groups: Sequence[Group]) -> Content:
     """The table of regions with what has to be known to read it."""
     table = region_table(groups)
     notes = [REGIONS_NOTE] * (not have_unordered_cells(groups))
-    notes += [_WEIGHTS[common_metric(groups)], "Cells with too few questions to hold any out are excluded."]
+    metric = common_metric(groups)
+    weighted = "cells" if metric in (None, "exact_match") else "labels" if metric.endswith("accuracy") else "rows"
+    notes += [
+        f"All {weighted} of a region have the same weight.",
+        "Cells with too few questions to hold any out are excluded.",
+    ]
     if any("converged" in cell for row in table.rows for cell in row):
         limit = f"{format_percent(CONVERGENCE_THRESHOLD)} % in distribution"
         notes.append(f"Seeds below {limit} have not converged and are excluded from the counts out of distribution.")
@@ -159,7 +143,7 @@ def evaluations_content(group: Group) -> Content:
     offsets: list[int | None] = [*run.position_offsets()]
     offsets += [None] * (len(offsets) > 1 and all(cell.labels is not None for cell in run.cells))
     rows, words = [], region_labels([group])
-    for settings in run.settings():
+    for settings in run.evaluation_settings:
         for name, step in run.checkpoints():
             for offset in offsets:
                 cells = exclude_selection_cells(run.select_cells((name, step), offset, settings))
@@ -175,27 +159,11 @@ def evaluations_content(group: Group) -> Content:
     if len(rows) < 2:
         return []
     regions = [f"{text}, %" for text in words.values() if any(f"{text}, %" in row for row in rows)]
-    names = ["checkpoint", "step", *(["settings"] * (len(run.settings()) > 1)), "position offset", *regions]
+    names = ["checkpoint", "step", *(["settings"] * (len(run.evaluation_settings) > 1)), "position offset", *regions]
     content: list[Block] = [TextTable(names, [[row.get(name, "") for name in names] for row in rows])]
     if any(cell.checkpoint == "best" and cell.region == "ood_validation" for cell in run.cells):
         content.append(Note(BEST_CHECKPOINT_NOTE))
     return content
-
-
-def scores_content(groups: Sequence[Group]) -> Content:
-    """The scores that a kind of evaluation adds to exact match: a row per group and region and a column per score, in
-    percent over all held-out questions; nothing without scores."""
-    rows = []
-    cells_of = [[cell for run in group.runs for cell in group.recorded_cells(run) if cell.scores] for group in groups]
-    names = list(dict.fromkeys(name for cells in cells_of for cell in cells for name in cell.scores))
-    for group, cells in zip(groups, cells_of, strict=True):
-        for region, inside in cells_by_region(cells).items():
-            own = held_out_cells(inside)
-            count = sum(cell.count for cell in own)
-            totals = [sum(cell.scores.get(name, 0.0) for cell in own) for name in names]
-            shares = [f"{format_percent(x / count)} {format_interval(*wilson_interval(x, count))}" for x in totals]
-            rows.append([group.label, ALL_REGION_LABELS[region], *shares, f"{count:,}"])
-    return [TextTable(["run", "region", *(f"{name}, %" for name in names), "questions"], rows)] if rows else []
 
 
 BEST_CHECKPOINT_NOTE = "The best checkpoint was chosen on OOD validation, which is therefore excluded from its results."

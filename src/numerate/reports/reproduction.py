@@ -1,13 +1,16 @@
 """What is required to run something again: commands, environment, settings, citation; and what was left out."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from numerate.reports.content import Block, Bullets, Code, Content, Folded, Heading
-from numerate.reports.groups import Group, differing_settings, flatten_settings, unique_trainings
+from numerate.reports.groups import Group, unique_trainings
 from numerate.reports.limits import MAX_GROUP_COLUMNS, MAX_UNFOLDED_ROWS
 from numerate.reports.records import Records
+from numerate.reports.settings import differing_settings, flatten_settings
 from numerate.reports.table import TextTable
+from numerate.training.disk import format_bytes
 
 
 def run_metadata(run: Records) -> dict[str, str]:
@@ -21,9 +24,26 @@ def run_metadata(run: Records) -> dict[str, str]:
 
 
 def _format_value(value: Any) -> str:
+    """Metadata for people: `{"memory": 2**31, "gpus": []}` is "memory 2.1 GB, no GPU"."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_format_value(item)}" for key, item in value.items())
+        return ", ".join(_format_entry(str(name), item) for name, item in value.items())
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return " and ".join(map(_format_value, value))
+    if isinstance(value, str) and _TIME.fullmatch(value):
+        return f"{value[:10]} {value[11:19]} UTC"
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(Z|\+00:00)")
+"""A time in UTC as runs record it."""
+
+
+def _format_entry(name: str, value: Any) -> str:
+    if (name, value) == ("gpus", []):
+        return "no GPU"
+    return f"{name.replace('_', ' ')} {format_bytes(value) if name == 'memory' else _format_value(value)}"
 
 
 def reproduction_content(runs: Sequence[Records]) -> Content:
@@ -57,7 +77,7 @@ def _known(run: Records, *, is_alone: bool) -> dict[str, str]:
     times = run.metadata.get("times")
     if not is_alone and isinstance(times, Mapping) and times.get("ended"):
         found = {"ended" if name == "times" else name: text for name, text in found.items()} | {
-            "ended": str(times["ended"])
+            "ended": _format_value(times["ended"])
         }
     return found
 

@@ -9,16 +9,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from markupsafe import Markup
-
 from numerate.reports.attention_maps import maps_content
 from numerate.reports.by_length import lengths_content, seeds_content
-from numerate.reports.content import Content
+from numerate.reports.content import Content, without_empty_blocks
 from numerate.reports.counts import counts_content
 from numerate.reports.forest import forest_content
 from numerate.reports.groups import Group, group_runs, have_unordered_cells, part_axis
 from numerate.reports.how_to_read import reading_content
-from numerate.reports.html import to_html
 from numerate.reports.language import (
     difference_table,
     language_facts,
@@ -32,7 +29,7 @@ from numerate.reports.metric_tables import metric_tables
 from numerate.reports.overview import overview_content
 from numerate.reports.pairs import pairs_content, part_pairs_content
 from numerate.reports.records import Records
-from numerate.reports.regions import evaluations_content, facts_content, regions_content, scores_content
+from numerate.reports.regions import evaluations_content, facts_content, regions_content
 from numerate.reports.reproduction import (
     differences_content,
     left_out_content,
@@ -42,7 +39,6 @@ from numerate.reports.reproduction import (
 from numerate.reports.samples import samples_content, texts_content
 from numerate.reports.success import success_content
 from numerate.reports.summary import headline
-from numerate.reports.table import TextTable
 from numerate.reports.training import training_content
 
 Kind = Literal["exact_match", "token_labels", "named_parts", "language_modeling"]
@@ -82,23 +78,20 @@ class Subject:
 @dataclass(frozen=True)
 class Section:
     """One section. `title` may name the {axis} of parts and the {metric} of tests; `in_frame`: it is also in the
-    frame (an iframe) that a notebook shows."""
+    frame (an iframe) that a notebook shows; `in_terminal`: it is also printed."""
 
     title: str
     content: Callable[[Subject], Content]
     kinds: tuple[Kind, ...] = ("exact_match", "token_labels", "named_parts", "language_modeling")
     pages: tuple[Page, ...] = ("run", "comparison")
     in_frame: bool = False
+    in_terminal: bool = False
 
-    def applies_to(self, subject: Subject) -> bool:
-        return subject.kind in self.kinds and subject.page in self.pages
-
-    def to_html(self, subject: Subject) -> tuple[str, Markup] | None:
-        """Its title and content; None where there is nothing to show."""
-        blocks = self.content(subject) if self.applies_to(subject) else []
-        content = [block for block in blocks if not isinstance(block, TextTable) or block.rows]
+    def of(self, subject: Subject) -> tuple[str, Content]:
+        """Its title and content; no content where it does not apply."""
+        applies = subject.kind in self.kinds and subject.page in self.pages
         title = self.title.format(axis=part_axis(subject.groups), metric=subject.answer_metric)
-        return (title, to_html(content)) if content else None
+        return title, without_empty_blocks(self.content(subject) if applies else [])
 
 
 def of_groups(content: Callable[[Sequence[Group]], Content]) -> Callable[[Subject], Content]:
@@ -128,26 +121,38 @@ SECTIONS = (
         lambda it: pairs_content(it.groups, it.answer_metric) if it.answer_metric else [],
         ANSWERS,
         SEVERAL,
+        in_terminal=True,
     ),
     Section("Accuracy per count", of_groups(counts_content), ("token_labels",), in_frame=True),
-    Section("", of_groups(overview_content), ("exact_match",), in_frame=True),
-    Section("By length of the row", of_groups(overview_content), ("token_labels",), in_frame=True),
+    Section("", of_groups(overview_content), ("exact_match",), in_frame=True, in_terminal=True),
+    Section("By length of the row", of_groups(overview_content), ("token_labels",), in_frame=True, in_terminal=True),
     Section("By {axis}", of_groups(overview_content), PARTS, in_frame=True),
-    Section("Results", of_groups(metric_tables), PARTS),
-    Section("Loss, perplexity, bits per byte", of_groups(metrics_content), TEXTS, in_frame=True),
+    Section("Results", of_groups(metric_tables), PARTS, in_terminal=True),
+    Section("Loss, perplexity, bits per byte", of_groups(metrics_content), TEXTS, in_frame=True, in_terminal=True),
     Section("Validation curves", of_groups(curves_content), TEXTS, in_frame=True),
-    Section("Converged seeds and their length generalization", of_groups(success_content), LENGTHS, SEVERAL),
+    Section(
+        "Converged seeds by length",
+        of_groups(success_content),
+        LENGTHS,
+        SEVERAL,
+        in_terminal=True,
+    ),
     Section("Results over seeds", of_groups(forest_content), ANSWERS, SEVERAL),
-    Section("Significant differences between groups", of_groups(pairs_content), LENGTHS, SEVERAL),
-    Section("Significant differences between groups", of_groups(part_pairs_content), PARTS, SEVERAL),
-    Section("Significant differences between groups", lambda it: [difference_table(it.groups)], TEXTS, SEVERAL),
-    Section("Speed and memory", lambda it: [speed_table(it.groups)], TEXTS, SEVERAL),
+    Section("Significant differences", of_groups(pairs_content), LENGTHS, SEVERAL, in_terminal=True),
+    Section("Significant differences", of_groups(part_pairs_content), PARTS, SEVERAL, in_terminal=True),
+    Section(
+        "Significant differences",
+        lambda it: [difference_table(it.groups)],
+        TEXTS,
+        SEVERAL,
+        in_terminal=True,
+    ),
+    Section("Speed and memory", lambda it: [speed_table(it.groups)], TEXTS, SEVERAL, in_terminal=True),
     Section("What differs between the recipes", of_groups(differences_content), pages=SEVERAL),
     Section("How to read this", of_groups(reading_content), ANSWERS, SEVERAL),
-    Section("Regions", of_groups(regions_content), LENGTHS),
+    Section("Regions", of_groups(regions_content), LENGTHS, in_terminal=True),
     Section("Regions", of_groups(regions_content), PARTS, RUN),
-    Section("Numbers and texts in the answers", of_groups(metric_tables), LENGTHS),
-    Section("Scores of the kind of evaluation", of_groups(scores_content), LENGTHS),
+    Section("All metrics", of_groups(metric_tables), LENGTHS),
     Section("Checkpoints and position offsets", lambda it: evaluations_content(it.groups[0]), ANSWERS, RUN),
     Section("Run with other settings", _other_settings, ANSWERS, RUN),
     Section("Accuracy by length", of_groups(lengths_content), LENGTHS, SEVERAL),

@@ -6,23 +6,32 @@ the diagonal of the grid without gaps. A scheme that did not converge is reporte
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
-from numerate.evaluation.answer_metrics import LOWER_IS_BETTER
 from numerate.evaluation.sums import CELL_MEAN_SUFFIX
-from numerate.reports.comparable import NOT_COMPARABLE, SYMMETRY_NOTE
-from numerate.reports.counts import common_metric, common_metric_label
-from numerate.reports.grid import Point, format_interval, format_percent, is_clearly_above, range_label, span_text
-from numerate.reports.groups import CONVERGENCE_THRESHOLD, Group, have_unordered_cells, part_axis, region_labels
-from numerate.reports.limits import MAX_NAMES, join_names
-from numerate.reports.metrics import (
-    EXACT_MATCH,
-    GroupAtCheckpoint,
-    MetricKey,
-    groups_at_checkpoints,
-    named_cells,
+from numerate.reports.grid import (
+    MAX_NAMES,
+    Estimate,
+    Point,
+    format_interval,
+    format_percent,
+    is_clearly_above,
+    join_names,
+    range_label,
+    span_text,
 )
+from numerate.reports.groups import (
+    CONVERGENCE_THRESHOLD,
+    NOT_COMPARABLE,
+    Group,
+    common_metric,
+    common_metric_label,
+    have_unordered_cells,
+    named_cells,
+    part_axis,
+    region_labels,
+)
+from numerate.reports.metrics import EXACT_MATCH, MetricKey
 
 GENERALIZATION_THRESHOLD = 0.90
 """The accuracy required at every length up to n for a model to generalize to n."""
@@ -36,26 +45,23 @@ _REACHES = f"{format_percent(GENERALIZATION_THRESHOLD)} % or more"
 class GroupResult:
     """How far a group generalizes.
 
-    `in_distribution_scores` are the means of each seed, `low` to `high` their range, or of one seed its interval. The
-    points are over the converged seeds (all where none converged): `farthest_point` is the last n such that all OOD
+    The points are over the converged seeds (all where none converged): `farthest_point` is the last n such that all OOD
     lengths up to it have at least `GENERALIZATION_THRESHOLD` (the median over seeds), clearly above the baseline; None
     if the first does not. `first_ood_point` is the first OOD length at which memorization alone does not reach it.
     """
 
     group: Group
-    in_distribution_scores: tuple[float, ...]
-    low: float
-    high: float
+    in_distribution: Estimate
     farthest_point: Point | None
     first_ood_point: Point | None
 
     @property
     def num_seeds(self) -> int:
-        return len(self.in_distribution_scores)
+        return len(self.in_distribution.values)
 
     @property
     def num_converged(self) -> int:
-        return sum(mean >= CONVERGENCE_THRESHOLD for mean in self.in_distribution_scores)
+        return sum(mean >= CONVERGENCE_THRESHOLD for mean in self.in_distribution.values)
 
     @property
     def has_converged(self) -> bool:
@@ -64,7 +70,7 @@ class GroupResult:
 
     @property
     def is_evaluated(self) -> bool:
-        return bool(self.in_distribution_scores) or self.first_ood_point is not None
+        return self.num_seeds > 0 or self.first_ood_point is not None
 
     @property
     def reach_text(self) -> str:
@@ -84,13 +90,9 @@ class GroupResult:
             return f"{label}: {NOT_COMPARABLE}: {self.group.non_causal_reason}"
         if not self.is_evaluated:
             return f"{label} is not evaluated yet"
-        trained = (
-            f"{format_percent(median(self.in_distribution_scores or [0]))} % {format_interval(self.low, self.high)}"
-        )
+        trained = self.in_distribution.text(unit=" %")
         if self.num_seeds and not self.num_converged:
             there = f", {_score(first)} at {self.group.point_label(first)}{_baseline(first)}" if first else ""
-            if self.group.is_limited_by_symmetry:
-                return f"{label} cannot converge: {SYMMETRY_NOTE} ({trained} in distribution{there})"
             return f"{label} did not converge ({trained} in distribution{there})"
         some = f", in the {self.num_converged} of {self.num_seeds} seeds that converged"
         seeds = some * (self.num_converged < self.num_seeds)
@@ -105,17 +107,12 @@ class GroupResult:
 
 def group_result(group: Group) -> GroupResult:
     """The results of a group."""
-    trained = [regions["in_distribution"] for regions in group.region_scores if "in_distribution" in regions]
-    means = tuple(region.score.value for region in trained)
-    low, high = (min(means), max(means)) if len(means) > 1 else (0.0, 1.0)
-    if len(trained) == 1:
-        low, high = trained[0].score.low, trained[0].score.high
     counted = group.converged_group if group.converged_group.evaluated_cells else group
     longest = max((n for n, point in counted.diagonal.items() if point.region == "in_distribution"), default=0)
     beyond = [p for n, p in counted.diagonal.items() if n > longest and p.region != "in_distribution"]
     informative = [point for point in beyond if _is_informative(point)]
     first = next(iter(informative or beyond), None)
-    return GroupResult(group, means, low, high, _farthest_point(beyond), first)
+    return GroupResult(group, group.region_estimate("in_distribution"), _farthest_point(beyond), first)
 
 
 def _farthest_point(points: Sequence[Point]) -> Point | None:
@@ -211,35 +208,27 @@ def _uncertainty(groups: Sequence[Group], questions: str) -> str:
 
 def _parts_headline(groups: Sequence[Group]) -> str:
     """The headline where cells are named parts, such as modules: exact match as the mean over the parts by region."""
-    evaluated = [
-        one
-        for one in groups_at_checkpoints([group for group in groups if group.non_causal_reason is None])
-        if one.metrics_by_seed and one.checkpoint != "best"
-    ]
+    evaluated = [group for group in groups if group.non_causal_reason is None and group.metrics_by_seed]
     if not evaluated:
         return "Nothing has been evaluated yet."
     words, axis = region_labels(groups), part_axis(groups)
     clauses = []
     for region, parts in named_cells(groups).items():
         names = f" ({', '.join(name for _, name in parts)})" if len(parts) <= MAX_NAMES // 2 else f" ({len(parts)})"
-        found = _named_scores(evaluated, MetricKey(region), f"{EXACT_MATCH}{CELL_MEAN_SUFFIX}")
+        found = _named_scores(evaluated, MetricKey(region))
         clauses.append(f"on the {words[region]}{names} {found}")
     missing = [f"{group.label} is not evaluated yet" for group in groups if not group.evaluated_cells]
     text = "; ".join([*clauses, *missing])
-    uncertainty = _uncertainty([one.group for one in evaluated], "questions")
+    uncertainty = _uncertainty(evaluated, "questions")
     return f"Exact match {text}. Means over the {axis}s; {uncertainty[0].lower()}{uncertainty[1:]}."
 
 
-def _named_scores(evaluated: Sequence[GroupAtCheckpoint], key: MetricKey, metric: str) -> str:
-    """The score of each group by name, of many the best ones."""
-    scored = [one for one in evaluated if one.values(key, metric)]
+def _named_scores(evaluated: Sequence[Group], key: MetricKey) -> str:
+    """The mean exact match over cells of each group by name, of many the best ones."""
+    found = [(group.label, group.metric_estimate(key, f"{EXACT_MATCH}{CELL_MEAN_SUFFIX}")) for group in evaluated]
+    scored = [(label, estimate) for label, estimate in found if estimate.values]
     if len(scored) > MAX_NAMES:
-        sign = 1 if metric in LOWER_IS_BETTER else -1
-        scored = sorted(scored, key=lambda one: sign * median(one.values(key, metric)))[: MAX_NAMES // 2]
-    texts = []
-    for one in scored:
-        middle, _, ends = one.text(key, metric).partition(" ")
-        name = f"{one.group.label} " * (len(evaluated) > 1)
-        texts.append(f"{name}{middle} %{f' {ends}' * bool(ends)}")
+        scored = sorted(scored, key=lambda pair: -pair[1].median)[: MAX_NAMES // 2]
+    texts = [f"{label} " * (len(evaluated) > 1) + one.text(unit=" %") for label, one in scored]
     best = f"is highest, of {len(evaluated)}, with " if len(evaluated) > MAX_NAMES else "is "
     return best + join_names(texts)

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import zip_longest
 
 _NUMBER = re.compile(r"[<>+-]?\d[\d.,]*(?:e[+-]\d+)?(?: ?%)?(?: \[[^\n]*\])?(?:\n.*)?", re.DOTALL)
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
@@ -34,9 +35,10 @@ class TextTable:
 
     def to_text(self) -> str:
         """Columns aligned for a terminal, without the caption."""
-        lines = [[cell.replace("\n", " ") for cell in line] for line in (self.header, *self.rows)]
+        cells = ([cell.split("\n") for cell in line] for line in (self.header, *self.rows))
+        lines = [list(line) for row in cells for line in zip_longest(*row, fillvalue="")]
         widths = [max(map(text_width, column)) for column in zip(*lines, strict=True)]
-        lines.insert(1, ["-" * width for width in widths])
+        lines.insert(max(cell.count("\n") for cell in self.header) + 1, ["-" * width for width in widths])
         columns = list(zip(widths, self.number_columns, strict=True))
         return "\n".join(
             "  ".join(_pad(cell, *of) for cell, of in zip(line, columns, strict=True)).rstrip() for line in lines

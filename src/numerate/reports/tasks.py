@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from numerate.reports.groups import Group, format_setting
+from numerate.reports.groups import Group
+from numerate.reports.settings import format_setting
 
 TRAINING_SETTINGS = frozenset({"digits", "lengths", "held_out_starts", "eval_count", "weights", "prefix", "helper"})
 """Settings of the amount and the format of training data, which do not change the task; nor do the axes of its grid

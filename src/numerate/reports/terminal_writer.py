@@ -1,17 +1,22 @@
-"""Figures in a terminal: heat maps in color or as numbers, and charts as tables of bars with intervals."""
+"""Content in a terminal: tables, notes, heat maps in color or as numbers, charts as tables of bars with intervals."""
 
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import groupby
 from statistics import fmean
+from textwrap import fill
 
 from numerate.reports.colour import BORDER_DARK, RGB, SERIES_DARK, TerminalStyle, parse_hex_color, text_color
+from numerate.reports.content import Bullets, Content, Heading, Note, without_empty_blocks
 from numerate.reports.figure import Chart, Figure, HeatCell, HeatMap
 from numerate.reports.grid import format_integer_percent, format_interval, format_percent
-from numerate.reports.table import side_by_side, text_table, text_width
+from numerate.reports.table import TextTable, side_by_side, text_table, text_width
 
 PERCENT_WIDTH, TENTH_WIDTH = 4, 2
 """Columns of the terminal that a cell takes with a number of per cents, and with a tenth or a color alone."""
+
+MAX_LINE = 118
+"""The length of lines of prose."""
 
 GREY: RGB = (128, 134, 146)
 _FRAME = parse_hex_color(BORDER_DARK)
@@ -19,6 +24,27 @@ _CHARACTERS = {
     True: {"bar": "┃", "rule": "━", "zero": "·", "top": "┏┓", "bottom": "┗┛"},
     False: {"bar": "|", "rule": "-", "zero": ".", "top": "++", "bottom": "++"},
 }
+
+
+def content_text(content: Content, style: TerminalStyle | None = None) -> str:
+    """Tables, figures, notes and lists below each other, each with its caption; other blocks, and what is folded on a
+    page, are left out."""
+    texts = []
+    for block in without_empty_blocks(content):
+        if isinstance(block, TextTable):
+            texts += [block.to_text(), filled(block.caption)]
+        elif isinstance(block, Figure) and (drawing := figure_text(block, style)):
+            texts += [drawing, filled(block.notes)]
+        elif isinstance(block, Heading | Note):
+            texts.append(filled(block.text))
+        elif isinstance(block, Bullets):
+            texts.append("\n".join(map(filled, block.items)))
+    return "\n\n".join(filter(None, texts))
+
+
+def filled(text: str) -> str:
+    """Prose in lines of a terminal."""
+    return fill(text, MAX_LINE, break_on_hyphens=False)
 
 
 def figure_text(figure: Figure, style: TerminalStyle | None = None) -> str:

@@ -13,7 +13,6 @@ from numerate.reports.grid import REGION_LABELS
 from numerate.reports.groups import Group, have_unordered_cells, region_labels, unique_trainings
 from numerate.reports.limits import MAX_CURVE_POINTS, groups_to_draw, left_out_note
 from numerate.reports.records import split_metric_name
-from numerate.reports.svg_writer import figure_html
 
 
 def training_charts(groups: Sequence[Group]) -> list[Chart]:
@@ -30,7 +29,7 @@ def training_charts(groups: Sequence[Group]) -> list[Chart]:
         )
     ]
     has_several_seeds = any(len(group.runs) > 1 for group in drawn_groups)
-    note = "lines: medians over seeds; bands: range over seeds" * has_several_seeds
+    note = "Lines: medians over seeds; bands: range over seeds." * has_several_seeds
     charts = [
         Chart("Training loss", losses, "step", "loss, nats per token", is_log=True, notes=[note] * has_several_seeds)
     ]
@@ -59,7 +58,7 @@ def training_content(groups: Sequence[Group]) -> Content:
     if any(group.runs[0].recipe.get("objective") != trained[0].runs[0].recipe.get("objective") for group in trained):
         notes.append("The groups have different losses, so only the shapes of the curves can be compared.")
     notes += filter(None, [left_out_note(trained, groups_to_draw(trained))])
-    return [figure_html(Figure(charts)), Note(" ".join(notes))] if charts else []
+    return [Figure(charts), Note(" ".join(notes))] if charts else []
 
 
 def validation_splits(groups: Sequence[Group]) -> dict[str, str]:

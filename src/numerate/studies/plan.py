@@ -175,7 +175,7 @@ def variant_labels(group: Sequence[PlannedRun], labels: Mapping[str, str], base:
     `{"addition_abacus/3f2a9c01b7de": "Abacus (model.hidden_size=64)", ...}`; the seed, and settings that do not affect
     results, are ignored.
     """
-    from numerate.reports.groups import format_setting
+    from numerate.reports.settings import format_setting
 
     names = {one.tree.get("name") for one in group}
     name = next(iter(names)) if len(names) == 1 else None

@@ -7,8 +7,7 @@ import numpy as np
 
 from numerate.errors import UserError, check_choice
 from numerate.evaluation.statistics import interquartile_mean, stratified_bootstrap_interval, success_rate
-from numerate.reports.grid import REGION_LABELS, format_interval, format_percent
-from numerate.reports.limits import join_names
+from numerate.reports.grid import REGION_LABELS, format_interval, format_percent, join_names
 from numerate.tables.selecting import (
     differing_within,
     find_column,

@@ -10,7 +10,7 @@ from numerate.evaluation.answer_metrics import ANSWER_METRICS, METRIC_NAMES
 from numerate.records.kinds import EVALUATION
 from numerate.records.reading import read_records
 from numerate.reports.grid import REGION_LABELS
-from numerate.reports.groups import format_settings
+from numerate.reports.settings import format_settings
 from numerate.studies.folder import PlannedRun, StudyFolder, is_failed
 from numerate.studies.state import has_ended, is_lost
 from numerate.studies.status import runs_of

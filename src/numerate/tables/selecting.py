@@ -17,8 +17,7 @@ from numerate.errors import UserError, did_you_mean
 from numerate.evaluation.answer_metrics import ANSWER_METRICS, PROPORTION_METRICS, base_metric
 from numerate.evaluation.labels import METRICS
 from numerate.executors.executor import FailureKind
-from numerate.reports.grid import REGION_LABELS
-from numerate.reports.limits import join_names
+from numerate.reports.grid import REGION_LABELS, join_names
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series

@@ -1,6 +1,7 @@
-"""Figures on pages: charts and points as SVG, heat maps as tables or pictures, with hover tips, colors by CSS classes.
+"""Content as HTML: tables and notes, charts and points as SVG, heat maps as tables or pictures, with hover tips.
 
-The markup is in `templates/figure.html`, the colors, light and dark, in the style sheet of pages.
+The markup is in `templates/content.html` and `templates/figure.html`; colors, light and dark, are classes of the style
+sheet of pages.
 """
 
 from base64 import b64encode
@@ -11,6 +12,7 @@ from io import BytesIO
 from markupsafe import Markup
 
 from numerate.reports.colour import BASELINE_DASHES, COLORMAP_DARK, COLORMAP_LIGHT, Style, colormap
+from numerate.reports.content import Content, without_empty_blocks
 from numerate.reports.figure import MAX_NUMBER_COLUMNS, Axis, Chart, Figure, HeatMap, Panel, PointChart, PointRow
 from numerate.reports.grid import tick_step
 from numerate.reports.html import fill
@@ -30,13 +32,17 @@ _MARKERS = (
 """The outlines of `MARKER_SHAPES` around the middle."""
 
 
-def figure_html(figure: Figure) -> Markup:
-    """A figure with its legends and its caption; "" without panels."""
-    if not any(_has_content(panel) for panel in figure.panels):
-        return Markup("")
-    panels = [panel for panel in figure.panels if _has_content(panel) and not isinstance(panel, PointChart)]
-    has_overlap = any(cell.overlaps_training for one in figure.maps for cell in one.cells.values())
-    return _fill("figure", figure=figure, panels=panels, has_overlap=has_overlap)
+def to_html(content: Content) -> Markup:
+    """Blocks of content as HTML, without empty tables and figures."""
+    return Markup(fill("content.html", content=without_empty_blocks(content), draw_figure=_figure_html))
+
+
+def _figure_html(figure: Figure) -> Markup:
+    """A figure with its legends and its caption."""
+    panels = [panel for panel in figure.drawn_panels if not isinstance(panel, PointChart)]
+    cells = [cell for one in figure.maps for cell in one.cells.values()]
+    has_trained, has_overlap = any(one.is_trained for one in cells), any(one.overlaps_training for one in cells)
+    return _fill("figure", figure=figure, panels=panels, has_trained=has_trained, has_overlap=has_overlap)
 
 
 def chart_svg(chart: Chart) -> Markup:
@@ -149,10 +155,6 @@ def _panel_html(panel: Panel) -> Markup:
         if isinstance(panel, Chart)
         else Markup("")
     )
-
-
-def _has_content(panel: Panel) -> bool:
-    return bool(panel.drawn_lines if isinstance(panel, Chart) else panel.rows)
 
 
 def _scale(axis: Axis, start: float, end: float) -> Callable[[float], str]:
