@@ -77,7 +77,7 @@ def dense(part: S4Mixer, channel: int) -> tuple[Any, Any, Any]:
     eigenvalues, p, b, c = (
         np.concatenate([half, half.conj()])
         for half in (
-            part._eigenvalues().detach().numpy()[channel],
+            part.eigenvalues().detach().numpy()[channel],
             *(numbers(part, name)[channel] for name in ("P", "B", "C")),
         )
     )
@@ -161,7 +161,7 @@ def test_the_published_cauchy_kernel_is_the_same_where_its_c_is_folded_rightly(t
     for channel in range(WIDTH):
         forward, _, read = dense(part, channel)
         folded.append((read @ (np.eye(64) - np.linalg.matrix_power(forward, time)))[:32])
-    eigenvalues, step = part._eigenvalues().detach(), part.log_dt.detach().exp()
+    eigenvalues, step = part.eigenvalues().detach(), part.log_dt.detach().exp()
     p, b = (as_complex(getattr(part, name).detach()) for name in ("P", "B"))
     theirs = cauchy_kernel(eigenvalues, p, b, torch.from_numpy(np.stack(folded)), step, time)
     torch.testing.assert_close(part.kernel(time).detach(), theirs, **EXACT)

@@ -42,22 +42,6 @@ def linear_scan(
     return found
 
 
-def sequential_scan(
-    a: Inexact[Tensor, "#rows #time channels"],
-    b: Inexact[Tensor, "rows time channels"],
-    initial_state: Inexact[Tensor, "rows channels"] | None = None,
-) -> Inexact[Tensor, "rows time channels"]:
-    """The same, step by step: the reference for tests of `linear_scan`."""
-    time = b.shape[1]
-    a = a.expand(-1, time, -1)
-    h = torch.zeros_like(b[:, 0]) if initial_state is None else initial_state
-    found = []
-    for place in range(time):
-        h = a[:, place] * h + b[:, place]
-        found.append(h)
-    return torch.stack(found, dim=1)
-
-
 class _Scan(torch.autograd.Function):
     """Its gradient is the same recurrence from the end: g_t = dh_t + conj(a_{t+1}) g_{t+1}; then db = g, da_t =
     g_t conj(h_{t-1})."""

@@ -37,7 +37,7 @@ def selective_scan(
         h[n, c] = a h[n, c] + inputs[c] B[n]
         output[c] = sum over n of C[n] h[n, c]
 
-    Where dt and an input are 0 the state does not change. `sequential_scan` is the same, step by step.
+    Where dt and an input are 0 the state does not change. `scan_step` is one step of it.
 
     The states of all times are never in memory at once: forward keeps each `SAVE_INTERVAL`th, backward recomputes the
     others. The loop over times has operations over all rows, states and channels. Where these are small, rows are cut
@@ -55,23 +55,6 @@ def selective_scan(
         args = (*tensors, A[None], allow_neg_eigval, min(num_chunks, time), torch.is_grad_enabled())
         output, final_state, *_ = _SelectiveScan.apply(*args)  # type: ignore[no-untyped-call]
     return output, final_state
-
-
-def sequential_scan(
-    dt: Float[Tensor, "rows time channels"],
-    inputs: Float[Tensor, "rows time channels"],
-    B: Float[Tensor, "rows time state"],
-    C: Float[Tensor, "rows time state"],
-    A: Float[Tensor, "state channels"],
-    allow_neg_eigval: bool = False,
-) -> tuple[Float[Tensor, "rows time channels"], Float[Tensor, "rows state channels"]]:
-    """`selective_scan` step by step."""
-    state = A.new_zeros(len(dt), *A.shape)
-    outputs = []
-    for time in range(dt.shape[1]):
-        one, state = scan_step(dt[:, time], inputs[:, time], B[:, time], C[:, time], A, state, allow_neg_eigval)
-        outputs.append(one)
-    return torch.stack(outputs, dim=1), state
 
 
 def scan_step(
