@@ -78,8 +78,7 @@ class DualAttention(Mixer):
     dropout: float = setting(0.0, "dropout of attention weights", at_least=0, below=1)
     backend: RelationalBackend = setting(
         "auto",
-        "implementation (equal up to rounding): auto, plain, values (activation=identity only), chunks, triton (CUDA), "
-        "tiles (triton's algorithm in PyTorch)",
+        "implementation (equal up to rounding): auto, plain, values (activation=identity only), chunks, triton (CUDA)",
         in_run_id=False,
     )
 
@@ -110,8 +109,8 @@ class DualAttention(Mixer):
             )
         if self.symmetric and self.variant == "rca":
             yield "symmetric: must be false with variant=rca, which has no relations besides attention"
-        is_tileable = self.variant == "relational" and self.relation_activation() != "softmax"
-        if (self.backend in ("triton", "tiles") and not is_tileable) or (
+        runs_on_triton = self.variant == "relational" and self.relation_activation() != "softmax"
+        if (self.backend == "triton" and not runs_on_triton) or (
             self.backend == "values" and not supports_values(self.variant, self.relation_activation())
         ):
             yield (
