@@ -22,7 +22,7 @@ from numerate.kernels.relational import (
     causal_mask,
 )
 from numerate.kernels.relational_fast import RelationalBackend, causal_attention, relational_attention, supports_values
-from numerate.mixers.attention_positions import AttentionPositions, common_cache_position, find_complex_rope
+from numerate.mixers.attention_positions import AttentionPositions, common_cache_position
 from numerate.mixers.mixer import Context, Mixer, TokenMixer, gather_positions
 from numerate.positions.position import Position
 from numerate.positions.rotary import split_and_rotate
@@ -339,20 +339,14 @@ class DualAttentionMixer(TokenMixer):
             projections |= {} if self.spec.symmetric else {"relation_keys": self.relation_k_proj}
         if any(type(module) is not nn.Linear or module.bias is not None for module in projections.values()):
             return None
-        positions = self.attention_positions
-        if (match := find_complex_rope(positions.rotations, positions.contextual_biases, x, context)) is None:
-            return None
-        index, rotation = match
         widths = {name: module.out_features for name, module in projections.items()}
         num_heads = (widths["queries"] + widths["keys"]) // self.head_width
-        cache_key = ("complex_rope", index, self.head_width, num_heads)
-        if cache_key not in context.forward_cache:
-            context.forward_cache[cache_key] = rotation.complex_factors(context.position_ids[index], num_heads).to(
-                x.dtype.to_complex()
-            )
+        if (rope := self.attention_positions.complex_rope(x, context, num_heads)) is None:
+            return None
+        rotation, factors = rope
         rotated_weight = rotation.interleave_halves(torch.cat([self.q_proj.weight, self.k_proj.weight]))
         weight = torch.cat([rotated_weight, *(module.weight for module in list(projections.values())[2:])])
-        projected = split_and_rotate(linear(x, weight), context.forward_cache[cache_key], list(widths.values()))
+        projected = split_and_rotate(linear(x, weight), factors, list(widths.values()))
         keys_values = {
             name: self._split_heads(tensor, self.relation_width if name.startswith("relation_") else None)
             for name, tensor in zip(projections, projected, strict=True)
@@ -492,11 +486,10 @@ class DualAttentionMixer(TokenMixer):
         return torch.unflatten(projected, -1, (-1, head_width or self.head_width)).transpose(1, 2)
 
     def self_initialized_parameters(self) -> set[str]:
-        """Parameters shared between layers belong to the first layer."""
+        """Those of positions, as in `SelfAttention`, and of symbols; shared ones belong to the first layer."""
         symbols = set() if self.symbols is None else self.symbols.self_initialized_parameters()
-        positions = self.attention_positions.self_initialized_parameters()
-        names = {f"attention_positions.{name}" for name in positions} | {f"symbols.{name}" for name in symbols}
-        return names - self.shared_parameters
+        positions = {f"attention_positions.{name}" for name, _ in self.attention_positions.named_parameters()}
+        return (positions | {f"symbols.{name}" for name in symbols}) - self.shared_parameters
 
     def packed_projections(self) -> Mapping[str, Sequence[str]]:
         roles = {"q_proj": "queries", "k_proj": "keys", "relation_q_proj": "queries", "relation_k_proj": "keys"}
