@@ -87,8 +87,9 @@ class RWKV4Mixer(RWKVMixer):
         made = upcast_all(self.key(for_keys), self.value(for_values), self.time_decay, self.time_first)
         gate = torch.sigmoid(self.receptance(for_receptance))
         found, *sums = recurrent_wkv(*made, *sums) if sums else parallel_wkv(*made)
-        last = (gather_last_tokens(one, lengths)[:, None] for one in sums)
-        return self.output((gate * found).to(gate.dtype)), (newest, *last)
+        if lengths is not None:
+            sums = [gather_last_tokens(one, lengths)[:, None] for one in sums]
+        return self.output((gate * found).to(gate.dtype)), (newest, *sums)
 
     def optimizer_options_by_parameter(self) -> dict[str, tuple[float, bool]]:
         """Speeds learn twice as fast, the newest token's weight three times, as published."""

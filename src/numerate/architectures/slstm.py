@@ -91,13 +91,13 @@ class SLSTMMixer(Recurrence):
         settings = (self.recurrent_weight.to(inputs.dtype), self.sigmoid_forget)
         if memory:
             by_head = (part.view(rows, self.num_heads, -1) for part in memory)
-            states = tuple(part[:, None] for part in slstm_step(inputs[:, 0], *settings, *by_head))
+            memory = [part.flatten(1) for part in slstm_step(inputs[:, 0], *settings, *by_head)]
+            h = memory[0]
         else:
-            states = slstm(inputs, *settings)
-        h, *_ = flat = [part.flatten(2) for part in states]
+            h, *others = (part.flatten(2) for part in slstm(inputs, *settings))
+            memory = [gather_last_tokens(part, lengths) for part in (h, *others)]
         normed = group_norm(h.reshape(rows * time, -1), self.num_heads, self.norm_weight.to(h.dtype))
-        output = self.out_proj(normed.view(rows, time, -1).to(x.dtype))
-        return output, (window, *(gather_last_tokens(part, lengths) for part in flat))
+        return self.out_proj(normed.view(rows, time, -1).to(x.dtype)), (window, *memory)
 
     def _inputs(self, x: Tensor, seen: Tensor) -> Float[Tensor, "rows time 4 heads head"]:
         """The tokens' contributions to i, f, z and o."""

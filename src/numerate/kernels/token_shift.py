@@ -26,10 +26,12 @@ def shift_tokens(
 ) -> tuple[Float[Tensor, "rows time width"], Float[Tensor, "rows 1 width"]]:
     """Token shift: the predecessor of each position, and the newest token, rows x 1 x width, as `before` of the next.
 
-    The first position's predecessor is zeros, or `before`, behind which x is one token. The newest one is the last of
+    The first position's predecessor is zeros. With `before`, x is one token behind it. The newest token is the last of
     the first `lengths` tokens of each row, or of all.
     """
-    return pad(x, (0, 0, 1, -1)) if before is None else before, gather_last_tokens(x, lengths)[:, None]
+    if before is not None:
+        return before, x
+    return pad(x, (0, 0, 1, -1)), gather_last_tokens(x, lengths)[:, None]
 
 
 def zero_padding(
