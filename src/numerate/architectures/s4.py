@@ -128,31 +128,3 @@ def _feedback_response(kernels: Float[Tensor, "width 2 time"]) -> Float[Tensor, 
     """From pb and pp the power series m pb / (1 + m pp), m = (1 + z)/2."""
     above, beside = (0.5 * (kernels + pad(kernels, (1, -1)))).unbind(-2)
     return series_quotient(above, beside)
-
-
-def cauchy_kernel(
-    eigenvalues: Complex[Tensor, "width pairs"],
-    P: Complex[Tensor, "width pairs"],
-    B: Complex[Tensor, "width pairs"],
-    truncated_C: Complex[Tensor, "width pairs"],
-    step: Float[Tensor, " width"],
-    time: int,
-) -> Float[Tensor, "width time"]:
-    """The kernel as published, by Cauchy products at the roots of unity and an inverse FFT; `time` is even.
-
-    Algorithm 1 of the paper. `truncated_C` is C (1 - M^time) with the matrix M of the recurrence (a row vector, one of
-    each conjugate pair): at roots of unity the powers of M from `time` on fall upon the first ones. Kept as a truth for
-    tests and to measure against: `S4` needs no folding, takes any length, and is quicker.
-    """
-    frequency_index = torch.arange(time // 2 + 1, device=step.device, dtype=step.dtype)
-    z = torch.polar(torch.ones_like(frequency_index), -2 * torch.pi * frequency_index / time)
-    half = (step / 2)[:, None, None] * (1 + z)
-    all_eigenvalues = torch.cat([eigenvalues, eigenvalues.conj()], dim=1)
-    resolvent = 1 / ((1 - z) - half * all_eigenvalues[:, :, None])
-    p, b, c = (torch.cat([part, part.conj()], dim=1) for part in (P, B, truncated_C))
-    cb, cp, pb, pp = (
-        (left * right)[:, None] @ resolvent for left, right in ((c, b), (c, p), (p.conj(), b), (p.conj(), p))
-    )
-    spectrum = cb - cp * half * pb / (1 + half * pp)
-    kernel: Tensor = torch.fft.irfft(step[:, None] * spectrum[:, 0], n=time)
-    return kernel

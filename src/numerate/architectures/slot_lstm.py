@@ -69,20 +69,30 @@ class SlotLSTMMixer(Recurrence):
     def self_initialized_parameters(self) -> set[str]:
         return {name for name, _ in self.named_parameters()} - {"out_proj.weight"}
 
-    @disable_compile
     def run(self, x: Tensor, context: Context, state: Any, lengths: Tensor | None) -> tuple[Tensor, Any]:
-        memory: Tensor = x.new_zeros(x.shape[0], self.num_slots, 2 * self.hidden_size) if state is None else state
-        outputs = []
+        memory = x.new_zeros(x.shape[0], self.num_slots, 2 * self.hidden_size) if state is None else state
         shares = zero_padding(self.write_weights(x), lengths)  # a token with weight 0 changes no slot
         reading = (self.sharpness * self.read_proj(x)).softmax(-1)
-        for token, read, share in zip(self.in_proj(x).unbind(1), reading.unbind(1), shares.unbind(1), strict=True):
+        hidden, memory = self._loop(self.in_proj(x), reading, shares, memory)
+        return self.out_proj(hidden), memory
+
+    @disable_compile
+    def _loop(
+        self,
+        tokens: Float[Tensor, "rows time gates"],
+        reading: Float[Tensor, "rows time slots"],
+        shares: Float[Tensor, "rows time slots"],
+        memory: Float[Tensor, "rows slots both"],
+    ) -> tuple[Tensor, Tensor]:
+        outputs = []
+        for token, read, share in zip(tokens.unbind(1), reading.unbind(1), shares.unbind(1), strict=True):
             h, c = (read[:, None] @ memory)[:, 0].chunk(2, dim=-1)
             enter, keep, value, show = (token + self.recurrent_proj(h)).chunk(4, dim=-1)
             c = keep.sigmoid() * c + enter.sigmoid() * value.tanh()
             h = show.sigmoid() * c.tanh()
             memory = torch.addcmul(memory, share[..., None], torch.cat([h, c], dim=-1)[:, None] - memory)
             outputs.append(h)
-        return self.out_proj(torch.stack(outputs, dim=1)), memory
+        return torch.stack(outputs, dim=1), memory
 
     def write_weights(self, x: Float[Tensor, "rows time width"]) -> Float[Tensor, "rows time slots"]:
         """The softmax weights of slots."""
