@@ -36,6 +36,7 @@ BENCHMARKS: dict[str, tuple[str, ...]] = {
     "generation": ("--seconds", "0.5"),
     "grid": ("--grid", "1:20x1:20", "--steps", "50"),
     "mamba": ("--repetitions", "1"),
+    "mixers": ("--repetitions", "1", "--tokens", "2048", "--lengths", "64", "512"),
     "number_loss": ("--repetitions", "1", "--only", "logits", "head"),
     "stacking": ("--repetitions", "1", "--only", "loop"),
     "studies": ("--runs", "20", "--seconds", "0.5", "--executors", "local"),

@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, glu, pad
 
-from numerate.architectures.s4 import S4, S4Mixer, cauchy_kernel
+from numerate.architectures.s4 import S4, S4Mixer
 from numerate.architectures.state_space import as_complex
 from numerate.batch import IGNORE_INDEX, Batch, StepContext
 from numerate.mixers.attention import Attention
@@ -101,6 +101,27 @@ def made(spec: Decoder, task: Task, cauchy: bool = False) -> DecoderModel:
             if isinstance(part, S4Mixer):
                 object.__setattr__(part, "forward", by_cauchy(part))
     return model
+
+
+def cauchy_kernel(eigenvalues: Tensor, P: Tensor, B: Tensor, truncated_C: Tensor, step: Tensor, time: int) -> Tensor:
+    """The kernel as published, by Cauchy products at the roots of unity and an inverse FFT; `time` is even.
+
+    Algorithm 1 of Gu et al. (2022); step sizes are one per channel, the others width x pairs. `truncated_C` is
+    C (1 - M^time) with the matrix M of the recurrence (a row vector, one of each conjugate pair): at roots of unity the
+    powers of M from `time` on fall upon the first ones. `S4` needs no folding and takes any length.
+    """
+    frequency_index = torch.arange(time // 2 + 1, device=step.device, dtype=step.dtype)
+    z = torch.polar(torch.ones_like(frequency_index), -2 * torch.pi * frequency_index / time)
+    half = (step / 2)[:, None, None] * (1 + z)
+    all_eigenvalues = torch.cat([eigenvalues, eigenvalues.conj()], dim=1)
+    resolvent = 1 / ((1 - z) - half * all_eigenvalues[:, :, None])
+    p, b, c = (torch.cat([part, part.conj()], dim=1) for part in (P, B, truncated_C))
+    cb, cp, pb, pp = (
+        (left * right)[:, None] @ resolvent for left, right in ((c, b), (c, p), (p.conj(), b), (p.conj(), p))
+    )
+    spectrum = cb - cp * half * pb / (1 + half * pp)
+    kernel: Tensor = torch.fft.irfft(step[:, None] * spectrum[:, 0], n=time)
+    return kernel
 
 
 def by_cauchy(part: S4Mixer) -> Callable[[Tensor, Context], Tensor]:

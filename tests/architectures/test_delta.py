@@ -110,7 +110,7 @@ def test_half_precision_is_computed_in_full_where_it_matters() -> None:
         found = part(x, context([40, 40]))
         first, state = part.prefill(x[:, :39], context([39, 39]))
         last, _ = part.step(x[:, 39:], context([40, 40]), state)
-    assert state.recurrent_state.dtype == torch.float32
+    assert state[1].dtype == torch.float32
     torch.testing.assert_close(found.float(), expected, atol=0.1, rtol=0.1)
     torch.testing.assert_close(torch.cat([first, last], dim=1), found, atol=0.05, rtol=0.05)
 
@@ -120,7 +120,7 @@ def test_gates_begin_as_published_and_do_not_decay() -> None:
     times = softplus(part.dt_bias.detach())
     assert 0.001 <= float(times.min()) <= float(times.max()) <= 0.1
     assert float(part.A_log.detach().exp().max()) <= 16
-    assert part.self_initialized_parameters() == {"A_log", "dt_bias", "conv1d.weight"}
+    assert part.self_initialized_parameters() == {"A_log", "dt_bias", "conv1d.weight", "norm.weight"}
     assert part.optimizer_options_by_parameter() == {"A_log": (1.0, False), "dt_bias": (1.0, False)}
     assert made(DeltaNet(num_heads=2)).optimizer_options_by_parameter() == {}
 
@@ -169,7 +169,7 @@ def test_the_kernels_of_flash_linear_attention_say_the_same(spec: Any) -> None:
     expected, state = plain.prefill(x, here)
     found, behind = fast.prefill(x, here)
     torch.testing.assert_close(found, expected, atol=0.05, rtol=0.05)
-    torch.testing.assert_close(behind.recurrent_state.float(), state.recurrent_state, atol=0.05, rtol=0.05)
+    torch.testing.assert_close(behind[1].float(), state[1], atol=0.05, rtol=0.05)
     for part in (plain, fast):
         part(x, here).square().sum().backward()
     for (name, mine), theirs in zip(fast.named_parameters(), plain.parameters(), strict=True):

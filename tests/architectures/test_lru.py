@@ -61,7 +61,7 @@ def test_eigenvalues_begin_evenly_spread_over_the_ring() -> None:
 def test_states_begin_as_large_as_what_is_written() -> None:
     part = made(width=32, state_size=300, r_min=0.8, r_max=0.95)
     x = torch.randn(8, 200, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    states = part._states(x, context([200] * 8))[:, 100:].detach()
+    states = part.states(x)[:, 100:].detach()
     assert float(states.abs().square().mean().sqrt()) == pytest.approx(1.0, rel=0.05)
 
 
@@ -86,7 +86,7 @@ def test_a_gate_that_is_shut_lets_a_cell_stand_still() -> None:
     x = inputs(1, 30)
     x[:, :, 0] = 0
     x[:, 10:, 0] = 1
-    states = part._states(x, context([30]))
+    states = part.states(x)
     torch.testing.assert_close(states[:, 29], states[:, 9], atol=1e-3, rtol=0)
     assert not torch.allclose(states[:, 9], states[:, 8], atol=1e-3)
 

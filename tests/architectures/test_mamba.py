@@ -9,7 +9,7 @@ from torch.nn.functional import softplus
 
 import numerate.kernels.selective_scan as scans
 from numerate.architectures.mamba import Mamba, MambaMixer
-from numerate.kernels.selective_scan import selective_scan, sequential_scan
+from numerate.kernels.selective_scan import scan_step, selective_scan
 from numerate.mixers.mixer import Context
 from numerate.models.decoder import Decoder
 from numerate.vocabulary import Vocabulary
@@ -39,6 +39,17 @@ def gradients(found: tuple[Tensor, Tensor], parts: list[Tensor]) -> tuple[Tensor
     total = sum((one * numbers(*one.shape, seed=5)).sum() for one in found)
     assert isinstance(total, Tensor)
     return torch.autograd.grad(total, parts)
+
+
+def sequential_scan(
+    dt: Tensor, inputs: Tensor, B: Tensor, C: Tensor, A: Tensor, signed: bool = False
+) -> tuple[Tensor, Tensor]:
+    """`selective_scan` step by step."""
+    state, outputs = A.new_zeros(len(dt), *A.shape), []
+    for time in range(dt.shape[1]):
+        one, state = scan_step(dt[:, time], inputs[:, time], B[:, time], C[:, time], A, state, signed)
+        outputs.append(one)
+    return torch.stack(outputs, dim=1), state
 
 
 @pytest.mark.parametrize("signed", [False, True])
@@ -137,7 +148,7 @@ def test_it_is_the_layer_of_transformers() -> None:
 
 def test_its_own_initialisation_is_the_published_one() -> None:
     part = made(128)
-    assert torch.allclose(part._compute_A(), -torch.arange(1.0, 17)[:, None].expand(16, 256))
+    assert torch.allclose(part.A_log.exp(), torch.arange(1.0, 17)[:, None].expand(16, 256))
     assert torch.equal(part.D, torch.ones(256))
     rates = softplus(part.dt_proj.bias.detach())
     assert 0.00099 < float(rates.min()) < 0.0013

@@ -13,7 +13,7 @@ from numerate.architectures.mamba2 import (
     Mamba2Mixer,
     chunked_scan,
     chunked_scan_fla,
-    recurrent_scan,
+    scan_step,
 )
 from numerate.errors import UserError
 from numerate.kernels import backends as kernels
@@ -42,6 +42,16 @@ def scanned(time: int, heads: int = 3, head_width: int = 5, states: int = 4) -> 
     return [part.requires_grad_() for part in (decays.sigmoid(), *rest)]
 
 
+def recurrent_scan(decays: Tensor, inputs: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
+    """The recurrence step by step, from the decays themselves."""
+    memory = inputs.new_zeros(len(inputs), inputs.shape[2], B.shape[2], inputs.shape[3])
+    outputs = []
+    for time in range(inputs.shape[1]):
+        one, memory = scan_step(decays[:, time], inputs[:, time], B[:, time], C[:, time], memory)
+        outputs.append(one)
+    return torch.stack(outputs, dim=1), memory
+
+
 def gradients(found: tuple[Tensor, Tensor], parts: list[Tensor]) -> tuple[Tensor, ...]:
     total = sum((one * numbers(*one.shape, seed=5)).sum() for one in found)
     assert isinstance(total, Tensor)
@@ -67,10 +77,10 @@ def test_the_products_and_their_gradients_are_those_of_the_loop(time: int, chunk
 def test_the_layer_is_the_loop_over_its_decays_in_rows_of_several_chunks(eigenvalues: Any) -> None:
     part, time = made(eigenvalue_range=eigenvalues).double(), 2 * CHUNK_SIZE + 3
     rates = softplus(3 * numbers(2, time, part.heads))
-    decays = part._decays(rates)
+    decays = part.decays(rates)
     assert bool((decays < -0.5).any()) == (eigenvalues == "[-1,1]"), "there is something to tell apart"
     rest = [part.detach() for part in scanned(time, heads=part.heads)[1:]]
-    for one, other in zip(part._scan(rates, *rest), recurrent_scan(decays, *rest), strict=True):
+    for one, other in zip(part.scan(rates, *rest), recurrent_scan(decays, *rest), strict=True):
         torch.testing.assert_close(one, other, **EXACT)
 
 
@@ -82,7 +92,7 @@ def test_decays_of_nothing_or_nearly_nothing_have_the_gradients_of_the_loop() ->
     near = torch.tensor([1e-9, -1e-12, 1e-3, 0.0, -1e-6, 1e-14], dtype=torch.float64)
     rates = (torch.log(torch.tensor(2.0, dtype=torch.float64)) + near).view(1, 6, 1).requires_grad_()
     rest = [part.detach()[:1] for part in scanned(6, heads=1)[1:]]
-    found, expected = part._scan(rates, *rest), recurrent_scan(part._decays(rates), *rest)
+    found, expected = part.scan(rates, *rest), recurrent_scan(part.decays(rates), *rest)
     torch.testing.assert_close(found[0], expected[0], **EXACT)
     [one], [other] = gradients(found, [rates]), gradients(expected, [rates])
     torch.testing.assert_close(one[:, [0, 1, 2, 4, 5]], other[:, [0, 1, 2, 4, 5]], atol=1e-8, rtol=1e-8)

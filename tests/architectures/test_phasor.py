@@ -7,7 +7,6 @@ import torch
 
 from numerate.architectures.phasor import Phasor, PhasorMixer
 from numerate.errors import UserError
-from numerate.mixers.mixer import Context
 
 
 def made(width: int = 8, **settings: float) -> PhasorMixer:
@@ -15,14 +14,20 @@ def made(width: int = 8, **settings: float) -> PhasorMixer:
     return Phasor(**settings).build(width, 0, 1, ()).double()  # type: ignore[arg-type]
 
 
-def context(rows: int, time: int) -> Context:
-    return Context(torch.full((rows,), time), ())
+def token_by_token(part: PhasorMixer, x: torch.Tensor) -> torch.Tensor:
+    """The states of a loop over tokens."""
+    angles, written = part.angles_and_inputs(x)
+    state, found = torch.zeros_like(written[:, 0]), []
+    for angle, new in zip(angles.unbind(1), written.unbind(1), strict=True):
+        state = torch.polar(torch.ones_like(angle), angle) * state + new
+        found.append(state)
+    return torch.stack(found, dim=1)
 
 
 @pytest.mark.parametrize("exclusive", [False, True])
 def test_whole_rows_are_the_loop_over_tokens_up_to_long_ones(exclusive: bool) -> None:
     part, x = made(exclusive=exclusive), torch.randn(3, 1000, 8, dtype=torch.float64)
-    torch.testing.assert_close(part._states(x, context(3, 1000)), part.recurrent_states(x), atol=1e-10, rtol=1e-10)
+    torch.testing.assert_close(part.states(x), token_by_token(part, x), atol=1e-10, rtol=1e-10)
 
 
 def test_the_same_symbol_turns_by_the_same_angle_however_often_it_comes() -> None:
@@ -34,7 +39,7 @@ def test_the_same_symbol_turns_by_the_same_angle_however_often_it_comes() -> Non
     number, symbol = torch.zeros(2, 8, dtype=torch.float64)
     number[0], symbol[1:] = 1.0, torch.randn(7, dtype=torch.float64)
     x = torch.stack([number, *[symbol] * 300])[None]
-    states = part.recurrent_states(x)[0, 1:]
+    states = token_by_token(part, x)[0, 1:]
     turns = states[1:] / states[:-1]
     torch.testing.assert_close(turns, turns[:1].expand_as(turns), atol=1e-9, rtol=1e-9)
     torch.testing.assert_close(turns.abs(), torch.ones_like(turns.abs()), atol=1e-9, rtol=1e-9)
@@ -43,14 +48,14 @@ def test_the_same_symbol_turns_by_the_same_angle_however_often_it_comes() -> Non
 def test_only_the_phase_is_read() -> None:
     part, x = made(), torch.randn(2, 1, 8, dtype=torch.float64)
     states = torch.polar(torch.full((2, 1, 8), 3.0, dtype=torch.float64), torch.rand(2, 1, 8, dtype=torch.float64))
-    torch.testing.assert_close(part._output(states, x), part._output(1000 * states, x), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(part.read(states, x), part.read(1000 * states, x), atol=1e-4, rtol=1e-4)
 
 
 def test_an_exclusive_token_that_turns_wholly_writes_nothing() -> None:
     part = made(exclusive=True)
     with torch.no_grad():
         part.rotation_gate.bias.fill_(50.0)
-    _, written = part._angles_and_inputs(torch.randn(2, 3, 8, dtype=torch.float64))
+    _, written = part.angles_and_inputs(torch.randn(2, 3, 8, dtype=torch.float64))
     assert bool((written.abs() < 1e-12).all())
 
 

@@ -22,7 +22,7 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
 
 def inputs(time: int, fast: float = 1.0) -> tuple[Tensor, ...]:
     r, k, v, decays = (drawn(3, time, 2, 5, seed=seed) for seed in range(4))
-    return r, k, v, (-(fast * decays).exp()).exp(), drawn(2, 5, seed=4)
+    return r, (-(fast * decays).exp()).exp(), k, v, drawn(2, 5, seed=4)
 
 
 def made(width: int = 8, layer: int = 1, depth: int = 3, spec: RWKV6 | None = None) -> RWKV6Mixer:
@@ -32,8 +32,8 @@ def made(width: int = 8, layer: int = 1, depth: int = 3, spec: RWKV6 | None = No
 
 
 def test_it_is_the_sum_over_all_earlier_tokens_written_out() -> None:
-    r, k, v, decays, bonus = inputs(7)
-    found = chunked_wkv(r, k, v, decays, bonus)[0]
+    r, decays, k, v, bonus = inputs(7)
+    found = chunked_wkv(r, decays, k, v, bonus)[0]
     for place in range(7):
         expected = (r[:, place] * bonus * k[:, place]).sum(-1, keepdim=True) * v[:, place]
         for early in range(place):
@@ -45,7 +45,7 @@ def test_it_is_the_sum_over_all_earlier_tokens_written_out() -> None:
 @pytest.mark.parametrize("bonus", [0.0, 1.0])
 def test_the_worked_example_of_its_docstring(bonus: float) -> None:
     ones = torch.ones(1, 2, 1, 1)
-    found = chunked_wkv(ones, ones, ones, 0.5 * ones, torch.full((1, 1), bonus))[0]
+    found = chunked_wkv(ones, 0.5 * ones, ones, ones, torch.full((1, 1), bonus))[0]
     assert found.flatten().tolist() == [bonus, bonus + 1]
 
 

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from torch.nn.functional import conv1d, layer_norm, pad, silu
 
-from numerate.architectures.slstm import SLSTM, SLSTMMixer, _SLSTMFunction, sequential_slstm, slstm
+from numerate.architectures.slstm import SLSTM, SLSTMMixer, _SLSTMFunction, slstm, slstm_step
 from numerate.errors import UserError
 from numerate.mixers.mixer import Context
 
@@ -27,6 +28,16 @@ def inputs(rows: int, time: int, width: int = 6) -> torch.Tensor:
 
 def context(lengths: list[int], **more: Any) -> Context:
     return Context(torch.tensor(lengths), (), **more)
+
+
+def sequential_slstm(inputs: Tensor, recurrent: Tensor, sigmoid: bool) -> Tensor:
+    """All h, token by token."""
+    nothing = torch.zeros_like(inputs[:, 0, 0])
+    states, found = (nothing, nothing, nothing - torch.inf), []
+    for token in inputs.unbind(1):
+        states = slstm_step(token, recurrent, sigmoid, *states)
+        found.append(states[0])
+    return torch.stack(found, dim=1)
 
 
 @pytest.mark.parametrize("convolution", [None, 3])

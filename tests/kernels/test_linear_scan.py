@@ -6,10 +6,23 @@ import pytest
 import torch
 
 from numerate.kernels import linear_scan as scan
-from numerate.kernels.linear_scan import linear_scan, sequential_scan
+from numerate.kernels.linear_scan import linear_scan
 
 EXACT = {"atol": 1e-11, "rtol": 1e-11}
 KINDS = [torch.float64, torch.complex128]
+
+
+def sequential_scan(a: torch.Tensor, b: torch.Tensor, initial_state: torch.Tensor | None = None) -> torch.Tensor:
+    """The recurrence step by step."""
+    a, h, found = (
+        a.expand(-1, b.shape[1], -1),
+        torch.zeros_like(b[:, 0]) if initial_state is None else initial_state,
+        [],
+    )
+    for place in range(b.shape[1]):
+        h = a[:, place] * h + b[:, place]
+        found.append(h)
+    return torch.stack(found, dim=1)
 
 
 def drawn(*shape: int, kind: torch.dtype = torch.float64, seed: int = 0) -> torch.Tensor:

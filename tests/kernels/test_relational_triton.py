@@ -1,4 +1,4 @@
-"""The kernel for CUDA and its recurrence in plain torch against the definition.
+"""The kernel for CUDA against the definition.
 
 The kernel runs in Triton's own interpreter where triton can be imported. Everywhere, its lines run with a stand-in for
 the few operations of `triton.language` that they use, on tensors of torch: that tests its arithmetic, its masks and its
@@ -21,10 +21,10 @@ import torch
 
 from numerate.architectures.dual_attention import DualAttention
 from numerate.errors import UserError
-from numerate.kernels import relational_tiles
+from numerate.kernels import relational_kernel
 from numerate.kernels.relational import Activation, RelationalHeads, reference_attention
 from numerate.kernels.relational_fast import relational_attention, select_backend
-from numerate.kernels.relational_tiles import TILED_ACTIVATIONS
+from numerate.kernels.relational_kernel import KERNEL_ACTIVATIONS
 
 FLOATING = ("queries", "keys", "symbols", "relation_queries", "relation_keys", "relation_proj")
 KERNEL = "numerate.kernels.relational_triton"
@@ -178,16 +178,7 @@ def shared_keys(heads: RelationalHeads) -> RelationalHeads:
     return replace(heads, keys=heads.keys[:, :2], symbols=heads.symbols[:, :2])
 
 
-@pytest.mark.parametrize("activation", TILED_ACTIVATIONS)
-def test_the_recurrence_is_the_definition_and_so_are_its_gradients(
-    monkeypatch: pytest.MonkeyPatch, activation: Activation
-) -> None:
-    monkeypatch.setattr(relational_tiles, "TILE_SIZE", 8)
-    same(drawn(kind=torch.float64), activation, "tiles", 1e-10)
-    same(shared_keys(drawn(heads=4, kind=torch.float64)), activation, "tiles", 1e-10)
-
-
-@pytest.mark.parametrize("activation", TILED_ACTIVATIONS)
+@pytest.mark.parametrize("activation", KERNEL_ACTIVATIONS)
 def test_the_kernel_is_the_definition_and_so_are_its_gradients(kernel: Any, activation: Activation) -> None:
     same(drawn(), activation, "triton", 2e-4)
 
@@ -273,24 +264,24 @@ def test_the_kernel_is_taken_only_where_its_shared_memory_is_there(
 ) -> None:
     heads = drawn(4, 4, 32, width, compared, kind)
     fits = [
-        limit for limit in (H100, A100, CONSUMER, 0) if relational_tiles.shared_memory_shortage(heads, limit) is None
+        limit for limit in (H100, A100, CONSUMER, 0) if relational_kernel.shared_memory_shortage(heads, limit) is None
     ]
     assert fits == [*on]
     if kind is torch.float32 and width == 32 and compared == 64:
-        assert relational_tiles.shared_memory_shortage(heads, A100) == (
+        assert relational_kernel.shared_memory_shortage(heads, A100) == (
             "head width 32 and relation width 64 in float32 need 229,376 bytes of shared memory; this device has "
             "166,912 bytes"
         )
 
 
 def test_shared_memory_was_measured_for_the_tiles_of_the_kernel(kernel: Any) -> None:
-    """Whoever changes these compiles ahead of time again: `relational_tiles.SHARED_MEMORY_BYTES`."""
+    """Whoever changes these compiles ahead of time again: `relational_kernel.SHARED_MEMORY_BYTES`."""
     assert (kernel.MAX_HEADS, kernel.MAX_RELATIONS, kernel.TILE_SIZE) == (4, 4, 32)
 
 
 def test_the_kernel_is_taken_on_a_device_for_what_it_can_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relational_tiles, "can_run_kernel", lambda heads: True)
-    monkeypatch.setattr(relational_tiles, "max_shared_memory", lambda device: H100)
+    monkeypatch.setattr(relational_kernel, "can_run_kernel", lambda heads: True)
+    monkeypatch.setattr(relational_kernel, "max_shared_memory", lambda device: H100)
     assert select_backend(drawn(time=64), "relational", "tanh") == "triton"
     assert select_backend(drawn(time=64), "relational", "identity") == "values"  # 5 + 14 numbers: narrow values
     assert select_backend(drawn(8, 8, 64, 64, 64, torch.bfloat16), "relational", "identity") == "triton"
@@ -303,8 +294,7 @@ def test_the_kernel_is_taken_on_a_device_for_what_it_can_do(monkeypatch: pytest.
     assert select_backend(drawn(width=300, time=64), "relational", "tanh") == "chunks"
 
 
-@pytest.mark.parametrize("form", ["tiles", "triton"])
-def test_what_the_kernel_cannot_do_is_refused(form: Any) -> None:
+def test_what_the_kernel_cannot_do_is_refused() -> None:
     heads = drawn()
     seen = torch.ones(1, 1, 37, 37, dtype=torch.bool).tril()
     for unfit, activation, word in (
@@ -314,9 +304,9 @@ def test_what_the_kernel_cannot_do_is_refused(form: Any) -> None:
         (heads, "softmax", "softmax"),
     ):
         with pytest.raises(UserError, match=word):
-            relational_attention(unfit, "relational", activation, form)
-    with pytest.raises(UserError, match=rf"^backend: {form} does not support variant=rca with activation=softmax"):
-        DualAttention(variant="rca", backend=form)
+            relational_attention(unfit, "relational", activation, "triton")
+    with pytest.raises(UserError, match=r"^backend: triton does not support variant=rca with activation=softmax"):
+        DualAttention(variant="rca", backend="triton")
 
 
 def test_without_a_device_the_kernel_is_refused_in_words() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn.functional import conv1d, pad
 
-from numerate.kernels.token_shift import ShortConvolution
+from numerate.kernels.token_shift import ShortConvolution, shift_tokens, zero_padding
 
 
 @pytest.mark.parametrize("biases", [True, False])
@@ -46,6 +46,30 @@ def test_a_short_convolution_of_stacked_models_is_that_of_each() -> None:
             *(torch.autograd.grad(y.square().sum(), own) for y in (stacked, alone)), strict=True
         ):
             torch.testing.assert_close(found, expected)
+
+
+def test_a_window_goes_on_where_the_real_tokens_of_each_row_end() -> None:
+    part, x = ShortConvolution(6, 4).double(), torch.randn(2, 9, 6, dtype=torch.float64)
+    whole = part(x)
+    _, window = part.run(x[:, :7], None, torch.tensor([3, 7]))
+    newest = torch.stack([x[0, 3], x[1, 7]])[:, None]
+    output, window = part.run(newest, window, None)
+    torch.testing.assert_close(output[:, 0], torch.stack([whole[0, 3], whole[1, 7]]))
+    torch.testing.assert_close(window, torch.stack([x[0, 1:4], x[1, 5:8]]))
+
+
+def test_a_shift_goes_on_behind_the_newest_token() -> None:
+    x = torch.arange(1.0, 7).view(2, 3, 1)
+    before, newest = shift_tokens(x, None, torch.tensor([2, 3]))
+    assert before.flatten().tolist() == [0, 1, 2, 0, 4, 5]
+    assert newest.flatten().tolist() == [2, 6]
+    assert all(torch.equal(*pair) for pair in zip(shift_tokens(x[:, :1], newest), (newest, x[:, :1]), strict=True))
+
+
+def test_padding_becomes_zero() -> None:
+    x = torch.ones(2, 3, 1, 2)
+    assert zero_padding(x, torch.tensor([1, 3])).sum((2, 3)).tolist() == [[2, 0, 0], [2, 2, 2]]
+    assert zero_padding(x, None) is x
 
 
 COMPILED = """

@@ -2,27 +2,27 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from numerate.architectures.rwkv import (
+    RWKVMixer,
+    RWKVSpec,
     apply_token_shift,
     depth_ratios,
     initial_shift_weights,
     initialize_linear,
-    self_initialized_names,
 )
 from numerate.config import setting
-from numerate.kernels.token_shift import gather_last_tokens, shift_tokens
-from numerate.mixers.mixer import Context, Mixer, TokenMixer, check_no_blocked_keys
+from numerate.kernels.token_shift import shift_tokens
+from numerate.mixers.mixer import Context
 from numerate.positions.position import Position
 
 
 @dataclass(frozen=True)
-class ChannelMix(Mixer):
+class ChannelMix(RWKVSpec):
     """RWKV's channel mix: a squared-ReLU feed-forward with token shift, gated in versions 4 and 6.
 
     Peng et al. (2023), https://arxiv.org/abs/2305.13048, equations 18 to 20 (version 4); Peng et al. (2024),
@@ -48,15 +48,16 @@ class ChannelMix(Mixer):
         return ChannelMixer(self, width, layer, depth)
 
 
-class ChannelMixer(TokenMixer):
+class ChannelMixer(RWKVMixer):
     """The module of `ChannelMix`. Its state is the newest input, rows x 1 x width.
 
     Linear layers are named as in the published code; `shift_weights` is that of keys, then that of receptance.
     """
 
+    output_layer = "value"
+
     def __init__(self, spec: ChannelMix, width: int, layer: int, depth: int) -> None:
-        super().__init__()
-        self.spec = spec
+        super().__init__(spec)
         hidden = round(width * (spec.expansion or 4))
         if spec.expansion is None and spec.version == 6:
             hidden = max(32, int(3.5 * width) // 32 * 32)
@@ -73,26 +74,8 @@ class ChannelMixer(TokenMixer):
                 initialize_linear(self.receptance, 0.0)
             initialize_linear(self.value, 0.0)
 
-    def self_initialized_parameters(self) -> set[str]:
-        return self_initialized_names(self, self.spec.published_initialization)
-
-    def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
-        check_no_blocked_keys(context, "ChannelMix")
-        return self._feed_forward(x, shift_tokens(x))
-
-    def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, Tensor]:
-        return self(x, context), gather_last_tokens(x, context.lengths)[:, None]
-
-    def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: Tensor) -> tuple[Tensor, Tensor]:
-        return self._feed_forward(x, state), x
-
-    def _feed_forward(self, x: Tensor, before: Tensor) -> Tensor:
+    def run(self, x: Tensor, context: Context, state: Any, lengths: Tensor | None) -> tuple[Tensor, Any]:
+        before, newest = shift_tokens(x, state, lengths)
         for_keys, *for_gate = apply_token_shift(x, before, self.shift_weights)
         made: Tensor = self.value(torch.relu(self.key(for_keys)).square())
-        return made if self.receptance is None else torch.sigmoid(self.receptance(for_gate[0])) * made
-
-    def output_projections(self) -> Sequence[nn.Linear]:
-        return (self.value,)
-
-    def flops(self, time: int) -> int:
-        return 2 * time * sum(module.weight.numel() for module in self.modules() if isinstance(module, nn.Linear))
+        return made if self.receptance is None else torch.sigmoid(self.receptance(for_gate[0])) * made, newest

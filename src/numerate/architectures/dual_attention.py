@@ -22,7 +22,7 @@ from numerate.kernels.relational import (
     causal_mask,
 )
 from numerate.kernels.relational_fast import RelationalBackend, causal_attention, relational_attention, supports_values
-from numerate.mixers.attention_positions import AttentionPositions, common_cache_position, find_complex_rope
+from numerate.mixers.attention_positions import AttentionPositions, common_cache_position
 from numerate.mixers.mixer import Context, Mixer, TokenMixer, gather_positions
 from numerate.positions.position import Position
 from numerate.positions.rotary import split_and_rotate
@@ -78,8 +78,7 @@ class DualAttention(Mixer):
     dropout: float = setting(0.0, "dropout of attention weights", at_least=0, below=1)
     backend: RelationalBackend = setting(
         "auto",
-        "implementation (equal up to rounding): auto, plain, values (activation=identity only), chunks, triton (CUDA), "
-        "tiles (triton's algorithm in PyTorch)",
+        "implementation (equal up to rounding): auto, plain, values (activation=identity only), chunks, triton (CUDA)",
         in_run_id=False,
     )
 
@@ -110,8 +109,8 @@ class DualAttention(Mixer):
             )
         if self.symmetric and self.variant == "rca":
             yield "symmetric: must be false with variant=rca, which has no relations besides attention"
-        is_tileable = self.variant == "relational" and self.relation_activation() != "softmax"
-        if (self.backend in ("triton", "tiles") and not is_tileable) or (
+        runs_on_triton = self.variant == "relational" and self.relation_activation() != "softmax"
+        if (self.backend == "triton" and not runs_on_triton) or (
             self.backend == "values" and not supports_values(self.variant, self.relation_activation())
         ):
             yield (
@@ -176,28 +175,21 @@ class DualAttentionMixer(TokenMixer):
                 f"not {num_self_heads} + {num_relational_heads}"
             )
         self.shared_parameters: set[str] = set()
-        self.num_self_heads, self.num_relational_heads, self.head_width = (
-            num_self_heads,
-            num_relational_heads,
-            width // (num_self_heads + num_relational_heads),
-        )
-        self.num_self_groups = (spec.num_key_value_heads or num_self_heads) if num_self_heads else 0
-        self.num_relational_groups = (spec.num_key_value_heads or num_relational_heads) if num_relational_heads else 0
-        separate_queries = not spec.shared_queries
-        self.q_proj = nn.Linear(
-            width, (num_self_heads + num_relational_heads * separate_queries) * self.head_width, bias=False
-        )
-        self.k_proj = nn.Linear(
-            width,
-            (self.num_self_groups + self.num_relational_groups * separate_queries) * self.head_width,
-            bias=spec.bias,
-        )
-        self.attention_positions = AttentionPositions(num_self_heads + num_relational_heads, self.head_width, positions)
+        num_heads = num_self_heads + num_relational_heads
+        self.num_self_heads, self.num_relational_heads = num_self_heads, num_relational_heads
+        self.head_width = head_width = width // num_heads
+        groups = spec.num_key_value_heads
+        self.num_self_groups = min(groups or num_self_heads, num_self_heads)
+        self.num_relational_groups = min(groups or num_relational_heads, num_relational_heads)
+        num_queries, num_keys = num_heads, self.num_self_groups + self.num_relational_groups
+        if spec.shared_queries:
+            num_queries, num_keys = num_self_heads, self.num_self_groups
+        self.q_proj = nn.Linear(width, num_queries * head_width, bias=False)
+        self.k_proj = nn.Linear(width, num_keys * head_width, bias=spec.bias)
+        self.attention_positions = AttentionPositions(num_heads, head_width, positions)
         if num_self_heads:
-            self.v_proj = nn.Linear(width, self.num_self_groups * self.head_width, bias=spec.bias)
-            self.self_out_proj = nn.Linear(
-                num_self_heads * self.head_width, num_self_heads * self.head_width, bias=spec.out_bias
-            )
+            self.v_proj = nn.Linear(width, self.num_self_groups * head_width, bias=spec.bias)
+            self.self_out_proj = nn.Linear(num_self_heads * head_width, num_self_heads * head_width, bias=spec.out_bias)
         self.symbols, self.num_relations, self.relation_width = symbols, 0, 0
         if num_relational_heads:
             self._build_relational(spec, width)
@@ -208,35 +200,31 @@ class DualAttentionMixer(TokenMixer):
         self.relational_out_proj = nn.Linear(relational_width, relational_width, bias=spec.out_bias)
         if variant == "rca":
             return
-        self.num_relations, num_relation_query_heads = (
-            (spec.num_relations or self.num_relational_heads, spec.num_relations or self.num_relational_heads)
-            if variant == "relational"
-            else (self.num_relational_groups, self.num_relational_heads)
-        )
-        self.relation_width = spec.relation_dim or (
-            relational_width // self.num_relations if variant == "relational" else self.head_width
-        )
-        if variant == "relational":
+        if variant == "disrca":
+            num_queries, self.num_relations = self.num_relational_heads, self.num_relational_groups
+            self.relation_width = spec.relation_dim or self.head_width
+        else:
+            num_queries = self.num_relations = spec.num_relations or self.num_relational_heads
+            self.relation_width = spec.relation_dim or relational_width // self.num_relations
             if spec.relation_dim is None and relational_width % self.num_relations:
                 raise UserError(
                     f"model.mixer.num_relations: must divide {relational_width}, the total width of the relational "
                     f"heads, not {self.num_relations}; choose a divisor, or set relation_dim"
                 )
             self.relation_proj = nn.Linear(self.num_relations, relational_width, bias=False)
-        self.relation_q_proj = nn.Linear(width, num_relation_query_heads * self.relation_width, bias=False)
+        self.relation_q_proj = nn.Linear(width, num_queries * self.relation_width, bias=False)
         if not spec.symmetric:
             self.relation_k_proj = nn.Linear(width, self.num_relations * self.relation_width, bias=False)
 
     def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
-        queries, keys_values = self._project_fast(x, context) or (None, self._project_keys_values(x, context))
-        return self._attend(x, keys_values, context, projected_queries=queries)
+        return self._attend(self._project_fast(x, context) or self._project(x, context), context)
 
     def forward_at(
         self, x: Float[Tensor, "rows time width"], context: Context, target_positions: Int[Tensor, "rows targets"]
     ) -> Float[Tensor, "rows targets width"]:
-        return self._attend(
-            gather_positions(x, target_positions), self._project_keys_values(x, context), context, target_positions
-        )
+        keys_values = self._project_keys_values(x, context)
+        queries = self._project_queries(gather_positions(x, target_positions), context, target_positions)
+        return self._attend(keys_values | queries, context, target_positions)
 
     def prefill(
         self, x: Float[Tensor, "rows time width"], context: Context
@@ -246,59 +234,12 @@ class DualAttentionMixer(TokenMixer):
             rows, heads, time, head_width = len(x), *tensor.shape[1:]
             cache[name] = tensor.new_zeros(rows, heads, context.capacity, head_width)
             cache[name][:, :, :time] = tensor
-        output = self._attend(x, keys_values, context)
+        output = self._attend(keys_values | self._project_queries(x, context), context)
         if not self._supports_fast_decoding(x, context):
             return output, cache
         symbols = cache.pop("symbols")
         cache["values"] = torch.cat([cache["values"], symbols.expand(len(x), -1, -1, -1)], dim=1)
         return output, DecodingCache(**cache, projections=self._decoding_projections(context))
-
-    def _supports_fast_decoding(self, x: Tensor, context: Context) -> bool:
-        """Whether the fast decoding step applies: both kinds of heads, without grouped keys; relations without a
-        softmax; one symbol per token, no blocked keys and no attention bias."""
-        spec = self.spec
-        if (
-            spec.variant != "relational"
-            or spec.relation_activation() not in ACTIVATION_FUNCTIONS
-            or not isinstance(self.symbols, TokenSymbols)
-        ):
-            return False
-        if (
-            spec.shared_queries
-            or spec.num_key_value_heads is not None
-            or not self.num_self_heads
-            or context.blocked_keys is not None
-        ):
-            return False
-        projections = (
-            module for name, module in self.named_children() if name not in ("symbols", "attention_positions")
-        )
-        positions = self.attention_positions
-        if positions.attention_biases or positions.contextual_biases:
-            return False
-        if any(type(module) is not nn.Linear for module in projections):
-            return False
-        return can_decode_exactly(x, self.q_proj.weight) and not (self.training and spec.dropout)
-
-    def _decoding_projections(self, context: Context) -> DecodingProjections:
-        assert isinstance(self.symbols, TokenSymbols)
-        # Layers that share the symbol module also share its precomputed tensors.
-        name = ("symbols", id(self.symbols))
-        if name not in context.forward_cache:
-            context.forward_cache[name] = self.symbols.decoding_function()
-        relation_k_proj = self.relation_q_proj if self.spec.symmetric else self.relation_k_proj
-        scale, relation_scale = self.head_width**-0.5, self.relation_width**-0.5
-        in_projections = (
-            (self.q_proj, scale),
-            (self.k_proj, 1.0),
-            (self.v_proj, 1.0),
-            (self.relation_q_proj, relation_scale),
-            (relation_k_proj, 1.0),
-        )
-        relation_proj = torch.unflatten(self.relation_proj.weight, 0, (self.num_relational_heads, self.head_width))
-        return DecodingProjections(
-            context.forward_cache[name], in_projections, self.self_out_proj, self.relational_out_proj, relation_proj
-        )
 
     def step(
         self, x: Float[Tensor, "rows 1 width"], context: Context, state: TensorsByName | DecodingCache
@@ -315,24 +256,73 @@ class DualAttentionMixer(TokenMixer):
             else:
                 state[name][:, :, cache_position] = tensor[:, :, 0]
         keys_values = {name: tensor[:, :, : context.cached_length] for name, tensor in state.items()}
-        return self._attend(x, keys_values, context, context.cache_position[:, None]), state
+        query_positions = context.cache_position[:, None]
+        queries = self._project_queries(x, context, query_positions)
+        return self._attend(keys_values | queries, context, query_positions), state
+
+    def _supports_fast_decoding(self, x: Tensor, context: Context) -> bool:
+        """Whether the fast decoding step applies: both kinds of heads, without grouped keys; relations without a
+        softmax; one symbol per token, no blocked keys and no attention bias."""
+        spec, positions = self.spec, self.attention_positions
+        linears = (module for name, module in self.named_children() if name not in ("symbols", "attention_positions"))
+        return (
+            spec.variant == "relational"
+            and spec.relation_activation() in ACTIVATION_FUNCTIONS
+            and isinstance(self.symbols, TokenSymbols)
+            and not (spec.shared_queries or spec.num_key_value_heads is not None or not self.num_self_heads)
+            and not (context.blocked_keys is not None or positions.attention_biases or positions.contextual_biases)
+            and all(type(module) is nn.Linear for module in linears)
+            and can_decode_exactly(x, self.q_proj.weight)
+            and not (self.training and spec.dropout)
+        )
+
+    def _decoding_projections(self, context: Context) -> DecodingProjections:
+        assert isinstance(self.symbols, TokenSymbols)
+        # Layers that share the symbol module also share its precomputed tensors.
+        name = ("symbols", id(self.symbols))
+        if name not in context.forward_cache:
+            context.forward_cache[name] = self.symbols.decoding_function()
+        in_projections = (
+            (self.q_proj, self.head_width**-0.5),
+            (self.k_proj, 1.0),
+            (self.v_proj, 1.0),
+            (self.relation_q_proj, self.relation_width**-0.5),
+            (self._relation_key_projection(), 1.0),
+        )
+        relation_proj = torch.unflatten(self.relation_proj.weight, 0, (self.num_relational_heads, self.head_width))
+        return DecodingProjections(
+            context.forward_cache[name], in_projections, self.self_out_proj, self.relational_out_proj, relation_proj
+        )
+
+    def _relation_key_projection(self) -> nn.Linear:
+        return self.relation_q_proj if self.spec.symmetric else self.relation_k_proj
+
+    def _project(self, x: Tensor, context: Context) -> TensorsByName:
+        """The projections of tokens: those of `_project_keys_values` and of `_project_queries`."""
+        return self._project_keys_values(x, context) | self._project_queries(x, context)
 
     def _project_keys_values(self, x: Tensor, context: Context) -> TensorsByName:
         """The keys, values, symbols and relation keys of tokens."""
-        keys_values = {"keys": self.attention_positions.rotate(self._split_heads(self.k_proj(x)), context)}
+        projected = {"keys": self.attention_positions.rotate(self._split_heads(self.k_proj(x)), context)}
         if self.num_self_heads:
-            keys_values["values"] = self._split_heads(self.v_proj(x))
+            projected["values"] = self._split_heads(self.v_proj(x))
         if isinstance(self.symbols, TokenSymbols):
-            keys_values["symbols"] = self._split_heads(self.symbol_v_proj(self.symbols(x, context)))
+            projected["symbols"] = self._split_heads(self.symbol_v_proj(self.symbols(x, context)))
         if self.num_relations:
-            relation_k_proj = self.relation_q_proj if self.spec.symmetric else self.relation_k_proj
-            keys_values["relation_keys"] = self._split_heads(relation_k_proj(x), self.relation_width)
-        return keys_values
+            projected["relation_keys"] = self._split_heads(self._relation_key_projection()(x), self.relation_width)
+        return projected
 
-    def _project_fast(self, x: Tensor, context: Context) -> tuple[TensorsByName, TensorsByName] | None:
-        """Computes attention and relation queries and `_project_keys_values` with one matrix product and RoPE by
-        complex multiplication, which permutes the components of attention queries and keys; None if it does not
-        apply."""
+    def _project_queries(self, x: Tensor, context: Context, query_positions: Tensor | None = None) -> TensorsByName:
+        """The queries and relation queries of tokens."""
+        queries = self._split_heads(self.q_proj(x))
+        projected = {"queries": self.attention_positions.rotate(queries, context, query_positions)}
+        if self.num_relations:
+            projected["relation_queries"] = self._split_heads(self.relation_q_proj(x), self.relation_width)
+        return projected
+
+    def _project_fast(self, x: Tensor, context: Context) -> TensorsByName | None:
+        """`_project` with one matrix product and RoPE by complex multiplication, which permutes the components of
+        attention queries and keys; None if it does not apply."""
         projections = {"queries": self.q_proj, "keys": self.k_proj}
         projections |= {"values": self.v_proj} if self.num_self_heads else {}
         if self.num_relations:
@@ -340,111 +330,92 @@ class DualAttentionMixer(TokenMixer):
             projections |= {} if self.spec.symmetric else {"relation_keys": self.relation_k_proj}
         if any(type(module) is not nn.Linear or module.bias is not None for module in projections.values()):
             return None
-        positions = self.attention_positions
-        if (match := find_complex_rope(positions.rotations, positions.contextual_biases, x, context)) is None:
+        widths = [module.out_features for module in projections.values()]
+        if (rope := self.attention_positions.complex_rope(x, context, sum(widths[:2]) // self.head_width)) is None:
             return None
-        index, rotation = match
-        widths = {name: module.out_features for name, module in projections.items()}
-        num_heads = (widths["queries"] + widths["keys"]) // self.head_width
-        cache_key = ("complex_rope", index, self.head_width, num_heads)
-        if cache_key not in context.forward_cache:
-            context.forward_cache[cache_key] = rotation.complex_factors(context.position_ids[index], num_heads).to(
-                x.dtype.to_complex()
-            )
+        rotation, factors = rope
         rotated_weight = rotation.interleave_halves(torch.cat([self.q_proj.weight, self.k_proj.weight]))
         weight = torch.cat([rotated_weight, *(module.weight for module in list(projections.values())[2:])])
-        projected = split_and_rotate(linear(x, weight), context.forward_cache[cache_key], list(widths.values()))
-        keys_values = {
+        projected = {
             name: self._split_heads(tensor, self.relation_width if name.startswith("relation_") else None)
-            for name, tensor in zip(projections, projected, strict=True)
-        }
-        queries: TensorsByName = {
-            name: keys_values.pop(name) for name in ("queries", "relation_queries") if name in keys_values
+            for name, tensor in zip(projections, split_and_rotate(linear(x, weight), factors, widths), strict=True)
         }
         if self.num_relations and self.spec.symmetric:
-            keys_values["relation_keys"] = queries["relation_queries"]
+            projected["relation_keys"] = projected["relation_queries"]
         if isinstance(self.symbols, TokenSymbols):
-            keys_values["symbols"] = self._split_heads(self.symbol_v_proj(self.symbols(x, context)))
-        return queries, keys_values
+            projected["symbols"] = self._split_heads(self.symbol_v_proj(self.symbols(x, context)))
+        return projected
 
     def _attend(
-        self,
-        x: Tensor,
-        keys_values: TensorsByName,
-        context: Context,
-        query_positions: Tensor | None = None,
-        projected_queries: TensorsByName | None = None,
-    ) -> Tensor:
-        """The outputs at all positions, or at `query_positions`, attending to `keys_values`; `projected_queries` if
-        already computed."""
-        projected_queries = projected_queries or {}
-        num_self_heads = self.num_self_heads
-        attn_queries, keys = self._queries_and_keys(
-            x, keys_values, context, query_positions, projected_queries.get("queries")
-        )
+        self, projected: TensorsByName, context: Context, query_positions: Tensor | None = None
+    ) -> Float[Tensor, "rows query width"]:
+        """The outputs at all positions, or of queries at `query_positions`."""
+        num_self_heads, groups = self.num_self_heads, self.num_self_groups
+        queries, keys = self._queries_and_keys(projected)
         visible, bias = self.attention_positions.visibility_and_bias(
-            attn_queries, self._keys_per_head(keys), context, query_positions
+            queries, self._keys_per_head(keys), context, query_positions
         )
+        self_bias = relational_bias = bias
+        if bias is not None and bias.shape[1] > 1:
+            self_bias, relational_bias = bias[:, :num_self_heads], bias[:, num_self_heads:]
         dropout = self.spec.dropout if self.training else 0.0
         outputs = []
         if num_self_heads:
-            self_keys, values = (
-                _repeat_kv(tensor[:, : self.num_self_groups], num_self_heads)
-                for tensor in (keys, keys_values["values"])
-            )
-            self_bias = bias if bias is None or bias.shape[1] == 1 else bias[:, :num_self_heads]
-            attn_output = causal_attention(
-                attn_queries[:, :num_self_heads], self_keys, values, visible, self_bias, dropout
-            )
+            self_keys, values = (_repeat_kv(x, num_self_heads) for x in (keys[:, :groups], projected["values"]))
+            self_queries = queries[:, :num_self_heads]
+            attn_output = causal_attention(self_queries, self_keys, values, visible, self_bias, dropout)
             outputs.append(self.self_out_proj(attn_output.transpose(1, 2).flatten(2)))
         if self.num_relational_heads:
             heads = RelationalHeads(
-                attn_queries[:, num_self_heads:],
-                keys[:, self.num_self_groups :],
+                queries[:, num_self_heads:],
+                keys[:, groups:],
                 query_positions=query_positions,
                 visible=visible,
-                bias=bias if bias is None or bias.shape[1] == 1 else bias[:, num_self_heads:],
+                bias=relational_bias,
                 dropout=dropout,
-                **self._relation_inputs(x, keys_values, keys.shape[2], projected_queries.get("relation_queries")),
+                **self._relation_inputs(projected),
             )
-            attn_output = relational_attention(
-                heads, self.spec.variant, self.spec.relation_activation(), self.spec.backend
-            )
+            activation = self.spec.relation_activation()
+            attn_output = relational_attention(heads, self.spec.variant, activation, self.spec.backend)
             outputs.append(self.relational_out_proj(attn_output.transpose(1, 2).flatten(2)))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
 
-    def _queries_and_keys(
-        self,
-        x: Tensor,
-        keys_values: TensorsByName,
-        context: Context,
-        query_positions: Tensor | None = None,
-        queries: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """Queries of all heads and keys of all groups, those of self-attention first; `queries` if already
-        computed."""
-        keys = keys_values["keys"]
-        if queries is None:
-            queries = self.attention_positions.rotate(self._split_heads(self.q_proj(x)), context, query_positions)
+    def _queries_and_keys(self, projected: TensorsByName) -> tuple[Tensor, Tensor]:
+        """Queries of all heads and keys of all groups, those of self-attention first."""
+        queries, keys = projected["queries"], projected["keys"]
         if self.spec.shared_queries:
-            queries, keys = torch.cat([queries, queries], dim=1), torch.cat([keys, keys], dim=1)
+            return torch.cat([queries, queries], dim=1), torch.cat([keys, keys], dim=1)
         return queries, keys
 
     def _keys_per_head(self, keys: Tensor) -> Tensor:
         """The keys of every head, repeated from those of its group."""
-        if (self.num_self_groups, self.num_relational_groups) == (self.num_self_heads, self.num_relational_heads):
+        if keys.shape[1] == self.num_self_heads + self.num_relational_heads:
             return keys
-        keys_and_num_heads = (
-            (keys[:, : self.num_self_groups], self.num_self_heads),
-            (keys[:, self.num_self_groups :], self.num_relational_heads),
-        )
-        return torch.cat(
-            [_repeat_kv(group_keys, num_heads) for group_keys, num_heads in keys_and_num_heads if num_heads], dim=1
-        )
+        self_keys, relational_keys = keys[:, : self.num_self_groups], keys[:, self.num_self_groups :]
+        kinds = ((self_keys, self.num_self_heads), (relational_keys, self.num_relational_heads))
+        return torch.cat([_repeat_kv(group_keys, heads) for group_keys, heads in kinds], dim=1)
+
+    def _relation_inputs(self, projected: TensorsByName) -> dict[str, Tensor]:
+        """The symbols, and the relation queries and keys."""
+        inputs = {}
+        if isinstance(self.symbols, DistanceSymbols):
+            symbols = self.symbols(projected["keys"].shape[2])
+            inputs["distance_symbols"] = self._split_heads(self.symbol_v_proj(symbols)[None])
+        else:
+            inputs["symbols"] = projected["symbols"]
+        if self.num_relations:
+            inputs |= {name: projected[name] for name in ("relation_queries", "relation_keys")}
+            if self.spec.variant == "disrca":
+                inputs["relation_keys"] = _repeat_kv(inputs["relation_keys"], self.num_relational_heads)
+            else:
+                inputs["relation_proj"] = torch.unflatten(
+                    self.relation_proj.weight, 0, (self.num_relational_heads, self.head_width)
+                )
+        return inputs
 
     def attention_maps(self, x: Float[Tensor, "rows time width"], context: Context) -> dict[Any, Tensor]:
-        maps, keys_values, num_self_heads = {}, self._project_keys_values(x, context), self.num_self_heads
-        queries, keys = self._queries_and_keys(x, keys_values, context)
+        maps, projected, num_self_heads = {}, self._project(x, context), self.num_self_heads
+        queries, keys = self._queries_and_keys(projected)
         keys = self._keys_per_head(keys)
         visible, bias = self.attention_positions.visibility_and_bias(queries, keys, context)
         visible = causal_mask(queries, keys) if visible is None else visible
@@ -460,44 +431,21 @@ class DualAttentionMixer(TokenMixer):
         else:
             maps["relations"] = apply_activation(scores[:, num_self_heads:], visible, function) * visible
         if self.num_relations:
-            inputs = self._relation_inputs(x, keys_values, keys.shape[2])
+            inputs = self._relation_inputs(projected)
             relation_scores = torch.einsum("rlqp,rlkp->rlqk", inputs["relation_queries"], inputs["relation_keys"])
             relation_scores = relation_scores * self.relation_width**-0.5
             maps["relations"] = apply_activation(relation_scores, visible, function) * visible
         symbol_weights = self.symbols.attention_maps(x, context) if isinstance(self.symbols, TokenSymbols) else None
         return maps if symbol_weights is None else maps | {"symbols": symbol_weights}
 
-    def _relation_inputs(
-        self, x: Tensor, keys_values: TensorsByName, num_keys: int, relation_queries: Tensor | None = None
-    ) -> dict[str, Tensor]:
-        """The symbols, and the relation queries and keys."""
-        inputs = {}
-        if isinstance(self.symbols, DistanceSymbols):
-            inputs["distance_symbols"] = self._split_heads(self.symbol_v_proj(self.symbols(num_keys))[None])
-        else:
-            inputs["symbols"] = keys_values["symbols"]
-        if self.num_relations:
-            if relation_queries is None:
-                relation_queries = self._split_heads(self.relation_q_proj(x), self.relation_width)
-            inputs["relation_queries"] = relation_queries
-            inputs["relation_keys"] = keys_values["relation_keys"]
-            if self.spec.variant == "disrca":
-                inputs["relation_keys"] = _repeat_kv(inputs["relation_keys"], self.num_relational_heads)
-            else:
-                inputs["relation_proj"] = torch.unflatten(
-                    self.relation_proj.weight, 0, (self.num_relational_heads, self.head_width)
-                )
-        return inputs
-
     def _split_heads(self, projected: Float[Tensor, "rows time all"], head_width: int | None = None) -> Tensor:
         return torch.unflatten(projected, -1, (-1, head_width or self.head_width)).transpose(1, 2)
 
     def self_initialized_parameters(self) -> set[str]:
-        """Parameters shared between layers belong to the first layer."""
+        """Those of positions, as in `SelfAttention`, and of symbols; shared ones belong to the first layer."""
         symbols = set() if self.symbols is None else self.symbols.self_initialized_parameters()
-        positions = self.attention_positions.self_initialized_parameters()
-        names = {f"attention_positions.{name}" for name in positions} | {f"symbols.{name}" for name in symbols}
-        return names - self.shared_parameters
+        positions = {f"attention_positions.{name}" for name, _ in self.attention_positions.named_parameters()}
+        return (positions | {f"symbols.{name}" for name in symbols}) - self.shared_parameters
 
     def packed_projections(self) -> Mapping[str, Sequence[str]]:
         roles = {"q_proj": "queries", "k_proj": "keys", "relation_q_proj": "queries", "relation_k_proj": "keys"}

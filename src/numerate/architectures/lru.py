@@ -9,9 +9,9 @@ from jaxtyping import Complex, Float
 from torch import Tensor, nn
 
 from numerate.config import setting
-from numerate.kernels.linear_scan import linear_scan
 from numerate.kernels.token_shift import upcast
-from numerate.mixers.mixer import Context, Mixer, TokenMixer, check_no_blocked_keys
+from numerate.mixers.mixer import Mixer
+from numerate.mixers.recurrence import DiagonalRecurrence
 from numerate.positions.position import Position
 
 
@@ -49,14 +49,14 @@ class LRU(Mixer):
         return LRUMixer(self, width, self.state_size or width)
 
 
-class LRUMixer(TokenMixer):
-    """The module of `LRU`. Its state is rows x cells, complex.
+class LRUMixer(DiagonalRecurrence):
+    """The module of `LRU`, with complex states.
 
     `in_proj` makes, and `out_proj` reads, the real and the imaginary part of the first cell, then those of the next.
     """
 
     def __init__(self, spec: LRU, width: int, cells: int) -> None:
-        super().__init__()
+        super().__init__(spec)
         self.width, self.state_size, self.learning_rate_factor = width, cells, spec.learning_rate_factor
         self.in_proj = nn.Linear(width, 2 * cells, bias=False)
         nn.init.normal_(self.in_proj.weight, std=(2 * width) ** -0.5)
@@ -70,41 +70,19 @@ class LRUMixer(TokenMixer):
         self.gamma_log = None if spec.gated else nn.Parameter((-(-2 * decay).expm1()).log() / 2)
 
     def self_initialized_parameters(self) -> set[str]:
-        return {"in_proj.weight", "D", *self._eigenvalue_parameters()}
+        return super().self_initialized_parameters() | {"in_proj.weight"}
 
     def optimizer_options_by_parameter(self) -> dict[str, tuple[float, bool]]:
-        return {
-            **dict.fromkeys(self._eigenvalue_parameters(), (self.learning_rate_factor, False)),
-            "D": (1.0, False),
-        }
-
-    def _eigenvalue_parameters(self) -> Sequence[str]:
-        return ("nu_log", "theta_log") if self.gamma_log is None else ("nu_log", "theta_log", "gamma_log")
-
-    def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
-        return self._output(self._states(x, context), x)
-
-    def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, Tensor]:
-        states = self._states(x, context)
-        return self._output(states, x), states[torch.arange(x.shape[0], device=x.device), context.lengths - 1]
-
-    def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: Tensor) -> tuple[Tensor, Tensor]:
-        eigenvalues, written = self._decays_and_inputs(x)
-        after = eigenvalues * state[:, None] + written
-        return self._output(after, x), after[:, 0]
+        own = (name for name, _ in self.named_parameters(recurse=False))
+        return {name: (1.0 if name == "D" else self.learning_rate_factor, False) for name in own}
 
     def eigenvalues(self) -> Complex[Tensor, " cells"]:
         """What a cell is multiplied with at each token; with a gate, at a token whose gate is 1/2."""
         return torch.polar((-upcast(self.nu_log).exp()).exp(), upcast(self.theta_log).exp())
 
-    def _states(self, x: Tensor, context: Context) -> Tensor:
-        check_no_blocked_keys(context, "LRU")
-        return linear_scan(*self._decays_and_inputs(x))
-
-    def _decays_and_inputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def decays_and_inputs(self, x: Float[Tensor, "rows time width"]) -> tuple[Tensor, Tensor]:
         """The eigenvalues at each token (1 x 1 x cells without a gate), and what it writes."""
-        pairs = self.in_proj(x).unflatten(-1, (self.state_size, 2))
-        pairs = upcast(pairs)
+        pairs = upcast(self.in_proj(x).unflatten(-1, (self.state_size, 2)))
         if self.gamma_log is not None:
             return self.eigenvalues()[None, None], torch.view_as_complex(self.gamma_log.exp()[:, None] * pairs)
         assert self.gate is not None
@@ -114,14 +92,10 @@ class LRUMixer(TokenMixer):
         turned = torch.polar(shrinks.exp(), far * upcast(self.theta_log).exp())
         return turned, torch.view_as_complex(factor[..., None] * pairs)
 
-    def _output(self, states: Tensor, x: Tensor) -> Tensor:
+    def read(self, states: Tensor, x: Tensor) -> Tensor:
         pairs = torch.view_as_real(states).flatten(-2)
         output: Tensor = self.out_proj(pairs.to(x.dtype)) + self.D * x
         return output
 
-    def output_projections(self) -> Sequence[nn.Linear]:
-        return (self.out_proj,)
-
     def flops(self, time: int) -> int:
-        matrices = [weight.numel() for weight in self.parameters() if weight.dim() == 2]
-        return time * (2 * sum(matrices) + 2 * self.width + 10 * self.state_size)
+        return super().flops(time) + time * (2 * self.width + 10 * self.state_size)

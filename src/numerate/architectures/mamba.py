@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -12,8 +12,9 @@ from torch.nn.functional import silu, softplus
 
 from numerate.config import setting
 from numerate.kernels.selective_scan import scan_step, selective_scan
-from numerate.kernels.token_shift import ShortConvolution, length_mask
-from numerate.mixers.mixer import Context, Mixer, TokenMixer, check_no_blocked_keys
+from numerate.kernels.token_shift import ShortConvolution, zero_padding
+from numerate.mixers.mixer import Context, Mixer
+from numerate.mixers.recurrence import Recurrence
 from numerate.positions.position import Position
 
 EigenvalueRange = Literal["[0,1]", "[-1,1]"]
@@ -65,22 +66,14 @@ def initial_dt_bias(count: int) -> Float[Tensor, " count"]:
     return dt + torch.log(-torch.expm1(-dt))
 
 
-@dataclass
-class MambaState:
-    """The last inputs of the convolution, rows x (size - 1) x channels, and the state of the channels."""
-
-    conv_state: Tensor
-    ssm_state: Tensor
-
-
-class MambaMixer(TokenMixer):
-    """One layer of Mamba. The SSM state is rows x state x channels.
+class MambaMixer(Recurrence):
+    """The module of `Mamba`. Its state: the window of the convolution, and rows x state x channels.
 
     Parameters are named as in the published code; `A_log` is state x channels here, channels x state there.
     """
 
     def __init__(self, spec: Mamba, width: int) -> None:
-        super().__init__()
+        super().__init__(spec)
         self.channels, self.state_size = spec.expand * width, spec.state_size
         self.time_step_rank = spec.time_step_rank or -(-width // 16)
         self.allow_neg_eigval = spec.eigenvalue_range == "[-1,1]"
@@ -95,45 +88,26 @@ class MambaMixer(TokenMixer):
             self.dt_proj.weight.uniform_(-(self.time_step_rank**-0.5), self.time_step_rank**-0.5)
             self.dt_proj.bias.copy_(initial_dt_bias(self.channels))
 
-    def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
-        check_no_blocked_keys(context, "Mamba")
+    def run(self, x: Tensor, context: Context, state: Any, lengths: Tensor | None) -> tuple[Tensor, Any]:
+        window, memory = state or (None, None)
         inputs, gates = self.in_proj(x).chunk(2, dim=-1)
-        inputs = silu(self.conv1d(inputs))
-        output, _ = selective_scan(*self._ssm_parameters(inputs), self._compute_A(), self.allow_neg_eigval)
-        return self._gated_output(output, inputs, gates)
-
-    def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, MambaState]:
-        check_no_blocked_keys(context, "Mamba")
-        raw, gates = self.in_proj(x).chunk(2, dim=-1)
-        inputs = silu(self.conv1d(raw))
-        dt, driven, B, C = self._ssm_parameters(inputs)
-        there = length_mask(context.lengths, x.shape[1])[..., None]
-        output, memory = selective_scan(dt * there, driven * there, B, C, self._compute_A(), self.allow_neg_eigval)
-        return self._gated_output(output, inputs, gates), MambaState(self.conv1d.state(raw, context.lengths), memory)
-
-    def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: MambaState) -> tuple[Tensor, MambaState]:
-        raw, gates = self.in_proj(x).chunk(2, dim=-1)
-        convolved, window = self.conv1d.step(raw, state.conv_state)
-        inputs = silu(convolved)
-        dt, driven, B, C = (part[:, 0] for part in self._ssm_parameters(inputs))
-        output, memory = scan_step(dt, driven, B, C, self._compute_A(), state.ssm_state, self.allow_neg_eigval)
-        return self._gated_output(output[:, None], inputs, gates), MambaState(window, memory)
-
-    def _ssm_parameters(self, inputs: Float[Tensor, "rows time channels"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The token-dependent dt, inputs times dt, and the vectors B and C."""
+        inputs, window = self.conv1d.run(inputs, window, lengths)
+        inputs = silu(inputs)
         low, B, C = self.x_proj(inputs).split([self.time_step_rank, self.state_size, self.state_size], dim=-1)
         dt = softplus(self.dt_proj(low))
-        return dt, dt * inputs, B, C
-
-    def _compute_A(self) -> Float[Tensor, "state channels"]:
-        return -self.A_log.exp()
-
-    def _gated_output(self, output: Tensor, inputs: Tensor, gates: Tensor) -> Float[Tensor, "rows time width"]:
-        out: Tensor = self.out_proj(torch.addcmul(output, inputs, self.D) * silu(gates))
-        return out
+        A = -self.A_log.exp()
+        if memory is None:
+            dt, driven = zero_padding(dt, lengths), zero_padding(dt * inputs, lengths)
+            output, memory = selective_scan(dt, driven, B, C, A, self.allow_neg_eigval)
+        else:
+            new_dt, driven, new_B, new_C = (part[:, 0] for part in (dt, dt * inputs, B, C))
+            output, memory = scan_step(new_dt, driven, new_B, new_C, A, memory, self.allow_neg_eigval)
+            output = output[:, None]
+        output = self.out_proj(torch.addcmul(output, inputs, self.D) * silu(gates))
+        return output, (window, memory)
 
     def self_initialized_parameters(self) -> set[str]:
-        return {"A_log", "D", "conv1d.weight", "conv1d.bias", "dt_proj.weight", "dt_proj.bias"}
+        return super().self_initialized_parameters() | {"dt_proj.weight", "dt_proj.bias"}
 
     def optimizer_options_by_parameter(self) -> dict[str, tuple[float, bool]]:
         return {"A_log": (1.0, False), "D": (1.0, False)}
@@ -141,10 +115,7 @@ class MambaMixer(TokenMixer):
     def packed_projections(self) -> Mapping[str, Sequence[str]]:
         return {"in_proj": ("inputs", "gates")}
 
-    def output_projections(self) -> Sequence[nn.Linear]:
-        return (self.out_proj,)
-
     def flops(self, time: int) -> int:
-        maps = sum(part.weight.numel() for part in (self.in_proj, self.x_proj, self.dt_proj, self.out_proj))
-        # Of each state: its exponent and the exponential, and three products that are added: decay, input, reading.
-        return time * (2 * (maps + self.conv1d.weight.numel()) + 8 * self.channels * self.state_size)
+        # Of each state: its exponent (counted with the weights, as A is a matrix) and the exponential, and three
+        # products that are added: decay, input, reading.
+        return super().flops(time) + 6 * time * self.channels * self.state_size

@@ -2,21 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import pad, rms_norm, silu, softplus
 
-from numerate.architectures.mamba import (
-    EigenvalueRange,
-    MambaState,
-    initial_dt_bias,
-)
+from numerate.architectures.mamba import EigenvalueRange, initial_dt_bias
 from numerate.config import setting
 from numerate.kernels.backends import Backend, should_use_fla
-from numerate.kernels.token_shift import ShortConvolution, length_mask
-from numerate.mixers.mixer import Context, Mixer, TokenMixer, check_divides, check_no_blocked_keys
+from numerate.kernels.token_shift import ShortConvolution, zero_padding
+from numerate.mixers.mixer import Context, check_divides
+from numerate.mixers.recurrence import FlaSpec, Recurrence
 from numerate.positions.position import Position
 
 CHUNK_SIZE = 64
@@ -27,7 +25,7 @@ EPSILON = 1e-5
 
 
 @dataclass(frozen=True)
-class Mamba2(Mixer):
+class Mamba2(FlaSpec):
     """Mamba-2: a selective state space model with one decay per head (SSD).
 
     Dao and Gu (2024), https://arxiv.org/abs/2405.21060. `expand` x width channels in heads; the state of each head is a
@@ -62,11 +60,11 @@ class Mamba2(Mixer):
         return Mamba2Mixer(self, width, head_width)
 
 
-class Mamba2Mixer(TokenMixer):
-    """One layer of Mamba-2. The SSM state is rows x heads x state x head width."""
+class Mamba2Mixer(Recurrence):
+    """The module of `Mamba2`. Its state: the window of the convolution, and rows x heads x state x head width."""
 
     def __init__(self, spec: Mamba2, width: int, head_width: int) -> None:
-        super().__init__()
+        super().__init__(spec)
         self.channels, self.state_size, self.head_width = spec.expand * width, spec.state_size, head_width
         self.heads = self.channels // head_width
         self.allow_neg_eigval, self.backend = spec.eigenvalue_range == "[-1,1]", spec.backend
@@ -79,45 +77,28 @@ class Mamba2Mixer(TokenMixer):
         self.norm_weight = nn.Parameter(torch.ones(self.channels))
         self.out_proj = nn.Linear(self.channels, width, bias=False)
 
-    def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
-        check_no_blocked_keys(context, "Mamba2")
-        gates, raw, dt = self._project(x)
-        inputs, B, C = self._split_inputs(silu(self.conv1d(raw)))
-        output, _ = self._scan(dt, inputs * dt[..., None], B, C)
-        return self._gated_output(output, inputs, gates)
-
-    def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, MambaState]:
-        check_no_blocked_keys(context, "Mamba2")
-        gates, raw, dt = self._project(x)
-        inputs, B, C = self._split_inputs(silu(self.conv1d(raw)))
-        dt = dt * length_mask(context.lengths, x.shape[1])[..., None]
-        output, memory = self._scan(dt, inputs * dt[..., None], B, C)
-        return self._gated_output(output, inputs, gates), MambaState(self.conv1d.state(raw, context.lengths), memory)
-
-    def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: MambaState) -> tuple[Tensor, MambaState]:
-        gates, raw, dt = self._project(x)
-        convolved, window = self.conv1d.step(raw, state.conv_state)
-        inputs, B, C = self._split_inputs(silu(convolved))
-        decays = self._decays(dt)[:, 0]
-        output, memory = scan_step(decays, (inputs * dt[..., None])[:, 0], B[:, 0], C[:, 0], state.ssm_state)
-        return self._gated_output(output[:, None], inputs, gates), MambaState(window, memory)
-
-    def _project(self, x: Float[Tensor, "rows time width"]) -> tuple[Tensor, Tensor, Tensor]:
-        """Gates, what the convolution reads, and dt (rows x time x heads)."""
+    def run(self, x: Tensor, context: Context, state: Any, lengths: Tensor | None) -> tuple[Tensor, Any]:
+        window, memory = state or (None, None)
         sizes = [self.channels, self.channels + 2 * self.state_size, self.heads]
-        gates, raw, dt = self.in_proj(x).split(sizes, dim=-1)
-        return gates, raw, softplus(dt + self.dt_bias)
+        gates, mixed, dt = self.in_proj(x).split(sizes, dim=-1)
+        mixed, window = self.conv1d.run(mixed, window, lengths)
+        inputs, B, C = torch.split(silu(mixed), [self.channels, self.state_size, self.state_size], dim=-1)
+        inputs = inputs.view(*x.shape[:2], self.heads, self.head_width)
+        dt = zero_padding(softplus(dt + self.dt_bias), lengths)
+        if memory is None:
+            output, memory = self.scan(dt, inputs * dt[..., None], B, C)
+        else:
+            decays, driven, new_B, new_C = (part[:, 0] for part in (self.decays(dt), inputs * dt[..., None], B, C))
+            output, memory = scan_step(decays, driven, new_B, new_C, memory)
+            output = output[:, None]
+        output = (output + inputs * self.D[:, None]).flatten(2) * silu(gates)
+        return self.out_proj(rms_norm(output, output.shape[-1:], self.norm_weight, EPSILON)), (window, memory)
 
-    def _split_inputs(self, convolved: Float[Tensor, "rows time mixed"]) -> tuple[Tensor, Tensor, Tensor]:
-        """Inputs (rows x time x heads x head width), B and C (rows x time x state)."""
-        inputs, B, C = torch.split(convolved, [self.channels, self.state_size, self.state_size], dim=-1)
-        return inputs.view(*inputs.shape[:2], self.heads, self.head_width), B, C
-
-    def _decays(self, dt: Float[Tensor, "rows time heads"]) -> Float[Tensor, "rows time heads"]:
+    def decays(self, dt: Float[Tensor, "rows time heads"]) -> Float[Tensor, "rows time heads"]:
         decays = torch.exp(-dt * self.A_log.exp())
         return 2 * decays - 1 if self.allow_neg_eigval else decays
 
-    def _scan(
+    def scan(
         self,
         dt: Float[Tensor, "rows time heads"],
         inputs: Float[Tensor, "rows time heads head_width"],
@@ -127,7 +108,7 @@ class Mamba2Mixer(TokenMixer):
         """The heads' outputs, and the state after the last token."""
         logs, signs = -dt * self.A_log.exp(), None
         if self.allow_neg_eigval:
-            decays = 2 * logs.exp() - 1
+            decays = self.decays(dt)
             # The signs of all factors from s to t are those up to t times those up to s.
             signs = torch.where(decays.detach() < 0, -1.0, 1.0).to(decays.dtype).cumprod(1)[..., None]
             logs = decays.abs().clamp_min(torch.finfo(decays.dtype).tiny).log()
@@ -136,21 +117,9 @@ class Mamba2Mixer(TokenMixer):
         output, memory = scan(logs, inputs, B, C)
         return (output, memory) if signs is None else (output * signs, memory * signs[:, -1, :, None])
 
-    def _gated_output(self, output: Tensor, inputs: Tensor, gates: Tensor) -> Float[Tensor, "rows time width"]:
-        output = (output + inputs * self.D[:, None]).flatten(2) * silu(gates)
-        out: Tensor = self.out_proj(rms_norm(output, output.shape[-1:], self.norm_weight, EPSILON))
-        return out
-
-    def self_initialized_parameters(self) -> set[str]:
-        return {"dt_bias", "A_log", "D", "norm_weight", "conv1d.weight", "conv1d.bias"}
-
-    def output_projections(self) -> Sequence[nn.Linear]:
-        return (self.out_proj,)
-
     def flops(self, time: int) -> int:
-        maps = self.in_proj.weight.numel() + self.out_proj.weight.numel() + self.conv1d.weight.numel()
         within = (self.state_size + self.channels) * (min(CHUNK_SIZE, time) + 1) // 2
-        return 2 * time * (maps + within + 2 * self.state_size * self.channels)
+        return super().flops(time) + 2 * time * (within + 2 * self.state_size * self.channels)
 
 
 def chunked_scan(
@@ -164,8 +133,8 @@ def chunked_scan(
 
     Within a chunk, position t reads position s by C[t]' B[s] times the decays from s to t, plus the decayed state of
     earlier chunks (Dao and Gu, 2024, section 6). Log decays are summed over exactly the positions between s and t,
-    never as differences of longer sums, which keeps precision, also in the gradient of a decay near 0. `recurrent` is
-    the same, step by step.
+    never as differences of longer sums, which keeps precision, also in the gradient of a decay near 0. `scan_step`
+    is one step of it.
     """
     rows, time, heads, head_width = inputs.shape
     chunk_size = min(chunk_size, time)
@@ -190,21 +159,6 @@ def chunked_scan(
     if num_chunks > 1:
         output = output + C @ torch.stack(initial_states, dim=1) * decays_from_start
     return output.transpose(2, 3).reshape(rows, num_chunks * chunk_size, heads, head_width)[:, :time], state
-
-
-def recurrent_scan(
-    decays: Float[Tensor, "rows time heads"],
-    inputs: Float[Tensor, "rows time heads head_width"],
-    B: Float[Tensor, "rows time state"],
-    C: Float[Tensor, "rows time state"],
-) -> tuple[Float[Tensor, "rows time heads head_width"], Float[Tensor, "rows heads state head_width"]]:
-    """The recurrence step by step, from the decays themselves."""
-    memory = inputs.new_zeros(len(inputs), inputs.shape[2], B.shape[2], inputs.shape[3])
-    outputs = []
-    for time in range(inputs.shape[1]):
-        one, memory = scan_step(decays[:, time], inputs[:, time], B[:, time], C[:, time], memory)
-        outputs.append(one)
-    return torch.stack(outputs, dim=1), memory
 
 
 def scan_step(

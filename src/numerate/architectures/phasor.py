@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn.functional import silu
 
 from numerate.config import setting
-from numerate.mixers.mixer import Context, Mixer, TokenMixer, check_no_blocked_keys
+from numerate.mixers.mixer import Mixer
+from numerate.mixers.recurrence import DiagonalRecurrence
 from numerate.positions.position import Position
 
 PHASE_EPSILON = 1e-2
@@ -48,17 +49,13 @@ class Phasor(Mixer):
         return PhasorMixer(self, width, self.state_size or width)
 
 
-class PhasorMixer(TokenMixer):
-    """The module of `Phasor`. Its state is rows x cells, complex."""
+class PhasorMixer(DiagonalRecurrence):
+    """The module of `Phasor`, with complex states."""
 
     def __init__(self, spec: Phasor, width: int, cells: int) -> None:
-        super().__init__()
-        self.width, self.state_size, self.learning_rate_factor, self.exclusive = (
-            width,
-            cells,
-            spec.learning_rate_factor,
-            spec.exclusive,
-        )
+        super().__init__(spec)
+        self.state_size, self.exclusive = cells, spec.exclusive
+        self.learning_rate_factor = spec.learning_rate_factor
         self.in_proj = nn.Linear(width, 2 * cells, bias=False)
         self.rotation_gate, self.write_gate = nn.Linear(width, cells), nn.Linear(width, cells)
         self.output_gate = nn.Linear(width, 2 * cells)
@@ -71,42 +68,24 @@ class PhasorMixer(TokenMixer):
             self.write_gate.bias.fill_(-spec.write_gate_offset)
 
     def self_initialized_parameters(self) -> set[str]:
-        gates = ("rotation_gate", "write_gate", "output_gate")
-        return {"phase", *(f"{gate}.{own}" for gate in gates for own in ("weight", "bias"))}
+        return {name for name, _ in self.named_parameters()} - {"in_proj.weight", "out_proj.weight"}
 
     def optimizer_options_by_parameter(self) -> dict[str, tuple[float, bool]]:
         return {"phase": (self.learning_rate_factor, False)}
 
-    def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
-        return self._output(self._states(x, context), x)
+    def decays_and_inputs(self, x: Float[Tensor, "rows time width"]) -> tuple[Tensor, Tensor]:
+        angles, written = self.angles_and_inputs(x)
+        return _rotation(angles), written
 
-    def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, Tensor]:
-        states = self._states(x, context)
-        last = (torch.arange(x.shape[0], device=x.device), context.lengths - 1)
-        return self._output(states, x), states[last]
-
-    def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: Tensor) -> tuple[Tensor, Tensor]:
-        angles, written = self._angles_and_inputs(x)
-        after = torch.polar(torch.ones_like(angles), angles) * state[:, None] + written
-        return self._output(after, x), after[:, 0]
-
-    def recurrent_states(self, x: Float[Tensor, "rows time width"]) -> Complex[Tensor, "rows time cells"]:
-        """The states token by token: the reference for tests of the parallel form."""
-        angles, written = self._angles_and_inputs(x)
-        state, found = torch.zeros_like(written[:, 0]), []
-        for place in range(x.shape[1]):
-            state = torch.polar(torch.ones_like(angles[:, place]), angles[:, place]) * state + written[:, place]
-            found.append(state)
-        return torch.stack(found, dim=1)
-
-    def _states(self, x: Tensor, context: Context) -> Tensor:
-        check_no_blocked_keys(context, "Phasor")
-        angles, written = self._angles_and_inputs(x)
-        turned = angles.cumsum(1)
-        turned = torch.polar(torch.ones_like(turned), turned)
+    def states(self, x: Float[Tensor, "rows time width"], state: Tensor | None = None) -> Tensor:
+        """Over whole rows by two cumulative sums."""
+        if state is not None:
+            return super().states(x, state)
+        angles, written = self.angles_and_inputs(x)
+        turned = _rotation(angles.cumsum(1))
         return turned * (turned.conj() * written).cumsum(1)
 
-    def _angles_and_inputs(self, x: Float[Tensor, "rows time width"]) -> tuple[Tensor, Tensor]:
+    def angles_and_inputs(self, x: Float[Tensor, "rows time width"]) -> tuple[Tensor, Tensor]:
         """The rotation of each state by each token, in radians, and the write; in fp32 at least."""
         kind = torch.promote_types(x.dtype, torch.float32)
         turn, write = ((2 * gate(x)).sigmoid().to(kind) for gate in (self.rotation_gate, self.write_gate))
@@ -115,15 +94,15 @@ class PhasorMixer(TokenMixer):
         pairs = self.in_proj(x).to(kind).unflatten(-1, (self.state_size, 2)) * write[..., None]
         return 2 * turn * self.phase, torch.view_as_complex(pairs.contiguous())
 
-    def _output(self, states: Tensor, x: Tensor) -> Tensor:
+    def read(self, states: Tensor, x: Tensor) -> Tensor:
         pairs = torch.view_as_real(states)
         phases = (pairs * (pairs.square().sum(-1, keepdim=True) + PHASE_EPSILON**2).rsqrt()).flatten(-2)
         output: Tensor = self.out_proj(phases.to(x.dtype) * silu(self.output_gate(x)))
         return output
 
-    def output_projections(self) -> Sequence[nn.Linear]:
-        return (self.out_proj,)
-
     def flops(self, time: int) -> int:
-        maps = (self.in_proj, self.rotation_gate, self.write_gate, self.output_gate, self.out_proj)
-        return time * (2 * sum(part.weight.numel() for part in maps) + 40 * self.state_size)
+        return super().flops(time) + 40 * time * self.state_size
+
+
+def _rotation(angles: Float[Tensor, "rows time cells"]) -> Complex[Tensor, "rows time cells"]:
+    return torch.polar(torch.ones_like(angles), angles)

@@ -1,17 +1,21 @@
-"""Shared parts of RWKV mixers: token shift, low-rank projections, norms per head, and sums with decay per channel.
+"""What RWKV's mixers share: token shift, low-rank projections, norms by head, time mixes with matrix-valued states.
 
 The published weights and initializations are those of https://github.com/BlinkDL/RWKV-LM.
 """
 
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm, pad
 
-from numerate.kernels.token_shift import upcast
-from numerate.mixers.mixer import check_divides
+from numerate.kernels.backends import Backend, should_use_fla
+from numerate.kernels.token_shift import shift_tokens, upcast
+from numerate.mixers.mixer import Context, Mixer, check_divides, names_outside_linear_layers
+from numerate.mixers.recurrence import Recurrence
 
 CHUNK_SIZE = 16
 """Tokens per chunk; states are passed from chunk to chunk."""
@@ -105,10 +109,78 @@ class HeadNorm(nn.Module):
         return torch.addcmul(self.bias, layer_norm(x, (size,), eps=1e-5 * size).flatten(-2), self.weight)
 
 
-def self_initialized_names(mixer: nn.Module, published_initialization: bool) -> set[str]:
-    """The parameters that a mixer initializes itself: all but the linear maps, and these too if as published."""
-    linear = {f"{name}.weight" for name, module in mixer.named_modules() if isinstance(module, nn.Linear)}
-    return {name for name, _ in mixer.named_parameters() if published_initialization or name not in linear}
+class RWKVSpec(Mixer):
+    """The spec of a part of RWKV, which can be initialized as published."""
+
+    published_initialization: bool
+
+
+class RWKVMixer(Recurrence):
+    """A part of RWKV, which reads each token and the one before."""
+
+    output_layer = "output"
+
+    def __init__(self, spec: RWKVSpec) -> None:
+        super().__init__(spec)
+        self.published_initialization = spec.published_initialization
+
+    def self_initialized_parameters(self) -> set[str]:
+        """All but the linear layers, and these too if as published."""
+        if self.published_initialization:
+            return {name for name, _ in self.named_parameters()}
+        return super().self_initialized_parameters()
+
+
+class MatrixTimeMix(RWKVMixer):
+    """The time mix of versions 6 and 7. Its state: the newest input, rows x 1 x width, and rows x heads x keys x
+    values. Parameters are named as in the published code."""
+
+    decay_bias: ClassVar[str]
+    """The parameter that learns twice as fast, as published."""
+    requires_half_precision: ClassVar[bool] = False
+    """Whether the kernel of flash-linear-attention runs in half precision alone."""
+
+    ln_x: "HeadNorm"
+    output: nn.Linear
+
+    def __init__(self, spec: RWKVSpec, width: int, head_dim: int | None, backend: Backend) -> None:
+        super().__init__(spec)
+        self.heads, self.backend = compute_num_heads(width, head_dim), backend
+
+    @abstractmethod
+    def project(
+        self, x: Tensor, before: Tensor, context: Context, lengths: Tensor | None
+    ) -> tuple[Sequence[Tensor], Tensor]:
+        """What the recurrence reads: receptance, logarithms of decays and more, by head, that let the state stay as it
+        is behind `lengths`; and the gates, rows x time x width."""
+
+    @abstractmethod
+    def forms(self) -> tuple[Callable[..., tuple[Tensor, Tensor]], ...]:
+        """The recurrence token by token from a state, in chunks, and by flash-linear-attention: each of what `project`
+        makes, with decays themselves but for the last."""
+
+    def run(self, x: Tensor, context: Context, state: Any, lengths: Tensor | None) -> tuple[Tensor, Any]:
+        before, memory = state or (None, None)
+        before, newest = shift_tokens(x, before, lengths)
+        inputs, gate = self.project(x, before, context, lengths)
+        recurrent, chunked, chunked_fla = self.forms()
+        if memory is None and should_use_fla(self.backend, inputs[0], self.mixer_name, self.requires_half_precision):
+            y, memory = chunked_fla(*inputs)
+        else:
+            r, log_decays, *others = upcast_all(*inputs)
+            given = (r, log_decays.exp(), *others)
+            y, memory = chunked(*given) if memory is None else recurrent(*given, memory)
+        output: Tensor = self.output((self.read(y, inputs) * gate).to(gate.dtype))
+        return output, (newest, memory)
+
+    def read(self, y: Tensor, inputs: Sequence[Tensor]) -> Float[Tensor, "rows time width"]:
+        """What is gated: the outputs of the heads, normed."""
+        normed: Tensor = self.ln_x(y)
+        return normed
+
+    def optimizer_options_by_parameter(self) -> dict[str, tuple[float, bool]]:
+        """Only linear maps decay."""
+        return {**dict.fromkeys(names_outside_linear_layers(self), (1.0, False)), self.decay_bias: (2.0, False)}
 
 
 # Sums whose terms decay ----------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -10,22 +11,24 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from numerate.architectures.rwkv import (
+    RWKVMixer,
+    RWKVSpec,
     apply_token_shift,
     channel_ratios,
     depth_ratios,
     initial_shift_weights,
     initialize_linear,
-    self_initialized_names,
     upcast_all,
 )
 from numerate.config import setting
+from numerate.kernels.linear_scan import linear_scan
 from numerate.kernels.token_shift import disable_compile, gather_last_tokens, shift_tokens
-from numerate.mixers.mixer import Context, Mixer, TokenMixer, check_no_blocked_keys
+from numerate.mixers.mixer import Context
 from numerate.positions.position import Position
 
 
 @dataclass(frozen=True)
-class RWKV4(Mixer):
+class RWKV4(RWKVSpec):
     """RWKV-4's time mix: a running mean of values with exponentially decaying weights per channel.
 
     Peng et al. (2023), https://arxiv.org/abs/2305.13048, equations 11 to 17. With keys k, values v, decays w > 0 per
@@ -53,10 +56,7 @@ class RWKV4(Mixer):
         return RWKV4Mixer(self, width, layer, depth)
 
 
-State = tuple[Tensor, Tensor, Tensor, Tensor]
-
-
-class RWKV4Mixer(TokenMixer):
+class RWKV4Mixer(RWKVMixer):
     """The module of `RWKV4`. Its state, each rows x 1 x width: the newest input; the weighted sum of the values and
     that of the weights, both divided by exp of the last; and that exponent, the largest so far.
 
@@ -65,8 +65,7 @@ class RWKV4Mixer(TokenMixer):
     """
 
     def __init__(self, spec: RWKV4, width: int, layer: int, depth: int) -> None:
-        super().__init__()
-        self.spec = spec
+        super().__init__(spec)
         late, early = depth_ratios(layer, depth)
         parts = [
             initial_shift_weights(width, early),
@@ -81,46 +80,23 @@ class RWKV4Mixer(TokenMixer):
             for linear, gain in ((self.receptance, 0.0), (self.key, 0.0), (self.value, 1.0), (self.output, 0.0)):
                 initialize_linear(linear, gain)
 
-    def self_initialized_parameters(self) -> set[str]:
-        return self_initialized_names(self, self.spec.published_initialization)
+    def run(self, x: Tensor, context: Context, state: Any, lengths: Tensor | None) -> tuple[Tensor, Any]:
+        before, *sums = state or (None,)
+        before, newest = shift_tokens(x, before, lengths)
+        for_keys, for_values, for_receptance = apply_token_shift(x, before, self.shift_weights)
+        made = upcast_all(self.key(for_keys), self.value(for_values), self.time_decay, self.time_first)
+        gate = torch.sigmoid(self.receptance(for_receptance))
+        found, *sums = recurrent_wkv(*made, *sums) if sums else parallel_wkv(*made)
+        if lengths is not None:
+            sums = [gather_last_tokens(one, lengths)[:, None] for one in sums]
+        return self.output((gate * found).to(gate.dtype)), (newest, *sums)
 
     def optimizer_options_by_parameter(self) -> dict[str, tuple[float, bool]]:
         """Speeds learn twice as fast, the newest token's weight three times, as published."""
         return {"time_decay": (2.0, False), "time_first": (3.0, False)}
 
-    def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
-        check_no_blocked_keys(context, "RWKV4")
-        gate, k, v = self._project(x, shift_tokens(x))
-        return self._output(parallel_wkv(k, v, *upcast_all(self.time_decay, self.time_first))[0], gate)
-
-    def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, State]:
-        check_no_blocked_keys(context, "RWKV4")
-        gate, k, v = self._project(x, shift_tokens(x))
-        found, *sums = parallel_wkv(k, v, *upcast_all(self.time_decay, self.time_first))
-        before, value, weight, largest = (gather_last_tokens(one, context.lengths)[:, None] for one in (x, *sums))
-        return self._output(found, gate), (before, value, weight, largest)
-
-    def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: State) -> tuple[Tensor, State]:
-        before, *sums = state
-        gate, k, v = self._project(x, before)
-        found, value, weight, largest = recurrent_wkv(k, v, *upcast_all(self.time_decay, self.time_first), *sums)
-        return self._output(found, gate), (x, value, weight, largest)
-
-    def _project(self, x: Tensor, before: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        for_keys, for_values, for_receptance = apply_token_shift(x, before, self.shift_weights)
-        k, v = upcast_all(self.key(for_keys), self.value(for_values))
-        return torch.sigmoid(self.receptance(for_receptance)), k, v
-
-    def _output(self, found: Tensor, gate: Tensor) -> Tensor:
-        output: Tensor = self.output((gate * found).to(gate.dtype))
-        return output
-
-    def output_projections(self) -> Sequence[nn.Linear]:
-        return (self.output,)
-
     def flops(self, time: int) -> int:
-        width = self.time_decay.numel()
-        return 2 * time * (4 * width * width + 8 * width)
+        return super().flops(time) + 16 * time * self.time_decay.numel()
 
 
 # The recurrence ----------------------------------------------------------------------------------------------------
@@ -164,10 +140,10 @@ def parallel_wkv(
     largest = _running_max_exponent(k.detach(), speed.detach())
     earlier = pad(largest[:, :-1], (0, 0, 1, 0), value=-torch.inf)
     kept, weights = (earlier - speed - largest).exp(), (k - largest).exp()
-    value, weight = _decayed_sums(kept, weights * v, weights)
+    value, weight = (linear_scan(kept, added) for added in (weights * v, weights))
     top = torch.maximum(earlier, (time_first + k).detach())
     old, new = (earlier - top).exp(), (time_first + k - top).exp()
-    found = (old * shift_tokens(value) + new * v) / (old * shift_tokens(weight) + new)
+    found = (old * shift_tokens(value)[0] + new * v) / (old * shift_tokens(weight)[0] + new)
     return found, value, weight, largest
 
 
@@ -178,27 +154,3 @@ def _running_max_exponent(k: Tensor, speed: Tensor) -> Tensor:
         k = torch.cat([k[:, :far], torch.maximum(k[:, far:], k[:, :-far] - far * speed)], dim=1)
         far *= 2
     return k
-
-
-def _decayed_sums(kept: Tensor, *added: Tensor) -> list[Tensor]:
-    """x(t) = kept(t) x(t-1) + added(t) for each of `added`: about root(time) places at once in about root(time) rounds,
-    then what stood before them, in as many."""
-    time = kept.shape[1]
-    places = math.ceil(time**0.5)
-    cut = (torch.unflatten(pad(one, (0, 0, 0, -time % places)), 1, (-1, places)).unbind(2) for one in (kept, *added))
-    factors, *news = cut
-    reach = [factors[0]]
-    for factor in factors[1:]:
-        reach.append(factor * reach[-1])
-    through = torch.stack(reach, dim=2)
-    found = []
-    for new in news:
-        within = [new[0]]
-        for factor, one in zip(factors[1:], new[1:], strict=True):
-            within.append(torch.addcmul(one, factor, within[-1]))
-        begun = [torch.zeros_like(within[0][:, 0])]
-        for far, last in zip(reach[-1].unbind(1)[:-1], within[-1].unbind(1)[:-1], strict=True):
-            begun.append(torch.addcmul(last, far, begun[-1]))
-        whole = torch.addcmul(torch.stack(within, dim=2), through, torch.stack(begun, dim=1)[:, :, None])
-        found.append(whole.flatten(1, 2)[:, :time])
-    return found

@@ -1,6 +1,6 @@
 """RWKV-6 (Finch): matrix-valued states with token-dependent decays per channel."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,27 +11,27 @@ from torch.nn.functional import silu
 from numerate.architectures.rwkv import (
     HeadNorm,
     LowRank,
+    MatrixTimeMix,
+    RWKVSpec,
     apply_token_shift,
     channel_ratios,
-    compute_num_heads,
     decayed_scores,
     depth_ratios,
     initial_shift_weights,
     initialize_linear,
     merge_chunks,
-    self_initialized_names,
     split_chunks,
-    upcast_all,
 )
 from numerate.config import setting
-from numerate.kernels.backends import Backend, should_use_fla
-from numerate.kernels.token_shift import disable_compile, gather_last_tokens, length_mask, shift_tokens
-from numerate.mixers.mixer import Context, Mixer, TokenMixer, check_no_blocked_keys
+from numerate.kernels.backends import Backend
+from numerate.kernels.token_shift import disable_compile, zero_padding
+from numerate.mixers.mixer import Context
+from numerate.mixers.recurrence import FlaSpec
 from numerate.positions.position import Position
 
 
 @dataclass(frozen=True)
-class RWKV6(Mixer):
+class RWKV6(RWKVSpec, FlaSpec):
     """RWKV-6's time mix: matrix-valued states with token-dependent decays.
 
     Peng et al. (2024), https://arxiv.org/abs/2404.05892, section 4.2, known as x060. Per head, with r, k, v, the decays
@@ -64,24 +64,14 @@ class RWKV6(Mixer):
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "RWKV6Mixer":
         return RWKV6Mixer(self, width, layer, depth)
 
-    def why_not_stacked(self) -> str | None:
-        return "model.mixer: torch.vmap has no rule for the kernels of fla" if self.backend == "fla" else None
 
+class RWKV6Mixer(MatrixTimeMix):
+    """The module of `RWKV6`. `time_decay` has time_decay as its bias, and time_decay_w1 and _w2 as `down` and `up`."""
 
-State = tuple[Tensor, Tensor]
-WKVInputs = tuple[Tensor, Tensor, Tensor, Tensor]
-
-
-class RWKV6Mixer(TokenMixer):
-    """The module of `RWKV6`. Its state: the newest input, rows x 1 x width, and rows x heads x keys x values.
-
-    Parameters are named as in the published code; `time_decay` has time_decay as its bias, and time_decay_w1 and _w2 as
-    `down` and `up`.
-    """
+    decay_bias = "time_decay.bias"
 
     def __init__(self, spec: RWKV6, width: int, layer: int, depth: int) -> None:
-        super().__init__()
-        self.spec, self.heads = spec, compute_num_heads(width, spec.head_dim)
+        super().__init__(spec, width, spec.head_dim, spec.backend)
         late, _ = depth_ratios(layer, depth)
         channel, rank = channel_ratios(width), spec.decay_rank
         self.token_shift = DynamicShift(width, layer, depth, spec.shift_rank, spec.published_initialization)
@@ -98,57 +88,20 @@ class RWKV6Mixer(TokenMixer):
             for linear, gain in gains:
                 initialize_linear(linear, gain)
 
-    def self_initialized_parameters(self) -> set[str]:
-        return self_initialized_names(self, self.spec.published_initialization)
-
-    def optimizer_options_by_parameter(self) -> dict[str, tuple[float, bool]]:
-        """Only linear maps decay, and the biases of the decays learn twice as fast, as published."""
-        plain = dict.fromkeys(self_initialized_names(self, False), (1.0, False))
-        return {**plain, "time_decay.bias": (2.0, False)}
-
-    def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
-        check_no_blocked_keys(context, "RWKV6")
-        read, gate = self._project(x, shift_tokens(x))
-        return self._output(self._wkv(read)[0], gate)
-
-    def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, State]:
-        check_no_blocked_keys(context, "RWKV6")
-        (r, k, v, decays), gate = self._project(x, shift_tokens(x))
-        there = length_mask(context.lengths, x.shape[1])[:, :, None, None]
-        y, matrix = self._wkv((r, k * there, v, decays * there))
-        return self._output(y, gate), (gather_last_tokens(x, context.lengths)[:, None], matrix)
-
-    def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: State) -> tuple[Tensor, State]:
-        before, matrix = state
-        read, gate = self._project(x, before)
-        r, k, v, decays = upcast_all(*read)
-        y, matrix = recurrent_wkv(r, k, v, decays.exp(), self.time_faaaa.view(self.heads, -1), matrix)
-        return self._output(y, gate), (x, matrix)
-
-    def _project(self, x: Tensor, before: Tensor) -> tuple[WKVInputs, Tensor]:
-        """Receptance, keys, values and logarithms of decays by head; and the gates, rows x time x width."""
+    def project(
+        self, x: Tensor, before: Tensor, context: Context, lengths: Tensor | None
+    ) -> tuple[Sequence[Tensor], Tensor]:
         for_decay, for_keys, for_values, for_receptance, for_gate = self.token_shift(x, before)
-        made = (self.receptance(for_receptance), self.key(for_keys), self.value(for_values), self.time_decay(for_decay))
-        r, k, v, decays = (torch.unflatten(one, -1, (self.heads, -1)) for one in made)
-        return (r, k, v, -decays.exp()), silu(self.gate(for_gate))
+        made = (self.receptance(for_receptance), self.time_decay(for_decay), self.key(for_keys), self.value(for_values))
+        r, speeds, k, v = (torch.unflatten(one, -1, (self.heads, -1)) for one in made)
+        log_decays, k = zero_padding(-speeds.exp(), lengths), zero_padding(k, lengths)
+        return (r, log_decays, k, v, self.time_faaaa.view(self.heads, -1)), silu(self.gate(for_gate))
 
-    def _wkv(self, read: WKVInputs) -> tuple[Tensor, Tensor]:
-        """The outputs at all positions, and the last states."""
-        if should_use_fla(self.spec.backend, read[0], "RWKV6"):
-            return chunked_wkv_fla(*read, self.time_faaaa.view(self.heads, -1))
-        r, k, v, decays = upcast_all(*read)
-        return chunked_wkv(r, k, v, decays.exp(), self.time_faaaa.view(self.heads, -1))
-
-    def _output(self, y: Tensor, gate: Tensor) -> Tensor:
-        output: Tensor = self.output((self.ln_x(y) * gate).to(gate.dtype))
-        return output
-
-    def output_projections(self) -> Sequence[nn.Linear]:
-        return (self.output,)
+    def forms(self) -> tuple[Callable[..., tuple[Tensor, Tensor]], ...]:
+        return recurrent_wkv, chunked_wkv, chunked_wkv_fla
 
     def flops(self, time: int) -> int:
-        matrices = sum(parameter.numel() for parameter in self.parameters() if parameter.dim() >= 2)
-        return 2 * time * (matrices + 3 * self.time_faaaa.numel() ** 2 // self.heads)
+        return super().flops(time) + 2 * time * (3 * self.time_faaaa.numel() ** 2 // self.heads)
 
 
 class DynamicShift(nn.Module):
@@ -181,9 +134,9 @@ class DynamicShift(nn.Module):
 
 def recurrent_wkv(
     r: Float[Tensor, "rows time heads size"],
+    decays: Float[Tensor, "rows time heads size"],
     k: Float[Tensor, "rows time heads size"],
     v: Float[Tensor, "rows time heads size"],
-    decays: Float[Tensor, "rows time heads size"],
     bonus: Float[Tensor, "heads size"],
     state: Float[Tensor, "rows heads size size"] | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -200,9 +153,9 @@ def recurrent_wkv(
 @disable_compile
 def chunked_wkv(
     r: Float[Tensor, "rows time heads size"],
+    decays: Float[Tensor, "rows time heads size"],
     k: Float[Tensor, "rows time heads size"],
     v: Float[Tensor, "rows time heads size"],
-    decays: Float[Tensor, "rows time heads size"],
     bonus: Float[Tensor, "heads size"],
 ) -> tuple[Tensor, Tensor]:
     """The same from a zero state, in chunks; the tokens of a chunk are computed in parallel."""
@@ -220,10 +173,10 @@ def chunked_wkv(
     return merge_chunks(output, time) + newest, state
 
 
-def chunked_wkv_fla(r: Tensor, k: Tensor, v: Tensor, decays: Tensor, bonus: Tensor) -> tuple[Tensor, Tensor]:
-    """The same by flash-linear-attention 0.6, in the precision of the receptance; `decays` are logarithms."""
+def chunked_wkv_fla(r: Tensor, log_decays: Tensor, k: Tensor, v: Tensor, bonus: Tensor) -> tuple[Tensor, Tensor]:
+    """The same by flash-linear-attention 0.6, in the precision of the receptance."""
     from fla.ops.rwkv6 import chunk_rwkv6
 
-    r, k, v, w, u = (one.to(r.dtype) for one in (r, k, v, decays, bonus))
+    r, k, v, w, u = (one.to(r.dtype) for one in (r, k, v, log_decays, bonus))
     y, state = chunk_rwkv6(r=r, k=k, v=v, w=w, u=u, scale=1.0, output_final_state=True)
     return y.float(), state.float()

@@ -12,31 +12,29 @@ from torch.nn.functional import normalize
 from numerate.architectures.rwkv import (
     HeadNorm,
     LowRank,
+    MatrixTimeMix,
+    RWKVSpec,
     apply_token_shift,
     channel_ratios,
-    compute_num_heads,
     decayed_scores,
     depth_ratios,
     initial_shift_weights,
     merge_chunks,
-    self_initialized_names,
     split_chunks,
-    upcast_all,
 )
 from numerate.config import setting
-from numerate.kernels.backends import Backend, should_use_fla
-from numerate.kernels.token_shift import disable_compile, gather_last_tokens, length_mask, shift_tokens
-from numerate.mixers.mixer import Context, Mixer, TokenMixer, check_no_blocked_keys
+from numerate.kernels.backends import Backend
+from numerate.kernels.token_shift import disable_compile, zero_padding
+from numerate.mixers.mixer import Context
+from numerate.mixers.recurrence import FlaSpec
 from numerate.positions.position import Position
 
 MAX_DECAY_RATE = math.exp(-0.5)
 """The fastest decay is exp(-this) a token, 0.545."""
 
-RANK_SETTINGS = ("decay_rank", "rate_rank", "value_rank", "gate_rank")
-
 
 @dataclass(frozen=True)
-class RWKV7(Mixer):
+class RWKV7(RWKVSpec, FlaSpec):
     """RWKV-7's time mix: a generalized delta rule with token-dependent decays and learning rates per channel.
 
     Peng et al. (2025), https://arxiv.org/abs/2503.14456, section 4. Per head, with r, k, v, decays w between 0.545 and
@@ -87,25 +85,16 @@ class RWKV7(Mixer):
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "RWKV7Mixer":
         return RWKV7Mixer(self, width, layer, depth)
 
-    def why_not_stacked(self) -> str | None:
-        return "model.mixer: torch.vmap has no rule for the kernels of fla" if self.backend == "fla" else None
 
+class RWKV7Mixer(MatrixTimeMix):
+    """The module of `RWKV7`. Maps of low rank are named as in flash-linear-attention: the bias, `down` and `up` of
+    `w_lora` are w0, w1 and w2. `shift_weights` is x_r, x_w, x_k, x_v, x_a and x_g, one after the other."""
 
-State = tuple[Tensor, Tensor]
-WKVInputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
-OptionalActivation = Callable[[Tensor], Tensor] | None
-
-
-class RWKV7Mixer(TokenMixer):
-    """The module of `RWKV7`. Its state: the newest input, rows x 1 x width, and rows x heads x keys x values.
-
-    Parameters are named as in the published code, maps of low rank as in flash-linear-attention: the bias, `down` and
-    `up` of `w_lora` are w0, w1 and w2. `shift_weights` is x_r, x_w, x_k, x_v, x_a and x_g, one after the other.
-    """
+    decay_bias = "w_lora.bias"
+    requires_half_precision = True
 
     def __init__(self, spec: RWKV7, width: int, layer: int, depth: int) -> None:
-        super().__init__()
-        self.spec, self.heads = spec, compute_num_heads(width, spec.head_dim)
+        super().__init__(spec, width, spec.head_dim, spec.backend)
         ratio_0_to_1, ratio_1_to_0 = depth_ratios(layer, depth)
         channel, size = channel_ratios(width), width // self.heads
         centered = channel - 0.5
@@ -117,7 +106,11 @@ class RWKV7Mixer(TokenMixer):
         )
 
         def low_rank(
-            rank: int | None, times: float, bias: Tensor | None, between: OptionalActivation = None, gain: float = 0.1
+            rank: int | None,
+            times: float,
+            bias: Tensor | None,
+            between: Callable[[Tensor], Tensor] | None = None,
+            gain: float = 0.1,
         ) -> LowRank:
             rank = rank or max(32, 32 * round(times * width**0.5 / 32))
             up = nn.init.orthogonal_(torch.empty(rank, width), gain=gain * max(1.0, rank / width) ** 0.5)
@@ -139,37 +132,9 @@ class RWKV7Mixer(TokenMixer):
             for linear, bound in ((self.receptance, 0.5), (self.key, 0.05), (self.value, 0.5), (self.output, 0.0)):
                 nn.init.uniform_(linear.weight, -bound * width**-0.5, bound * width**-0.5)
 
-    def self_initialized_parameters(self) -> set[str]:
-        return self_initialized_names(self, self.spec.published_initialization)
-
-    def optimizer_options_by_parameter(self) -> dict[str, tuple[float, bool]]:
-        """Only linear maps decay, and the biases of the decays learn twice as fast, as published."""
-        plain = dict.fromkeys(self_initialized_names(self, False), (1.0, False))
-        return {**plain, "w_lora.bias": (2.0, False)}
-
-    def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
-        check_no_blocked_keys(context, "RWKV7")
-        read, gate = self._project(x, shift_tokens(x), context)
-        return self._output(self._wkv(read)[0], read, gate)
-
-    def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, State]:
-        check_no_blocked_keys(context, "RWKV7")
-        (r, decays, k, v, minus, plus), gate = self._project(x, shift_tokens(x), context)
-        there = length_mask(context.lengths, x.shape[1])[:, :, None, None]
-        read = (r, decays * there, k * there, v, minus, plus * there)
-        y, matrix = self._wkv(read)
-        return self._output(y, read, gate), (gather_last_tokens(x, context.lengths)[:, None], matrix)
-
-    def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: State) -> tuple[Tensor, State]:
-        before, matrix = state
-        read, gate = self._project(x, before, context)
-        r, decays, k, v, minus, plus = upcast_all(*read)
-        y, matrix = recurrent_wkv(r, decays.exp(), k, v, minus, plus, matrix)
-        return self._output(y, read, gate), (x, matrix)
-
-    def _project(self, x: Tensor, before: Tensor, context: Context) -> tuple[WKVInputs, Tensor]:
-        """Receptance, logarithms of decays, keys, values, minus the keys under which is removed, and these times the
-        rate: each rows x time x heads x size; and the gates, rows x time x width."""
+    def project(
+        self, x: Tensor, before: Tensor, context: Context, lengths: Tensor | None
+    ) -> tuple[Sequence[Tensor], Tensor]:
         for_receptance, for_decay, for_keys, for_values, for_rate, for_gate = apply_token_shift(
             x, before, self.shift_weights
         )
@@ -179,31 +144,23 @@ class RWKV7Mixer(TokenMixer):
         else:
             v = torch.lerp(v, context.forward_cache[RWKV7Mixer], torch.sigmoid(self.v_lora(for_values)).to(v.dtype))
         rate = torch.sigmoid(self.a_lora(for_rate))
-        decays, under = -MAX_DECAY_RATE * torch.sigmoid(self.w_lora(for_decay)), k * self.k_k
-        made = (r, decays, k * (1 + (rate - 1) * self.k_a), v, under, rate)
-        r, decays, k, v, under, rate = (torch.unflatten(one, -1, (self.heads, -1)) for one in made)
-        under = normalize(under, dim=-1)
-        return (r, decays, k, v, -under, under * rate), self.g_lora(for_gate)
+        log_decays, z = -MAX_DECAY_RATE * torch.sigmoid(self.w_lora(for_decay)), k * self.k_k
+        made = (r, log_decays, k * (1 + (rate - 1) * self.k_a), v, z, rate)
+        r, log_decays, k, v, z, rate = (torch.unflatten(one, -1, (self.heads, -1)) for one in made)
+        z = normalize(z, dim=-1)
+        log_decays, k, plus = (zero_padding(one, lengths) for one in (log_decays, k, z * rate))
+        return (r, log_decays, k, v, -z, plus), self.g_lora(for_gate)
 
-    def _wkv(self, read: WKVInputs) -> tuple[Tensor, Tensor]:
-        """The outputs at all positions, and the last states."""
-        if should_use_fla(self.spec.backend, read[0], "RWKV7", requires_half_precision=True):
-            return chunked_wkv_fla(*read)
-        r, decays, k, v, minus, plus = upcast_all(*read)
-        return chunked_wkv(r, decays.exp(), k, v, minus, plus)
+    def forms(self) -> tuple[Callable[..., tuple[Tensor, Tensor]], ...]:
+        return recurrent_wkv, chunked_wkv, chunked_wkv_fla
 
-    def _output(self, y: Tensor, read: WKVInputs, gate: Tensor) -> Tensor:
-        r, _, k, v, _, _ = read
+    def read(self, y: Tensor, inputs: Sequence[Tensor]) -> Tensor:
+        r, _, k, v, _, _ = inputs
         own = (r * k * self.r_k.view(self.heads, -1)).sum(-1, keepdim=True) * v
-        output: Tensor = self.output(((self.ln_x(y) + own.flatten(-2)) * gate).to(gate.dtype))
-        return output
-
-    def output_projections(self) -> Sequence[nn.Linear]:
-        return (self.output,)
+        return super().read(y, inputs) + own.flatten(-2)
 
     def flops(self, time: int) -> int:
-        matrices = sum(parameter.numel() for parameter in self.parameters() if parameter.dim() >= 2)
-        return 2 * time * (matrices + 5 * self.r_k.numel() ** 2 // self.heads)
+        return super().flops(time) + 2 * time * (5 * self.r_k.numel() ** 2 // self.heads)
 
 
 # The recurrence ----------------------------------------------------------------------------------------------------
@@ -214,8 +171,8 @@ def recurrent_wkv(
     decays: Float[Tensor, "rows time heads size"],
     k: Float[Tensor, "rows time heads size"],
     v: Float[Tensor, "rows time heads size"],
-    neg_removal_keys: Float[Tensor, "rows time heads size"],
-    rated_removal_keys: Float[Tensor, "rows time heads size"],
+    minus: Float[Tensor, "rows time heads size"],
+    plus: Float[Tensor, "rows time heads size"],
     state: Float[Tensor, "rows heads size size"] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The definition, token by token, S = diag(decays) S + plus (minus^T S) + k v^T with outputs S^T r, and the last
@@ -223,8 +180,8 @@ def recurrent_wkv(
     outputs = []
     state = k.new_zeros(k.shape[0], *k.shape[2:], v.shape[-1]) if state is None else state
     for place in range(k.shape[1]):
-        taken = (neg_removal_keys[:, place, :, :, None] * state).sum(-2, keepdim=True)
-        state = decays[:, place, :, :, None] * state + rated_removal_keys[:, place, :, :, None] * taken
+        taken = (minus[:, place, :, :, None] * state).sum(-2, keepdim=True)
+        state = decays[:, place, :, :, None] * state + plus[:, place, :, :, None] * taken
         state = state + k[:, place, :, :, None] * v[:, place, :, None]
         outputs.append((r[:, place, :, :, None] * state).sum(-2))
     return torch.stack(outputs, dim=1), state
@@ -236,8 +193,8 @@ def chunked_wkv(
     decays: Float[Tensor, "rows time heads size"],
     k: Float[Tensor, "rows time heads size"],
     v: Float[Tensor, "rows time heads size"],
-    neg_removal_keys: Float[Tensor, "rows time heads size"],
-    rated_removal_keys: Float[Tensor, "rows time heads size"],
+    minus: Float[Tensor, "rows time heads size"],
+    plus: Float[Tensor, "rows time heads size"],
 ) -> tuple[Tensor, Tensor]:
     """The same from a zero state, in chunks; the tokens of a chunk are computed in parallel.
 
@@ -247,64 +204,37 @@ def chunked_wkv(
     """
     time = r.shape[1]
     with torch.autocast(r.device.type, enabled=False):
-        diagonal_scores = torch.stack([(r * rated_removal_keys).sum(-1), (r * k).sum(-1)], dim=-1)
-        stacked_queries, stacked_keys = (
-            torch.stack([neg_removal_keys, r * decays], dim=-2),
-            torch.stack([rated_removal_keys, k], dim=-2),
+        own_scores = split_chunks(torch.stack([(r * plus).sum(-1), (r * k).sum(-1)], dim=-1))
+        queries, keys = torch.stack([minus, r * decays], dim=-2), torch.stack([plus, k], dim=-2)
+        queries, keys = (torch.unflatten(split_chunks(one.flatten(-2)), -1, (2, -1)) for one in (queries, keys))
+        scores, queries, keys, chunk_decays = decayed_scores(queries, keys, split_chunks(decays, 1.0))
+        (minus_plus, minus_k), (r_plus, r_k) = (one.unbind(-1) for one in scores.unbind(-3))
+        (minus, r), (plus, k), v = queries.unbind(-2), keys.transpose(-3, -1).unbind(-2), split_chunks(v)
+        r_plus, r_k = (
+            score + torch.diag_embed(own) for score, own in zip((r_plus, r_k), own_scores.unbind(-1), strict=True)
         )
-        stacked_queries, stacked_keys = (
-            torch.unflatten(split_chunks(one.flatten(-2)), -1, (2, -1)) for one in (stacked_queries, stacked_keys)
-        )
-        scores, stacked_queries, stacked_keys, total_decay = decayed_scores(
-            stacked_queries, stacked_keys, split_chunks(decays, 1.0)
-        )
-        v, diagonal_scores = split_chunks(v), split_chunks(diagonal_scores)
-        (removal_removal_scores, removal_write_scores), (output_removal_scores, output_write_scores) = (
-            one.unbind(-1) for one in scores.unbind(-3)
-        )
-        (removal_queries, output_queries), (removal_key_chunks, write_key_chunks) = (
-            stacked_queries.unbind(-2),
-            stacked_keys.transpose(-3, -1).unbind(-2),
-        )
-        output_removal_scores, output_write_scores = (
-            off_diagonal + torch.diag_embed(update)
-            for off_diagonal, update in zip(
-                (output_removal_scores, output_write_scores), diagonal_scores.unbind(-1), strict=True
-            )
-        )
-        right_hand_sides = torch.cat([removal_write_scores @ v, removal_queries], dim=-1)
-        right_hand_sides = torch.linalg.solve_triangular(
-            -removal_removal_scores, right_hand_sides, upper=False, unitriangular=True
-        )
-        local_removals, state_weights = right_hand_sides.split((v.shape[-1], k.shape[-1]), dim=-1)
-        chunk_updates = write_key_chunks @ v
-        state, initial_states, removed_values = torch.zeros_like(chunk_updates[:, :, 0]), [], []
-        for decay, new, removal_keys, local_removal, state_weight in zip(
-            *(
-                one.unbind(2)
-                for one in (total_decay[..., None], chunk_updates, removal_key_chunks, local_removals, state_weights)
-            ),
-            strict=True,
-        ):
-            initial_states.append(state)
-            removed_values.append(local_removal + state_weight @ state)
-            state = decay * state + new + removal_keys @ removed_values[-1]
-        output = (
-            output_write_scores @ v
-            + output_removal_scores @ torch.stack(removed_values, dim=2)
-            + output_queries @ torch.stack(initial_states, dim=2)
-        )
+        right_hand_sides = torch.cat([minus_k @ v, minus], dim=-1)
+        solved = torch.linalg.solve_triangular(-minus_plus, right_hand_sides, upper=False, unitriangular=True)
+        removed, removed_by_state = solved.split((v.shape[-1], minus.shape[-1]), dim=-1)
+        written = k @ v
+        state, states, removals = torch.zeros_like(written[:, :, 0]), [], []
+        parts = (chunk_decays[..., None], written, plus, removed, removed_by_state)
+        for decay, new, key, own, by_state in zip(*(part.unbind(2) for part in parts), strict=True):
+            states.append(state)
+            removals.append(own + by_state @ state)
+            state = decay * state + new + key @ removals[-1]
+        output = r_k @ v + r_plus @ torch.stack(removals, dim=2) + r @ torch.stack(states, dim=2)
     return merge_chunks(output, time), state
 
 
 def chunked_wkv_fla(
-    r: Tensor, decays: Tensor, k: Tensor, v: Tensor, neg_removal_keys: Tensor, rated_removal_keys: Tensor
+    r: Tensor, log_decays: Tensor, k: Tensor, v: Tensor, minus: Tensor, plus: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The same by flash-linear-attention 0.6, whose kernel needs half precision; `decays` are logarithms, none below
-    -0.607, which lets it use the faster products."""
+    """The same by flash-linear-attention 0.6, whose kernel needs half precision. No logarithm is below -0.607, which
+    lets it use the faster products."""
     from fla.ops.rwkv7 import chunk_rwkv7
 
     half = r.dtype if r.element_size() == 2 else torch.bfloat16
-    r, w, k, v, a, b = (one.to(half) for one in (r, decays, k, v, neg_removal_keys, rated_removal_keys))
+    r, w, k, v, a, b = (one.to(half) for one in (r, log_decays, k, v, minus, plus))
     y, state = chunk_rwkv7(r=r, w=w, k=k, v=v, a=a, b=b, output_final_state=True, safe_gate=True, chunk_size=64)
     return y.float(), state.float()

@@ -5,19 +5,17 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Complex, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import pad
 
 from numerate.architectures.state_space import (
     StateSpaceMixer,
+    StateSpaceSpec,
     as_complex,
     causal_convolution,
-    complex_parameter,
     complex_powers,
     impulse_responses,
     nplr_legs,
-    random_complex_parameter,
-    random_log_dt,
     reverse_rows,
     series_product,
     series_quotient,
@@ -25,12 +23,11 @@ from numerate.architectures.state_space import (
 )
 from numerate.config import setting
 from numerate.kernels.token_shift import upcast
-from numerate.mixers.mixer import Mixer
 from numerate.positions.position import Position
 
 
 @dataclass(frozen=True)
-class S4(Mixer):
+class S4(StateSpaceSpec):
     """Structured state spaces (S4): HiPPO-LegS, diagonal plus rank 1, bilinear.
 
     Gu et al. (2022), https://arxiv.org/abs/2111.00396.
@@ -75,26 +72,12 @@ class S4Mixer(StateSpaceMixer):
     (1 + m pp has a real part of 1 or more in the unit disc: the division magnifies no error.)
     """
 
+    P: Tensor
+    B: Tensor
+
     def __init__(self, spec: S4, width: int) -> None:
-        super().__init__("S4", width, spec.dropout, spec.learning_rate_factor)
         found = nplr_legs(2 * spec.state_pairs)
-        eigenvalues = complex_parameter(found.eigenvalues, width).detach()
-        self.log_A_real = nn.Parameter((-eigenvalues[..., 0]).log())
-        self.A_imag = nn.Parameter(eigenvalues[..., 1].clone())
-        self.P = complex_parameter(found.P, width)
-        self.B = complex_parameter(found.B, width)
-        self.C = random_complex_parameter(width, spec.state_pairs)
-        self.log_dt = random_log_dt(width, spec.dt_min, spec.dt_ratio)
-
-    def self_initialized_parameters(self) -> set[str]:
-        return {name for name, _ in self.named_parameters(recurse=False)}
-
-    def optimizer_options_by_parameter(self) -> dict[str, tuple[float, bool]]:
-        still = ("log_A_real", "A_imag", "P", "B", "log_dt")
-        return {
-            **dict.fromkeys(still, (self.learning_rate_factor, False)),
-            "C": (self.learning_rate_factor, True),
-        }
+        super().__init__(spec, width, found.eigenvalues, P=found.P, B=found.B)
 
     def kernel(self, time: int) -> Float[Tensor, "width time"]:
         base, fed, P = self._discretize()
@@ -119,7 +102,7 @@ class S4Mixer(StateSpaceMixer):
     ) -> tuple[Float[Tensor, "rows width"], Float[Tensor, "rows width pairs 2"]]:
         """(1 - step/2 A) x_t = (1 + step/2 A) x_(t-1) + step B u_t, solved by Woodbury's identity."""
         x, P, step = as_complex(state), as_complex(self.P), upcast(self.log_dt).exp()[:, None]
-        half = step / 2 * self._eigenvalues()
+        half = step / 2 * self.eigenvalues()
         seen = _read_state(P.conj(), x)
         right = (1 + half) * x - step / 2 * P * seen + step * as_complex(self.B) * u[..., None]
         right, turned = right / (1 - half), P / (1 - half)
@@ -127,14 +110,11 @@ class S4Mixer(StateSpaceMixer):
         after = right - step / 2 * turned * _read_state(P.conj(), right) / loop
         return _read_state(as_complex(self.C), after)[..., 0], torch.view_as_real(after)
 
-    def _eigenvalues(self) -> Complex[Tensor, "width pairs"]:
-        return torch.complex(-upcast(self.log_A_real).exp(), upcast(self.A_imag))
-
     def _discretize(self) -> tuple[Tensor, Tensor, Tensor]:
         """The diagonal recurrence of the bilinear rule: its factors (width x pairs), what feeds it (width x 2 x
         pairs, B and P), and P."""
         step, P = upcast(self.log_dt).exp()[:, None], as_complex(self.P)
-        inverse = (1 - 0.5 * step * self._eigenvalues()).reciprocal()
+        inverse = (1 - 0.5 * step * self.eigenvalues()).reciprocal()
         fed = (step * inverse)[..., None, :] * torch.stack([as_complex(self.B), P], dim=-2)
         return 2 * inverse - 1, fed, P
 
@@ -148,31 +128,3 @@ def _feedback_response(kernels: Float[Tensor, "width 2 time"]) -> Float[Tensor, 
     """From pb and pp the power series m pb / (1 + m pp), m = (1 + z)/2."""
     above, beside = (0.5 * (kernels + pad(kernels, (1, -1)))).unbind(-2)
     return series_quotient(above, beside)
-
-
-def cauchy_kernel(
-    eigenvalues: Complex[Tensor, "width pairs"],
-    P: Complex[Tensor, "width pairs"],
-    B: Complex[Tensor, "width pairs"],
-    truncated_C: Complex[Tensor, "width pairs"],
-    step: Float[Tensor, " width"],
-    time: int,
-) -> Float[Tensor, "width time"]:
-    """The kernel as published, by Cauchy products at the roots of unity and an inverse FFT; `time` is even.
-
-    Algorithm 1 of the paper. `truncated_C` is C (1 - M^time) with the matrix M of the recurrence (a row vector, one of
-    each conjugate pair): at roots of unity the powers of M from `time` on fall upon the first ones. Kept as a truth for
-    tests and to measure against: `S4` needs no folding, takes any length, and is quicker.
-    """
-    frequency_index = torch.arange(time // 2 + 1, device=step.device, dtype=step.dtype)
-    z = torch.polar(torch.ones_like(frequency_index), -2 * torch.pi * frequency_index / time)
-    half = (step / 2)[:, None, None] * (1 + z)
-    all_eigenvalues = torch.cat([eigenvalues, eigenvalues.conj()], dim=1)
-    resolvent = 1 / ((1 - z) - half * all_eigenvalues[:, :, None])
-    p, b, c = (torch.cat([part, part.conj()], dim=1) for part in (P, B, truncated_C))
-    cb, cp, pb, pp = (
-        (left * right)[:, None] @ resolvent for left, right in ((c, b), (c, p), (p.conj(), b), (p.conj(), p))
-    )
-    spectrum = cb - cp * half * pb / (1 + half * pp)
-    kernel: Tensor = torch.fft.irfft(step[:, None] * spectrum[:, 0], n=time)
-    return kernel

@@ -8,28 +8,25 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from numerate.architectures.state_space import (
     StateSpaceMixer,
+    StateSpaceSpec,
     as_complex,
-    complex_parameter,
     complex_powers,
     impulse_responses,
     nplr_legs,
-    random_complex_parameter,
-    random_log_dt,
     reverse_rows,
     weighted_sums,
 )
 from numerate.config import setting
 from numerate.kernels.token_shift import upcast
-from numerate.mixers.mixer import Mixer
 from numerate.positions.position import Position
 
 
 @dataclass(frozen=True)
-class S4D(Mixer):
+class S4D(StateSpaceSpec):
     """Diagonal state spaces (S4D): S4 without its correction of rank 1.
 
     Gu et al. (2022), https://arxiv.org/abs/2206.11893.
@@ -63,23 +60,8 @@ class S4DMixer(StateSpaceMixer):
     """The module of `S4D`."""
 
     def __init__(self, spec: S4D, width: int) -> None:
-        super().__init__("S4D", width, spec.dropout, spec.learning_rate_factor)
+        super().__init__(spec, width, _initial_eigenvalues(spec.initialization, spec.state_pairs))
         self.discretization = spec.discretization
-        eigenvalues = complex_parameter(_initial_eigenvalues(spec.initialization, spec.state_pairs), width).detach()
-        self.log_A_real = nn.Parameter((-eigenvalues[..., 0]).log())
-        self.A_imag = nn.Parameter(eigenvalues[..., 1].clone())
-        self.C = random_complex_parameter(width, spec.state_pairs)
-        self.log_dt = random_log_dt(width, spec.dt_min, spec.dt_ratio)
-
-    def self_initialized_parameters(self) -> set[str]:
-        return {name for name, _ in self.named_parameters(recurse=False)}
-
-    def optimizer_options_by_parameter(self) -> dict[str, tuple[float, bool]]:
-        still = ("log_A_real", "A_imag", "log_dt")
-        return {
-            **dict.fromkeys(still, (self.learning_rate_factor, False)),
-            "C": (self.learning_rate_factor, True),
-        }
 
     def kernel(self, time: int) -> Float[Tensor, "width time"]:
         base, fed = self._discretize()
@@ -101,7 +83,7 @@ class S4DMixer(StateSpaceMixer):
 
     def _discretize(self) -> tuple[Tensor, Tensor]:
         """The factors of the discrete recurrence and what an input of 1 adds to it, width x pairs each."""
-        eigenvalues = torch.complex(-upcast(self.log_A_real).exp(), upcast(self.A_imag))
+        eigenvalues = self.eigenvalues()
         step = upcast(self.log_dt).exp()[:, None]
         if self.discretization == "zoh":
             base = (step * eigenvalues).exp()

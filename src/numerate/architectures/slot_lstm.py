@@ -2,14 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from numerate.config import setting
-from numerate.kernels.token_shift import disable_compile, length_mask
-from numerate.mixers.mixer import Context, Mixer, TokenMixer, check_no_blocked_keys
+from numerate.kernels.token_shift import disable_compile, zero_padding
+from numerate.mixers.mixer import Context, Mixer
+from numerate.mixers.recurrence import Recurrence
 from numerate.positions.position import Position
 
 
@@ -41,20 +43,16 @@ class SlotLSTM(Mixer):
         return SlotLSTMMixer(self, width, self.hidden_size or width)
 
 
-_SELF_INITIALIZED_LINEARS = ("write_proj", "read_proj", "in_proj")
-"""The linear layers that a mixer initializes itself, including biases."""
-
-
-class SlotLSTMMixer(TokenMixer):
+class SlotLSTMMixer(Recurrence):
     """The module of `SlotLSTM`. Its state is rows x slots x (2 x cells): h and c of every slot.
 
     The recurrence is not linear in its state, so it cannot be parallelized over time: the input projections are
-    computed by two matrix products for all positions, the rest by a loop.
+    computed by matrix products for all positions, the rest by a loop.
     """
 
     def __init__(self, spec: SlotLSTM, width: int, cells: int) -> None:
-        super().__init__()
-        self.num_slots, self.hidden_size, self.width, self.sharpness = spec.num_slots, cells, width, spec.sharpness
+        super().__init__(spec)
+        self.num_slots, self.hidden_size, self.sharpness = spec.num_slots, cells, spec.sharpness
         self.write_proj, self.read_proj = nn.Linear(width, spec.num_slots), nn.Linear(width, spec.num_slots)
         self.in_proj = nn.Linear(width, 4 * cells)
         self.recurrent_proj = nn.Linear(cells, 4 * cells, bias=False)
@@ -69,56 +67,37 @@ class SlotLSTMMixer(TokenMixer):
                 nn.init.orthogonal_(gate)
 
     def self_initialized_parameters(self) -> set[str]:
-        return {
-            "recurrent_proj.weight",
-            *(f"{part}.{own}" for part in _SELF_INITIALIZED_LINEARS for own in ("weight", "bias")),
-        }
+        return {name for name, _ in self.named_parameters()} - {"out_proj.weight"}
 
-    def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
-        check_no_blocked_keys(context, "SlotLSTM")
-        return self._run(x, self.write_weights(x))[0]
-
-    def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, Tensor]:
-        check_no_blocked_keys(context, "SlotLSTM")
-        # A token with weight 0 changes no slot.
-        shares = self.write_weights(x) * length_mask(context.lengths, x.shape[1])[..., None]
-        return self._run(x, self.write_weights(x))[0], self._run(x, shares)[1]
-
-    def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: Tensor) -> tuple[Tensor, Tensor]:
-        return self._run(x, self.write_weights(x), state)
-
-    def write_weights(self, x: Float[Tensor, "rows time width"]) -> Float[Tensor, "rows time slots"]:
-        """The softmax weights of slots."""
-        shares: Tensor = (self.sharpness * self.write_proj(x)).softmax(-1)
-        return shares
+    def run(self, x: Tensor, context: Context, state: Any, lengths: Tensor | None) -> tuple[Tensor, Any]:
+        memory = x.new_zeros(x.shape[0], self.num_slots, 2 * self.hidden_size) if state is None else state
+        shares = zero_padding(self.write_weights(x), lengths)  # a token with weight 0 changes no slot
+        reading = (self.sharpness * self.read_proj(x)).softmax(-1)
+        hidden, memory = self._loop(self.in_proj(x), reading, shares, memory)
+        return self.out_proj(hidden), memory
 
     @disable_compile
-    def _run(
+    def _loop(
         self,
-        x: Float[Tensor, "rows time width"],
+        tokens: Float[Tensor, "rows time gates"],
+        reading: Float[Tensor, "rows time slots"],
         shares: Float[Tensor, "rows time slots"],
-        memory: Float[Tensor, "rows slots both"] | None = None,
+        memory: Float[Tensor, "rows slots both"],
     ) -> tuple[Tensor, Tensor]:
-        """The outputs at all positions, and the last state."""
-        if memory is None:
-            memory = x.new_zeros(x.shape[0], self.num_slots, 2 * self.hidden_size)
         outputs = []
-        reading = (self.sharpness * self.read_proj(x)).softmax(-1)
-        for token, read, share in zip(self.in_proj(x).unbind(1), reading.unbind(1), shares.unbind(1), strict=True):
+        for token, read, share in zip(tokens.unbind(1), reading.unbind(1), shares.unbind(1), strict=True):
             h, c = (read[:, None] @ memory)[:, 0].chunk(2, dim=-1)
             enter, keep, value, show = (token + self.recurrent_proj(h)).chunk(4, dim=-1)
             c = keep.sigmoid() * c + enter.sigmoid() * value.tanh()
             h = show.sigmoid() * c.tanh()
             memory = torch.addcmul(memory, share[..., None], torch.cat([h, c], dim=-1)[:, None] - memory)
             outputs.append(h)
-        return self.out_proj(torch.stack(outputs, dim=1)), memory
+        return torch.stack(outputs, dim=1), memory
 
-    def output_projections(self) -> Sequence[nn.Linear]:
-        return (self.out_proj,)
+    def write_weights(self, x: Float[Tensor, "rows time width"]) -> Float[Tensor, "rows time slots"]:
+        """The softmax weights of slots."""
+        shares: Tensor = (self.sharpness * self.write_proj(x)).softmax(-1)
+        return shares
 
     def flops(self, time: int) -> int:
-        matrices = sum(
-            part.weight.numel()
-            for part in (self.write_proj, self.read_proj, self.in_proj, self.recurrent_proj, self.out_proj)
-        )
-        return time * (2 * matrices + 10 * self.num_slots * self.hidden_size)
+        return super().flops(time) + 10 * time * self.num_slots * self.hidden_size

@@ -12,7 +12,8 @@ from torch.nn.functional import group_norm, logsigmoid, silu
 
 from numerate.config import setting
 from numerate.kernels.token_shift import ShortConvolution, disable_compile, gather_last_tokens
-from numerate.mixers.mixer import Context, Mixer, TokenMixer, check_divides, check_no_blocked_keys, check_output_width
+from numerate.mixers.mixer import Context, Mixer, check_divides, check_output_width
+from numerate.mixers.recurrence import Recurrence
 from numerate.positions.position import Position
 
 ForgetActivation = Literal["sigmoid", "exponential"]
@@ -54,16 +55,16 @@ class SLSTM(Mixer):
         return SLSTMMixer(self, width, cells, layer / max(1, depth - 1))
 
 
-class SLSTMMixer(TokenMixer):
+class SLSTMMixer(Recurrence):
     """The module of `SLSTM`.
 
-    Its state is what the convolution has seen and, rows x cells each: h, the mean c/n, and log n.
+    Its state: the window of the convolution and, rows x cells each, h, the mean c/n, and log n.
     `if_proj` makes the inputs of i and f, `zo_proj` those of z and o; `recurrent_weight` is heads x (4 x head) x head.
     """
 
     def __init__(self, spec: SLSTM, width: int, cells: int, share: float) -> None:
-        super().__init__()
-        self.hidden_size, self.num_heads, self.width = cells, spec.num_heads, width
+        super().__init__(spec)
+        self.hidden_size, self.num_heads = cells, spec.num_heads
         self.sigmoid_forget = spec.forget_gate == "sigmoid"
         head = cells // spec.num_heads
         self.conv1d = ShortConvolution(width, spec.conv_kernel) if spec.conv_kernel is not None else None
@@ -78,38 +79,25 @@ class SLSTMMixer(TokenMixer):
         self.norm_weight = nn.Parameter(torch.ones(cells))
         self.out_proj = nn.Linear(cells, width, bias=False) if spec.output_projection else nn.Identity()
 
-    def self_initialized_parameters(self) -> set[str]:
-        return {"bias", "recurrent_weight", "norm_weight", *(("conv1d.weight", "conv1d.bias") if self.conv1d else ())}
-
     def optimizer_options_by_parameter(self) -> dict[str, tuple[float, bool]]:
         return {"conv1d.weight": (1.0, False)} if self.conv1d else {}
 
-    def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
-        check_no_blocked_keys(context, "SLSTM")
-        seen = x if self.conv1d is None else self.conv1d(x)
-        return self._output(self._run(x, seen)[0], x)
-
-    def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, tuple[Tensor, ...]]:
-        check_no_blocked_keys(context, "SLSTM")
-        seen = x if self.conv1d is None else self.conv1d(x)
-        found = self._run(x, seen)
-        before = x[:, :0] if self.conv1d is None else self.conv1d.state(x, context.lengths)
-        return self._output(found[0], x), (
-            before,
-            *(gather_last_tokens(state.flatten(2), context.lengths) for state in found),
-        )
-
-    def step(
-        self, x: Float[Tensor, "rows 1 width"], context: Context, state: tuple[Tensor, ...]
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        before, *states = state
-        seen = x
+    def run(self, x: Tensor, context: Context, state: Any, lengths: Tensor | None) -> tuple[Tensor, Any]:
+        window, *memory = state or (None,)
+        seen, rows, time = x, *x.shape[:2]
         if self.conv1d is not None:
-            seen, before = self.conv1d.step(x, before)
-        split = (state.view(x.shape[0], self.num_heads, -1) for state in states)
+            seen, window = self.conv1d.run(x, window, lengths)
         inputs = self._inputs(x, seen)
-        after = slstm_step(inputs[:, 0], self.recurrent_weight.to(inputs.dtype), self.sigmoid_forget, *split)
-        return self._output(after[0][:, None], x), (before, *(state.flatten(1) for state in after))
+        settings = (self.recurrent_weight.to(inputs.dtype), self.sigmoid_forget)
+        if memory:
+            by_head = (part.view(rows, self.num_heads, -1) for part in memory)
+            memory = [part.flatten(1) for part in slstm_step(inputs[:, 0], *settings, *by_head)]
+            h = memory[0]
+        else:
+            h, *others = (part.flatten(2) for part in slstm(inputs, *settings))
+            memory = [gather_last_tokens(part, lengths) for part in (h, *others)]
+        normed = group_norm(h.reshape(rows * time, -1), self.num_heads, self.norm_weight.to(h.dtype))
+        return self.out_proj(normed.view(rows, time, -1).to(x.dtype)), (window, *memory)
 
     def _inputs(self, x: Tensor, seen: Tensor) -> Float[Tensor, "rows time 4 heads head"]:
         """The tokens' contributions to i, f, z and o."""
@@ -118,23 +106,8 @@ class SLSTMMixer(TokenMixer):
         found = found.to(torch.promote_types(found.dtype, torch.float32)) + self.bias
         return found.view(*x.shape[:2], 4, self.num_heads, -1)
 
-    def _run(self, x: Tensor, seen: Tensor) -> tuple[Tensor, ...]:
-        """h, the means and log n after each token: rows x time x heads x head."""
-        inputs = self._inputs(x, seen)
-        return slstm(inputs, self.recurrent_weight.to(inputs.dtype), self.sigmoid_forget)
-
-    def _output(self, h: Tensor, x: Tensor) -> Tensor:
-        rows, time = x.shape[:2]
-        normed = group_norm(h.reshape(rows * time, self.hidden_size), self.num_heads, self.norm_weight.to(h.dtype))
-        output: Tensor = self.out_proj(normed.view(rows, time, self.hidden_size).to(x.dtype))
-        return output
-
-    def output_projections(self) -> Sequence[nn.Linear]:
-        return (self.out_proj,) if isinstance(self.out_proj, nn.Linear) else ()
-
     def flops(self, time: int) -> int:
-        weights = [weight.numel() for name, weight in self.named_parameters() if weight.dim() >= 2]
-        return time * (2 * sum(weights) + 20 * self.hidden_size)
+        return super().flops(time) + 20 * time * self.hidden_size
 
 
 @disable_compile
@@ -167,20 +140,6 @@ def slstm_step(
     log_normalizer = torch.logaddexp((logsigmoid(kept) if sigmoid_forget else kept) + log_normalizer, entering)
     mean = torch.lerp(mean, value.tanh(), (entering - log_normalizer).exp())
     return shown.sigmoid() * mean, mean, log_normalizer
-
-
-def sequential_slstm(
-    inputs: Float[Tensor, "rows time 4 heads head"],
-    recurrent_weight: Float[Tensor, "heads four head"],
-    sigmoid_forget: bool,
-) -> Float[Tensor, "rows time heads head"]:
-    """All h, token by token: the reference for tests of the form with a handwritten gradient."""
-    nothing = torch.zeros_like(inputs[:, 0, 0])
-    states, found = (nothing, nothing, nothing - torch.inf), []
-    for token in inputs.unbind(1):
-        states = slstm_step(token, recurrent_weight, sigmoid_forget, *states)
-        found.append(states[0])
-    return torch.stack(found, dim=1)
 
 
 class _SLSTMFunction(torch.autograd.Function):

@@ -1,7 +1,8 @@
 """What state-space mixers share: HiPPO-LegS, kernels of diagonal recurrences, causal convolutions, the layer."""
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,10 @@ from torch.autograd import Function
 from torch.nn.functional import dropout, gelu, glu, pad
 
 from numerate.kernels.token_shift import disable_compile, upcast
-from numerate.mixers.mixer import Context, TokenMixer, check_no_blocked_keys
+from numerate.mixers.mixer import Context, Mixer
+from numerate.mixers.recurrence import Recurrence
+
+Complex128 = NDArray[np.complex128]
 
 CHUNK_SIZE = 32
 """Most tokens per chunk in a convolution by matrix products."""
@@ -28,10 +32,10 @@ class NPLR(NamedTuple):
     A = V diag(eigenvalues) V* - P P^T with V = [basis, its conjugate]; `P` is basis* P, `B` is basis* B.
     """
 
-    eigenvalues: NDArray[np.complex128]
-    P: NDArray[np.complex128]
-    B: NDArray[np.complex128]
-    basis: NDArray[np.complex128]
+    eigenvalues: Complex128
+    P: Complex128
+    B: Complex128
+    basis: Complex128
 
 
 def hippo_legs(states: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -243,37 +247,52 @@ def as_complex(real: Float[Tensor, "*shape 2"]) -> Complex[Tensor, "*shape"]:
     return torch.view_as_complex(upcast(real))
 
 
-def complex_parameter(values: NDArray[np.complex128], width: int) -> nn.Parameter:
+def complex_parameter(values: Complex128, width: int) -> nn.Parameter:
     """A parameter of real pairs, width x count x 2, the same in each channel."""
     apart = torch.from_numpy(np.stack([values.real, values.imag], axis=-1)).to(torch.get_default_dtype())
     return nn.Parameter(apart.expand(width, -1, -1).clone())
 
 
-def random_complex_parameter(width: int, count: int) -> nn.Parameter:
-    """Complex standard normal numbers, half of their variance real."""
-    return nn.Parameter(torch.randn(width, count, 2) * 0.5**0.5)
+class StateSpaceSpec(Mixer):
+    """The spec of a state-space mixer."""
+
+    dt_min: float
+    dt_ratio: float
+    learning_rate_factor: float
+    dropout: float
 
 
-def random_log_dt(width: int, dt_min: float, dt_ratio: float) -> nn.Parameter:
-    """Logarithms of step sizes, uniform from that of the shortest to that of `dt_ratio` times as long a one."""
-    return nn.Parameter(math.log(dt_min) + math.log(dt_ratio) * torch.rand(width))
-
-
-class StateSpaceMixer(TokenMixer, ABC):
+class StateSpaceMixer(Recurrence):
     """One linear state-space model for each channel, a skip, GELU, and a linear map with a gate (GLU).
 
     The order of Gu et al. (2022), https://arxiv.org/abs/2111.00396, in the authors' code: y = kernel * u + skip u, then
     GLU(out(GELU(y))). In training `dropout` leaves out whole channels of a row, behind GELU and behind GLU, as their
     example of a model does (https://github.com/state-spaces/s4/blob/main/example.py).
 
-    The state is rows x width x pairs x 2: one of each conjugate pair, as its real and imaginary part.
+    The state is rows x width x pairs x 2: one of each conjugate pair, as its real and imaginary part. Real parts of the
+    eigenvalues are -exp(log_A_real), so that they stay negative whatever is learned.
     """
 
-    def __init__(self, name: str, width: int, dropout: float, rate: float) -> None:
-        super().__init__()
-        self.mixer_name, self.width, self.dropout, self.learning_rate_factor = name, width, dropout, rate
+    def __init__(self, spec: StateSpaceSpec, width: int, eigenvalues: Complex128, **fixed: Complex128) -> None:
+        """`fixed` are further complex parameters, initially the same in each channel."""
+        super().__init__(spec)
+        self.width, self.dropout, self.learning_rate_factor = width, spec.dropout, spec.learning_rate_factor
         self.D = nn.Parameter(torch.randn(width))
         self.out_proj = nn.Linear(width, 2 * width)
+        real, imaginary = complex_parameter(eigenvalues, width).detach().unbind(-1)
+        self.log_A_real, self.A_imag = nn.Parameter((-real).log()), nn.Parameter(imaginary.clone())
+        for name, values in fixed.items():
+            self.register_parameter(name, complex_parameter(values, width))
+        self.C = nn.Parameter(torch.randn(width, len(eigenvalues), 2) * 0.5**0.5)  # complex standard normal
+        # Step sizes are log-uniform.
+        self.log_dt = nn.Parameter(math.log(spec.dt_min) + math.log(spec.dt_ratio) * torch.rand(width))
+
+    def optimizer_options_by_parameter(self) -> dict[str, tuple[float, bool]]:
+        own = {name for name, _ in self.named_parameters(recurse=False)} - {"D"}
+        return {name: (self.learning_rate_factor, name == "C") for name in own}
+
+    def eigenvalues(self) -> Complex[Tensor, "width pairs"]:
+        return torch.complex(-upcast(self.log_A_real).exp(), upcast(self.A_imag))
 
     @abstractmethod
     def kernel(self, time: int) -> Float[Tensor, "width time"]:
@@ -291,38 +310,33 @@ class StateSpaceMixer(TokenMixer, ABC):
     ) -> tuple[Float[Tensor, "rows width"], Float[Tensor, "rows width pairs 2"]]:
         """The output of the recurrence for one more input, and the new state."""
 
-    def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
-        check_no_blocked_keys(context, self.mixer_name)
-        return self._forward_signal(x, _channels_first(x))
-
-    def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, Tensor]:
-        check_no_blocked_keys(context, self.mixer_name)
-        signal = _channels_first(x)
-        with torch.autocast(x.device.type, enabled=False):
-            state = self.final_states(signal, context.lengths)
-        return self._forward_signal(x, signal), state
-
-    def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.autocast(x.device.type, enabled=False):
-            y, state = self.recurrent_step(x[:, 0].to(state.dtype), state)
-        return self._output(torch.addcmul(y[:, None], x, self.D).to(x.dtype)), state
-
-    def _forward_signal(self, x: Tensor, signal: Tensor) -> Tensor:
-        y = self._convolve(signal).permute(2, 1, 0).contiguous()
-        return self._output(torch.addcmul(y, x, self.D).to(x.dtype))
+    def run(self, x: Tensor, context: Context, state: Any, lengths: Tensor | None) -> tuple[Tensor, Any]:
+        if state is None:
+            signal = upcast(x.permute(2, 1, 0).contiguous())
+            if lengths is not None:
+                with torch.autocast(x.device.type, enabled=False):
+                    state = self.final_states(signal, lengths)
+            y = self._convolve(signal).permute(2, 1, 0).contiguous()
+        else:
+            with torch.autocast(x.device.type, enabled=False):
+                y, state = self.recurrent_step(x[:, 0].to(state.dtype), state)
+            y = y[:, None]
+        y = torch.addcmul(y, x, self.D).to(x.dtype)
+        return self._channel_dropout(glu(self.out_proj(self._channel_dropout(gelu(y))))), state
 
     @disable_compile
-    def _convolve(self, signal: Tensor) -> Tensor:
+    def _convolve(self, signal: Float[Tensor, "width time rows"]) -> Float[Tensor, "width time rows"]:
         with torch.autocast(signal.device.type, enabled=False):
             return causal_convolution(self.kernel(signal.shape[1]), signal)
-
-    def _output(self, y: Float[Tensor, "rows time width"]) -> Float[Tensor, "rows time width"]:
-        return self._channel_dropout(glu(self.out_proj(self._channel_dropout(gelu(y)))))
 
     def _channel_dropout(self, y: Float[Tensor, "rows time width"]) -> Float[Tensor, "rows time width"]:
         if not self.training or self.dropout == 0.0:
             return y
         return y * dropout(y.new_ones(y.shape[0], 1, y.shape[2]), self.dropout)
+
+    def output_projections(self) -> Sequence[nn.Linear]:
+        """None: what `out_proj` makes is gated before it is added to the residual stream."""
+        return ()
 
     def packed_projections(self) -> dict[str, tuple[str, ...]]:
         return {"out_proj": ("values", "gates")}
@@ -348,8 +362,3 @@ def weighted_sums(
     """Sums over time of signals, latest first, times the powers."""
     sums = torch.view_as_real(powers).flatten(-2).mT @ signal
     return as_complex(_split_pairs(sums.permute(2, 0, 1).contiguous()))
-
-
-def _channels_first(x: Float[Tensor, "rows time width"]) -> Float[Tensor, "width time rows"]:
-    """Channels in front and rows last, for products of matrices; in single precision where x has less."""
-    return upcast(x.permute(2, 1, 0).contiguous())

@@ -42,29 +42,13 @@ def linear_scan(
     return found
 
 
-def sequential_scan(
-    a: Inexact[Tensor, "#rows #time channels"],
-    b: Inexact[Tensor, "rows time channels"],
-    initial_state: Inexact[Tensor, "rows channels"] | None = None,
-) -> Inexact[Tensor, "rows time channels"]:
-    """The same, step by step: the reference for tests of `linear_scan`."""
-    time = b.shape[1]
-    a = a.expand(-1, time, -1)
-    h = torch.zeros_like(b[:, 0]) if initial_state is None else initial_state
-    found = []
-    for place in range(time):
-        h = a[:, place] * h + b[:, place]
-        found.append(h)
-    return torch.stack(found, dim=1)
-
-
 class _Scan(torch.autograd.Function):
     """Its gradient is the same recurrence from the end: g_t = dh_t + conj(a_{t+1}) g_{t+1}; then db = g, da_t =
     g_t conj(h_{t-1})."""
 
     @staticmethod
     def forward(a: Tensor, b: Tensor, start: Tensor | None) -> Tensor:
-        return _scan_forward(a, b, start)
+        return _scan(a, b, start)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: Tensor) -> None:
@@ -76,7 +60,7 @@ class _Scan(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None]:
         a, start, h = ctx.saved_tensors
         a = a.conj().resolve_conj()
-        g = _scan_backward(a, gradient)
+        g = _scan(a, gradient, reverse=True)
         of_a = of_start = None
         if ctx.needs_input_grad[0]:
             of_a = torch.empty_like(g)
@@ -104,50 +88,34 @@ class _Scan(torch.autograd.Function):
         return found.reshape(members, rows, *found.shape[1:]), 0
 
 
-def _scan_forward(a: Tensor, b: Tensor, start: Tensor | None) -> Tensor:
-    """From the first position on: h_t = a_t h_{t-1} + b_t."""
+def _scan(a: Tensor, b: Tensor, start: Tensor | None = None, reverse: bool = False) -> Tensor:
+    """h_t = a_t h_{t-1} + b_t from the first position on; reversed, h_t = a_{t+1} h_{t+1} + b_t from the last one."""
     time, size = b.shape[1], _chunk_size(b)
     h = _padded(b, time if size is None else size)
     if start is not None:
         h[:, 0].addcmul_(a[:, 0], start)
+    order = -1 if reverse else 1
     if size is None:
-        states, factors = h.unbind(1), a.expand(-1, time, -1).unbind(1)
-        for place in range(1, time):
-            states[place].addcmul_(factors[place], states[place - 1])
+        states, factors = h.unbind(1)[::order], a.expand(-1, time, -1).unbind(1)[1:][::order]
+        for place, factor in enumerate(factors):
+            states[place + 1].addcmul_(factor, states[place])
         return h
+    if reverse and a.shape[1] > 1:
+        a = torch.cat([a[:, 1:], torch.zeros_like(a[:, :1])], dim=1)
     chunks, products = _split_chunks(h, size), _copy_chunks(a, size)
-    states, factors = chunks.unbind(2), products.unbind(2)
+    states, factors = chunks.unbind(2)[::order], products.unbind(2)[::order]
     for place in range(1, size):
         states[place].addcmul_(factors[place], states[place - 1])
         factors[place].mul_(factors[place - 1])
     products = products.expand(-1, chunks.shape[1], -1, -1)
-    ends, decays = chunks[:, :, -1].unbind(1), products[:, :, -1].unbind(1)
+    last = 0 if reverse else size - 1
+    ends, decays = chunks[:, :, last].unbind(1)[::order], products[:, :, last].unbind(1)[::order]
     for chunk in range(1, len(ends)):
         ends[chunk].addcmul_(decays[chunk], ends[chunk - 1])
-    chunks[:, 1:, :-1].addcmul_(products[:, 1:, :-1], chunks[:, :-1, -1:])
-    return h[:, :time]
-
-
-def _scan_backward(a: Tensor, b: Tensor) -> Tensor:
-    """From the last position on: h_t = a_{t+1} h_{t+1} + b_t."""
-    time, size = b.shape[1], _chunk_size(b)
-    h = _padded(b, time if size is None else size)
-    if size is None:
-        states, factors = h.unbind(1), a.expand(-1, time, -1).unbind(1)
-        for place in range(time - 2, -1, -1):
-            states[place].addcmul_(factors[place + 1], states[place + 1])
-        return h
-    chunks = _split_chunks(h, size)
-    products = _copy_chunks(a if a.shape[1] == 1 else torch.cat([a[:, 1:], torch.zeros_like(a[:, :1])], dim=1), size)
-    states, factors = chunks.unbind(2), products.unbind(2)
-    for place in range(size - 2, -1, -1):
-        states[place].addcmul_(factors[place], states[place + 1])
-        factors[place].mul_(factors[place + 1])
-    products = products.expand(-1, chunks.shape[1], -1, -1)
-    ends, decays = chunks[:, :, 0].unbind(1), products[:, :, 0].unbind(1)
-    for chunk in range(len(ends) - 2, -1, -1):
-        ends[chunk].addcmul_(decays[chunk], ends[chunk + 1])
-    chunks[:, :-1, 1:].addcmul_(products[:, :-1, 1:], chunks[:, 1:, :1])
+    if reverse:
+        chunks[:, :-1, 1:].addcmul_(products[:, :-1, 1:], chunks[:, 1:, :1])
+    else:
+        chunks[:, 1:, :-1].addcmul_(products[:, 1:, :-1], chunks[:, :-1, -1:])
     return h[:, :time]
 
 

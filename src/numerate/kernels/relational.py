@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -122,30 +122,3 @@ def pairwise_symbols(heads: RelationalHeads) -> Float[Tensor, "#rows heads #quer
     assert heads.distance_symbols is not None
     row_index = torch.arange(len(heads.distance_symbols), device=heads.keys.device)[:, None, None]
     return heads.distance_symbols.transpose(1, 2)[row_index, distance_indices(heads)].permute(0, 3, 1, 2, 4)
-
-
-class RelationalInputs(NamedTuple):
-    """The inputs of tiled attention; consecutive heads share the keys and symbols of a group."""
-
-    queries: Float[Tensor, "rows heads time width"]
-    keys: Float[Tensor, "rows groups time width"]
-    symbols: Float[Tensor, "rows groups time width"]
-    relation_queries: Float[Tensor, "rows relations time relation_width"]
-    relation_keys: Float[Tensor, "rows relations time relation_width"]
-
-
-class RelationalOutputs(NamedTuple):
-    """The weighted sums of symbols and of relations, and the log-sum-exp of each query's scores."""
-
-    symbols: Float[Tensor, "rows heads time width"]
-    relations: Float[Tensor, "rows heads time relations"]
-    logsumexp: Float[Tensor, "rows heads time"]
-
-
-def sum_over_groups(
-    gradient: Float[Tensor, "rows heads time width"], reference: Float[Tensor, "rows groups time width"]
-) -> Float[Tensor, "rows groups time width"]:
-    """Sums the gradients of the heads of each group."""
-    if gradient.shape[1] == reference.shape[1]:
-        return gradient.to(reference.dtype)
-    return torch.unflatten(gradient, 1, (reference.shape[1], -1)).sum(2).to(reference.dtype)

@@ -19,10 +19,10 @@ from numerate.kernels.relational import (
     distance_indices,
     reference_attention,
 )
-from numerate.kernels.relational_tiles import should_use_kernel, tiled_relational_attention, unsupported_feature
+from numerate.kernels.relational_kernel import kernel_relational_attention, should_use_kernel, unsupported_feature
 from numerate.kernels.token_shift import disable_compile
 
-RelationalBackend = Literal["auto", "plain", "values", "chunks", "triton", "tiles"]
+RelationalBackend = Literal["auto", "plain", "values", "chunks", "triton"]
 
 QUERY_CHUNK_SIZE = {"cpu": 64, "cuda": 256}
 """Number of queries per chunk."""
@@ -41,16 +41,16 @@ def relational_attention(
       symbols.
     - `chunks`: `QUERY_CHUNK_SIZE` queries at a time, with only their visible keys; for every activation.
     - `triton`: CUDA kernels that compute relations once for all heads without storing them, for `relational` with
-      elementwise activations and whole rows without masked keys; `tiles` is their algorithm in PyTorch, for comparison.
-      If there are fewer queries than keys (decoding), `chunks` is used instead.
+      elementwise activations and whole rows without masked keys. If there are fewer queries than keys (decoding),
+      `chunks` is used instead.
 
     For symbols that depend on the distance, `values` and `chunks` shift the weights from keys to distances. Raises
     `UserError` for a requested backend that is not available.
     """
     backend = select_backend(heads, variant, activation) if backend == "auto" else backend
-    if backend in ("triton", "tiles"):
+    if backend == "triton":
         if heads.query_positions is None:
-            return tiled_relational_attention(heads, variant, activation, backend)
+            return kernel_relational_attention(heads, variant, activation)
         backend = "chunks"
     heads = _repeat_kv(heads)
     if heads.dropout and heads.dropout_mask is None and (backend == "plain" or heads.query_positions is not None):
@@ -76,7 +76,7 @@ def select_backend(heads: RelationalHeads, variant: Variant, activation: Activat
     """The backend that `auto` selects: `values` if it is available and faster.
 
     On a CUDA device with Triton it is the kernel, if it supports the settings and the device has enough shared memory
-    (`relational_tiles.SHARED_MEMORY_BYTES`), except for relations without activation and values with a total width of
+    (`relational_kernel.SHARED_MEMORY_BYTES`), except for relations without activation and values with a total width of
     at most 128, which PyTorch's fused attention handles well. (This threshold was not measured.)
 
     For a pair of tokens `values` multiplies heads x relations x width numbers, `chunks` a fraction of them but with

@@ -1,4 +1,10 @@
-"""Triton kernels of relational attention: the algorithm of `relational_tiles`, with one program per block of a row.
+"""Triton kernels of relational attention with an online softmax, one program per block of a row.
+
+Each block of queries loops over the blocks of its visible keys, for several heads at once. Scores are computed per head
+and relations once for all heads; the running sums are rescaled whenever the maximum score grows, as in FlashAttention
+(Dao et al., 2022, https://arxiv.org/abs/2205.14135), including the heads x relations weighted sums of relations of each
+query. Only one tile of pairs is in memory at a time. The backward pass recomputes each tile from the log-sum-exp of the
+queries.
 
 A program handles a block of queries (in the second kernel of the backward pass, of keys) of one row, for up to
 `MAX_HEADS` heads and `MAX_RELATIONS` relations; if there are more of either, other programs compute them, and recompute
@@ -14,20 +20,22 @@ kernels run on a CPU.
 
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
 # ruff: noqa: SIM102  (one condition is known to the compiler, the other is not)
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
+from torch.autograd.function import Function, once_differentiable
 
-from numerate.kernels.relational import Activation, RelationalInputs, RelationalOutputs, sum_over_groups
+from numerate.kernels.relational import Activation, RelationalHeads
+from numerate.kernels.token_shift import disable_compile
 
 MAX_HEADS, MAX_RELATIONS, TILE_SIZE = 4, 4, 32
 """The maximum number of heads and of relations per program, and the number of queries and of keys per tile. 4 x 4 x 32
 x 32 products of weights and relations are 128 for each of 128 threads. Not tuned: no GPU was available.
-`relational_tiles.SHARED_MEMORY_BYTES` was measured for these values."""
+`relational_kernel.SHARED_MEMORY_BYTES` was measured for these values."""
 
 
 @triton.jit
@@ -199,17 +207,8 @@ def _backward(
             relation_keys + row * rk_stride_r, rk_stride_h, rk_stride_t,
             relation, relations, key, time, relation_channel, relation_width,
         )  # fmt: skip
-        g = _load_tile(
-            grad_symbol_output + row * heads * time * width,
-            time * width,
-            width,
-            head,
-            heads,
-            query,
-            time,
-            channel,
-            width,
-        )
+        g_base = grad_symbol_output + row * heads * time * width
+        g = _load_tile(g_base, time * width, width, head, heads, query, time, channel, width)
         offsets = ((row * heads + head)[:, None, None] * time + query[None, None, :]) * relations + relation[
             None, :, None
         ]
@@ -240,92 +239,104 @@ def _backward(
             grad_heads += tl.dot(grad_scores, k, input_precision="ieee")
             grad_relations += tl.dot(grad_relation_scores, b, input_precision="ieee")
     time_index = block_start + tl.arange(0, TILE)
-    _store_tile(
-        grad_head_ptr + (relation_block * rows + row) * heads * time * width,
-        grad_heads,
-        head,
-        heads,
-        time_index,
-        time,
-        channel,
-        width,
-    )
+    head_base = grad_head_ptr + (relation_block * rows + row) * heads * time * width
+    _store_tile(head_base, grad_heads, head, heads, time_index, time, channel, width)
     if OF_KEYS:
         if relation_block == 0:
-            _store_tile(
-                grad_symbols_ptr + row * heads * time * width,
-                grad_symbols,
-                head,
-                heads,
-                time_index,
-                time,
-                channel,
-                width,
-            )
-    _store_tile(
-        grad_relation_ptr + (head_block * rows + row) * relations * time * relation_width,
-        grad_relations, relation, relations, time_index, time, relation_channel, relation_width,
-    )  # fmt: skip
+            symbol_base = grad_symbols_ptr + row * heads * time * width
+            _store_tile(symbol_base, grad_symbols, head, heads, time_index, time, channel, width)
+    relation_base = grad_relation_ptr + (head_block * rows + row) * relations * time * relation_width
+    _store_tile(relation_base, grad_relations, relation, relations, time_index, time, relation_channel, relation_width)
 
 
-def forward(inputs: RelationalInputs, activation: Activation) -> RelationalOutputs:
-    """`relational_tiles.forward` by Triton kernels."""
-    inputs = _contiguous_last_dim(inputs)
-    rows, heads, time, _ = inputs.queries.shape
-    output = torch.empty_like(inputs.queries, memory_format=torch.contiguous_format)
-    attended_relations = inputs.queries.new_empty(rows, heads, time, inputs.relation_keys.shape[1])
-    logsumexp = torch.empty(rows, heads, time, dtype=torch.float32, device=output.device)
-    sizes = _constexpr_sizes(inputs, activation)
-    _forward[_launch_grid(inputs, sizes)](
-        *inputs, output, attended_relations, logsumexp, *_strides(inputs), *_scalar_arguments(inputs), **sizes
-    )
-    return RelationalOutputs(output, attended_relations, logsumexp)
+class RelationalInputs(NamedTuple):
+    """The inputs of the kernels; consecutive heads share the keys and symbols of a group."""
+
+    queries: Float[Tensor, "rows heads time width"]
+    keys: Float[Tensor, "rows groups time width"]
+    symbols: Float[Tensor, "rows groups time width"]
+    relation_queries: Float[Tensor, "rows relations time relation_width"]
+    relation_keys: Float[Tensor, "rows relations time relation_width"]
 
 
-def backward(
-    inputs: RelationalInputs,
-    logsumexp: Float[Tensor, "rows heads time"],
-    row_dot: Float[Tensor, "rows heads time"],
-    grad_symbols: Float[Tensor, "rows heads time width"],
-    grad_relations: Float[Tensor, "rows heads time relations"],
-    activation: Activation,
-) -> RelationalInputs:
-    """`relational_tiles.backward` by Triton kernels."""
-    contiguous_inputs, constexprs = _contiguous_last_dim(inputs), _constexpr_sizes(inputs, activation)
-    rows, heads, time, width = inputs.queries.shape
-    relations, relation_width = inputs.relation_keys.shape[1], inputs.relation_keys.shape[-1]
-    grid = _launch_grid(inputs, constexprs)
-    num_relation_splits = triton.cdiv(relations, constexprs["RELATIONS"])
-    num_head_blocks = grid[2] // num_relation_splits
-
-    def empty_gradients(copies: int, count: int, size: int) -> Tensor:
-        return torch.empty(copies, rows, count, time, size, dtype=torch.float32, device=logsumexp.device)
-
-    tensors = (logsumexp, row_dot.contiguous(), grad_symbols.contiguous(), grad_relations.contiguous())
-    grad_queries, grad_keys = (
-        empty_gradients(num_relation_splits, heads, width),
-        empty_gradients(num_relation_splits, heads, width),
-    )
-    grad_relation_queries, grad_relation_keys = (
-        empty_gradients(num_head_blocks, relations, relation_width),
-        empty_gradients(num_head_blocks, relations, relation_width),
-    )
-    grad_symbol_inputs = empty_gradients(1, heads, width)
-    for for_keys, targets in (
-        (False, (grad_queries, grad_symbol_inputs, grad_relation_queries)),
-        (True, (grad_keys, grad_symbol_inputs, grad_relation_keys)),
-    ):
-        _backward[grid](
-            *contiguous_inputs, *tensors, *targets, *_strides(contiguous_inputs),
-            *_scalar_arguments(contiguous_inputs), rows, **constexprs, OF_KEYS=for_keys,
-        )  # fmt: skip
-    gradients = RelationalInputs(grad_queries, grad_keys, grad_symbol_inputs, grad_relation_queries, grad_relation_keys)
-    totals = (gradient[0] if len(gradient) == 1 else gradient.sum(0) for gradient in gradients)
-    return RelationalInputs(*(sum_over_groups(gradient, x) for gradient, x in zip(totals, inputs, strict=True)))
+@disable_compile
+def attended_symbols_and_relations(heads: RelationalHeads, activation: Activation) -> tuple[Tensor, Tensor]:
+    """The weighted sums of symbols, rows x heads x time x width, and of relations, rows x heads x time x relations."""
+    assert heads.symbols is not None
+    symbols = heads.symbols.expand(len(heads.queries), -1, -1, -1)
+    tensors = (heads.queries, heads.keys, symbols, heads.relation_queries, heads.relation_keys)
+    inputs = (x.to(heads.queries.dtype) for x in tensors if x is not None)
+    output, relations, _ = _RelationalAttention.apply(*inputs, activation)
+    return output, relations
 
 
-def _contiguous_last_dim(inputs: RelationalInputs) -> RelationalInputs:
-    return RelationalInputs(*(x if x.stride(-1) == 1 else x.contiguous() for x in inputs))
+class _RelationalAttention(Function):
+    """The weighted sums, and the log-sum-exp of each query's scores for the backward pass."""
+
+    @staticmethod
+    def forward(*args: Any) -> tuple[Tensor, ...]:
+        inputs, activation = RelationalInputs(*map(_contiguous_last_dim, args[:-1])), args[-1]
+        rows, heads, time, _ = inputs.queries.shape
+        output = torch.empty_like(inputs.queries, memory_format=torch.contiguous_format)
+        attended_relations = output.new_empty(rows, heads, time, inputs.relation_keys.shape[1])
+        logsumexp = torch.empty(rows, heads, time, dtype=torch.float32, device=output.device)
+        sizes = _constexpr_sizes(inputs, activation)
+        _forward[_launch_grid(inputs, sizes)](
+            *inputs, output, attended_relations, logsumexp, *_strides(inputs), *_scalar_arguments(inputs), **sizes
+        )
+        return output, attended_relations, logsumexp
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.mark_non_differentiable(output[2])
+        *tensors, ctx.activation = inputs
+        ctx.save_for_backward(*tensors, *output)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_symbols: Tensor, grad_relations: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        *tensors, symbol_output, relation_output, logsumexp = ctx.saved_tensors
+        inputs = RelationalInputs(*map(_contiguous_last_dim, tensors))
+        # The gradient of a softmax: weight x (gradient of the weight - row_dot), row_dot as `delta` in FlashAttention.
+        row_dot = (grad_symbols.float() * symbol_output.float()).sum(-1)
+        row_dot = row_dot + (grad_relations.float() * relation_output.float()).sum(-1)
+        rows, time = inputs.queries.shape[0], inputs.queries.shape[2]
+        sizes = _constexpr_sizes(inputs, ctx.activation)
+        grid = _launch_grid(inputs, sizes)
+        num_relation_splits = triton.cdiv(inputs.relation_keys.shape[1], sizes["RELATIONS"])
+
+        def empty_gradients(copies: int, like: Tensor) -> Tensor:
+            shape = (copies, rows, like.shape[1], time, like.shape[3])
+            return torch.empty(shape, dtype=torch.float32, device=logsumexp.device)
+
+        grad_queries, grad_keys = (empty_gradients(num_relation_splits, inputs.queries) for _ in range(2))
+        grad_symbol_inputs = empty_gradients(1, inputs.queries)
+        grad_relation_queries, grad_relation_keys = (
+            empty_gradients(grid[2] // num_relation_splits, inputs.relation_keys) for _ in range(2)
+        )
+        saved = (logsumexp, row_dot.contiguous(), grad_symbols.contiguous(), grad_relations.contiguous())
+        for for_keys, targets in (
+            (False, (grad_queries, grad_symbol_inputs, grad_relation_queries)),
+            (True, (grad_keys, grad_symbol_inputs, grad_relation_keys)),
+        ):
+            numbers = (*_strides(inputs), *_scalar_arguments(inputs), rows)
+            _backward[grid](*inputs, *saved, *targets, *numbers, **sizes, OF_KEYS=for_keys)
+        gradients = (grad_queries, grad_keys, grad_symbol_inputs, grad_relation_queries, grad_relation_keys)
+        return *(_sum_copies(*pair) for pair in zip(gradients, inputs, strict=True)), None
+
+
+def _sum_copies(
+    gradient: Float[Tensor, "copies rows heads time width"], like: Float[Tensor, "rows groups time width"]
+) -> Float[Tensor, "rows groups time width"]:
+    """Sums what several programs wrote, and the gradients of the heads of each group."""
+    total = gradient[0] if len(gradient) == 1 else gradient.sum(0)
+    if total.shape[1] != like.shape[1]:
+        total = torch.unflatten(total, 1, (like.shape[1], -1)).sum(2)
+    return total.to(like.dtype)
+
+
+def _contiguous_last_dim(x: Tensor) -> Tensor:
+    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _constexpr_sizes(inputs: RelationalInputs, activation: Activation) -> dict[str, Any]:
@@ -345,8 +356,7 @@ def _constexpr_sizes(inputs: RelationalInputs, activation: Activation) -> dict[s
 def _launch_grid(inputs: RelationalInputs, sizes: dict[str, Any]) -> tuple[int, int, int]:
     """Number of blocks per row, rows, and blocks of heads x blocks of relations."""
     rows, heads, time, _ = inputs.queries.shape
-    relations = inputs.relation_keys.shape[1]
-    num_blocks = triton.cdiv(heads, sizes["HEADS"]) * triton.cdiv(relations, sizes["RELATIONS"])
+    num_blocks = triton.cdiv(heads, sizes["HEADS"]) * triton.cdiv(inputs.relation_keys.shape[1], sizes["RELATIONS"])
     return triton.cdiv(time, TILE_SIZE), rows, num_blocks
 
 

@@ -37,7 +37,7 @@ def selective_scan(
         h[n, c] = a h[n, c] + inputs[c] B[n]
         output[c] = sum over n of C[n] h[n, c]
 
-    Where dt and an input are 0 the state does not change. `sequential_scan` is the same, step by step.
+    Where dt and an input are 0 the state does not change. `scan_step` is one step of it.
 
     The states of all times are never in memory at once: forward keeps each `SAVE_INTERVAL`th, backward recomputes the
     others. The loop over times has operations over all rows, states and channels. Where these are small, rows are cut
@@ -55,23 +55,6 @@ def selective_scan(
         args = (*tensors, A[None], allow_neg_eigval, min(num_chunks, time), torch.is_grad_enabled())
         output, final_state, *_ = _SelectiveScan.apply(*args)  # type: ignore[no-untyped-call]
     return output, final_state
-
-
-def sequential_scan(
-    dt: Float[Tensor, "rows time channels"],
-    inputs: Float[Tensor, "rows time channels"],
-    B: Float[Tensor, "rows time state"],
-    C: Float[Tensor, "rows time state"],
-    A: Float[Tensor, "state channels"],
-    allow_neg_eigval: bool = False,
-) -> tuple[Float[Tensor, "rows time channels"], Float[Tensor, "rows state channels"]]:
-    """`selective_scan` step by step."""
-    state = A.new_zeros(len(dt), *A.shape)
-    outputs = []
-    for time in range(dt.shape[1]):
-        one, state = scan_step(dt[:, time], inputs[:, time], B[:, time], C[:, time], A, state, allow_neg_eigval)
-        outputs.append(one)
-    return torch.stack(outputs, dim=1), state
 
 
 def scan_step(
@@ -99,24 +82,11 @@ class _SelectiveScan(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        dt: Tensor,
-        inputs: Tensor,
-        B: Tensor,
-        C: Tensor,
-        decay: Tensor,
-        signed: bool,
-        chunks: int,
-        keep: bool,
-    ) -> tuple[Tensor, ...]:
-        rows, time, _ = dt.shape
-        parts = (
-            _split_chunks(dt, chunks),
-            _split_chunks(inputs, chunks),
-            _split_chunks(B, chunks),
-            _split_chunks(C, chunks),
-        )
-        scan = _ChunkScan(*parts, decay, signed, chunks)
+    def forward(*given: Any) -> tuple[Tensor, ...]:
+        *tensors, decay, signed, chunks, keep = given
+        rows, time, _ = tensors[0].shape
+        parts = [_split_chunks(part, chunks) for part in tensors]
+        scan = _ChunkScan(parts, decay, signed, chunks)
         start, whole = decay.new_zeros(rows * chunks, *decay.shape[1:]), decay.new_empty(0)
         if chunks > 1:
             ends, whole = scan.final_states()
@@ -136,13 +106,11 @@ class _SelectiveScan(torch.autograd.Function):
         decay, kept, whole, *parts = ctx.saved_tensors
         time, chunks = by_output.shape[1], ctx.chunks
         with torch.autocast(by_output.device.type, enabled=False):
-            dt, inputs, B, C = parts
-            scan = _ChunkScan(dt, inputs, B, C, decay, ctx.signed, chunks)
+            scan = _ChunkScan(parts, decay, ctx.signed, chunks)
             by_output, by_state = _split_chunks(by_output, chunks), by_last.clone()
             if chunks > 1:
-                by_state = _carry_states(
-                    scan.initial_state_gradients(by_output), whole, by_last, range(chunks - 1, -1, -1)
-                )
+                own = scan.initial_state_gradients(by_output)
+                by_state = _carry_states(own, whole, by_last, range(chunks - 1, -1, -1))
             *by_parts, by_decay = scan.gradients(by_output, kept, by_state)
         by_decay = by_decay.view(chunks, len(decay), -1, *decay.shape[1:]).sum((0, 2))
         return (*(_join_chunks(part, chunks, time) for part in by_parts), by_decay, None, None, None)
@@ -171,16 +139,8 @@ class _ChunkScan:
     `allow_neg_eigval`, when the decay is e - 1: in both cases e is also the derivative of the decay by the exponent.
     """
 
-    def __init__(
-        self,
-        dt: Tensor,
-        inputs: Tensor,
-        B: Tensor,
-        C: Tensor,
-        decay: Tensor,
-        signed: bool,
-        chunks: int,
-    ) -> None:
+    def __init__(self, parts: Sequence[Tensor], decay: Tensor, signed: bool, chunks: int) -> None:
+        dt, inputs, B, C = parts
         self.dt, self.inputs = (part[:, :, None].unbind() for part in (dt, inputs))
         self.B, self.C = (part[:, :, :, None].unbind() for part in (B, C))
         self.num_times, self.size = len(dt), (dt.shape[1], *decay.shape[1:])

@@ -5,7 +5,7 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Inexact, Int, Shaped
 from torch import Tensor, nn
 from torch.autograd.function import Function, once_differentiable
 from torch.nn.functional import pad
@@ -15,21 +15,34 @@ Result = TypeVar("Result")
 
 
 def gather_last_tokens(
-    x: Float[Tensor, "rows time width"], lengths: Int[Tensor, " rows"]
-) -> Float[Tensor, "rows width"]:
-    """The entry at each row's last real token."""
-    return x[torch.arange(x.shape[0], device=x.device), lengths - 1]
+    x: Inexact[Tensor, "rows time width"], lengths: Int[Tensor, " rows"] | None
+) -> Inexact[Tensor, "rows width"]:
+    """The entry at the last of the first `lengths` tokens of each row, or of all tokens."""
+    return x[:, -1] if lengths is None else x[torch.arange(x.shape[0], device=x.device), lengths - 1]
 
 
-def shift_tokens(x: Float[Tensor, "rows time width"]) -> Float[Tensor, "rows time width"]:
-    """Token shift over whole rows: each position gets its predecessor, the first one zeros."""
-    return pad(x, (0, 0, 1, -1))
+def shift_tokens(
+    x: Float[Tensor, "rows time width"], before: Tensor | None = None, lengths: Tensor | None = None
+) -> tuple[Float[Tensor, "rows time width"], Float[Tensor, "rows 1 width"]]:
+    """Token shift: the predecessor of each position, and the newest token, rows x 1 x width, as `before` of the next.
+
+    The first position's predecessor is zeros. With `before`, x is one token behind it. The newest token is the last of
+    the first `lengths` tokens of each row, or of all.
+    """
+    if before is not None:
+        return before, x
+    return pad(x, (0, 0, 1, -1)), gather_last_tokens(x, lengths)[:, None]
 
 
-def length_mask(lengths: Int[Tensor, " rows"], time: int) -> Tensor:
-    """The mask of real tokens: rows x time, boolean. A recurrence that keeps its state where this is False ends with
-    the state after each row's last real token."""
-    return torch.arange(time, device=lengths.device) < lengths[:, None]
+def zero_padding(
+    x: Shaped[Tensor, "rows time *more"], lengths: Int[Tensor, " rows"] | None
+) -> Shaped[Tensor, "rows time *more"]:
+    """x with zeros behind the first `lengths` tokens of each row; unchanged if that is None. A recurrence that keeps
+    its state where what it reads is 0 ends with the state after each row's last real token."""
+    if lengths is None:
+        return x
+    mask = torch.arange(x.shape[1], device=lengths.device) < lengths[:, None]
+    return x * mask[(..., *[None] * (x.dim() - 2))]
 
 
 def upcast(x: Tensor) -> Tensor:
@@ -57,8 +70,8 @@ def disable_compile(function: Callable[Params, Result]) -> Callable[Params, Resu
 class ShortConvolution(nn.Module):
     """Depthwise causal convolution over the last `kernel_size` tokens.
 
-    Its state in a step is the last size - 1 inputs, oldest first: rows x (size - 1) x channels. Weights are initially
-    uniform within +-1/sqrt(size), as in `torch.nn.Conv1d`; a mixer that has one initializes its parameters itself.
+    Its state is a window of the last size - 1 inputs, oldest first: rows x (size - 1) x channels. Weights are initially
+    uniform within +-1/sqrt(size), as in `torch.nn.Conv1d`.
     """
 
     def __init__(self, channels: int, size: int, biases: bool = True) -> None:
@@ -73,21 +86,20 @@ class ShortConvolution(nn.Module):
         out: Tensor = _Convolution.apply(x.to(kept), self.weight.to(kept))  # type: ignore[no-untyped-call]
         return out if self.bias is None else out + self.bias
 
-    def state(
-        self, x: Float[Tensor, "rows time channels"], lengths: Int[Tensor, " rows"]
-    ) -> Float[Tensor, "rows kept channels"]:
-        """The last size - 1 inputs before and at each row's last real token."""
-        padded = pad(x, (0, 0, self.kernel_size - 1, 0))
-        places = lengths[:, None] + torch.arange(self.kernel_size - 1, device=x.device)
-        return padded[torch.arange(x.shape[0], device=x.device)[:, None], places]
-
-    def step(
-        self, x: Float[Tensor, "rows 1 channels"], state: Float[Tensor, "rows kept channels"]
-    ) -> tuple[Tensor, Tensor]:
-        """One more token per row, and the state after it."""
-        window = torch.cat([state, x], dim=1)
-        out = (window * self.weight).sum(dim=1, keepdim=True)
-        return out if self.bias is None else out + self.bias, window[:, 1:]
+    def run(
+        self, x: Float[Tensor, "rows time channels"], window: Tensor | None, lengths: Tensor | None
+    ) -> tuple[Float[Tensor, "rows time channels"], Tensor | None]:
+        """The convolution of whole rows, or of one token behind its `window`; and the next window, which is that behind
+        the first `lengths` tokens of each row, and None without them."""
+        if window is not None:
+            window = torch.cat([window, x], dim=1)
+            out = (window * self.weight).sum(dim=1, keepdim=True)
+            return out if self.bias is None else out + self.bias, window[:, 1:]
+        if lengths is not None:
+            places = lengths[:, None] + torch.arange(self.kernel_size - 1, device=x.device)
+            row_index = torch.arange(x.shape[0], device=x.device)[:, None]
+            window = pad(x, (0, 0, self.kernel_size - 1, 0))[row_index, places]
+        return self(x), window
 
 
 class _Convolution(Function):

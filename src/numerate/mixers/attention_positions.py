@@ -1,46 +1,52 @@
-"""Positional encodings inside one layer's attention, for mixers with their own queries and keys."""
+"""Positional encodings and masks inside one layer's attention."""
 
 from collections.abc import Sequence
+from functools import reduce
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor, nn
 
 from numerate.mixers.mixer import Context
 from numerate.positions.position import AttentionBias, ContextualBias, Position, Rotation
 from numerate.positions.rotary import HalfSplitRotation
 
+Scale = Float[Tensor, "#rows query"] | float | None
+"""A factor on the attention logits of each query, or of all; None for 1."""
+
 
 class AttentionPositions(nn.Module):
-    """Rotates queries and keys and computes the mask of visible keys and the attention biases, as `SelfAttention` does.
+    """Rotates queries and keys, and computes the mask of visible keys and the attention biases.
 
     Queries are at all positions of a row, or at `query_positions`. A token attends to earlier keys that are not
-    masked, and always to itself.
+    blocked, and to itself: also if it is blocked, unless `blocked_attend_to_themselves` is False and it sees another
+    key. (A query without any visible key would have an undefined softmax.)
     """
 
-    def __init__(self, heads: int, head_width: int, positions: Sequence[Position]) -> None:
+    def __init__(
+        self,
+        heads: int,
+        head_width: int,
+        positions: Sequence[Position],
+        blocked_attend_to_themselves: bool = True,
+    ) -> None:
         super().__init__()
-        attention_modules = [
-            (index, position.build_attention(heads, head_width)) for index, position in enumerate(positions)
-        ]
-        self.position_specs = {i: positions[i] for i, module in attention_modules if module is not None}
-        self.rotations = nn.ModuleDict({str(i): part for i, part in attention_modules if isinstance(part, Rotation)})
-        self.attention_biases = nn.ModuleDict(
-            {str(i): part for i, part in attention_modules if isinstance(part, AttentionBias)}
-        )
-        self.contextual_biases = nn.ModuleDict(
-            {str(i): part for i, part in attention_modules if isinstance(part, ContextualBias)}
+        self.head_width, self.blocked_attend_to_themselves = head_width, blocked_attend_to_themselves
+        modules = [(index, position.build_attention(heads, head_width)) for index, position in enumerate(positions)]
+        self.position_specs = {i: positions[i] for i, module in modules if module is not None}
+        self.rotations, self.attention_biases, self.contextual_biases = (
+            nn.ModuleDict({str(i): module for i, module in modules if isinstance(module, kind)})
+            for kind in (Rotation, AttentionBias, ContextualBias)
         )
 
     def share_modules(self, first_layer: "AttentionPositions") -> None:
         """Uses the first layer's modules for positional encodings that all layers share."""
         for index, position in self.position_specs.items():
-            for attribute in (
-                ("rotations", "attention_biases", "contextual_biases") if position.is_shared_across_layers() else ()
-            ):
-                own_modules, shared_modules = getattr(self, attribute), getattr(first_layer, attribute)
-                if str(index) in own_modules:
-                    own_modules[str(index)] = shared_modules[str(index)]
+            if position.is_shared_across_layers():
+                for attribute in ("rotations", "attention_biases", "contextual_biases"):
+                    own_modules, shared_modules = getattr(self, attribute), getattr(first_layer, attribute)
+                    if str(index) in own_modules:
+                        own_modules[str(index)] = shared_modules[str(index)]
 
     def rotate(
         self,
@@ -56,13 +62,37 @@ class AttentionPositions(nn.Module):
                 prepared = rotation.compute_cos_sin(_gather_position_ids(position_ids, query_positions))
             else:
                 if cache_key not in context.forward_cache:
-                    cache_position = None if context.cache_position is None else context.cache_position[:, None]
-                    context.forward_cache[cache_key] = rotation.compute_cos_sin(
-                        position_ids if cache_position is None else _gather_position_ids(position_ids, cache_position)
-                    )
+                    if context.cache_position is not None:
+                        position_ids = _gather_position_ids(position_ids, context.cache_position[:, None])
+                    context.forward_cache[cache_key] = rotation.compute_cos_sin(position_ids)
                 prepared = context.forward_cache[cache_key]
             x = rotation.rotate(x, prepared)
         return x
+
+    def complex_rope(
+        self, x: Float[Tensor, "rows time width"], context: Context, num_heads: int
+    ) -> tuple[HalfSplitRotation, Complex[Tensor, "#rows time numbers"]] | None:
+        """The rotation that `split_and_rotate` may apply by complex multiplication, with its factors for queries and
+        keys of `num_heads` heads together; None if it does not apply.
+
+        It applies to a single rotation over all dimensions of the heads and all positions of the rows, without
+        contextual biases (which would read the permuted queries and keys), on a CPU in float32 or float64. Compiled
+        models and models under torch.vmap use the general path.
+        """
+        if len(self.rotations) != 1 or self.contextual_biases or context.cache_position is not None:
+            return None
+        if x.device.type != "cpu" or x.element_size() < 4 or torch.compiler.is_compiling():
+            return None
+        (name, rotation), *_ = self.rotations.items()
+        if not isinstance(rotation, HalfSplitRotation) or not rotation.rotates_all_dims:
+            return None
+        if torch._C._functorch.is_functorch_wrapped_tensor(x) or torch.is_autocast_enabled("cpu"):
+            return None
+        cache_key = ("complex_rope", int(name), self.head_width, num_heads)
+        if cache_key not in context.forward_cache:
+            factors = rotation.complex_factors(context.position_ids[int(name)], num_heads)
+            context.forward_cache[cache_key] = factors.to(x.dtype.to_complex())
+        return rotation, context.forward_cache[cache_key]
 
     def visibility_and_bias(
         self,
@@ -70,9 +100,10 @@ class AttentionPositions(nn.Module):
         keys: Float[Tensor, "rows heads key width"],
         context: Context,
         query_positions: Int[Tensor, "rows query"] | None = None,
+        scale: Scale = None,
     ) -> tuple[Bool[Tensor, "#rows 1 query key"] | None, Float[Tensor, "#rows #heads query key"] | None]:
         """The mask of visible keys (None for a plain causal mask without biases, which for a row's last query covers
-        all keys), and the bias to add to the scores (None without biases)."""
+        all keys), and the bias to add to the scores times `scale` (None without biases)."""
         sees_all_keys = query_positions is None or common_cache_position(context) is not None
         if sees_all_keys and context.blocked_keys is None and not self.attention_biases and not self.contextual_biases:
             return None, None
@@ -81,76 +112,51 @@ class AttentionPositions(nn.Module):
         visible = key_positions <= positions[:, :, None]
         if context.blocked_keys is not None:
             is_self = key_positions == positions[:, :, None]
-            visible = (visible & ~context.blocked_keys[:, None, : len(key_positions)]) | is_self
-        visible, bias = visible[:, None], None
+            visible = visible & ~context.blocked_keys[:, None, : len(key_positions)]
+            if not self.blocked_attend_to_themselves:
+                is_self = is_self & ~visible.any(-1, keepdim=True)
+            visible = visible | is_self
+        visible = visible[:, None]
+        biases = []
         for name, module in self.attention_biases.items():
             assert isinstance(module, AttentionBias)
-            added = self._bias(int(name), module, context, query_positions, len(key_positions))
-            bias = added if bias is None else bias + added
+            biases.append(self._bias(int(name), module, context, query_positions, len(key_positions)))
         for module in self.contextual_biases.values():
             assert isinstance(module, ContextualBias)
-            added = module.compute_bias(queries, keys, visible)
-            bias = added if bias is None else bias + added
-        return visible, bias
+            biases.append(module.compute_bias(queries, keys, visible))
+        scaled = [apply_scale(bias, scale) for bias in biases]
+        return visible, reduce(torch.add, scaled) if scaled else None
 
     def _bias(
         self, index: int, bias_module: AttentionBias, context: Context, query_positions: Tensor | None, num_keys: int
     ) -> Tensor:
         position_ids = context.position_ids[index]
-        if query_positions is not None:
-            return bias_module.compute_bias(
-                _gather_position_ids(position_ids, query_positions), position_ids[:, :num_keys]
-            )
-        # A looped model may first loop without gradients; those tensors must not be reused by later loops with
-        # gradients.
+        is_step, differ_by_row = context.cache_position is not None, len(position_ids) > 1
+        if query_positions is not None and (is_step or differ_by_row or num_keys > _MAX_TABULATED_LENGTH):
+            at_queries = _gather_position_ids(position_ids, query_positions)
+            return bias_module.compute_bias(at_queries, position_ids[:, :num_keys])
+        # The bias of all pairs is shared by layers that share the module, and by the loops of a looped model. That may
+        # first loop without gradients; those tensors must not be reused by later loops with gradients.
         cache_key = ("bias", index, id(bias_module), torch.is_grad_enabled())
         if cache_key not in context.forward_cache:
             context.forward_cache[cache_key] = bias_module.compute_bias(position_ids, position_ids)
         bias: Tensor = context.forward_cache[cache_key]
-        return bias
-
-    def self_initialized_parameters(self) -> set[str]:
-        """FIRE's MLP over distances does not use the model's initialization: see `SelfAttention`."""
-        return {name for name, _ in self.named_parameters()}
+        return bias if query_positions is None else bias[0][:, query_positions].transpose(0, 1)
 
     def flops(self, heads: int, time: int) -> int:
-        return sum(
-            module.flops(heads, time)
-            for module in self.contextual_biases.values()
-            if isinstance(module, ContextualBias)
-        )
+        modules = self.contextual_biases.values()
+        return sum(module.flops(heads, time) for module in modules if isinstance(module, ContextualBias))
 
 
-def find_complex_rope(
-    rotations: nn.ModuleDict, contextual_biases: nn.ModuleDict, x: Tensor, context: Context
-) -> tuple[int, HalfSplitRotation] | None:
-    """The index and the rotation of the positional encoding that `split_and_rotate` may apply by complex
-    multiplication; None if it does not apply.
+_MAX_TABULATED_LENGTH = 2048
+"""The biases of all pairs are not materialized for a few queries of rows longer than this."""
 
-    It applies to a single rotation over all dimensions of the heads and all positions of the rows, without contextual
-    biases (which would read the permuted queries and keys), on a CPU in float32 or float64. Compiled models and models
-    under torch.vmap use the general path.
-    """
-    if (
-        len(rotations) != 1
-        or contextual_biases
-        or x.device.type != "cpu"
-        or x.element_size() < 4
-        or context.cache_position is not None
-    ):
-        return None
-    if torch.compiler.is_compiling():
-        return None
-    (name, rotation), *_ = rotations.items()
-    is_vmapped: bool = torch._C._functorch.is_functorch_wrapped_tensor(x)
-    if (
-        not isinstance(rotation, HalfSplitRotation)
-        or not rotation.rotates_all_dims
-        or is_vmapped
-        or torch.is_autocast_enabled("cpu")
-    ):
-        return None
-    return int(name), rotation
+
+def apply_scale(x: Float[Tensor, "#rows heads query last"], scale: Scale) -> Float[Tensor, "#rows heads query last"]:
+    """Multiplies queries, or attention biases, by the factor on the logits."""
+    if scale is None:
+        return x
+    return x * (scale[:, None, :, None].to(x.dtype) if isinstance(scale, Tensor) else scale)
 
 
 def common_cache_position(context: Context) -> int | None:

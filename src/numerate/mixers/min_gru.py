@@ -9,9 +9,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from numerate.config import setting
-from numerate.kernels.linear_scan import linear_scan
-from numerate.kernels.token_shift import gather_last_tokens
-from numerate.mixers.mixer import Context, Mixer, TokenMixer, check_no_blocked_keys
+from numerate.mixers.mixer import Mixer
+from numerate.mixers.recurrence import DiagonalRecurrence
 from numerate.positions.position import Position
 
 EigenvalueRange = Literal["[0,1]", "[-1,1]"]
@@ -50,16 +49,13 @@ class MinGRU(Mixer):
         return MinGRUMixer(self, width, self.hidden_size or width)
 
 
-class MinGRUMixer(TokenMixer):
-    """The module of `MinGRU`. Its state is rows x cells. `in_proj` computes gates and candidates."""
+class MinGRUMixer(DiagonalRecurrence):
+    """The module of `MinGRU`. `in_proj` computes gates and candidates."""
 
     def __init__(self, spec: MinGRU, width: int, cells: int) -> None:
-        super().__init__()
-        self.hidden_size, self.positive_candidates, self.allow_neg_eigval = (
-            cells,
-            spec.positive_candidates,
-            spec.eigenvalue_range == "[-1,1]",
-        )
+        super().__init__(spec)
+        self.hidden_size, self.positive_candidates = cells, spec.positive_candidates
+        self.allow_neg_eigval = spec.eigenvalue_range == "[-1,1]"
         self.in_proj = nn.Linear(width, 2 * cells, bias=spec.bias)
         self.out_proj = nn.Linear(cells, width, bias=False)
         self.has_memory_initialization = spec.max_initial_memory is not None
@@ -71,33 +67,16 @@ class MinGRUMixer(TokenMixer):
     def self_initialized_parameters(self) -> set[str]:
         return {"in_proj.bias"} if self.has_memory_initialization else set()
 
-    def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
-        out: Tensor = self.out_proj(self._states(x, context).to(x.dtype))
-        return out
-
-    def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, Tensor]:
-        states = self._states(x, context)
-        return self.out_proj(states.to(x.dtype)), gather_last_tokens(states, context.lengths)
-
-    def step(self, x: Float[Tensor, "rows 1 width"], context: Context, state: Tensor) -> tuple[Tensor, Tensor]:
-        decays, written = self._decays_and_inputs(x)
-        state = decays[:, 0] * state + written[:, 0]
-        return self.out_proj(state[:, None].to(x.dtype)), state
-
-    def _states(self, x: Tensor, context: Context) -> Tensor:
-        check_no_blocked_keys(context, "MinGRU")
-        return linear_scan(*self._decays_and_inputs(x))
-
-    def _decays_and_inputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The decay of each token, and its input to the state: rows x time x cells each."""
+    def decays_and_inputs(self, x: Float[Tensor, "rows time width"]) -> tuple[Tensor, Tensor]:
         gates, candidates = self.in_proj(x).chunk(2, dim=-1)
         if self.positive_candidates:
             candidates = torch.where(candidates >= 0, candidates + 0.5, candidates.sigmoid())
         decays = (-gates / 2).tanh() if self.allow_neg_eigval else (-gates).sigmoid()
         return decays, gates.sigmoid() * candidates
 
-    def output_projections(self) -> Sequence[nn.Linear]:
-        return (self.out_proj,)
+    def read(self, states: Tensor, x: Tensor) -> Tensor:
+        out: Tensor = self.out_proj(states.to(x.dtype))
+        return out
 
     def flops(self, time: int) -> int:
-        return 2 * time * (self.in_proj.weight.numel() + self.out_proj.weight.numel() + 2 * self.hidden_size)
+        return super().flops(time) + 4 * time * self.hidden_size

@@ -78,8 +78,9 @@ class TokenMixer(nn.Module, ABC):
         return {}
 
     def self_initialized_parameters(self) -> set[str]:
-        """Names of parameters that the mixer initializes itself, so that the model's initialization skips them."""
-        return set()
+        """Names of parameters that the mixer initializes itself, so that the model's initialization skips them: by
+        default all but those of linear layers and embeddings."""
+        return names_outside_linear_layers(self)
 
     def optimizer_options_by_parameter(self) -> dict[str, tuple[float, bool]]:
         """Parameters with other options than the model's default: (factor of the learning rate, whether weight decay
@@ -102,6 +103,12 @@ class TokenMixer(nn.Module, ABC):
     @abstractmethod
     def flops(self, time: int) -> int:
         """Floating-point operations of one forward pass over one row of this length."""
+
+
+def names_outside_linear_layers(module: nn.Module) -> set[str]:
+    """The names of all parameters but those of linear layers and embeddings."""
+    layers = [name for name, part in module.named_modules() if isinstance(part, nn.Linear | nn.Embedding)]
+    return {name for name, _ in module.named_parameters() if name.rpartition(".")[0] not in layers}
 
 
 class Mixer(Spec, ABC):

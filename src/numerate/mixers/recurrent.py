@@ -3,16 +3,16 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from numerate.config import setting
 from numerate.kernels.token_shift import gather_last_tokens
-from numerate.mixers.mixer import Context, Mixer, TokenMixer, check_no_blocked_keys, check_output_width
+from numerate.mixers.mixer import Context, Mixer, check_output_width
+from numerate.mixers.recurrence import Recurrence
 from numerate.positions.position import Position
 
 RecurrentInitialization = Literal["orthogonal", "torch"]
@@ -42,7 +42,7 @@ class RecurrentSpec(Mixer):
         net = self.build_rnn(width, cells)
         if self.initialization == "orthogonal":
             initialize_rnn(net)
-        return RecurrentMixer(net, width, type(self).__name__, self.output_projection)
+        return RecurrentMixer(self, net, width)
 
     @abstractmethod
     def build_rnn(self, width: int, cells: int) -> nn.RNNBase:
@@ -115,50 +115,26 @@ def initialize_rnn(rnn: nn.RNNBase) -> None:
                 parameter[rnn.hidden_size : 2 * rnn.hidden_size] = 1.0
 
 
-RecurrentState = Tensor | tuple[Tensor, Tensor]
-"""The state after a token: the hidden state, for an LSTM the pair (hidden, cell); each 1 x rows x cells."""
+class RecurrentMixer(Recurrence):
+    """One layer of a recurrent net of torch. On a CPU torch runs whole rows of an LSTM in fp32 by oneDNN.
 
+    Its state is the hidden state, for an LSTM the pair (hidden, cell); each 1 x rows x cells.
+    """
 
-class RecurrentMixer(TokenMixer):
-    """One layer of a recurrent net of torch. On a CPU torch runs whole rows of an LSTM in fp32 by oneDNN."""
-
-    def __init__(self, net: nn.RNNBase, width: int, name: str, project: bool) -> None:
-        super().__init__()
-        self.mixer_name, self.width, self.hidden_size = name, width, net.hidden_size
+    def __init__(self, spec: RecurrentSpec, net: nn.RNNBase, width: int) -> None:
+        super().__init__(spec)
         self.rnn = net
-        self.out_proj = nn.Linear(self.hidden_size, width, bias=False) if project else nn.Identity()
+        self.out_proj = nn.Linear(net.hidden_size, width, bias=False) if spec.output_projection else nn.Identity()
 
-    def self_initialized_parameters(self) -> set[str]:
-        return {f"rnn.{name}" for name, _ in self.rnn.named_parameters()}
-
-    def forward(self, x: Float[Tensor, "rows time width"], context: Context) -> Float[Tensor, "rows time width"]:
-        check_no_blocked_keys(context, self.mixer_name)
-        out: Tensor = self.out_proj(self.rnn(x)[0])
-        return out
-
-    def prefill(self, x: Float[Tensor, "rows time width"], context: Context) -> tuple[Tensor, RecurrentState]:
-        check_no_blocked_keys(context, self.mixer_name)
-        state: RecurrentState
-        if not isinstance(self.rnn, nn.LSTM):
-            mixed = self.rnn(x)[0]
-            state = gather_last_tokens(mixed, context.lengths)[None]
-        elif int(context.lengths.min()) == x.shape[1]:
-            mixed, state = self.rnn(x)
-        else:  # packed sequences return the state at each row's end; unpacked ones are faster
-            packed = pack_padded_sequence(x, context.lengths.cpu(), batch_first=True, enforce_sorted=False)
+    def run(self, x: Tensor, context: Context, state: Any, lengths: Tensor | None) -> tuple[Tensor, Any]:
+        is_lstm = isinstance(self.rnn, nn.LSTM)
+        if is_lstm and lengths is not None and int(lengths.min()) < x.shape[1]:
+            # Packed sequences return the state at each row's end; unpacked ones are faster.
+            packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
             found, state = self.rnn(packed)
-            mixed, _ = pad_packed_sequence(found, batch_first=True, total_length=x.shape[1])
-        return self.out_proj(mixed), state
-
-    def step(
-        self, x: Float[Tensor, "rows 1 width"], context: Context, state: RecurrentState
-    ) -> tuple[Tensor, RecurrentState]:
-        mixed, state = self.rnn(x, state)
-        return self.out_proj(mixed), state
-
-    def output_projections(self) -> Sequence[nn.Linear]:
-        return (self.out_proj,) if isinstance(self.out_proj, nn.Linear) else ()
-
-    def flops(self, time: int) -> int:
-        matrices = [weight.numel() for weight in self.parameters() if weight.dim() == 2]
-        return 2 * time * sum(matrices)
+            hidden, _ = pad_packed_sequence(found, batch_first=True, total_length=x.shape[1])
+        else:
+            hidden, state = self.rnn(x, state)
+            if lengths is not None and not is_lstm:
+                state = gather_last_tokens(hidden, lengths)[None]
+        return self.out_proj(hidden), state

@@ -43,8 +43,18 @@ class Backbone(Spec, ABC):
         return 1
 
 
+RunBlock = Callable[[int, Block, Tensor], Tensor]
+"""Runs a block, given with its index, on hidden states."""
+
+
 class BackboneModule(nn.Module, ABC):
     """The module of a `Backbone`. Its state is a list with one entry per (loop, block)."""
+
+    blocks: nn.ModuleList
+
+    @abstractmethod
+    def run(self, x: Tensor, context: Context, run_block: RunBlock, num_loops: int) -> Tensor:
+        """From input embeddings to the last hidden states, by `num_loops` loops over the blocks."""
 
     @abstractmethod
     def forward(
@@ -56,15 +66,34 @@ class BackboneModule(nn.Module, ABC):
     ) -> Float[Tensor, "rows positions width"]:
         """`loops` is the number of loops; a backbone without loops takes only 1."""
 
-    @abstractmethod
-    def prefill(self, x: Tensor, context: Context, loops: LoopsArgument = None) -> tuple[Tensor, list[Any]]: ...
+    def prefill(self, x: Tensor, context: Context, loops: LoopsArgument = None) -> tuple[Tensor, list[Any]]:
+        states: list[Any] = []
+
+        def run_block(number: int, block: Block, x: Tensor) -> Tensor:
+            x, state = block.prefill(x, context)
+            states.append(state)
+            return x
+
+        return self.run(x, context, run_block, self.resolve_loops(loops).total), states
+
+    def step(self, x: Tensor, context: Context, state: list[Any]) -> tuple[Tensor, list[Any]]:
+        states: list[Any] = []
+
+        def run_block(number: int, block: Block, x: Tensor) -> Tensor:
+            x, after = block.step(x, context, state[len(states)])
+            states.append(after)
+            return x
+
+        return self.run(x, context, run_block, len(state) // len(self.blocks)), states
 
     @abstractmethod
-    def step(self, x: Tensor, context: Context, state: list[Any]) -> tuple[Tensor, list[Any]]: ...
+    def resolve_loops(self, loops: LoopsArgument) -> Loops:
+        """The loops of a forward pass. Raises `UserError` for more than one if there can be only one."""
 
-    @abstractmethod
     def flops(self, time: int, loops: LoopsArgument = None) -> int:
         """Floating-point operations of one forward pass over one row of this length."""
+        parts = [part for part in self.modules() if isinstance(part, Block | Injection)]
+        return self.resolve_loops(loops).total * sum(part.flops(time) for part in parts)
 
 
 @dataclass(frozen=True)
@@ -119,36 +148,22 @@ class StackModule(BackboneModule):
         target_positions: Int[Tensor, "rows targets"] | None = None,
         loops: LoopsArgument = None,
     ) -> Float[Tensor, "rows positions width"]:
-        _check_single_loop(loops)
-        last = len(self.blocks) - 1
-        return self._run_blocks(
-            x, context, lambda number, block, x: block(x, context, target_positions if number == last else None)
+        last, num_loops = len(self.blocks) - 1, self.resolve_loops(loops).total
+        return self.run(
+            x,
+            context,
+            lambda number, block, x: block(x, context, target_positions if number == last else None),
+            num_loops,
         )
 
-    def prefill(self, x: Tensor, context: Context, loops: LoopsArgument = None) -> tuple[Tensor, list[Any]]:
-        _check_single_loop(loops)
-        states: list[Any] = [None] * len(self.blocks)
+    def resolve_loops(self, loops: LoopsArgument) -> Loops:
+        found = Loops.from_argument(loops, 1)
+        if found[:2] != (0, 1):
+            total = loops if isinstance(loops, int) else found.total
+            raise UserError(f"loops: must be 1 for a Stack, not {total}; use a Loop backbone for more")
+        return found
 
-        def run_block(number: int, block: Block, x: Tensor) -> Tensor:
-            x, states[number] = block.prefill(x, context)
-            return x
-
-        return self._run_blocks(x, context, run_block), states
-
-    def step(self, x: Tensor, context: Context, state: list[Any]) -> tuple[Tensor, list[Any]]:
-        states = list(state)
-
-        def run_block(number: int, block: Block, x: Tensor) -> Tensor:
-            x, states[number] = block.step(x, context, states[number])
-            return x
-
-        return self._run_blocks(x, context, run_block), states
-
-    def flops(self, time: int, loops: LoopsArgument = None) -> int:
-        _check_single_loop(loops)
-        return _flops_per_loop(self, time)
-
-    def _run_blocks(self, x: Tensor, context: Context, run_block: Callable[[int, Block, Tensor], Tensor]) -> Tensor:
+    def run(self, x: Tensor, context: Context, run_block: RunBlock, num_loops: int) -> Tensor:
         input_embeddings = x
         if self.has_noise:
             x = _add_noise(x, context, self.noise_keys)
@@ -219,7 +234,7 @@ class LoopModule(BackboneModule):
         target_positions: Int[Tensor, "rows targets"] | None = None,
         loops: LoopsArgument = None,
     ) -> Float[Tensor, "rows positions width"]:
-        loops = Loops.from_argument(loops, self.num_loops)
+        loops = self.resolve_loops(loops)
         run_loop = self.run_loop if self.compiled_loop is None or not self.training else self.compiled_loop
         hidden_state = self._initial_state(x, context)
         if loops.no_grad_loops:
@@ -265,43 +280,21 @@ class LoopModule(BackboneModule):
         dynamo_config.recompile_limit = max(32, dynamo_config.recompile_limit)
         self.compiled_loop = torch.compile(self.run_loop, dynamic=True)
 
-    def prefill(self, x: Tensor, context: Context, loops: LoopsArgument = None) -> tuple[Tensor, list[Any]]:
-        states: list[Any] = []
+    def resolve_loops(self, loops: LoopsArgument) -> Loops:
+        return Loops.from_argument(loops, self.num_loops)
 
-        def run_block(number: int, block: Block, x: Tensor) -> Tensor:
-            x, state = block.prefill(x, context)
-            states.append(state)
-            return x
-
+    def run(self, x: Tensor, context: Context, run_block: RunBlock, num_loops: int) -> Tensor:
         hidden_state = self._initial_state(x, context)
-        for _ in range(Loops.from_argument(loops, self.num_loops).total):
+        for _ in range(num_loops):
             hidden_state = self._run_blocks(hidden_state, x, run_block)
-        return hidden_state, states
-
-    def step(self, x: Tensor, context: Context, state: list[Any]) -> tuple[Tensor, list[Any]]:
-        states: list[Any] = []
-
-        def run_block(number: int, block: Block, x: Tensor) -> Tensor:
-            x, after = block.step(x, context, state[len(states)])
-            states.append(after)
-            return x
-
-        hidden_state = self._initial_state(x, context)
-        while len(states) < len(state):
-            hidden_state = self._run_blocks(hidden_state, x, run_block)
-        return hidden_state, states
-
-    def flops(self, time: int, loops: LoopsArgument = None) -> int:
-        return Loops.from_argument(loops, self.num_loops).total * _flops_per_loop(self, time)
+        return hidden_state
 
     def _initial_state(self, x: Tensor, context: Context) -> Tensor:
         """The hidden state before the first loop."""
         initial_state = x if self.injection is None else torch.zeros_like(x)
         return _add_noise(initial_state, context, self.noise_keys) if self.has_noise else initial_state
 
-    def _run_blocks(
-        self, hidden_state: Tensor, input_embeddings: Tensor, run_block: Callable[[int, Block, Tensor], Tensor]
-    ) -> Tensor:
+    def _run_blocks(self, hidden_state: Tensor, input_embeddings: Tensor, run_block: RunBlock) -> Tensor:
         if self.injection is not None:
             hidden_state = self.injection(hidden_state, input_embeddings)
         for index, block in enumerate(self.blocks):
@@ -386,14 +379,3 @@ def _scale_gradient(x: Tensor, factor: float) -> Tensor:
     """x with its gradient scaled. Between a factor and its inverse only the gradient of parameters changes."""
     output: Tensor = _ScaleGradient.apply(x, factor)  # type: ignore[no-untyped-call]
     return output
-
-
-def _flops_per_loop(backbone: nn.Module, time: int) -> int:
-    """Operations of each block and injection, once."""
-    return sum(part.flops(time) for part in backbone.modules() if isinstance(part, Block | Injection))
-
-
-def _check_single_loop(loops: LoopsArgument) -> None:
-    if Loops.from_argument(loops, 1)[:2] != (0, 1):
-        total = loops if isinstance(loops, int) else Loops.from_argument(loops, 1).total
-        raise UserError(f"loops: must be 1 for a Stack, not {total}; use a Loop backbone for more")
