@@ -50,6 +50,114 @@ def test_mcnemar_looks_only_at_the_questions_that_one_has_right_and_the_other_wr
             mcnemar_test(one, two)
 
 
+def test_splits_that_are_equal_but_for_rounding_count_as_equal_however_small_the_differences_are():
+    """Losses and accuracies far from 0 that differ little, against fractions."""
+    rng = random.Random(0)
+    for _ in range(60):
+        base, size = rng.choice((50, 95, 320)), rng.randint(2, 4)
+        first, second = ([100 * base + rng.randint(0, 9) for _ in range(size)] for _ in range(2))
+        pooled, values = first + second, ([value / 1e4 for value in group] for group in (first, second))
+        far = abs(sum(first) - sum(second))
+        splits = [abs(2 * sum(split) - sum(pooled)) >= far for split in combinations(pooled, size)]
+        signs = [
+            abs(sum(sign * (a - b) for sign, a, b in zip(signs, first, second, strict=True))) >= far
+            for signs in product((1, -1), repeat=size)
+        ]
+        one, two = values
+        assert permutation_test(one, two) == pytest.approx(fmean(splits), abs=1e-12)
+        assert paired_permutation_test(one, two) == pytest.approx(fmean(signs), abs=1e-12)
+
+
+def test_splits_that_are_equal_but_for_rounding_count_as_equal_however_small_the_differences_are():
+    """Losses and accuracies far from 0 that differ little, against fractions."""
+    rng = random.Random(0)
+    for _ in range(60):
+        base, size = rng.choice((50, 95, 320)), rng.randint(2, 4)
+        first, second = ([100 * base + rng.randint(0, 9) for _ in range(size)] for _ in range(2))
+        pooled, values = first + second, ([value / 1e4 for value in group] for group in (first, second))
+        far = abs(sum(first) - sum(second))
+        splits = [abs(2 * sum(split) - sum(pooled)) >= far for split in combinations(pooled, size)]
+        signs = [
+            abs(sum(sign * (a - b) for sign, a, b in zip(signs, first, second, strict=True))) >= far
+            for signs in product((1, -1), repeat=size)
+        ]
+        one, two = values
+        assert permutation_test(one, two) == pytest.approx(fmean(splits), abs=1e-12)
+        assert paired_permutation_test(one, two) == pytest.approx(fmean(signs), abs=1e-12)
+
+
+def test_splits_that_are_equal_but_for_rounding_count_as_equal_however_small_the_differences_are():
+    """Losses and accuracies far from 0 that differ little, against fractions."""
+    rng = random.Random(0)
+    for _ in range(60):
+        base, size = rng.choice((50, 95, 320)), rng.randint(2, 4)
+        first, second = ([100 * base + rng.randint(0, 9) for _ in range(size)] for _ in range(2))
+        pooled, values = first + second, ([value / 1e4 for value in group] for group in (first, second))
+        far = abs(sum(first) - sum(second))
+        splits = [abs(2 * sum(split) - sum(pooled)) >= far for split in combinations(pooled, size)]
+        signs = [
+            abs(sum(sign * (a - b) for sign, a, b in zip(signs, first, second, strict=True))) >= far
+            for signs in product((1, -1), repeat=size)
+        ]
+        one, two = values
+        assert permutation_test(one, two) == pytest.approx(fmean(splits), abs=1e-12)
+        assert paired_permutation_test(one, two) == pytest.approx(fmean(signs), abs=1e-12)
+
+
+def test_splits_that_are_equal_but_for_rounding_count_as_equal_however_small_the_differences_are():
+    """Losses and accuracies far from 0 that differ little, against fractions."""
+    rng = random.Random(0)
+    for _ in range(60):
+        base, size = rng.choice((50, 95, 320)), rng.randint(2, 4)
+        first, second = ([100 * base + rng.randint(0, 9) for _ in range(size)] for _ in range(2))
+        pooled, values = first + second, ([value / 1e4 for value in group] for group in (first, second))
+        far = abs(sum(first) - sum(second))
+        splits = [abs(2 * sum(split) - sum(pooled)) >= far for split in combinations(pooled, size)]
+        signs = [
+            abs(sum(sign * (a - b) for sign, a, b in zip(signs, first, second, strict=True))) >= far
+            for signs in product((1, -1), repeat=size)
+        ]
+        one, two = values
+        assert permutation_test(one, two) == pytest.approx(fmean(splits), abs=1e-12)
+        assert paired_permutation_test(one, two) == pytest.approx(fmean(signs), abs=1e-12)
+
+
+def test_splits_that_are_equal_but_for_rounding_count_as_equal_however_small_the_differences_are():
+    """Losses and accuracies far from 0 that differ little, against fractions."""
+    rng = random.Random(0)
+    for _ in range(60):
+        base, size = rng.choice((50, 95, 320)), rng.randint(2, 4)
+        first, second = ([100 * base + rng.randint(0, 9) for _ in range(size)] for _ in range(2))
+        pooled, values = first + second, ([value / 1e4 for value in group] for group in (first, second))
+        far = abs(sum(first) - sum(second))
+        splits = [abs(2 * sum(split) - sum(pooled)) >= far for split in combinations(pooled, size)]
+        signs = [
+            abs(sum(sign * (a - b) for sign, a, b in zip(signs, first, second, strict=True))) >= far
+            for signs in product((1, -1), repeat=size)
+        ]
+        one, two = values
+        assert permutation_test(one, two) == pytest.approx(fmean(splits), abs=1e-12)
+        assert paired_permutation_test(one, two) == pytest.approx(fmean(signs), abs=1e-12)
+
+
+def test_splits_that_are_equal_but_for_rounding_count_as_equal_however_small_the_differences_are():
+    """Losses and accuracies far from 0 that differ little, against fractions."""
+    rng = random.Random(0)
+    for _ in range(60):
+        base, size = rng.choice((50, 95, 320)), rng.randint(2, 4)
+        first, second = ([100 * base + rng.randint(0, 9) for _ in range(size)] for _ in range(2))
+        pooled, values = first + second, ([value / 1e4 for value in group] for group in (first, second))
+        far = abs(sum(first) - sum(second))
+        splits = [abs(2 * sum(split) - sum(pooled)) >= far for split in combinations(pooled, size)]
+        signs = [
+            abs(sum(sign * (a - b) for sign, a, b in zip(signs, first, second, strict=True))) >= far
+            for signs in product((1, -1), repeat=size)
+        ]
+        one, two = values
+        assert permutation_test(one, two) == pytest.approx(fmean(splits), abs=1e-12)
+        assert paired_permutation_test(one, two) == pytest.approx(fmean(signs), abs=1e-12)
+
+
 def test_a_paired_permutation_goes_through_all_signs():
     first, second = [0.9, 0.2, 0.7, 0.4, 0.65], [0.5, 0.3, 0.1, 0.35, 0.2]
     gaps = np.subtract(first, second)
@@ -65,7 +173,8 @@ def test_a_permutation_goes_through_all_splits():
         sums = [abs(sum(split) - middle) for split in combinations(both, len(one))]
         expected = sum(value >= abs(sum(one) - middle) - 1e-9 for value in sums) / len(sums)
         assert permutation_test(one, two) == pytest.approx(expected)
-    assert permutation_test([0.3], [0.1, 0.2, 0.9]) == paired_permutation_test([0.3], [0.1]) == 1.0
+    assert permutation_test([0.9], [0.1, 0.2, 0.3]) == 0.25
+    assert paired_permutation_test([0.3], [0.1]) == 1.0
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-3, 1e6])
