@@ -9,7 +9,7 @@ from types import NoneType
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 from numerate.config.span import Span
-from numerate.config.type_hints import choices_in, type_problem, union_members
+from numerate.config.type_hints import choices_in, part_classes_in, type_problem, union_members
 from numerate.errors import UserError, raise_first
 
 T = TypeVar("T")
@@ -153,13 +153,14 @@ class _DeclaredSetting(NamedTuple):
     name: str
     hint: Any
     bounds: Bounds
+    classes: tuple[type, ...]
+    """Classes in the hint whose instances are all of its type."""
 
     def find_problem(self, value: Any) -> str | None:
         """What is wrong with a value that is not allowed, and what would be right; None if it is allowed."""
-        if (problem := type_problem(value, self.hint)) is not None:
+        if not isinstance(value, self.classes) and (problem := type_problem(value, self.hint)) is not None:
             return problem
-        choices = choices_in(self.hint)
-        if self.bounds.allow(value) or (isinstance(value, str) and value in choices):
+        if self.bounds.allow(value) or value in (choices := choices_in(self.hint)):
             return None
         is_infinite = isinstance(value, float) and not math.isfinite(value)
         allowed = " and ".join(filter(None, ["finite" * is_infinite, str(self.bounds)]))
@@ -176,7 +177,12 @@ def _declared_settings(spec: Any) -> list[_DeclaredSetting]:
     except NameError:
         hints = {one.name: Any if isinstance(one.type, str) else one.type for one in fields(spec)}
     return [
-        _DeclaredSetting(one.name, hints[one.name], one.metadata.get("bounds", Bounds()))
+        _DeclaredSetting(
+            one.name,
+            hints[one.name],
+            one.metadata.get("bounds", Bounds()),
+            (*part_classes_in(hints[one.name]), *({str, bool, Span} & {*union_members(hints[one.name])})),
+        )
         for one in fields(spec)
         if one.init
     ]

@@ -38,7 +38,11 @@ def union_members(hint: Any) -> tuple[Any, ...]:
 
 def part_classes_in(hint: Any) -> list[type]:
     """The members of a union that are classes of parts."""
-    return [o for o in union_members(hint) if isinstance(o, type) and o not in SCALARS and get_origin(o) is None]
+    return [
+        option
+        for option in union_members(hint)
+        if isinstance(option, type) and get_origin(option) is None and option not in SCALARS and option is not Any
+    ]
 
 
 def choices_in(hint: Any) -> list[Any]:
@@ -103,9 +107,10 @@ def type_problem(value: Any, hint: Any) -> str | None:
     >>> type_problem("fp8", Literal["fp32", "fp16"]), type_problem((1, "x"), tuple[float, ...])
     ("must be fp32 or fp16, not 'fp8'", "must be a number, not 'x'")
     """
-    if any(_is_of_type(value, option) for option in union_members(hint)):
+    options = union_members(hint)
+    if any(_is_of_type(value, option) for option in options):
         return None
-    for option in union_members(hint):
+    for option in options:
         if get_origin(option) is tuple and isinstance(value, tuple) and fixed_length(option) in (None, len(value)):
             problems = (type_problem(item, item_hint(option, index)) for index, item in enumerate(value))
             return next(filter(None, problems))
@@ -115,6 +120,8 @@ def type_problem(value: Any, hint: Any) -> str | None:
 
 def _is_of_type(value: Any, option: Any) -> bool:
     """Whether a value is of a type that is no union."""
+    if get_origin(option) is None and isinstance(option, type) and option not in (int, float, Any):
+        return isinstance(value, option)
     if get_origin(option) is Literal:
         return isinstance(value, str | Real | None) and any(
             value == one and isinstance(value, bool) == isinstance(one, bool) for one in get_args(option)
@@ -127,8 +134,7 @@ def _is_of_type(value: Any, option: Any) -> bool:
         )
     if option in (int, float):
         return isinstance(value, Integral if option is int else Real) and not isinstance(value, bool)
-    is_class = isinstance(option, type) and option is not Any and get_origin(option) is None
-    return isinstance(value, option) if is_class else True
+    return True
 
 
 def shorten(text: str) -> str:
