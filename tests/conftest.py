@@ -64,7 +64,7 @@ CHECKED = (
 if os.environ.get("CHECK_SHAPES"):
     from jaxtyping import install_import_hook
 
-    install_import_hook([f"numerate.{name}" for name in CHECKED], "beartype.beartype")
+    install_import_hook([f"numerate.{name}" for name in CHECKED], "shapes.check")
 
 hypothesis.settings.register_profile("everywhere", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("everywhere")

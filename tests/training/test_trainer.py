@@ -99,6 +99,19 @@ def test_a_larger_budget_resumes_a_finished_run_as_if_it_had_always_been_larger(
     assert metrics(longer) == metrics(whole)
 
 
+def test_dropout_is_drawn_anew_at_every_step_by_the_seed_of_the_run() -> None:
+    def seeds(*more: str) -> list[int]:
+        trainer, found = Trainer(small("model.dropout=0.1", *more), World.join("cpu")), list[int]()
+        trainer.model.train().register_forward_pre_hook(lambda *_: found.append(torch.initial_seed()))
+        for _ in range(3):
+            trainer.training_step(3)
+        return found
+
+    assert len(set(seeds())) == 3
+    assert seeds() == seeds()
+    assert not set(seeds()) & set(seeds("seed=1"))
+
+
 def test_a_finished_run_is_left_as_it_is(finished: TrainedRun, tmp_path: Path) -> None:
     lines: list[str] = []
     again = trained(copied(finished, tmp_path), lines=lines)
