@@ -11,10 +11,10 @@ from torch.nn.functional import pad, rms_norm, silu, softplus
 
 from numerate.architectures.mamba import EigenvalueRange, initial_dt_bias
 from numerate.config import setting
-from numerate.kernels.backends import Backend, should_use_fla
+from numerate.kernels.backends import Backend, should_use_fla, stacking_problem
 from numerate.kernels.token_shift import ShortConvolution, zero_padding
-from numerate.mixers.mixer import Context, check_divides
-from numerate.mixers.recurrence import FlaSpec, Recurrence
+from numerate.mixers.mixer import Context, Mixer, check_divides
+from numerate.mixers.recurrence import Recurrence
 from numerate.positions.position import Position
 
 CHUNK_SIZE = 64
@@ -25,7 +25,7 @@ EPSILON = 1e-5
 
 
 @dataclass(frozen=True)
-class Mamba2(FlaSpec):
+class Mamba2(Mixer):
     """Mamba-2: a selective state space model with one decay per head (SSD).
 
     Dao and Gu (2024), https://arxiv.org/abs/2405.21060. `expand` x width channels in heads; the state of each head is a
@@ -58,6 +58,9 @@ class Mamba2(FlaSpec):
         head_width = self.head_dim or max(size for size in divisors if size <= max(1, min(64, channels // 4)))
         check_divides("head_dim", head_width, channels, "expand * hidden_size")
         return Mamba2Mixer(self, width, head_width)
+
+    def why_not_stacked(self) -> str | None:
+        return stacking_problem(self.backend)
 
 
 class Mamba2Mixer(Recurrence):

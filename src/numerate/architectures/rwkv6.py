@@ -23,15 +23,14 @@ from numerate.architectures.rwkv import (
     split_chunks,
 )
 from numerate.config import setting
-from numerate.kernels.backends import Backend
+from numerate.kernels.backends import Backend, stacking_problem
 from numerate.kernels.token_shift import disable_compile, zero_padding
 from numerate.mixers.mixer import Context
-from numerate.mixers.recurrence import FlaSpec
 from numerate.positions.position import Position
 
 
 @dataclass(frozen=True)
-class RWKV6(RWKVSpec, FlaSpec):
+class RWKV6(RWKVSpec):
     """RWKV-6's time mix: matrix-valued states with token-dependent decays.
 
     Peng et al. (2024), https://arxiv.org/abs/2404.05892, section 4.2, known as x060. Per head, with r, k, v, the decays
@@ -63,6 +62,9 @@ class RWKV6(RWKVSpec, FlaSpec):
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "RWKV6Mixer":
         return RWKV6Mixer(self, width, layer, depth)
+
+    def why_not_stacked(self) -> str | None:
+        return stacking_problem(self.backend)
 
 
 class RWKV6Mixer(MatrixTimeMix):

@@ -23,10 +23,9 @@ from numerate.architectures.rwkv import (
     split_chunks,
 )
 from numerate.config import setting
-from numerate.kernels.backends import Backend
+from numerate.kernels.backends import Backend, stacking_problem
 from numerate.kernels.token_shift import disable_compile, zero_padding
 from numerate.mixers.mixer import Context
-from numerate.mixers.recurrence import FlaSpec
 from numerate.positions.position import Position
 
 MAX_DECAY_RATE = math.exp(-0.5)
@@ -34,7 +33,7 @@ MAX_DECAY_RATE = math.exp(-0.5)
 
 
 @dataclass(frozen=True)
-class RWKV7(RWKVSpec, FlaSpec):
+class RWKV7(RWKVSpec):
     """RWKV-7's time mix: a generalized delta rule with token-dependent decays and learning rates per channel.
 
     Peng et al. (2025), https://arxiv.org/abs/2503.14456, section 4. Per head, with r, k, v, decays w between 0.545 and
@@ -84,6 +83,9 @@ class RWKV7(RWKVSpec, FlaSpec):
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "RWKV7Mixer":
         return RWKV7Mixer(self, width, layer, depth)
+
+    def why_not_stacked(self) -> str | None:
+        return stacking_problem(self.backend)
 
 
 class RWKV7Mixer(MatrixTimeMix):

@@ -41,6 +41,11 @@ def should_use_fla(backend: Backend, x: Tensor, mixer_name: str, requires_half_p
     return is_supported_input and is_fla_installed()
 
 
+def stacking_problem(backend: Backend) -> str | None:
+    """Why models with this backend cannot be stacked by `torch.vmap`; None if they can."""
+    return "model.mixer.backend: torch.vmap has no rule for the kernels of fla" if backend == "fla" else None
+
+
 @lru_cache
 def is_fla_installed() -> bool:
     """Whether the package and triton are installed."""

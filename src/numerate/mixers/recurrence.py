@@ -7,19 +7,9 @@ from typing import Any, ClassVar
 from jaxtyping import Float, Inexact
 from torch import Tensor, nn
 
-from numerate.kernels.backends import Backend
 from numerate.kernels.linear_scan import linear_scan
 from numerate.kernels.token_shift import gather_last_tokens
 from numerate.mixers.mixer import Context, Mixer, TokenMixer, check_no_blocked_keys
-
-
-class FlaSpec(Mixer):
-    """The spec of a recurrence that can run by kernels of flash-linear-attention."""
-
-    backend: Backend
-
-    def why_not_stacked(self) -> str | None:
-        return "model.mixer.backend: torch.vmap has no rule for the kernels of fla" if self.backend == "fla" else None
 
 
 class Recurrence(TokenMixer, ABC):
