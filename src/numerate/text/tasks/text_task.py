@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from numerate.config import Span
 from numerate.errors import UserError
 from numerate.tasks.contents import shortest_unique_names
-from numerate.tasks.counter_rng import CounterRNG, random_key
+from numerate.tasks.counter_rng import CounterRNG, permute, random_key
 from numerate.tasks.questions import Questions
 from numerate.tasks.texts import Example, InMemorySource
 from numerate.text.tasks.file_sources import ConcatenatedSources, FileSource
-from numerate.text.tasks.row_orders import RowTask, permute
+from numerate.text.tasks.row_orders import RowTask
 from numerate.text.tasks.text_files import file_stamp
 
 TruncationSide = Literal["left", "right"]
