@@ -14,7 +14,7 @@ from numerate.tasks.questions import EMPTY
 from numerate.text.data.source import RowSource
 from numerate.text.data.writing import write_rows
 from numerate.text.tasks.example_file import ExampleFile
-from numerate.text.tasks.row_heads import encode_metadata
+from numerate.text.tasks.stored_rows import encode_metadata
 from numerate.tokenizers.words import Words
 
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from numerate.errors import UserError
-from numerate.text.tasks import row_files
-from numerate.text.tasks.row_files import RowFile, open_row_file
+from numerate.text.tasks import mapped_lines, row_files
+from numerate.text.tasks.row_file_formats import open_row_file
+from numerate.text.tasks.row_files import RowFile
 
 PAD = dict(zip("0123456789+-x=", range(4, 18), strict=True)) | {" ": 0}  # the published code pads with spaces
 
@@ -68,7 +69,7 @@ def test_text_is_read_line_by_line(content: bytes, rows: list[str], tmp_path: Pa
 def test_lines_are_found_across_the_pieces_that_a_file_is_read_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(row_files, "_CHUNK_BYTES", 5)
+    monkeypatch.setattr(mapped_lines, "_CHUNK_BYTES", 5)
     rows = ["1+2=3", "44+5=94", "", "6+6=21"]
     (tmp_path / "rows.txt").write_text("\n".join(rows))
     found = open_row_file(tmp_path / "rows.txt")

@@ -170,8 +170,8 @@ def test_the_sampled_bytes_choose_few_that_are_compared(tmp_path: Path) -> None:
 
 def test_a_file_is_mapped_and_not_held(tmp_path: Path) -> None:
     found = open_line_file(written(tmp_path / "a.txt", "q\n1\n" * 1000), TwoLines())
-    assert isinstance(found._bytes, np.memmap)
-    assert found._line_starts.dtype == np.uint32
+    assert isinstance(found._lines.bytes, np.memmap)
+    assert found._lines.starts.dtype == np.uint32
     assert read(found, [999]) == [("q", "1")]
     assert found.read_examples(np.array([], dtype=np.int64)) == []
     assert Example("q", "1") in found.read_examples(np.array([0]))

@@ -14,7 +14,7 @@ from numerate.config import to_tree
 from numerate.errors import UserError, check_choice
 from numerate.text.data.new_folder import atomic_folder, check_not_existing
 from numerate.text.data.source import RowSource
-from numerate.text.tasks.row_heads import FORMAT, METADATA_FILE, encode_metadata
+from numerate.text.tasks.stored_rows import FORMAT, METADATA_FILE, encode_metadata
 from numerate.tokenizers.number_formats import id_dtype
 from numerate.tokenizers.tokenizer import TokenizedExamples
 from numerate.training import disk
@@ -34,7 +34,7 @@ def write_rows(
 
     `rows.txt` has a row per line as the model sees it (`321+654=975`; words with spaces between them, `65 a a`; where a
     task has a label per token, its labels behind a tab, a dot where there is none); the memmap is what
-    `open_plain_or_labeled_rows` reads. `head.json` says what they are and has the sha256 of each file. Memory does not
+    `open_rows` and `ExampleFile` read. `head.json` says what they are and has the sha256 of each file. Memory does not
     grow with the count. The folder appears under its name when all is written; `on_progress` gets the number of rows
     after each block.
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.tasks.texts import Example, TextSource
+from numerate.text.tasks.ragged_rows import PartIndex
 
 
 class FileSource(TextSource):
@@ -73,31 +74,23 @@ class ConcatenatedSources(FileSource):
 
     def __init__(self, sources: Sequence[FileSource], truncation_side: Literal["left", "right"] = "right") -> None:
         self.sources, self.truncation_side = tuple(sources), truncation_side
-        self.source_ends = np.cumsum([source.num_examples for source in sources], dtype=np.int64)
-        self.num_examples = int(self.source_ends[-1]) if len(self.source_ends) else 0
+        self._index = PartIndex(source.num_examples for source in sources)
+        self.num_examples = self._index.count
         self.num_skipped = sum(source.num_skipped for source in sources)
-
-    @property
-    def source_starts(self) -> NDArray[np.int64]:
-        """The index of the first record of each source."""
-        return self.source_ends - np.array([source.num_examples for source in self.sources], dtype=np.int64)
 
     @property
     def description(self) -> str:
         return ", ".join(source.description for source in self.sources)
 
     def read_examples(self, rows: NDArray[np.int64]) -> list[Example]:
-        source_index = np.searchsorted(self.source_ends, rows, side="right")
         example_at: dict[int, Example] = {}
-        for number in np.unique(source_index).tolist():
-            positions = np.flatnonzero(source_index == number)
-            examples = self.sources[number].read_examples(rows[positions] - int(self.source_starts[number]))
-            example_at.update(zip(positions.tolist(), examples, strict=True))
-        return [example_at[place] for place in range(len(rows))]
+        for source, positions, local in self._index.groups(rows):
+            example_at.update(zip(positions.tolist(), self.sources[source].read_examples(local), strict=True))
+        return [example_at[position] for position in range(len(rows))]
 
     def location(self, row: int) -> str:
-        number = int(np.searchsorted(self.source_ends, row, side="right"))
-        return self.sources[number].location(row - int(self.source_starts[number]))
+        source, local = self._index.locate(row)
+        return self.sources[source].location(local)
 
     @cached_property
     def fingerprint(self) -> str:

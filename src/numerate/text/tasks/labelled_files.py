@@ -5,10 +5,9 @@ Token ids are memory-mapped; lines are scanned once for their words.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +15,8 @@ from numpy.typing import NDArray
 from numerate.config import Spec
 from numerate.tasks.questions import EMPTY
 from numerate.text.tasks.input_errors import file_error
-from numerate.text.tasks.row_files import UNKNOWN_TOKEN_ERROR, RowFile, open_row_file, rows_per_block
-from numerate.text.tasks.row_heads import existing_files, find_written_folder, read_verified_metadata
-from numerate.text.tasks.text_files import file_stamp
+from numerate.text.tasks.row_files import UNKNOWN_TOKEN_ERROR, RowFile, rows_per_block
+from numerate.text.tasks.stored_rows import StoredRows
 from numerate.vocabulary import SPECIAL_TOKENS, UNK
 
 NO_LABEL = "."
@@ -58,18 +56,19 @@ class LabeledFile(Spec, ABC):
 
 
 class LabeledTokenFile(LabeledFile):
-    """The token ids of a folder that `numerate data write` wrote; `head` is what its `head.json` says.
+    """The token ids of a folder that `numerate data write` wrote.
 
     Raises `UserError` for a row whose words are lost.
     """
 
-    def __init__(self, folder: Path, head: Mapping[str, Any]) -> None:
-        self.path, self._words = folder / "ids.bin", tuple(head["vocabulary"][len(SPECIAL_TOKENS) :])
-        self._ids = np.memmap(self.path, dtype=head["ids"], mode="r")
-        self._labels = np.memmap(folder / "labels.bin", dtype=head["ids"], mode="r")
-        self._starts = np.memmap(folder / "offsets.bin", dtype="<i8", mode="r")
-        self.count = len(self._starts) - 1
-        self.longest = int(np.diff(self._starts).max(initial=0))
+    def __init__(self, stored: StoredRows) -> None:
+        self._ids, self._labels, self._words = (
+            stored.ragged_ids(),
+            stored.ragged_labels(),
+            stored.symbols[len(SPECIAL_TOKENS) :],
+        )
+        self.path = stored.folder / "ids.bin"
+        self.count, self.longest = len(self._ids), self._ids.max_length()
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -79,24 +78,16 @@ class LabeledTokenFile(LabeledFile):
         return (self.path, self.path.with_name("labels.bin"))
 
     def read(self, rows: NDArray[np.int64]) -> LabeledRows:
-        starts = self._starts[rows]
-        lengths = self._starts[rows + 1] - starts
-        columns = np.arange(int(lengths.max(initial=0)))
-        is_token = columns < lengths[:, None]
-        token_indices = np.where(is_token, starts[:, None] + columns, 0)
-        ids, labels = (
-            np.where(is_token, part[token_indices], 0).astype(np.int64) for part in (self._ids, self._labels)
-        )
+        ids, labels = (column.padded(rows)[0].astype(np.int64) for column in (self._ids, self._labels))
         has_unknown = (ids == UNK).any(axis=1)
         if has_unknown.any():
             raise file_error(f"{self.path}, row {int(rows[has_unknown.argmax()])}", UNKNOWN_TOKEN_ERROR)
         num_special = len(SPECIAL_TOKENS)
-        if len(columns) and (ids[:, 0] < num_special).any():
+        if ids.shape[1] and (ids[:, 0] < num_special).any():
             # A leading special token such as [BOS] is no word; the tokenizer adds it again.
             has_leading_special = ids[:, :1] < num_special
             ids, labels = (
-                np.where(has_leading_special, np.pad(part[:, 1:], ((0, 0), (0, 1))), part)[:, : len(columns)]
-                for part in (ids, labels)
+                np.where(has_leading_special, np.pad(part[:, 1:], ((0, 0), (0, 1))), part) for part in (ids, labels)
             )
         symbols, targets = (
             np.where(part < num_special, EMPTY, part - num_special).astype(np.int16) for part in (ids, labels)
@@ -182,35 +173,3 @@ def is_labeled_line(text: str) -> bool:
     (True, False)
     """
     return text.count("\t") == 1 and "=" not in text
-
-
-def open_plain_or_labeled_rows(path: str | Path, split: str = "all", vocabulary: str = "pad") -> RowFile | LabeledFile:
-    """Opens rows of words with labels as such, and all others as `open_row_file` does, which says what `split` and
-    `vocabulary` are.
-
-    A folder of `numerate data write` with a label per word has `labels.bin`; text is so where its first line looks so.
-    Raises `UserError` as `open_row_file` does, and for a folder that is not complete.
-    """
-    resolved_path = Path(path)
-    if split == "all" and (folder := find_written_folder(resolved_path)) is not None:
-        return _open_written_folder(folder, tuple(map(file_stamp, existing_files(folder))), vocabulary)
-    rows = open_row_file(resolved_path, split, vocabulary)
-    return _cached_text_file(rows, None, ()) if is_labeled_line(rows.text(0)) else rows
-
-
-@lru_cache(maxsize=8)
-def _open_written_folder(
-    folder: Path, stamps: tuple[tuple[str, int, int], ...], vocabulary: str
-) -> RowFile | LabeledFile:
-    metadata = read_verified_metadata(folder)
-    if "labels.bin" in metadata["files"]:
-        return LabeledTokenFile(folder, metadata)
-    rows = open_row_file(folder, vocabulary=vocabulary)
-    if not is_labeled_line(rows.text(0)):
-        return rows
-    return _cached_text_file(rows, metadata["between"], tuple(metadata["vocabulary"][len(SPECIAL_TOKENS) :]))
-
-
-@lru_cache(maxsize=8)
-def _cached_text_file(rows: RowFile, separator: str | None, words: tuple[str, ...]) -> LabeledTextFile:
-    return LabeledTextFile(rows, separator, words)

@@ -17,8 +17,6 @@ MAX_CHARACTERS = 1 << 16
 MAX_RECORD_BYTES = 1 << 22
 """Maximum number of bytes of a record, unused fields included."""
 
-BYTE_ORDER_MARK = "\ufeff"
-
 SURROGATES = re.compile("[\ud800-\udfff]")
 """Halves of surrogate pairs, which JSON can encode but text cannot contain."""
 

@@ -9,7 +9,6 @@ from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +18,8 @@ from numerate.tasks.texts import Example
 from numerate.text.tasks.fetched_files import check_unmodified
 from numerate.text.tasks.file_sources import FileSource, ParsedFile, combine_hashes
 from numerate.text.tasks.input_errors import file_error
+from numerate.text.tasks.mapped_lines import MappedLines
 from numerate.text.tasks.readers import (
-    BYTE_ORDER_MARK,
     MAX_CHARACTERS,
     RecordReader,
     TwoLines,
@@ -28,7 +27,7 @@ from numerate.text.tasks.readers import (
     decode_utf8,
 )
 
-_CHUNK_BYTES = 1 << 22
+_CHUNK_SIZE = 1 << 22
 _MAX_CHECKED_BYTES = 1 << 26
 """Files of up to this many bytes are read when they are opened, so that broken lines are found at once."""
 
@@ -57,20 +56,17 @@ class LineFile(FileSource):
         self.path, self.reader, self._skip_invalid = path, reader, skip_invalid
         self._first_error = ""
         self._cached_examples: list[Example] | None = None
-        size = path.stat().st_size
-        self._bytes: NDArray[np.uint8] = np.memmap(path, np.uint8, "r") if size else np.zeros(0, dtype=np.uint8)
-        self._view = self._bytes.data
-        self._line_starts = line_starts(self._bytes)
-        lines = len(self._line_starts) - 1
+        self._lines = MappedLines(path)
+        lines = len(self._lines)
         self._record_lines: NDArray[np.int64] | None = None
         if reader.lines_per_record == 1:
-            short = np.flatnonzero(np.diff(self._line_starts) < 3)
-            blank = short[[not self._read_lines(line, 1).strip() for line in short.tolist()]]
+            short = np.flatnonzero(np.diff(self._lines.starts) < 3)
+            blank = short[[not self._lines.read(line).strip() for line in short.tolist()]]
             if len(blank) or reader.num_header_lines:
                 header = np.arange(min(reader.num_header_lines, lines))
                 self._record_lines = np.delete(np.arange(lines), np.union1d(blank, header))
         else:
-            while lines and not self._read_lines(lines - 1, 1).strip():
+            while lines and not self._lines.read(lines - 1).strip():
                 lines -= 1
             if lines % reader.lines_per_record:
                 self._on_invalid_record(
@@ -78,7 +74,7 @@ class LineFile(FileSource):
                 )
             self._record_lines = np.arange(0, lines - lines % reader.lines_per_record, reader.lines_per_record)
         self.num_examples = lines if self._record_lines is None else len(self._record_lines)
-        if (skip_invalid or size <= _MAX_CHECKED_BYTES) and not self._is_trivially_valid():
+        if (skip_invalid or len(self._lines.bytes) <= _MAX_CHECKED_BYTES) and not self._is_trivially_valid():
             self._check_records()
         if self.num_skipped:
             warnings.warn(skipped_records_message(self.num_skipped, self._first_error), stacklevel=2)
@@ -88,11 +84,10 @@ class LineFile(FileSource):
         that is seen and is not too long."""
         if not isinstance(self.reader, TwoLines) or not self.num_examples:
             return False
-        starts = self._line_starts[: 1 + 2 * self.num_examples]
-        if int(np.diff(starts).max()) > MAX_CHARACTERS // 2 or int(self._bytes[starts[:-1]].min()) <= ord(" "):
+        starts = self._lines.starts[: 1 + 2 * self.num_examples]
+        if int(np.diff(starts).max()) > MAX_CHARACTERS // 2 or int(self._lines.bytes[starts[:-1]].min()) <= ord(" "):
             return False
-        used = self._bytes[: int(starts[-1])]
-        return int(used.min()) > 0 and int(used.max()) < 128
+        return self._lines.is_ascii and not self._lines.used_bytes[0]
 
     def _check_records(self) -> None:
         """Reads every record once."""
@@ -101,7 +96,7 @@ class LineFile(FileSource):
         for row in range(self.num_examples):
             try:
                 example = self._read_example(row)
-                if len(self._bytes) <= _MAX_CACHED_BYTES:
+                if len(self._lines.bytes) <= _MAX_CACHED_BYTES:
                     examples.append(example)
             except ValueError as error:
                 self._on_invalid_record(self._line_index(row), str(error))
@@ -124,14 +119,10 @@ class LineFile(FileSource):
     def _line_index(self, row: int) -> int:
         return row if self._record_lines is None else int(self._record_lines[row])
 
-    def _read_lines(self, line: int, lines: int) -> bytes:
-        return bytes(self._view[int(self._line_starts[line]) : int(self._line_starts[line + lines])])
-
     def _read_example(self, row: int) -> Example:
         if self._cached_examples is not None:
             return self._cached_examples[row]
-        text = decode_utf8(self._read_lines(self._line_index(row), self.reader.lines_per_record))
-        text = text.removeprefix(BYTE_ORDER_MARK) if self._line_index(row) == 0 else text
+        text = decode_utf8(self._lines.read(self._line_index(row), self.reader.lines_per_record))
         return check_example(self.reader.example(text.rstrip("\r\n")), requires_answer=self.reader.requires_answer)
 
     def read_examples(self, rows: NDArray[np.int64]) -> list[Example]:
@@ -152,21 +143,18 @@ class LineFile(FileSource):
 
     @property
     def record_sizes(self) -> NDArray[np.int64]:
-        starts = self._line_starts.astype(np.int64)
+        starts = self._lines.starts.astype(np.int64)
         first = np.arange(self.num_examples) if self._record_lines is None else self._record_lines
         return starts[first + self.reader.lines_per_record] - starts[first]
 
     def used_characters(self) -> frozenset[str]:
         if not self.reader.preserves_characters:
             return super().used_characters()
-        byte_used = np.zeros(256, dtype=np.bool_)
-        for start in range(0, len(self._bytes), _CHUNK_BYTES):
-            byte_used[self._bytes[start : start + _CHUNK_BYTES]] = True
-        if byte_used[128:].any():
-            with open(self.path, encoding="utf-8-sig", errors="ignore") as file:
-                result = frozenset().union(*(frozenset(text) for text in iter(lambda: file.read(_CHUNK_BYTES), "")))
+        if self._lines.is_ascii:
+            result = frozenset(map(chr, np.flatnonzero(self._lines.used_bytes).tolist()))
         else:
-            result = frozenset(map(chr, np.flatnonzero(byte_used).tolist()))
+            with open(self.path, encoding="utf-8-sig", errors="ignore") as file:
+                result = frozenset().union(*(frozenset(text) for text in iter(lambda: file.read(_CHUNK_SIZE), "")))
         return result - frozenset("\r\n\t")
 
     def question_mask(self, questions: frozenset[str]) -> NDArray[np.bool_]:
@@ -180,31 +168,16 @@ class LineFile(FileSource):
         if not isinstance(self.reader, TwoLines) or not self.num_examples:
             return np.arange(self.num_examples)
         first = np.arange(self.num_examples) if self._record_lines is None else self._record_lines
-        starts = self._line_starts[first].astype(np.int64)
-        lengths = self._line_starts[first + 1].astype(np.int64) - 1 - starts
-        ends = self._bytes[np.maximum(starts + lengths - 1, starts)], self._bytes[starts]
-        has_outer_whitespace = (ends[0] <= ord(" ")) | (ends[1] <= ord(" ")) | (ends[1] == BOM_UTF8[0])
+        content, starts = self._lines.bytes, self._lines.starts[first].astype(np.int64)
+        lengths = self._lines.starts[first + 1].astype(np.int64) - 1 - starts
+        ends = content[np.maximum(starts + lengths - 1, starts)], content[starts]
+        has_outer_whitespace = (ends[0] <= ord(" ")) | (ends[1] <= ord(" "))
         return np.flatnonzero(
-            has_outer_whitespace | np.isin(_sampled_hashes(self._bytes, starts, lengths), _question_hashes(questions))
+            has_outer_whitespace | np.isin(_sampled_hashes(content, starts, lengths), _question_hashes(questions))
         )
 
     def files(self) -> tuple[Path, ...]:
         return (self.path,)
-
-
-def line_starts(content: NDArray[np.uint8]) -> NDArray[np.unsignedinteger[Any]]:
-    """Where each line begins, and the end of the last.
-
-    >>> line_starts(np.frombuffer(b"ab\\nc", dtype=np.uint8)).tolist()
-    [0, 3, 4]
-    """
-    kind = np.uint32 if len(content) < 1 << 32 else np.uint64
-    found = [np.zeros(1, dtype=kind)]
-    for start in range(0, len(content), _CHUNK_BYTES):
-        found.append((np.flatnonzero(content[start : start + _CHUNK_BYTES] == ord("\n")) + (start + 1)).astype(kind))
-    if len(content) and content[-1] != ord("\n"):
-        found.append(np.array([len(content)], dtype=kind))
-    return np.concatenate(found)
 
 
 def _sampled_hashes(
