@@ -13,8 +13,8 @@ from numerate.tasks.plain import format_question
 from numerate.tasks.questions import EMPTY
 from numerate.text.data.source import RowSource
 from numerate.text.data.writing import write_rows
+from numerate.text.tasks.columns import encode_head
 from numerate.text.tasks.example_file import ExampleFile
-from numerate.text.tasks.stored_rows import encode_metadata
 from numerate.tokenizers.words import Words
 
 
@@ -76,6 +76,6 @@ def test_a_word_that_its_vocabulary_had_not_is_lost(tmp_path: Path) -> None:
     content = b"\x01" + (folder / "ids.bin").read_bytes()[1:]
     (folder / "ids.bin").write_bytes(content)
     head["files"]["ids.bin"]["sha256"] = hashlib.sha256(content).hexdigest()
-    (folder / "head.json").write_bytes(encode_metadata(head))
+    (folder / "head.json").write_bytes(encode_head(head))
     with pytest.raises(UserError, match=r"row 0: holds \[UNK\]"):
         ExampleFile(path=str(folder)).questions(np.array([0]))

@@ -10,17 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from numerate.errors import UserError, check_choice
+from numerate.text.tasks.columns import HEAD_FILE
 from numerate.text.tasks.input_errors import file_error
 from numerate.text.tasks.labelled_files import LabeledFile, LabeledTextFile, LabeledTokenFile, is_labeled_line
 from numerate.text.tasks.ragged_rows import RaggedRows
 from numerate.text.tasks.row_files import VOCABULARIES, ConcatenatedRowFiles, RowFile, TextFile, TokenFile
-from numerate.text.tasks.stored_rows import (
-    METADATA_FILE,
-    StoredRows,
-    existing_files,
-    find_written_folder,
-    read_verified_metadata,
-)
+from numerate.text.tasks.stored_rows import StoredRows, existing_files, find_written_folder, read_verified_metadata
 from numerate.text.tasks.text_files import file_stamp
 from numerate.vocabulary import SPECIAL_TOKENS
 
@@ -118,7 +113,7 @@ def _open_written_folder(folder: Path) -> RowFile | LabeledFile:
     if any(len(symbol) != 1 for symbol in symbols):
         raise file_error(folder, "has tokens of several characters; format=text can be read instead")
     ids = StoredRows(folder, metadata).ragged_ids()
-    return TokenFile(folder / "ids.bin", [ids], "".join(symbols), METADATA_FILE)
+    return TokenFile(folder / "ids.bin", [ids], "".join(symbols), HEAD_FILE)
 
 
 def _read_arrow_runs(file: Path) -> list[RaggedRows]:

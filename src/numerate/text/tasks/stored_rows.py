@@ -1,7 +1,5 @@
 """Rows of token ids in a folder that `numerate data write` wrote: `head.json`, and a file for each column."""
 
-import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.tasks.contents import file_sha256
+from numerate.text.tasks.columns import HEAD_FILE, open_column, read_verified_head
 from numerate.text.tasks.input_errors import file_error
 from numerate.text.tasks.ragged_rows import RaggedRows
 from numerate.vocabulary import BOS, EOS, PAD
@@ -17,63 +15,28 @@ from numerate.vocabulary import BOS, EOS, PAD
 FORMAT = "numerate rows 1"
 """What the head of a folder says that it is."""
 
-METADATA_FILE = "head.json"
 ROW_FILE_NAMES = ("rows.txt", "ids.bin", "offsets.bin", "answers.bin", "labels.bin")
 """The files that a head tells of."""
-
-_REMEDY = "use an intact copy, or run `numerate data write` again into another folder"
 
 
 def find_written_folder(place: Path) -> Path | None:
     """The folder with a head that a path means, or that the file there is of; None where there is none."""
     folder = place.parent if place.name in ROW_FILE_NAMES else place
-    return folder if (folder / METADATA_FILE).is_file() else None
+    return folder if (folder / HEAD_FILE).is_file() else None
 
 
 def existing_files(folder: Path) -> list[Path]:
     """The head of a folder and the files beside it that a head may tell of."""
-    return [file for name in (METADATA_FILE, *ROW_FILE_NAMES) if (file := folder / name).is_file()]
-
-
-def encode_metadata(metadata: Mapping[str, Any]) -> bytes:
-    """The content of a head's file: what it says, and a checksum of that."""
-    return json.dumps({**metadata, "sum": _metadata_sha256(metadata)}, indent=1, ensure_ascii=False).encode() + b"\n"
+    return [file for name in (HEAD_FILE, *ROW_FILE_NAMES) if (file := folder / name).is_file()]
 
 
 def read_verified_metadata(folder: Path) -> dict[str, Any]:
-    """What the head of a folder says, where its files are as they were written: of the same size and sha256.
-
-    Raises `UserError` that names the file where one is not, and for what `numerate data write` did not write.
-    """
-    path = folder / METADATA_FILE
-    try:
-        metadata = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise file_error(folder, f"has no {METADATA_FILE}, so `numerate data write` did not write it") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise file_error(path, f"cannot be read ({error}); {_REMEDY}") from error
-    if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
-        raise file_error(path, f"is not {FORMAT!r}; it was not written by `numerate data write`")
-    if metadata.get("sum") != _metadata_sha256(metadata):
-        raise file_error(path, f"is not as it was written (its checksum is another); {_REMEDY}")
-    if set(metadata["files"]) - set(ROW_FILE_NAMES) or np.dtype(metadata["ids"]).kind != "u":
-        raise file_error(path, f"lists files that are not row files; {_REMEDY}")
-    for name, expected in metadata["files"].items():
-        file, problem = folder / name, ""
-        if not file.is_file():
-            problem = "is missing"
-        elif (size := file.stat().st_size) != expected["bytes"]:
-            problem = f"is not as it was written ({size:,} bytes instead of {expected['bytes']:,})"
-        elif file_sha256(file) != expected["sha256"]:
-            problem = f"is not as it was written (its sha256 is another than {METADATA_FILE} says)"
-        if problem:
-            raise file_error(file, f"{problem}; {_REMEDY}; edited text is read without {METADATA_FILE} beside it")
+    """What the head of a folder says, where its files are as they were written. Raises `UserError` otherwise, and for
+    what `numerate data write` did not write."""
+    metadata = read_verified_head(folder, FORMAT, ROW_FILE_NAMES)
+    if np.dtype(metadata["ids"]).kind != "u":
+        raise file_error(folder / HEAD_FILE, f"ids must be unsigned integers, not {metadata['ids']}")
     return metadata
-
-
-def _metadata_sha256(metadata: Mapping[str, Any]) -> str:
-    content = {name: value for name, value in metadata.items() if name != "sum"}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def open_rows(folder: str | Path) -> "StoredRows":
@@ -110,15 +73,10 @@ class StoredRows:
         if "ids.bin" not in files:
             raise file_error(folder, "was written as text only; format=memmap or format=both also writes token ids")
         self.symbols: tuple[str, ...] = tuple(metadata["vocabulary"])
-        self.ids: NDArray[Any] = self._open_column("ids.bin", metadata["ids"])
-        self.offsets: NDArray[np.int64] = self._open_column("offsets.bin", "<i8")
-        self._answer_starts = self._open_column("answers.bin", "<i4") if "answers.bin" in files else None
-        self._labels = self._open_column("labels.bin", metadata["ids"]) if "labels.bin" in files else None
-
-    def _open_column(self, name: str, dtype: str) -> NDArray[Any]:
-        # Without rows a file is empty, which cannot be mapped.
-        path = self.folder / name
-        return np.memmap(path, dtype=dtype, mode="r") if path.stat().st_size else np.empty(0, dtype=dtype)
+        self.ids: NDArray[Any] = open_column(folder / "ids.bin", metadata["ids"])
+        self.offsets: NDArray[np.int64] = open_column(folder / "offsets.bin", "<i8")
+        self._answer_starts = open_column(folder / "answers.bin", "<i4") if "answers.bin" in files else None
+        self._labels = open_column(folder / "labels.bin", metadata["ids"]) if "labels.bin" in files else None
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

@@ -6,26 +6,24 @@ a damaged one is written again.
 """
 
 import hashlib
-import io
 import json
-import os
 import shutil
-import tempfile
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.errors import OperationalError
-from numerate.tasks.corpus_files import file_checksum
+from numerate.errors import OperationalError, UserError
 from numerate.tasks.folders import cache_folder
 from numerate.tasks.texts import TextSource
+from numerate.text.tasks.columns import ColumnWriter, open_column, read_verified_head
+from numerate.text.tasks.new_folder import atomic_folder
 from numerate.text.tokenizers.hf_vocabulary import FastTokenizer
 from numerate.tokenizers.number_formats import Ids, id_dtype
 
@@ -34,6 +32,7 @@ MAX_IN_MEMORY = 20_000
 
 _CHUNK_SIZE = 8192
 _VERSION = 3
+_FORMAT = "numerate tokenized texts 1"
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,34 +101,42 @@ def _cache_key(source: TextSource, tokenizer: FastTokenizer, answer_prefix: str)
     return hashlib.blake2b(json.dumps(key_fields).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-def _write_tokens(
-    source: TextSource, tokenizer: FastTokenizer, answer_prefix: str, ids_file: IO[bytes], values_file: IO[bytes]
-) -> dict[str, NDArray[Any]]:
-    """Writes the token ids of a source, and the numbers that they carry, chunk by chunk; returns the other arrays."""
+def _tokenize(source: TextSource, tokenizer: FastTokenizer, answer_prefix: str) -> Iterator[dict[str, NDArray[Any]]]:
+    """The columns of `TokenizedTexts`, chunk by chunk."""
+    dtype, num_tokens = id_dtype(tokenizer.vocabulary), 0
     used_mask = np.zeros(tokenizer.vocabulary.size, dtype=np.bool_)
-    lengths, prompt_lengths = [np.zeros(1, np.int64)], [np.zeros(0, np.int32)]
+    yield {"starts": np.zeros(1, np.int64)}
     for start in range(0, source.num_examples, _CHUNK_SIZE):
         examples = source.read_examples(np.arange(start, min(start + _CHUNK_SIZE, source.num_examples)))
         encoded = tokenizer.encode([text for one in examples for text in (one.question, answer_prefix + one.answer)])
         used_mask[encoded.ids] = True
-        ids_file.write(encoded.ids.astype(id_dtype(tokenizer.vocabulary)).tobytes())
-        lengths.append(encoded.lengths[0::2] + encoded.lengths[1::2])
-        prompt_lengths.append(encoded.lengths[0::2].astype(np.int32))
-        if encoded.number_values is not None:
-            values_file.write(encoded.number_values.tobytes())
-    return {
-        "starts": np.concatenate(lengths).cumsum(),
-        "prompts": np.concatenate(prompt_lengths),
-        "used": np.flatnonzero(used_mask),
-    }
+        prompt_lengths, answer_lengths = encoded.lengths[0::2], encoded.lengths[1::2]
+        columns = {
+            "ids": encoded.ids.astype(dtype),
+            "starts": num_tokens + (prompt_lengths + answer_lengths).cumsum(),
+            "prompts": prompt_lengths.astype(np.int32),
+        }
+        yield columns if encoded.number_values is None else {**columns, "values": encoded.number_values}
+        num_tokens += len(encoded.ids)
+    yield {"used": np.flatnonzero(used_mask)}
+
+
+def _column_dtypes(tokenizer: FastTokenizer) -> dict[str, type[np.generic]]:
+    ids = id_dtype(tokenizer.vocabulary)
+    return {"ids": ids, "starts": np.int64, "prompts": np.int32, "used": np.int64, "values": np.float32}
+
+
+def _from_columns(columns: Mapping[str, NDArray[Any]]) -> TokenizedTexts:
+    values = columns["values"] if len(columns["values"]) else None
+    return TokenizedTexts(columns["ids"], columns["starts"], columns["prompts"], columns["used"], values)
 
 
 def _tokenize_in_memory(source: TextSource, tokenizer: FastTokenizer, answer_prefix: str) -> TokenizedTexts:
-    ids_file, values_file = io.BytesIO(), io.BytesIO()
-    arrays = _write_tokens(source, tokenizer, answer_prefix, ids_file, values_file)
-    ids = np.frombuffer(ids_file.getvalue(), id_dtype(tokenizer.vocabulary))
-    values = np.frombuffer(values_file.getvalue(), np.float32)
-    return TokenizedTexts(ids, arrays["starts"], arrays["prompts"], arrays["used"], values if len(values) else None)
+    chunks = {name: [np.zeros(0, dtype)] for name, dtype in _column_dtypes(tokenizer).items()}
+    for columns in _tokenize(source, tokenizer, answer_prefix):
+        for name, array in columns.items():
+            chunks[name].append(array)
+    return _from_columns({name: np.concatenate(arrays) for name, arrays in chunks.items()})
 
 
 # Files ---------------------------------------------------------------------------------------------------------------
@@ -158,48 +165,22 @@ def _open_or_create(source: TextSource, tokenizer: FastTokenizer, answer_prefix:
 
 
 def _write_folder(folder: Path, source: TextSource, tokenizer: FastTokenizer, answer_prefix: str) -> None:
-    """Writes a temporary folder and renames it once it is complete on disk."""
-    temporary_folder = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
-        with open(temporary_folder / "ids", "wb") as ids_file, open(temporary_folder / "values", "wb") as values_file:
-            arrays = _write_tokens(source, tokenizer, answer_prefix, ids_file, values_file)
-        for name, array in arrays.items():
-            (temporary_folder / name).write_bytes(array.tobytes())
-        files = sorted(temporary_folder.iterdir())
-        checksums = {file.name: [file.stat().st_size, file_checksum(file)] for file in files}
-        (temporary_folder / "sums.json").write_text(json.dumps(checksums), encoding="utf-8")
-        for file in temporary_folder.iterdir():
-            with open(file, "rb") as written:
-                os.fsync(written.fileno())
-        temporary_folder.chmod(0o755)
-        with suppress(FileNotFoundError):
-            os.replace(folder, temporary_folder / "damaged")
-        os.replace(temporary_folder, folder)
-        shutil.rmtree(folder / "damaged", ignore_errors=True)
-    finally:
-        shutil.rmtree(temporary_folder, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)  # a damaged one
+    with atomic_folder(folder) as temporary, ColumnWriter(temporary) as writer:
+        for columns in _tokenize(source, tokenizer, answer_prefix):
+            for name, array in columns.items():
+                writer.append(name, array)
+        writer.write_head({"format": _FORMAT})
 
 
 def _open_folder(folder: Path, tokenizer: FastTokenizer) -> TokenizedTexts | None:
     """The memory-mapped content of a cache folder; None if it is missing or damaged."""
-    dtypes = {"ids": id_dtype(tokenizer.vocabulary), "starts": np.int64, "prompts": np.int32, "used": np.int64}
+    dtypes = _column_dtypes(tokenizer)
     try:
-        checksums = json.loads((folder / "sums.json").read_text(encoding="utf-8"))
-        for name, (size, checksum) in checksums.items():
-            if (folder / name).stat().st_size != size or file_checksum(folder / name) != checksum:
-                return None
-        arrays = [_memory_map(folder / name, dtype) for name, dtype in dtypes.items()]
-        values = _memory_map(folder / "values", np.float32)
-    except (OSError, ValueError, TypeError, AttributeError):
+        read_verified_head(folder, _FORMAT, dtypes)
+    except UserError:
         return None
-    ids, starts, prompt_lengths, used_ids = arrays
-    if len(starts) != len(prompt_lengths) + 1 or int(starts[-1]) != len(ids):
-        return None
-    return TokenizedTexts(ids, starts, prompt_lengths, used_ids, values if len(values) else None)
-
-
-def _memory_map(file: Path, dtype: Any) -> NDArray[Any]:
-    return np.memmap(file, dtype=dtype, mode="r") if file.stat().st_size else np.zeros(0, dtype=dtype)
+    return _from_columns({name: open_column(folder / name, dtype) for name, dtype in dtypes.items()})
 
 
 @contextmanager

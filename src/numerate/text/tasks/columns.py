@@ -1,0 +1,123 @@
+"""Columns of numbers in a folder: a file for each, appended to while it is written and memory-mapped when it is read,
+and `head.json`, which says what they are and has the size and sha256 of each file and a checksum of itself."""
+
+import hashlib
+import json
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from numerate.tasks.contents import file_sha256
+from numerate.text.tasks.input_errors import file_error
+from numerate.training import disk
+
+HEAD_FILE = "head.json"
+
+_REMEDY = "use an intact copy, or run `numerate data write` again into another folder"
+
+
+class ColumnWriter:
+    """Writes columns to a folder, without keeping them in memory. A file is created when it is first appended to.
+
+    with ColumnWriter(folder) as columns:
+        columns.append("ids.bin", np.arange(3, dtype="<i8"))
+        columns.write_head({"format": "my columns 1"})
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._files: dict[str, _HashedFile] = {}
+
+    def append(self, name: str, content: NDArray[Any] | bytes) -> None:
+        """Appends an array, or bytes as they are, to a column."""
+        if name not in self._files:
+            self._files[name] = _HashedFile(self.folder / name)
+        self._files[name].write(content if isinstance(content, bytes) else content.tobytes())
+
+    def write_head(self, head: Mapping[str, Any]) -> None:
+        """Writes the head, after flushing all columns to the disk."""
+        self.close()
+        files = {
+            name: {"bytes": file.size, "sha256": file.hasher.hexdigest()} for name, file in sorted(self._files.items())
+        }
+        disk.write_atomically(self.folder / HEAD_FILE, encode_head({**head, "files": files}))
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()
+
+    def __enter__(self) -> "ColumnWriter":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _HashedFile:
+    """A new file with its size and hash so far."""
+
+    def __init__(self, path: Path) -> None:
+        self._file: BinaryIO = open(path, "xb", buffering=0)  # noqa: SIM115 (closed by whoever opens it)
+        self.hasher, self.size = hashlib.sha256(), 0
+
+    def write(self, content: bytes) -> None:
+        view = memoryview(content)
+        self.hasher.update(view)
+        self.size += len(view)
+        while len(view):
+            view = view[self._file.write(view) :]
+
+    def close(self) -> None:
+        if not self._file.closed:
+            os.fsync(self._file.fileno())
+            self._file.close()
+
+
+def open_column(path: Path, dtype: DTypeLike) -> NDArray[Any]:
+    """A column, memory-mapped; empty where there is no file, or nothing in it."""
+    return np.memmap(path, dtype, "r") if path.is_file() and path.stat().st_size else np.zeros(0, dtype)
+
+
+def encode_head(head: Mapping[str, Any]) -> bytes:
+    """The content of a head's file: what it says, and a checksum of that."""
+    return json.dumps({**head, "sum": _head_sha256(head)}, indent=1, ensure_ascii=False).encode() + b"\n"
+
+
+def read_verified_head(folder: Path, format: str, names: Collection[str]) -> dict[str, Any]:
+    """The head of a folder, where its files are as they were written: of the same size and sha256.
+
+    Raises `UserError` that names the file where one is not, for a file that is none of `names`, and for another format.
+    """
+    path = folder / HEAD_FILE
+    try:
+        head = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise file_error(folder, f"has no {HEAD_FILE}, so `numerate data write` did not write it") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise file_error(path, f"cannot be read ({error}); {_REMEDY}") from error
+    if not isinstance(head, dict) or head.get("format") != format:
+        raise file_error(path, f"is not {format!r}; it was not written by `numerate data write`")
+    if head.get("sum") != _head_sha256(head):
+        raise file_error(path, f"is not as it was written (its checksum is another); {_REMEDY}")
+    if not set(head["files"]) <= set(names):
+        raise file_error(path, f"lists files that are not row files; {_REMEDY}")
+    for name, expected in head["files"].items():
+        file, problem = folder / name, ""
+        if not file.is_file():
+            problem = "is missing"
+        elif (size := file.stat().st_size) != expected["bytes"]:
+            problem = f"is not as it was written ({size:,} bytes instead of {expected['bytes']:,})"
+        elif file_sha256(file) != expected["sha256"]:
+            problem = f"is not as it was written (its sha256 is another than {HEAD_FILE} says)"
+        if problem:
+            raise file_error(file, f"{problem}; {_REMEDY}; edited text is read without {HEAD_FILE} beside it")
+    return head
+
+
+def _head_sha256(head: Mapping[str, Any]) -> str:
+    content = {name: value for name, value in head.items() if name != "sum"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
