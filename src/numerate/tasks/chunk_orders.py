@@ -67,11 +67,6 @@ class SequentialChunks(ChunkOrder):
     def chunks_per_epoch(self) -> int:
         return int(self._chunk_ends[-1])
 
-    @property
-    def targets_per_epoch(self) -> int:
-        """Number of target tokens per epoch."""
-        return sum(max(size - 1, 0) for size in self.shard_sizes)
-
     def locations(self, indices: Sequence[int] | NDArray[np.int64]) -> ChunkLocations:
         return self._locate(np.asarray(indices, dtype=np.int64) % self.chunks_per_epoch)
 

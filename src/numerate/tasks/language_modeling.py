@@ -20,6 +20,7 @@ from numerate.tasks.corpus_files import (
     METADATA_SUFFIX,
     ChunkRows,
     Corpus,
+    TokenizerProtocol,
     open_corpus,
     split_validation_shards,
 )
@@ -132,8 +133,7 @@ class LanguageModeling(Task):
                     f"tokenizer={self.tokenizer_name()}",
                 ]
                 raise UserError(f"{setting_name}: {text} must be tokenized first, with `{shlex.join(command)}`")
-        tokenizer = self.load_tokenizer()
-        return _open_cached_corpus(_file_stamps(path), str(path), tokenizer.fingerprint, _Uncached(tokenizer))
+        return _open_cached_corpus(_file_stamps(path), str(path), self.load_tokenizer())
 
     def corpus(self, split: str) -> Corpus:
         """The shards of a split: `train`, or `validation` and `test`, which are both the held-out shards.
@@ -343,19 +343,6 @@ def _file_stamps(path: Path) -> tuple[tuple[str, int, int], ...]:
     return tuple((str(file), stat.st_size, stat.st_mtime_ns) for file, stat in stats)
 
 
-class _Uncached:
-    """Hides a tokenizer from the cache key of `lru_cache`, which has its fingerprint instead."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        self.tokenizer = tokenizer
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Uncached)
-
-    def __hash__(self) -> int:
-        return 0
-
-
 @lru_cache(maxsize=64)
 def _cached_order(order: str, sizes: tuple[int, ...], context_length: int, seed: int, rank: int) -> ChunkOrder:
     """A cached order: the published one keeps its shuffling state."""
@@ -367,7 +354,5 @@ def _cached_order(order: str, sizes: tuple[int, ...], context_length: int, seed:
 
 
 @lru_cache(maxsize=8)
-def _open_cached_corpus(
-    stamps: tuple[tuple[str, int, int], ...], path: str, fingerprint: str, uncached: _Uncached
-) -> Corpus:
-    return open_corpus(path, uncached.tokenizer)
+def _open_cached_corpus(stamps: tuple[tuple[str, int, int], ...], path: str, tokenizer: TokenizerProtocol) -> Corpus:
+    return open_corpus(path, tokenizer)

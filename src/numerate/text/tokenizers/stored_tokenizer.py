@@ -21,12 +21,13 @@ from numerate.text.tokenizers.fast_tokenizers import (
     rename_special_tokens,
 )
 from numerate.text.tokenizers.sentencepiece_files import BYTE_PIECE, SPACE_SYMBOL, WORD_PATTERN, build_tokenizer_config
-from numerate.text.tokenizers.tokenizer_files import find_tokenizer, load_tokenizer_file
+from numerate.text.tokenizers.tokenizer_files import load_tokenizer_file
 
 
 def load_tokenizer(name: str) -> "PretrainedTokenizer":
-    """The tokenizer of a name, as `load_tokenizer_file` finds it, with its own ids. Raises `UserError` as that does."""
-    return PretrainedTokenizer(load_tokenizer_file(name))
+    """The tokenizer of a name, as `load_tokenizer_file` finds it, with its own ids; opened once per process as long as
+    its file does not change. Raises `UserError` as that does."""
+    return _open_cached(load_tokenizer_file(name))
 
 
 class PretrainedTokenizer:
@@ -180,17 +181,9 @@ def _are_equal_except_ends(first: NDArray[np.integer], second: NDArray[np.intege
     return False
 
 
-def load_cached_tokenizer(name: str) -> PretrainedTokenizer:
-    """`load_tokenizer`, cached per process until the file changes."""
-    path = find_tokenizer(name)
-    files = sorted(path.iterdir()) if path.is_dir() else [path]
-    modification_times = tuple((str(file), file.stat().st_mtime_ns) for file in files if file.is_file())
-    return _load_cached(str(path), modification_times)
-
-
 @lru_cache(maxsize=4)
-def _load_cached(name: str, modification_times: tuple[tuple[str, int], ...]) -> PretrainedTokenizer:
-    return load_tokenizer(name)
+def _open_cached(file: TokenizerFile) -> PretrainedTokenizer:
+    return PretrainedTokenizer(file)
 
 
 # Bytes of each token -------------------------------------------------------------------------------------------------
