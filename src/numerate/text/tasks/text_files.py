@@ -38,7 +38,25 @@ _NUM_HASH_SAMPLES = 5
 _BITS_PER_BYTE = np.uint64(8)
 
 
-SKIP_INVALID_HINT = "With skip_invalid=true such records are left out and counted"
+class InvalidRecords:
+    """The records of a file that cannot be read: counted with `skip_invalid`, else refused."""
+
+    def __init__(self, path: Path, skip_invalid: bool) -> None:
+        self.path, self._skip_invalid, self.count, self._first = path, skip_invalid, 0, ""
+
+    def add(self, line: int, problem: str) -> None:
+        """Counts a record by the number of its line, from 1 on. Raises `UserError` where none may be left out."""
+        if not self._skip_invalid:
+            hint = "With skip_invalid=true such records are left out and counted"
+            raise file_error(self.path, f"{problem}. {hint}", line)
+        self.count += 1
+        self._first = self._first or str(file_error(self.path, problem, line))
+
+    def warn(self) -> None:
+        """Warns of their number and the first one, if there are any."""
+        if self.count:
+            records = f"{self.count:,} record{'s' * (self.count > 1)}"
+            warnings.warn(f"{records} skipped as invalid; the first: {self._first}", stacklevel=3)
 
 
 class LineFile(FileSource):
@@ -54,7 +72,7 @@ class LineFile(FileSource):
 
     def __init__(self, path: Path, reader: RecordReader, skip_invalid: bool = False) -> None:
         self.path, self.reader, self._skip_invalid = path, reader, skip_invalid
-        self._first_error = ""
+        self._invalid = InvalidRecords(path, skip_invalid)
         self._cached_examples: list[Example] | None = None
         self._lines = MappedLines(path)
         lines = len(self._lines)
@@ -69,15 +87,13 @@ class LineFile(FileSource):
             while lines and not self._lines.read(lines - 1).strip():
                 lines -= 1
             if lines % reader.lines_per_record:
-                self._on_invalid_record(
-                    lines - 1, f"is incomplete: each record must have {reader.lines_per_record} lines"
-                )
+                self._invalid.add(lines, f"is incomplete: each record must have {reader.lines_per_record} lines")
             self._record_lines = np.arange(0, lines - lines % reader.lines_per_record, reader.lines_per_record)
         self.num_examples = lines if self._record_lines is None else len(self._record_lines)
         if (skip_invalid or len(self._lines.bytes) <= _MAX_CHECKED_BYTES) and not self._is_trivially_valid():
             self._check_records()
-        if self.num_skipped:
-            warnings.warn(skipped_records_message(self.num_skipped, self._first_error), stacklevel=2)
+        self.num_skipped = self._invalid.count
+        self._invalid.warn()
 
     def _is_trivially_valid(self) -> bool:
         """Whether nothing can be wrong with two lines each: ASCII without NUL, and each line begins with a character
@@ -99,7 +115,7 @@ class LineFile(FileSource):
                 if len(self._lines.bytes) <= _MAX_CACHED_BYTES:
                     examples.append(example)
             except ValueError as error:
-                self._on_invalid_record(self._line_index(row), str(error))
+                self._invalid.add(self._line_index(row) + 1, str(error))
                 is_valid[row] = False
         if not is_valid.all():
             self._record_lines = (
@@ -108,13 +124,6 @@ class LineFile(FileSource):
             self.num_examples = len(self._record_lines)
         if len(examples) == self.num_examples:
             self._cached_examples = examples
-
-    def _on_invalid_record(self, line: int, reason: str) -> None:
-        """Counts a record that cannot be read. Raises `UserError` where none may be."""
-        if not self._skip_invalid:
-            raise file_error(self.path, f"{reason}. {SKIP_INVALID_HINT}", line + 1)
-        self.num_skipped += 1
-        self._first_error = self._first_error or str(file_error(self.path, reason, line + 1))
 
     def _line_index(self, row: int) -> int:
         return row if self._record_lines is None else int(self._record_lines[row])
@@ -212,11 +221,6 @@ def _question_hashes(questions: Iterable[str]) -> NDArray[np.uint64]:
     return _sampled_hashes(content, np.cumsum(lengths) - lengths, lengths)
 
 
-def skipped_records_message(count: int, first: str) -> str:
-    """The warning for unreadable records."""
-    return f"{count:,} record{'s' * (count > 1)} skipped as invalid; the first: {first}"
-
-
 def file_stamp(path: Path) -> tuple[str, int, int]:
     """What tells whether a file is still the same: its path, size and time of change. Raises `UserError` where it is
     not there."""
@@ -258,19 +262,16 @@ def parse_file(
     """
     check_unmodified(path)
     parsed: list[tuple[int, Example]] = []
-    errors: list[str] = []
+    invalid = InvalidRecords(path, skip_invalid)
     for line, result in parse(path.read_bytes().removeprefix(BOM_UTF8)):
         try:
             if isinstance(result, ValueError):
                 raise result
             parsed.append((line, check_example(result, requires_answer=requires_answer)))
         except ValueError as error:
-            if not skip_invalid:
-                raise file_error(path, f"{error}. {SKIP_INVALID_HINT}", line) from error
-            errors.append(str(file_error(path, str(error), line)))
-    if errors:
-        warnings.warn(skipped_records_message(len(errors), errors[0]), stacklevel=2)
+            invalid.add(line, str(error))
+    invalid.warn()
     if not parsed:
         raise file_error(path, "has no question that can be read")
     name = combine_hashes([file_sha256(path), repr(parse), str(skip_invalid)])
-    return ParsedFile(path, parsed, name, len(errors))
+    return ParsedFile(path, parsed, name, invalid.count)
