@@ -95,9 +95,9 @@ class GSM8K(TextTask):
                 if is_list
                 else open_line_file(file, reader, self.skip_invalid)
             )
-        train = SplitRows.from_source(train_source)
+        train = SplitRows.from_sources([train_source])
         if len(others) > 1:  # the published program has prepared a file for validation
-            validation = SplitRows.from_source(others[0])
+            validation = SplitRows.from_sources([others[0]])
         else:
             count, num_validation = len(train), int(self.validation_fraction * len(train))
             first, second = split_indices(

@@ -120,7 +120,7 @@ class Mathematics(TextTask):
     def read_splits(self, files: Sequence[Path]) -> DatasetSplits:
         sources = [open_line_file(file, TwoLines(), self.skip_invalid) for file in files]
         if files[0].name in ("train.txt", "arithmetic_train.txt"):  # prepared by the published program
-            train, validation = map(SplitRows.from_source, sources[:2])
+            train, validation = (SplitRows.from_sources([source]) for source in sources[:2])
             tests = SplitRows.from_sources(sources[2:])
             names = ("interpolate", "extrapolate")
             return DatasetSplits.without_overlap(names, 1, train, validation, tests, self.keep_duplicates)

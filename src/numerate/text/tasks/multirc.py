@@ -10,6 +10,7 @@ import numpy as np
 from numerate.config import Span, setting
 from numerate.tasks.folders import dataset_file, dataset_folder
 from numerate.tasks.texts import Example
+from numerate.text.tasks.file_sources import FileSource
 from numerate.text.tasks.readers import TEXT, JSONLines, decode_utf8, parse_json, read_fields
 from numerate.text.tasks.text_files import open_line_file, parse_file
 from numerate.text.tasks.text_task import DatasetSplits, SplitRows, TextTask, split_indices
@@ -61,13 +62,7 @@ class MultiRC(TextTask):
 
     def read_splits(self, files: Sequence[Path]) -> DatasetSplits:
         train, official_validation, *official_test = (
-            SplitRows.from_source(
-                open_line_file(file, JSONLines(requires_answer=False), self.skip_invalid)
-                if file.stem.endswith("_clean")
-                else parse_file(file, Passages(), self.skip_invalid, requires_answer=False),
-                truncation_side=self.truncation_side,
-            )
-            for file in files
+            SplitRows.from_sources([self._open_file(file)], truncation_side=self.truncation_side) for file in files
         )
         names, keep = ("multirc",), self.keep_duplicates
         if official_test and _has_answers(official_test[0]) and official_test[0].texts() != official_validation.texts():
@@ -93,6 +88,11 @@ class MultiRC(TextTask):
             num_duplicates_removed=int(is_duplicate.sum()),
             emptied_by={"train": "the test"} if is_duplicate.all() else {},
         )
+
+    def _open_file(self, file: Path) -> FileSource:
+        if file.stem.endswith("_clean"):
+            return open_line_file(file, JSONLines(requires_answer=False), self.skip_invalid)
+        return parse_file(file, Passages(), self.skip_invalid, requires_answer=False)
 
 
 def _has_answers(rows: SplitRows) -> bool:

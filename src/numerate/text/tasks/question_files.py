@@ -107,9 +107,8 @@ class QuestionFiles(TextTask):
 
     def _read_file(self, file: Path) -> SplitRows:
         reader = make_reader(file, self.format, self.question_field, self.answer_field, self.header)
-        return SplitRows.from_source(
-            open_line_file(file, reader, self.skip_invalid), truncation_side=self.truncation_side
-        )
+        source = open_line_file(file, reader, self.skip_invalid)
+        return SplitRows.from_sources([source], truncation_side=self.truncation_side)
 
 
 def make_reader(

@@ -40,7 +40,7 @@ class RJokes(TextTask):
     def read_splits(self, files: Sequence[Path]) -> DatasetSplits:
         reader = Scored() if files[0].suffix == ".tsv" else JSONLines()
         train, validation, test = (
-            SplitRows.from_source(open_line_file(file, reader, self.skip_invalid)) for file in files
+            SplitRows.from_sources([open_line_file(file, reader, self.skip_invalid)]) for file in files
         )
         return DatasetSplits.without_overlap(("rjokes",), 1, train, validation, test, self.keep_duplicates)
 

@@ -40,27 +40,19 @@ class SplitRows:
     part_numbers: NDArray[np.int16]
 
     @classmethod
-    def from_source(cls, source: FileSource, part: int = 1, truncation_side: TruncationSide = "right") -> "SplitRows":
-        """All rows of a source, as one part; `truncation_side` is what goes of questions that are too long."""
-        source = (
-            source if source.truncation_side == truncation_side else ConcatenatedSources((source,), truncation_side)
-        )
-        return cls(
-            source, np.arange(source.num_examples, dtype=np.uint32), np.full(source.num_examples, part, dtype=np.int16)
-        )
-
-    @classmethod
     def from_sources(
         cls,
         sources: Sequence[FileSource],
         part_numbers: Sequence[int] | None = None,
         truncation_side: TruncationSide = "right",
     ) -> "SplitRows":
-        """All rows of several sources, each with its part; by default one part per source."""
-        joined_source = ConcatenatedSources(sources, truncation_side)
+        """All rows of several sources, each with its part, by default one part per source; `truncation_side` is what
+        goes of questions that are too long."""
+        is_alone = len(sources) == 1 and sources[0].truncation_side == truncation_side
+        source = sources[0] if is_alone else ConcatenatedSources(sources, truncation_side)
         numbers = np.arange(1, len(sources) + 1) if part_numbers is None else np.array(part_numbers)
-        part = np.repeat(numbers.astype(np.int16), [source.num_examples for source in sources])
-        return cls(joined_source, np.arange(joined_source.num_examples, dtype=np.uint32), part)
+        part = np.repeat(numbers.astype(np.int16), [one.num_examples for one in sources])
+        return cls(source, np.arange(source.num_examples, dtype=np.uint32), part)
 
     def __len__(self) -> int:
         return len(self.rows)
