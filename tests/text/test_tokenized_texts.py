@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from numerate.errors import OperationalError
 from numerate.tasks.questions import Example, Questions
 from numerate.tasks.texts import TextSource
+from numerate.text.tasks import columns
 from numerate.text.tokenizers import tokenized_texts as kept
 from numerate.text.tokenizers.subwords import Subwords
 from numerate.text.tokenizers.text_number_formats import PerDigit, XVal
@@ -99,7 +100,7 @@ def test_a_source_is_read_once_and_never_again() -> None:
         assert changed[0].read == COUNT
 
 
-@pytest.mark.parametrize("damage", ["cut", "changed", "sums", "missing", "empty"])
+@pytest.mark.parametrize("damage", ["cut", "changed", "head", "missing", "empty", "of an earlier version"])
 def test_what_is_damaged_is_made_anew(folder: Path, damage: str) -> None:
     whole = tokenize_texts(Sums(), spelled().fast_tokenizer)
     sound = {
@@ -115,17 +116,19 @@ def test_what_is_damaged_is_made_anew(folder: Path, damage: str) -> None:
         content = bytearray((place / "values").read_bytes())
         content[100] ^= 1
         (place / "values").write_bytes(content)
-    elif damage == "sums":
-        (place / "sums.json").write_text("{")
+    elif damage == "head":
+        (place / "head.json").write_text("{")
     elif damage == "missing":
         (place / "starts").unlink()
+    elif damage == "of an earlier version":
+        (place / "head.json").rename(place / "sums.json")
     else:
         for file in place.iterdir():
             file.unlink()
     source = Sums()
     assert the_same(tokenize_texts(source, spelled().fast_tokenizer), TokenizedTexts(**sound))
     assert source.read == COUNT
-    assert {path.name for path in only(folder).iterdir()} == {"ids", "starts", "prompts", "used", "values", "sums.json"}
+    assert {path.name for path in only(folder).iterdir()} == {"ids", "starts", "prompts", "used", "values", "head.json"}
 
 
 def test_work_that_is_broken_off_leaves_nothing_that_is_taken_for_whole(
@@ -135,7 +138,7 @@ def test_work_that_is_broken_off_leaves_nothing_that_is_taken_for_whole(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(kept, "file_checksum", broken)
+        patched.setattr(columns.ColumnWriter, "write_head", broken)
         with pytest.raises(KeyboardInterrupt):
             tokenize_texts(Sums(), spelled().fast_tokenizer)
     assert [path.name for path in folder.iterdir() if path.is_dir()] == []
