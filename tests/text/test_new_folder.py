@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from numerate.errors import OperationalError, UserError
-from numerate.text.tasks.new_folder import atomic_folder
+from numerate.text.data.new_folder import atomic_folder
 
 
 def test_it_appears_when_all_is_written(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from numerate.tasks.task import Task
 from numerate.text.data import prepared
 from numerate.text.data.corpora import source_files, write_corpus
 from numerate.text.data.documents import SEPARATOR, FileSpan, ReadProgress, detect_file_span, read_documents
+from numerate.text.data.new_folder import check_not_existing
 from numerate.text.data.prepared import (
     VALIDATION_FRACTION,
     KilobyteProgressBar,
@@ -25,7 +26,6 @@ from numerate.text.data.prepared import (
     prepare_texts,
 )
 from numerate.text.data.vocabularies import save_vocabulary, train_vocabulary
-from numerate.text.tasks.new_folder import check_not_existing
 from numerate.text.tokenizers.stored_tokenizer import load_tokenizer
 from numerate.training import disk
 

@@ -26,7 +26,7 @@ from numerate.tasks.questions import EMPTY, Questions
 from numerate.tasks.rasp import RaspCounting
 from numerate.tasks.selective import SelectiveCounting
 from numerate.tasks.task import Task
-from numerate.text.tasks.new_folder import atomic_folder, check_not_existing
+from numerate.text.data.new_folder import atomic_folder, check_not_existing
 
 BLOCK_ROWS = 1 << 13
 """Rows per block."""

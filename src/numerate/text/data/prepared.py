@@ -19,9 +19,9 @@ from numerate.tasks.folders import corpora_folder, data_folder
 from numerate.tasks.language_modeling import PREPARED_CORPORA, LanguageModeling
 from numerate.text.data.corpora import SHARD_BYTES, DocumentSelection, write_corpus, write_selections
 from numerate.text.data.documents import FileSpan, ReadProgress, read_documents, split_file_span
+from numerate.text.data.new_folder import atomic_folder, check_not_existing
 from numerate.text.data.vocabularies import save_tokenizer, tokenizer_file, train_vocabulary
 from numerate.text.tasks.input_errors import file_error
-from numerate.text.tasks.new_folder import atomic_folder, check_not_existing
 from numerate.text.tokenizers.fast_tokenizers import check_tokenizers_installed
 from numerate.text.tokenizers.stored_tokenizer import PretrainedTokenizer, load_tokenizer
 from numerate.text.tokenizers.tokenizer_files import CHARACTER_TOKENIZER, build_character_tokenizer

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from numerate.errors import UserError, check_choice
+from numerate.text.data.new_folder import atomic_folder, check_not_existing
 from numerate.text.tasks.input_errors import file_error
-from numerate.text.tasks.new_folder import atomic_folder, check_not_existing
 from numerate.text.tokenizers.fast_tokenizers import TokenizerFile, check_tokenizers_installed
 from numerate.text.tokenizers.sentencepiece_files import SPACE_SYMBOL, build_tokenizer_config
 from numerate.text.tokenizers.stored_tokenizer import PretrainedTokenizer, load_tokenizer

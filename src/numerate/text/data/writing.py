@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from numerate.config import to_tree
 from numerate.errors import UserError, check_choice
+from numerate.text.data.new_folder import atomic_folder, check_not_existing
 from numerate.text.data.source import RowSource
 from numerate.text.tasks.columns import ColumnWriter
-from numerate.text.tasks.new_folder import atomic_folder, check_not_existing
 from numerate.text.tasks.stored_rows import FORMAT
 from numerate.tokenizers.number_formats import id_dtype
 from numerate.tokenizers.tokenizer import TokenizedExamples

@@ -4,6 +4,7 @@ and `head.json`, which says what they are and has the size and sha256 of each fi
 import hashlib
 import json
 import os
+import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -17,20 +18,43 @@ from numerate.training import disk
 
 HEAD_FILE = "head.json"
 
+_PROGRESS_FILE = "progress.json"
+_SECONDS_BETWEEN_SAVES = 10.0
+_CHUNK_BYTES = 1 << 20
+
 _REMEDY = "use an intact copy, or run `numerate data write` again into another folder"
 
 
 class ColumnWriter:
     """Writes columns to a folder, without keeping them in memory. A file is created when it is first appended to.
 
-    with ColumnWriter(folder) as columns:
-        columns.append("ids.bin", np.arange(3, dtype="<i8"))
-        columns.write_head({"format": "my columns 1"})
+        with ColumnWriter(folder) as columns:
+            columns.append("ids.bin", np.arange(3, dtype="<i8"))
+            columns.write_head({"format": "my columns 1"})
+
+    With `resume`, what an interrupted writer of the same folder had when it last saved its progress is kept, if it is
+    intact: `num_done` rows. All else in the folder is removed.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, *, resume: bool = False) -> None:
+        self.folder, self.num_done, self._saved_at = folder, 0, time.monotonic()
         self._files: dict[str, _HashedFile] = {}
+        if resume and not self._keep_progress():
+            self.close()
+            self._files = {}
+            for path in folder.iterdir():
+                path.unlink()
+
+    def _keep_progress(self) -> bool:
+        """Opens the columns as they were when progress was last saved. Returns whether they are intact."""
+        try:
+            progress = json.loads((self.folder / _PROGRESS_FILE).read_text(encoding="utf-8"))
+            for name, entry in progress["files"].items():
+                self._files[name] = _HashedFile(self.folder / name, entry["bytes"])
+            self.num_done = progress["done"] if self._entries() == progress["files"] else 0
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+        return self.num_done > 0
 
     def append(self, name: str, content: NDArray[Any] | bytes) -> None:
         """Appends an array, or bytes as they are, to a column."""
@@ -38,13 +62,23 @@ class ColumnWriter:
             self._files[name] = _HashedFile(self.folder / name)
         self._files[name].write(content if isinstance(content, bytes) else content.tobytes())
 
+    def save_progress(self, num_done: int) -> None:
+        """Records that the columns have so many rows, every few seconds, for a writer that resumes this one."""
+        if time.monotonic() - self._saved_at >= _SECONDS_BETWEEN_SAVES:
+            content = json.dumps({"done": num_done, "files": self._entries()}).encode()
+            disk.write_atomically(self.folder / _PROGRESS_FILE, content)
+            self._saved_at = time.monotonic()
+
     def write_head(self, head: Mapping[str, Any]) -> None:
         """Writes the head, after flushing all columns to the disk."""
         self.close()
-        files = {
+        disk.write_atomically(self.folder / HEAD_FILE, encode_head({**head, "files": self._entries()}))
+        (self.folder / _PROGRESS_FILE).unlink(missing_ok=True)
+
+    def _entries(self) -> dict[str, dict[str, Any]]:
+        return {
             name: {"bytes": file.size, "sha256": file.hasher.hexdigest()} for name, file in sorted(self._files.items())
         }
-        disk.write_atomically(self.folder / HEAD_FILE, encode_head({**head, "files": files}))
 
     def close(self) -> None:
         for file in self._files.values():
@@ -58,11 +92,20 @@ class ColumnWriter:
 
 
 class _HashedFile:
-    """A new file with its size and hash so far."""
+    """A file with its size and hash so far: a new one, or the first `size` bytes of one that is there.
 
-    def __init__(self, path: Path) -> None:
-        self._file: BinaryIO = open(path, "xb", buffering=0)  # noqa: SIM115 (closed by whoever opens it)
-        self.hasher, self.size = hashlib.sha256(), 0
+    Raises `OSError` or `ValueError` for one that is shorter."""
+
+    def __init__(self, path: Path, size: int = 0) -> None:
+        self._file: BinaryIO = open(path, "r+b" if size else "wb", buffering=0)  # noqa: SIM115 (closed by its writer)
+        self.hasher, self.size = hashlib.sha256(), size
+        while size:
+            chunk = self._file.read(min(size, _CHUNK_BYTES))
+            if not chunk:
+                raise ValueError(f"{path}: is shorter than it was")
+            self.hasher.update(chunk)
+            size -= len(chunk)
+        self._file.truncate(self.size)
 
     def write(self, content: bytes) -> None:
         view = memoryview(content)

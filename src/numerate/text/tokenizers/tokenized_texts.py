@@ -1,12 +1,13 @@
 """A cache of tokenized questions: in memory for small files, else in memory-mapped files.
 
 The cache folder is `$NUMERATE_CACHE/tokenised`, else `~/.cache/numerate/tokenised`; it may be deleted at any time. An
-entry is named by a hash of the texts, the tokenizer's content and the number format. Entries are written atomically;
-a damaged one is written again.
+entry is named by a hash of the texts, the tokenizer's content and the number format. Entries are written atomically,
+resumed if that was interrupted, and a damaged one is written again.
 """
 
 import hashlib
 import json
+import os
 import shutil
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
@@ -23,14 +24,15 @@ from numerate.errors import OperationalError, UserError
 from numerate.tasks.folders import cache_folder
 from numerate.tasks.texts import TextSource
 from numerate.text.tasks.columns import ColumnWriter, open_column, read_verified_head
-from numerate.text.tasks.new_folder import atomic_folder
 from numerate.text.tokenizers.hf_vocabulary import FastTokenizer
 from numerate.tokenizers.number_formats import Ids, id_dtype
+from numerate.training import disk
 
 MAX_IN_MEMORY = 20_000
 """Up to this many questions are cached in memory only."""
 
 _CHUNK_SIZE = 8192
+_USED_CHUNK_TOKENS = 1 << 22
 _VERSION = 3
 _FORMAT = "numerate tokenized texts 1"
 
@@ -101,24 +103,34 @@ def _cache_key(source: TextSource, tokenizer: FastTokenizer, answer_prefix: str)
     return hashlib.blake2b(json.dumps(key_fields).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-def _tokenize(source: TextSource, tokenizer: FastTokenizer, answer_prefix: str) -> Iterator[dict[str, NDArray[Any]]]:
-    """The columns of `TokenizedTexts`, chunk by chunk."""
-    dtype, num_tokens = id_dtype(tokenizer.vocabulary), 0
-    used_mask = np.zeros(tokenizer.vocabulary.size, dtype=np.bool_)
-    yield {"starts": np.zeros(1, np.int64)}
-    for start in range(0, source.num_examples, _CHUNK_SIZE):
-        examples = source.read_examples(np.arange(start, min(start + _CHUNK_SIZE, source.num_examples)))
+def _tokenize(
+    source: TextSource, tokenizer: FastTokenizer, answer_prefix: str, first: int = 0, num_tokens: int = 0
+) -> Iterator[tuple[int, dict[str, NDArray[Any]]]]:
+    """The columns of `TokenizedTexts` but the last, chunk by chunk, each with the number of questions up to its end;
+    from question `first` on, before which there are `num_tokens` tokens."""
+    dtype = id_dtype(tokenizer.vocabulary)
+    if not first:
+        yield 0, {"starts": np.zeros(1, np.int64)}
+    for start in range(first, source.num_examples, _CHUNK_SIZE):
+        end = min(start + _CHUNK_SIZE, source.num_examples)
+        examples = source.read_examples(np.arange(start, end))
         encoded = tokenizer.encode([text for one in examples for text in (one.question, answer_prefix + one.answer)])
-        used_mask[encoded.ids] = True
         prompt_lengths, answer_lengths = encoded.lengths[0::2], encoded.lengths[1::2]
         columns = {
             "ids": encoded.ids.astype(dtype),
             "starts": num_tokens + (prompt_lengths + answer_lengths).cumsum(),
             "prompts": prompt_lengths.astype(np.int32),
         }
-        yield columns if encoded.number_values is None else {**columns, "values": encoded.number_values}
+        yield end, columns if encoded.number_values is None else {**columns, "values": encoded.number_values}
         num_tokens += len(encoded.ids)
-    yield {"used": np.flatnonzero(used_mask)}
+
+
+def _used_ids(ids: Ids, tokenizer: FastTokenizer) -> NDArray[np.int64]:
+    """The ids that occur, sorted."""
+    is_used = np.zeros(tokenizer.vocabulary.size, dtype=np.bool_)
+    for start in range(0, len(ids), _USED_CHUNK_TOKENS):
+        is_used[ids[start : start + _USED_CHUNK_TOKENS]] = True
+    return np.flatnonzero(is_used)
 
 
 def _column_dtypes(tokenizer: FastTokenizer) -> dict[str, type[np.generic]]:
@@ -133,10 +145,11 @@ def _from_columns(columns: Mapping[str, NDArray[Any]]) -> TokenizedTexts:
 
 def _tokenize_in_memory(source: TextSource, tokenizer: FastTokenizer, answer_prefix: str) -> TokenizedTexts:
     chunks = {name: [np.zeros(0, dtype)] for name, dtype in _column_dtypes(tokenizer).items()}
-    for columns in _tokenize(source, tokenizer, answer_prefix):
+    for _, columns in _tokenize(source, tokenizer, answer_prefix):
         for name, array in columns.items():
             chunks[name].append(array)
-    return _from_columns({name: np.concatenate(arrays) for name, arrays in chunks.items()})
+    arrays = {name: np.concatenate(parts) for name, parts in chunks.items()}
+    return _from_columns(arrays | {"used": _used_ids(arrays["ids"], tokenizer)})
 
 
 # Files ---------------------------------------------------------------------------------------------------------------
@@ -165,12 +178,25 @@ def _open_or_create(source: TextSource, tokenizer: FastTokenizer, answer_prefix:
 
 
 def _write_folder(folder: Path, source: TextSource, tokenizer: FastTokenizer, answer_prefix: str) -> None:
+    """Writes a folder that becomes `folder` when it is complete; resumes one that was interrupted."""
+    partial = folder.with_name(f".{folder.name}.partial")
+    partial.mkdir(exist_ok=True)
+    try:
+        with ColumnWriter(partial, resume=True) as writer:
+            starts = open_column(partial / "starts", np.int64)
+            num_tokens = int(starts[-1]) if len(starts) else 0
+            for num_done, columns in _tokenize(source, tokenizer, answer_prefix, writer.num_done, num_tokens):
+                for name, array in columns.items():
+                    writer.append(name, array)
+                writer.save_progress(num_done)
+            writer.append("used", _used_ids(open_column(partial / "ids", id_dtype(tokenizer.vocabulary)), tokenizer))
+            writer.write_head({"format": _FORMAT})
+    except UserError:  # a question that cannot be read; its file will be another
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
     shutil.rmtree(folder, ignore_errors=True)  # a damaged one
-    with atomic_folder(folder) as temporary, ColumnWriter(temporary) as writer:
-        for columns in _tokenize(source, tokenizer, answer_prefix):
-            for name, array in columns.items():
-                writer.append(name, array)
-        writer.write_head({"format": _FORMAT})
+    os.replace(partial, folder)
+    disk.fsync(folder.parent)
 
 
 def _open_folder(folder: Path, tokenizer: FastTokenizer) -> TokenizedTexts | None:
