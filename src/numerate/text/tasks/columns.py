@@ -62,6 +62,10 @@ class ColumnWriter:
             self._files[name] = _HashedFile(self.folder / name)
         self._files[name].write(content if isinstance(content, bytes) else content.tobytes())
 
+    def read(self, name: str, dtype: DTypeLike) -> NDArray[Any]:
+        """What a column has so far, memory-mapped."""
+        return open_column(self.folder / name, dtype)
+
     def save_progress(self, num_done: int) -> None:
         """Records that the columns have so many rows, every few seconds, for a writer that resumes this one."""
         if time.monotonic() - self._saved_at >= _SECONDS_BETWEEN_SAVES:

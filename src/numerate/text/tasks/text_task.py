@@ -21,9 +21,8 @@ from numerate.tasks.contents import shortest_unique_names
 from numerate.tasks.counter_rng import CounterRNG, permute, random_key
 from numerate.tasks.questions import Questions
 from numerate.tasks.texts import Example, InMemorySource
-from numerate.text.tasks.file_sources import ConcatenatedSources, FileSource
 from numerate.text.tasks.row_orders import RowTask
-from numerate.text.tasks.text_files import file_stamp
+from numerate.text.tasks.text_files import FileSource, StoredExamples, file_stamp
 
 TruncationSide = Literal["left", "right"]
 
@@ -40,19 +39,17 @@ class SplitRows:
     part_numbers: NDArray[np.int16]
 
     @classmethod
-    def from_sources(
+    def from_files(
         cls,
-        sources: Sequence[FileSource],
+        files: Sequence[StoredExamples],
         part_numbers: Sequence[int] | None = None,
         truncation_side: TruncationSide = "right",
     ) -> "SplitRows":
-        """All rows of several sources, each with its part, by default one part per source; `truncation_side` is what
-        goes of questions that are too long."""
-        is_alone = len(sources) == 1 and sources[0].truncation_side == truncation_side
-        source = sources[0] if is_alone else ConcatenatedSources(sources, truncation_side)
-        numbers = np.arange(1, len(sources) + 1) if part_numbers is None else np.array(part_numbers)
-        part = np.repeat(numbers.astype(np.int16), [one.num_examples for one in sources])
-        return cls(source, np.arange(source.num_examples, dtype=np.uint32), part)
+        """All rows of several files, each with its part, by default one part per file; `truncation_side` is what goes
+        of questions that are too long."""
+        numbers = np.arange(1, len(files) + 1) if part_numbers is None else np.array(part_numbers)
+        part = np.repeat(numbers.astype(np.int16), [one.num_examples for one in files])
+        return cls(FileSource(files, truncation_side), np.arange(len(part), dtype=np.uint32), part)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -83,7 +80,7 @@ class SplitRows:
 
     def longest_rows(self) -> NDArray[np.int64]:
         """The places of the longest rows in their files."""
-        sizes = self.source.record_sizes[self.rows]
+        sizes = self.source.record_sizes()[self.rows]
         num_rows = min(_NUM_LONGEST_ROWS, len(sizes))
         return np.argpartition(sizes, len(sizes) - num_rows)[len(sizes) - num_rows :]
 
