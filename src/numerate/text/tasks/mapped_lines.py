@@ -1,7 +1,9 @@
 """The lines of a file in memory that the operating system maps, found once and read by number."""
 
 from codecs import BOM_UTF8
+from collections.abc import Iterator
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _CHUNK_BYTES = 1 << 22
+_CHUNK_RECORDS = 1 << 12
 
 
 class MappedLines:
@@ -30,6 +33,14 @@ class MappedLines:
     def read(self, line: int, count: int = 1) -> bytes:
         """A line, or `count` from it on, with what ends them."""
         return bytes(self._view[int(self.starts[line]) : int(self.starts[line + count])])
+
+    def records(self, first: int, end: int, count: int = 1) -> Iterator[tuple[int, bytes]]:
+        """Each `count` lines from `first` to `end`, with the number of the first of them."""
+        view = self.bytes.data
+        for begin in range(first, end, _CHUNK_RECORDS * count):
+            bounds = self.starts[begin : min(begin + _CHUNK_RECORDS * count, end) + 1 : count].tolist()
+            for number, (start, stop) in enumerate(pairwise(bounds)):
+                yield begin + number * count, bytes(view[start:stop])
 
     @cached_property
     def used_bytes(self) -> NDArray[np.bool_]:

@@ -111,8 +111,8 @@ class Passages(ExampleReader):
     requires_answer = False
 
     def examples(self, lines: MappedLines) -> Iterator[tuple[int, Example | ValueError]]:
-        for number in range(len(lines)):
-            if (line := lines.read(number)).strip():
+        for number, line in lines.records(0, len(lines)):
+            if line.strip():
                 try:
                     examples = [*self._examples(line)]
                 except ValueError as error:

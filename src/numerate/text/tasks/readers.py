@@ -38,7 +38,8 @@ def check_example(example: Example, *, requires_answer: bool = True) -> Example:
         )
     if "\0" in question or "\0" in answer:
         raise ValueError("contains a NUL character; is the file damaged?")
-    if any(not text.isascii() and SURROGATES.search(text) for text in (question, answer)):
+    is_ascii = question.isascii() and answer.isascii()
+    if not is_ascii and (SURROGATES.search(question) or SURROGATES.search(answer)):
         raise ValueError("has half of a surrogate pair, which is no character")
     return example
 
@@ -86,8 +87,7 @@ class RecordReader(ExampleReader):
                 count -= 1
             if count % step:
                 yield count, ValueError(f"is incomplete: each record must have {step} lines")
-        for line in range(self.num_header_lines, count - count % step, step):
-            record = lines.read(line, step)
+        for line, record in lines.records(self.num_header_lines, count - count % step, step):
             if step == 1 and len(record) < 3 and not record.strip():
                 continue
             try:
