@@ -12,7 +12,7 @@ from typing import Any
 from numerate.errors import UserError, check_choice
 from numerate.text.tasks.columns import HEAD_FILE
 from numerate.text.tasks.input_errors import file_error
-from numerate.text.tasks.labelled_files import LabeledFile, LabeledTextFile, LabeledTokenFile, is_labeled_line
+from numerate.text.tasks.labelled_files import LabeledFile, is_labeled_line, open_labeled_text, open_labeled_tokens
 from numerate.text.tasks.ragged_rows import RaggedRows
 from numerate.text.tasks.row_files import VOCABULARIES, ConcatenatedRowFiles, RowFile, TextFile, TokenFile
 from numerate.text.tasks.stored_rows import StoredRows, existing_files, find_written_folder, read_verified_metadata
@@ -98,7 +98,7 @@ def _open_cached(path: Path, stamps: tuple[tuple[str, int, int], ...], vocabular
     if not files:
         raise file_error(path, "holds no rows")
     rows = files[0] if len(files) == 1 else ConcatenatedRowFiles(files)
-    return LabeledTextFile(rows) if is_labeled_line(rows.text(0)) else rows
+    return open_labeled_text(rows) if is_labeled_line(rows.text(0)) else rows
 
 
 def _open_written_folder(folder: Path) -> RowFile | LabeledFile:
@@ -106,10 +106,10 @@ def _open_written_folder(folder: Path) -> RowFile | LabeledFile:
     metadata = read_verified_metadata(folder)
     symbols = tuple(metadata["vocabulary"][len(SPECIAL_TOKENS) :])
     if "labels.bin" in metadata["files"]:
-        return LabeledTokenFile(StoredRows(folder, metadata))
+        return open_labeled_tokens(StoredRows(folder, metadata))
     if "rows.txt" in metadata["files"]:
         rows = TextFile(folder / "rows.txt")
-        return LabeledTextFile(rows, metadata["between"], symbols) if is_labeled_line(rows.text(0)) else rows
+        return open_labeled_text(rows, metadata["between"], symbols) if is_labeled_line(rows.text(0)) else rows
     if any(len(symbol) != 1 for symbol in symbols):
         raise file_error(folder, "has tokens of several characters; format=text can be read instead")
     ids = StoredRows(folder, metadata).ragged_ids()
