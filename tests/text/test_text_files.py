@@ -10,7 +10,7 @@ import pytest
 
 from numerate.errors import UserError
 from numerate.tasks.texts import Example
-from numerate.text.tasks import text_files
+from numerate.text.tasks import cached_columns, text_files
 from numerate.text.tasks.readers import JSONLines, RecordReader, TabSeparated, TwoLines
 from numerate.text.tasks.text_files import FileSource, StoredExamples, open_examples
 
@@ -126,7 +126,7 @@ class Counted(TwoLines):
 
 @pytest.fixture
 def everything_is_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_files, "MAX_IN_MEMORY", 0)
+    monkeypatch.setattr(cached_columns, "MAX_IN_MEMORY", 0)
     monkeypatch.setattr(text_files, "_CHUNK_EXAMPLES", 7)
     monkeypatch.setenv("NUMERATE_CACHE", str(tmp_path / "cache"))
 

@@ -6,7 +6,7 @@ deleted at any time.
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,10 +15,22 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from numerate.errors import OperationalError, UserError
+from numerate.tasks.folders import cache_folder
 from numerate.text.tasks.columns import ColumnWriter, open_column, read_verified_head
 from numerate.training import disk
 
 FORMAT = "numerate columns 1"
+
+
+MAX_IN_MEMORY = 1 << 23
+"""What is made of files of up to this many bytes is kept in memory only."""
+
+
+def cached_folder(kind: str, key: str, files: Iterable[Path]) -> Path | None:
+    """The cache folder of what is made of files, by the kind of it and a hash of all it depends on; None for small
+    files."""
+    is_small = sum(file.stat().st_size for file in files) <= MAX_IN_MEMORY
+    return None if is_small else cache_folder() / kind / key
 
 
 class MemoryColumns:

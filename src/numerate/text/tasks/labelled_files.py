@@ -13,15 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.tasks.contents import file_sha256
-from numerate.tasks.folders import cache_folder
 from numerate.tasks.questions import EMPTY
-from numerate.text.tasks.cached_columns import MemoryColumns, build_columns
+from numerate.text.tasks.cached_columns import MemoryColumns, build_columns, cached_folder
 from numerate.text.tasks.columns import ColumnWriter
 from numerate.text.tasks.input_errors import file_error
 from numerate.text.tasks.ragged_rows import RaggedRows
 from numerate.text.tasks.row_files import UNKNOWN_TOKEN_ERROR, RowFile, rows_per_block
 from numerate.text.tasks.stored_rows import StoredRows
-from numerate.text.tasks.text_files import MAX_IN_MEMORY, combine_hashes
+from numerate.text.tasks.text_files import combine_hashes
 from numerate.vocabulary import SPECIAL_TOKENS, UNK
 
 NO_LABEL = "."
@@ -84,9 +83,8 @@ def open_labeled_text(rows: RowFile, separator: str | None = None, words: tuple[
     """
     if separator is None:
         separator = " " if any(" " in rows.text(row) for row in range(min(rows.count, _NUM_CHECKED_ROWS))) else ""
-    is_small = sum(file.stat().st_size for file in rows.files()) <= MAX_IN_MEMORY
     key = combine_hashes([*map(file_sha256, rows.files()), separator, *words])
-    folder = None if is_small else cache_folder() / "labels" / key
+    folder = cached_folder("labels", key, rows.files())
     dtypes = {"ids": np.uint16, "labels": np.uint16, "offsets": np.int64}
     head, columns = build_columns(partial(_read_text, rows, separator, words), dtypes, folder)
     ids, labels = (RaggedRows(columns["offsets"], columns[name]) for name in ("ids", "labels"))

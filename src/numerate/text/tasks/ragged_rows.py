@@ -1,6 +1,6 @@
 """Rows of different lengths in one array, and rows of several parts under one index."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,16 +68,3 @@ class PartIndex:
         for positions in np.split(order, np.flatnonzero(np.diff(parts[order])) + 1) if len(rows) else ():
             part = int(parts[positions[0]])
             yield part, positions, rows[positions] - self.starts[part]
-
-
-def stack_rows(
-    count: int, groups: Sequence[tuple[NDArray[np.int64], NDArray[Any], NDArray[np.int64]]]
-) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Rows `[count, width]` with their lengths from groups of them: positions, values (0 after the end) and lengths."""
-    width = max((values.shape[1] for _, values, _ in groups), default=0)
-    stacked = np.zeros((count, width), dtype=np.result_type(np.uint8, *(values for _, values, _ in groups)))
-    all_lengths = np.zeros(count, dtype=np.int64)
-    for positions, values, lengths in groups:
-        stacked[positions, : values.shape[1]] = values
-        all_lengths[positions] = lengths
-    return stacked, all_lengths

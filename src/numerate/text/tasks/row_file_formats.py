@@ -5,12 +5,18 @@ pyarrow alone reads what `save_to_disk` writes, which are plain Arrow streams wi
 """
 
 import json
-from functools import lru_cache
+from collections.abc import Iterator
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from numerate.errors import UserError, check_choice
-from numerate.text.tasks.columns import HEAD_FILE
+from numerate.tasks.contents import file_sha256
+from numerate.text.tasks.cached_columns import MemoryColumns, build_columns, cached_folder
+from numerate.text.tasks.columns import HEAD_FILE, ColumnWriter
 from numerate.text.tasks.input_errors import file_error
 from numerate.text.tasks.labelled_files import LabeledFile, is_labeled_line, open_labeled_text, open_labeled_tokens
 from numerate.text.tasks.ragged_rows import RaggedRows
@@ -18,6 +24,9 @@ from numerate.text.tasks.row_files import VOCABULARIES, ConcatenatedRowFiles, Ro
 from numerate.text.tasks.stored_rows import StoredRows, existing_files, find_written_folder, read_verified_metadata
 from numerate.text.tasks.text_files import file_stamp
 from numerate.vocabulary import SPECIAL_TOKENS
+
+_NO_ID = (1 << 16) - 1
+"""Stands for an id that no vocabulary has."""
 
 _ROWS = "a text file with one row per line, or a folder of *.txt, of a saved dataset or of `numerate data write`"
 
@@ -91,7 +100,7 @@ def _open_cached(path: Path, stamps: tuple[tuple[str, int, int], ...], vocabular
     for name, size, _ in stamps:
         file = Path(name)
         if file.suffix == ".arrow":
-            files.append(TokenFile(file, _read_arrow_runs(file), VOCABULARIES[vocabulary], vocabulary))
+            files.append(TokenFile(file, _read_arrow(file), VOCABULARIES[vocabulary], vocabulary))
         elif size:
             files.append(TextFile(file))
     files = [file for file in files if file.count]
@@ -113,30 +122,44 @@ def _open_written_folder(folder: Path) -> RowFile | LabeledFile:
     if any(len(symbol) != 1 for symbol in symbols):
         raise file_error(folder, "has tokens of several characters; format=text can be read instead")
     ids = StoredRows(folder, metadata).ragged_ids()
-    return TokenFile(folder / "ids.bin", [ids], "".join(symbols), HEAD_FILE)
+    return TokenFile(folder / "ids.bin", ids, "".join(symbols), HEAD_FILE)
 
 
-def _read_arrow_runs(file: Path) -> list[RaggedRows]:
-    """The `input_ids` of every record batch, left on the disk."""
+def _read_arrow(file: Path) -> RaggedRows:
+    """The `input_ids` of every record batch, read once."""
+    folder = cached_folder("arrow", file_sha256(file), [file])
+    _, columns = build_columns(partial(_write_arrow, file), {"ids": np.uint16, "offsets": np.int64}, folder)
+    return RaggedRows(columns["offsets"], columns["ids"])
+
+
+def _write_arrow(file: Path, columns: MemoryColumns | ColumnWriter) -> dict[str, Any]:
+    num_tokens = 0
+    columns.append("offsets", np.zeros(1, np.int64))
+    for offsets, ids in _read_batches(file):
+        is_id = (ids >= 0) & (ids < _NO_ID)
+        columns.append("ids", np.where(is_id, ids, _NO_ID).astype(np.uint16))
+        columns.append("offsets", num_tokens + offsets[1:])
+        num_tokens += len(ids)
+    return {}
+
+
+def _read_batches(file: Path) -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
+    """The offsets and ids of every record batch. Raises `UserError` for what `datasets` did not save."""
     try:
         import pyarrow as arrow
     except ImportError as error:
         raise file_error(file, "is Arrow, which pyarrow reads: pip install 'numerate[data]'") from error
     try:
-        source = arrow.memory_map(str(file))
-        batches = list(arrow.ipc.open_stream(source))
-    except (arrow.ArrowInvalid, OSError) as error:
-        raise file_error(file, f"is no Arrow stream as `datasets` saves it ({str(error).splitlines()[0]})") from error
-    runs = []
-    for batch in batches:
-        if "input_ids" not in batch.schema.names:
-            raise file_error(file, f"has no column input_ids; it has: {', '.join(batch.schema.names)}")
-        column = batch.column("input_ids")
-        if column.null_count or not hasattr(column, "offsets"):
-            raise file_error(file, f"the column input_ids is no list of token ids per row, but {column.type}")
-        try:
+        batches = arrow.ipc.open_stream(arrow.memory_map(str(file)))
+        while (batch := next(batches, None)) is not None:
+            if "input_ids" not in batch.schema.names:
+                raise file_error(file, f"has no column input_ids; it has: {', '.join(batch.schema.names)}")
+            column = batch.column("input_ids")
+            if column.null_count or not hasattr(column, "offsets"):
+                raise file_error(file, f"the column input_ids is no list of token ids per row, but {column.type}")
             column.validate(full=True)
-        except arrow.ArrowInvalid as error:
-            raise file_error(file, f"is damaged ({str(error).splitlines()[0]}); save it anew") from error
-        runs.append(RaggedRows(column.offsets.to_numpy(), column.values.to_numpy()))
-    return runs
+            offsets = column.offsets.to_numpy().astype(np.int64)
+            yield offsets - offsets[0], column.values.to_numpy()[offsets[0] : offsets[-1]]
+    except (arrow.ArrowInvalid, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise file_error(file, f"is no Arrow stream as `datasets` saves it, or a damaged one ({reason})") from error

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from numerate.config import Spec
 from numerate.text.tasks.input_errors import file_error
 from numerate.text.tasks.mapped_lines import MappedLines
-from numerate.text.tasks.ragged_rows import PartIndex, RaggedRows, stack_rows
+from numerate.text.tasks.ragged_rows import PartIndex, RaggedRows
 from numerate.text.tasks.readers import MAX_CHARACTERS
 from numerate.vocabulary import BOS, EOS, PAD, PUBLISHED_SYMBOLS, UNK
 
@@ -76,8 +76,14 @@ class ConcatenatedRowFiles(RowFile):
         self.count, self.longest = self._index.count, max(part.longest for part in files)
 
     def read(self, rows: NDArray[np.int64]) -> CharacterRows:
-        groups = [(positions, *self._files[part].read(local)) for part, positions, local in self._index.groups(rows)]
-        return CharacterRows(*stack_rows(len(rows), groups))
+        groups = [(positions, self._files[part].read(local)) for part, positions, local in self._index.groups(rows)]
+        width = max((read.codes.shape[1] for _, read in groups), default=0)
+        codes = np.zeros((len(rows), width), dtype=np.result_type(np.uint8, *(read.codes for _, read in groups)))
+        lengths = np.zeros(len(rows), dtype=np.int64)
+        for positions, read in groups:
+            codes[positions, : read.codes.shape[1]] = read.codes
+            lengths[positions] = read.lengths
+        return CharacterRows(codes, lengths)
 
     def location(self, row: int) -> str:
         part, local = self._index.locate(row)
@@ -181,19 +187,17 @@ class TokenFile(RowFile):
     An id 0 inside a row is a space, as the published tokenizer writes it; what was [UNK] is lost, and refused.
     """
 
-    def __init__(self, path: Path, runs: Sequence[RaggedRows], symbols: str, vocabulary_name: str) -> None:
-        self.path, self._runs, self.vocabulary_name = path, runs, vocabulary_name
+    def __init__(self, path: Path, ids: RaggedRows, symbols: str, vocabulary_name: str) -> None:
+        self.path, self._ids, self.vocabulary_name = path, ids, vocabulary_name
         self._symbols = symbols
         plain = symbols.isascii()
         self._code_points = np.array([ord(" "), 0, 0, 0, *map(ord, symbols)], dtype=np.uint8 if plain else np.uint32)
-        self._index = PartIndex(map(len, runs))
-        self.count, self.longest = self._index.count, max((run.max_length() for run in runs), default=0)
+        self.count, self.longest = len(ids), ids.max_length()
         if self.longest > MAX_CHARACTERS:
             raise file_error(path, f"has a row of {self.longest:,} ids; {_MAX_LENGTH}")
 
     def read(self, rows: NDArray[np.int64]) -> CharacterRows:
-        groups = [(positions, *self._runs[run].padded(local)) for run, positions, local in self._index.groups(rows)]
-        return self._decode(stack_rows(len(rows), groups)[0].astype(np.int64), rows)
+        return self._decode(self._ids.padded(rows)[0].astype(np.int64), rows)
 
     def _decode(self, ids: NDArray[np.int64], rows: NDArray[np.int64]) -> CharacterRows:
         if not ids.size:

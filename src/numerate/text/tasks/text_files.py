@@ -18,18 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.tasks.contents import file_sha256
-from numerate.tasks.folders import cache_folder
 from numerate.tasks.texts import Example, TextSource
-from numerate.text.tasks.cached_columns import Columns, MemoryColumns, build_columns
+from numerate.text.tasks.cached_columns import Columns, MemoryColumns, build_columns, cached_folder
 from numerate.text.tasks.columns import ColumnWriter
 from numerate.text.tasks.fetched_files import check_unmodified
 from numerate.text.tasks.input_errors import file_error
 from numerate.text.tasks.mapped_lines import MappedLines
 from numerate.text.tasks.ragged_rows import PartIndex
 from numerate.text.tasks.readers import ExampleReader, RecordReader, check_example
-
-MAX_IN_MEMORY = 1 << 23
-"""The questions of files of up to this many bytes are kept in memory only."""
 
 _DTYPES = {"text": np.uint8, "starts": np.int64, "lines": np.uint32, "sizes": np.uint32, "hashes": np.uint32}
 _CHUNK_EXAMPLES = 1 << 10
@@ -150,7 +146,7 @@ def _open_cached(stamp: tuple[str, int, int], reader: ExampleReader, skip_invali
     path = Path(stamp[0])
     check_unmodified(path)
     fingerprint = combine_hashes([file_sha256(path), repr(reader), str(skip_invalid)])
-    folder = cache_folder() / "examples" / fingerprint if stamp[1] > MAX_IN_MEMORY else None
+    folder = cached_folder("examples", fingerprint, [path])
     columns = build_columns(partial(_read_file, path, reader, skip_invalid), _DTYPES, folder)
     stored = StoredExamples(path, fingerprint, columns)
     if (count := stored.num_skipped) > 0:
