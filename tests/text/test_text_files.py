@@ -1,6 +1,10 @@
 """Promises of questions in files of text: read as they stand, and what is broken is named by its file and line."""
 
+import errno
 import json
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -8,9 +12,9 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from numerate.errors import UserError
+from numerate.errors import OperationalError, UserError
 from numerate.tasks.texts import Example
-from numerate.text.tasks import cached_columns, text_files
+from numerate.text.tasks import cached_columns, columns, text_files
 from numerate.text.tasks.readers import JSONLines, RecordReader, TabSeparated, TwoLines
 from numerate.text.tasks.text_files import FileSource, StoredExamples, open_examples
 
@@ -160,6 +164,50 @@ def test_a_broken_line_of_a_large_file_is_named_whenever_it_is_opened(tmp_path: 
             open_examples(path, JSONLines())
         with pytest.warns(UserWarning, match=r"^1 record skipped as invalid.*/a\.jsonl, line 21: "):
             assert open_examples(path, JSONLines(), skip_invalid=True).num_examples == 20
+
+
+@pytest.mark.usefixtures("everything_is_large")
+def test_what_a_killed_process_or_a_full_disk_left_is_no_hindrance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path / "a.jsonl", "\n".join(LINES * 4))
+    text_files._open_cached.cache_clear()
+    with monkeypatch.context() as full:
+        full.setattr(columns.ColumnWriter, "write_head", raise_disk_full)
+        with pytest.raises(OperationalError, match=r"examples: cannot be written .*No space.*NUMERATE_CACHE"):
+            open_examples(path, JSONLines())
+    (partial,) = (tmp_path / "cache" / "examples").glob(".*.partial")
+    assert (partial / "text").stat().st_size
+    (partial / "lines").write_bytes(b"half")
+    assert read(open_examples(path, JSONLines())) == [(f"{n}+1=", str(n + 1)) for n in range(5)] * 4
+    assert not partial.exists()
+
+
+def test_the_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
+    """150 MB, in a process that may take 100 MB more than it has before."""
+    path = tmp_path / "large.txt"
+    with open(path, "w") as file:
+        for n in range(2500):
+            file.write(f"{n} {'x' * 59_000}\n{n}\n")
+    program = f"""
+import resource
+import numpy as np
+from pathlib import Path
+from numerate.text.tasks import text_files
+from numerate.text.tasks.readers import TwoLines
+text_files._CHUNK_EXAMPLES = 64
+pages = int(Path("/proc/self/statm").read_text().split()[5])
+resource.setrlimit(resource.RLIMIT_DATA, (pages * resource.getpagesize() + 100_000_000,) * 2)
+stored = text_files.open_examples(Path({str(path)!r}), TwoLines())
+print(stored.num_examples, stored.read_examples(np.array([2499]))[0].answer)
+"""
+    variables = {**os.environ, "NUMERATE_CACHE": str(tmp_path / "cache")}
+    made = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=variables)
+    assert made.stdout == "2500 2499\n", made.stderr
+
+
+def raise_disk_full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_an_empty_file_and_one_that_is_not_there_are_refused(tmp_path: Path) -> None:
