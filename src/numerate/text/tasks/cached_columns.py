@@ -21,7 +21,6 @@ from numerate.training import disk
 
 FORMAT = "numerate columns 1"
 
-
 MAX_IN_MEMORY = 1 << 23
 """What is made of files of up to this many bytes is kept in memory only."""
 
@@ -58,7 +57,10 @@ class Columns(NamedTuple):
     arrays: dict[str, NDArray[Any]]
 
 
-Build = Callable[[MemoryColumns | ColumnWriter], dict[str, Any]]
+AnyColumns = MemoryColumns | ColumnWriter
+"""What columns are written to."""
+
+Build = Callable[[AnyColumns], dict[str, Any]]
 """Writes all columns, from row `num_done` on, and returns what their head says."""
 
 

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from numerate.tasks.contents import file_sha256
 from numerate.tasks.questions import EMPTY
-from numerate.text.tasks.cached_columns import MemoryColumns, build_columns, cached_folder
-from numerate.text.tasks.columns import ColumnWriter
+from numerate.text.tasks.cached_columns import AnyColumns, build_columns, cached_folder
 from numerate.text.tasks.input_errors import file_error
 from numerate.text.tasks.ragged_rows import RaggedRows
 from numerate.text.tasks.row_files import UNKNOWN_TOKEN_ERROR, RowFile, rows_per_block
@@ -91,9 +90,7 @@ def open_labeled_text(rows: RowFile, separator: str | None = None, words: tuple[
     return LabeledFile(head["words"], ids, labels, rows.files())
 
 
-def _read_text(
-    rows: RowFile, separator: str, words: tuple[str, ...], columns: MemoryColumns | ColumnWriter
-) -> dict[str, Any]:
+def _read_text(rows: RowFile, separator: str, words: tuple[str, ...], columns: AnyColumns) -> dict[str, Any]:
     """Writes lines of text as columns."""
     words = words or _scan_words(rows, separator)
     ids, num_tokens = {word: number for number, word in enumerate(words, _NUM_SPECIAL)} | {NO_LABEL: 0}, 0

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from numerate.errors import UserError, check_choice
 from numerate.tasks.contents import file_sha256
-from numerate.text.tasks.cached_columns import MemoryColumns, build_columns, cached_folder
-from numerate.text.tasks.columns import HEAD_FILE, ColumnWriter
+from numerate.text.tasks.cached_columns import AnyColumns, build_columns, cached_folder
+from numerate.text.tasks.columns import HEAD_FILE
 from numerate.text.tasks.input_errors import file_error
 from numerate.text.tasks.labelled_files import LabeledFile, is_labeled_line, open_labeled_text, open_labeled_tokens
 from numerate.text.tasks.ragged_rows import RaggedRows
@@ -132,7 +132,7 @@ def _read_arrow(file: Path) -> RaggedRows:
     return RaggedRows(columns["offsets"], columns["ids"])
 
 
-def _write_arrow(file: Path, columns: MemoryColumns | ColumnWriter) -> dict[str, Any]:
+def _write_arrow(file: Path, columns: AnyColumns) -> dict[str, Any]:
     num_tokens = 0
     columns.append("offsets", np.zeros(1, np.int64))
     for offsets, ids in _read_batches(file):

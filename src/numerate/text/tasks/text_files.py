@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from numerate.tasks.contents import file_sha256
 from numerate.tasks.texts import Example, TextSource
-from numerate.text.tasks.cached_columns import Columns, MemoryColumns, build_columns, cached_folder
-from numerate.text.tasks.columns import ColumnWriter
+from numerate.text.tasks.cached_columns import AnyColumns, Columns, build_columns, cached_folder
 from numerate.text.tasks.fetched_files import check_unmodified
 from numerate.text.tasks.input_errors import file_error
 from numerate.text.tasks.mapped_lines import MappedLines
@@ -157,9 +156,7 @@ def _open_cached(stamp: tuple[str, int, int], reader: ExampleReader, skip_invali
     return stored
 
 
-def _read_file(
-    path: Path, reader: ExampleReader, skip_invalid: bool, columns: MemoryColumns | ColumnWriter
-) -> dict[str, Any]:
+def _read_file(path: Path, reader: ExampleReader, skip_invalid: bool, columns: AnyColumns) -> dict[str, Any]:
     """Writes the columns of `StoredExamples`."""
     lines, num_bytes = MappedLines(path), 0
     characters: set[str] = _file_characters(path, lines) if reader.preserves_characters else set()

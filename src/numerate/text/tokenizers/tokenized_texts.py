@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from numerate.tasks.folders import cache_folder
 from numerate.tasks.texts import TextSource
-from numerate.text.tasks.cached_columns import MemoryColumns, build_columns
-from numerate.text.tasks.columns import ColumnWriter
+from numerate.text.tasks.cached_columns import AnyColumns, build_columns
 from numerate.text.tokenizers.hf_vocabulary import FastTokenizer
 from numerate.tokenizers.number_formats import Ids, id_dtype
 
@@ -104,9 +103,7 @@ def _cache_key(source: TextSource, tokenizer: FastTokenizer, answer_prefix: str)
     return hashlib.blake2b(json.dumps(key_fields).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-def _tokenize(
-    source: TextSource, tokenizer: FastTokenizer, answer_prefix: str, columns: MemoryColumns | ColumnWriter
-) -> dict[str, Any]:
+def _tokenize(source: TextSource, tokenizer: FastTokenizer, answer_prefix: str, columns: AnyColumns) -> dict[str, Any]:
     """Writes the columns of `TokenizedTexts` chunk by chunk, from question `columns.num_done` on."""
     dtype, num_tokens = id_dtype(tokenizer.vocabulary), 0
     if columns.num_done:
