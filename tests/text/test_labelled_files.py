@@ -13,7 +13,7 @@ from numerate.tasks.plain import format_question
 from numerate.tasks.questions import EMPTY
 from numerate.text.data.source import RowSource
 from numerate.text.data.writing import write_rows
-from numerate.text.tasks import cached_columns
+from numerate.text.tasks import columns
 from numerate.text.tasks.columns import encode_head
 from numerate.text.tasks.example_file import ExampleFile
 from numerate.tokenizers.words import Words
@@ -38,7 +38,7 @@ def test_a_folder_gives_the_questions_and_the_alphabet_of_its_task(form: str, tm
 
 @pytest.mark.parametrize("max_in_memory", [0, 1 << 23])
 def test_a_file_of_words_tells_its_words(tmp_path: Path, max_in_memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cached_columns, "MAX_IN_MEMORY", max_in_memory)
+    monkeypatch.setattr(columns, "MAX_IN_MEMORY", max_in_memory)
     monkeypatch.setenv("NUMERATE_CACHE", str(tmp_path / "cache"))
     path = tmp_path / "rows.txt"
     path.write_text("65 b a\t. 66 67\n9 a\t. 10\n")

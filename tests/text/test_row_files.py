@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from numerate.errors import UserError
-from numerate.text.tasks import cached_columns, mapped_lines, row_files
+from numerate.text.tasks import columns, mapped_lines, row_files
 from numerate.text.tasks.row_file_formats import open_row_file
 from numerate.text.tasks.row_files import RowFile
 
@@ -92,7 +92,7 @@ def test_a_folder_of_text_is_its_files_in_the_order_of_their_names(tmp_path: Pat
 def test_a_tokenised_folder_is_read_as_the_published_code_wrote_it(
     tmp_path: Path, max_in_memory: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cached_columns, "MAX_IN_MEMORY", max_in_memory)
+    monkeypatch.setattr(columns, "MAX_IN_MEMORY", max_in_memory)
     monkeypatch.setenv("NUMERATE_CACHE", str(tmp_path / "cache"))
     texts = ["321+654=975", "1+9=01", "5x5=52", "12 + 34 = 64", "7-8=1-"]
     save_splits(

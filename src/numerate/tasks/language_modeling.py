@@ -24,7 +24,6 @@ from numerate.tasks.corpus_files import (
     open_corpus,
     split_validation_shards,
 )
-from numerate.tasks.corpus_overlap import overlap_warnings
 from numerate.tasks.counter_rng import CounterRNG
 from numerate.tasks.folders import corpora_folder, data_folder
 from numerate.tasks.questions import LANGUAGE_MODELING_TOKENIZER_ERROR, Questions
@@ -36,6 +35,12 @@ TEXT_SUFFIXES = (".txt", ".json", ".jsonl", ".ndjson")
 
 PREPARED_CORPORA = ("tiny_stories", "tiny_stories_2048")
 """The names that `numerate data prepare` knows."""
+
+_NUM_PASSAGES, _PASSAGE_LENGTH = 16, 64
+"""Number of completions of held-out text, and tokens of each, that are searched for in the training text."""
+
+_MAX_SEARCHED_TOKENS, _SEARCH_CHUNK_TOKENS = 1 << 23, 1 << 20
+"""Number of training tokens that are searched, in total and at once."""
 
 _TOKEN_SUFFIXES = (".bin", ".npy")
 _SPLITS = ("train", "validation", "test")
@@ -195,7 +200,7 @@ class LanguageModeling(Task):
 
     def data_warnings(self) -> list[str]:
         """Warns if held-out text is also in the training text."""
-        return overlap_warnings(self.corpus("train"), self.corpus("test"))
+        return _overlap_warnings(self.corpus("train"), self.corpus("test"))
 
     def check_files(self) -> None:
         """Raises `UserError` as reading does."""
@@ -334,6 +339,34 @@ def _files_with_suffix(path: Path, suffixes: tuple[str, ...]) -> list[Path]:
     if not path.is_dir():
         return [path]
     return sorted(file for file in path.iterdir() if file.suffix in suffixes and file.is_file())
+
+
+def _overlap_warnings(train: Corpus, held_out: Corpus) -> list[str]:
+    """Warns if at least half of the sampled passages of held-out text are also in the training text. At most 8 million
+    training tokens are searched, so overlaps in larger corpora may be missed."""
+    passages = [
+        shard.ids[start : start + _PASSAGE_LENGTH]
+        for shard in held_out.shards
+        if len(shard) >= _PASSAGE_LENGTH
+        for start in np.linspace(0, len(shard) - _PASSAGE_LENGTH, -(-_NUM_PASSAGES // len(held_out.shards)))
+        .astype(int)
+        .tolist()
+    ][:_NUM_PASSAGES]
+    tokens_left, is_found = _MAX_SEARCHED_TOKENS, [False] * len(passages)
+    for shard in train.shards:
+        for begin in range(0, min(len(shard), tokens_left), _SEARCH_CHUNK_TOKENS):
+            ids = shard.ids[begin : begin + _SEARCH_CHUNK_TOKENS + _PASSAGE_LENGTH]
+            text = ids.tobytes()
+            for number, passage in enumerate(passages):
+                is_found[number] = is_found[number] or passage.astype(ids.dtype).tobytes() in text
+        tokens_left -= len(shard)
+        shard.release_memory()
+    if not passages or 2 * sum(is_found) < len(is_found):
+        return []
+    return [
+        f"task.validation: {sum(is_found)} of {len(is_found)} passages of {_PASSAGE_LENGTH} tokens are also in the "
+        "training text, so that the loss says little about new text; `numerate data prepare` holds out other text"
+    ]
 
 
 def _file_stamps(path: Path) -> tuple[tuple[str, int, int], ...]:

@@ -1,23 +1,36 @@
 """Columns of numbers in a folder: a file for each, appended to while it is written and memory-mapped when it is read,
-and `head.json`, which says what they are and has the size and sha256 of each file and a checksum of itself."""
+and `head.json`, which says what they are and has the size and sha256 of each file and a checksum of itself.
+
+Columns that are computed from files are in memory, or in a cache folder, made once by however many processes. An entry
+is written atomically, resumed if that was interrupted, and made anew where it is damaged. The cache may be deleted at
+any time.
+"""
 
 import hashlib
 import json
 import os
+import shutil
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from numerate.errors import OperationalError, UserError
 from numerate.tasks.contents import file_sha256
+from numerate.tasks.folders import cache_folder
 from numerate.text.tasks.input_errors import file_error
 from numerate.training import disk
 
 HEAD_FILE = "head.json"
 
+MAX_IN_MEMORY = 1 << 23
+"""What is made of files of up to this many bytes is kept in memory only."""
+
+_CACHE_FORMAT = "numerate columns 1"
 _PROGRESS_FILE = "progress.json"
 _SECONDS_BETWEEN_SAVES = 10.0
 _CHUNK_BYTES = 1 << 20
@@ -168,3 +181,111 @@ def read_verified_head(folder: Path, format: str, names: Collection[str]) -> dic
 def _head_sha256(head: Mapping[str, Any]) -> str:
     content = {name: value for name, value in head.items() if name != "sum"}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+# Computed once -----------------------------------------------------------------------------------------------------
+
+
+def cached_folder(kind: str, key: str, files: Iterable[Path]) -> Path | None:
+    """The cache folder of what is made of files, by the kind of it and a hash of all it depends on; None for small
+    files."""
+    is_small = sum(file.stat().st_size for file in files) <= MAX_IN_MEMORY
+    return None if is_small else cache_folder() / kind / key
+
+
+class MemoryColumns:
+    """Columns in memory, written like those of a `ColumnWriter`."""
+
+    num_done = 0
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, list[NDArray[Any]]] = {}
+
+    def append(self, name: str, content: NDArray[Any]) -> None:
+        self._arrays.setdefault(name, []).append(content)
+
+    def save_progress(self, num_done: int) -> None:
+        """Nothing: what is in memory does not outlive its process."""
+
+    def read(self, name: str, dtype: DTypeLike) -> NDArray[Any]:
+        return np.concatenate([np.zeros(0, dtype), *self._arrays.get(name, [])])
+
+
+class Columns(NamedTuple):
+    """What the head of columns says, and the columns by name."""
+
+    head: dict[str, Any]
+    arrays: dict[str, NDArray[Any]]
+
+
+AnyColumns = MemoryColumns | ColumnWriter
+"""What columns are written to."""
+
+Build = Callable[[AnyColumns], dict[str, Any]]
+"""Writes all columns, from row `num_done` on, and returns what their head says."""
+
+
+def build_columns(build: Build, dtypes: Mapping[str, DTypeLike], folder: Path | None) -> Columns:
+    """The columns with these types that `build` writes: in memory without a folder, else memory-mapped from it.
+
+    One process builds the folder, and others wait for it. Raises `OperationalError` if it cannot be written.
+    """
+    if folder is None:
+        memory = MemoryColumns()
+        head = build(memory)
+        return Columns(head, {name: memory.read(name, dtype) for name, dtype in dtypes.items()})
+    if (columns := _open(folder, dtypes)) is not None:
+        return columns
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _folder_lock(folder):
+            columns = _open(folder, dtypes)  # another process may have made it meanwhile
+            if columns is None:
+                _write(folder, build)
+                columns = _open(folder, dtypes)
+    except OSError as error:
+        raise OperationalError(
+            f"{folder.parent}: cannot be written ({error}); NUMERATE_CACHE names another folder"
+        ) from error
+    if columns is None:
+        raise OperationalError(f"{folder}: the cache entry cannot be read back; check the disk")
+    return columns
+
+
+def _write(folder: Path, build: Build) -> None:
+    """Writes a folder that becomes `folder` when it is complete; resumes one that was interrupted."""
+    partial = folder.with_name(f".{folder.name}.partial")
+    partial.mkdir(exist_ok=True)
+    try:
+        with ColumnWriter(partial, resume=True) as writer:
+            head = build(writer)
+            writer.write_head({"format": _CACHE_FORMAT, **head})
+    except UserError:  # a row that cannot be read; the file will be another
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    shutil.rmtree(folder, ignore_errors=True)  # a damaged one
+    os.replace(partial, folder)
+    disk.fsync(folder.parent)
+
+
+def _open(folder: Path, dtypes: Mapping[str, DTypeLike]) -> Columns | None:
+    """The columns of a folder; None if it is missing or damaged."""
+    try:
+        head = read_verified_head(folder, _CACHE_FORMAT, dtypes)
+    except UserError:
+        return None
+    return Columns(head, {name: open_column(folder / name, dtype) for name, dtype in dtypes.items()})
+
+
+@contextmanager
+def _folder_lock(folder: Path) -> Iterator[None]:
+    """Locks the folder against other processes of this machine, if the file system supports locks."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with open(folder.parent / f".{folder.name}.lock", "w") as file:
+        with suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield

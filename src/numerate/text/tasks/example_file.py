@@ -19,8 +19,8 @@ from numerate.text.tasks.input_errors import file_error
 from numerate.text.tasks.labelled_files import LabeledFile
 from numerate.text.tasks.row_file_formats import open_row_file
 from numerate.text.tasks.row_files import RowFile, rows_per_block
-from numerate.text.tasks.row_orders import RowTask
 from numerate.text.tasks.row_questions import commutative_hashes, detect_digit_order, read_questions
+from numerate.text.tasks.text_task import RowTask
 
 _MAX_CHARACTERS_IN_MEMORY = 1 << 28
 """The most characters of rows that are in memory at once."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from numerate.tasks.contents import file_sha256
 from numerate.tasks.questions import EMPTY
-from numerate.text.tasks.cached_columns import AnyColumns, build_columns, cached_folder
+from numerate.text.tasks.columns import AnyColumns, build_columns, cached_folder
 from numerate.text.tasks.input_errors import file_error
 from numerate.text.tasks.ragged_rows import RaggedRows
 from numerate.text.tasks.row_files import UNKNOWN_TOKEN_ERROR, RowFile, rows_per_block

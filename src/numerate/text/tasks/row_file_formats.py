@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from numerate.errors import UserError, check_choice
 from numerate.tasks.contents import file_sha256
-from numerate.text.tasks.cached_columns import AnyColumns, build_columns, cached_folder
-from numerate.text.tasks.columns import HEAD_FILE
+from numerate.text.tasks.columns import HEAD_FILE, AnyColumns, build_columns, cached_folder
 from numerate.text.tasks.input_errors import file_error
 from numerate.text.tasks.labelled_files import LabeledFile, is_labeled_line, open_labeled_text, open_labeled_tokens
 from numerate.text.tasks.ragged_rows import RaggedRows

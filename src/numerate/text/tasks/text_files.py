@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from numerate.tasks.contents import file_sha256
 from numerate.tasks.texts import Example, TextSource
-from numerate.text.tasks.cached_columns import AnyColumns, Columns, build_columns, cached_folder
+from numerate.text.tasks.columns import AnyColumns, Columns, build_columns, cached_folder
 from numerate.text.tasks.fetched_files import check_unmodified
 from numerate.text.tasks.input_errors import file_error
 from numerate.text.tasks.mapped_lines import MappedLines

@@ -1,4 +1,4 @@
-"""The base of tasks over text files: splits with files of their own, and named parts.
+"""The bases of tasks over rows of files, and over text files: splits with files of their own, and named parts.
 
 A part is what a test is divided into: a module of the mathematics dataset, a further test set. Parts have numbers from
 1 on, which are the sizes of the task's axis; training uses the first parts; reports call those in distribution and the
@@ -7,7 +7,7 @@ others OOD test.
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.config import Span
-from numerate.errors import UserError
+from numerate.errors import UserError, check_choice
 from numerate.tasks.contents import shortest_unique_names
-from numerate.tasks.counter_rng import CounterRNG, permute, random_key
+from numerate.tasks.counter_rng import CounterRNG, mix_bits, permute, random_key, shuffled_indices
 from numerate.tasks.questions import Questions
+from numerate.tasks.task import SPLITS, Task
 from numerate.tasks.texts import Example, InMemorySource
-from numerate.text.tasks.row_orders import RowTask
 from numerate.text.tasks.text_files import FileSource, StoredExamples, file_stamp
 
 TruncationSide = Literal["left", "right"]
@@ -165,6 +165,41 @@ class DatasetSplits:
         if self.num_skipped:
             parts.append(f"{self.num_skipped:,} invalid records skipped")
         return ", ".join(parts)
+
+
+class RowTask(Task):
+    """A task whose questions are rows of files: every row of a split once, then all again in another order."""
+
+    has_ood_sizes: ClassVar[bool] = False
+
+    order_name: ClassVar[str]
+    """Part of the key of its orders."""
+
+    @abstractmethod
+    def num_rows(self, split: str | None) -> int:
+        """Number of rows of a split; None: of all."""
+
+    @abstractmethod
+    def row_questions(self, split: str | None, rows: NDArray[np.int64]) -> Questions:
+        """The questions of these rows of a split; None: of all."""
+
+    def draw(self, rng: CounterRNG, indices: NDArray[np.int64]) -> Questions:
+        return self.shuffled_questions(None, indices, ("draw", rng.key))
+
+    def shuffled_questions(
+        self, split: str | None, index: NDArray[np.int64], key_parts: tuple[object, ...]
+    ) -> Questions:
+        """The questions at these indices of an order that is a function of `key_parts`."""
+        return self.row_questions(split, shuffled_indices(index, self.num_rows(split), key_parts))
+
+    def examples(self, split: str, seed: int, start: int, count: int) -> Questions:
+        check_choice("split", split, SPLITS)
+        if split == "ood_validation":
+            raise UserError("split: rows of files have no OOD validation ('ood_validation')")
+        index = np.arange(start, start + count)
+        questions = self.shuffled_questions(split, index, (self.order_name, split, seed))
+        (word,) = CounterRNG(random_key("chance", split, seed)).random_words(1)
+        return replace(questions, random_bits=mix_bits(mix_bits(index.astype(np.uint64) + word) ^ word))
 
 
 class TextTask(RowTask):

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from numerate.tasks.folders import cache_folder
 from numerate.tasks.texts import TextSource
-from numerate.text.tasks.cached_columns import AnyColumns, build_columns
+from numerate.text.tasks.columns import AnyColumns, build_columns
 from numerate.text.tokenizers.hf_vocabulary import FastTokenizer
 from numerate.tokenizers.number_formats import Ids, id_dtype
 
