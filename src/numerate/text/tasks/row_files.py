@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.config import Spec
 from numerate.text.tasks.input_errors import file_error
 from numerate.text.tasks.mapped_lines import MappedLines
 from numerate.text.tasks.ragged_rows import PartIndex, RaggedRows
@@ -38,7 +37,7 @@ def rows_per_block(longest: int) -> int:
     return max(1, min(1 << 15, (1 << 25) // max(1, longest)))
 
 
-class RowFile(Spec, ABC):
+class RowFile(ABC):
     """Rows of text that are read by their index."""
 
     count: int
