@@ -27,7 +27,7 @@ from numerate.recipes.tiny_stories_controls import (
     without_relational_heads,
 )
 from numerate.tasks.language_modeling import LanguageModeling
-from numerate.text.tokenizers.stored_tokenizer import load_cached_tokenizer
+from numerate.text.tokenizers.stored_tokenizer import load_tokenizer
 from numerate.text.tokenizers.token_ids import TokenIds, build_tokenizer_vocabulary
 from numerate.training.schedule import Constant, Cosine
 
@@ -184,7 +184,7 @@ def test_fineweb_models_have_their_numbers_of_parameters() -> None:
 
 
 def test_the_vocabulary_is_filled_up_to_the_published_size(shared: Path) -> None:
-    known = load_cached_tokenizer(str(shared / "data" / "tokenizers" / "gpt2"))
+    known = load_tokenizer(str(shared / "data" / "tokenizers" / "gpt2"))
     assert [build_tokenizer_vocabulary(known, multiple).size for multiple in (1, 128)] == [50_257, 50_304]
     assert build_tokenizer_vocabulary(known, 128).tokens[-1] == "[no piece 50303]"
     assert numerate.recipe("fineweb_edu_dual_343m").tokenizer == TokenIds(pad_to_multiple_of=128)

@@ -75,14 +75,13 @@ def test_the_first_shard_is_for_validation_where_none_is_named_so(
 def test_rows_are_chunks_with_what_follows_them(written: Path, characters: PretrainedTokenizer) -> None:
     corpus = open_corpus(written, characters)
     order = SequentialChunks(corpus.shard_sizes, 16)
-    rows = corpus.chunk_arrays(order.locations(range(order.chunks_per_epoch)), 16)
-    assert rows.inputs.shape == rows.targets.shape == (order.chunks_per_epoch, 16)
-    assert int(rows.lengths.sum()) == order.targets_per_epoch
+    rows = corpus.token_rows(order.locations(range(order.chunks_per_epoch)), 16)
+    assert rows.ids.shape == (order.chunks_per_epoch, 17)
+    assert int(rows.lengths.sum()) == corpus.num_tokens - len(corpus.shards), "each token but the first of a shard"
     there = np.arange(16) < rows.lengths[:, None]
-    assert not rows.inputs[~there].any()
-    assert not rows.targets[~there].any()
-    assert np.array_equal(rows.targets[there], np.concatenate([shard.ids[1:] for shard in corpus.shards]))
-    assert np.array_equal(rows.inputs[there], np.concatenate([shard.ids[:-1] for shard in corpus.shards]))
+    assert not rows.ids[np.arange(17) > rows.lengths[:, None]].any()
+    assert np.array_equal(rows.ids[:, 1:][there], np.concatenate([shard.ids[1:] for shard in corpus.shards]))
+    assert np.array_equal(rows.ids[:, :-1][there], np.concatenate([shard.ids[:-1] for shard in corpus.shards]))
 
 
 def test_chunks_of_the_published_order_are_those_of_the_published_iterator(
@@ -90,10 +89,9 @@ def test_chunks_of_the_published_order_are_those_of_the_published_iterator(
 ) -> None:
     corpus = open_corpus(written, characters)
     places = PublishedChunks(corpus.shard_sizes, 8).locations(range(30))
-    rows = corpus.chunk_arrays(places, 8)
-    for shard, offset, x, y in zip(*places[:2], rows.inputs, rows.targets, strict=True):
-        chunk = corpus.shards[shard].ids[offset : offset + 9]
-        assert (x.tolist(), y.tolist()) == (chunk[:-1].tolist(), chunk[1:].tolist())
+    rows = corpus.token_rows(places, 8)
+    for shard, offset, ids in zip(*places[:2], rows.ids, strict=True):
+        assert ids.tolist() == corpus.shards[shard].ids[offset : offset + 9].tolist()
 
 
 def test_a_corpus_larger_than_the_memory_given_is_read(tmp_path: Path) -> None:
@@ -112,7 +110,7 @@ resource.setrlimit(resource.RLIMIT_DATA, (600_000_000,) * 2)
 order = ShuffledChunks(corpus.shard_sizes, 512, seed=0)
 largest = 0
 for step in range(3):
-    corpus.chunk_arrays(order.locations(range(step * 5000, step * 5000 + 5000)), 512)
+    corpus.token_rows(order.locations(range(step * 5000, step * 5000 + 5000)), 512)
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     largest = max(largest, pages * resource.getpagesize())
     corpus.release_memory()

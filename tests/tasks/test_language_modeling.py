@@ -134,15 +134,15 @@ def test_in_the_published_order_each_process_follows_its_own(written: Path) -> N
     corpus = task.corpus("train")
     for rank in (0, 1):
         orders = PublishedChunks(corpus.shard_sizes, 16, rank=rank).locations(range(8, 12))  # Random(42 + 1337 rank)
-        expected = corpus.chunk_arrays(orders, 16)
+        expected = corpus.token_rows(orders, 16).ids
         got = [stream.batch(StreamPosition(16), rank, 2, part, 2) for part in (0, 1)]
-        assert [row for batch in got for row in batch.tokens.ids.tolist()] == expected.inputs.tolist()
-        assert [row for batch in got for row in batch.targets.tolist()] == expected.targets.tolist()
+        assert [row for batch in got for row in batch.tokens.ids.tolist()] == expected[:, :-1].tolist()
+        assert [row for batch in got for row in batch.targets.tolist()] == expected[:, 1:].tolist()
     held = PublishedChunks(task.corpus("test").shard_sizes, 16)
     assert task.num_chunks("validation") == held.chunks_per_epoch
     assert (
         ids(task.examples("validation", 0, 0, 3))[0][:-1]
-        == task.corpus("test").chunk_arrays(held.locations([0]), 16).inputs[0].tolist()
+        == task.corpus("test").token_rows(held.locations([0]), 16).ids[0, :-1].tolist()
     )
     assert task.num_chunks("test") > held.chunks_per_epoch, "the last whole chunk and the rest are read in the end"
 

@@ -14,12 +14,11 @@ from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import cell_questions, num_cell_questions
 from numerate.evaluation.evaluator import default_grid, resolve_grid
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tasks.counter_rng import random_key
+from numerate.tasks.counter_rng import permute, random_key
 from numerate.tasks.plain import format_question
 from numerate.tasks.rasp import RaspCounting
 from numerate.tasks.task import SPLITS
 from numerate.text.tasks.example_file import ExampleFile
-from numerate.text.tasks.row_orders import permute
 from numerate.tokenizers.tokenizer import Characters
 
 SUMS = Path(__file__).parent / "sums.txt"

@@ -288,7 +288,6 @@ def test_cost_grows_with_rows_and_time(spec: Any, built: Any) -> None:
     assert 2 * model.flops(1, 10) <= model.flops(1, 20)
     costs = [model.source_flops(2, 10, source) for source in (0, 10, 20)]
     assert costs == sorted(set(costs)) if isinstance(spec, T5) else costs == [0, 0, 0]
-    assert model.num_parameters() == sum(p.numel() for p in model.parameters())
 
 
 def test_what_is_counted_are_the_operations_of_pytorch(built: Any) -> None:

@@ -13,8 +13,9 @@ from numerate.tasks.plain import format_question
 from numerate.tasks.questions import EMPTY
 from numerate.text.data.source import RowSource
 from numerate.text.data.writing import write_rows
+from numerate.text.tasks import columns
+from numerate.text.tasks.columns import encode_head
 from numerate.text.tasks.example_file import ExampleFile
-from numerate.text.tasks.row_heads import encode_metadata
 from numerate.tokenizers.words import Words
 
 
@@ -35,7 +36,10 @@ def test_a_folder_gives_the_questions_and_the_alphabet_of_its_task(form: str, tm
     assert only.num_questions() == (found.metadata["question_length"] == found.metadata["question_length"][0]).sum()
 
 
-def test_a_file_of_words_tells_its_words(tmp_path: Path) -> None:
+@pytest.mark.parametrize("max_in_memory", [0, 1 << 23])
+def test_a_file_of_words_tells_its_words(tmp_path: Path, max_in_memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "MAX_IN_MEMORY", max_in_memory)
+    monkeypatch.setenv("NUMERATE_CACHE", str(tmp_path / "cache"))
     path = tmp_path / "rows.txt"
     path.write_text("65 b a\t. 66 67\n9 a\t. 10\n")
     task = ExampleFile(path=str(path))
@@ -46,6 +50,7 @@ def test_a_file_of_words_tells_its_words(tmp_path: Path) -> None:
     assert found.labels[0].tolist() == [EMPTY, 1, EMPTY]
     path.write_text("ab\t.1\n")
     assert format_question(ExampleFile(path=str(path)).questions(np.array([0])), 0) == ("a b", ". 1")
+    assert len([*tmp_path.glob("cache/labels/[!.]*")]) == (0 if max_in_memory else 2)
 
 
 @pytest.mark.parametrize("row", ["a a\t1", "a\t1\t1", "a  a\t1 2 3", ". a\t1 2", "12=3"])
@@ -76,6 +81,6 @@ def test_a_word_that_its_vocabulary_had_not_is_lost(tmp_path: Path) -> None:
     content = b"\x01" + (folder / "ids.bin").read_bytes()[1:]
     (folder / "ids.bin").write_bytes(content)
     head["files"]["ids.bin"]["sha256"] = hashlib.sha256(content).hexdigest()
-    (folder / "head.json").write_bytes(encode_metadata(head))
+    (folder / "head.json").write_bytes(encode_head(head))
     with pytest.raises(UserError, match=r"row 0: holds \[UNK\]"):
         ExampleFile(path=str(folder)).questions(np.array([0]))

@@ -14,41 +14,40 @@ from numerate.tasks.plain import format_question
 from numerate.tasks.questions import Example, Questions
 from numerate.text.data.documents import ReadProgress, detect_file_span, read_documents
 from numerate.text.tasks.example_file import ExampleFile
-from numerate.text.tasks.file_sources import FileSource
 from numerate.text.tasks.gsm8k import ProblemList, WordProblems
 from numerate.text.tasks.multirc import Passages
 from numerate.text.tasks.question_files import QuestionFiles, make_reader
 from numerate.text.tasks.readers import MAX_CHARACTERS, MAX_RECORD_BYTES
 from numerate.text.tasks.rjokes import Scored
-from numerate.text.tasks.text_files import open_line_file, parse_file
+from numerate.text.tasks.text_files import StoredExamples, open_examples
 from numerate.tokenizers.tokenizer import Characters
 
 BOM = b"\xef\xbb\xbf"
 LONG = "9" * (MAX_CHARACTERS + 1)
 
 
-def jsonl(path: Path, skip_bad: bool) -> FileSource:
-    return open_line_file(path, make_reader(path, "jsonl", "question", "answer"), skip_bad)
+def jsonl(path: Path, skip_bad: bool) -> StoredExamples:
+    return open_examples(path, make_reader(path, "jsonl", "question", "answer"), skip_bad)
 
 
-def tabs(path: Path, skip_bad: bool) -> FileSource:
-    return open_line_file(path, make_reader(path, "tsv", "question", "answer", False), skip_bad)
+def tabs(path: Path, skip_bad: bool) -> StoredExamples:
+    return open_examples(path, make_reader(path, "tsv", "question", "answer", False), skip_bad)
 
 
-def two_lines(path: Path, skip_bad: bool) -> FileSource:
-    return open_line_file(path, make_reader(path, "two lines", "question", "answer"), skip_bad)
+def two_lines(path: Path, skip_bad: bool) -> StoredExamples:
+    return open_examples(path, make_reader(path, "two lines", "question", "answer"), skip_bad)
 
 
-READERS: dict[str, Callable[[Path, bool], FileSource]] = {
+READERS: dict[str, Callable[[Path, bool], StoredExamples]] = {
     "jsonl": jsonl,
     "tabs": tabs,
     "two lines": two_lines,
-    "jokes": lambda path, skip: open_line_file(path, Scored(), skip),
-    "gsm8k": lambda path, skip: open_line_file(path, WordProblems("gsm8k"), skip),
-    "gsm_hard": lambda path, skip: open_line_file(path, WordProblems("gsm_hard"), skip),
-    "gsm_plus": lambda path, skip: open_line_file(path, WordProblems("gsm_plus"), skip),
-    "svamp": lambda path, skip: parse_file(path, ProblemList(), skip),
-    "multirc": lambda path, skip: parse_file(path, Passages(), skip, requires_answer=False),
+    "jokes": lambda path, skip: open_examples(path, Scored(), skip),
+    "gsm8k": lambda path, skip: open_examples(path, WordProblems("gsm8k"), skip),
+    "gsm_hard": lambda path, skip: open_examples(path, WordProblems("gsm_hard"), skip),
+    "gsm_plus": lambda path, skip: open_examples(path, WordProblems("gsm_plus"), skip),
+    "svamp": lambda path, skip: open_examples(path, ProblemList(), skip),
+    "multirc": lambda path, skip: open_examples(path, Passages(), skip),
 }
 
 
@@ -189,7 +188,7 @@ ODD_LISTS: list[tuple[str, bytes, str]] = [
 def test_an_odd_list_of_problems_is_refused(content: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / "SVAMP.json").write_bytes(content)
     with pytest.raises(UserError, match=r"SVAMP\.json, line 1: ") as refused:
-        parse_file(tmp_path / "SVAMP.json", ProblemList())
+        open_examples(tmp_path / "SVAMP.json", ProblemList())
     assert message in str(refused.value)
 
 
@@ -266,7 +265,7 @@ def test_what_is_only_unusual_is_read_as_it_is_written(
     found = READERS[kind](tmp_path / "file", False)
     assert found.read_examples(np.arange(found.num_examples)) == [Example(*pair)]
     assert found.question_mask(frozenset([pair[0]])).tolist() == [True]
-    assert found.used_characters() - set("\n\t") <= set("".join(pair)) | set('" ')
+    assert found.used_characters - set("\n\t") <= set("".join(pair)) | set('" ')
 
 
 def test_a_byte_order_mark_is_no_symbol_of_rows(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from numerate.batch import Tokens
 from numerate.errors import UserError
 from numerate.experiments.train import dry_run, train
 from numerate.text.models.pretrained import PretrainedDecoder
-from numerate.text.models.t5 import SIZES as PUBLISHED_SIZES
 from numerate.text.models.t5 import T5
 from numerate.training import checkpoint
 from numerate.training.recipe import Recipe
@@ -141,7 +140,7 @@ def test_a_dry_run_knows_the_published_sizes_of_t5(name: str, monkeypatch: pytes
     wanted = begun_from(name, "t5")
     estimate = dry_run(wanted)
     rows = wanted.tokenizer.build_vocabulary(wanted.task).size
-    assert estimate.num_parameters == PUBLISHED_SIZES["3b"].num_parameters(rows)
+    assert estimate.num_parameters - 1024 * rows == pytest.approx(2851.6e6 - 1024 * 32128, abs=1e5)
     assert "not measured" in str(estimate)
 
 
@@ -194,9 +193,8 @@ def test_every_name_of_the_table_of_a_t5_is_one_parameter(tmp_path: Path) -> Non
     vocabulary = over(20)
     model = T5(weights=str(tmp_path / "weights")).build(vocabulary, 0)
     alike = T5(hidden_size=16, num_layers=1, num_heads=2, head_dim=8, intermediate_size=16)
-    assert (
-        model.num_parameters() == alike.num_parameters(vocabulary.size) == alike.build(vocabulary, 0).num_parameters()
-    )
+    counts = [sum(parameter.numel() for parameter in one.parameters()) for one in (model, alike.build(vocabulary, 0))]
+    assert counts[0] == counts[1]
     state = model.state_dict(keep_vars=True)
     assert len({id(state[name]) for name in TABLES}) == 1
     assert [name for name, _ in model.named_parameters() if name in TABLES] == TABLES[:1]

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from numerate.errors import UserError
-from numerate.text.tasks import row_files
-from numerate.text.tasks.row_files import RowFile, open_row_file
+from numerate.text.tasks import columns, mapped_lines, row_files
+from numerate.text.tasks.row_file_formats import open_row_file
+from numerate.text.tasks.row_files import RowFile
 
 PAD = dict(zip("0123456789+-x=", range(4, 18), strict=True)) | {" ": 0}  # the published code pads with spaces
 
@@ -68,7 +69,7 @@ def test_text_is_read_line_by_line(content: bytes, rows: list[str], tmp_path: Pa
 def test_lines_are_found_across_the_pieces_that_a_file_is_read_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(row_files, "_CHUNK_BYTES", 5)
+    monkeypatch.setattr(mapped_lines, "_CHUNK_BYTES", 5)
     rows = ["1+2=3", "44+5=94", "", "6+6=21"]
     (tmp_path / "rows.txt").write_text("\n".join(rows))
     found = open_row_file(tmp_path / "rows.txt")
@@ -87,7 +88,12 @@ def test_a_folder_of_text_is_its_files_in_the_order_of_their_names(tmp_path: Pat
     assert ["".join(map(chr, codes[i, : lengths[i]])) for i in range(3)] == ["4=d", "1=a", "2=ü"]
 
 
-def test_a_tokenised_folder_is_read_as_the_published_code_wrote_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("max_in_memory", [0, 1 << 23])
+def test_a_tokenised_folder_is_read_as_the_published_code_wrote_it(
+    tmp_path: Path, max_in_memory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(columns, "MAX_IN_MEMORY", max_in_memory)
+    monkeypatch.setenv("NUMERATE_CACHE", str(tmp_path / "cache"))
     texts = ["321+654=975", "1+9=01", "5x5=52", "12 + 34 = 64", "7-8=1-"]
     save_splits(
         tmp_path / "hf", train=[ids(text, 20) for text in texts[:3]], test=[ids(text, 20) for text in texts[3:]]
@@ -99,6 +105,7 @@ def test_a_tokenised_folder_is_read_as_the_published_code_wrote_it(tmp_path: Pat
     codes, lengths = found.read(np.array([4, 1, 0, 1]))
     assert ["".join(map(chr, codes[i, : lengths[i]])) for i in range(4)] == [texts[4], texts[1], texts[0], texts[1]]
     assert "row 1" in found.location(4)
+    assert (tmp_path / "cache" / "arrow").is_dir() == (not max_in_memory)
 
 
 def test_a_set_whose_rows_are_all_in_the_test_split_is_read(tmp_path: Path) -> None:
@@ -146,6 +153,13 @@ def test_what_cannot_be_read_is_refused_with_what_would_be_right(tmp_path: Path)
         open_row_file(tmp_path / "some.txt", split="train")
     with pytest.raises(UserError, match=r"vocabulary: must be one of .*, not 'sorting'"):
         open_row_file(tmp_path / "some.txt", vocabulary="sorting")
+
+
+def test_an_id_that_no_vocabulary_has_is_refused_whatever_its_size(tmp_path: Path) -> None:
+    for number, token in enumerate((-1, 1 << 16, 1 << 40)):
+        save(tmp_path / str(number), [ids("1+1=2", 8), [5, token, 3]])
+        with pytest.raises(UserError, match=r"row 1: the id [0-9]+ is none of the 19"):
+            open_row_file(tmp_path / str(number)).text(1)
 
 
 def test_a_folder_of_another_kind_is_refused(tmp_path: Path) -> None:

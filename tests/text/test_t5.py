@@ -132,7 +132,6 @@ def test_a_missing_package_is_named_with_what_installs_it(monkeypatch: pytest.Mo
     ("size", "millions"), [("small", 60.5), ("base", 222.9), ("large", 737.7), ("3b", 2851.6), ("11b", 11307.3)]
 )
 def test_the_sizes_are_the_published_ones(size: Any, millions: float) -> None:
-    assert T5(size=size).num_parameters(32128) / 1e6 == pytest.approx(millions, abs=0.06)
     made = SIZES[size]
     config = transformers.T5Config(
         d_model=made.hidden_size,
@@ -143,13 +142,7 @@ def test_the_sizes_are_the_published_ones(size: Any, millions: float) -> None:
     )
     with torch.device("meta"):
         held = transformers.T5ForConditionalGeneration(config)
-    assert sum(parameter.numel() for parameter in held.parameters()) == T5(size=size).num_parameters(32128)
-
-
-@pytest.mark.parametrize("feed_forward", ["relu", "geglu"])
-def test_parameters_are_counted_before_they_are_made(feed_forward: Any, vocabulary: Vocabulary) -> None:
-    spec = replace(TINY, feed_forward=feed_forward, num_decoder_layers=3)
-    assert spec.build(vocabulary, 0).num_parameters() == spec.num_parameters(vocabulary.size)
+    assert sum(parameter.numel() for parameter in held.parameters()) / 1e6 == pytest.approx(millions, abs=0.06)
 
 
 @torch.no_grad()

@@ -1,17 +1,22 @@
 """Promises of questions in files of text: read as they stand, and what is broken is named by its file and line."""
 
+import errno
 import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
-from numerate.errors import UserError
+from numerate.errors import OperationalError, UserError
 from numerate.tasks.texts import Example
-from numerate.text.tasks import text_files
-from numerate.text.tasks.file_sources import ConcatenatedSources
-from numerate.text.tasks.readers import JSONLines, RecordReader, TabSeparated, TwoLines
-from numerate.text.tasks.text_files import LineFile, open_line_file
+from numerate.text.tasks import columns, text_files
+from numerate.text.tasks.readers import JSONLines, TabSeparated, TwoLines
+from numerate.text.tasks.text_files import FileSource, StoredExamples, open_examples
 
 
 def written(path: Path, content: str | bytes) -> Path:
@@ -19,7 +24,7 @@ def written(path: Path, content: str | bytes) -> Path:
     return path
 
 
-def read(source: LineFile | ConcatenatedSources, rows: list[int] | None = None) -> list[tuple[str, str]]:
+def read(source: StoredExamples | FileSource, rows: list[int] | None = None) -> list[tuple[str, str]]:
     index = np.arange(source.num_examples) if rows is None else np.array(rows)
     return [(pair.question, pair.answer) for pair in source.read_examples(index)]
 
@@ -28,7 +33,7 @@ LINES = [json.dumps({"question": f"{n}+1=", "answer": str(n + 1), "more": [n]}) 
 
 
 def test_json_lines_are_read_in_any_order(tmp_path: Path) -> None:
-    found = open_line_file(written(tmp_path / "a.jsonl", "\n".join(LINES)), JSONLines())
+    found = open_examples(written(tmp_path / "a.jsonl", "\n".join(LINES)), JSONLines())
     assert found.num_examples == 5
     assert read(found, [3, 0, 3]) == [("3+1=", "4"), ("0+1=", "1"), ("3+1=", "4")]
     assert found.location(3) == f"{tmp_path}/a.jsonl, line 4"
@@ -36,7 +41,7 @@ def test_json_lines_are_read_in_any_order(tmp_path: Path) -> None:
 
 
 def test_blank_lines_and_windows_line_ends_are_no_questions(tmp_path: Path) -> None:
-    found = open_line_file(written(tmp_path / "a.jsonl", "\r\n" + "\r\n\r\n".join(LINES) + "\r\n\n\n"), JSONLines())
+    found = open_examples(written(tmp_path / "a.jsonl", "\r\n" + "\r\n\r\n".join(LINES) + "\r\n\n\n"), JSONLines())
     assert read(found)[4] == ("4+1=", "5")
     assert found.num_examples == 5
     assert found.location(1) == f"{tmp_path}/a.jsonl, line 4"
@@ -44,153 +49,148 @@ def test_blank_lines_and_windows_line_ends_are_no_questions(tmp_path: Path) -> N
 
 def test_keys_and_numbers_may_be_others(tmp_path: Path) -> None:
     path = written(tmp_path / "a.jsonl", '{"input": "What?", "target": -0.5}\n')
-    assert read(open_line_file(path, JSONLines("input", "target"))) == [("What?", "-0.5")]
+    assert read(open_examples(path, JSONLines("input", "target"))) == [("What?", "-0.5")]
 
 
 def test_columns_are_read_and_what_is_behind_may_belong_to_the_last(tmp_path: Path) -> None:
     path = written(tmp_path / "a.tsv", "3\tA joke\twith a tab\n11\tÄ\n")
-    assert read(open_line_file(path, TabSeparated(1, 0))) == [("A joke", "3"), ("Ä", "11")]
-    assert read(open_line_file(path, TabSeparated(1, 0, num_header_lines=1))) == [("Ä", "11")]
-    assert read(open_line_file(path, TabSeparated(1, 0, rest=True))) == [("A joke\twith a tab", "3"), ("Ä", "11")]
-    assert open_line_file(path, TabSeparated(1, 0)).used_characters() >= set("AÄ311")
+    assert read(open_examples(path, TabSeparated(1, 0))) == [("A joke", "3"), ("Ä", "11")]
+    assert read(open_examples(path, TabSeparated(1, 0, num_header_lines=1))) == [("Ä", "11")]
+    assert read(open_examples(path, TabSeparated(1, 0, rest=True))) == [("A joke\twith a tab", "3"), ("Ä", "11")]
+    assert open_examples(path, TabSeparated(1, 0)).used_characters >= set("AÄ311")
 
 
 def test_two_lines_are_a_question(tmp_path: Path) -> None:
-    found = open_line_file(written(tmp_path / "a.txt", "What is 1 + 1?\n2\nRound 0.5.\n1\n\n"), TwoLines())
+    found = open_examples(written(tmp_path / "a.txt", "What is 1 + 1?\n2\nRound 0.5.\n1\n\n"), TwoLines())
     assert read(found) == [("What is 1 + 1?", "2"), ("Round 0.5.", "1")]
     assert found.location(1) == f"{tmp_path}/a.txt, line 3"
-    assert found.used_characters() == frozenset("What is1+?2Round05.")
+    assert found.used_characters == frozenset("What is1+?2Round05.")
 
 
-@pytest.mark.parametrize(
-    ("name", "reader", "content", "line", "message"),
-    [
-        ("a.jsonl", JSONLines(), "\n".join([*LINES[:2], LINES[2][:-5], *LINES[3:]]), 3, "is not valid JSON"),
-        (
-            "b.jsonl",
-            JSONLines(),
-            "\n".join([LINES[0], "[1]"]),
-            2,
-            "must be a JSON object with 'question' and 'answer', not list",
-        ),
-        ("c.jsonl", JSONLines(), "\n".join([LINES[0], '{"question": "x"}']), 2, "has no 'answer'; it has: 'question'"),
-        (
-            "d.jsonl",
-            JSONLines(),
-            '{"question": "x", "answer": null}',
-            1,
-            "'answer' must be a string or a number, not NoneType",
-        ),
-        ("e.tsv", TabSeparated(), "a\tb\nc\nd\te\n", 2, "has 1 columns, and column 2 is wanted"),
-        ("f.tsv", TabSeparated(), "a\tb\n\tc\n", 2, "has no question in column 1"),
-        ("g.txt", TwoLines(), "a\nb\nc\n\nd\ne\n", 3, "has no answer; each record must be two lines"),
-        ("h.txt", TwoLines(), "a\nb\nc\n", 3, "is incomplete: each record must have 2 lines"),
-        (
-            "i.jsonl",
-            JSONLines(),
-            LINES[0].encode() + b'\n{"question": "\xff", "answer": "1"}\n',
-            2,
-            "is not valid UTF-8",
-        ),
-    ],
-)
-def test_a_broken_line_is_named_and_may_be_left_out_and_counted(
-    name: str, reader: RecordReader, content: str | bytes, line: int, message: str, tmp_path: Path
-) -> None:
-    path = written(tmp_path / name, content)
-    with pytest.raises(UserError, match=f"{name}, line {line}: ") as refused:
-        open_line_file(path, reader)
-    assert message in str(refused.value)
-    assert "With skip_invalid=true such records are left out and counted" in str(refused.value)
-    if line == 1:
-        return
-    with pytest.warns(UserWarning, match=rf"^1 record skipped as invalid.*/{name}, line {line}: ") as warned:
-        found = open_line_file(path, reader, skip_invalid=True)
-    assert len(warned) == 1
-    assert found.num_skipped == 1
-    assert all(question and answer for question, answer in read(found))
-    assert str(path) in found.location(0)
+def test_a_record_that_is_incomplete_is_named_and_may_be_left_out_and_counted(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.txt", "a\nb\nc\n")
+    with pytest.raises(UserError, match=r"a\.txt, line 3: is incomplete: each record must have 2 lines\. With skip"):
+        open_examples(path, TwoLines())
+    with pytest.warns(UserWarning, match=r"^1 record skipped as invalid.*/a\.txt, line 3: is incomplete") as warned:
+        found = open_examples(path, TwoLines(), skip_invalid=True)
+    assert (len(warned), found.num_skipped, read(found)) == (1, 1, [("a", "b")])
 
 
-def test_a_broken_line_of_a_file_that_is_too_large_to_look_through_is_named_when_it_is_read(
+@dataclass(frozen=True)
+class Counted(TwoLines):
+    """Counts how often records are read."""
+
+    num_read: ClassVar[int] = 0
+
+    def example(self, record: str) -> Example:
+        Counted.num_read += 1
+        return super().example(record)
+
+
+@pytest.fixture
+def everything_is_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "MAX_IN_MEMORY", 0)
+    monkeypatch.setattr(text_files, "_CHUNK_EXAMPLES", 7)
+    monkeypatch.setenv("NUMERATE_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.mark.usefixtures("everything_is_large")
+def test_a_large_file_is_read_once_and_mapped(tmp_path: Path) -> None:
+    pairs = [(f"Wie groß ist {n} mal {n}?", str(n * n)) for n in range(40)]
+    path = written(tmp_path / "a.txt", "".join(f"{question}\n {answer}\r\n" for question, answer in pairs))
+    for opened in range(2):
+        text_files._open_cached.cache_clear()
+        found = open_examples(path, Counted())
+        assert Counted.num_read == 40
+        assert isinstance(found._columns["text"], np.memmap)
+        assert read(found) == pairs
+        assert read(found, [39, 3, 3]) == [pairs[39], pairs[3], pairs[3]]
+        assert found.location(2) == f"{path}, line 5"
+        assert found.question_mask(frozenset({pairs[8][0], "?"})).tolist() == [n == 8 for n in range(40)]
+        moved = written(tmp_path / f"moved{opened}.txt", path.read_bytes())
+        assert open_examples(moved, Counted()).location(2) == f"{moved}, line 5"
+    assert Counted.num_read == 40, "what has the same content is the same"
+    written(path, path.read_bytes() + b"Was?\nDas.\n")
+    assert read(open_examples(path, Counted()))[40:] == [("Was?", "Das.")]
+
+
+@pytest.mark.usefixtures("everything_is_large")
+def test_a_broken_line_of_a_large_file_is_named_whenever_it_is_opened(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.jsonl", "\n".join([*LINES * 4, "{"]))
+    for _ in range(2):
+        text_files._open_cached.cache_clear()
+        with pytest.raises(UserError, match=r"a\.jsonl, line 21: is not valid JSON"):
+            open_examples(path, JSONLines())
+        with pytest.warns(UserWarning, match=r"^1 record skipped as invalid.*/a\.jsonl, line 21: "):
+            assert open_examples(path, JSONLines(), skip_invalid=True).num_examples == 20
+
+
+@pytest.mark.usefixtures("everything_is_large")
+def test_what_a_killed_process_or_a_full_disk_left_is_no_hindrance(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(text_files, "_MAX_CHECKED_BYTES", 10)
-    found = open_line_file(written(tmp_path / "a.jsonl", "\n".join([*LINES[:2], "{", LINES[3]])), JSONLines())
-    assert read(found, [0, 3]) == [("0+1=", "1"), ("3+1=", "4")]
-    with pytest.raises(UserError, match=r"a\.jsonl, line 3: is not valid JSON"):
-        read(found, [2])
+    path = written(tmp_path / "a.jsonl", "\n".join(LINES * 4))
+    text_files._open_cached.cache_clear()
+    with monkeypatch.context() as full:
+        full.setattr(columns.ColumnWriter, "write_head", raise_disk_full)
+        with pytest.raises(OperationalError, match=r"examples: cannot be written .*No space.*NUMERATE_CACHE"):
+            open_examples(path, JSONLines())
+    (partial,) = (tmp_path / "cache" / "examples").glob(".*.partial")
+    assert (partial / "text").stat().st_size
+    (partial / "lines").write_bytes(b"half")
+    assert read(open_examples(path, JSONLines())) == [(f"{n}+1=", str(n + 1)) for n in range(5)] * 4
+    assert not partial.exists()
+
+
+def test_the_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
+    """150 MB, in a process that may take 100 MB more than it has before."""
+    path = tmp_path / "large.txt"
+    with open(path, "w") as file:
+        for n in range(2500):
+            file.write(f"{n} {'x' * 59_000}\n{n}\n")
+    program = f"""
+import resource
+import numpy as np
+from pathlib import Path
+from numerate.text.tasks import text_files
+from numerate.text.tasks.readers import TwoLines
+text_files._CHUNK_EXAMPLES = 64
+pages = int(Path("/proc/self/statm").read_text().split()[5])
+resource.setrlimit(resource.RLIMIT_DATA, (pages * resource.getpagesize() + 100_000_000,) * 2)
+stored = text_files.open_examples(Path({str(path)!r}), TwoLines())
+print(stored.num_examples, stored.read_examples(np.array([2499]))[0].answer)
+"""
+    variables = {**os.environ, "NUMERATE_CACHE": str(tmp_path / "cache")}
+    made = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=variables)
+    assert made.stdout == "2500 2499\n", made.stderr
+
+
+def raise_disk_full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_an_empty_file_and_one_that_is_not_there_are_refused(tmp_path: Path) -> None:
     for reader in (JSONLines(), TwoLines()):
         with pytest.raises(UserError, match="has no question that can be read"):
-            open_line_file(written(tmp_path / "none", "\n"), reader)
+            open_examples(written(tmp_path / "none", "\n"), reader)
     with pytest.raises(UserError, match="cannot be read"):
-        open_line_file(tmp_path / "nowhere", JSONLines())
+        open_examples(tmp_path / "nowhere", JSONLines())
 
 
 def test_a_fingerprint_is_of_the_content_and_of_how_it_is_read(tmp_path: Path) -> None:
     one, other = (written(tmp_path / name, "a\tb\n") for name in ("one", "other"))
-    prints = [open_line_file(path, TabSeparated()).fingerprint for path in (one, other)]
+    prints = [open_examples(path, TabSeparated()).fingerprint for path in (one, other)]
     assert prints[0] == prints[1]
-    assert open_line_file(one, TabSeparated(1, 0)).fingerprint != prints[0]
+    assert open_examples(one, TabSeparated(1, 0)).fingerprint != prints[0]
     written(one, "a\tc\n")
-    assert open_line_file(one, TabSeparated()).fingerprint != prints[0], "a file that has changed is opened anew"
+    assert open_examples(one, TabSeparated()).fingerprint != prints[0], "a file that has changed is opened anew"
 
 
 def test_several_files_are_one(tmp_path: Path) -> None:
-    files = [open_line_file(written(tmp_path / f"{n}.txt", f"q{n}\n{n}\nr{n}\n{n}\n"), TwoLines()) for n in range(3)]
-    joined = ConcatenatedSources(files)
+    files = [open_examples(written(tmp_path / f"{n}.txt", f"q{n}\n{n}\nr{n}\n{n}\n"), TwoLines()) for n in range(3)]
+    joined = FileSource(files)
     assert read(joined, [5, 0, 2]) == [("r2", "2"), ("q0", "0"), ("q1", "1")]
     assert joined.location(4) == f"{tmp_path}/2.txt, line 1"
-    assert joined.record_sizes.tolist() == [5] * 6
-    assert joined.fingerprint != ConcatenatedSources(files[:2]).fingerprint
+    assert joined.record_sizes().tolist() == [5] * 6
+    assert joined.fingerprint != FileSource(files[:2]).fingerprint
     assert joined.question_mask(frozenset({"q1", "r2", "0"})).tolist() == [False, False, True, False, False, True]
-
-
-def test_equal_questions_are_found_whatever_their_length(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    texts = ["x" * length for length in range(1, 40)] + ["".join(rng.choice([*"ab "], 30)).strip() for _ in range(200)]
-    path = written(
-        tmp_path / "a.txt", "".join(f"{text}\r\n1\n" if n % 3 else f" {text}\n1\n" for n, text in enumerate(texts))
-    )
-    for wanted in ({texts[0]}, set(texts[5:50]), {texts[-1], "y" * 7}, set()):
-        assert open_line_file(path, TwoLines()).question_mask(frozenset(wanted)).tolist() == [
-            text in wanted for text in texts
-        ]
-
-
-def test_the_sampled_bytes_choose_few_that_are_compared(tmp_path: Path) -> None:
-    found = open_line_file(
-        written(tmp_path / "a.txt", "".join(f"What is {n} times {n}?\n{n * n}\n" for n in range(2000))), TwoLines()
-    )
-    assert len(found._candidate_rows(frozenset({"What is 77 times 77?"}))) < 20
-
-
-def test_a_file_is_mapped_and_not_held(tmp_path: Path) -> None:
-    found = open_line_file(written(tmp_path / "a.txt", "q\n1\n" * 1000), TwoLines())
-    assert isinstance(found._bytes, np.memmap)
-    assert found._line_starts.dtype == np.uint32
-    assert read(found, [999]) == [("q", "1")]
-    assert found.read_examples(np.array([], dtype=np.int64)) == []
-    assert Example("q", "1") in found.read_examples(np.array([0]))
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "reader"),
-    [
-        ("a.jsonl", '{"question": "1+1", "answer": "2"}\n', JSONLines()),
-        ("a.tsv", "1+1\t2\n", TabSeparated()),
-        ("a.txt", "1+1\n2\n", TwoLines()),
-    ],
-)
-def test_a_byte_order_mark_is_no_text(tmp_path: Path, name: str, content: str, reader: RecordReader) -> None:
-    file = written(tmp_path / name, b"\xef\xbb\xbf" + content.encode())
-    assert read(open_line_file(file, reader)) == [("1+1", "2")]
-
-
-def test_half_of_a_character_is_a_broken_line(tmp_path: Path) -> None:
-    file = written(tmp_path / "a.jsonl", '{"question": "\\ud800", "answer": "1"}\n')
-    with pytest.raises(UserError, match=r"a\.jsonl, line 1: has half of a surrogate pair"):
-        open_line_file(file, JSONLines()).read_examples(np.array([0]))

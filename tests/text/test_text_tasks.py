@@ -16,12 +16,11 @@ from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import cell_questions, num_cell_questions
 from numerate.evaluation.evaluator import default_grid
 from numerate.tasks import GSM8K, Mathematics, MultiRC, QuestionFiles, RJokes
-from numerate.tasks.counter_rng import CounterRNG
+from numerate.tasks.counter_rng import CounterRNG, shuffled_indices
 from numerate.tasks.folders import data_folder
 from numerate.tasks.plain import format_question
 from numerate.tasks.questions import Questions
 from numerate.text.tasks import text_task
-from numerate.text.tasks.row_orders import shuffled_row_indices
 from numerate.text.tasks.text_task import TextTask, split_indices
 
 TEXTS = Path(__file__).parent / "texts"
@@ -155,7 +154,7 @@ def test_the_users_data_folder_is_named_by_the_environment(tmp_path: Path, monke
 
 
 def test_an_order_has_every_row_and_a_division_takes_each_once() -> None:
-    assert sorted(shuffled_row_indices(np.arange(100, 200), 100, ("a", 1)).tolist()) == list(range(100))
+    assert sorted(shuffled_indices(np.arange(100, 200), 100, ("a", 1)).tolist()) == list(range(100))
     for count, sizes in ((100, (90, 10)), (100, (30, 20)), (7, (0, 7))):
         first, second = split_indices(count, sizes, ("b",))
         assert (len(first), len(second)) == sizes

@@ -1,8 +1,10 @@
 """Promises of tokens that are kept: they are those of the texts, made once, and never half."""
 
+import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from numerate.errors import OperationalError
+from numerate.errors import OperationalError, UserError
 from numerate.tasks.questions import Example, Questions
 from numerate.tasks.texts import TextSource
+from numerate.text.tasks import columns
 from numerate.text.tokenizers import tokenized_texts as kept
 from numerate.text.tokenizers.subwords import Subwords
 from numerate.text.tokenizers.text_number_formats import PerDigit, XVal
@@ -99,7 +102,7 @@ def test_a_source_is_read_once_and_never_again() -> None:
         assert changed[0].read == COUNT
 
 
-@pytest.mark.parametrize("damage", ["cut", "changed", "sums", "missing", "empty"])
+@pytest.mark.parametrize("damage", ["cut", "changed", "head", "missing", "empty", "of an earlier version"])
 def test_what_is_damaged_is_made_anew(folder: Path, damage: str) -> None:
     whole = tokenize_texts(Sums(), spelled().fast_tokenizer)
     sound = {
@@ -115,17 +118,19 @@ def test_what_is_damaged_is_made_anew(folder: Path, damage: str) -> None:
         content = bytearray((place / "values").read_bytes())
         content[100] ^= 1
         (place / "values").write_bytes(content)
-    elif damage == "sums":
-        (place / "sums.json").write_text("{")
+    elif damage == "head":
+        (place / "head.json").write_text("{")
     elif damage == "missing":
         (place / "starts").unlink()
+    elif damage == "of an earlier version":
+        (place / "head.json").rename(place / "sums.json")
     else:
         for file in place.iterdir():
             file.unlink()
     source = Sums()
     assert the_same(tokenize_texts(source, spelled().fast_tokenizer), TokenizedTexts(**sound))
     assert source.read == COUNT
-    assert {path.name for path in only(folder).iterdir()} == {"ids", "starts", "prompts", "used", "values", "sums.json"}
+    assert {path.name for path in only(folder).iterdir()} == {"ids", "starts", "prompts", "used", "values", "head.json"}
 
 
 def test_work_that_is_broken_off_leaves_nothing_that_is_taken_for_whole(
@@ -135,12 +140,73 @@ def test_work_that_is_broken_off_leaves_nothing_that_is_taken_for_whole(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(kept, "file_checksum", broken)
+        patched.setattr(columns.ColumnWriter, "write_head", broken)
         with pytest.raises(KeyboardInterrupt):
             tokenize_texts(Sums(), spelled().fast_tokenizer)
-    assert [path.name for path in folder.iterdir() if path.is_dir()] == []
+    assert all(path.name.startswith(".") for path in folder.iterdir())
     source = Sums()
     assert len(tokenize_texts(source, spelled().fast_tokenizer)) == COUNT == source.read
+    only(folder)
+
+
+class SlowSums(Sums):
+    def read_examples(self, rows: NDArray[np.int64]) -> list[Example]:
+        time.sleep(0.2)
+        return super().read_examples(rows)
+
+
+def num_done(progress: Path) -> int:
+    done: int = json.loads(progress.read_text())["done"]
+    return done
+
+
+def begun() -> None:
+    """What a process does that is killed meanwhile."""
+    kept.MAX_IN_MEMORY, kept._CHUNK_SIZE, columns._SECONDS_BETWEEN_SAVES = 10, 64, 0.0
+    tokenize_texts(SlowSums(), spelled().fast_tokenizer)
+
+
+@pytest.mark.parametrize("damage", [False, True], ids=["whole", "damaged"])
+def test_what_a_killed_process_has_done_is_kept_if_it_is_whole(
+    folder: Path, damage: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = subprocess.Popen([sys.executable, "-c", in_another_process("theirs.begun()")])
+    while not (saved := [path for path in folder.glob(".*.partial/progress.json") if num_done(path)]):
+        time.sleep(0.02)
+        assert killed.poll() is None
+    killed.kill()
+    killed.wait()
+    partial, done = saved[0].parent, num_done(saved[0])
+    assert done < COUNT
+    with open(partial / "ids", "r+b" if damage else "ab") as file:
+        file.write(b"\xff" * 7)  # over what is saved, or behind it, as after a kill between two saves
+    source = Sums()
+    resumed = tokenize_texts(source, spelled().fast_tokenizer)
+    assert source.read == (COUNT if damage else COUNT - done)
+    kept._cache.clear()
+    monkeypatch.setattr(kept, "MAX_IN_MEMORY", COUNT)
+    assert the_same(resumed, tokenize_texts(Sums(), spelled().fast_tokenizer))
+    assert not [*folder.glob(".*.partial")]
+
+
+def test_nothing_is_left_of_questions_that_cannot_be_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Sums, rows: NDArray[np.int64]) -> list[Example]:
+        raise UserError("sums.txt, line 3: is not valid JSON")
+
+    monkeypatch.setattr(Sums, "read_examples", broken)
+    with pytest.raises(UserError, match="line 3"):
+        tokenize_texts(Sums(), spelled().fast_tokenizer)
+    assert not [path for path in folder.iterdir() if path.is_dir()]
+
+
+def in_another_process(words: str) -> str:
+    """A program that runs words with this module as `theirs`."""
+    return (
+        "import importlib.util, sys; "
+        f"spec = importlib.util.spec_from_file_location('theirs', {__file__!r}); "
+        "theirs = importlib.util.module_from_spec(spec); sys.modules['theirs'] = theirs; "
+        f"spec.loader.exec_module(theirs); {words}"
+    )
 
 
 def made() -> tuple[int, int]:
@@ -151,13 +217,8 @@ def made() -> tuple[int, int]:
 
 
 def test_several_processes_make_it_once(folder: Path) -> None:
-    words = (
-        "import importlib.util, sys; "
-        f"spec = importlib.util.spec_from_file_location('theirs', {__file__!r}); "
-        "theirs = importlib.util.module_from_spec(spec); sys.modules['theirs'] = theirs; "
-        "spec.loader.exec_module(theirs); print(*theirs.made())"
-    )
-    both = [subprocess.Popen([sys.executable, "-c", words], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    words = [sys.executable, "-c", in_another_process("print(*theirs.made())")]
+    both = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     outputs = [process.communicate(timeout=120)[0].split()[-2:] for process in both]
     assert sorted(int(read) for _, read in outputs) == [0, COUNT]
     assert [int(rows) for rows, _ in outputs] == [COUNT, COUNT]

@@ -55,7 +55,7 @@ def diff_settings(trained: Recipe, evaluated: Recipe) -> dict[str, Any]:
     Unchanged settings are omitted: `{}` is the model as trained.
     """
     from numerate.text.tasks.example_file import ExampleFile
-    from numerate.text.tasks.file_sources import combine_hashes
+    from numerate.text.tasks.text_files import combine_hashes
 
     changes: dict[str, Any] = {}
     _compare("model", to_tree(trained.model), to_tree(evaluated.model), changes)

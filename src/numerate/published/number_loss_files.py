@@ -18,7 +18,7 @@ import numpy as np
 
 from numerate.errors import UserError
 from numerate.published.datasets import presets as dataset_presets
-from numerate.tasks.counter_rng import random_key
+from numerate.tasks.counter_rng import permute, random_key
 from numerate.tasks.multiplication import Multiplication
 from numerate.tasks.texts import Example
 from numerate.text.data.new_folder import atomic_folder, check_not_existing
@@ -26,7 +26,6 @@ from numerate.text.tasks.gsm8k import GSM8K, PREPARED_FILES
 from numerate.text.tasks.mathematics import PREPARED_SPLIT_FILES, Mathematics
 from numerate.text.tasks.multirc import MultiRC
 from numerate.text.tasks.rjokes import RJokes
-from numerate.text.tasks.row_orders import permute
 from numerate.text.tasks.text_task import DatasetSplits, SplitRows
 
 NAMES = ("mathematics", "mathematics_arithmetic", "gsm8k", "multirc", "rjokes", "multiplication")

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.config import Spec
-from numerate.tasks.counter_rng import CounterRNG, random_key
+from numerate.tasks.counter_rng import shuffled_indices
 
 
 class ChunkLocations(NamedTuple):
@@ -67,11 +67,6 @@ class SequentialChunks(ChunkOrder):
     def chunks_per_epoch(self) -> int:
         return int(self._chunk_ends[-1])
 
-    @property
-    def targets_per_epoch(self) -> int:
-        """Number of target tokens per epoch."""
-        return sum(max(size - 1, 0) for size in self.shard_sizes)
-
     def locations(self, indices: Sequence[int] | NDArray[np.int64]) -> ChunkLocations:
         return self._locate(np.asarray(indices, dtype=np.int64) % self.chunks_per_epoch)
 
@@ -88,45 +83,14 @@ class SequentialChunks(ChunkOrder):
 class ShuffledChunks(SequentialChunks):
     """The chunks of `SequentialChunks`, each once per epoch, shuffled over all shards in a new order each epoch.
 
-    The order of an epoch depends only on (seed, epoch) and takes no memory: a Feistel network over the indices, walked
-    until it falls below their number (Black and Rogaway, 2002, "Ciphers with arbitrary finite domains").
+    The order of an epoch depends only on (seed, epoch) and takes no memory (`permute`).
     """
 
     seed: int = 0
 
     def locations(self, indices: Sequence[int] | NDArray[np.int64]) -> ChunkLocations:
-        epochs, index_in_epoch = np.divmod(np.asarray(indices, dtype=np.int64), self.chunks_per_epoch)
-        chunks = np.empty_like(index_in_epoch)
-        for epoch in np.unique(epochs).tolist():
-            mask = epochs == epoch
-            chunks[mask] = _permute(index_in_epoch[mask], self.chunks_per_epoch, random_key("chunks", self.seed, epoch))
+        chunks = shuffled_indices(np.asarray(indices, dtype=np.int64), self.chunks_per_epoch, ("chunks", self.seed))
         return self._locate(chunks)
-
-
-_NUM_ROUNDS = 8
-
-
-def _permute(indices: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int64]:
-    """The images of these indices under a permutation of `0 .. count - 1`."""
-    half = np.uint64(max(1, -(-(count - 1).bit_length() // 2)))
-    mask = (np.uint64(1) << half) - np.uint64(1)
-    keys = CounterRNG(seed).random_words(_NUM_ROUNDS)
-    result = indices.astype(np.uint64)
-    out_of_range = np.arange(len(result))
-    while len(out_of_range):
-        left, right = result[out_of_range] >> half, result[out_of_range] & mask
-        for word in keys:
-            left, right = right, left ^ (_splitmix64(right + word) & mask)
-        result[out_of_range] = left << half | right
-        out_of_range = out_of_range[result[out_of_range] >= np.uint64(count)]
-    return result.astype(np.int64)
-
-
-def _splitmix64(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finalizer of SplitMix64 (Steele, Lea and Flood, 2014, https://doi.org/10.1145/2660193.2660195)."""
-    words = (words ^ words >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ words >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
-    return words ^ words >> np.uint64(31)
 
 
 @dataclass(frozen=True)

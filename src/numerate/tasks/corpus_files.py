@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,15 +53,6 @@ class TokenizerProtocol(Protocol):
     def can_reproduce(self, ids: NDArray[np.integer]) -> bool: ...
 
 
-class ChunkArrays(NamedTuple):
-    """Chunks as rows: `inputs` and `targets` int64 `[rows, time]`, and `lengths` int64 `[rows]`. The targets are the
-    inputs shifted by one token; both are 0 after the length of a row."""
-
-    inputs: NDArray[np.int64]
-    targets: NDArray[np.int64]
-    lengths: NDArray[np.int64]
-
-
 class Shard:
     """A file of tokens: `ids` (memory-mapped, uint16 or uint32), and its metadata, if any.
 
@@ -94,7 +85,7 @@ class Corpus:
         corpus = open_corpus("stories", load_tokenizer("tokenizer.model"))
         train, validation = split_validation_shards(corpus)
         order = ShuffledChunks(train.shard_sizes, 512, seed=1)
-        train.chunk_arrays(order.locations(range(64)), 512).inputs.shape  # (64, 512)
+        train.token_rows(order.locations(range(64)), 512).ids.shape  # (64, 513)
     """
 
     shards: tuple[Shard, ...]
@@ -119,15 +110,6 @@ class Corpus:
     def text_bytes(self) -> int | None:
         """Size of the texts in bytes of UTF-8; None if the metadata of a shard lacks it."""
         return _sum_or_none(shard.text_bytes for shard in self.shards)
-
-    def chunk_arrays(self, locations: ChunkLocations, context_length: int) -> ChunkArrays:
-        """The chunks at these locations, as rows of `context_length` tokens."""
-        token_rows = self.token_rows(locations, context_length)
-        ids = np.pad(token_rows.ids, ((0, 0), (0, context_length + 1 - token_rows.ids.shape[1])))
-        is_padding = np.arange(context_length) >= token_rows.lengths[:, None]
-        return ChunkArrays(
-            np.where(is_padding, 0, ids[:, :-1]), np.where(is_padding, 0, ids[:, 1:]), token_rows.lengths
-        )
 
     def token_rows(self, locations: ChunkLocations, context_length: int) -> TokenRows:
         """The chunks at these locations, each with its next token, truncated to the longest. Memory use is bounded."""

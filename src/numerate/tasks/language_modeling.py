@@ -20,10 +20,10 @@ from numerate.tasks.corpus_files import (
     METADATA_SUFFIX,
     ChunkRows,
     Corpus,
+    TokenizerProtocol,
     open_corpus,
     split_validation_shards,
 )
-from numerate.tasks.corpus_overlap import overlap_warnings
 from numerate.tasks.counter_rng import CounterRNG
 from numerate.tasks.folders import corpora_folder, data_folder
 from numerate.tasks.questions import LANGUAGE_MODELING_TOKENIZER_ERROR, Questions
@@ -35,6 +35,12 @@ TEXT_SUFFIXES = (".txt", ".json", ".jsonl", ".ndjson")
 
 PREPARED_CORPORA = ("tiny_stories", "tiny_stories_2048")
 """The names that `numerate data prepare` knows."""
+
+_NUM_PASSAGES, _PASSAGE_LENGTH = 16, 64
+"""Number of completions of held-out text, and tokens of each, that are searched for in the training text."""
+
+_MAX_SEARCHED_TOKENS, _SEARCH_CHUNK_TOKENS = 1 << 23, 1 << 20
+"""Number of training tokens that are searched, in total and at once."""
 
 _TOKEN_SUFFIXES = (".bin", ".npy")
 _SPLITS = ("train", "validation", "test")
@@ -132,8 +138,7 @@ class LanguageModeling(Task):
                     f"tokenizer={self.tokenizer_name()}",
                 ]
                 raise UserError(f"{setting_name}: {text} must be tokenized first, with `{shlex.join(command)}`")
-        tokenizer = self.load_tokenizer()
-        return _open_cached_corpus(_file_stamps(path), str(path), tokenizer.fingerprint, _Uncached(tokenizer))
+        return _open_cached_corpus(_file_stamps(path), str(path), self.load_tokenizer())
 
     def corpus(self, split: str) -> Corpus:
         """The shards of a split: `train`, or `validation` and `test`, which are both the held-out shards.
@@ -195,7 +200,7 @@ class LanguageModeling(Task):
 
     def data_warnings(self) -> list[str]:
         """Warns if held-out text is also in the training text."""
-        return overlap_warnings(self.corpus("train"), self.corpus("test"))
+        return _overlap_warnings(self.corpus("train"), self.corpus("test"))
 
     def check_files(self) -> None:
         """Raises `UserError` as reading does."""
@@ -336,24 +341,39 @@ def _files_with_suffix(path: Path, suffixes: tuple[str, ...]) -> list[Path]:
     return sorted(file for file in path.iterdir() if file.suffix in suffixes and file.is_file())
 
 
+def _overlap_warnings(train: Corpus, held_out: Corpus) -> list[str]:
+    """Warns if at least half of the sampled passages of held-out text are also in the training text. At most 8 million
+    training tokens are searched, so overlaps in larger corpora may be missed."""
+    passages = [
+        shard.ids[start : start + _PASSAGE_LENGTH]
+        for shard in held_out.shards
+        if len(shard) >= _PASSAGE_LENGTH
+        for start in np.linspace(0, len(shard) - _PASSAGE_LENGTH, -(-_NUM_PASSAGES // len(held_out.shards)))
+        .astype(int)
+        .tolist()
+    ][:_NUM_PASSAGES]
+    tokens_left, is_found = _MAX_SEARCHED_TOKENS, [False] * len(passages)
+    for shard in train.shards:
+        for begin in range(0, min(len(shard), tokens_left), _SEARCH_CHUNK_TOKENS):
+            ids = shard.ids[begin : begin + _SEARCH_CHUNK_TOKENS + _PASSAGE_LENGTH]
+            text = ids.tobytes()
+            for number, passage in enumerate(passages):
+                is_found[number] = is_found[number] or passage.astype(ids.dtype).tobytes() in text
+        tokens_left -= len(shard)
+        shard.release_memory()
+    if not passages or 2 * sum(is_found) < len(is_found):
+        return []
+    return [
+        f"task.validation: {sum(is_found)} of {len(is_found)} passages of {_PASSAGE_LENGTH} tokens are also in the "
+        "training text, so that the loss says little about new text; `numerate data prepare` holds out other text"
+    ]
+
+
 def _file_stamps(path: Path) -> tuple[tuple[str, int, int], ...]:
     """Sizes and modification times of the files of a corpus, to detect changes."""
     files = sorted(path.iterdir()) if path.is_dir() else [path, path.with_name(path.name + METADATA_SUFFIX)]
     stats = [(file, file.stat()) for file in files if file.is_file() and file.name != "lock"]
     return tuple((str(file), stat.st_size, stat.st_mtime_ns) for file, stat in stats)
-
-
-class _Uncached:
-    """Hides a tokenizer from the cache key of `lru_cache`, which has its fingerprint instead."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        self.tokenizer = tokenizer
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Uncached)
-
-    def __hash__(self) -> int:
-        return 0
 
 
 @lru_cache(maxsize=64)
@@ -367,7 +387,5 @@ def _cached_order(order: str, sizes: tuple[int, ...], context_length: int, seed:
 
 
 @lru_cache(maxsize=8)
-def _open_cached_corpus(
-    stamps: tuple[tuple[str, int, int], ...], path: str, fingerprint: str, uncached: _Uncached
-) -> Corpus:
-    return open_corpus(path, uncached.tokenizer)
+def _open_cached_corpus(stamps: tuple[tuple[str, int, int], ...], path: str, tokenizer: TokenizerProtocol) -> Corpus:
+    return open_corpus(path, tokenizer)

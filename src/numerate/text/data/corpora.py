@@ -4,7 +4,6 @@
 metadata afterwards, so that the same command resumes after any interruption and keeps complete shards.
 """
 
-import contextlib
 import json
 import multiprocessing
 import os
@@ -12,7 +11,7 @@ import signal
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from itertools import compress
@@ -317,31 +316,21 @@ def _write_missing_shards(
         for number in pending:
             on_shard_done(number, _write_shard(jobs[number], tokenizer))
         return [metadata[number] for number in range(len(jobs))]
-    with _worker_pool(min(processes, len(pending)), tokenizer.file) as pool:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(processes, len(pending)), context, _initialize_worker, (tokenizer.file,)) as pool:
         try:
-            futures: dict[Future[dict[str, Any]], int] = {
-                pool.submit(_write_shard_in_worker, jobs[number]): number for number in pending
-            }
+            futures = {pool.submit(_write_shard_in_worker, jobs[number]): number for number in pending}
             for future in as_completed(futures):
                 on_shard_done(futures[future], future.result())
-        except BrokenProcessPool as error:
-            raise OperationalError(
-                "tokenize: a worker process died, perhaps out of memory; complete shards are kept and the same "
-                "command resumes (processes=1 needs the least memory)"
-            ) from error
+        except BaseException as error:
+            pool.shutdown(cancel_futures=True)
+            if isinstance(error, BrokenProcessPool):
+                raise OperationalError(
+                    "tokenize: a worker process died, perhaps out of memory; complete shards are kept and the same "
+                    "command resumes (processes=1 needs the least memory)"
+                ) from error
+            raise
     return [metadata[number] for number in range(len(jobs))]
-
-
-@contextlib.contextmanager
-def _worker_pool(processes: int, file: TokenizerFile) -> Iterator[ProcessPoolExecutor]:
-    """Worker processes with an open tokenizer. Jobs that have not started are cancelled on any error."""
-    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _initialize_worker, (file,))
-    try:
-        yield pool
-    except BaseException:
-        pool.shutdown(wait=True, cancel_futures=True)
-        raise
-    pool.shutdown()
 
 
 _worker_tokenizer: list[PretrainedTokenizer] = []

@@ -20,11 +20,11 @@ from numerate.tasks.language_modeling import PREPARED_CORPORA, LanguageModeling
 from numerate.text.data.corpora import SHARD_BYTES, DocumentSelection, write_corpus, write_selections
 from numerate.text.data.documents import FileSpan, ReadProgress, read_documents, split_file_span
 from numerate.text.data.new_folder import atomic_folder, check_not_existing
-from numerate.text.data.vocabularies import save_tokenizer, tokenizer_file, train_vocabulary
+from numerate.text.data.vocabularies import save_tokenizer, train_vocabulary
 from numerate.text.tasks.input_errors import file_error
 from numerate.text.tokenizers.fast_tokenizers import check_tokenizers_installed
 from numerate.text.tokenizers.stored_tokenizer import PretrainedTokenizer, load_tokenizer
-from numerate.text.tokenizers.tokenizer_files import CHARACTER_TOKENIZER, build_character_tokenizer
+from numerate.text.tokenizers.tokenizer_files import CHARACTER_TOKENIZER, build_character_tokenizer, tokenizer_from_json
 from numerate.training.lock import LockedError
 from numerate.training.progress import ProgressBar
 
@@ -141,7 +141,7 @@ def prepare_texts(
                 vocabulary_size or VOCABULARY_SIZE,
                 allow_fewer=vocabulary_size is None,
             )
-            stored_tokenizer = PretrainedTokenizer(tokenizer_file(tokenizer_json))
+            stored_tokenizer = PretrainedTokenizer(tokenizer_from_json(tokenizer_json))
         save_tokenizer(stored_tokenizer, temporary)
         for name, selected in selections.items():
             write_selections(

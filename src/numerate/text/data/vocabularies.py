@@ -9,9 +9,10 @@ from typing import Any, Literal
 from numerate.errors import UserError, check_choice
 from numerate.text.data.new_folder import atomic_folder, check_not_existing
 from numerate.text.tasks.input_errors import file_error
-from numerate.text.tokenizers.fast_tokenizers import TokenizerFile, check_tokenizers_installed
+from numerate.text.tokenizers.fast_tokenizers import check_tokenizers_installed
 from numerate.text.tokenizers.sentencepiece_files import SPACE_SYMBOL, build_tokenizer_config
 from numerate.text.tokenizers.stored_tokenizer import PretrainedTokenizer, load_tokenizer
+from numerate.text.tokenizers.tokenizer_files import tokenizer_from_json
 from numerate.training import disk
 
 VOCABULARY_KINDS = ("characters", "bytes")
@@ -69,7 +70,7 @@ def save_vocabulary(tokenizer: str, out: str | Path) -> Path:
     out = Path(out).expanduser()
     check_not_existing(out)
     with atomic_folder(out) as temporary:
-        save_tokenizer(PretrainedTokenizer(tokenizer_file(tokenizer)), temporary)
+        save_tokenizer(PretrainedTokenizer(tokenizer_from_json(tokenizer)), temporary)
     return out
 
 
@@ -86,17 +87,6 @@ def save_tokenizer(tokenizer: PretrainedTokenizer, folder: Path) -> None:
         disk.write_atomically(folder / "tokenizer.json", tokenizer.file.json_text.encode())
     if load_tokenizer(str(folder)).fingerprint != tokenizer.fingerprint:
         raise file_error(folder, "a tokenizer differs when it is read back from there; use one with a tokenizer.json")
-
-
-def tokenizer_file(tokenizer: str) -> TokenizerFile:
-    """A vocabulary of `train_vocabulary` with what its special tokens are called."""
-    has_end_of_text = "<|endoftext|>" in json.loads(tokenizer)["model"]["vocab"]
-    roles = (
-        {"bos": "<|endoftext|>", "eos": "<|endoftext|>"}
-        if has_end_of_text
-        else {"bos": "<s>", "eos": "</s>", "unk": "<unk>"}
-    )
-    return TokenizerFile(tokenizer, tuple(roles.items()))
 
 
 def _train_on_characters(texts: Callable[[], Iterable[str]], size: int) -> dict[str, Any]:

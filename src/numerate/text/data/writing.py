@@ -1,11 +1,8 @@
 """Writing rows to a folder as text and as token ids, with a header that describes them."""
 
-import contextlib
-import hashlib
-import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +11,10 @@ from numerate.config import to_tree
 from numerate.errors import UserError, check_choice
 from numerate.text.data.new_folder import atomic_folder, check_not_existing
 from numerate.text.data.source import RowSource
-from numerate.text.tasks.row_heads import FORMAT, METADATA_FILE, encode_metadata
+from numerate.text.tasks.columns import ColumnWriter
+from numerate.text.tasks.stored_rows import FORMAT
 from numerate.tokenizers.number_formats import id_dtype
 from numerate.tokenizers.tokenizer import TokenizedExamples
-from numerate.training import disk
 from numerate.training.provenance import versions
 from numerate.vocabulary import BOS, EOS, PAD, Vocabulary
 
@@ -34,7 +31,7 @@ def write_rows(
 
     `rows.txt` has a row per line as the model sees it (`321+654=975`; words with spaces between them, `65 a a`; where a
     task has a label per token, its labels behind a tab, a dot where there is none); the memmap is what
-    `open_plain_or_labeled_rows` reads. `head.json` says what they are and has the sha256 of each file. Memory does not
+    `open_rows` and `ExampleFile` read. `head.json` says what they are and has the sha256 of each file. Memory does not
     grow with the count. The folder appears under its name when all is written; `on_progress` gets the number of rows
     after each block.
 
@@ -48,81 +45,56 @@ def write_rows(
         symbols_with_newline := [symbol for symbol in vocabulary.tokens if set(symbol) & set("\r\n")]
     ):
         raise UserError(f"format: {symbols_with_newline[0]!r} contains a line break; format must be memmap")
-    with atomic_folder(out) as temporary:
-        _write_files(source, vocabulary, temporary, format, on_progress)
+    with atomic_folder(out) as temporary, ColumnWriter(temporary) as columns:
+        _write_columns(source, vocabulary, columns, format, on_progress)
     return out
 
 
-def _write_files(
-    source: RowSource, vocabulary: Vocabulary, folder: Path, format: str, on_progress: Callable[[int], None] | None
+def _write_columns(
+    source: RowSource,
+    vocabulary: Vocabulary,
+    columns: ColumnWriter,
+    format: str,
+    on_progress: Callable[[int], None] | None,
 ) -> None:
-    files: dict[str, _HashedFile] = {}
     num_rows = num_tokens = longest = 0
     dtype = np.dtype(id_dtype(vocabulary)).newbyteorder("<")
-    with contextlib.ExitStack() as open_files:
-
-        def write_to(name: str, content: bytes | memoryview) -> None:
-            if name not in files:
-                files[name] = open_files.enter_context(contextlib.closing(_HashedFile(folder / name)))
-            files[name].write(content)
-
+    if format != "text":
+        columns.append("offsets.bin", np.zeros(1, dtype="<i8"))
+    for _, rows in source.read_blocks():
+        is_token = np.arange(rows.ids.shape[1]) < rows.lengths[:, None]
+        if format != "memmap":
+            columns.append("rows.txt", format_lines(rows, vocabulary, source.tokenizer.separator))
         if format != "text":
-            write_to("offsets.bin", np.zeros(1, dtype="<i8").tobytes())
-        for _, rows in source.read_blocks():
-            is_token = np.arange(rows.ids.shape[1]) < rows.lengths[:, None]
-            if format != "memmap":
-                write_to("rows.txt", format_lines(rows, vocabulary, source.tokenizer.separator))
-            if format != "text":
-                write_to("ids.bin", rows.ids[is_token].astype(dtype, copy=False).tobytes())
-                write_to("offsets.bin", (num_tokens + np.cumsum(rows.lengths)).astype("<i8").tobytes())
-                if rows.labels is None:
-                    write_to("answers.bin", rows.target_mask.argmax(axis=1).astype("<i4").tobytes())
-                else:
-                    write_to("labels.bin", rows.labels[is_token].astype(dtype, copy=False).tobytes())
-            num_rows += len(rows)
-            num_tokens += int(rows.lengths.sum())
-            longest = max(longest, int(rows.lengths.max(initial=0)))
-            if on_progress is not None:
-                on_progress(num_rows)
-    metadata = {
-        "format": FORMAT,
-        "rows": num_rows,
-        "tokens": num_tokens,
-        "longest": longest,
-        "ids": str(dtype),
-        "vocabulary": list(vocabulary.tokens),
-        "between": source.tokenizer.separator,
-        "source": source.name,
-        "task": to_tree(source.task),
-        "tokenizer": to_tree(source.tokenizer),
-        "split": source.split,
-        "seed": source.seed,
-        "each_once": source.each_once,
-        "versions": versions(),
-        "files": {
-            name: {"bytes": file.size, "sha256": file.hasher.hexdigest()} for name, file in sorted(files.items())
-        },
-    }
-    disk.write_atomically(folder / METADATA_FILE, encode_metadata(metadata))
-
-
-class _HashedFile:
-    """A file with its size and hash so far."""
-
-    def __init__(self, path: Path) -> None:
-        self._file: BinaryIO = open(path, "xb", buffering=0)  # noqa: SIM115 (closed by whoever opens it)
-        self.hasher, self.size = hashlib.sha256(), 0
-
-    def write(self, content: bytes | memoryview) -> None:
-        view = memoryview(content)
-        self.hasher.update(view)
-        self.size += len(view)
-        while len(view):
-            view = view[self._file.write(view) :]
-
-    def close(self) -> None:
-        os.fsync(self._file.fileno())
-        self._file.close()
+            columns.append("ids.bin", rows.ids[is_token].astype(dtype, copy=False))
+            columns.append("offsets.bin", (num_tokens + np.cumsum(rows.lengths)).astype("<i8"))
+            if rows.labels is None:
+                columns.append("answers.bin", rows.target_mask.argmax(axis=1).astype("<i4"))
+            else:
+                columns.append("labels.bin", rows.labels[is_token].astype(dtype, copy=False))
+        num_rows += len(rows)
+        num_tokens += int(rows.lengths.sum())
+        longest = max(longest, int(rows.lengths.max(initial=0)))
+        if on_progress is not None:
+            on_progress(num_rows)
+    columns.write_head(
+        {
+            "format": FORMAT,
+            "rows": num_rows,
+            "tokens": num_tokens,
+            "longest": longest,
+            "ids": str(dtype),
+            "vocabulary": list(vocabulary.tokens),
+            "between": source.tokenizer.separator,
+            "source": source.name,
+            "task": to_tree(source.task),
+            "tokenizer": to_tree(source.tokenizer),
+            "split": source.split,
+            "seed": source.seed,
+            "each_once": source.each_once,
+            "versions": versions(),
+        }
+    )
 
 
 def format_lines(rows: TokenizedExamples, vocabulary: Vocabulary, separator: str = "") -> bytes:

@@ -80,10 +80,6 @@ class HuggingFaceModel(Model):
     def optimizer_options_by_parameter(self) -> dict[str, tuple[float, bool]]:
         return {name: (1.0, parameter.dim() >= 2) for name, parameter in self.named_parameters()}
 
-    def num_parameters(self) -> int:
-        """Number of parameters."""
-        return sum(parameter.numel() for parameter in self.parameters())
-
     def embed_tokens(
         self, ids: Int[Tensor, "rows time"], number_values: Float[Tensor, "rows time"] | None
     ) -> Float[Tensor, "rows time width"]:

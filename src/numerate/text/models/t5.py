@@ -43,20 +43,6 @@ class T5Dimensions(NamedTuple):
     head_dim: int
     intermediate_size: int
 
-    def num_parameters(self, vocab_size: int, *, gated: bool = False, num_buckets: int = 32) -> int:
-        """How many weights it has with a vocabulary of so many rows, embedding and head being one.
-
-        >>> SIZES["small"].num_parameters(32128)
-        60506624
-        """
-        attention = 4 * self.hidden_size * self.num_heads * self.head_dim
-        feed_forward = (3 if gated else 2) * self.hidden_size * self.intermediate_size
-        encoder = self.num_layers * (attention + feed_forward + 2 * self.hidden_size)
-        decoder = self.num_decoder_layers * (2 * attention + feed_forward + 3 * self.hidden_size)
-        return (
-            vocab_size * self.hidden_size + encoder + decoder + 2 * self.hidden_size + 2 * num_buckets * self.num_heads
-        )
-
 
 SIZES = {
     "small": T5Dimensions(512, 6, 6, 8, 64, 2048),
@@ -128,10 +114,6 @@ class T5(HuggingFaceSpec):
         overrides = {name: getattr(self, name) for name in T5Dimensions._fields}
         overrides["num_decoder_layers"] = overrides["num_decoder_layers"] or overrides["num_layers"]
         return SIZES[self.size]._replace(**{name: value for name, value in overrides.items() if value is not None})
-
-    def num_parameters(self, vocab_size: int) -> int:
-        """Number of parameters with a vocabulary of so many rows, without number embedding and head."""
-        return self.dimensions().num_parameters(vocab_size, gated=self.feed_forward == "geglu")
 
     def small(self) -> "T5":
         if self.weights is not None:

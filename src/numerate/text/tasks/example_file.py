@@ -16,10 +16,11 @@ from numerate.tasks.counter_rng import mix_bits
 from numerate.tasks.questions import Questions
 from numerate.tasks.task import SPLITS, Task
 from numerate.text.tasks.input_errors import file_error
-from numerate.text.tasks.labelled_files import LabeledFile, open_plain_or_labeled_rows
+from numerate.text.tasks.labelled_files import LabeledFile
+from numerate.text.tasks.row_file_formats import open_row_file
 from numerate.text.tasks.row_files import RowFile, rows_per_block
-from numerate.text.tasks.row_orders import RowTask
 from numerate.text.tasks.row_questions import commutative_hashes, detect_digit_order, read_questions
+from numerate.text.tasks.text_task import RowTask
 
 _MAX_CHARACTERS_IN_MEMORY = 1 << 28
 """The most characters of rows that are in memory at once."""
@@ -78,7 +79,7 @@ class ExampleFile(RowTask):
         """The rows of the file. Raises `UserError` where there are none."""
         if self.path is None:
             raise UserError("path: must be set: a file with one row per line, or a folder of rows (path=rows.txt)")
-        return open_plain_or_labeled_rows(self.path, self.split, self.vocabulary)
+        return open_row_file(self.path, self.split, self.vocabulary)
 
     def files(self) -> dict[str, Path]:
         return shortest_unique_names(self.row_file.files())

@@ -11,10 +11,10 @@ from typing import Any, Literal
 from numerate.config import Span, setting
 from numerate.tasks.folders import dataset_file, dataset_folder
 from numerate.tasks.texts import Example
-from numerate.text.tasks.file_sources import FileSource
 from numerate.text.tasks.input_errors import duplicate_names
-from numerate.text.tasks.readers import TEXT, RecordReader, decode_utf8, parse_json, read_fields
-from numerate.text.tasks.text_files import open_line_file, parse_file
+from numerate.text.tasks.mapped_lines import MappedLines
+from numerate.text.tasks.readers import TEXT, ExampleReader, RecordReader, decode_utf8, parse_json, read_fields
+from numerate.text.tasks.text_files import open_examples
 from numerate.text.tasks.text_task import DatasetSplits, SplitRows, TextTask, split_indices
 
 EXTRA_TEST_FILES = {"svamp": "SVAMP.json", "gsm_hard": "gsmhardv2.jsonl", "gsm_plus": "gsmplus_testmini.jsonl"}
@@ -84,20 +84,16 @@ class GSM8K(TextTask):
             files[len(files) - len(self.extra_tests) :],
         )
         train_source, *others = (
-            open_line_file(file, WordProblems("gsm8k", self.answer_format), self.skip_invalid) for file in own_files
+            open_examples(file, WordProblems("gsm8k", self.answer_format), self.skip_invalid) for file in own_files
         )
-        tests: list[FileSource] = [others[-1]]
+        tests = [others[-1]]
         for name, file in zip(self.extra_tests, extra_files, strict=True):
             reader = WordProblems(name, self.answer_format)
             is_list = file.suffix == ".json"
-            tests.append(
-                parse_file(file, ProblemList(reader), self.skip_invalid)
-                if is_list
-                else open_line_file(file, reader, self.skip_invalid)
-            )
-        train = SplitRows.from_source(train_source)
+            tests.append(open_examples(file, ProblemList(reader) if is_list else reader, self.skip_invalid))
+        train = SplitRows.from_files([train_source])
         if len(others) > 1:  # the published program has prepared a file for validation
-            validation = SplitRows.from_source(others[0])
+            validation = SplitRows.from_files([others[0]])
         else:
             count, num_validation = len(train), int(self.validation_fraction * len(train))
             first, second = split_indices(
@@ -105,7 +101,7 @@ class GSM8K(TextTask):
             )
             train, validation = train.take(first), train.take(second)
         return DatasetSplits.without_overlap(
-            ("gsm8k", *self.extra_tests), 1, train, validation, SplitRows.from_sources(tests), self.keep_duplicates
+            ("gsm8k", *self.extra_tests), 1, train, validation, SplitRows.from_files(tests), self.keep_duplicates
         )
 
 
@@ -160,14 +156,14 @@ class WordProblems(RecordReader):
 
 
 @dataclass(frozen=True)
-class ProblemList:
+class ProblemList(ExampleReader):
     """A file with a JSON list of problems: that of SVAMP."""
 
     reader: WordProblems = WordProblems("svamp")
 
-    def __call__(self, content: bytes) -> Iterator[tuple[int, Example | ValueError]]:
+    def examples(self, lines: MappedLines) -> Iterator[tuple[int, Example | ValueError]]:
         try:
-            text = decode_utf8(content, max_bytes=None)
+            text = decode_utf8(lines.read(0, len(lines)), max_bytes=None)
             records = read_fields(parse_json(text), [object])
         except ValueError as error:
             cause = error.__cause__

@@ -1,24 +1,25 @@
-"""Files of rows with a label per word: `65 a a` with . 66 67, as `numerate data write` writes them.
+"""Rows of words with a label each: `65 a a` with . 66 67, as `numerate data write` writes them.
 
-Rows are token ids (`ids.bin` beside `labels.bin`) or lines of text, with the labels after a tab, a dot for no label.
-Token ids are memory-mapped; lines are scanned once for their words.
+They are columns of token ids and of labels: those of a folder that was written, or those that lines of text become,
+which are read once (`build_columns`).
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from functools import cached_property, lru_cache
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.config import Spec
+from numerate.tasks.contents import file_sha256
 from numerate.tasks.questions import EMPTY
+from numerate.text.tasks.columns import AnyColumns, build_columns, cached_folder
 from numerate.text.tasks.input_errors import file_error
-from numerate.text.tasks.row_files import UNKNOWN_TOKEN_ERROR, RowFile, open_row_file, rows_per_block
-from numerate.text.tasks.row_heads import existing_files, find_written_folder, read_verified_metadata
-from numerate.text.tasks.text_files import file_stamp
+from numerate.text.tasks.ragged_rows import RaggedRows
+from numerate.text.tasks.row_files import UNKNOWN_TOKEN_ERROR, RowFile, rows_per_block
+from numerate.text.tasks.stored_rows import StoredRows
+from numerate.text.tasks.text_files import combine_hashes
 from numerate.vocabulary import SPECIAL_TOKENS, UNK
 
 NO_LABEL = "."
@@ -26,6 +27,7 @@ NO_LABEL = "."
 
 _NUM_CHECKED_ROWS = 1000
 _MAX_WORDS = 1 << 15
+_NUM_SPECIAL = len(SPECIAL_TOKENS)
 
 
 class LabeledRows(NamedTuple):
@@ -35,144 +37,107 @@ class LabeledRows(NamedTuple):
     labels: NDArray[np.int16]
 
 
-class LabeledFile(Spec, ABC):
-    """Rows of words with a label each, read by index."""
+class LabeledFile:
+    """Rows of words with a label each, read by index. `words` are all words and labels that rows may have, in the order
+    of their ids from 4 on; a label 0 is none."""
 
-    count: int
+    def __init__(self, words: Iterable[str], ids: RaggedRows, labels: RaggedRows, files: tuple[Path, ...]) -> None:
+        self.words, self._ids, self._labels, self._files = tuple(words), ids, labels, files
+        self.count, self.longest = len(ids), ids.max_length()
 
-    longest: int
-    """No row has more words and labels."""
-
-    @property
-    @abstractmethod
-    def words(self) -> tuple[str, ...]:
-        """Every word and label that rows may have."""
-
-    @abstractmethod
-    def read(self, rows: NDArray[np.int64]) -> LabeledRows:
-        """The rows with these indices."""
-
-    @abstractmethod
     def files(self) -> tuple[Path, ...]:
         """The files that it reads."""
-
-
-class LabeledTokenFile(LabeledFile):
-    """The token ids of a folder that `numerate data write` wrote; `head` is what its `head.json` says.
-
-    Raises `UserError` for a row whose words are lost.
-    """
-
-    def __init__(self, folder: Path, head: Mapping[str, Any]) -> None:
-        self.path, self._words = folder / "ids.bin", tuple(head["vocabulary"][len(SPECIAL_TOKENS) :])
-        self._ids = np.memmap(self.path, dtype=head["ids"], mode="r")
-        self._labels = np.memmap(folder / "labels.bin", dtype=head["ids"], mode="r")
-        self._starts = np.memmap(folder / "offsets.bin", dtype="<i8", mode="r")
-        self.count = len(self._starts) - 1
-        self.longest = int(np.diff(self._starts).max(initial=0))
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        return self._words
-
-    def files(self) -> tuple[Path, ...]:
-        return (self.path, self.path.with_name("labels.bin"))
+        return self._files
 
     def read(self, rows: NDArray[np.int64]) -> LabeledRows:
-        starts = self._starts[rows]
-        lengths = self._starts[rows + 1] - starts
-        columns = np.arange(int(lengths.max(initial=0)))
-        is_token = columns < lengths[:, None]
-        token_indices = np.where(is_token, starts[:, None] + columns, 0)
-        ids, labels = (
-            np.where(is_token, part[token_indices], 0).astype(np.int64) for part in (self._ids, self._labels)
-        )
+        """The rows with these indices. Raises `UserError` for a row whose words are lost."""
+        ids, labels = (column.padded(rows)[0].astype(np.int64) for column in (self._ids, self._labels))
         has_unknown = (ids == UNK).any(axis=1)
         if has_unknown.any():
-            raise file_error(f"{self.path}, row {int(rows[has_unknown.argmax()])}", UNKNOWN_TOKEN_ERROR)
-        num_special = len(SPECIAL_TOKENS)
-        if len(columns) and (ids[:, 0] < num_special).any():
+            raise file_error(f"{self._files[0]}, row {int(rows[has_unknown.argmax()])}", UNKNOWN_TOKEN_ERROR)
+        if ids.shape[1] and (ids[:, 0] < _NUM_SPECIAL).any():
             # A leading special token such as [BOS] is no word; the tokenizer adds it again.
-            has_leading_special = ids[:, :1] < num_special
+            has_leading_special = ids[:, :1] < _NUM_SPECIAL
             ids, labels = (
-                np.where(has_leading_special, np.pad(part[:, 1:], ((0, 0), (0, 1))), part)[:, : len(columns)]
-                for part in (ids, labels)
+                np.where(has_leading_special, np.pad(part[:, 1:], ((0, 0), (0, 1))), part) for part in (ids, labels)
             )
         symbols, targets = (
-            np.where(part < num_special, EMPTY, part - num_special).astype(np.int16) for part in (ids, labels)
+            np.where(part < _NUM_SPECIAL, EMPTY, part - _NUM_SPECIAL).astype(np.int16) for part in (ids, labels)
         )
         return LabeledRows(symbols, targets)
 
 
-class LabeledTextFile(LabeledFile):
+def open_labeled_tokens(stored: StoredRows) -> LabeledFile:
+    """The rows of a folder that `numerate data write` wrote with labels."""
+    files = (stored.folder / "ids.bin", stored.folder / "labels.bin")
+    return LabeledFile(stored.symbols[_NUM_SPECIAL:], stored.ragged_ids(), stored.ragged_labels(), files)
+
+
+def open_labeled_text(rows: RowFile, separator: str | None = None, words: tuple[str, ...] = ()) -> LabeledFile:
     """Lines of text: words, a tab, and as many labels. `separator` separates them, a space or nothing; None: detected
-    from the first 1,000 rows. `words` is the vocabulary; empty: collected from the file.
+    from the first 1,000 rows. `words` is the vocabulary; empty: that of the file, numbers first, by their size, then
+    the other words in the order in which they come.
 
     Raises `UserError` with the file and line of a row that is none.
     """
+    if separator is None:
+        separator = " " if any(" " in rows.text(row) for row in range(min(rows.count, _NUM_CHECKED_ROWS))) else ""
+    key = combine_hashes([*map(file_sha256, rows.files()), separator, *words])
+    folder = cached_folder("labels", key, rows.files())
+    dtypes = {"ids": np.uint16, "labels": np.uint16, "offsets": np.int64}
+    head, columns = build_columns(partial(_read_text, rows, separator, words), dtypes, folder)
+    ids, labels = (RaggedRows(columns["offsets"], columns[name]) for name in ("ids", "labels"))
+    return LabeledFile(head["words"], ids, labels, rows.files())
 
-    def __init__(self, rows: RowFile, separator: str | None = None, words: tuple[str, ...] = ()) -> None:
-        self._rows, self.count, self.longest, self._vocabulary = rows, rows.count, rows.longest, words
-        if separator is None:
-            separator = " " if any(" " in rows.text(row) for row in range(min(self.count, _NUM_CHECKED_ROWS))) else ""
-        self.separator = separator
 
-    @property
-    def words(self) -> tuple[str, ...]:
-        return self._vocabulary or self._scan_words
+def _read_text(rows: RowFile, separator: str, words: tuple[str, ...], columns: AnyColumns) -> dict[str, Any]:
+    """Writes lines of text as columns."""
+    words = words or _scan_words(rows, separator)
+    ids, num_tokens = {word: number for number, word in enumerate(words, _NUM_SPECIAL)} | {NO_LABEL: 0}, 0
+    columns.append("offsets", np.zeros(1, np.int64))
+    for start in range(0, rows.count, rows_per_block(rows.longest)):
+        lines = _read_lines(rows, separator, start)
+        for column, name in enumerate(("ids", "labels")):
+            columns.append(name, np.array([ids[word] for line in lines for word in line[column]], np.uint16))
+        ends = num_tokens + np.array([len(line[0]) for line in lines]).cumsum()
+        columns.append("offsets", ends)
+        num_tokens = int(ends[-1])
+    return {"words": list(words)}
 
-    def files(self) -> tuple[Path, ...]:
-        return self._rows.files()
 
-    @cached_property
-    def _scan_words(self) -> tuple[str, ...]:
-        """Numbers first, by their size, then the other words in the order in which they come."""
-        words_in_order: dict[str, None] = {}
-        size = rows_per_block(self.longest)
-        for start in range(0, self.count, size):
-            for words, labels in self._read_lines(np.arange(start, min(start + size, self.count))):
-                words_in_order.update(dict.fromkeys(words))
-                words_in_order.update(dict.fromkeys(label for label in labels if label != NO_LABEL))
-        if len(words_in_order) > _MAX_WORDS:
-            raise file_error(self.files()[0], f"has {len(words_in_order)} different words, which is too many")
-        numbers = [word for word in words_in_order if word.isascii() and word.isdigit()]
-        return (
-            *sorted(numbers, key=lambda word: (int(word), word)),
-            *(word for word in words_in_order if word not in numbers),
-        )
+def _scan_words(rows: RowFile, separator: str) -> tuple[str, ...]:
+    found: dict[str, None] = {}
+    for start in range(0, rows.count, rows_per_block(rows.longest)):
+        for words, labels in _read_lines(rows, separator, start):
+            found.update(dict.fromkeys(words))
+            found.update(dict.fromkeys(label for label in labels if label != NO_LABEL))
+    if len(found) > _MAX_WORDS:
+        raise file_error(rows.files()[0], f"has {len(found)} different words, which is too many")
+    numbers = {word for word in found if word.isascii() and word.isdigit()}
+    in_order = sorted(numbers, key=lambda word: (int(word), word))
+    return (*in_order, *(word for word in found if word not in numbers))
 
-    @cached_property
-    def _word_indices(self) -> dict[str, int]:
-        return {word: number for number, word in enumerate(self.words)} | {NO_LABEL: EMPTY}
 
-    def read(self, rows: NDArray[np.int64]) -> LabeledRows:
-        lines, numbers = self._read_lines(rows), self._word_indices
-        width = max((len(words) for words, _ in lines), default=0)
-        symbols = np.full((len(rows), width), EMPTY, dtype=np.int16)
-        labels = symbols.copy()
-        for row, (words, targets) in enumerate(lines):
-            symbols[row, : len(words)] = [numbers[word] for word in words]
-            labels[row, : len(targets)] = [numbers[label] for label in targets]
-        return LabeledRows(symbols, labels)
-
-    def _read_lines(self, rows: NDArray[np.int64]) -> list[tuple[list[str], list[str]]]:
-        codes, lengths = self._rows.read(rows)
-        result = []
-        for row, line, length in zip(rows.tolist(), codes, lengths.tolist(), strict=True):
-            text = "".join(map(chr, line[:length].tolist()))
-            parts = [part.split(self.separator) if self.separator else [*part] for part in text.split("\t")]
-            if (
-                len(parts) != 2
-                or not parts[0]
-                or len(parts[0]) != len(parts[1])
-                or not all(map(all, parts))
-                or NO_LABEL in parts[0]
-            ):
-                raise file_error(
-                    self._rows.location(row), f"{text!r} must be words, a tab and one label per word (a dot for none)"
-                )
-            result.append((parts[0], parts[1]))
-        return result
+def _read_lines(rows: RowFile, separator: str, start: int) -> list[tuple[list[str], list[str]]]:
+    """The words and labels of a block of rows."""
+    indices = np.arange(start, min(start + rows_per_block(rows.longest), rows.count))
+    codes, lengths = rows.read(indices)
+    result = []
+    for row, line, length in zip(indices.tolist(), codes, lengths.tolist(), strict=True):
+        text = "".join(map(chr, line[:length].tolist()))
+        parts = [part.split(separator) if separator else [*part] for part in text.split("\t")]
+        if (
+            len(parts) != 2
+            or not parts[0]
+            or len(parts[0]) != len(parts[1])
+            or not all(map(all, parts))
+            or NO_LABEL in parts[0]
+        ):
+            raise file_error(
+                rows.location(row), f"{text!r} must be words, a tab and one label per word (a dot for none)"
+            )
+        result.append((parts[0], parts[1]))
+    return result
 
 
 def is_labeled_line(text: str) -> bool:
@@ -182,35 +147,3 @@ def is_labeled_line(text: str) -> bool:
     (True, False)
     """
     return text.count("\t") == 1 and "=" not in text
-
-
-def open_plain_or_labeled_rows(path: str | Path, split: str = "all", vocabulary: str = "pad") -> RowFile | LabeledFile:
-    """Opens rows of words with labels as such, and all others as `open_row_file` does, which says what `split` and
-    `vocabulary` are.
-
-    A folder of `numerate data write` with a label per word has `labels.bin`; text is so where its first line looks so.
-    Raises `UserError` as `open_row_file` does, and for a folder that is not complete.
-    """
-    resolved_path = Path(path)
-    if split == "all" and (folder := find_written_folder(resolved_path)) is not None:
-        return _open_written_folder(folder, tuple(map(file_stamp, existing_files(folder))), vocabulary)
-    rows = open_row_file(resolved_path, split, vocabulary)
-    return _cached_text_file(rows, None, ()) if is_labeled_line(rows.text(0)) else rows
-
-
-@lru_cache(maxsize=8)
-def _open_written_folder(
-    folder: Path, stamps: tuple[tuple[str, int, int], ...], vocabulary: str
-) -> RowFile | LabeledFile:
-    metadata = read_verified_metadata(folder)
-    if "labels.bin" in metadata["files"]:
-        return LabeledTokenFile(folder, metadata)
-    rows = open_row_file(folder, vocabulary=vocabulary)
-    if not is_labeled_line(rows.text(0)):
-        return rows
-    return _cached_text_file(rows, metadata["between"], tuple(metadata["vocabulary"][len(SPECIAL_TOKENS) :]))
-
-
-@lru_cache(maxsize=8)
-def _cached_text_file(rows: RowFile, separator: str | None, words: tuple[str, ...]) -> LabeledTextFile:
-    return LabeledTextFile(rows, separator, words)

@@ -12,7 +12,7 @@ from numerate.errors import UserError
 from numerate.tasks.folders import dataset_folder
 from numerate.text.tasks.input_errors import duplicate_names
 from numerate.text.tasks.readers import TwoLines
-from numerate.text.tasks.text_files import open_line_file
+from numerate.text.tasks.text_files import open_examples
 from numerate.text.tasks.text_task import DatasetSplits, SplitRows, TextTask, split_indices
 
 MODULES = (
@@ -118,15 +118,15 @@ class Mathematics(TextTask):
         return files
 
     def read_splits(self, files: Sequence[Path]) -> DatasetSplits:
-        sources = [open_line_file(file, TwoLines(), self.skip_invalid) for file in files]
+        sources = [open_examples(file, TwoLines(), self.skip_invalid) for file in files]
         if files[0].name in ("train.txt", "arithmetic_train.txt"):  # prepared by the published program
-            train, validation = map(SplitRows.from_source, sources[:2])
-            tests = SplitRows.from_sources(sources[2:])
+            train, validation = (SplitRows.from_files([source]) for source in sources[:2])
+            tests = SplitRows.from_files(sources[2:])
             names = ("interpolate", "extrapolate")
             return DatasetSplits.without_overlap(names, 1, train, validation, tests, self.keep_duplicates)
         num_files = len(self.difficulties) * len(self.modules)
         module_numbers = [*range(1, len(self.modules) + 1)] * len(self.difficulties)
-        all_rows = SplitRows.from_sources(sources[:num_files], module_numbers)
+        all_rows = SplitRows.from_files(sources[:num_files], module_numbers)
         train_rows, validation_rows = [], []
         offset = 0
         for file, count in ((source.path, source.num_examples) for source in sources[:num_files]):
@@ -141,7 +141,7 @@ class Mathematics(TextTask):
             len(self.modules),
             all_rows.take(np.concatenate(train_rows)),
             all_rows.take(np.concatenate(validation_rows)),
-            SplitRows.from_sources(sources[num_files:]),
+            SplitRows.from_files(sources[num_files:]),
             self.keep_duplicates,
         )
 

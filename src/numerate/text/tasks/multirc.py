@@ -10,8 +10,9 @@ import numpy as np
 from numerate.config import Span, setting
 from numerate.tasks.folders import dataset_file, dataset_folder
 from numerate.tasks.texts import Example
-from numerate.text.tasks.readers import TEXT, JSONLines, decode_utf8, parse_json, read_fields
-from numerate.text.tasks.text_files import open_line_file, parse_file
+from numerate.text.tasks.mapped_lines import MappedLines
+from numerate.text.tasks.readers import TEXT, ExampleReader, JSONLines, decode_utf8, parse_json, read_fields
+from numerate.text.tasks.text_files import StoredExamples, open_examples
 from numerate.text.tasks.text_task import DatasetSplits, SplitRows, TextTask, split_indices
 
 CANDIDATE_FOLDERS = ("multirc", "multirc/data", "multirc/data/preprocessed", "MultiRC")
@@ -61,13 +62,7 @@ class MultiRC(TextTask):
 
     def read_splits(self, files: Sequence[Path]) -> DatasetSplits:
         train, official_validation, *official_test = (
-            SplitRows.from_source(
-                open_line_file(file, JSONLines(requires_answer=False), self.skip_invalid)
-                if file.stem.endswith("_clean")
-                else parse_file(file, Passages(), self.skip_invalid, requires_answer=False),
-                truncation_side=self.truncation_side,
-            )
-            for file in files
+            SplitRows.from_files([self._open_file(file)], truncation_side=self.truncation_side) for file in files
         )
         names, keep = ("multirc",), self.keep_duplicates
         if official_test and _has_answers(official_test[0]) and official_test[0].texts() != official_validation.texts():
@@ -94,6 +89,10 @@ class MultiRC(TextTask):
             emptied_by={"train": "the test"} if is_duplicate.all() else {},
         )
 
+    def _open_file(self, file: Path) -> StoredExamples:
+        reader = JSONLines(requires_answer=False) if file.stem.endswith("_clean") else Passages()
+        return open_examples(file, reader, self.skip_invalid)
+
 
 def _has_answers(rows: SplitRows) -> bool:
     return any(pair.answer for pair in rows.source.read_examples(rows.rows.astype(np.int64)))
@@ -105,19 +104,21 @@ _PASSAGE_SCHEMA = {
 
 
 @dataclass(frozen=True)
-class Passages:
+class Passages(ExampleReader):
     """A file of MultiRC: a passage per line, each with its questions, and each of those with options; the answer is the
     options whose label is 1."""
 
-    def __call__(self, content: bytes) -> Iterator[tuple[int, Example | ValueError]]:
-        for number, line in enumerate(content.split(b"\n"), start=1):
+    requires_answer = False
+
+    def examples(self, lines: MappedLines) -> Iterator[tuple[int, Example | ValueError]]:
+        for number, line in lines.records(0, len(lines)):
             if line.strip():
                 try:
                     examples = [*self._examples(line)]
                 except ValueError as error:
-                    yield number, error
+                    yield number + 1, error
                     continue
-                yield from ((number, one) for one in examples)
+                yield from ((number + 1, one) for one in examples)
 
     def _examples(self, line: bytes) -> Iterator[Example]:
         passage = read_fields(parse_json(decode_utf8(line)), _PASSAGE_SCHEMA)["passage"]

@@ -11,7 +11,7 @@ from numerate.config import Span, setting
 from numerate.errors import UserError
 from numerate.text.tasks.input_errors import file_error
 from numerate.text.tasks.readers import JSONLines, RecordReader, TabSeparated, TwoLines
-from numerate.text.tasks.text_files import file_stamp, open_line_file
+from numerate.text.tasks.text_files import file_stamp, open_examples
 from numerate.text.tasks.text_task import DatasetSplits, SplitRows, TextTask, split_indices
 
 COMMON_COLUMN_NAMES = {
@@ -99,17 +99,16 @@ class QuestionFiles(TextTask):
         names = [file.stem for file in files[len(files) - len(others) :]] if others else ["test"]
         test = train.take(held_out[parts[1]])
         if others:
-            sources = [rows.source for rows in others]
-            test = SplitRows.from_sources(sources, truncation_side=self.truncation_side)
+            files_of_parts = [part for rows in others for part in rows.source.parts]
+            test = SplitRows.from_files(files_of_parts, truncation_side=self.truncation_side)
         return DatasetSplits.without_overlap(
             names, 1, train.take(train_indices), validation, test, self.keep_duplicates
         )
 
     def _read_file(self, file: Path) -> SplitRows:
         reader = make_reader(file, self.format, self.question_field, self.answer_field, self.header)
-        return SplitRows.from_source(
-            open_line_file(file, reader, self.skip_invalid), truncation_side=self.truncation_side
-        )
+        examples = open_examples(file, reader, self.skip_invalid)
+        return SplitRows.from_files([examples], truncation_side=self.truncation_side)
 
 
 def make_reader(

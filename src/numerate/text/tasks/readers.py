@@ -3,21 +3,20 @@
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import isinf
 from typing import Any, ClassVar, Self
 
 from numerate.config import Spec
 from numerate.tasks.texts import Example
+from numerate.text.tasks.mapped_lines import MappedLines
 
 MAX_CHARACTERS = 1 << 16
 """Maximum number of characters of a question with its answer, or of a row: a longer one means a wrong format."""
 
 MAX_RECORD_BYTES = 1 << 22
 """Maximum number of bytes of a record, unused fields included."""
-
-BYTE_ORDER_MARK = "\ufeff"
 
 SURROGATES = re.compile("[\ud800-\udfff]")
 """Halves of surrogate pairs, which JSON can encode but text cannot contain."""
@@ -39,7 +38,8 @@ def check_example(example: Example, *, requires_answer: bool = True) -> Example:
         )
     if "\0" in question or "\0" in answer:
         raise ValueError("contains a NUL character; is the file damaged?")
-    if any(not text.isascii() and SURROGATES.search(text) for text in (question, answer)):
+    is_ascii = question.isascii() and answer.isascii()
+    if not is_ascii and (SURROGATES.search(question) or SURROGATES.search(answer)):
         raise ValueError("has half of a surrogate pair, which is no character")
     return example
 
@@ -54,10 +54,8 @@ def decode_utf8(record: bytes, max_bytes: int | None = MAX_RECORD_BYTES) -> str:
         raise ValueError(f"is not valid UTF-8 ({error.reason})") from error
 
 
-class RecordReader(Spec, ABC):
-    """How one record of a file becomes a question with its answer. A frozen dataclass."""
-
-    lines_per_record: ClassVar[int] = 1
+class ExampleReader(Spec, ABC):
+    """How a file becomes questions with their answers. A frozen dataclass."""
 
     preserves_characters: ClassVar[bool] = False
     """Whether questions and answers have the same characters as the file."""
@@ -65,12 +63,39 @@ class RecordReader(Spec, ABC):
     requires_answer: bool = True
     """Whether every question has an answer; in MultiRC it may be empty."""
 
+    @abstractmethod
+    def examples(self, lines: MappedLines) -> Iterator[tuple[int, Example | ValueError]]:
+        """Each question of a file with the number of its line, from 1 on, or what is wrong in its place."""
+
+
+class RecordReader(ExampleReader):
+    """How one record of a file becomes a question with its answer. A frozen dataclass."""
+
+    lines_per_record: ClassVar[int] = 1
+
     num_header_lines: int = 0
     """Number of lines before the first record, such as the names of columns."""
 
     @abstractmethod
     def example(self, record: str) -> Example:
         """The question of a record. Raises `ValueError` that says what is wrong with it."""
+
+    def examples(self, lines: MappedLines) -> Iterator[tuple[int, Example | ValueError]]:
+        count, step = len(lines), self.lines_per_record
+        if step > 1:
+            while count and not lines.read(count - 1).strip():
+                count -= 1
+            if count % step:
+                yield count, ValueError(f"is incomplete: each record must have {step} lines")
+        for line, record in lines.records(self.num_header_lines, count - count % step, step):
+            if step == 1 and len(record) < 3 and not record.strip():
+                continue
+            try:
+                example = self.example(decode_utf8(record).rstrip("\r\n"))
+            except ValueError as error:
+                yield line + 1, error
+            else:
+                yield line + 1, example
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from numerate.config import Span, setting
 from numerate.tasks.folders import dataset_file, dataset_folder
 from numerate.tasks.texts import Example
 from numerate.text.tasks.readers import JSONLines, RecordReader, TabSeparated
-from numerate.text.tasks.text_files import open_line_file
+from numerate.text.tasks.text_files import open_examples
 from numerate.text.tasks.text_task import DatasetSplits, SplitRows, TextTask
 
 CANDIDATE_FOLDERS = ("rjokes", "rjokes-dataset/data", "rJokesData/data")
@@ -40,7 +40,7 @@ class RJokes(TextTask):
     def read_splits(self, files: Sequence[Path]) -> DatasetSplits:
         reader = Scored() if files[0].suffix == ".tsv" else JSONLines()
         train, validation, test = (
-            SplitRows.from_source(open_line_file(file, reader, self.skip_invalid)) for file in files
+            SplitRows.from_files([open_examples(file, reader, self.skip_invalid)]) for file in files
         )
         return DatasetSplits.without_overlap(("rjokes",), 1, train, validation, test, self.keep_duplicates)
 

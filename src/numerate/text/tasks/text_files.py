@@ -1,247 +1,121 @@
 """Questions with answers in files of text: JSON lines, columns with tabs between them, a line for each.
 
-A file is memory-mapped; the starts of its lines are found once (4 bytes each), and records are read on access by a
-`RecordReader`, whose settings are part of the fingerprint.
+A file is read once by an `ExampleReader`; its questions are kept as columns, in memory for a small file, else in
+`$NUMERATE_CACHE/examples`, else `~/.cache/numerate/examples`, which may be deleted at any time. An entry is named by a
+hash of the file's content and the settings of its reader.
 """
 
+import hashlib
 import warnings
-from codecs import BOM_UTF8
-from collections.abc import Callable, Iterable
-from functools import cached_property, lru_cache
+import zlib
+from collections.abc import Iterable, Sequence
+from functools import cached_property, lru_cache, partial
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from numerate.tasks.contents import file_sha256
-from numerate.tasks.texts import Example
+from numerate.tasks.texts import Example, TextSource
+from numerate.text.tasks.columns import AnyColumns, Columns, build_columns, cached_folder
 from numerate.text.tasks.fetched_files import check_unmodified
-from numerate.text.tasks.file_sources import FileSource, ParsedFile, combine_hashes
 from numerate.text.tasks.input_errors import file_error
-from numerate.text.tasks.readers import (
-    BYTE_ORDER_MARK,
-    MAX_CHARACTERS,
-    RecordReader,
-    TwoLines,
-    check_example,
-    decode_utf8,
-)
+from numerate.text.tasks.mapped_lines import MappedLines
+from numerate.text.tasks.ragged_rows import PartIndex
+from numerate.text.tasks.readers import ExampleReader, RecordReader, check_example
 
-_CHUNK_BYTES = 1 << 22
-_MAX_CHECKED_BYTES = 1 << 26
-"""Files of up to this many bytes are read when they are opened, so that broken lines are found at once."""
-
-_MAX_CACHED_BYTES = 1 << 23
-"""Files of up to this many bytes are cached when they are read."""
-
-_NUM_HASH_SAMPLES = 5
-_BITS_PER_BYTE = np.uint64(8)
+_DTYPES = {"text": np.uint8, "starts": np.int64, "lines": np.uint32, "sizes": np.uint32, "hashes": np.uint32}
+_CHUNK_EXAMPLES = 1 << 10
+_CHUNK_CHARACTERS = 1 << 22
 
 
-SKIP_INVALID_HINT = "With skip_invalid=true such records are left out and counted"
+class StoredExamples:
+    """The questions of a file with their answers.
 
-
-class LineFile(FileSource):
-    """The records of a file of lines.
-
-    With `skip_invalid` unreadable records are left out, and a warning has their number and the first one. Otherwise
-    they raise `UserError` with file and line: at once in files of up to 64 MB, on access in larger ones.
+    Columns: `text` has each question and behind it its answer, in UTF-8, which begin at `starts[2 * row]` and
+    `starts[2 * row + 1]`; `lines` has the line of each question, from 1 on, `sizes` the bytes of its record (the
+    characters of question and answer, where a record has several), and `hashes` its CRC-32.
     """
+
+    def __init__(self, path: Path, fingerprint: str, columns: Columns) -> None:
+        self.path, self.fingerprint, self._columns = path, fingerprint, columns.arrays
+        self.num_examples = len(columns.arrays["lines"])
+        self.record_sizes: NDArray[np.uint32] = columns.arrays["sizes"]
+        self.num_skipped: int = columns.head["skipped"]
+        """Number of records that could not be read and are left out."""
+        self.used_characters: frozenset[str] = frozenset(columns.head["characters"])
+        """Every character of questions and answers, perhaps with more."""
+
+    def read_examples(self, rows: NDArray[np.int64]) -> list[Example]:
+        text = self._columns["text"].data
+        bounds = self._columns["starts"][2 * rows[:, None] + np.arange(3)].tolist()
+        return [Example(str(text[a:b], "utf-8"), str(text[b:c], "utf-8")) for a, b, c in bounds]
+
+    def location(self, row: int) -> str:
+        return f"{self.path}, line {int(self._columns['lines'][row])}"
+
+    def question_mask(self, questions: frozenset[str]) -> NDArray[np.bool_]:
+        """Of each record, whether its question is one of these."""
+        hashes = np.fromiter((zlib.crc32(text.encode()) for text in questions), np.uint32, len(questions))
+        mask = np.isin(self._columns["hashes"], hashes)
+        candidates = np.flatnonzero(mask)
+        mask[candidates] = [example.question in questions for example in self.read_examples(candidates)]
+        return mask
+
+
+class FileSource(TextSource):
+    """The questions of a file, or of several under one index, one after the other; what is too long of them is cut as
+    `truncation_side` says."""
+
+    def __init__(self, parts: Sequence[StoredExamples], truncation_side: Literal["left", "right"] = "right") -> None:
+        self.parts, self.truncation_side = tuple(parts), truncation_side
+        self._index = PartIndex(part.num_examples for part in parts)
+        self.num_examples = self._index.count
+        self.num_skipped = sum(part.num_skipped for part in parts)
 
     @property
     def description(self) -> str:
-        return str(self.path)
-
-    def __init__(self, path: Path, reader: RecordReader, skip_invalid: bool = False) -> None:
-        self.path, self.reader, self._skip_invalid = path, reader, skip_invalid
-        self._first_error = ""
-        self._cached_examples: list[Example] | None = None
-        size = path.stat().st_size
-        self._bytes: NDArray[np.uint8] = np.memmap(path, np.uint8, "r") if size else np.zeros(0, dtype=np.uint8)
-        self._view = self._bytes.data
-        self._line_starts = line_starts(self._bytes)
-        lines = len(self._line_starts) - 1
-        self._record_lines: NDArray[np.int64] | None = None
-        if reader.lines_per_record == 1:
-            short = np.flatnonzero(np.diff(self._line_starts) < 3)
-            blank = short[[not self._read_lines(line, 1).strip() for line in short.tolist()]]
-            if len(blank) or reader.num_header_lines:
-                header = np.arange(min(reader.num_header_lines, lines))
-                self._record_lines = np.delete(np.arange(lines), np.union1d(blank, header))
-        else:
-            while lines and not self._read_lines(lines - 1, 1).strip():
-                lines -= 1
-            if lines % reader.lines_per_record:
-                self._on_invalid_record(
-                    lines - 1, f"is incomplete: each record must have {reader.lines_per_record} lines"
-                )
-            self._record_lines = np.arange(0, lines - lines % reader.lines_per_record, reader.lines_per_record)
-        self.num_examples = lines if self._record_lines is None else len(self._record_lines)
-        if (skip_invalid or size <= _MAX_CHECKED_BYTES) and not self._is_trivially_valid():
-            self._check_records()
-        if self.num_skipped:
-            warnings.warn(skipped_records_message(self.num_skipped, self._first_error), stacklevel=2)
-
-    def _is_trivially_valid(self) -> bool:
-        """Whether nothing can be wrong with two lines each: ASCII without NUL, and each line begins with a character
-        that is seen and is not too long."""
-        if not isinstance(self.reader, TwoLines) or not self.num_examples:
-            return False
-        starts = self._line_starts[: 1 + 2 * self.num_examples]
-        if int(np.diff(starts).max()) > MAX_CHARACTERS // 2 or int(self._bytes[starts[:-1]].min()) <= ord(" "):
-            return False
-        used = self._bytes[: int(starts[-1])]
-        return int(used.min()) > 0 and int(used.max()) < 128
-
-    def _check_records(self) -> None:
-        """Reads every record once."""
-        is_valid = np.ones(self.num_examples, dtype=np.bool_)
-        examples: list[Example] = []
-        for row in range(self.num_examples):
-            try:
-                example = self._read_example(row)
-                if len(self._bytes) <= _MAX_CACHED_BYTES:
-                    examples.append(example)
-            except ValueError as error:
-                self._on_invalid_record(self._line_index(row), str(error))
-                is_valid[row] = False
-        if not is_valid.all():
-            self._record_lines = (
-                np.flatnonzero(is_valid) if self._record_lines is None else self._record_lines[is_valid]
-            )
-            self.num_examples = len(self._record_lines)
-        if len(examples) == self.num_examples:
-            self._cached_examples = examples
-
-    def _on_invalid_record(self, line: int, reason: str) -> None:
-        """Counts a record that cannot be read. Raises `UserError` where none may be."""
-        if not self._skip_invalid:
-            raise file_error(self.path, f"{reason}. {SKIP_INVALID_HINT}", line + 1)
-        self.num_skipped += 1
-        self._first_error = self._first_error or str(file_error(self.path, reason, line + 1))
-
-    def _line_index(self, row: int) -> int:
-        return row if self._record_lines is None else int(self._record_lines[row])
-
-    def _read_lines(self, line: int, lines: int) -> bytes:
-        return bytes(self._view[int(self._line_starts[line]) : int(self._line_starts[line + lines])])
-
-    def _read_example(self, row: int) -> Example:
-        if self._cached_examples is not None:
-            return self._cached_examples[row]
-        text = decode_utf8(self._read_lines(self._line_index(row), self.reader.lines_per_record))
-        text = text.removeprefix(BYTE_ORDER_MARK) if self._line_index(row) == 0 else text
-        return check_example(self.reader.example(text.rstrip("\r\n")), requires_answer=self.reader.requires_answer)
-
-    def read_examples(self, rows: NDArray[np.int64]) -> list[Example]:
-        examples = []
-        for row in rows.tolist():
-            try:
-                examples.append(self._read_example(row))
-            except ValueError as error:
-                raise file_error(self.location(row), str(error)) from error
-        return examples
-
-    def location(self, row: int) -> str:
-        return f"{self.path}, line {self._line_index(row) + 1}"
+        return ", ".join(str(part.path) for part in self.parts)
 
     @cached_property
     def fingerprint(self) -> str:
-        return combine_hashes([file_sha256(self.path), repr(self.reader), str(self._skip_invalid)])
+        if len(self.parts) == 1:
+            return self.parts[0].fingerprint
+        return combine_hashes([part.fingerprint for part in self.parts])
 
-    @property
-    def record_sizes(self) -> NDArray[np.int64]:
-        starts = self._line_starts.astype(np.int64)
-        first = np.arange(self.num_examples) if self._record_lines is None else self._record_lines
-        return starts[first + self.reader.lines_per_record] - starts[first]
+    def read_examples(self, rows: NDArray[np.int64]) -> list[Example]:
+        if len(self.parts) == 1:
+            return self.parts[0].read_examples(rows)
+        example_at: dict[int, Example] = {}
+        for part, positions, local in self._index.groups(rows):
+            example_at.update(zip(positions.tolist(), self.parts[part].read_examples(local), strict=True))
+        return [example_at[position] for position in range(len(rows))]
+
+    def location(self, row: int) -> str:
+        part, local = self._index.locate(row)
+        return self.parts[part].location(local)
+
+    def record_sizes(self) -> NDArray[np.uint32]:
+        """Approximate number of bytes of each record."""
+        return np.concatenate([part.record_sizes for part in self.parts])
 
     def used_characters(self) -> frozenset[str]:
-        if not self.reader.preserves_characters:
-            return super().used_characters()
-        byte_used = np.zeros(256, dtype=np.bool_)
-        for start in range(0, len(self._bytes), _CHUNK_BYTES):
-            byte_used[self._bytes[start : start + _CHUNK_BYTES]] = True
-        if byte_used[128:].any():
-            with open(self.path, encoding="utf-8-sig", errors="ignore") as file:
-                result = frozenset().union(*(frozenset(text) for text in iter(lambda: file.read(_CHUNK_BYTES), "")))
-        else:
-            result = frozenset(map(chr, np.flatnonzero(byte_used).tolist()))
-        return result - frozenset("\r\n\t")
+        """Every character of questions and answers, perhaps with more."""
+        return frozenset().union(*(part.used_characters for part in self.parts))
 
     def question_mask(self, questions: frozenset[str]) -> NDArray[np.bool_]:
-        mask = np.zeros(self.num_examples, dtype=np.bool_)
-        for row in self._candidate_rows(questions).tolist():
-            mask[row] = self._read_example(row).question in questions
-        return mask
-
-    def _candidate_rows(self, questions: frozenset[str]) -> NDArray[np.int64]:
-        """The records whose question may be one of these: of large files few, by some of their bytes."""
-        if not isinstance(self.reader, TwoLines) or not self.num_examples:
-            return np.arange(self.num_examples)
-        first = np.arange(self.num_examples) if self._record_lines is None else self._record_lines
-        starts = self._line_starts[first].astype(np.int64)
-        lengths = self._line_starts[first + 1].astype(np.int64) - 1 - starts
-        ends = self._bytes[np.maximum(starts + lengths - 1, starts)], self._bytes[starts]
-        has_outer_whitespace = (ends[0] <= ord(" ")) | (ends[1] <= ord(" ")) | (ends[1] == BOM_UTF8[0])
-        return np.flatnonzero(
-            has_outer_whitespace | np.isin(_sampled_hashes(self._bytes, starts, lengths), _question_hashes(questions))
-        )
+        """Of each record, whether its question is one of these."""
+        return np.concatenate([part.question_mask(questions) for part in self.parts])
 
     def files(self) -> tuple[Path, ...]:
-        return (self.path,)
+        return tuple(part.path for part in self.parts)
 
 
-def line_starts(content: NDArray[np.uint8]) -> NDArray[np.unsignedinteger[Any]]:
-    """Where each line begins, and the end of the last.
-
-    >>> line_starts(np.frombuffer(b"ab\\nc", dtype=np.uint8)).tolist()
-    [0, 3, 4]
-    """
-    kind = np.uint32 if len(content) < 1 << 32 else np.uint64
-    found = [np.zeros(1, dtype=kind)]
-    for start in range(0, len(content), _CHUNK_BYTES):
-        found.append((np.flatnonzero(content[start : start + _CHUNK_BYTES] == ord("\n")) + (start + 1)).astype(kind))
-    if len(content) and content[-1] != ord("\n"):
-        found.append(np.array([len(content)], dtype=kind))
-    return np.concatenate(found)
-
-
-def _sampled_hashes(
-    content: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
-) -> NDArray[np.uint64]:
-    """A hash of the length of each text and of five times eight of its bytes: equal for equal texts, whatever stands
-    around them."""
-    if not len(starts):
-        return np.zeros(0, dtype=np.uint64)
-    if len(content) < 8:
-        content = np.pad(content, (0, 8 - len(content)))
-    windows: NDArray[np.uint64] = np.ndarray((len(content) - 7,), "<u8", content.data, 0, (1,))
-    hashes = lengths.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    byte_mask = np.where(lengths >= 8, np.uint64(2**64 - 1), _low_byte_masks(lengths))
-    for sample in range(_NUM_HASH_SAMPLES):
-        positions = starts + np.maximum(lengths - 8, 0) * sample // (_NUM_HASH_SAMPLES - 1)
-        window_indices = np.minimum(positions, len(windows) - 1)
-        words = windows[window_indices] >> (_BITS_PER_BYTE * (positions - window_indices).astype(np.uint64))
-        hashes = (hashes ^ (words & byte_mask)) * np.uint64(0xBF58476D1CE4E5B9)
-        hashes ^= hashes >> np.uint64(29)
-    return hashes
-
-
-def _low_byte_masks(lengths: NDArray[np.int64]) -> NDArray[np.uint64]:
-    return (np.uint64(1) << (_BITS_PER_BYTE * np.clip(lengths, 0, 7).astype(np.uint64))) - np.uint64(1)
-
-
-def _question_hashes(questions: Iterable[str]) -> NDArray[np.uint64]:
-    texts = [question.encode() for question in questions]
-    lengths = np.array([len(text) for text in texts], dtype=np.int64)
-    content = np.frombuffer(b"".join(texts) + bytes(8), dtype=np.uint8)
-    return _sampled_hashes(content, np.cumsum(lengths) - lengths, lengths)
-
-
-def skipped_records_message(count: int, first: str) -> str:
-    """The warning for unreadable records."""
-    return f"{count:,} record{'s' * (count > 1)} skipped as invalid; the first: {first}"
+def combine_hashes(parts: Iterable[str]) -> str:
+    """One hash of several texts."""
+    return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 
 
 def file_stamp(path: Path) -> tuple[str, int, int]:
@@ -256,48 +130,81 @@ def file_stamp(path: Path) -> tuple[str, int, int]:
     return str(path), stat.st_size, stat.st_mtime_ns
 
 
-def open_line_file(path: Path, reader: RecordReader, skip_invalid: bool = False) -> LineFile:
-    """A file of lines, opened once as long as it does not change. Raises `UserError` for one without any record."""
+def open_examples(path: Path, reader: ExampleReader, skip_invalid: bool = False) -> StoredExamples:
+    """The questions of a file, opened once as long as it does not change.
+
+    Raises `UserError` with file and line for a record that cannot be read (with `skip_invalid` they are left out, and a
+    warning has their number and the first one), and for a file without any question; `OperationalError` if the cache
+    folder cannot be written.
+    """
     return _open_cached(file_stamp(path), reader, skip_invalid)
 
 
 @lru_cache(maxsize=256)
-def _open_cached(stamp: tuple[str, int, int], reader: RecordReader, skip_invalid: bool) -> LineFile:
-    check_unmodified(Path(stamp[0]))
-    line_file = LineFile(Path(stamp[0]), reader, skip_invalid)
-    if not line_file.num_examples:
-        raise file_error(stamp[0], "has no question that can be read")
-    return line_file
-
-
-def parse_file(
-    path: Path,
-    parse: Callable[[bytes], Iterable[tuple[int, Example | ValueError]]],
-    skip_invalid: bool = False,
-    *,
-    requires_answer: bool = True,
-) -> ParsedFile:
-    """A file that is read as a whole. `parse` gives each question with its line, or in its place what is wrong with it.
-    Unless they are `requires_answer` an answer may be empty.
-
-    Raises `UserError` with file and line for one that cannot be read (with `skip_invalid` a warning says how many there
-    are), and for a file without any.
-    """
+def _open_cached(stamp: tuple[str, int, int], reader: ExampleReader, skip_invalid: bool) -> StoredExamples:
+    path = Path(stamp[0])
     check_unmodified(path)
-    parsed: list[tuple[int, Example]] = []
-    errors: list[str] = []
-    for line, result in parse(path.read_bytes().removeprefix(BOM_UTF8)):
-        try:
-            if isinstance(result, ValueError):
-                raise result
-            parsed.append((line, check_example(result, requires_answer=requires_answer)))
-        except ValueError as error:
-            if not skip_invalid:
-                raise file_error(path, f"{error}. {SKIP_INVALID_HINT}", line) from error
-            errors.append(str(file_error(path, str(error), line)))
-    if errors:
-        warnings.warn(skipped_records_message(len(errors), errors[0]), stacklevel=2)
-    if not parsed:
+    fingerprint = combine_hashes([file_sha256(path), repr(reader), str(skip_invalid)])
+    folder = cached_folder("examples", fingerprint, [path])
+    columns = build_columns(partial(_read_file, path, reader, skip_invalid), _DTYPES, folder)
+    stored = StoredExamples(path, fingerprint, columns)
+    if (count := stored.num_skipped) > 0:
+        first = file_error(path, columns.head["first_problem"], columns.head["first_invalid_line"])
+        warnings.warn(f"{count:,} record{'s' * (count > 1)} skipped as invalid; the first: {first}", stacklevel=3)
+    if not stored.num_examples:
         raise file_error(path, "has no question that can be read")
-    name = combine_hashes([file_sha256(path), repr(parse), str(skip_invalid)])
-    return ParsedFile(path, parsed, name, len(errors))
+    return stored
+
+
+def _read_file(path: Path, reader: ExampleReader, skip_invalid: bool, columns: AnyColumns) -> dict[str, Any]:
+    """Writes the columns of `StoredExamples`."""
+    lines, num_bytes = MappedLines(path), 0
+    characters: set[str] = _file_characters(path, lines) if reader.preserves_characters else set()
+    invalid: list[tuple[int, str]] = []
+    columns.append("starts", np.zeros(1, np.int64))
+    results = reader.examples(lines)
+    while chunk := list(islice(results, _CHUNK_EXAMPLES)):
+        texts: list[str] = []
+        line_numbers: list[int] = []
+        for line, result in chunk:
+            try:
+                if isinstance(result, ValueError):
+                    raise result
+                example = check_example(result, requires_answer=reader.requires_answer)
+            except ValueError as error:
+                if not skip_invalid:
+                    hint = "With skip_invalid=true such records are left out and counted"
+                    raise file_error(path, f"{error}. {hint}", line) from error
+                invalid.append((line, str(error)))
+                continue
+            texts += (example.question, example.answer)
+            line_numbers.append(line)
+        if not reader.preserves_characters:
+            characters.update(*texts)
+        encoded = [text.encode() for text in texts]
+        ends = num_bytes + np.fromiter(map(len, encoded), np.int64, len(encoded)).cumsum()
+        columns.append("text", np.frombuffer(b"".join(encoded), np.uint8))
+        columns.append("starts", ends)
+        columns.append("lines", np.array(line_numbers, np.uint32))
+        if isinstance(reader, RecordReader):
+            records = np.array(line_numbers, np.int64) - 1
+            sizes = lines.starts[records + reader.lines_per_record] - lines.starts[records]
+        else:
+            lengths = np.fromiter(map(len, texts), np.uint32, len(texts))
+            sizes = lengths[0::2] + lengths[1::2]
+        columns.append("sizes", sizes.astype(np.uint32))
+        columns.append("hashes", np.fromiter(map(zlib.crc32, encoded[0::2]), np.uint32, len(line_numbers)))
+        num_bytes = int(ends[-1]) if len(ends) else num_bytes
+    line, problem = invalid[0] if invalid else (0, "")
+    head = {"skipped": len(invalid), "first_invalid_line": line, "first_problem": problem}
+    return {"characters": "".join(sorted(characters)), **head}
+
+
+def _file_characters(path: Path, lines: MappedLines) -> set[str]:
+    """Every character of a file but tabs and line ends."""
+    if lines.is_ascii:
+        characters = set(map(chr, np.flatnonzero(lines.used_bytes).tolist()))
+    else:
+        with open(path, encoding="utf-8-sig", errors="ignore") as file:
+            characters = set().union(*map(set, iter(lambda: file.read(_CHUNK_CHARACTERS), "")))
+    return characters - {*"\r\n\t"}

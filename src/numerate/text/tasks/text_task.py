@@ -1,4 +1,4 @@
-"""The base of tasks over text files: splits with files of their own, and named parts.
+"""The bases of tasks over rows of files, and over text files: splits with files of their own, and named parts.
 
 A part is what a test is divided into: a module of the mathematics dataset, a further test set. Parts have numbers from
 1 on, which are the sizes of the task's axis; training uses the first parts; reports call those in distribution and the
@@ -7,7 +7,7 @@ others OOD test.
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -16,14 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.config import Span
-from numerate.errors import UserError
+from numerate.errors import UserError, check_choice
 from numerate.tasks.contents import shortest_unique_names
-from numerate.tasks.counter_rng import CounterRNG, random_key
+from numerate.tasks.counter_rng import CounterRNG, mix_bits, permute, random_key, shuffled_indices
 from numerate.tasks.questions import Questions
+from numerate.tasks.task import SPLITS, Task
 from numerate.tasks.texts import Example, InMemorySource
-from numerate.text.tasks.file_sources import ConcatenatedSources, FileSource
-from numerate.text.tasks.row_orders import RowTask, permute
-from numerate.text.tasks.text_files import file_stamp
+from numerate.text.tasks.text_files import FileSource, StoredExamples, file_stamp
 
 TruncationSide = Literal["left", "right"]
 
@@ -40,27 +39,17 @@ class SplitRows:
     part_numbers: NDArray[np.int16]
 
     @classmethod
-    def from_source(cls, source: FileSource, part: int = 1, truncation_side: TruncationSide = "right") -> "SplitRows":
-        """All rows of a source, as one part; `truncation_side` is what goes of questions that are too long."""
-        source = (
-            source if source.truncation_side == truncation_side else ConcatenatedSources((source,), truncation_side)
-        )
-        return cls(
-            source, np.arange(source.num_examples, dtype=np.uint32), np.full(source.num_examples, part, dtype=np.int16)
-        )
-
-    @classmethod
-    def from_sources(
+    def from_files(
         cls,
-        sources: Sequence[FileSource],
+        files: Sequence[StoredExamples],
         part_numbers: Sequence[int] | None = None,
         truncation_side: TruncationSide = "right",
     ) -> "SplitRows":
-        """All rows of several sources, each with its part; by default one part per source."""
-        joined_source = ConcatenatedSources(sources, truncation_side)
-        numbers = np.arange(1, len(sources) + 1) if part_numbers is None else np.array(part_numbers)
-        part = np.repeat(numbers.astype(np.int16), [source.num_examples for source in sources])
-        return cls(joined_source, np.arange(joined_source.num_examples, dtype=np.uint32), part)
+        """All rows of several files, each with its part, by default one part per file; `truncation_side` is what goes
+        of questions that are too long."""
+        numbers = np.arange(1, len(files) + 1) if part_numbers is None else np.array(part_numbers)
+        part = np.repeat(numbers.astype(np.int16), [one.num_examples for one in files])
+        return cls(FileSource(files, truncation_side), np.arange(len(part), dtype=np.uint32), part)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -91,7 +80,7 @@ class SplitRows:
 
     def longest_rows(self) -> NDArray[np.int64]:
         """The places of the longest rows in their files."""
-        sizes = self.source.record_sizes[self.rows]
+        sizes = self.source.record_sizes()[self.rows]
         num_rows = min(_NUM_LONGEST_ROWS, len(sizes))
         return np.argpartition(sizes, len(sizes) - num_rows)[len(sizes) - num_rows :]
 
@@ -176,6 +165,41 @@ class DatasetSplits:
         if self.num_skipped:
             parts.append(f"{self.num_skipped:,} invalid records skipped")
         return ", ".join(parts)
+
+
+class RowTask(Task):
+    """A task whose questions are rows of files: every row of a split once, then all again in another order."""
+
+    has_ood_sizes: ClassVar[bool] = False
+
+    order_name: ClassVar[str]
+    """Part of the key of its orders."""
+
+    @abstractmethod
+    def num_rows(self, split: str | None) -> int:
+        """Number of rows of a split; None: of all."""
+
+    @abstractmethod
+    def row_questions(self, split: str | None, rows: NDArray[np.int64]) -> Questions:
+        """The questions of these rows of a split; None: of all."""
+
+    def draw(self, rng: CounterRNG, indices: NDArray[np.int64]) -> Questions:
+        return self.shuffled_questions(None, indices, ("draw", rng.key))
+
+    def shuffled_questions(
+        self, split: str | None, index: NDArray[np.int64], key_parts: tuple[object, ...]
+    ) -> Questions:
+        """The questions at these indices of an order that is a function of `key_parts`."""
+        return self.row_questions(split, shuffled_indices(index, self.num_rows(split), key_parts))
+
+    def examples(self, split: str, seed: int, start: int, count: int) -> Questions:
+        check_choice("split", split, SPLITS)
+        if split == "ood_validation":
+            raise UserError("split: rows of files have no OOD validation ('ood_validation')")
+        index = np.arange(start, start + count)
+        questions = self.shuffled_questions(split, index, (self.order_name, split, seed))
+        (word,) = CounterRNG(random_key("chance", split, seed)).random_words(1)
+        return replace(questions, random_bits=mix_bits(mix_bits(index.astype(np.uint64) + word) ^ word))
 
 
 class TextTask(RowTask):

@@ -11,7 +11,6 @@ import re
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -58,12 +57,6 @@ def load_sentencepiece(path: Path) -> TokenizerFile:
     plain text, as in SentencePiece. Raises `UserError` for a file that is no such model, or of a type that the library
     tokenizers does not support.
     """
-    file_stat = path.stat()
-    return _read_sentencepiece(path, file_stat.st_mtime_ns, file_stat.st_size)
-
-
-@lru_cache(maxsize=8)
-def _read_sentencepiece(path: Path, _changed: int, _size: int) -> TokenizerFile:
     try:
         model = _parse_model(path.read_bytes())
     except (ValueError, IndexError, TypeError, struct.error) as error:

@@ -21,12 +21,13 @@ from numerate.text.tokenizers.fast_tokenizers import (
     rename_special_tokens,
 )
 from numerate.text.tokenizers.sentencepiece_files import BYTE_PIECE, SPACE_SYMBOL, WORD_PATTERN, build_tokenizer_config
-from numerate.text.tokenizers.tokenizer_files import find_tokenizer, load_tokenizer_file
+from numerate.text.tokenizers.tokenizer_files import load_tokenizer_file
 
 
 def load_tokenizer(name: str) -> "PretrainedTokenizer":
-    """The tokenizer of a name, as `load_tokenizer_file` finds it, with its own ids. Raises `UserError` as that does."""
-    return PretrainedTokenizer(load_tokenizer_file(name))
+    """The tokenizer of a name, as `load_tokenizer_file` finds it, with its own ids; opened once per process as long as
+    its file does not change. Raises `UserError` as that does."""
+    return _open_cached(load_tokenizer_file(name))
 
 
 class PretrainedTokenizer:
@@ -180,17 +181,9 @@ def _are_equal_except_ends(first: NDArray[np.integer], second: NDArray[np.intege
     return False
 
 
-def load_cached_tokenizer(name: str) -> PretrainedTokenizer:
-    """`load_tokenizer`, cached per process until the file changes."""
-    path = find_tokenizer(name)
-    files = sorted(path.iterdir()) if path.is_dir() else [path]
-    modification_times = tuple((str(file), file.stat().st_mtime_ns) for file in files if file.is_file())
-    return _load_cached(str(path), modification_times)
-
-
 @lru_cache(maxsize=4)
-def _load_cached(name: str, modification_times: tuple[tuple[str, int], ...]) -> PretrainedTokenizer:
-    return load_tokenizer(name)
+def _open_cached(file: TokenizerFile) -> PretrainedTokenizer:
+    return PretrainedTokenizer(file)
 
 
 # Bytes of each token -------------------------------------------------------------------------------------------------
@@ -219,41 +212,27 @@ class TokenBytes:
     def from_tokenizer(cls, tokenizer: PretrainedTokenizer) -> "TokenBytes":
         """From the token texts of a byte-level (GPT-2) or SentencePiece tokenizer; by decoding for any other."""
         stored = json.loads(tokenizer.file.json_text)
-        texts = _token_texts(stored)
-        decoder_types = _decoder_types(stored.get("decoder"))
+        texts, decoder_types = _token_texts(stored), _decoder_types(stored.get("decoder"))
         added = {token["id"]: token for token in stored.get("added_tokens", [])}
-        special = {token_id for token_id, token in added.items() if token.get("special")} | set(
-            tokenizer.special_token_ids.values()
-        )
-        text_tokens = {number: text for number, text in texts.items() if number not in special}
-        regular_tokens = {number: text for number, text in text_tokens.items() if number not in added}
+        special = {number for number, token in added.items() if token.get("special")}
+        texts = {n: text for n, text in texts.items() if n not in special | {*tokenizer.special_token_ids.values()}}
+        regular_ids = [number for number in texts if number not in added]
         byte_counts = np.zeros(tokenizer.size, dtype=np.int64)
-        for number in text_tokens.keys() - regular_tokens.keys():
-            byte_counts[number] = len(text_tokens[number].encode())
+        for number in added.keys() & texts.keys():
+            byte_counts[number] = len(texts[number].encode())
         initial_byte_counts = byte_counts.copy()
-        space = (
-            _BYTE_SPACE
-            if "ByteLevel" in decoder_types
-            else SPACE_SYMBOL
-            if decoder_types & {"Metaspace", "Replace"}
-            else None
-        )
-        if space is None:
-            context_id = next(iter(regular_tokens), 0)
+        if "ByteLevel" in decoder_types or decoder_types & {"Metaspace", "Replace"}:
+            space = _BYTE_SPACE if "ByteLevel" in decoder_types else SPACE_SYMBOL
+            adds_space = _adds_leading_space(tokenizer, texts, space)
+            for number in regular_ids:
+                byte_counts[number] = _num_bytes(texts[number], space)
+                initial_byte_counts[number] = byte_counts[number] - (adds_space and texts[number].startswith(space))
+        else:
+            context_id = next(iter(regular_ids), 0)
             context_bytes = len(tokenizer.decode([context_id]).encode())
-            for number in regular_tokens:
+            for number in regular_ids:
                 byte_counts[number] = len(tokenizer.decode([context_id, number]).encode()) - context_bytes
                 initial_byte_counts[number] = len(tokenizer.decode([number]).encode())
-        else:
-            adds_space = _adds_leading_space(tokenizer, text_tokens, space)
-            for number, text in regular_tokens.items():
-                if space == _BYTE_SPACE:
-                    byte_counts[number] = len(text)
-                else:
-                    byte_counts[number] = (
-                        1 if BYTE_PIECE.fullmatch(text) else len(text.replace(SPACE_SYMBOL, " ").encode())
-                    )
-                initial_byte_counts[number] = byte_counts[number] - (adds_space and text.startswith(space))
         roles = tokenizer.special_token_ids
         return cls(byte_counts, initial_byte_counts, roles.get("bos", roles.get("eos")))
 
@@ -262,6 +241,13 @@ class TokenBytes:
         if self.begin_id is None:
             return self.byte_counts[ids]
         return np.where(previous_ids == self.begin_id, self.initial_byte_counts[ids], self.byte_counts[ids])
+
+
+def _num_bytes(text: str, space: str) -> int:
+    """The bytes of a token of a byte-level tokenizer, or of one of SentencePiece, by the space that it writes."""
+    if space == _BYTE_SPACE:  # a character for each byte
+        return len(text)
+    return 1 if BYTE_PIECE.fullmatch(text) else len(text.replace(SPACE_SYMBOL, " ").encode())
 
 
 def _token_texts(stored: dict[str, object]) -> dict[int, str]:

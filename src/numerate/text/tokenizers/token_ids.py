@@ -11,7 +11,7 @@ from numerate.config import setting
 from numerate.errors import UserError
 from numerate.tasks.questions import Example, Questions
 from numerate.tasks.task import Task
-from numerate.text.tokenizers.stored_tokenizer import PretrainedTokenizer, TokenBytes, load_cached_tokenizer
+from numerate.text.tokenizers.stored_tokenizer import PretrainedTokenizer, TokenBytes, load_tokenizer
 from numerate.tokenizers.number_formats import id_dtype
 from numerate.tokenizers.tokenizer import TokenizedExamples, Tokenizer
 from numerate.vocabulary import DIGIT, NUMBER, POINT, SIGN, SPECIAL, TEXT, Vocabulary
@@ -63,13 +63,13 @@ class TokenIds(Tokenizer):
 
     @staticmethod
     def load_tokenizer(name: str) -> PretrainedTokenizer:
-        """The stored tokenizer of a name, loaded once, for tasks, which do not import tokens. Raises as `pieces`."""
-        return load_cached_tokenizer(name)
+        """The stored tokenizer of a name, for tasks, which do not import tokenizers. Raises `UserError` for none."""
+        return load_tokenizer(name)
 
     @staticmethod
     def token_bytes(name: str) -> TokenBytes:
         """The bytes of each token of a stored tokenizer."""
-        return TokenBytes.from_tokenizer(load_cached_tokenizer(name))
+        return TokenBytes.from_tokenizer(load_tokenizer(name))
 
 
 @lru_cache(maxsize=4)

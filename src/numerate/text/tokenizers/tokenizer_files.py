@@ -3,7 +3,7 @@
 import json
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from urllib.request import getproxies
 from numerate.errors import UserError
 from numerate.tasks.folders import corpora_folder, data_folder
 from numerate.text.tasks.input_errors import file_error
+from numerate.text.tasks.text_files import file_stamp
 from numerate.text.tokenizers.fast_tokenizers import TokenizerFile, check_tokenizers_installed
 from numerate.text.tokenizers.sentencepiece_files import is_sentencepiece, load_sentencepiece
 
@@ -45,6 +46,8 @@ _SENTENCEPIECE_FILE_NAMES = ("tokenizer.model", "tokenizer.model.v1", "spiece.mo
 
 _GPT2_FILE_NAMES = ("vocab.json", "merges.txt")
 
+_CONFIG_FILE_NAMES = ("special_tokens_map.json", "tokenizer_config.json")
+
 
 def load_tokenizer_file(name: str, revision: str | None = None) -> TokenizerFile:
     """The tokenizer of a folder, of a file (tokenizer.json or a SentencePiece model), of a prepared corpus, or of a
@@ -67,7 +70,7 @@ def load_tokenizer_file(name: str, revision: str | None = None) -> TokenizerFile
         candidates = [path / model for model in _SENTENCEPIECE_FILE_NAMES if (path / model).is_file()]
         file = candidates[0] if candidates else file
     if not file.is_file() and all((path / part).is_file() for part in _GPT2_FILE_NAMES):
-        return _read_gpt2_files(path, *((path / part).stat().st_mtime_ns for part in _GPT2_FILE_NAMES))
+        return _read_cached(_read_gpt2_files, path, tuple(file_stamp(path / part) for part in _GPT2_FILE_NAMES))
     if not file.is_file():
         file_names = sorted(one.name for one in path.iterdir())[:8]
         raise file_error(
@@ -75,10 +78,9 @@ def load_tokenizer_file(name: str, revision: str | None = None) -> TokenizerFile
             f"has no tokenizer.json (it has: {', '.join(file_names) or 'nothing'}); transformers writes one: "
             "AutoTokenizer.from_pretrained(...).save_pretrained(folder)",
         )
-    if is_sentencepiece(file):
-        return load_sentencepiece(file)
-    stamp = file.stat()
-    return _read_tokenizer_json(file, stamp.st_mtime_ns, stamp.st_size)
+    configs = [config for name in _CONFIG_FILE_NAMES if (config := file.parent / name).is_file()]
+    read = load_sentencepiece if is_sentencepiece(file) else _read_tokenizer_json
+    return _read_cached(read, file, tuple(map(file_stamp, (file, *configs))))
 
 
 def find_tokenizer(name: str) -> Path:
@@ -96,17 +98,38 @@ def find_tokenizer(name: str) -> Path:
 
 
 @lru_cache(maxsize=16)
-def _read_tokenizer_json(file: Path, _changed: int, _size: int) -> TokenizerFile:
-    try:
-        text = file.read_text(encoding="utf-8")
-        tokens = _token_set(json.loads(text))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise file_error(file, "must be a tokenizer.json of the library tokenizers") from error
+def _read_cached(
+    read: Callable[[Path], TokenizerFile], path: Path, stamps: tuple[tuple[str, int, int], ...]
+) -> TokenizerFile:
+    return read(path)
+
+
+def _read_tokenizer_json(file: Path) -> TokenizerFile:
     config: dict[str, Any] = {}
-    for config_name in ("special_tokens_map.json", "tokenizer_config.json"):
+    for config_name in _CONFIG_FILE_NAMES:
         if (file.parent / config_name).is_file():
             config |= json.loads((file.parent / config_name).read_text(encoding="utf-8"))
-    return TokenizerFile(text, _special_tokens(tokens, config))
+    try:
+        return tokenizer_from_json(file.read_text(encoding="utf-8"), config)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise file_error(file, "must be a tokenizer.json of the library tokenizers") from error
+
+
+def tokenizer_from_json(text: str, config: Mapping[str, Any] | None = None) -> TokenizerFile:
+    """A tokenizer of the library tokenizers from its JSON. Its special tokens are those that `config` (the content of
+    a tokenizer_config.json) names, without it those with the usual names."""
+    tokenizer = json.loads(text)
+    vocabulary = tokenizer["model"]["vocab"]
+    names = vocabulary if isinstance(vocabulary, dict) else (name for name, _ in vocabulary)
+    tokens = {*names, *(added["content"] for added in tokenizer.get("added_tokens", ()))}
+    special_tokens = {}
+    for role, usual_names in DEFAULT_SPECIAL_TOKENS.items():
+        token = (config or {}).get(f"{role}_token")
+        content = token.get("content") if isinstance(token, dict) else token
+        name = next((name for name in ((content,) if config else usual_names) if name in tokens), None)
+        if name is not None:
+            special_tokens[role] = name
+    return TokenizerFile(text, tuple(sorted(special_tokens.items())))
 
 
 @lru_cache(maxsize=4)
@@ -122,11 +145,10 @@ def build_character_tokenizer(extra_characters: frozenset[str] = frozenset()) ->
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("(?m:.)"), "isolated")
     tokenizer.decoder = decoders.Fuse()
     tokenizer.add_special_tokens(special_tokens)
-    return TokenizerFile(tokenizer.to_str(), _special_tokens(set(tokens), {}))
+    return tokenizer_from_json(tokenizer.to_str())
 
 
-@lru_cache(maxsize=4)
-def _read_gpt2_files(folder: Path, *_changed: int) -> TokenizerFile:
+def _read_gpt2_files(folder: Path) -> TokenizerFile:
     """GPT-2's two files as one tokenizer."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -136,25 +158,7 @@ def _read_gpt2_files(folder: Path, *_changed: int) -> TokenizerFile:
     tokenizer.add_special_tokens(
         [name for names in DEFAULT_SPECIAL_TOKENS.values() for name in names if tokenizer.token_to_id(name) is not None]
     )
-    return TokenizerFile(tokenizer.to_str(), _special_tokens(set(tokenizer.get_vocab()), {}))
-
-
-def _token_set(tokenizer: dict[str, Any]) -> set[str]:
-    vocabulary = tokenizer["model"]["vocab"]
-    names = vocabulary if isinstance(vocabulary, dict) else (name for name, _ in vocabulary)
-    return {*names, *(added["content"] for added in tokenizer.get("added_tokens", ()))}
-
-
-def _special_tokens(tokens: set[str], config: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    special_tokens = {}
-    for role, names in DEFAULT_SPECIAL_TOKENS.items():
-        token = config.get(f"{role}_token")
-        content = token.get("content") if isinstance(token, dict) else token
-        candidates = names if not config else (content,)
-        name = next((name for name in candidates if name in tokens), None)
-        if name is not None:
-            special_tokens[role] = name
-    return tuple(sorted(special_tokens.items()))
+    return tokenizer_from_json(tokenizer.to_str())
 
 
 def _shared_folder_name(name: str) -> str:

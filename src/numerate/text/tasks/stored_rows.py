@@ -1,14 +1,42 @@
-"""Reading the rows that `numerate data write` wrote, from the disk and without a copy."""
+"""Rows of token ids in a folder that `numerate data write` wrote: `head.json`, and a file for each column."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from numerate.text.tasks.columns import HEAD_FILE, open_column, read_verified_head
 from numerate.text.tasks.input_errors import file_error
-from numerate.text.tasks.row_heads import read_verified_metadata
+from numerate.text.tasks.ragged_rows import RaggedRows
 from numerate.vocabulary import BOS, EOS, PAD
+
+FORMAT = "numerate rows 1"
+"""What the head of a folder says that it is."""
+
+ROW_FILE_NAMES = ("rows.txt", "ids.bin", "offsets.bin", "answers.bin", "labels.bin")
+"""The files that a head tells of."""
+
+
+def find_written_folder(place: Path) -> Path | None:
+    """The folder with a head that a path means, or that the file there is of; None where there is none."""
+    folder = place.parent if place.name in ROW_FILE_NAMES else place
+    return folder if (folder / HEAD_FILE).is_file() else None
+
+
+def existing_files(folder: Path) -> list[Path]:
+    """The head of a folder and the files beside it that a head may tell of."""
+    return [file for name in (HEAD_FILE, *ROW_FILE_NAMES) if (file := folder / name).is_file()]
+
+
+def read_verified_metadata(folder: Path) -> dict[str, Any]:
+    """What the head of a folder says, where its files are as they were written. Raises `UserError` otherwise, and for
+    what `numerate data write` did not write."""
+    metadata = read_verified_head(folder, FORMAT, ROW_FILE_NAMES)
+    if np.dtype(metadata["ids"]).kind != "u":
+        raise file_error(folder / HEAD_FILE, f"ids must be unsigned integers, not {metadata['ids']}")
+    return metadata
 
 
 def open_rows(folder: str | Path) -> "StoredRows":
@@ -29,7 +57,7 @@ def open_rows(folder: str | Path) -> "StoredRows":
 
     Raises `UserError` for a folder that is none of these, or that was written as text alone or is not complete.
     """
-    return StoredRows(Path(folder))
+    return StoredRows(Path(folder), read_verified_metadata(Path(folder)))
 
 
 class StoredRows:
@@ -39,51 +67,44 @@ class StoredRows:
     - `symbols`: the text of each id. `ids`, `offsets`: the files as arrays.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.metadata = read_verified_metadata(folder)
-        files = self.metadata["files"]
+    def __init__(self, folder: Path, metadata: Mapping[str, Any]) -> None:
+        self.folder, self.metadata = folder, metadata
+        files = metadata["files"]
         if "ids.bin" not in files:
             raise file_error(folder, "was written as text only; format=memmap or format=both also writes token ids")
-        self.symbols: tuple[str, ...] = tuple(self.metadata["vocabulary"])
-        self.ids = self._open_array("ids.bin", self.metadata["ids"])
-        self.offsets: NDArray[np.int64] = self._open_array("offsets.bin", "<i8")
-        self._answer_starts = self._open_array("answers.bin", "<i4") if "answers.bin" in files else None
-        self._labels = self._open_array("labels.bin", self.metadata["ids"]) if "labels.bin" in files else None
-
-    def _open_array(self, name: str, dtype: str) -> NDArray[Any]:
-        # Without rows a file is empty, which cannot be mapped.
-        path = self.folder / name
-        return np.memmap(path, dtype=dtype, mode="r") if path.stat().st_size else np.empty(0, dtype=dtype)
+        self.symbols: tuple[str, ...] = tuple(metadata["vocabulary"])
+        self.ids: NDArray[Any] = open_column(folder / "ids.bin", metadata["ids"])
+        self.offsets: NDArray[np.int64] = open_column(folder / "offsets.bin", "<i8")
+        self._answer_starts = open_column(folder / "answers.bin", "<i4") if "answers.bin" in files else None
+        self._labels = open_column(folder / "labels.bin", metadata["ids"]) if "labels.bin" in files else None
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     def __getitem__(self, row: int) -> NDArray[Any]:
-        start, end = self._row_bounds(row)
-        return self.ids[start:end]
+        return self.ragged_ids()[row]
 
     def answer(self, row: int) -> NDArray[Any]:
         """The ids of a row's answer, its [EOS] among them. Raises `UserError` where rows have labels instead."""
         if self._answer_starts is None:
             raise file_error(self.folder, "its rows have a label per token, not an answer after the question")
-        start, end = self._row_bounds(row)
-        return self.ids[start + int(self._answer_starts[row]) : end]
+        return self[row][int(self._answer_starts[row]) :]
 
     def labels(self, row: int) -> NDArray[Any]:
         """The label of each token of a row, 0 where there is none. Raises `UserError` where rows have answers."""
+        return self.ragged_labels()[row]
+
+    def ragged_ids(self) -> RaggedRows:
+        """The ids of all rows."""
+        return RaggedRows(self.offsets, self.ids)
+
+    def ragged_labels(self) -> RaggedRows:
+        """The labels of all rows. Raises `UserError` where rows have answers."""
         if self._labels is None:
             raise file_error(self.folder, "its rows have an answer after the question, not labels")
-        start, end = self._row_bounds(row)
-        return self._labels[start:end]
+        return RaggedRows(self.offsets, self._labels)
 
     def text(self, row: int) -> str:
         """A row as text, without that of [PAD], [BOS] and [EOS]."""
         separator: str = self.metadata.get("between", "")
         return separator.join(self.symbols[i] for i in self[row].tolist() if i not in (PAD, BOS, EOS))
-
-    def _row_bounds(self, row: int) -> tuple[int, int]:
-        index = row + len(self) if row < 0 else row
-        if not 0 <= index < len(self):
-            raise IndexError(f"row {row} of {len(self)}")
-        return int(self.offsets[index]), int(self.offsets[index + 1])
