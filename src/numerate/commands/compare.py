@@ -1,6 +1,5 @@
 """`compare` and `plot`: several runs, or all of a study, as a page, a figure and text."""
 
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -82,47 +81,36 @@ def resolve_runs(addresses: Sequence[str], runs_dir: str | None = None) -> Resol
 
     Raises `UserError` for an address that is neither a run nor a study, and if there are no runs.
     """
-    folders: dict[Path, Path] = {}
+    folders: list[Path] = []
     labels: dict[str, str] = {}
-    failed: dict[tuple[str, str], None] = {}
-    missing_variants: dict[str, None] = {}
+    failed: list[tuple[str, str]] = []
+    missing_variants: list[str] = []
     for address in addresses:
-        if len(addresses) > 1 and _is_study_file(address):
+        if len(addresses) > 1 and _is_study_file(Path(address).expanduser()):
             continue
-        study = _find_study(address, resolve_runs_dir(runs_dir))
+        study = StudyFolder.find_existing(address, resolve_runs_dir(runs_dir))
         if study is None:
-            run_folders = [load(address, runs_dir).path]
-        else:
-            plan = study.plan()
-            done = study.done_results(plan)
-            run_folders = [study.runs_dir / planned.run for planned in plan if planned.run in done]
-            missing = find_missing_in_study(study, plan, done)
-            failed |= dict.fromkeys(missing.failed)
-            missing_variants |= dict.fromkeys(missing.missing_variants)
-            labels = {**study.metadata()["labels"], **labels}
-            if not run_folders and len(addresses) == 1:
-                raise UserError(f"{address}: no run of this study is done yet; see `numerate status {address}`")
-        for path in run_folders:
-            folders.setdefault(path.resolve(), path)
+            folders.append(load(address, runs_dir).path)
+            continue
+        plan = study.plan()
+        done = study.done_results(plan)
+        if not done and len(addresses) == 1:
+            raise UserError(f"{address}: no run of this study is done yet; see `numerate status {address}`")
+        missing = find_missing_in_study(study, plan, done)
+        folders += [study.runs_dir / planned.run for planned in plan if planned.run in done]
+        failed += missing.failed
+        missing_variants += missing.missing_variants
+        labels = {**study.metadata()["labels"], **labels}
     if addresses and not folders:
         raise UserError(f"{addresses[0]}{' ...' * (len(addresses) > 1)}: none of these has a completed run")
-    return ResolvedRuns(list(folders.values()), labels, MissingRuns(tuple(failed), tuple(missing_variants)))
+    unique_folders = {path.resolve(): path for path in folders}
+    missing = MissingRuns(tuple(dict.fromkeys(failed)), tuple(dict.fromkeys(missing_variants)))
+    return ResolvedRuns(list(unique_folders.values()), labels, missing)
 
 
-def _is_study_file(address: str) -> bool:
-    """Whether an address is a file of a study, rather than a run or a study."""
-    path = Path(os.path.expanduser(address))
-    if not path.exists() or (path / "recipe.yaml").is_file() or (path / "plan.jsonl").is_file():
-        return False
-    return path.name != "recipe.yaml" and (path.absolute().parent / "study.yaml").is_file()
-
-
-def _find_study(address: str, runs: Path) -> StudyFolder | None:
-    """The study at an address, if there is one."""
-    path = Path(os.path.expanduser(address))
-    if not address.strip("./") or (path / "recipe.yaml").is_file():
-        return StudyFolder(path) if address and (path / "plan.jsonl").is_file() else None
-    for folder in (path, runs / address, runs / address.replace("-", "_")):
-        if (folder / "plan.jsonl").is_file():
-            return StudyFolder(folder)
-    return None
+def _is_study_file(path: Path) -> bool:
+    """Whether a path is a file of a study, rather than a run or a study."""
+    is_run_or_study = path.name == "recipe.yaml" or any(
+        (path / name).is_file() for name in ("recipe.yaml", "plan.jsonl")
+    )
+    return path.exists() and not is_run_or_study and (path.absolute().parent / "study.yaml").is_file()

@@ -12,8 +12,9 @@ from numerate.reports.language import language_modeling_groups, language_text
 from numerate.reports.limits import groups_to_draw, left_out_note
 from numerate.reports.metric_tables import metric_tables_text
 from numerate.reports.metrics import check_has_metric, split_metric
+from numerate.reports.output_files import check_output, write_output
 from numerate.reports.overview import length_chart
-from numerate.reports.page import comparison_page, split_by_task, write_atomically
+from numerate.reports.page import comparison_page, split_by_task
 from numerate.reports.pairs import SIGNIFICANCE_NOTE, compare_pairs, compare_pairs_by_metric, pair_sentences, pair_table
 from numerate.reports.records import Records, read_runs
 from numerate.reports.regions import region_table
@@ -43,6 +44,7 @@ def write_comparison(
     `Group.metric`); one of numbers or texts, such as `log_mae`, adds tests, the rest of the page stays on exact match.
     Raises `UserError` for no folders, a folder that is no run, a baseline that is no group, or a metric that they lack.
     """
+    check_output(path, "html")
     label_metric, answer_metric = split_metric(metric)
     groups = with_metric(group_runs(_read_runs(folders), labels), label_metric)
     check_has_metric(groups, answer_metric)
@@ -54,7 +56,7 @@ def write_comparison(
     page = comparison_page(
         groups, title, failed_runs=failed_runs, missing_variants=missing_variants, answer_metric=answer_metric
     )
-    return write_atomically(Path(path), page)
+    return write_output(path, page.encode(), "The records are unchanged.")
 
 
 def write_comparison_figure(
