@@ -117,7 +117,7 @@ def test_prompts_come_from_files_and_from_standard_input(
     ("words", "message"),
     [
         (("top_p=2",), "top_p"),
-        (("temperature=hot",), "temperature: must be float, not 'hot'"),
+        (("temperature=hot",), "temperature: must be a number, not 'hot'"),
         (("topk=5",), "Did you mean 'top_k'?"),
         (("max_new_tokens=0",), "max_new_tokens"),
         (("checkpoint=step-9",), "9"),

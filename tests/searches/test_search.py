@@ -120,8 +120,8 @@ def test_a_space_from_python_takes_a_list_as_the_values_to_choose_from() -> None
     [
         (["optimizer.learning_rat=log(1e-4,1e-2)"], "Did you mean 'learning_rate'"),
         (["model.mixer=Attention(num_heads=2),Atention"], "Did you mean 'Attention'"),
-        (["optimizer.learning_rate=1e-4,fast"], "optimizer.learning_rate: must be float, not 'fast'"),
-        (["training.batch_size=between(1.5,8)"], "training.batch_size: must be int, not '1.5'"),
+        (["optimizer.learning_rate=1e-4,fast"], "optimizer.learning_rate: must be a number, not 'fast'"),
+        (["training.batch_size=between(1.5,8)"], "training.batch_size: must be an integer, not '1.5'"),
         (["optimizer.learning_rate=between(1e-2,1e-4)"], "low must be below high"),
         (["optimizer.learning_rate=log(0,1)"], "begins above 0"),
         (["optimizer.learning_rate=log(1,2,0.5)"], "has no step"),

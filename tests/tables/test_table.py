@@ -810,9 +810,9 @@ def test_cells_are_written_by_a_word_and_only_those_of_the_runs_wanted_are_read(
         (("out=a.xls",), "out: the suffix of a.xls must be one of"),
         (("format=parquet",), "out=results.parquet"),
         (("statistic=iqm",), "group=label statistic=iqm"),
-        (("group=label", "threshold=two"), "threshold: must be float, not 'two'"),
+        (("group=label", "threshold=two"), "threshold: must be a number, not 'two'"),
         (("where=hidden_size",), "'hidden_size' must be a condition"),
-        (("cells=perhaps",), "cells: must be bool, not 'perhaps'"),
+        (("cells=perhaps",), "cells: must be true or false, not 'perhaps'"),
     ],
 )
 def test_a_user_error_is_reported_in_a_line_and_nothing_is_written(

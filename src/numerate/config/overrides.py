@@ -202,7 +202,7 @@ def _set_item(items: list[Any], hint: Any, index_text: str, rest: list[str], tex
                 f"{path}.+={example_text(item_hint(hint, 0))}"
             )
         if fixed_length(hint) is not None:
-            raise UserError(f"{path}: must have exactly {fixed_length(hint)} items: {format_type(hint)}")
+            raise UserError(f"{path}: must have exactly {fixed_length(hint)} items, such as {example_text(hint)}")
         return [*items, parse_value(text, item_hint(hint, 0), join_path(path, len(items)))]
     if not re.fullmatch(r"-?[0-9]{1,6}", index_text) or not -len(items) <= int(index_text) < len(items):
         available = f"its items are 0 to {len(items) - 1}" if items else "it is empty"

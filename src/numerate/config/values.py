@@ -27,6 +27,15 @@ NULL_WORDS = ("null", "none")
 TRUE_WORDS, FALSE_WORDS = ("true", "yes", "on"), ("false", "no", "off")
 INFINITIES = {"inf": float("inf"), "+inf": float("inf"), "-inf": float("-inf")}
 SUFFIXES = {"k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9}
+_TYPE_NAMES: dict[Any, str] = {
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    str: "a text",
+    Span: "a span such as 1:5",
+    NoneType: "null",
+    Any: "anything",
+}
 EXAMPLES: dict[Any, str] = {int: "4", float: "0.5", bool: "true", str: "text", Span: "1:5", NoneType: "null"}
 
 _NUMBER = re.compile(r"([+-]?(?:[0-9][0-9_]*(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?)([kKMG]?)")
@@ -139,19 +148,21 @@ def part_classes_in(hint: Any) -> list[type]:
 
 
 def format_type(hint: Any) -> str:
-    """A type as readable text: `int | null`, `list of Position`, `'normal' | 'reversed'`."""
+    """What a value must be, as readable text.
+
+    >>> format_type(int | Span | None), format_type(Literal["normal", "reversed"])
+    ('an integer, a span such as 1:5 or null', 'normal or reversed')
+    """
     names = []
     for option in union_members(hint):
         if get_origin(option) is Literal:
             names += [value if isinstance(value, str) else format_value(value) for value in get_args(option)]
         elif get_origin(option) in (tuple, list):
-            if fixed_length(option) is None:
-                names.append(f"list of {format_type(item_hint(option, 0))}")
-            else:
-                names.append(f"[{', '.join(map(format_type, get_args(option)))}]")
+            names.append(f"a list such as {example_text(option)}")
         else:
-            names.append({NoneType: "null", Any: "anything"}.get(option, getattr(option, "__name__", str(option))))
-    return " | ".join(names)
+            name = getattr(option, "__name__", str(option))
+            names.append(_TYPE_NAMES.get(option) or f"{'an' if name[0] in 'AEIOU' else 'a'} {name}")
+    return " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def fixed_length(hint: Any) -> int | None:
@@ -235,10 +246,11 @@ def parse_value(text: str, hint: Any, path: str, *, is_saved: bool = False) -> A
     If it `is_saved`, instead of typed by the user, a file named in it (`my.py:Bitter`) only runs if it is approved."""
     options, stripped, parse_item = union_members(hint), text.strip(), partial(parse_value, is_saved=is_saved)
     quoted = unquote(stripped)
+    folded_word = normalize_name(stripped if quoted is None else quoted).replace(" ", "_")
     for option in options:
         if get_origin(option) is Literal:
             for value in get_args(option):
-                if normalize_name(stripped if quoted is None else quoted) == normalize_name(str(value)):
+                if folded_word == normalize_name(str(value)).replace(" ", "_"):
                     return value
     if Any in options:
         options = (*options, NoneType, bool, int, float, str)
@@ -289,7 +301,7 @@ def parse_value(text: str, hint: Any, path: str, *, is_saved: bool = False) -> A
         return text
     words = [str(value) for option in options if get_origin(option) is Literal for value in get_args(option)]
     if words:
-        raise UserError(f"{path}: must be one of {format_type(hint)}, not {stripped!r}.{did_you_mean(stripped, words)}")
+        raise UserError(f"{path}: must be {format_type(hint)}, not {stripped!r}.{did_you_mean(stripped, words)}")
     raise UserError(f"{path}: must be {format_type(hint)}, not {stripped!r}; for example {path}={example_text(hint)}")
 
 
@@ -370,6 +382,10 @@ def get_part_class(
         else:
             if new_name := next((one for one in new_class_names(name) if one in available), None):
                 raise UserError(f"{name} was renamed to {new_name} in version 0.2")
+            if classes == [declared := classes[0]] and available == {declared.__name__: ""}:
+                first, (_, hint) = next(iter(settings_of(declared).items()))
+                example = f"{prefix.removesuffix(': ')}.{first}={example_text(hint)}"
+                raise UserError(f"must be set by its settings, such as {example}, not {name!r}")
             there = ", ".join(sorted(available)) or "none"
             presets = [preset for declared in classes for preset in catalogue.presets(declared.__name__)]
             preset_note = f" (and {len(presets)} by the names of papers)" if presets else ""
@@ -392,7 +408,7 @@ def example_text(hint: Any) -> str:
         if get_origin(option) is Literal:
             return format_value(get_args(option)[0])
         if get_origin(option) in (tuple, list):
-            return f"[{example_text(get_args(option)[0])}]"
+            return f"[{', '.join(example_text(item) for item in get_args(option) if item is not Ellipsis)}]"
         if isinstance(option, type):
             return next(iter(available_parts([option])), option.__name__)
     return "null"
@@ -421,7 +437,9 @@ def format_value(value: Any) -> str:
 def _parse_items(items: list[Any], hint: Any, path: str, parse_item: Any) -> list[Any]:
     expected_length = fixed_length(hint)
     if expected_length is not None and expected_length != len(items):
-        raise UserError(f"{path}: must have {expected_length} items, not {len(items)}: {format_type(hint)}")
+        raise UserError(
+            f"{path}: must have {expected_length} items, not {len(items)}; for example {path}={example_text(hint)}"
+        )
     return [parse_item(item, item_hint(hint, i), join_path(path, i)) for i, item in enumerate(items)]
 
 
