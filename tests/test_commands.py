@@ -238,7 +238,7 @@ def test_sample_shows_labels_below_what_they_are_of(shell: Shell) -> None:
 
 def test_sample_distinguishes_how_many_are_shown_from_what_a_task_counts(shell: Shell) -> None:
     assert len(shell("sample", "Counting", "task.count=3", "count=2").out.split("a a a\n1 2 3\n")) == 3
-    assert "count: must be int, not '1:3'" in shell("sample", "Counting", "count=1:3").err
+    assert "count: must be an integer, not '1:3'" in shell("sample", "Counting", "count=1:3").err
 
 
 def test_sample_of_a_task_writes_true_sums(shell: Shell) -> None:
@@ -420,7 +420,7 @@ BAD_OF_A_RUN: list[tuple[str, tuple[str, ...]]] = [
     ("plot gird RUN", ("'gird'", "Did you mean 'grid'?")),
     ("plot grid RUN out=a.jpg", ("a.jpg", "png, svg, pdf")),
     ("plot grid RUN out=", ("out", "grid.png")),
-    ("plot grid RUN checkpoint=7", ("checkpoint", "there are: final, best")),
+    ("plot grid RUN checkpoint=7", ("checkpoint", "must be final or best")),
     ("plot", ("the kind is missing", "numerate plot grid latest")),
     ("ask RUN how-much?", ("how-much?", "12+9=")),
     ("ask RUN 3*4=", ("3*4=",)),

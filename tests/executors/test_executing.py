@@ -14,10 +14,10 @@ from numerate.executors import Local, Ray
 
 def test_words_that_concern_the_executor_are_taken_out_and_all_others_stay_in_their_order() -> None:
     words = "quickstart workers=3 seeds=2 executor=local executor.threads=2 model.hidden_size=64 timeout=60"
-    arguments, values = read_words(COMMANDS["run"], words.split(), {})
+    arguments, values = read_words(COMMANDS["run"], words.split())
     assert (arguments, values["settings"]) == (["quickstart"], ["seeds=2", "model.hidden_size=64"])
     assert values["executor"] == Local(workers=3, threads=2, timeout=60.0)
-    assert read_words(COMMANDS["run"], ["quickstart"], {})[1]["executor"] is None
+    assert read_words(COMMANDS["run"], ["quickstart"])[1]["executor"] is None
 
 
 @pytest.mark.parametrize("name", ["ray", "Ray", "RAY", "ray()"])
@@ -47,11 +47,11 @@ def test_an_executor_goes_by_its_name_in_any_case_and_its_settings_in_any_order(
         (["executor.worker=1"], "executor.worker: Local has no setting 'worker'; .* Did you mean 'workers'?"),
         (["executor.address=auto"], "executor.address: Local has no such setting, Ray has: executor=ray"),
         (["workers=0"], "executor.workers: must be 1 or more, or null, not 0"),
-        (["workers=many"], "executor.workers: must be int .*, not 'many'"),
+        (["workers=many"], "executor.workers: must be an integer or null, not 'many'"),
         (["timeout=-1"], "executor.timeout: must be greater than 0"),
         (
             ["executor.timeout=10m"],
-            "executor.timeout: must be float .*, not '10m'",
+            "executor.timeout: must be a number or null, not '10m'",
         ),
         (["executor.memory=0"], "executor.memory: must be greater than 0, or null, not 0"),
         (["executor=ray", "executor.num_gpus=1.5"], "executor.num_gpus: must be an integer if above 1, not 1.5"),
