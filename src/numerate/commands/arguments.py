@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_origin
+from typing import Any, get_args, get_origin
 
 from numerate.commands.table import EXECUTOR_OPTIONS, Command, Option
 from numerate.config.values import normalize_name, parse_value
@@ -20,8 +20,9 @@ def read_words(command: Command, words: Sequence[str]) -> tuple[list[str], dict[
     Raises `UserError` for an unknown option, an invalid value, and what is missing.
     """
     options = {one.word: one for one in command.options}
-    executor_options = {one.word.partition(".")[0] for one in EXECUTOR_OPTIONS} if command.executor else ()
-    known = [*options, *executor_options]
+    executor_options = [one.word for one in EXECUTOR_OPTIONS if "." not in one.word] if command.executor else []
+    known = [one.name if one.is_flag else f"{one.word}=" for one in command.options]
+    known += [f"{name}=" for name in executor_options]
     arguments: list[str] = []
     settings, executor_words = [], []
     values: dict[str, Any] = {}
@@ -64,11 +65,10 @@ def _is_setting(word: str, pattern: str, has_all_arguments: bool, is_file: bool)
 def _check_argument(word: str, options: Sequence[str], takes_text: bool, *, is_full: bool, is_file: bool) -> None:
     """Raises `UserError` for a word that is no argument: one too many, or an unknown or misspelled option."""
     key, equals, _ = word.partition("=")
-    hint = did_you_mean(key, options)
+    hint = did_you_mean(key, [name.removesuffix("=") for name in options])
     is_option = bool(equals) and (key.replace("-", "_").isidentifier() and bool(hint) if takes_text else not is_file)
     if is_full or is_option:
-        known = ", ".join(f"{one}=" for one in options)
-        raise UserError(f"{word!r} is not a known option; options are {known}.{hint}")
+        raise UserError(f"{word!r} is not a known option; options are {', '.join(options)}.{hint}")
 
 
 def _check_complete(command: Command, arguments: Sequence[str], values: Mapping[str, Any]) -> None:
@@ -97,8 +97,9 @@ def parse_option(option: Option, text: str) -> Any:
         raise UserError(f"{option.name}: {text} already exists; {option.name}= must be new")
     if option.type is str:
         return text
-    is_plain_list = get_origin(option.type) is list and not text.startswith("[")
-    value = parse_value(f"[{text}]" if is_plain_list else text, option.type, option.name)
+    if get_origin(option.type) is list:
+        return [parse_value(item.strip(), get_args(option.type)[0], option.name) for item in text.split(",")]
+    value = parse_value(text, option.type, option.name)
     if option.at_least is not None and value < option.at_least:
         example = f"for example {option.name}={option.example}"
         raise UserError(f"{option.name}: must be {option.at_least} or more, not {value}; {example}")

@@ -59,7 +59,8 @@ def convert_os_error(
         )
     if error.errno in _PERMISSION_ERRNOS:
         return UserError(f"{prefix}cannot be written ({error.strerror}). {_ADVICE[place]}{suffix}")
-    if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG):
+    is_missing = place == "out" and error.errno == errno.ENOENT  # a file system without new files, such as /proc
+    if is_missing or error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG):
         return UserError(f"{prefix}cannot be created here ({error.strerror}). {_ADVICE[place]}{suffix}")
     return OperationalError(f"{prefix}{error.strerror or error}.{suffix}")
 
