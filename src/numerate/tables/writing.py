@@ -42,6 +42,8 @@ def resolve_format(format: str | None, path: str | Path | None = None) -> str:
     found = format or (FORMATS[suffix] if suffix is not None else "text")
     check_choice("format", found, FORMATS.values())
     if path is not None:
+        if _is_run_file(Path(path)):
+            raise UserError(f"out: {path} is a file of a run or study and must not be replaced; give another name")
         check_output(path, found)
     elif found == "parquet":
         raise UserError("format: parquet is not for the terminal; for example out=results.parquet")
@@ -59,8 +61,6 @@ def write_table(frame: "DataFrame", path: str | Path, format: str | None = None,
     """
     path = Path(path)
     format = resolve_format(format, path)
-    if _is_run_file(path):
-        raise UserError(f"out: {path} is a file of a run or study and must not be replaced; give another name")
     content = _parquet(frame) if format == "parquet" else render(frame, format, notes).encode(errors="backslashreplace")
     note = f"The previous content of {path.name} is unchanged." if path.exists() else ""
     return write_output(path, content, note)

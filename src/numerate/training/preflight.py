@@ -103,6 +103,7 @@ def check_grid(parts: TrainingParts) -> list[str]:
         corner_warnings = []
         grid = evaluator.resolve_grid(task, text)
         for corner in grid.corners(smallest=True):
+            requested = tuple(dict(corner).values())
             task.at_cell(**dict(corner))
         for corner in grid.corners():
             requested = tuple(dict(corner).values())
