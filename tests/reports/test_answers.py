@@ -13,7 +13,7 @@ from numerate.errors import UserError
 from numerate.evaluation.number_metrics import NumberScores
 from numerate.evaluation.text_metrics import TextScores
 from numerate.experiments.results import Results
-from numerate.reports.compare import write_comparison, write_comparison_figure
+from numerate.reports.compare import write_comparison
 from numerate.reports.groups import group_runs
 from numerate.reports.html import to_html
 from numerate.reports.metric_tables import metric_tables
@@ -125,7 +125,7 @@ def test_a_metric_that_runs_lack_is_refused(make_run: Make, tmp_path: Path) -> N
     with pytest.raises(UserError, match="method=decoding"):
         write_comparison([plain], tmp_path / "a.html", metric="log_mae")
     with pytest.raises(UserError, match="metric: must be a metric of labels for a figure"):
-        write_comparison_figure([plain], tmp_path / "a.png", metric="log_mae")
+        write_comparison(two_groups(make_run, 1), tmp_path / "a.png", metric="log_mae")
 
 
 def test_a_record_with_numbers_that_cannot_be_is_named_by_its_line(make_run: Make) -> None:

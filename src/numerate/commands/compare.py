@@ -1,7 +1,7 @@
 """`compare` and `plot`: several runs, or all of a study, as a page, a figure and text."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,12 +9,9 @@ from typing import Any
 from numerate.errors import UserError
 from numerate.experiments.run import load
 from numerate.reports.colour import TerminalStyle
-from numerate.reports.compare import comparison_text, write_comparison, write_comparison_figure
-from numerate.reports.groups import group_runs, with_metric
-from numerate.reports.metrics import split_metric
+from numerate.reports.compare import Comparison
 from numerate.reports.page import missing_runs_note
 from numerate.reports.plots import FIGURES, write_plot
-from numerate.reports.records import read_runs
 from numerate.studies.folder import StudyFolder
 from numerate.studies.missing import MissingRuns, find_missing_in_study
 from numerate.training.run_folder import resolve_runs_dir
@@ -32,25 +29,11 @@ def compare(
         raise UserError(f"out: the suffix of {out} must be one of .html, .png, .svg, .pdf")
     runs = resolve_runs(addresses, runs_dir)
     failed, variants = runs.missing.failed, runs.missing.missing_variants
-    shared: dict[str, Any] = {"labels": runs.labels, "metric": metric}
-    if out.lower().endswith((".png", ".svg", ".pdf")):
-        page = write_comparison_figure(runs.folders, out, **shared)
-    else:
-        page = write_comparison(
-            runs.folders, out, baseline=baseline, failed_runs=failed, missing_variants=variants, **shared
-        )
+    comparison = Comparison.from_folders(runs.folders, labels=runs.labels, baseline=baseline, metric=metric)
+    page = comparison.write(out, failed_runs=failed, missing_variants=variants)
     if warning := missing_runs_note(len(runs.folders), failed, variants):
         print(f"{warning}\n")
-    print(f"{comparison_summary(runs.folders, **shared)}\n\n{page}")
-
-
-def comparison_summary(
-    folders: Sequence[Path], labels: Mapping[str, str] | None = None, metric: str | None = None
-) -> str:
-    """Heat maps of several runs side by side, their regions, and a summary sentence."""
-    measure, answer = split_metric(metric)
-    groups = with_metric(group_runs(read_runs(folders), labels), measure)
-    return comparison_text(groups, TerminalStyle.from_stream(sys.stdout), answer)
+    print(f"{comparison.to_text(TerminalStyle.from_stream(sys.stdout))}\n\n{page}")
 
 
 def plot(kind: str, *addresses: str, out: str | None = None, runs_dir: str | None = None, **options: Any) -> None:
