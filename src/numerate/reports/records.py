@@ -354,9 +354,8 @@ def cell_from_record(line: Mapping[str, Any]) -> Cell:
     )
 
 
-def split_metric_name(splits: Sequence[Sequence[Mapping[str, Any]]]) -> Metric:
+def split_metric_name(lines: Sequence[Mapping[str, Any]]) -> Metric:
     """The metric to plot for a validation split: label accuracy where all lines have it, else exact match."""
-    lines = [line for split in splits for line in split]
     return "accuracy" if lines and all(line.get("accuracy") is not None for line in lines) else "exact_match"
 
 
