@@ -85,7 +85,7 @@ def validation_charts(groups: Sequence[Group]) -> list[Chart]:
 def curves_content(groups: Sequence[Group]) -> Content:
     """The panels of validation and training curves of a page."""
     losses = [
-        replace(chart, is_log=False, zooms_to_data=True)
+        replace(chart, is_log=False, zooms_to_data=True, notes=())
         for chart in training_charts(groups)[:1]
         if not chart.is_percent
     ]
