@@ -1,5 +1,6 @@
 """Reads the words of a command by its row of the table: arguments, options and settings."""
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ def read_words(command: Command, words: Sequence[str]) -> tuple[list[str], dict[
     executor_options = [one.word for one in EXECUTOR_OPTIONS if "." not in one.word] if command.executor else []
     known = [one.name if one.is_flag else f"{one.word}=" for one in command.options]
     known += [f"{name}=" for name in executor_options]
+    names = [name.removesuffix("=") for name in known]
     arguments: list[str] = []
     settings, executor_words = [], []
     values: dict[str, Any] = {}
@@ -31,7 +33,9 @@ def read_words(command: Command, words: Sequence[str]) -> tuple[list[str], dict[
     for word in words:
         key, equals, text = word.partition("=")
         key = normalize_name(key.strip())
-        is_file = bool(equals) and not takes_text and Path(word).exists()
+        is_file = (
+            bool(equals) and not takes_text and os.path.exists(word)
+        )  # False also for a word that is too long for a path
         is_full = len(arguments) == maximum
         if equals and key in options:
             option, value = options[key], parse_option(options[key], text)
@@ -44,7 +48,9 @@ def read_words(command: Command, words: Sequence[str]) -> tuple[list[str], dict[
         elif command.settings is not None and _is_setting(word, command.settings, is_full, is_file):
             settings.append(word)
         else:
-            _check_argument(word, known, takes_text, is_full=is_full, is_file=is_file)
+            other_names = {other: one.word for one in command.options for other in one.other_names.split()}
+            hint = f" Did you mean {other_names[key]!r}?" if equals and key in other_names else did_you_mean(key, names)
+            _check_argument(word, known, hint, takes_text, is_full=is_full, is_file=is_file)
             arguments.append(word)
     _check_complete(command, arguments, values)
     if command.settings is not None:
@@ -62,10 +68,11 @@ def _is_setting(word: str, pattern: str, has_all_arguments: bool, is_file: bool)
     return "=" in word and re.match(pattern, word) is not None
 
 
-def _check_argument(word: str, options: Sequence[str], takes_text: bool, *, is_full: bool, is_file: bool) -> None:
+def _check_argument(
+    word: str, options: Sequence[str], hint: str, takes_text: bool, *, is_full: bool, is_file: bool
+) -> None:
     """Raises `UserError` for a word that is no argument: one too many, or an unknown or misspelled option."""
     key, equals, _ = word.partition("=")
-    hint = did_you_mean(key, [name.removesuffix("=") for name in options])
     is_option = bool(equals) and (key.replace("-", "_").isidentifier() and bool(hint) if takes_text else not is_file)
     if is_full or is_option:
         raise UserError(f"{word!r} is not a known option; options are {', '.join(options)}.{hint}")

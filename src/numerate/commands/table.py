@@ -13,8 +13,8 @@ class Option(NamedTuple):
     """An option of a command: `count=200`; if its name has dashes, `--size 4096` or `size=4096`, and `--dry-run`.
 
     `type` is a type as of a setting, or a list of one (`layer=0,1`); `is_new` is for a file or folder that must not
-    exist; `setting` is what a flag stands for, if it is a setting. An option that is not given is not passed to the
-    function, so that defaults are those of its signature.
+    exist; `setting` is what a flag stands for, if it is a setting; `other_names` are answered with the name. An option
+    that is not given is not passed to the function, so that defaults are those of its signature.
     """
 
     name: str
@@ -26,6 +26,7 @@ class Option(NamedTuple):
     repeated: bool = False
     is_new: bool = False
     setting: str = ""
+    other_names: str = ""
 
     @property
     def word(self) -> str:
@@ -411,17 +412,23 @@ COMMANDS: dict[str, Command] = {
         "echo 'Once upon a time' | numerate generate latest -\n"
         "numerate generate latest '12+34='   (a model of sums)",
         (
-            Option("max_new_tokens", "300", "by default 200, or as many as fit into the context", int),
-            Option("temperature", "0.8", "of sampling, by default 1", float),
+            Option(
+                "max_new_tokens",
+                "300",
+                "by default 200, or as many as fit into the context",
+                int,
+                other_names="max_tokens tokens most length",
+            ),
+            Option("temperature", "0.8", "of sampling, by default 1", float, other_names="temp"),
             Option("top_k", "40", "sample from this number of tokens", int | None),
             Option("top_p", "0.95", "sample from the likeliest tokens with this probability in total", float | None),
             Option("min_p", "0.1", "sample from tokens above this fraction of the highest probability", float | None),
-            Option("do_sample", "false", "false is greedy decoding", bool),
-            Option("repetition_penalty", "1.2", "of tokens that occurred, by default 1", float),
+            Option("do_sample", "false", "false is greedy decoding", bool, other_names="greedy"),
+            Option("repetition_penalty", "1.2", "of tokens that occurred, by default 1", float, other_names="penalty"),
             Option("seed", "1", "seed of sampling, by default 0", int),
-            Option("count", "3", "completions for each prompt", int),
+            Option("count", "3", "completions for each prompt", int, other_names="samples num_samples"),
             Option("stop", "'The end'", "text that ends a completion"),
-            Option("context_length", "256", "read this number of the last tokens", int),
+            Option("context_length", "256", "read this number of the last tokens", int, other_names="window"),
             Option("prompts", "prompts.txt", "a file with a prompt in each line, or JSON lines"),
             Option("out", "generated.jsonl", "a new file for all completions", is_new=True),
             *RUN_OPTIONS,
