@@ -246,6 +246,17 @@ def test_where_no_checkpoint_can_be_used_the_file_and_the_cause_are_named(
         select_checkpoints(tmp_path, name)
 
 
+@pytest.mark.parametrize("name", ["final", "best", "all", "100"])
+def test_weights_can_be_selected_without_the_state_of_the_optimizer(name: str, tmp_path: Path) -> None:
+    """It may have been deleted to save space."""
+    for step in (100, 200):
+        removed(put(tmp_path, step, best=100).path / "optimizer.safetensors")
+    found, warnings = select_checkpoints(tmp_path, name)
+    assert [at.step for at in found] == {"final": [200], "best": [100], "all": [100, 200], "100": [100]}[name]
+    assert torch.equal(found[0].read(only=["weights"])["weights"]["w"], tensors(found[0].step)["weights"]["w"])
+    assert len(warnings) == (2 if name in ("final", "best") else 0)
+
+
 @pytest.mark.parametrize("name", ["best", "200"])
 def test_a_damaged_checkpoint_that_was_asked_for_is_an_error_with_those_that_can_be_used(
     name: str, tmp_path: Path

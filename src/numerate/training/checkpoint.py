@@ -264,14 +264,15 @@ def read(
     return groups, content["state"]
 
 
-def find_corruption(path: Path) -> str | None:
-    """Why a checkpoint cannot be used, or None if it is valid. Reads all of it.
+def find_corruption(path: Path, *, weights_only: bool = False) -> str | None:
+    """Why a checkpoint, or its weights, cannot be used, or None if it is valid. Reads all of it, or the weights.
 
     Raises `OperationalError` or `UserError` if it cannot be checked: no permission, a failing disk, a later format.
     """
     try:
         for name, expected in _read_state_file(path)["files"].items():
-            _check_file(path, name, expected)
+            if not weights_only or name == "weights.safetensors":
+                _check_file(path, name, expected)
     except OperationalError as error:
         missing = isinstance(error.__cause__, FileNotFoundError | NotADirectoryError)
         if isinstance(error.__cause__, OSError) and not missing:
@@ -314,6 +315,7 @@ def rename_corrupt(path: Path) -> Path:
 
 def select_checkpoints(folder: Path, selector: str) -> tuple[list[Checkpoint], list[str]]:
     """The checkpoints selected by `final` (the last valid one), `best`, `all` or a step such as `500`, with warnings.
+    For all but `final` intact weights are enough, and for that too if no checkpoint is valid.
 
     Raises `UserError` for a missing one, listing those that exist; `OperationalError` for a selected one that is
     incomplete or corrupted, with the file, what is wrong with it, and the checkpoints that can be used.
@@ -321,11 +323,15 @@ def select_checkpoints(folder: Path, selector: str) -> tuple[list[Checkpoint], l
     existing_steps = list_steps(folder)
     steps_text = ", ".join(map(str, existing_steps)) or "none yet"
     if selector == "all":
-        corruption_by_step = [(at, find_corruption(folder / step_folder(at))) for at in existing_steps]
+        corruption_by_step = [
+            (at, find_corruption(folder / step_folder(at), weights_only=True)) for at in existing_steps
+        ]
         selected = [read_checkpoint(folder / step_folder(at)) for at, reason in corruption_by_step if reason is None]
         warnings = [f"{reason} It is skipped." for _, reason in corruption_by_step if reason is not None]
     elif selector in ("final", "best"):
         last, warnings = latest_valid(folder)
+        if last is None and existing_steps:
+            last = _valid_checkpoint(folder, existing_steps[-1])
         selected = [last] if last else []
         if last and selector == "best":
             if last.best is None:
@@ -349,9 +355,9 @@ def _valid_checkpoint(folder: Path, step: int) -> Checkpoint:
     if step not in existing_steps:
         steps_text = ", ".join(map(str, existing_steps)) or "none yet"
         raise UserError(f"{folder}: has no checkpoint of step {step}; there are: {steps_text}.")
-    if (reason := find_corruption(path)) is None:
+    if (reason := find_corruption(path, weights_only=True)) is None:
         return read_checkpoint(path)
-    others = [str(at) for at in existing_steps if find_corruption(folder / step_folder(at)) is None]
+    others = [str(at) for at in existing_steps if find_corruption(folder / step_folder(at), weights_only=True) is None]
     if others:
         raise OperationalError(f"{reason} Checkpoints that can be used: {', '.join(others)}.")
     raise OperationalError(f"{reason} No other checkpoint of the run can be used; train it again.")
