@@ -16,7 +16,7 @@ from numerate.studies.folder import PlannedRun, StudyFolder, is_failed
 from numerate.studies.state import has_ended, is_lost
 from numerate.studies.status import runs_of
 from numerate.tables.differing import differing_settings
-from numerate.tables.selecting import LABEL_METRICS, RESULT_FORMATS, is_identifier
+from numerate.tables.selecting import LABEL_METRICS, SCORE_PREFIX, display_format, is_identifier
 from numerate.training.run_folder import folder_name, resolve_runs_dir
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def _series(values: Iterable[Any], kind: type) -> "Series[Any]":
 
 def _result(values: Iterable[Any], name: str) -> "Series[Any]":
     """A column of results of the type that its name implies."""
-    return _series(values, _TYPES[RESULT_FORMATS[name]])
+    return _series(values, _TYPES[display_format(name)])
 
 
 def _cast(value: Any, kind: type) -> Any:
@@ -229,7 +229,8 @@ def cells_of(
 
     The identifying columns of the run, then `checkpoint`, `step`, `position_offset`, `settings`, `region`, a column per
     axis of the grid (`cell.count`, if another column is named so), and the measurements: `correct`, `count`,
-    `exact_match` with its interval `low`, `high`; of labels, numbers, texts and language modeling their metrics.
+    `exact_match` with its interval `low`, `high`; of labels, numbers, texts and language modeling their metrics;
+    `score.NAME` for the scores of a kind of evaluation outside numerate.
     """
     runs = results_of(study, runs_dir) if runs is None else runs
     folder = _find_study(study, runs_dir)
@@ -264,12 +265,14 @@ def _measurements(record: Mapping[str, Any]) -> dict[str, Any]:
         found = {name: record.get(name) for name in (*_CELL_KEYS, "count")}
         found |= {name: record.get(_LANGUAGE_COLUMNS.get(name, name)) for name in _LANGUAGE_CELL_COLUMNS}
     elif "correct" not in record:  # of a kind of evaluation with entries of its own
-        found = {name: record.get(name) for name in (*_CELL_KEYS, "count")} | Results.own_scores(record)
+        found = {name: record.get(name) for name in (*_CELL_KEYS, "count")}
+        found |= {f"{SCORE_PREFIX}{name}": value for name, value in Results.own_scores(record).items()}
     else:
         found = {name: record.get(name) for name in (*_CELL_KEYS, *_CELL_COLUMNS)}
         if record.get("count"):
-            shares = {"exact_match": record["correct"]} | (record.get("scores") or {})
-            found |= {name: total / record["count"] for name, total in shares.items()}
+            found["exact_match"] = record["correct"] / record["count"]
+            scores = record.get("scores") or {}
+            found |= {f"{SCORE_PREFIX}{name}": total / record["count"] for name, total in scores.items()}
         if labels := record.get("labels"):
             for name in LABEL_METRICS:
                 found |= {name: labels.get(name), f"{name}.baseline": _get(labels, "baseline", name)}

@@ -73,19 +73,25 @@ RESULT_FORMATS: dict[str, Format] = {
 """The columns that do not tell rows apart, beside those of checkpoints (`final.`, `best.`)."""
 
 
+SCORE_PREFIX = "score."
+"""What columns of cells with scores of a kind of evaluation outside numerate begin with."""
+
+
 def is_identifier(name: str) -> bool:
     """Whether a column tells rows apart: a label, a seed, a setting, an axis of cells. All others are results.
 
     >>> [is_identifier(name) for name in ("seed", "model.hidden_size", "loss", "final.ood_test.low")]
     [True, True, False, False]
     """
-    return name not in RESULT_FORMATS and not name.startswith(("final.", "best."))
+    return name not in RESULT_FORMATS and not name.startswith(("final.", "best.", SCORE_PREFIX))
 
 
 def display_format(name: str) -> Format:
     """How the values of a column are shown."""
     if is_identifier(name):
         return "plain"
+    if name.startswith(SCORE_PREFIX):
+        return "share"
     if not name.startswith(("final.", "best.")):
         return RESULT_FORMATS[name]
     end = name.split(".", 2)[2] if name.count(".") > 1 else "exact_match"
@@ -96,7 +102,7 @@ def display_format(name: str) -> Format:
 def is_default(name: str, names: Sequence[str]) -> bool:
     """Whether a result is displayed if no columns are requested, among the columns of a table of runs or cells."""
     if "status" not in names:
-        return name in _CELL_DEFAULTS
+        return name in _CELL_DEFAULTS or name.startswith(SCORE_PREFIX)
     path, metric = ".".join(name.split(".")[:2]), ".".join(name.split(".")[2:])
     checkpoint, _, region = path.partition(".")
     if checkpoint not in ("final", "best"):
