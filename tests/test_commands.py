@@ -214,6 +214,11 @@ def test_list_names_every_part_of_every_room_with_one_line(shell: Shell) -> None
             assert any(line.split()[:1] == [name] and len(line.split()) > 3 for line in lines), name
 
 
+def test_kinds_have_lower_case_titles(shell: Shell) -> None:
+    titles = [line for line in shell("list").out.splitlines() if line and not line.startswith(" ")]
+    assert titles == [title.lower() for title in titles]
+
+
 def test_list_takes_one_kind(shell: Shell) -> None:
     assert shell("list", "mixers").out.splitlines()[0] == "mixers"
     assert shell("list", "mixer").out == shell("list", "Mixer").out == shell("list", "mixers").out
@@ -241,6 +246,13 @@ def test_sample_of_a_task_writes_true_sums(shell: Shell) -> None:
         question, _, answer = line.partition("=")
         first, _, second = question.partition("+")
         assert int(first) + int(second) == int(answer)
+
+
+def test_sample_of_a_file_draws_its_rows(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "rows.txt").write_text("321+654=975\n21+9=12\n9+1=01\n")
+    lines = shell("sample", "rows.txt", "count=6").out.splitlines()
+    assert len(lines) == 6
+    assert set(lines) <= {"123+456=579", "12+9=21", "9+1=10"}
 
 
 def test_a_sample_of_the_next_sizes_is_judged_by_those(shell: Shell) -> None:
@@ -375,6 +387,9 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ("list runs everywhere", ("'everywhere'", "runs_dir=")),
     ("ask latest", ("question",)),
     ("train addition_abacus --dryrun", ("--dryrun", "Did you mean '--dry-run'?")),
+    ("train addition_abacus dry_run=perhaps", ("--dry-run: must be true or false, not 'perhaps'",)),
+    ("data fetch --list", ("'--list'", "There are: unpacked_size=", "--from")),
+    ("train addition_abacus training=5", ("training: must be set by its settings, such as training.steps=4",)),
     ("train addition_abacus --steps 5", ("'--steps'", "without dashes, such as steps=..")),
     ("train --steps=5 addition_abacus", ("'--steps=5'", "without dashes, such as steps=5")),
     ("evaluate latest --count 200", ("'--count'", "without dashes, such as count=..")),
@@ -395,6 +410,8 @@ BAD_OF_A_RUN: list[tuple[str, tuple[str, ...]]] = [
     ("evaluate RUN grid=3:1x1:2", ("grid", "a span must go from low to high")),
     ("evaluate RUN grid=twelve", ("grid", "1:12x1:12")),
     ("evaluate RUN grid=0:2x1:2", ("first_digits",)),
+    ("evaluate RUN grid=1:2x1:2 device=tpu", ("device", "'tpu'")),
+    ("maps RUN 1+2= layer=first", ("layer: must be an integer, not 'first'",)),
     ("evaluate RUN count=0", ("count",)),
     ("evaluate RUN count=many", ("count", "'many'")),
     ("evaluate RUN gird=1:2", ("gird=1:2", "Did you mean 'grid'?")),
@@ -413,7 +430,7 @@ BAD_OF_A_RUN: list[tuple[str, tuple[str, ...]]] = [
     ("plot gird RUN", ("'gird'", "Did you mean 'grid'?")),
     ("plot grid RUN out=a.jpg", ("a.jpg", "png, svg, pdf")),
     ("plot grid RUN out=", ("out", "grid.png")),
-    ("plot grid RUN checkpoint=7", ("checkpoint", "there are: final, best")),
+    ("plot grid RUN checkpoint=7", ("checkpoint", "must be final or best")),
     ("plot", ("the kind is missing", "numerate plot grid latest")),
     ("ask RUN how-much?", ("how-much?", "12+9=")),
     ("ask RUN 3*4=", ("3*4=",)),

@@ -272,10 +272,10 @@ def test_every_line_of_the_description_reads_back() -> None:
     recipe = changed("model.mixer=Cells(5)", "model.positions=[Table(FromOffset(3)),Turning(2)]", "label='null'")
     lines = describe_settings(recipe)
     assert override(Plan(), [f"{path}={value}" for path, value, _, _ in lines]) == recipe
-    assert ("model.positions.0.numbering.most", "3", "int", "the largest offset") in lines
-    assert ("model.positions.0", "Table", "Place", "") in lines
-    assert ("task.digits", "1:20", "int | Span", "digits of both numbers") in lines
-    assert ("label", "'null'", "str | null", "a name, or none") in lines
+    assert ("model.positions.0.numbering.most", "3", "an integer", "the largest offset") in lines
+    assert ("model.positions.0", "Table", "a Place", "") in lines
+    assert ("task.digits", "1:20", "an integer or a span such as 1:5", "digits of both numbers") in lines
+    assert ("label", "'null'", "a text or null", "a name, or none") in lines
 
 
 @pytest.mark.parametrize(

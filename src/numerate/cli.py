@@ -113,8 +113,9 @@ def parse(words: Sequence[str]) -> Call:
         _raise_unknown_flag(unknown, name)
     for file in flags.parts:
         import_module("numerate.config").load_user_parts(file)
-    given = {option.key: getattr(flags, option.key) for option in command.options if option.name.startswith("--")}
-    arguments, values = import_module("numerate.commands.arguments").read_words(command, others, given)
+    given = {option.word: getattr(flags, option.key) for option in command.options if option.is_flag}
+    others += [f"{word}={value}" for word, value in given.items() if value is not None]
+    arguments, values = import_module("numerate.commands.arguments").read_words(command, others)
     return Call(name, arguments, values | {key: getattr(flags, key) for key in command.context})
 
 
@@ -141,13 +142,17 @@ def _first_example(commands: Mapping[str, Command]) -> str:
 
 
 def _raise_unknown_flag(flag: str, name: str) -> NoReturn:
-    """Raises `UserError` with the most similar flag, and with how an option or setting is written."""
-    flags = [one.name for one in COMMANDS[name].options if one.name.startswith("--")]
+    """Raises `UserError` with the available flags, and with how an option or setting is written."""
+    command = COMMANDS[name]
     key, _, value = flag.lstrip("-").replace("-", "_").partition("=")
-    raise UserError(
-        f"unknown option {flag!r}.{did_you_mean(flag, ['--parts', '--traceback', '--help', *flags])} Options and "
-        f"settings are written without dashes, such as {key}={value or '..'}; see numerate {name} --help"
-    )
+    flags = [*(one.name for one in command.options if one.is_flag), "--parts", "--traceback", "--help"]
+    if command.settings is not None or key in [one.word for one in command.options]:
+        advice = f"Options and settings are written without dashes, such as {key}={value or '..'}"
+    else:
+        words = [f"{one.name}=" for one in command.options if not one.is_flag]
+        advice = f"There are: {', '.join([*words, *flags])}"
+    hint = did_you_mean(flag, flags)
+    raise UserError(f"unknown option {flag!r}.{hint} {advice}; see numerate {name} --help")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -178,20 +183,20 @@ def _group_parser(name: str, commands: Mapping[str, Command]) -> argparse.Argume
 def _parser(name: str, command: Command) -> argparse.ArgumentParser:
     """The parser of the flags of a command, and its help."""
     options = [*command.options, *(EXECUTOR_OPTIONS if command.executor else ())]
-    rows = [(f"{o.name}={o.example}", o.help) for o in options if not o.name.startswith("--")]
+    rows = [(f"{o.name}={o.example}", o.help) for o in options if not o.is_flag]
     width = max((len(left) for left, _ in rows), default=0)
     lines = "\n".join(f"{left:<{width}}  {right}" for left, right in rows)
     usage = f"{command.arguments}{' [OPTION=VALUE ...]' * bool(rows)}"
     parts = [SETTINGS_HELP[command.settings], f"examples:\n{indent(command.examples, '  ')}"]
     parser = _Parser(
         prog=f"numerate {name}",
-        description=f"{command.help[0].upper()}{command.help[1:]}." + f"\n\n{indent(lines, '  ')}" * bool(lines),
+        description="\n\n".join(filter(None, [command.sentence, indent(lines, "  ")])),
         usage=f"numerate {name} {usage}{' [SETTING=VALUE ...]' * (command.settings is not None)}",
         epilog="\n\n".join(filter(None, parts)),
     )
     for option in command.options:
-        if option.name.startswith("--"):
-            value = {"action": "store_true"} if option.type is bool else {"metavar": option.example}
+        if option.is_flag:
+            value = {"action": "store_const", "const": "true"} if option.type is bool else {"metavar": option.example}
             parser.add_argument(option.name, dest=option.key, help=option.help, **value)  # type: ignore[arg-type]
     parser.add_argument(
         "--parts", action="append", default=[], metavar="FILE", help="a Python file with your own components"

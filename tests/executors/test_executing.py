@@ -14,10 +14,10 @@ from numerate.executors import Local, Ray
 
 def test_words_that_concern_the_executor_are_taken_out_and_all_others_stay_in_their_order() -> None:
     words = "quickstart workers=3 seeds=2 executor=local executor.threads=2 model.hidden_size=64 timeout=60"
-    arguments, values = read_words(COMMANDS["run"], words.split(), {})
+    arguments, values = read_words(COMMANDS["run"], words.split())
     assert (arguments, values["settings"]) == (["quickstart"], ["seeds=2", "model.hidden_size=64"])
     assert values["executor"] == Local(workers=3, threads=2, timeout=60.0)
-    assert read_words(COMMANDS["run"], ["quickstart"], {})[1]["executor"] is None
+    assert read_words(COMMANDS["run"], ["quickstart"])[1]["executor"] is None
 
 
 @pytest.mark.parametrize("name", ["ray", "Ray", "RAY", "ray()"])

@@ -377,6 +377,7 @@ def test_a_start_that_trains_nothing_leaves_the_head_alone(run: Run) -> None:
         ("1:20x1:20", r"evaluation.grid: model.positions.0: position 2\d is out of range for Learned"),
         ("abc", "evaluation.grid: a span must be low:high, .* not 'abc'"),
         ("1:2x1:2x1:2", "evaluation.grid: '1:2x1:2x1:2' has 3 axes"),
+        ("0:3x1:2", "evaluation.grid: first_digits: must be from 1 to"),
     ],
 )
 def test_a_grid_that_could_not_be_evaluated_is_refused_before_training(tmp_path: Path, grid: str, reason: str) -> None:

@@ -366,7 +366,10 @@ def test_what_was_fine_tuned_by_trainer_comes_back_bit_for_bit_and_starts_anothe
         logits = back.load_model()(tokens).logits
         assert torch.equal(logits, model.eval()(tokens.ids).logits)
         assert not torch.allclose(logits, run.load_model()(tokens).logits)
-    assert import_folder("finetuned", name="back").path == back.path
+    assert import_folder("finetuned").path == import_folder("finetuned", name="once more").path == back.path
+    renamed = numerate.load("once more")
+    assert (renamed.path, renamed.recipe.name) == (back.path, "once more")
+    back = import_folder("finetuned", name="back")
     assert back.path != run.path
     assert back.evaluate("1x1:2", count=4).regions()
     again = numerate.train(

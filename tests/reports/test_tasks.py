@@ -9,7 +9,7 @@ import pytest
 
 from numerate.config import to_tree
 from numerate.evaluation.statistics import wilson_interval
-from numerate.reports.compare import comparison_text, write_comparison, write_comparison_figure
+from numerate.reports.compare import comparison_text, write_comparison
 from numerate.reports.groups import Group, group_runs
 from numerate.reports.matplotlib_writer import draw_figure
 from numerate.reports.page import comparison_page
@@ -116,8 +116,8 @@ def test_the_figure_has_a_panel_for_each_task_with_its_own_lines(laptop: list[Gr
     legends = [[text.get_text() for text in axes.get_legend().get_texts()] for axes in panels]
     assert [len(legend) for legend in legends] == [2, 3]
     assert all(label.startswith("shifted") for label in legends[1])
-    first = write_comparison_figure(folders_of(laptop), tmp_path / "a.png").read_bytes()
-    assert write_comparison_figure(folders_of(laptop), tmp_path / "b.png").read_bytes() == first
+    first = write_comparison(folders_of(laptop), tmp_path / "a.png").read_bytes()
+    assert write_comparison(folders_of(laptop), tmp_path / "b.png").read_bytes() == first
 
 
 @pytest.mark.parametrize(

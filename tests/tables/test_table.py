@@ -627,7 +627,7 @@ def test_a_package_that_is_not_there_is_named_with_what_installs_it_and_the_old_
     study: Studies, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table, path = study([(recipe(), done())]), tmp_path / "a.parquet"
-    path.write_text("before")
+    path.write_text("PAR1 before")
 
     def refuse(*_: Any, **__: Any) -> None:
         raise ImportError("pyarrow")
@@ -635,7 +635,7 @@ def test_a_package_that_is_not_there_is_named_with_what_installs_it_and_the_old_
     monkeypatch.setattr(DataFrame, "to_parquet", refuse)
     with pytest.raises(UserError, match=r"needs the package pyarrow; pip install 'numerate\[tables\]'"):
         write_table(table, path)
-    assert path.read_text() == "before"
+    assert path.read_text() == "PAR1 before"
 
 
 def test_a_frame_has_the_types_and_the_missing_values(study: Studies) -> None:

@@ -62,7 +62,7 @@ def test_separators_are_given_with_line_ends(tmp_path: Path) -> None:
         ("data tokenise a.txt out=x", "tokenizer: the value is missing"),
         ("data tokenise a.txt out=x tokeniser=y", "'tokeniser=y' is not a known option"),
         ("data tokenise a.txt out=x tokenizer=characters processes=two", "processes: must be an integer, not 'two'"),
-        ("tokens train-vocabulary TEXTS", "size: the value is missing"),
+        ("tokens train-vocabulary TEXTS", "--size: the value is missing"),
         ("tokens train-vocabulary TEXTS size=300 kind=byte", "Did you mean 'bytes'"),
         ("tokens train-vocabulary TEXTS size=300 out=.", "already exists"),
         ("tokens train", "there is no command 'train'; there are: train-vocabulary"),

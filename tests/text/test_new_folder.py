@@ -51,7 +51,7 @@ def test_what_a_dead_process_left_is_removed_and_what_a_living_one_writes_stays(
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS])
 def test_a_place_that_may_not_be_written_asks_for_another_folder(tmp_path: Path, number: int) -> None:
-    with pytest.raises(UserError, match=r"^out: .*cannot be written .*choose another folder"):
+    with pytest.raises(UserError, match=r"^out: .*cannot be written .*Choose another path with out="):
         with atomic_folder(tmp_path / "out"):
             raise OSError(number, "not allowed")
 

@@ -206,7 +206,7 @@ def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
         write_rows(source(), tmp_path / "file" / "rows")
     if os.geteuid():
         (tmp_path / "locked").mkdir(mode=0o500)
-        with pytest.raises(UserError, match=r"cannot be written .*choose another folder"):
+        with pytest.raises(UserError, match=r"cannot be written .*Choose another path with out="):
             write_rows(source(), tmp_path / "locked" / "rows")
 
 

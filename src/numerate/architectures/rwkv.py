@@ -131,6 +131,10 @@ class RWKVMixer(Recurrence):
         return super().self_initialized_parameters()
 
 
+WKVInputs = tuple[Sequence[Tensor], Tensor]
+WKVForms = tuple[Callable[..., tuple[Tensor, Tensor]], ...]
+
+
 class MatrixTimeMix(RWKVMixer):
     """The time mix of versions 6 and 7. Its state: the newest input, rows x 1 x width, and rows x heads x keys x
     values. Parameters are named as in the published code."""
@@ -140,7 +144,7 @@ class MatrixTimeMix(RWKVMixer):
     requires_half_precision: ClassVar[bool] = False
     """Whether the kernel of flash-linear-attention runs in half precision alone."""
 
-    ln_x: "HeadNorm"
+    ln_x: HeadNorm
     output: nn.Linear
 
     def __init__(self, spec: RWKVSpec, width: int, head_dim: int | None, backend: Backend) -> None:
@@ -148,14 +152,12 @@ class MatrixTimeMix(RWKVMixer):
         self.heads, self.backend = compute_num_heads(width, head_dim), backend
 
     @abstractmethod
-    def project(
-        self, x: Tensor, before: Tensor, context: Context, lengths: Tensor | None
-    ) -> tuple[Sequence[Tensor], Tensor]:
+    def project(self, x: Tensor, before: Tensor, context: Context, lengths: Tensor | None) -> WKVInputs:
         """What the recurrence reads: receptance, logarithms of decays and more, by head, that let the state stay as it
         is behind `lengths`; and the gates, rows x time x width."""
 
     @abstractmethod
-    def forms(self) -> tuple[Callable[..., tuple[Tensor, Tensor]], ...]:
+    def forms(self) -> WKVForms:
         """The recurrence token by token from a state, in chunks, and by flash-linear-attention: each of what `project`
         makes, with decays themselves but for the last."""
 

@@ -1,6 +1,6 @@
 """RWKV-6 (Finch): matrix-valued states with token-dependent decays per channel."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +13,8 @@ from numerate.architectures.rwkv import (
     LowRank,
     MatrixTimeMix,
     RWKVSpec,
+    WKVForms,
+    WKVInputs,
     apply_token_shift,
     channel_ratios,
     decayed_scores,
@@ -90,16 +92,14 @@ class RWKV6Mixer(MatrixTimeMix):
             for linear, gain in gains:
                 initialize_linear(linear, gain)
 
-    def project(
-        self, x: Tensor, before: Tensor, context: Context, lengths: Tensor | None
-    ) -> tuple[Sequence[Tensor], Tensor]:
+    def project(self, x: Tensor, before: Tensor, context: Context, lengths: Tensor | None) -> WKVInputs:
         for_decay, for_keys, for_values, for_receptance, for_gate = self.token_shift(x, before)
         made = (self.receptance(for_receptance), self.time_decay(for_decay), self.key(for_keys), self.value(for_values))
         r, speeds, k, v = (torch.unflatten(one, -1, (self.heads, -1)) for one in made)
         log_decays, k = zero_padding(-speeds.exp(), lengths), zero_padding(k, lengths)
         return (r, log_decays, k, v, self.time_faaaa.view(self.heads, -1)), silu(self.gate(for_gate))
 
-    def forms(self) -> tuple[Callable[..., tuple[Tensor, Tensor]], ...]:
+    def forms(self) -> WKVForms:
         return recurrent_wkv, chunked_wkv, chunked_wkv_fla
 
     def flops(self, time: int) -> int:

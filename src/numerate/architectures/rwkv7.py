@@ -14,6 +14,8 @@ from numerate.architectures.rwkv import (
     LowRank,
     MatrixTimeMix,
     RWKVSpec,
+    WKVForms,
+    WKVInputs,
     apply_token_shift,
     channel_ratios,
     decayed_scores,
@@ -134,9 +136,7 @@ class RWKV7Mixer(MatrixTimeMix):
             for linear, bound in ((self.receptance, 0.5), (self.key, 0.05), (self.value, 0.5), (self.output, 0.0)):
                 nn.init.uniform_(linear.weight, -bound * width**-0.5, bound * width**-0.5)
 
-    def project(
-        self, x: Tensor, before: Tensor, context: Context, lengths: Tensor | None
-    ) -> tuple[Sequence[Tensor], Tensor]:
+    def project(self, x: Tensor, before: Tensor, context: Context, lengths: Tensor | None) -> WKVInputs:
         for_receptance, for_decay, for_keys, for_values, for_rate, for_gate = apply_token_shift(
             x, before, self.shift_weights
         )
@@ -153,7 +153,7 @@ class RWKV7Mixer(MatrixTimeMix):
         log_decays, k, plus = (zero_padding(one, lengths) for one in (log_decays, k, z * rate))
         return (r, log_decays, k, v, -z, plus), self.g_lora(for_gate)
 
-    def forms(self) -> tuple[Callable[..., tuple[Tensor, Tensor]], ...]:
+    def forms(self) -> WKVForms:
         return recurrent_wkv, chunked_wkv, chunked_wkv_fla
 
     def read(self, y: Tensor, inputs: Sequence[Tensor]) -> Tensor:

@@ -1,27 +1,30 @@
 """Reads the words of a command by its row of the table: arguments, options and settings."""
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
-from numerate.commands.table import Command, Option
+from numerate.commands.table import EXECUTOR_OPTIONS, Command, Option
 from numerate.config.values import normalize_name, parse_value
 from numerate.errors import UserError, did_you_mean
 
-EXECUTOR_OPTIONS = ("executor", "workers", "timeout")
 
-
-def read_words(command: Command, words: Sequence[str], flags: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]]:
+def read_words(command: Command, words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     """The arguments of a command, and the typed values of its options by the parameters of its function.
 
     >>> from numerate.commands.table import COMMANDS
-    >>> read_words(COMMANDS["ask"], ["latest", "1+2=", "checkpoint=best"], {})
+    >>> read_words(COMMANDS["ask"], ["latest", "1+2=", "checkpoint=best"])
     (['latest', '1+2='], {'checkpoint': 'best', 'settings': []})
 
     Raises `UserError` for an unknown option, an invalid value, and what is missing.
     """
-    options = {one.name.lstrip("-"): one for one in command.options if one.name[:2] != "--" or one.type is not bool}
+    options = {one.word: one for one in command.options}
+    executor_options = [one.word for one in EXECUTOR_OPTIONS if "." not in one.word] if command.executor else []
+    known = [one.name if one.is_flag else f"{one.word}=" for one in command.options]
+    known += [f"{name}=" for name in executor_options]
+    names = [name.removesuffix("=") for name in known]
     arguments: list[str] = []
     settings, executor_words = [], []
     values: dict[str, Any] = {}
@@ -30,24 +33,25 @@ def read_words(command: Command, words: Sequence[str], flags: Mapping[str, Any])
     for word in words:
         key, equals, text = word.partition("=")
         key = normalize_name(key.strip())
-        is_file = bool(equals) and not takes_text and Path(word).exists()
+        is_file = (
+            bool(equals) and not takes_text and os.path.exists(word)
+        )  # False also for a word that is too long for a path
+        is_full = len(arguments) == maximum
         if equals and key in options:
             option, value = options[key], parse_option(options[key], text)
-            values[option.key] = [*values.get(key, []), value] if option.repeated else value
-        elif equals and command.executor and (key in EXECUTOR_OPTIONS or key.startswith("executor.")):
+            if option.setting:
+                settings += [option.setting] * value
+            else:
+                values[option.key] = [*values.get(option.key, []), value] if option.repeated else value
+        elif equals and key.partition(".")[0] in executor_options:
             executor_words.append(word)
-        elif command.settings is not None and _is_setting(word, command.settings, len(arguments) == maximum, is_file):
+        elif command.settings is not None and _is_setting(word, command.settings, is_full, is_file):
             settings.append(word)
         else:
-            known = [*options, *(EXECUTOR_OPTIONS if command.executor else ())]
-            _check_argument(word, known, takes_text, is_full=len(arguments) == maximum, is_file=is_file)
+            other_names = {other: one.word for one in command.options for other in one.other_names.split()}
+            hint = f" Did you mean {other_names[key]!r}?" if equals and key in other_names else did_you_mean(key, names)
+            _check_argument(word, known, hint, takes_text, is_full=is_full, is_file=is_file)
             arguments.append(word)
-    for option in command.options:
-        value = flags.get(option.key)
-        if option.setting and value:
-            settings.append(option.setting)
-        elif option.name.startswith("--") and not option.setting and value is not None:
-            values[option.key] = value if isinstance(value, bool) else parse_option(option, value)
     _check_complete(command, arguments, values)
     if command.settings is not None:
         values["settings"] = settings
@@ -64,14 +68,14 @@ def _is_setting(word: str, pattern: str, has_all_arguments: bool, is_file: bool)
     return "=" in word and re.match(pattern, word) is not None
 
 
-def _check_argument(word: str, options: Sequence[str], takes_text: bool, *, is_full: bool, is_file: bool) -> None:
+def _check_argument(
+    word: str, options: Sequence[str], hint: str, takes_text: bool, *, is_full: bool, is_file: bool
+) -> None:
     """Raises `UserError` for a word that is no argument: one too many, or an unknown or misspelled option."""
     key, equals, _ = word.partition("=")
-    hint = did_you_mean(key, options)
     is_option = bool(equals) and (key.replace("-", "_").isidentifier() and bool(hint) if takes_text else not is_file)
     if is_full or is_option:
-        known = ", ".join(f"{one}=" for one in options)
-        raise UserError(f"{word!r} is not a known option; options are {known}.{hint}")
+        raise UserError(f"{word!r} is not a known option; options are {', '.join(options)}.{hint}")
 
 
 def _check_complete(command: Command, arguments: Sequence[str], values: Mapping[str, Any]) -> None:
@@ -91,26 +95,19 @@ def parse_option(option: Option, text: str) -> Any:
     >>> from numerate.commands.table import Option
     >>> parse_option(Option("count", "8", "number of rows", int, at_least=1), "64k")
     64000
+    >>> parse_option(Option("layer", "0,1", "layers", list[int]), "0,1")
+    [0, 1]
     """
-    example = f"for example {option.name}={option.example}"
     if not text.strip():
-        raise UserError(f"{option.name}: the value is missing; {example}")
-    if option.choices:
-        found = [one for one in option.choices if one == text or one.replace(" ", "_") == normalize_name(text)]
-        if not found:
-            raise UserError(
-                f"{option.name}: there is no {text!r}; there are: {', '.join(option.choices)}."
-                f"{did_you_mean(text, option.choices)}"
-            )
-        return found[0]
+        raise UserError(f"{option.name}: the value is missing; for example {option.name}={option.example}")
     if option.is_new and Path(text).expanduser().exists():
         raise UserError(f"{option.name}: {text} already exists; {option.name}= must be new")
     if option.type is str:
         return text
     if get_origin(option.type) is list:
-        (item_type,) = get_args(option.type)
-        return [parse_option(option._replace(type=item_type), item.strip()) for item in text.split(",")]
+        return [parse_value(item.strip(), get_args(option.type)[0], option.name) for item in text.split(",")]
     value = parse_value(text, option.type, option.name)
     if option.at_least is not None and value < option.at_least:
+        example = f"for example {option.name}={option.example}"
         raise UserError(f"{option.name}: must be {option.at_least} or more, not {value}; {example}")
     return value

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from importlib import import_module
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 from warnings import warn
 
@@ -38,7 +39,8 @@ KINDS = {
     "Objective": ("objectives", "objective={}"),
     "Optimizer": ("optimizers", "optimizer={}"),
     "Schedule": ("schedules", "schedule={}"),
-    "Symbols": ("Symbols", "model.mixer=DualAttention(symbols={})"),
+    "Symbols": ("symbols", "model.mixer=DualAttention(symbols={})"),
+    "Executor": ("executors", ""),
 }
 """The title of each kind of component in the order of the list, where those of users follow, and its place in a recipe.
 """
@@ -56,15 +58,18 @@ def list_parts(*words: str) -> None:
     kinds = catalogue.parts_by_kind()
     titles = {kind: TITLES.get(kind, kind) for kind in [*TITLES, *kinds] if kind in kinds}
     has_part = len(words) > 1 and _find_kind(words[-1], titles) is None
-    part = words[-1].replace("-", "_") if has_part else ""
+    part = words[-1].replace("-", "_").lower() if has_part else ""
     requested = [_parse_kind(word, titles) for word in words[: len(words) - has_part]] or list(titles)
-    lines_by_kind = {kind: _matching_lines(kind, part) if part else _lines(kind) for kind in requested}
-    if not any(lines_by_kind.values()):
-        known = [name for kind in requested for name in _all_lines(kind)]
+    lines_by_kind = {kind: _all_lines(kind) if part else _lines(kind) for kind in requested}
+    shown = {
+        kind: {name: lines[name] for name in lines if part in name.lower()} for kind, lines in lines_by_kind.items()
+    }
+    if not any(shown.values()):
+        known = [name for lines in lines_by_kind.values() for name in lines]
         named = " and ".join(titles[kind] for kind in requested)
         raise UserError(f"none of the {len(known)} {named} contains {part!r}.{did_you_mean(part, known)}")
-    width = max(len(name) for lines in lines_by_kind.values() for name in lines)
-    for number, (kind, lines) in enumerate(lines_by_kind.items()):
+    width = max(len(name) for lines in shown.values() for name in lines)
+    for number, (kind, lines) in enumerate(shown.items()):
         print("\n" * bool(number) + titles[kind])
         for name, line in lines.items():
             print(f"  {name:<{width}}  {line}".rstrip())
@@ -89,32 +94,24 @@ def _part_lines(kind: str) -> dict[str, str]:
 
 def _lines(kind: str) -> dict[str, str]:
     """The components of a kind, each with its line; then one line for each family of names."""
-    lines, title = _part_lines(kind), TITLES.get(kind, kind)
-    families = [(name, module, name.partition("_")[0]) for name, module in catalogue.family_modules(kind).items()]
+    lines, modules = _part_lines(kind), catalogue.family_modules(kind)
     for module in catalogue.preset_modules(kind):
         begin, _, rest = module.rpartition(".")[2].partition("_")
         if rest == "names":
-            families.append((f"{begin}_...", module, begin))
+            modules[f"{begin}_..."] = module
         else:  # few names without a common prefix: listed one by one
-            lines |= {name: f"{text[:90]} ..." if len(text) > 90 else text for name, text in _presets(module).items()}
-    for name, module, begin in families:
-        lines[name] = f"{catalogue.module_summary(module)} See `numerate list {title} {begin}_`."
+            presets = import_module(module).presets()
+            lines |= {name: shorten(format_value(part), 90, placeholder=" ...") for name, part in presets.items()}
+    for name, module in modules.items():
+        hint = f"See `numerate list {TITLES.get(kind, kind)} {name.partition('_')[0]}_`."
+        lines[name] = f"{catalogue.module_summary(module)} {hint}"
     return lines
 
 
 def _all_lines(kind: str) -> dict[str, str]:
     """Every name of a kind with its line: components, presets, and members of families."""
-    presets = {name: text for module in catalogue.preset_modules(kind) for name, text in _presets(module).items()}
+    presets = {name: format_value(part) for name, part in catalogue.presets(kind).items()}
     return _part_lines(kind) | presets | catalogue.family_names(kind)
-
-
-def _matching_lines(kind: str, part: str) -> dict[str, str]:
-    return {name: line for name, line in _all_lines(kind).items() if part.lower() in name.lower()}
-
-
-def _presets(module: str) -> dict[str, str]:
-    """The presets of a module by name, each as text."""
-    return {name: format_value(part) for name, part in import_module(module).presets().items()}
 
 
 def list_runs(*, runs_dir: str | None = None) -> None:

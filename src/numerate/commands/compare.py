@@ -1,8 +1,7 @@
 """`compare` and `plot`: several runs, or all of a study, as a page, a figure and text."""
 
-import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,9 @@ from typing import Any
 from numerate.errors import UserError
 from numerate.experiments.run import load
 from numerate.reports.colour import TerminalStyle
-from numerate.reports.compare import comparison_text, write_comparison, write_comparison_figure
-from numerate.reports.groups import group_runs, with_metric
-from numerate.reports.metrics import split_metric
+from numerate.reports.compare import Comparison
 from numerate.reports.page import missing_runs_note
 from numerate.reports.plots import FIGURES, write_plot
-from numerate.reports.records import read_runs
 from numerate.studies.folder import StudyFolder
 from numerate.studies.missing import MissingRuns, find_missing_in_study
 from numerate.training.run_folder import resolve_runs_dir
@@ -33,25 +29,11 @@ def compare(
         raise UserError(f"out: the suffix of {out} must be one of .html, .png, .svg, .pdf")
     runs = resolve_runs(addresses, runs_dir)
     failed, variants = runs.missing.failed, runs.missing.missing_variants
-    shared: dict[str, Any] = {"labels": runs.labels, "metric": metric}
-    if out.lower().endswith((".png", ".svg", ".pdf")):
-        page = write_comparison_figure(runs.folders, out, **shared)
-    else:
-        page = write_comparison(
-            runs.folders, out, baseline=baseline, failed_runs=failed, missing_variants=variants, **shared
-        )
+    comparison = Comparison.from_folders(runs.folders, labels=runs.labels, baseline=baseline, metric=metric)
+    page = comparison.write(out, failed_runs=failed, missing_variants=variants)
     if warning := missing_runs_note(len(runs.folders), failed, variants):
         print(f"{warning}\n")
-    print(f"{comparison_summary(runs.folders, **shared)}\n\n{page}")
-
-
-def comparison_summary(
-    folders: Sequence[Path], labels: Mapping[str, str] | None = None, metric: str | None = None
-) -> str:
-    """Heat maps of several runs side by side, their regions, and a summary sentence."""
-    measure, answer = split_metric(metric)
-    groups = with_metric(group_runs(read_runs(folders), labels), measure)
-    return comparison_text(groups, TerminalStyle.from_stream(sys.stdout), answer)
+    print(f"{comparison.to_text(TerminalStyle.from_stream(sys.stdout))}\n\n{page}")
 
 
 def plot(kind: str, *addresses: str, out: str | None = None, runs_dir: str | None = None, **options: Any) -> None:
@@ -82,47 +64,36 @@ def resolve_runs(addresses: Sequence[str], runs_dir: str | None = None) -> Resol
 
     Raises `UserError` for an address that is neither a run nor a study, and if there are no runs.
     """
-    folders: dict[Path, Path] = {}
+    folders: list[Path] = []
     labels: dict[str, str] = {}
-    failed: dict[tuple[str, str], None] = {}
-    missing_variants: dict[str, None] = {}
+    failed: list[tuple[str, str]] = []
+    missing_variants: list[str] = []
     for address in addresses:
-        if len(addresses) > 1 and _is_study_file(address):
+        if len(addresses) > 1 and _is_study_file(Path(address).expanduser()):
             continue
-        study = _find_study(address, resolve_runs_dir(runs_dir))
+        study = StudyFolder.find_existing(address, resolve_runs_dir(runs_dir))
         if study is None:
-            run_folders = [load(address, runs_dir).path]
-        else:
-            plan = study.plan()
-            done = study.done_results(plan)
-            run_folders = [study.runs_dir / planned.run for planned in plan if planned.run in done]
-            missing = find_missing_in_study(study, plan, done)
-            failed |= dict.fromkeys(missing.failed)
-            missing_variants |= dict.fromkeys(missing.missing_variants)
-            labels = {**study.metadata()["labels"], **labels}
-            if not run_folders and len(addresses) == 1:
-                raise UserError(f"{address}: no run of this study is done yet; see `numerate status {address}`")
-        for path in run_folders:
-            folders.setdefault(path.resolve(), path)
+            folders.append(load(address, runs_dir).path)
+            continue
+        plan = study.plan()
+        done = study.done_results(plan)
+        if not done and len(addresses) == 1:
+            raise UserError(f"{address}: no run of this study is done yet; see `numerate status {address}`")
+        missing = find_missing_in_study(study, plan, done)
+        folders += [study.runs_dir / planned.run for planned in plan if planned.run in done]
+        failed += missing.failed
+        missing_variants += missing.missing_variants
+        labels = {**study.metadata()["labels"], **labels}
     if addresses and not folders:
         raise UserError(f"{addresses[0]}{' ...' * (len(addresses) > 1)}: none of these has a completed run")
-    return ResolvedRuns(list(folders.values()), labels, MissingRuns(tuple(failed), tuple(missing_variants)))
+    unique_folders = {path.resolve(): path for path in folders}
+    missing = MissingRuns(tuple(dict.fromkeys(failed)), tuple(dict.fromkeys(missing_variants)))
+    return ResolvedRuns(list(unique_folders.values()), labels, missing)
 
 
-def _is_study_file(address: str) -> bool:
-    """Whether an address is a file of a study, rather than a run or a study."""
-    path = Path(os.path.expanduser(address))
-    if not path.exists() or (path / "recipe.yaml").is_file() or (path / "plan.jsonl").is_file():
-        return False
-    return path.name != "recipe.yaml" and (path.absolute().parent / "study.yaml").is_file()
-
-
-def _find_study(address: str, runs: Path) -> StudyFolder | None:
-    """The study at an address, if there is one."""
-    path = Path(os.path.expanduser(address))
-    if not address.strip("./") or (path / "recipe.yaml").is_file():
-        return StudyFolder(path) if address and (path / "plan.jsonl").is_file() else None
-    for folder in (path, runs / address, runs / address.replace("-", "_")):
-        if (folder / "plan.jsonl").is_file():
-            return StudyFolder(folder)
-    return None
+def _is_study_file(path: Path) -> bool:
+    """Whether a path is a file of a study, rather than a run or a study."""
+    is_run_or_study = path.name == "recipe.yaml" or any(
+        (path / name).is_file() for name in ("recipe.yaml", "plan.jsonl")
+    )
+    return path.exists() and not is_run_or_study and (path.absolute().parent / "study.yaml").is_file()

@@ -30,10 +30,10 @@ def completion_parser() -> argparse.ArgumentParser:
         if action and name in COMMANDS:  # `list runs`: a word after `list`
             continue
         one = group.add_parser(action or name, help=command.help)
-        words = [f"{option.name}=" for option in command.options if not option.name.startswith("--")]
+        words = [f"{option.name}=" for option in command.options if not option.is_flag]
         words += [full.partition(" ")[2] for full in COMMANDS if full.startswith(f"{full_name} ")]
         one.add_argument("words", nargs="*", choices=words)
         for option in command.options:
-            if option.name.startswith("--"):
+            if option.is_flag:
                 one.add_argument(option.name, help=option.help, action="store_true" if option.type is bool else "store")
     return parser

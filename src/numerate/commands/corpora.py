@@ -7,27 +7,24 @@ from typing import Any, Literal
 
 import numpy as np
 
-from numerate import catalogue
-from numerate.config import override
 from numerate.errors import UserError
 from numerate.reports.table import text_table
-from numerate.tasks.corpus_files import CORPUS_FILE, Corpus, split_validation_shards, validation_shard_indices
+from numerate.tasks.corpus_files import Corpus, split_validation_shards, validation_shard_indices
 from numerate.tasks.folders import corpora_folder, data_folder
 from numerate.tasks.language_modeling import PREPARED_CORPORA, LanguageModeling
-from numerate.tasks.task import Task
 from numerate.text.data import prepared
 from numerate.text.data.corpora import source_files, write_corpus
 from numerate.text.data.documents import SEPARATOR, FileSpan, ReadProgress, detect_file_span, read_documents
 from numerate.text.data.new_folder import check_not_existing
 from numerate.text.data.prepared import (
     VALIDATION_FRACTION,
-    KilobyteProgressBar,
     PreparedCorpus,
     prepare_texts,
 )
 from numerate.text.data.vocabularies import save_vocabulary, train_vocabulary
 from numerate.text.tokenizers.stored_tokenizer import load_tokenizer
 from numerate.training import disk
+from numerate.training.progress import ProgressBars
 
 _MAX_SHOWN_SHARDS = 10
 _MAX_COUNTED_TOKENS = 1 << 24
@@ -47,7 +44,7 @@ def tokenize(
     processes: int | None = None,
 ) -> None:
     """Tokenizes the documents of files into a folder of shards; the same command again resumes."""
-    with KilobyteProgressBar() as progress:
+    with ProgressBars("tokenize", in_kilobytes=True) as progress:
         corpus = write_corpus(
             _sources(names),
             out,
@@ -81,7 +78,7 @@ def prepare(
     processes: int | None = None,
 ) -> None:
     """Prepares built-in corpora, or with `out` one of the user's texts: held-out split, vocabulary, tokens."""
-    with KilobyteProgressBar() as progress:
+    with ProgressBars("tokenize", in_kilobytes=True) as progress:
         if out is None:
             own = {"size": size, "tokenizer": tokenizer, "held_out": held_out, "field": field, "separator": separator}
             if given := [name for name, value in own.items() if value is not None]:
@@ -164,30 +161,6 @@ def _file_spans(names: Sequence[str], field: str | None, separator: str | None) 
 def _unescape(separator: str | None) -> str:
     """The separator of documents, with `\\n` for a newline."""
     return SEPARATOR if separator is None else separator.replace("\\n", "\n")
-
-
-def find_language_task(name: str, settings: Sequence[str]) -> LanguageModeling | None:
-    """The language modeling task of a name: a task, a recipe, or a folder of tokens; None for another."""
-    plain = name.replace("-", "_")
-    task_settings = [word.removeprefix("task.") for word in settings]
-    task: Task | None = None
-    if plain == "LanguageModeling" or plain in catalogue.presets("Task"):
-        preset = catalogue.get_part("Task", plain)
-        task = override(preset, task_settings) if preset.is_language_modeling else None
-    elif catalogue.is_recipe(name):
-        from numerate.studies.naming import load_recipe
-
-        recipe = load_recipe(name)
-        task = override(recipe, settings).task if recipe.task.is_language_modeling else None
-    elif _has_tokens(Path(name).expanduser()):
-        task = override(LanguageModeling(train=name), task_settings)
-    return task if isinstance(task, LanguageModeling) else None
-
-
-def _has_tokens(path: Path) -> bool:
-    if path.is_dir():
-        return (path / CORPUS_FILE).is_file() or (any(path.glob("*.bin")) and not (path / "head.json").is_file())
-    return path.suffix == ".bin" and not (path.parent / "head.json").is_file()
 
 
 def corpus_statistics(name: str, task: LanguageModeling, *, split: str | None = None, **unused: Any) -> str:

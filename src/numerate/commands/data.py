@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from numerate import catalogue
-from numerate.commands.samples import unknown_name_error
+from numerate.commands.naming import NamedData, load_data
 from numerate.config import override
 from numerate.errors import UserError
+from numerate.reports.output_files import write_output
 from numerate.reports.table import text_table
 from numerate.tasks.folders import data_folder
+from numerate.tasks.language_modeling import LanguageModeling
 from numerate.tasks.plain import format_question
 from numerate.tasks.task import SPLITS, Task
 from numerate.text.data.source import RowSource, TaskWithTokenizer
@@ -20,15 +21,16 @@ from numerate.text.data.statistics import Statistics, compute_statistics
 from numerate.text.data.writing import write_rows
 from numerate.text.tasks.example_file import ExampleFile
 from numerate.text.tasks.text_task import TextTask
-from numerate.tokenizers.tokenizer import Characters
-from numerate.tokenizers.words import Words
 from numerate.training import disk
-from numerate.training.progress import ProgressBar
+from numerate.training.progress import ProgressBar, ProgressBars
 
 Format = Literal["text", "memmap", "both"]
 
 DEFAULT_WRITE_ROWS, DEFAULT_STATS_ROWS = 1_000_000, 100_000
 """Default number of rows of a task for `write`, and for `stats`."""
+
+_MIN_PROGRESS_BYTES = 10_000_000
+"""Smaller files (in bytes) are downloaded without a progress bar."""
 
 
 def write(
@@ -38,7 +40,12 @@ def write(
     if as_ is not None:
         _write_published(name, settings, out, **options)
         return
-    source = _source(name, settings, DEFAULT_WRITE_ROWS, **options)
+    data = load_data(name, settings, options.get("split"))
+    if data.task.is_language_modeling:
+        raise UserError(
+            f"{name}: language modeling data is tokenized already; `numerate data tokenise` writes it to files"
+        )
+    source = _source(data, DEFAULT_WRITE_ROWS, **options)
     with ProgressBar(source.count, label="write") as progress:
         folder = write_rows(source, out, format, progress.step)
     head = json.loads((folder / "head.json").read_text(encoding="utf-8"))
@@ -77,94 +84,58 @@ def _write_published(
 
 def show_statistics(*names: str, settings: Sequence[str], out: str | None = None, **options: Any) -> None:
     """Prints the statistics of tasks, recipes, files and tokenized texts; with `out` also draws them."""
-    from numerate.commands.corpora import corpus_statistics, find_language_task
+    from numerate.commands.corpora import corpus_statistics
 
-    texts = {name: task for name in names if (task := find_language_task(name, settings)) is not None}
-    for number, (name, language_task) in enumerate(texts.items()):
-        given = options if out is None else {**options, "out": out}
-        print("\n" * bool(number) + corpus_statistics(name, language_task, **given))
-    sources = [_source(name, settings, DEFAULT_STATS_ROWS, **options) for name in names if name not in texts]
-    for number, source in enumerate(sources):
+    found = [load_data(name, settings, options.get("split")) for name in names]
+    for number, data in enumerate(found):
+        print("\n" * bool(number), end="")
+        if isinstance(data.task, LanguageModeling):
+            given = options if out is None else {**options, "out": out}
+            print(corpus_statistics(data.name, data.task, **given))
+            continue
+        source = _source(data, DEFAULT_STATS_ROWS, **options)
         with ProgressBar(source.count, label="read") as progress:
-            found = compute_statistics(source, progress.step)
-        print("\n" * bool(number) + statistics_text(found, source))
+            statistics = compute_statistics(source, progress.step)
+        print(statistics_text(statistics, source))
         if isinstance(source.task, TextTask):
             print(f"splits: {source.task.summary()}")
         if out is not None:
             part = re.sub(r"[^A-Za-z0-9_-]+", "-", source.name).strip("-")
-            _write_figures(found, Path(out) / f"{number + 1}-{part}" if len(sources) > 1 else Path(out))
+            _write_figures(statistics, Path(out) / f"{number + 1}-{part}" if len(names) > 1 else Path(out))
 
 
 def _write_figures(found: Statistics, folder: Path) -> None:
     from numerate.reports.data_plots import save_figures
 
-    with disk.convert_os_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        content = json.dumps(found.to_dict(), indent=1, ensure_ascii=False).encode() + b"\n"
-        disk.write_atomically(folder / "stats.json", content)
-        names = ", ".join(path.name for path in save_figures(found, folder) if path.suffix == ".png")
+    write_output(folder / "stats.json", json.dumps(found.to_dict(), indent=1, ensure_ascii=False).encode() + b"\n")
+    names = ", ".join(path.name for path in save_figures(found, folder) if path.suffix == ".png")
     print(f"{folder}: stats.json; {names}, and as .svg")
 
 
 def _source(
-    name: str,
-    settings: Sequence[str],
+    data: NamedData,
     default_count: int,
     *,
     count: int | None = None,
     split: str | None = None,
     seed: int | None = None,
 ) -> RowSource:
-    """The rows of a task, a recipe, a file or a folder, by its name."""
-    kinds = catalogue.parts_by_kind()
-    if name != "ExampleFile" and (name in kinds["Task"] or name in catalogue.presets("Task")):
-        found, seed = _with_settings(catalogue.get_part("Task", name), settings), seed or 0
-    elif catalogue.is_recipe(name):
-        from numerate.studies.naming import load_recipe
-
-        recipe = override(load_recipe(name), settings)
-        found, seed = TaskWithTokenizer(recipe.task, recipe.tokenizer), recipe.seed if seed is None else seed
-    elif Path(name).exists() or "/" in name or name.endswith((".txt", ".arrow")) or name == "ExampleFile":
+    """The rows of a file in its order; else `count` sampled rows, by default each question once if the task can list
+    them, or `default_count` rows."""
+    task, tokenizer = data.task, data.tokenizer
+    if data.is_file:
         if seed is not None:
             raise UserError("seed: the rows of a file are read in order; nothing is sampled")
-        file = ExampleFile() if name == "ExampleFile" else ExampleFile(path=name)
-        with_split = [*settings, *([] if split is None else [f"task.split={split}"])]
-        return RowSource.from_file(name, _with_settings(file, with_split), count)
-    else:
-        raise unknown_name_error("task, recipe, file or folder", name)
-    if found.task.is_language_modeling:
-        raise UserError(
-            f"{name}: language modeling data is tokenized already; `numerate data tokenise` writes it to files"
-        )
-    return _source_from_split(name, found, split or "train", seed, count, default_count)
-
-
-def _with_settings(task: Task, settings: Sequence[str]) -> TaskWithTokenizer:
-    """A task with its settings (`task.digits` or `digits`), and a tokenizer with its own: words where a symbol has
-    several characters and there are no numbers."""
-    tokenizer_settings = [word for word in settings if re.match(r"tokenizer[.=]", word)]
-    task_settings = [
-        word if re.match(r"task[.=]", word) else f"task.{word}" for word in settings if word not in tokenizer_settings
-    ]
-    task = override(TaskWithTokenizer(task), task_settings).task
-    has_words = not task.is_language_modeling and any(len(text) > 1 for text in task.alphabet())
-    has_words = has_words and not task.examples("train", 0, 0, 1).numbers.lengths.shape[1]
-    return override(TaskWithTokenizer(task, Words() if has_words else Characters()), tokenizer_settings)
-
-
-def _source_from_split(
-    name: str, found: TaskWithTokenizer, split: str, seed: int, count: int | None, default_count: int
-) -> RowSource:
-    """`count` sampled rows; by default each question once if the task can list them, else `default_count` rows."""
-    task, tokenizer = found.task, found.tokenizer
+        return RowSource.from_file(data.name, TaskWithTokenizer(task, tokenizer), count)
+    split, seed = split or "train", data.seed if seed is None else seed
     # A task that samples from a list yields each item once, in the order of a run.
     draws_from_list = type(task)._draw_block is not Task._draw_block
     use_all = count is None and split in SPLITS and not isinstance(task, ExampleFile)
     use_all = use_all and not (draws_from_list and split == "ood_validation")
     all_questions = task.all_questions(split) if use_all else None
     if all_questions is None:
-        return RowSource(name, task, tokenizer, count or default_count, split, seed)
-    return RowSource(name, task, tokenizer, len(all_questions), split, seed, each_once=not draws_from_list)
+        return RowSource(data.name, task, tokenizer, count or default_count, split, seed)
+    return RowSource(data.name, task, tokenizer, len(all_questions), split, seed, each_once=not draws_from_list)
 
 
 def statistics_text(found: Statistics, source: RowSource) -> str:
@@ -202,9 +173,10 @@ def statistics_text(found: Statistics, source: RowSource) -> str:
         repeated_shares = {pair: 1 - found.distinct_per_pair.get(pair, 0) / number for pair, number in rows.items()}
         worst = max(rows, key=repeated_shares.__getitem__)
         worst_text = " ".join(f"{axis}={size}" for axis, size in zip(found.axes, worst, strict=True))
+        most_repeated = f"; most repeated: {worst_text} ({repeated_shares[worst]:.1%} of its rows)"
         lines.append(
             f"pairs of {' and '.join(found.axes)}: {len(rows):,}, with {min(rows.values()):,} to "
-            f"{max(rows.values()):,} rows; most repeated: {worst_text} ({repeated_shares[worst]:.0%} of its rows)"
+            f"{max(rows.values()):,} rows{most_repeated * (repeated_shares[worst] >= 0.0005)}"
         )
     total = sum(found.symbol_counts.values())
     by_frequency = sorted(found.symbol_counts.items(), key=lambda item: -item[1])
@@ -226,8 +198,8 @@ def fetch_datasets(
     if mirror is not None and not mirror.is_dir():
         raise UserError(f"--from: {mirror} must be a folder with the layout of {data_folder()}")
     for one in dict.fromkeys(map(find_dataset, names)):
-        with _DownloadProgress() as progress:
-            lines = fetch(one, mirror, progress.on_progress, limits=limits)
+        with ProgressBars(in_kilobytes=True, min_total=_MIN_PROGRESS_BYTES) as progress:
+            lines = fetch(one, mirror, lambda name, done, total: progress.on_progress(done, total, name), limits=limits)
         print("\n".join([*lines, f"{one.name}: {one.description}", f"license: {one.license}; {one.homepage}"]))
     if not names:
         rows = []
@@ -236,31 +208,3 @@ def fetch_datasets(
             rows.append((one.name, size, is_here, re.split(r" \(|;", one.license)[0], one.description))
         print(text_table(("", "size", "there", "licence", ""), rows))
         print(f"\nThey are downloaded to {data_folder()} (or NUMERATE_DATA): numerate data fetch gsm8k")
-
-
-_MIN_PROGRESS_BYTES = 10_000_000
-"""Smaller files (in bytes) are downloaded without a progress bar."""
-
-
-class _DownloadProgress:
-    """A progress bar for each large file that is downloaded."""
-
-    def __init__(self) -> None:
-        self._name = ""
-        self._bar: ProgressBar | None = None
-
-    def on_progress(self, name: str, done: int, total: int | None) -> None:
-        if name != self._name:
-            self.__exit__()
-            large = total is None or total >= _MIN_PROGRESS_BYTES
-            self._name, self._bar = name, ProgressBar((total or 0) // 1000, label=f"{name}, kB") if large else None
-        if self._bar is not None:
-            self._bar.step(done // 1000)
-
-    def __enter__(self) -> "_DownloadProgress":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.close()
-        self._bar = None

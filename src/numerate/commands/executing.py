@@ -26,23 +26,22 @@ def parse_executor(words: Sequence[str]) -> Executor:
     Raises `UserError` for an unknown executor or setting, with the most similar one, and for an invalid value.
     """
     class_by_name = {known.lower(): known for known in catalogue.parts_by_kind().get("Executor", {})}
-    class_words, setting_words = [], []
+    class_words, settings = [], {}
     for word in words:
         key, _, text = word.partition("=")
-        key = normalize_name(key.strip())
-        if key == "executor":
-            name, bracket, settings = text.strip().partition("(")
-            class_words.append(f"executor={class_by_name.get(name.strip().lower(), name.strip())}{bracket}{settings}")
+        name = normalize_name(key.strip()).removeprefix("executor.")
+        if name == "executor":
+            class_name, bracket, rest = text.strip().partition("(")
+            class_name = class_by_name.get(class_name.strip().lower(), class_name.strip())
+            class_words.append(f"executor={class_name}{bracket}{rest}")
         else:
-            setting_words.append((key, f"executor.{key.removeprefix('executor.')}={text}"))
-    holder = override(_Holder(), class_words)
-    executor_class = type(holder.executor)
-    for key, _ in setting_words:
-        name = key.removeprefix("executor.")
+            settings[name] = text
+    executor_class = type(override(_Holder(), class_words).executor)
+    for name in settings:
         others = [one for one in catalogue.all_classes("Executor") if name in settings_of(one)]
-        if others and name not in settings_of(executor_class):
+        if others and executor_class not in others:
             raise UserError(
                 f"executor.{name}: {executor_class.__name__} has no such setting, "
                 f"{' and '.join(one.__name__ for one in others)} has: executor={others[0].__name__.lower()}"
             )
-    return override(holder, [word for _, word in setting_words]).executor
+    return override(_Holder(), [*class_words, *(f"executor.{name}={text}" for name, text in settings.items())]).executor

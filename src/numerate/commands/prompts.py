@@ -25,7 +25,7 @@ from numerate.reports.attention_maps import (
     summarize_heads,
 )
 from numerate.reports.map_records import FOLDER
-from numerate.reports.page import write_atomically
+from numerate.reports.output_files import check_output, write_output
 from numerate.reports.settings import format_settings
 from numerate.training import disk
 
@@ -102,7 +102,7 @@ def generate(
             if stopped := bool(signals):
                 break
     if out is not None:
-        disk.write_atomically(Path(out), b"".join(map(disk.json_line, records)))
+        write_output(out, b"".join(map(disk.json_line, records)))
         print(f"numerate: {len(records)} completions written to {out}", file=sys.stderr)
     if stopped:
         print("numerate: stopped; the text is incomplete", file=sys.stderr)
@@ -194,6 +194,8 @@ def maps(
     **options: Any,
 ) -> None:
     """Writes attention maps as a page, with a few lines of text; the other options are those of `Run.maps`."""
+    if out is not None:
+        check_output(out, "html")
     run = load(address, runs_dir, device).with_settings(*settings)
     found = run.maps(prompt, layers=layer, **options)
     record = found.record()
@@ -203,9 +205,10 @@ def maps(
             f"layer={found.layers[0].layer}, or shorten the prompt"
         )
     save_maps(run, found)
-    page = Path(out or run.path / FOLDER / f"{found.file_stem}.html")
     _print_summary(record, summarize_heads(record))
-    print(write_atomically(page, maps_page(record, run.folder.recipe_name)))
+    page = out or run.path / FOLDER / f"{found.file_stem}.html"
+    content = maps_page(record, run.folder.recipe_name).encode()
+    print(write_output(page, content, place="runs" if out is None else "out"))
 
 
 def _print_summary(record: Mapping[str, Any], heads: Sequence[HeadSummary]) -> None:

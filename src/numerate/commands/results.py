@@ -53,23 +53,32 @@ def results(
         sys.stdout.write(render(frame, file_format, notes))
 
 
-def _select_rows(address: str, runs_dir: str | None, of_cells: bool, conditions: Sequence[str]) -> "DataFrame":
+def _select_rows(address: str, runs_dir: str | None, needs_cells: bool, conditions: Sequence[str]) -> "DataFrame":
     """The runs, or their cells, that satisfy the conditions; only the files of these runs are read."""
     runs = results_of(address, runs_dir)
-    if not of_cells:
+    if not needs_cells:
         return select_rows(runs, *conditions)
     of_runs = [condition for condition in conditions if _is_run_condition(condition, runs)]
+    of_cells = [condition for condition in conditions if condition not in of_runs]
     cells = cells_of(address, runs_dir, runs=select_rows(runs, *of_runs))
-    return select_rows(cells, *(condition for condition in conditions if condition not in of_runs))
+    only_of_runs = [one for one in of_cells if _column(one, cells) is None and _column(one, runs) is not None]
+    if only_of_runs:  # such as stop_reason
+        cells = cells_of(address, runs_dir, runs=select_rows(runs, *of_runs, *only_of_runs))
+    return select_rows(cells, *(condition for condition in of_cells if condition not in only_of_runs))
 
 
 def _is_run_condition(condition: str, runs: "DataFrame") -> bool:
-    """Whether a condition concerns runs rather than their cells."""
+    """Whether a condition concerns runs rather than their cells, though both have its column."""
+    name = _column(condition, runs)
+    return name is not None and (is_identifier(name) or name == "status")
+
+
+def _column(condition: str, frame: "DataFrame") -> str | None:
+    """The column that a condition names; None if there is none."""
     try:
-        name = find_column(runs, condition.partition("=")[0].removesuffix("!"), "where")
+        return find_column(frame, condition.partition("=")[0].removesuffix("!"), "where")
     except UserError:
-        return False
-    return is_identifier(name) or name == "status"
+        return None
 
 
 def _select_columns(frame: "DataFrame", options: dict[str, Any], for_people: bool) -> tuple["DataFrame", list[str]]:

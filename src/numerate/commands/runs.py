@@ -2,8 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from numerate.config import expand_sweep, override
@@ -11,7 +10,6 @@ from numerate.evaluation.labels import Metric
 from numerate.evaluation.statistics import wilson_interval
 from numerate.executors.executor import Executor
 from numerate.experiments import exporting
-from numerate.experiments.plan import ProgressCallback
 from numerate.experiments.results import Results
 from numerate.experiments.run import load
 from numerate.experiments.shards import check_no_shard
@@ -35,7 +33,7 @@ from numerate.reports.settings import format_settings
 from numerate.reports.table import text_table
 from numerate.reports.terminal_writer import heat_map_text, legend_text
 from numerate.studies.naming import load_recipe
-from numerate.training.progress import ProgressBar
+from numerate.training.progress import ProgressBars
 from numerate.training.recipe import Recipe
 
 
@@ -88,31 +86,14 @@ def evaluate(
     elif dry_run:
         print(run.estimate(**options))
     else:
-        with _progress() as on_progress:
-            results = run.evaluate(**options, on_progress=on_progress, executor=executor)
+        with ProgressBars("evaluate") as progress:
+            results = run.evaluate(**options, on_progress=progress.on_progress, executor=executor)
         print(f"{run.path}")
         show_evaluation(results)
         if "shard" in options:
             print(f"\nshard {options['shard']}; `numerate evaluate` without shard= merges all finished shards")
         else:
             track_results(run)
-
-
-@contextmanager
-def _progress() -> Iterator[ProgressCallback]:
-    """A progress bar that is shown as soon as the total is known."""
-    bars: list[ProgressBar] = []
-
-    def on_progress(done: int, total: int) -> None:
-        if not bars:
-            bars.append(ProgressBar(total, label="evaluate"))
-        bars[0].step(done)
-
-    try:
-        yield on_progress
-    finally:
-        for bar in bars:
-            bar.close()
 
 
 def report(address: str, *, runs_dir: str | None = None) -> None:
@@ -142,15 +123,22 @@ def show_evaluation(results: Results) -> None:
 
     For labels, maps show the accuracy on unseen counts, or on all if none is unseen.
     """
-    best, checkpoints = results.best or {}, {record["checkpoint"] for record in results}
-    shows_best = best.get("step") is not None and "best" in checkpoints
     if not results.counts_answers:
         print(f"\n{results}")
-        if shows_best:
-            is_loss = best.get("metric") == "loss"
-            score = f"loss {best['score']:.4g}" if is_loss else f"{best['score']:.1%} of tokens"
-            print(f"best: step {best['step']:,}, selected during training ({score} on part of the validation text)")
-        return
+    else:
+        _show_maps(results)
+        print(f"\n{results}\n{_first_tokens(results)}", end="")
+    if not_held_out := list(dict.fromkeys(_cell_text(record) for record in results if record["overlaps_training"])):
+        more = f", ... ({len(not_held_out)} cells)" * (len(not_held_out) > 12)
+        names = ", ".join(not_held_out[:12])
+        print(f"\ntoo few questions to hold any out, so they may occur in training: {names}{more}")
+    if results.best is not None and any(record["checkpoint"] == "best" for record in results):
+        print(_selection_text(results, results.best))
+    if other_methods := {record["method"] for record in results} - {"one pass"}:
+        print(f"method: {', '.join(sorted(other_methods))}")
+
+
+def _show_maps(results: Results) -> None:
     style = TerminalStyle.from_stream(sys.stdout)
     has_unseen_labels = all(record.get("labels", {}).get("max_training_labels") is not None for record in results)
     metric: Metric = "ood_accuracy" if has_unseen_labels else "exact_match"
@@ -163,22 +151,21 @@ def show_evaluation(results: Results) -> None:
         for grid in make_grids(aggregate_seeds([[cell.with_metric(metric) for cell in cells]]), title):
             plotted.append(HeatMap.from_grid(grid, has_tooltips=False))
             print(f"\n{heat_map_text(plotted[-1], style)}")
-    print(f"\n{legend_text(style, plotted)}\n" * bool(plotted) + f"\n{results}")
-    print(_first_tokens(results), end="")
-    if not_held_out := list(dict.fromkeys(_cell_text(record) for record in results if record["overlaps_training"])):
-        more = f", ... ({len(not_held_out)} cells)" * (len(not_held_out) > 12)
-        names = ", ".join(not_held_out[:12])
-        print(f"\ntoo few questions to hold any out, so they may occur in training: {names}{more}")
-    if shows_best:
-        correct = "of labels correct" if all("labels" in record for record in results) else "correct"
-        score = f"its loss {best['score']:.4g}" if best.get("metric") == "loss" else f"{best['score']:.1%} {correct}"
-        is_biased = best["split"] == "ood_validation" and any(
-            (record["checkpoint"], record["region"]) == ("best", "ood_validation") for record in results
-        )
-        note = ": its OOD validation score is biased by this selection" * is_biased
-        print(f"best: step {best['step']}, selected on {best['split']} ({score}){note}")
-    if other_methods := {record["method"] for record in results} - {"one pass"}:
-        print(f"method: {', '.join(sorted(other_methods))}")
+    if plotted:
+        print(f"\n{legend_text(style, plotted)}")
+
+
+def _selection_text(results: Results, best: Mapping[str, Any]) -> str:
+    """By which score the best checkpoint was selected."""
+    split, of, note = best["split"], "correct", ""
+    if not results.counts_answers:
+        split, of = "part of the validation text during training", "of tokens"
+    elif all("labels" in record for record in results):
+        of = "of labels correct"
+    score = f"loss {best['score']:.4g}" if best.get("metric") == "loss" else f"{best['score']:.1%} {of}"
+    if any((record["checkpoint"], record["region"]) == ("best", split) for record in results):
+        note = ": its OOD validation score is biased by this selection" * (split == "ood_validation")
+    return f"best: step {best['step']:,}, selected on {split} ({score}){note}"
 
 
 def _cells_by_title(results: Results) -> dict[str, list[Cell]]:

@@ -1,44 +1,37 @@
 """`sample`: examples as text and, for a recipe, as model inputs and targets."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 
-from numerate import catalogue
-from numerate.config import override
-from numerate.errors import UserError, did_you_mean
+from numerate.commands.naming import load_data
+from numerate.tasks.language_modeling import LanguageModeling
 from numerate.tasks.plain import format_question
+from numerate.tasks.task import Task
 
 _MAX_SHOWN_TOKENS = 12
 """Tokens of a chunk of text that are shown as model inputs."""
 
 
 def sample(name: str, *, settings: Sequence[str], count: int | None = None, split: str = "train") -> None:
-    """Prints examples of a task (8 by default) or recipe (3)."""
-    kinds, presets = catalogue.parts_by_kind(), catalogue.presets("Task")
-    if name in kinds["Task"] or name in presets:
-        _sample_task(name, settings, split, count or 8)
-    elif catalogue.is_recipe(name):
-        _sample_recipe(name, settings, split, count or 3)
-    else:
-        raise unknown_name_error("task or recipe", name)
-
-
-def unknown_name_error(what: str, name: str) -> UserError:
-    """The error of a name that is none of these."""
-    kinds = catalogue.parts_by_kind()
-    known = [*kinds["Task"], *kinds["Recipe"], *catalogue.presets("Task"), *catalogue.family_names("Recipe")]
-    return UserError(f"no {what} is named {name!r}; `numerate list` shows all of them.{did_you_mean(name, known)}")
-
-
-def _sample_task(name: str, settings: Sequence[str], split: str, count: int) -> None:
-    task = override(catalogue.get_part("Task", name), [word.removeprefix("task.") for word in settings])
-    if task.is_language_modeling:
+    """Prints examples of a task or file (8 by default), or recipe (3)."""
+    data = load_data(name, settings)
+    count = count or (8 if data.recipe is None else 3)
+    if isinstance(data.task, LanguageModeling):
         from numerate.commands.corpora import sample_chunks
 
-        print(sample_chunks(task, split, 0, count), end="")
-        return
+        print(sample_chunks(data.task, split, data.seed, count), end="")
+        if data.recipe is not None:
+            _print_chunk_inputs(data.recipe, split, count)
+    elif data.recipe is not None:
+        _sample_recipe(data.recipe, split, count)
+    else:
+        _sample_task(data.task, split, count)
+
+
+def _sample_task(task: Task, split: str, count: int) -> None:
     questions = task.examples(split, 0, 0, count)
     for row in range(count):
         question, answer = format_question(questions, row)
@@ -60,21 +53,25 @@ def _aligned_labels(question: str, labels: str) -> str:
     tokens, targets = question.split(" "), labels.split(" ")
     if len(tokens) != len(targets):  # a text with a space in it
         return f"{question}\n{labels}\n"
-    widths = [max(map(len, pair)) for pair in zip(tokens, targets, strict=True)]
-    lines = [" ".join(word.ljust(wide) for word, wide in zip(line, widths, strict=True)) for line in (tokens, targets)]
-    return "".join(f"{line.rstrip()}\n" for line in lines)
+    return "".join(f"{line}\n" for line in _aligned([tokens, targets]))
 
 
-def _sample_recipe(name: str, settings: Sequence[str], split: str, count: int) -> None:
-    """Prints examples of a recipe, each above what the model reads; of text, the first tokens of each chunk."""
+def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of words, the words of each column below each other."""
+    widths = [max(map(len, column)) for column in zip_longest(*lines, fillvalue="")]
+    return [" ".join(word.ljust(wide) for word, wide in zip(line, widths, strict=False)).rstrip() for line in lines]
+
+
+def _print_lines(lines: Mapping[str, Sequence[str]]) -> None:
+    for label, line in zip(lines, _aligned([*lines.values()]), strict=True):
+        print(f"  {label:<10} {line}")
+
+
+def _sample_recipe(recipe: Any, split: str, count: int) -> None:
+    """Prints examples of a recipe, each above what the model reads."""
     from numerate.batch import StepContext
     from numerate.evaluation.evaluation_data import EvaluationData
-    from numerate.studies.naming import load_recipe
 
-    recipe = override(load_recipe(name), settings)
-    if recipe.task.is_language_modeling:
-        _sample_language_recipe(recipe, split, count)
-        return
     data = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
     questions = recipe.task.examples(split, recipe.seed, 0, count)
     rows = recipe.tokenizer.encode_examples(questions, data.vocabulary)
@@ -94,9 +91,7 @@ def _sample_recipe(name: str, settings: Sequence[str], split: str, count: int) -
         for number, ids in enumerate(tokens.position_ids or ()):
             lines[f"position {number}"] = [f"{p:.4g}" for p in ids[min(0, ids.shape[0] - 1), :length].tolist()]
         lines["token ids"] = [str(i) for i in tokens.ids[0, :length].tolist()]
-        width = max(len(text) for line in lines.values() for text in line)
-        for label, line in lines.items():
-            print(f"  {label:<10} " + " ".join(text.rjust(width) for text in line))
+        _print_lines(lines)
         print()
     positions = ", ".join(
         f"{number}: {type(p).__name__}({type(p.position_ids).__name__})"
@@ -117,24 +112,17 @@ def _symbols(data: Any, ids: Any, values: Any) -> list[str]:
     ]
 
 
-def _sample_language_recipe(recipe: Any, split: str, count: int) -> None:
-    """Prints chunks of a corpus, and the first tokens of each as model inputs."""
-    from numerate.commands.corpora import sample_chunks
-
-    print(sample_chunks(recipe.task, split, recipe.seed, count), end="")
+def _print_chunk_inputs(recipe: Any, split: str, count: int) -> None:
+    """Prints the first tokens of chunks of a corpus as model inputs."""
     symbols = recipe.task.load_tokenizer().symbols
     vocabulary = recipe.tokenizer.build_vocabulary(recipe.task)
     rows = recipe.tokenizer.encode_examples(recipe.task.examples(split, recipe.seed, 0, count), vocabulary)
     for row in range(len(rows)):
         batch = recipe.layout.build_batch(rows.take(slice(row, row + 1)), np.arange(row, row + 1))
         ids, targets = (each[0, :_MAX_SHOWN_TOKENS].tolist() for each in (batch.tokens.ids, batch.targets))
-        lines = {
-            "inputs": [symbols[i] for i in ids],
-            "targets": ["." if i < 0 else symbols[i] for i in targets],
-            "token ids": [str(i) for i in ids],
-        }
-        widths = [max(map(len, column)) for column in zip(*lines.values(), strict=True)]
+        target_symbols = ["." if i < 0 else symbols[i] for i in targets]
         print(f"chunk {row + 1}, its first tokens:")
-        for label, line in lines.items():
-            print(f"  {label:<10} " + " ".join(text.rjust(wide) for text, wide in zip(line, widths, strict=True)))
+        _print_lines(
+            {"inputs": [symbols[i] for i in ids], "targets": target_symbols, "token ids": [str(i) for i in ids]}
+        )
     print("every position has a target")

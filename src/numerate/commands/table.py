@@ -4,37 +4,43 @@
 function that a row names receives typed values.
 """
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-SPLITS = ("train", "test", "validation", "ood_validation")
 ANY_SETTING, MODEL_SETTING, DOTTED_SETTING = "", r"model\.", r"[A-Za-z_][\w-]*\."
 
 
 class Option(NamedTuple):
-    """An option of a command: `count=200`, or with dashes in its name `--dry-run`, `--size 4096` or `size=4096`.
+    """An option of a command: `count=200`; if its name has dashes, `--size 4096` or `size=4096`, and `--dry-run`.
 
     `type` is a type as of a setting, or a list of one (`layer=0,1`); `is_new` is for a file or folder that must not
-    exist; `setting` is what a flag stands for, if it is a setting. An option that is not given is not passed to the
-    function, so that defaults are those of its signature.
+    exist; `setting` is what a flag stands for, if it is a setting; `other_names` are answered with the name. An option
+    that is not given is not passed to the function, so that defaults are those of its signature.
     """
 
     name: str
     example: str
     help: str
     type: Any = str
-    choices: Sequence[str] = ()
     at_least: int | None = None
     required: bool = False
     repeated: bool = False
     is_new: bool = False
     setting: str = ""
+    other_names: str = ""
+
+    @property
+    def word(self) -> str:
+        """The name without dashes: `dry_run`."""
+        return self.name.lstrip("-").replace("-", "_")
 
     @property
     def key(self) -> str:
         """The parameter of the function."""
-        name = self.name.lstrip("-").replace("-", "_")
-        return f"{name}_" if name in ("as", "from") else name
+        return f"{self.word}_" if self.word in ("as", "from") else self.word
+
+    @property
+    def is_flag(self) -> bool:
+        return self.name.startswith("--")
 
 
 class Command(NamedTuple):
@@ -50,6 +56,11 @@ class Command(NamedTuple):
     executor: bool = False
     context: tuple[str, ...] = ()
 
+    @property
+    def sentence(self) -> str:
+        text = f"{self.help[0].upper()}{self.help[1:]}"
+        return text if text.endswith("...") else f"{text}."
+
 
 RUNS_DIR = Option("runs_dir", "runs", "the folder of runs, by default NUMERATE_RUNS or `runs`")
 DEVICE = Option("device", "cuda", "cpu, cuda, cuda:1 or mps, by default the device of training or a free one")
@@ -58,9 +69,9 @@ RUN_OPTIONS = (CHECKPOINT, DEVICE, RUNS_DIR)
 SKIP_BAD = Option(
     "--skip-bad", "", "skip and count records of a file that cannot be read", bool, setting="task.skip_invalid=true"
 )
-PRESET = Option("preset", "debug", "a small model and few steps, to try a recipe", choices=("debug",))
+PRESET = Option("preset", "debug", "a small model and few steps, to try a recipe", Literal["debug"])
 METRIC = Option("metric", "ood_accuracy", "of labels: exact_match, ood_accuracy, accuracy, last_label, correct_prefix")
-SPLIT = Option("split", "test", f"{', '.join(SPLITS)}, by default train")
+SPLIT = Option("split", "test", "train (default), test, validation or ood_validation")
 SEED = Option("seed", "1", "seed of what is drawn", int)
 ROWS = Option("count", "20M", "number of rows; by default all, or those of a sample", int, at_least=1)
 NEW_FOLDER = Option("out", "files", "the new folder", required=True, is_new=True)
@@ -99,19 +110,13 @@ COMMANDS: dict[str, Command] = {
         settings=ANY_SETTING,
     ),
     "sample": Command(
-        "print examples of a task or recipe, as text and as model inputs",
+        "print examples of a task, recipe or file, as text and as model inputs",
         "samples:sample",
-        "RECIPE|TASK",
+        "RECIPE|TASK|FILE",
         "numerate sample Arithmetic digits=1:3\nnumerate sample addition_abacus count=2 split=test",
         (
-            Option(
-                "count",
-                "8",
-                "number of examples, by default 8 of a task and 3 of a recipe",
-                int,
-                at_least=1,
-            ),
-            SPLIT._replace(choices=SPLITS),
+            Option("count", "8", "number of examples, by default 8 of a task and 3 of a recipe", int, at_least=1),
+            SPLIT._replace(type=Literal["train", "test", "validation", "ood_validation"]),
             SKIP_BAD,
         ),
         settings=ANY_SETTING,
@@ -130,8 +135,8 @@ COMMANDS: dict[str, Command] = {
             ROWS,
             SPLIT,
             SEED,
-            Option("format", "text", "text, memmap or both (default)", choices=("text", "memmap", "both")),
-            Option("--as", "published", "the files of a paper", choices=("published",)),
+            Option("format", "text", "text, memmap or both (default)", Literal["text", "memmap", "both"]),
+            Option("--as", "published", "the files of a paper", Literal["published"]),
             SKIP_BAD,
         ),
         settings=ANY_SETTING,
@@ -196,7 +201,7 @@ COMMANDS: dict[str, Command] = {
         (
             Option("--size", "4096", "vocabulary size; also as size=4096", int, required=True),
             Option("out", "tok2048", "the new folder, by default in the datasets", is_new=True),
-            Option("kind", "bytes", "characters (default) or bytes", choices=("characters", "bytes")),
+            Option("kind", "bytes", "characters (default) or bytes", Literal["characters", "bytes"]),
             Option("files", "10", "maximum number of files to read", int, at_least=1),
             *TEXTS,
         ),
@@ -229,7 +234,7 @@ COMMANDS: dict[str, Command] = {
             Option("count", "200", "questions per cell; 100 give +-10 points at 50 %", int, at_least=1),
             Option("checkpoint", "best", "final (default), best, all or a step"),
             Option(
-                "method", "decoding", "one pass (default), decoding or beams", choices=("one pass", "decoding", "beams")
+                "method", "decoding", "one pass (default), decoding or beams", Literal["one pass", "decoding", "beams"]
             ),
             Option("predictions", "true", "write the answer to every question as well", bool),
             Option("shard", "1/4", "the first of four shards of equal cost"),
@@ -353,7 +358,7 @@ COMMANDS: dict[str, Command] = {
         "numerate plot validation stories out=b.pdf   (text: validation loss by step, FLOPs, time)",
         (
             Option("out", "grid.png", "the file: .png, .svg or .pdf"),
-            Option("checkpoint", "best", "final or best; by default as evaluated", choices=("final", "best")),
+            Option("checkpoint", "best", "final or best; by default as evaluated", Literal["final", "best"]),
             Option("labels", "Abacus,rotary", "a label for each run or recipe", list[str]),
             METRIC,
             RUNS_DIR,
@@ -407,17 +412,23 @@ COMMANDS: dict[str, Command] = {
         "echo 'Once upon a time' | numerate generate latest -\n"
         "numerate generate latest '12+34='   (a model of sums)",
         (
-            Option("max_new_tokens", "300", "by default 200, or as many as fit into the context", int),
-            Option("temperature", "0.8", "of sampling, by default 1", float),
+            Option(
+                "max_new_tokens",
+                "300",
+                "by default 200, or as many as fit into the context",
+                int,
+                other_names="max_tokens tokens most length",
+            ),
+            Option("temperature", "0.8", "of sampling, by default 1", float, other_names="temp"),
             Option("top_k", "40", "sample from this number of tokens", int | None),
             Option("top_p", "0.95", "sample from the likeliest tokens with this probability in total", float | None),
             Option("min_p", "0.1", "sample from tokens above this fraction of the highest probability", float | None),
-            Option("do_sample", "false", "false is greedy decoding", bool),
-            Option("repetition_penalty", "1.2", "of tokens that occurred, by default 1", float),
+            Option("do_sample", "false", "false is greedy decoding", bool, other_names="greedy"),
+            Option("repetition_penalty", "1.2", "of tokens that occurred, by default 1", float, other_names="penalty"),
             Option("seed", "1", "seed of sampling, by default 0", int),
-            Option("count", "3", "completions for each prompt", int),
+            Option("count", "3", "completions for each prompt", int, other_names="samples num_samples"),
             Option("stop", "'The end'", "text that ends a completion"),
-            Option("context_length", "256", "read this number of the last tokens", int),
+            Option("context_length", "256", "read this number of the last tokens", int, other_names="window"),
             Option("prompts", "prompts.txt", "a file with a prompt in each line, or JSON lines"),
             Option("out", "generated.jsonl", "a new file for all completions", is_new=True),
             *RUN_OPTIONS,

@@ -105,7 +105,7 @@ class Bounds(NamedTuple):
 class Spec:
     """The base of every class with settings. They are checked when it is built, also from Python: values against their
     types, numbers against the declared bounds, then combinations of settings by `conflicts`. The first error is raised
-    as a `UserError` that names the setting and what is allowed. A list becomes a tuple.
+    as a `UserError` that names the setting and what is allowed. A list becomes a tuple, and 1e9 an integer.
 
     >>> from dataclasses import dataclass
     >>> from typing import Literal
@@ -133,9 +133,8 @@ class Spec:
 
     def __post_init__(self) -> None:
         for one in _declared_settings(type(self)):  # type: ignore[arg-type]
-            value = getattr(self, one.name)
-            if isinstance(value, list):
-                value = tuple(value)
+            value = one.normalize(given := getattr(self, one.name))
+            if value is not given:
                 object.__setattr__(self, one.name, value)
             if (problem := one.find_problem(value)) is not None:
                 raise UserError(f"{one.name}: {problem}")
@@ -155,6 +154,14 @@ class _DeclaredSetting(NamedTuple):
     bounds: Bounds
     classes: tuple[type, ...]
     """Classes in the hint whose instances are all of its type."""
+
+    def normalize(self, value: Any) -> Any:
+        """A list as a tuple, and a whole number such as `1e9` as an integer where only integers are allowed."""
+        if isinstance(value, list):
+            return tuple(value)
+        if isinstance(value, float) and value.is_integer() and {int, float} & {*union_members(self.hint)} == {int}:
+            return int(value)
+        return value
 
     def find_problem(self, value: Any) -> str | None:
         """What is wrong with a value that is not allowed, and what would be right; None if it is allowed."""

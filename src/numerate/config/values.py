@@ -201,10 +201,11 @@ def parse_value(text: str, hint: Any, path: str, *, is_saved: bool = False) -> A
     If it `is_saved`, instead of typed by the user, a file named in it (`my.py:Bitter`) only runs if it is approved."""
     options, stripped, parse_item = union_members(hint), text.strip(), partial(parse_value, is_saved=is_saved)
     quoted = unquote(stripped)
+    folded_word = normalize_name(stripped if quoted is None else quoted).replace(" ", "_")
     for option in options:
         if get_origin(option) is Literal:
             for value in get_args(option):
-                if normalize_name(stripped if quoted is None else quoted) == normalize_name(str(value)):
+                if folded_word == normalize_name(str(value)).replace(" ", "_"):
                     return value
     if Any in options:
         options = (*options, NoneType, bool, int, float, str)

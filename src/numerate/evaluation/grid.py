@@ -113,9 +113,9 @@ class Grid:
         points = dict.fromkeys(point for part in self.parts for point in part.points())
         return [tuple(zip(self.axes, point, strict=True)) for point in points]
 
-    def corners(self) -> list[Cell]:
-        """The largest cell of each part, to check that position embeddings are large enough."""
-        points = dict.fromkeys(tuple(values[-1] for values in part.values) for part in self.parts)
+    def corners(self, *, smallest: bool = False) -> list[Cell]:
+        """The largest cell of each part, to check that position embeddings are large enough; or the smallest."""
+        points = dict.fromkeys(tuple(values[0 if smallest else -1] for values in part.values) for part in self.parts)
         return [tuple(zip(self.axes, point, strict=True)) for point in points]
 
     @classmethod

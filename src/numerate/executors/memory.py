@@ -112,6 +112,8 @@ def is_memory_limited() -> bool:
 def out_of_memory_text(cause: BaseException, limit: float | None = None) -> str:
     """A message about which memory ran out and what needs less; `limit` is the worker's limit in bytes."""
     message = f"{type(cause).__name__}: {next(iter(str(cause).splitlines()), '')}".removesuffix(": ")
+    if size := re.search(r"tried to allocate (\d+) bytes", message):  # torch on the CPU
+        message = f"{format_bytes(int(size[1]))} for one tensor"
     if "cuda" in f"{type(cause).__module__} {cause}".lower() or "HIP" in str(cause):
         return f"the GPU is out of memory ({message}); use a smaller batch or model, or fewer workers per GPU"
     if limit is not None:

@@ -337,8 +337,7 @@ def _import_submitit() -> Any:
 def _submission_lock(root: Path, stop: Stop, on_tick: Callable[[], None]) -> Iterator[None]:
     """A lock for reading and creating submissions, so that nothing is submitted twice. Raises `UserError` naming its
     holder if another command holds it for minutes."""
-    with disk.convert_os_errors(root):
-        root.mkdir(parents=True, exist_ok=True)
+    disk.make_folder(root)
     lock, end = Lock(root / "lock"), time.monotonic() + 120
     with contextlib.ExitStack() as stack:
         while True:

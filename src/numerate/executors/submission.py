@@ -52,9 +52,8 @@ class Submission:
     def create_folder(cls, root: Path, items: Sequence[tuple[str, str]], tasks: Sequence[Sequence[int]]) -> Path:
         """Creates the next folder below `root` for items (name and key) in tasks; nothing is submitted yet."""
         path = root / str(next_number(root))
-        with disk.convert_os_errors(path):
-            for folder in (path / "tasks", path / "handed", path / "logs"):
-                folder.mkdir(parents=True)
+        for name in ("tasks", "handed", "logs"):
+            disk.make_folder(path / name)
         task_of = {number: task for task, numbers in enumerate(tasks) for number in numbers}
         records = [{"task": task_of[n], "name": name, "key": key} for n, (name, key) in enumerate(items)]
         disk.write_atomically(path / "items.jsonl", b"".join(map(disk.json_line, records)))

@@ -57,9 +57,10 @@ def export(run: Run, out: str | Path, *, checkpoint_name: str = "final", tokeniz
     )
     model = run.load_model(checkpoints[0]).cpu()
     temporary_folder = disk.temporary_path(path)
-    with disk.convert_os_errors(path):
+    disk.make_folder(path.parent, place="out")
+    with disk.convert_os_errors(path, place="out"):
         try:
-            temporary_folder.mkdir(parents=True)
+            temporary_folder.mkdir()
             hf.write_folder(temporary_folder, config, model, special_ids, hf_tokenizer, path.name)
             mode = (temporary_folder / "config.json").stat().st_mode
             for file in temporary_folder.iterdir():
@@ -87,10 +88,10 @@ def import_folder(
     """Creates a run from a folder saved by Hugging Face, such as an exported and then fine-tuned model.
 
     It works like any other run, also for `init_from=`. Its id is a hash of recipe and weights: importing the same
-    folder twice gives the same run. `settings` override settings of the recipe as on the command line, for a tokenizer
-    or data at another path. `check` and `tolerance` are as for `import_published`. Raises `UserError` for any other
-    folder, for weights that do not match the recipe (see `numerate.models.strict_weights`), and if the tokenizer or
-    task now has other tokens.
+    folder twice gives the same run, under its latest `name`. `settings` override settings of the recipe as on the
+    command line, for a tokenizer or data at another path. `check` and `tolerance` are as for `import_published`. Raises
+    `UserError` for any other folder, for weights that do not match the recipe (see `numerate.models.strict_weights`),
+    and if the tokenizer or task now has other tokens.
     """
     hf, path = _hugging_face(), Path(folder).expanduser()
     config = hf.read_configuration(path)
@@ -175,6 +176,9 @@ def _create_run(
         },
     )
     with run_folder.lock("importing"):
+        stored = run_folder.metadata()
+        if recipe.name not in (None, stored["name"]):
+            run_folder.update_metadata(name=recipe.name, recipe={**stored["recipe"], "name": recipe.name})
         if checkpoint.latest_valid(run_folder.checkpoints)[0] is None:
             checkpoint.write(run_folder.checkpoints, step, {"weights": weights}, state)
     return Run(run_folder)

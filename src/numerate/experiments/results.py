@@ -39,8 +39,8 @@ class Results:
 
     @staticmethod
     def own_scores(line: Mapping[str, Any]) -> dict[str, float]:
-        """The numbers of a line of a kind that counts no answers, without the entries that every line has."""
-        shared = ("step", "position_offset", "cells")
+        """The numbers in a line or record of a kind that counts no answers, without the entries that all have."""
+        shared = ("step", "position_offset", "cells", "count", "seed", "evaluation_seed")
         return {
             name: value
             for name, value in line.items()

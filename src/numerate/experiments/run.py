@@ -31,6 +31,7 @@ from numerate.experiments.store import EvaluationStore, RecordKey, json_lines
 from numerate.experiments.stored_run import StoredRun
 from numerate.records.heads import read_metrics
 from numerate.tasks.questions import Questions
+from numerate.training.distributed import resolve_device
 from numerate.training.run_folder import find_run, resolve_runs_dir
 
 
@@ -83,6 +84,8 @@ class Run(StoredRun):
         otherwise `OperationalError`.
         """
         check_no_shard(executor, shard)
+        if executor is None and self.device is not None:
+            resolve_device(self.device)
         plan = EvaluationPlan.from_run(self, grid, count, method, checkpoint, settings)
         tasks = plan.tasks(plan.cells(shard), predictions)
         store = self._store(shard)

@@ -85,8 +85,7 @@ class EvaluationStore:
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
         """Locks the folder for writing; added records are written when the context exits, also on an error."""
-        with disk.convert_os_errors(self.directory):
-            self.directory.mkdir(parents=True, exist_ok=True)
+        disk.make_folder(self.directory)
         with self.folder.lock("evaluation") if self.shard is None else Lock(self.directory / "lock").hold("evaluation"):
             with self._lines:
                 yield

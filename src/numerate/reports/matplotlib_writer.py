@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,7 @@ from numerate.reports.colour import (
 )
 from numerate.reports.figure import Axis, Chart, ChartLine, Figure, HeatMap, Mark, Panel, PointChart, format_short
 from numerate.reports.grid import axis_label, format_percent, tick_step
+from numerate.reports.output_files import check_output, write_output
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,22 +83,23 @@ def save_figure(figure: Figure, path: str | Path) -> Path:
 
     Raises `UserError` for another suffix, and for a figure without panels.
     """
-    path, kind = Path(path), check_figure_suffix(path)
+    kind, content = check_figure_path(path), io.BytesIO()
     drawing = draw_figure(figure)
-    path.parent.mkdir(parents=True, exist_ok=True)
     with figure_style():
-        drawing.savefig(path, dpi=300, metadata=FORMATS[kind])
-    return path
+        drawing.savefig(content, format=kind, dpi=300, metadata=FORMATS[kind])
+    return write_output(path, content.getvalue())
 
 
-def check_figure_suffix(path: str | Path) -> str:
-    """The kind of file that a path names. Raises `UserError` for one that figures are not written as."""
+def check_figure_path(path: str | Path) -> str:
+    """The kind of file that a path names. Raises `UserError` for one that figures are not written as, and for an
+    existing file that is no figure of this kind."""
     path = Path(path)
     kind = path.suffix.lstrip(".").lower()
     if kind not in FORMATS:
         raise UserError(
             f"{path}: the suffix must be one of {', '.join(FORMATS)}; for example {path.with_suffix('.svg').name}"
         )
+    check_output(path, kind)
     return kind
 
 

@@ -80,6 +80,9 @@ def _tables_by_group(
             own = [(title, group if len(groups) > 1 else one, name) for title, one, name in cut]
             rows += [[group.label] * (len(groups) > 1) + row for row in _rows(groups, own, with_cells)]
         header = [*["run"] * (len(groups) > 1), _axis(groups), "region", *(title for title, _, _ in cut)]
+        place = int(len(groups) > 1)
+        if all(row[place] == "all" for row in rows):
+            header, *rows = ([*line[:place], *line[place + 1 :]] for line in (header, *rows))
         tables.append(TextTable(header, rows, fold=f"All {len(rows)} lines", style="tight parts", tips=tips))
     return tables
 
@@ -118,6 +121,8 @@ def _axis(groups: Sequence[Group]) -> str:
 def _caption(evaluated: Sequence[Group], groups: Sequence[Group], metrics: Sequence[str]) -> str:
     axis = _axis(groups)
     notes = [f"All: over all questions of the {axis}s together. Mean: over the {axis}s with equal weight."]
+    if all(group.labels for group in groups):
+        notes = ["Over all rows, or labels, of a region, which have the same weight."]
     is_study = {len(one.metrics_by_seed) for one in evaluated} != {1}
     notes.append(
         "Medians over seeds; in brackets the lowest and the highest seed."

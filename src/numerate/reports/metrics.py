@@ -71,21 +71,23 @@ def metrics_of_cells(cells: Sequence[Cell], *, with_cells: bool = True) -> SeedM
 
 
 def _pooled_metrics(cells: Sequence[Cell], region: str) -> dict[str, float | None]:
-    count, repeats = sum(cell.count for cell in cells), cells[0].repeats
+    repeats = cells[0].repeats
     found: dict[str, float | None] = {}
 
-    def add(name: str, correct: float) -> None:
+    def add(name: str, correct: float, scored: Sequence[Cell]) -> None:
+        count = sum(cell.count for cell in scored)
         low, high = wilson_interval(correct / repeats, count / repeats)
         found.update({name: correct / count, f"{name}.low": float(low), f"{name}.high": float(high)})
 
-    add(EXACT_MATCH, sum(cell.correct for cell in cells))
+    add(EXACT_MATCH, sum(cell.correct for cell in cells), cells)
     labels = [cell.labels for cell in cells if cell.labels is not None]
     if len(labels) == len(cells):
         found |= _label_metrics(LabelCounts.merge(labels), region)
     else:
         found[f"{EXACT_MATCH}{CELL_MEAN_SUFFIX}"] = fmean(cell.accuracy for cell in cells)
     for name in dict.fromkeys(name for cell in cells for name in cell.scores):
-        add(name, sum(cell.scores.get(name, 0.0) for cell in cells))
+        scored = [cell for cell in cells if name in cell.scores]
+        add(name, sum(cell.scores[name] for cell in scored), scored)
     return found | pooled_metrics([cell.numbers for cell in cells], [cell.texts for cell in cells])
 
 

@@ -86,8 +86,9 @@ def _caption(groups: Sequence[Group]) -> str:
     chosen = [f"{name} ({_format_steps(sorted(found))})" for name, found in sorted(steps.items())]
     words = common_metric_label(groups)
     what = "questions" if words == METRICS["exact_match"] else "row" if counts == [1] else "rows"
+    median = ", the median over seeds" * any(len(group.evaluated_cells) > 1 for group in groups)
     return (
-        f"{words[:1].upper()}{words[1:]} in per cent, {questions} {what} per cell, {' and '.join(method)}. "
+        f"{words[:1].upper()}{words[1:]} in per cent{median}, {questions} {what} per cell, {' and '.join(method)}. "
         f"Checkpoint: {', '.join(chosen)}. A cell reads 100 or 0 only where all or none were right."
     )
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from numerate.errors import OperationalError, UserError
 from numerate.reports.content import Content
 from numerate.reports.grid import join_names, span_text
 from numerate.reports.groups import Group, group_runs, not_comparable_notes
 from numerate.reports.html import fill, page
 from numerate.reports.html_writer import to_html
 from numerate.reports.language import language_modeling_groups
+from numerate.reports.output_files import write_output
 from numerate.reports.records import Records, read_run
 from numerate.reports.sections import CLOSING_SECTIONS, SECTIONS, Section, Subject
 from numerate.reports.table import TextTable
@@ -31,7 +31,7 @@ def write_run_report(run_folder: str | Path) -> Path:
     run or not writable, `OperationalError` when its records are damaged or the disk is full.
     """
     run = read_run(run_folder)
-    return write_atomically(run.folder / "report.html", run_page(run))
+    return write_output(run.folder / "report.html", run_page(run).encode(), "The records are unchanged.", place="runs")
 
 
 def run_page(run: Records) -> str:
@@ -130,23 +130,6 @@ def _report(
     closing = _filled("", CLOSING_SECTIONS, everything or subjects[0][1])
     values = {"over": over, "title": title, "warnings": [text for text in warnings if text], "headlines": headlines}
     return page(window_title, fill("report.html", **values, parts=[*parts, closing]))
-
-
-def write_atomically(path: Path, text: str) -> Path:
-    """Writes a file atomically: to a temporary file, which is then renamed."""
-    temporary_path = path.with_name(f".{path.name}.new")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary_path.write_text(text, encoding="utf-8")
-        temporary_path.replace(path)
-    except PermissionError:
-        raise UserError(
-            f"{path}: no permission to write there; choose another path or change the folder's permissions"
-        ) from None
-    except OSError as error:
-        temporary_path.unlink(missing_ok=True)
-        raise OperationalError(f"{path}: could not be written: {error.strerror}; the records are unchanged") from None
-    return path
 
 
 def missing_runs_note(

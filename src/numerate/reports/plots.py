@@ -14,7 +14,7 @@ from numerate.reports.grid import PlotGrid, join_names, make_grids
 from numerate.reports.groups import Group, group_runs, have_unordered_cells, unique_trainings, with_metric
 from numerate.reports.language import language_modeling_groups
 from numerate.reports.language_curves import BANDS_NOTE, validation_charts
-from numerate.reports.matplotlib_writer import check_figure_suffix, save_figure
+from numerate.reports.matplotlib_writer import check_figure_path, save_figure
 from numerate.reports.overview import length_chart, overview_figure
 from numerate.reports.part_chart import part_figure
 from numerate.reports.records import read_runs
@@ -146,7 +146,7 @@ def write_plot(
         example = f"for example numerate plot {figure if figure in FIGURES else 'grid'} latest out=figure.png"
         known = f"there is no {figure!r}; there are: {', '.join(FIGURES)}.{did_you_mean(figure, FIGURES)}"
         raise UserError(f"plot: {known if figure not in FIGURES else f'no runs are named; {example}'}")
-    check_figure_suffix(path)
+    check_figure_path(path)
     groups = [replace(group, checkpoint=checkpoint) for group in group_runs(read_runs(folders), labels_by_recipe)]
     groups = with_metric(groups, metric)
     if labels and len(labels) != len(groups):

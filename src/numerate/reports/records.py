@@ -44,7 +44,6 @@ class Cell:
     high: float
     region: str
     overlaps_training: bool = False
-    digit_accuracy: float | None = None
     first_error_counts: tuple[int, ...] | None = None
     seed: int = 0
     checkpoint: str = "final"
@@ -248,7 +247,6 @@ def _mean_cell(cells: Sequence[Cell]) -> Cell:
         count=count,
         low=float(low),
         high=float(high),
-        digit_accuracy=None,
         first_error_counts=tuple(map(sum, zip_longest(*wrong, fillvalue=0))) if wrong else None,
         first_token_correct=sum(first) if len(first) == repeats else None,
         labels=LabelCounts.merge_position_offsets([cell.labels for cell in cells if cell.labels is not None]),
@@ -342,7 +340,6 @@ def cell_from_record(line: Mapping[str, Any]) -> Cell:
     return Cell(
         coordinates=line["cell"],
         **{name: line[name] for name in same},
-        digit_accuracy=line.get("digit_accuracy"),
         first_error_counts=None if wrong is None else tuple(wrong),
         seed=line.get("seed") or 0,
         settings=line.get("settings") or {},
@@ -356,9 +353,8 @@ def cell_from_record(line: Mapping[str, Any]) -> Cell:
     )
 
 
-def split_metric_name(splits: Sequence[Sequence[Mapping[str, Any]]]) -> Metric:
+def split_metric_name(lines: Sequence[Mapping[str, Any]]) -> Metric:
     """The metric to plot for a validation split: label accuracy where all lines have it, else exact match."""
-    lines = [line for split in splits for line in split]
     return "accuracy" if lines and all(line.get("accuracy") is not None for line in lines) else "exact_match"
 
 

@@ -1,4 +1,5 @@
-"""The sections of report pages, of runs and of comparisons, each with the kinds of evaluation that it is for.
+"""The sections of report pages, of runs and of comparisons, and of `numerate compare` in a terminal, each with the
+kinds of evaluation that it is for.
 
 A section is a row of `SECTIONS`: a title, a function that returns what it holds (tables, figures, notes; nothing leaves
 the section out), and where it applies. A new kind of evaluation or a new section is a new row.

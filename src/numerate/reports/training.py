@@ -1,8 +1,8 @@
 """Loss and validation scores by step of training, as charts."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 from numerate.evaluation.labels import METRICS
 from numerate.evaluation.statistics import SeedBand, seed_band
@@ -12,41 +12,36 @@ from numerate.reports.figure import Chart, ChartLine, Figure
 from numerate.reports.grid import REGION_LABELS
 from numerate.reports.groups import Group, have_unordered_cells, region_labels, unique_trainings
 from numerate.reports.limits import MAX_CURVE_POINTS, groups_to_draw, left_out_note
-from numerate.reports.records import split_metric_name
+from numerate.reports.records import Records, split_metric_name
+
+
+class Curve(NamedTuple):
+    """Values by step, or along another axis; `low` and `high` are the ends of their 95 % intervals, if known."""
+
+    x: list[float]
+    y: list[float]
+    low: list[float] | None = None
+    high: list[float] | None = None
 
 
 def training_charts(groups: Sequence[Group]) -> list[Chart]:
     """Loss by step, and exact match (label accuracy for labels) on each validation set by step."""
-    drawn_groups = groups_to_draw(unique_trainings(groups))
-    styles = assign_styles([group.label for group in drawn_groups])
-    losses = [
-        line
-        for group in drawn_groups
-        for line in band_lines(
-            group.label,
-            [metric_series(run.training_metrics(), "loss") for run in group.runs if run.training_metrics()],
-            styles[group.label],
-        )
-    ]
-    has_several_seeds = any(len(group.runs) > 1 for group in drawn_groups)
-    note = "Lines: medians over seeds; bands: range over seeds." * has_several_seeds
-    charts = [
-        Chart("Training loss", losses, "step", "loss, nats per token", is_log=True, notes=[note] * has_several_seeds)
-    ]
+    shown = groups_to_draw(unique_trainings(groups))
+    has_several_seeds = any(len(group.runs) > 1 for group in shown)
+    notes = ["Lines: medians over seeds; bands: range over seeds."] * has_several_seeds
+    losses = group_lines(shown, lambda run: metric_curve(run.training_metrics(), "loss"))
+    charts = [Chart("Training loss", losses, "step", "loss, nats per token", is_log=True, notes=notes)]
     for split, display_name in validation_splits(groups).items():
-        lines, has_labels = [], False
-        for group in drawn_groups:
-            metrics_by_run = [run.split_metrics(split) for run in group.runs if run.split_metrics(split)]
-            metric = split_metric_name(metrics_by_run)
-            has_labels = has_labels or metric == "accuracy"
-            split_lines = band_lines(
-                group.label, [metric_series(rows, metric) for rows in metrics_by_run], styles[group.label]
-            )
-            is_single_run = len(metrics_by_run) == 1 and split_lines and metric == "exact_match"
-            lines += [_with_interval(split_lines[0], metrics_by_run[0])] if is_single_run else split_lines
-        y_label = f"{METRICS['accuracy' if has_labels else 'exact_match']}, %"
-        charts.append(Chart(f"Validation, {display_name}", lines, "step", y_label, is_percent=True))
+        rows = [run.split_metrics(split) for group in shown for run in group.runs]
+        metric = METRICS["accuracy" if "accuracy" in map(split_metric_name, rows) else "exact_match"]
+        lines = group_lines(shown, partial(_validation_curve, split=split))
+        charts.append(Chart(f"Validation, {display_name}", lines, "step", f"{metric}, %", is_percent=True))
     return [chart for chart in charts if chart.lines]
+
+
+def _validation_curve(run: Records, split: str) -> Curve:
+    lines = run.split_metrics(split)
+    return metric_curve(lines, split_metric_name(lines))
 
 
 def training_content(groups: Sequence[Group]) -> Content:
@@ -68,30 +63,39 @@ def validation_splits(groups: Sequence[Group]) -> dict[str, str]:
     return {"validation": REGION_LABELS["in_distribution"], "ood_validation": REGION_LABELS["ood_validation"]}
 
 
-def metric_series(lines: Sequence[Mapping[str, Any]], name: str) -> tuple[list[float], list[float]]:
-    """The steps and values of one metric."""
-    values_by_step = {
-        float(line["step"]): float(line[name]) for line in lines if "step" in line and line.get(name) is not None
-    }
-    return list(values_by_step), list(values_by_step.values())
+def metric_curve(lines: Sequence[Mapping[str, Any]], name: str) -> Curve:
+    """The steps and values of one metric; those of exact match with the logged intervals over questions."""
+    by_step = {float(line["step"]): line for line in lines if "step" in line and line.get(name) is not None}
+    steps, found = list(by_step), list(by_step.values())
+    values, *ends = (
+        [float(line[key]) for line in found] if all(key in line for line in found) else None
+        for key in (name, "low", "high")
+    )
+    return Curve(steps, values or [], *(ends if name == "exact_match" and all(ends) else ()))
 
 
-def band_lines(label: str, curves: Sequence[tuple[list[float], list[float]]], style: Style) -> list[ChartLine]:
-    """The median of curves as a line with their range as a band; empty without curves."""
-    curves = [curve for curve in curves if curve[0]]
-    if not curves:
-        return []
-    band: SeedBand = seed_band(curves)
+def group_lines(
+    groups: Sequence[Group],
+    curve: Callable[[Records], Curve],
+    align: Callable[[Sequence[Curve]], Sequence[Curve]] = list,
+) -> list[ChartLine]:
+    """For each group that has curves their median as a line with their range as a band, of a single one its interval.
+
+    `align` brings the curves of several seeds to shared x values."""
+    styles = assign_styles([group.label for group in groups])
+    lines = []
+    for group in groups:
+        curves = [found for run in group.runs if (found := curve(run)).x]
+        if curves:
+            lines.append(_band_line(group.label, align(curves), styles[group.label]))
+    return lines
+
+
+def _band_line(label: str, curves: Sequence[Curve], style: Style) -> ChartLine:
+    band: SeedBand = seed_band([(curve.x, curve.y) for curve in curves])
     last = len(band.steps) - 1
     indices = sorted({round(i * last / (MAX_CURVE_POINTS - 1)) for i in range(MAX_CURVE_POINTS)} & set(range(last + 1)))
+    ends = (band.low, band.high) if band.count > 1 else (curves[0].low, curves[0].high)
+    low, high = (None if end is None else [float(end[i]) for i in indices] for end in ends)
     steps, middle = band.steps[indices].tolist(), band.median[indices].tolist()
-    low, high = (band.low[indices].tolist(), band.high[indices].tolist()) if band.count > 1 else (None, None)
-    return [ChartLine(label, steps, middle, low, high, style=style, suffix=f"{band.count} seeds" * (band.count > 1))]
-
-
-def _with_interval(line: ChartLine, rows: Sequence[Mapping[str, Any]]) -> ChartLine:
-    by_step = {float(row["step"]): row for row in rows if "step" in row}
-    if not all("low" in by_step[step] and "high" in by_step[step] for step in line.x):
-        return line
-    low, high = ([float(by_step[step][name]) for step in line.x] for name in ("low", "high"))
-    return replace(line, low=low, high=high)
+    return ChartLine(label, steps, middle, low, high, style=style, suffix=f"{band.count} seeds" * (band.count > 1))

@@ -63,8 +63,7 @@ class Journal:
         self.path = folder / "journal.log"
         self._direction = "minimize" if minimize else "maximize"
         optuna = load_optuna()
-        with disk.convert_os_errors(folder):
-            (folder / "locks").mkdir(parents=True, exist_ok=True)
+        disk.make_folder(folder / "locks")
         with _file_lock(folder / "locks" / "ask"), self._quiet_optuna():
             self._check_journal()
             backend = optuna.storages.journal.JournalFileBackend(str(self.path), lock_obj=_JournalLock(self.path))

@@ -56,16 +56,20 @@ class StudyFolder:
         self._tails: dict[str, Tail] = {}
 
     @classmethod
+    def find_existing(cls, address: str, runs: Path) -> "StudyFolder | None":
+        """The study with a title or at a path, None if there is none."""
+        paths = [path for path in _study_paths(address, runs) if (path / "plan.jsonl").is_file()]
+        return cls(paths[0]) if paths else None
+
+    @classmethod
     def find(cls, address: str, runs: Path) -> "StudyFolder":
         """The study with a title or at a path. Raises `UserError` if there is none (with the most similar title), for a
         recipe that was not run as a study, and for a search."""
+        if (found := cls.find_existing(address, runs)) is not None:
+            return found
         text = address.rstrip("/")
-        paths = [Path(os.path.expanduser(text)), *(runs / name for name in (text, text.replace("-", "_")) if name)]
-        for path in paths:
-            if text and (path / "plan.jsonl").is_file():
-                return cls(path)
-        for path in paths:
-            if text and (path / "journal.log").is_file():
+        for path in _study_paths(address, runs):
+            if (path / "journal.log").is_file():
                 raise UserError(
                     f"{address} is a search, not a study; its table is {path / 'trials.jsonl'}, and the same `numerate "
                     "search ...` that started it shows its results"
@@ -129,8 +133,7 @@ class StudyFolder:
         if not write:
             merged = merge_plans(self.all_runs(), requested, labels or {})
             return [merged[run.run] for run in requested]
-        with disk.convert_os_errors(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
+        disk.make_folder(self.path)
         with self._plan_lock():
             old_metadata = self.metadata() if (self.path / "study.yaml").is_file() else {}
             all_labels = {**old_metadata.get("labels", {}), **(labels or {})}
@@ -198,8 +201,7 @@ class StudyFolder:
     def add_results(self, worker: str, records: Sequence[Mapping[str, Any]]) -> None:
         """Appends results of runs to the file of one worker: all lines, or none if the disk is full."""
         path = self.path / "results" / f"{worker}.jsonl"
-        with disk.convert_os_errors(path):
-            path.parent.mkdir(exist_ok=True)
+        disk.make_folder(path.parent)
         disk.append_records(path, records, unharmed_note="The runs are unharmed.")
 
     def existing_runs(self, runs: Sequence[str]) -> set[str]:
@@ -238,6 +240,12 @@ class StudyFolder:
 
 MAX_DEATHS = 3
 """A run has failed if its worker died this often in a row at the same checkpoint."""
+
+
+def _study_paths(address: str, runs: Path) -> list[Path]:
+    """Where a study may be: at the path, or under its title, in which `-` equals `_`."""
+    text = address.rstrip("/")
+    return [Path(os.path.expanduser(text)), runs / text, runs / text.replace("-", "_")] if text else []
 
 
 def is_done(record: Mapping[str, Any]) -> bool:

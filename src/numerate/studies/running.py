@@ -123,8 +123,7 @@ class StudyRunner:
         self._remove_dead_states()
         if not self.remaining:
             return [self._outcome(planned) for planned in self.plan]
-        with disk.convert_os_errors(self.folder.path):
-            (self.folder.path / "states").mkdir(exist_ok=True)
+        disk.make_folder(self.folder.path / "states")
         shown_runs = [planned for planned in self.plan if planned.run not in self.failed_results]
         state_file = WorkerStateFile(self.folder.path / "states", self._worker_name)
         with (

@@ -12,7 +12,8 @@ from numerate.executors.executor import Executor
 from numerate.experiments.initial_weights import initial_run
 from numerate.reports.groups import group_runs
 from numerate.reports.matplotlib_writer import save_figure
-from numerate.reports.page import comparison_page, write_atomically
+from numerate.reports.output_files import write_output
+from numerate.reports.page import comparison_page
 from numerate.reports.plots import compare_figure
 from numerate.reports.records import read_runs
 from numerate.studies.folder import PlannedRun, RequestedRun, StudyFolder, content_key
@@ -315,9 +316,8 @@ def _write_report(
     content_hash = runner.content_hash(study.question, study.labels, failed, missing_variants)
     if not page.is_file() or runner.folder.metadata().get("reported") != content_hash:
         groups = group_runs(read_runs(folders), study.labels)
-        write_atomically(
-            page, comparison_page(groups, study.question, failed_runs=failed, missing_variants=missing_variants)
-        )
+        text = comparison_page(groups, study.question, failed_runs=failed, missing_variants=missing_variants)
+        write_output(page, text.encode(), place="runs")
         if (figure := compare_figure(groups)).panels:
             save_figure(figure, page.with_name("figure.png"))
         runner.folder.update_metadata(reported=content_hash)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from numerate.evaluation.answer_metrics import ANSWER_METRICS, METRIC_NAMES
+from numerate.experiments.results import Results
 from numerate.records.kinds import EVALUATION
 from numerate.records.reading import read_records
 from numerate.reports.grid import REGION_LABELS
@@ -262,10 +263,13 @@ def _measurements(record: Mapping[str, Any]) -> dict[str, Any]:
     if "language" in record:  # there is no exact match, and the interval is that of the loss
         found = {name: record.get(name) for name in (*_CELL_KEYS, "count")}
         found |= {name: record.get(_LANGUAGE_COLUMNS.get(name, name)) for name in _LANGUAGE_CELL_COLUMNS}
+    elif "correct" not in record:  # of a kind of evaluation with entries of its own
+        found = {name: record.get(name) for name in (*_CELL_KEYS, "count")} | Results.own_scores(record)
     else:
         found = {name: record.get(name) for name in (*_CELL_KEYS, *_CELL_COLUMNS)}
         if record.get("count"):
-            found["exact_match"] = record["correct"] / record["count"]
+            shares = {"exact_match": record["correct"]} | (record.get("scores") or {})
+            found |= {name: total / record["count"] for name, total in shares.items()}
         if labels := record.get("labels"):
             for name in LABEL_METRICS:
                 found |= {name: labels.get(name), f"{name}.baseline": _get(labels, "baseline", name)}

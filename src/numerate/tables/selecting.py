@@ -161,7 +161,8 @@ def where(frame: "DataFrame", *conditions: str) -> "DataFrame":
             )
         column = frame[find_column(frame, name, "where")]
         values, value = plain_values(column), _parse_value(text, column)
-        if values and value not in values and value not in CATEGORIES.get(str(column.name), ()):
+        is_null = value is None and not equal
+        if values and not is_null and value not in values and value not in CATEGORIES.get(str(column.name), ()):
             known = [json.dumps(one) if not isinstance(one, str) else one for one in dict.fromkeys(values)]
             hint = did_you_mean(text, known) or f" There are: {join_names(known)}."
             raise UserError(f"where: no row has {column.name}={text}.{hint}")

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from numerate.errors import UserError, check_choice
 from numerate.reports.grid import format_interval, format_percent
+from numerate.reports.output_files import check_output, write_output
 from numerate.reports.table import markdown_table, text_table, text_width
 from numerate.tables.selecting import display_format, is_identifier, plain_rows, short_names
-from numerate.training import disk
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -34,14 +34,18 @@ _STUDY_FILES = ("plan.jsonl", "study.yaml", "log.txt", "report.html", "figure.pn
 
 
 def resolve_format(format: str | None, path: str | Path | None = None) -> str:
-    """The format: as given, else by the suffix of the file, else text. Raises `UserError` for any other, and for
-    Parquet without a file."""
+    """The format: as given, else by the suffix of the file, else text. Raises `UserError` for any other, for Parquet
+    without a file, and for a file that is of another format."""
     suffix = None if path is None else Path(path).suffix.lower()
     if format is None and suffix is not None and suffix not in FORMATS:
         raise UserError(f"out: the suffix of {path} must be one of {', '.join(FORMATS)}, or say format=csv")
     found = format or (FORMATS[suffix] if suffix is not None else "text")
     check_choice("format", found, FORMATS.values())
-    if found == "parquet" and path is None:
+    if path is not None:
+        if _is_run_file(Path(path)):
+            raise UserError(f"out: {path} is a file of a run or study and must not be replaced; give another name")
+        check_output(path, found)
+    elif found == "parquet":
         raise UserError("format: parquet is not for the terminal; for example out=results.parquet")
     return found
 
@@ -57,14 +61,9 @@ def write_table(frame: "DataFrame", path: str | Path, format: str | None = None,
     """
     path = Path(path)
     format = resolve_format(format, path)
-    if _is_run_file(path):
-        raise UserError(f"out: {path} is a file of a run or study and must not be replaced; give another name")
     content = _parquet(frame) if format == "parquet" else render(frame, format, notes).encode(errors="backslashreplace")
     note = f"The previous content of {path.name} is unchanged." if path.exists() else ""
-    with disk.convert_os_errors(path, note):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    disk.write_atomically(path, content, note)
-    return path
+    return write_output(path, content, note)
 
 
 def render(frame: "DataFrame", format: str, notes: Sequence[str] = ()) -> str:

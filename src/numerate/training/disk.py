@@ -14,7 +14,7 @@ import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from numerate.errors import OperationalError, UserError
 from numerate.records.reading import parse_record
@@ -27,12 +27,24 @@ _OS_ERROR_PATTERN = re.compile(r"\(os error (\d+)\)")  # an operating system err
 _PERMISSION_ERRNOS = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
-def convert_os_error(error: OSError, path: Path, unharmed_note: str = "") -> UserError | OperationalError:
+Place = Literal["runs", "data", "out"]
+"""What a path is in, which decides how another one is set."""
+
+_ADVICE: Mapping[Place, str] = {
+    "runs": "Set another folder with runs_dir= or NUMERATE_RUNS.",
+    "data": "Set another folder for datasets with NUMERATE_DATA.",
+    "out": "Choose another path with out=.",
+}
+
+
+def convert_os_error(
+    error: OSError, path: Path, unharmed_note: str = "", *, place: Place = "runs"
+) -> UserError | OperationalError:
     """Converts an `OSError` to an error of ours, with advice. `unharmed_note` says what is still intact.
 
     A full disk, a quota and a size limit are OperationalErrors; a read-only folder is a UserError.
     """
-    prefix, suffix = f"{path}: ", f" {unharmed_note}" if unharmed_note else ""
+    prefix, suffix = f"{'out: ' * (place == 'out')}{path}: ", f" {unharmed_note}" if unharmed_note else ""
     if error.errno in _DISK_FULL_ERRNOS:
         try:
             file_system = os.statvfs(next(place for place in (path, *path.absolute().parents) if place.exists()))
@@ -46,11 +58,10 @@ def convert_os_error(error: OSError, path: Path, unharmed_note: str = "") -> Use
             f"{prefix}the file would be larger than this process may write (see `ulimit -f`).{suffix}"
         )
     if error.errno in _PERMISSION_ERRNOS:
-        return UserError(
-            f"{prefix}cannot be written ({error.strerror}). Set another folder with runs_dir= or NUMERATE_RUNS.{suffix}"
-        )
-    if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG):
-        return UserError(f"{prefix}cannot be created here ({error.strerror}).{suffix}")
+        return UserError(f"{prefix}cannot be written ({error.strerror}). {_ADVICE[place]}{suffix}")
+    is_missing = place == "out" and error.errno == errno.ENOENT  # a file system without new files, such as /proc
+    if is_missing or error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG):
+        return UserError(f"{prefix}cannot be created here ({error.strerror}). {_ADVICE[place]}{suffix}")
     return OperationalError(f"{prefix}{error.strerror or error}.{suffix}")
 
 
@@ -69,18 +80,27 @@ def is_full(error: BaseException) -> bool:
 
 
 @contextlib.contextmanager
-def convert_os_errors(path: Path, unharmed_note: str = "") -> Iterator[None]:
+def convert_os_errors(path: Path, unharmed_note: str = "", *, place: Place = "runs") -> Iterator[None]:
     """Converts an `OSError` (also one that safetensors wraps in its own class) by `convert_os_error`."""
     try:
         yield
     except OSError as error:
-        raise convert_os_error(error, path, unharmed_note) from error
+        raise convert_os_error(error, path, unharmed_note, place=place) from error
     except Exception as error:
         number = _OS_ERROR_PATTERN.search(str(error))
         if number is None or isinstance(error, UserError | OperationalError):
             raise
         code = int(number[1])
-        raise convert_os_error(OSError(code, os.strerror(code)), path, unharmed_note) from error
+        raise convert_os_error(OSError(code, os.strerror(code)), path, unharmed_note, place=place) from error
+
+
+def make_folder(path: Path, unharmed_note: str = "", *, place: Place = "runs") -> None:
+    """Creates a folder with its parents, unless it exists. Raises the error of `convert_os_error` on failure."""
+    with convert_os_errors(path, unharmed_note, place=place):
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except FileNotFoundError as error:  # a file system that has no new folders, such as /proc
+            raise NotADirectoryError(errno.ENOTDIR, error.strerror) from error
 
 
 def format_bytes(count: float) -> str:
@@ -110,10 +130,10 @@ def fsync(path: Path) -> None:
         os.close(fd)
 
 
-def write_atomically(path: Path, content: bytes, unharmed_note: str = "") -> None:
+def write_atomically(path: Path, content: bytes, unharmed_note: str = "", *, place: Place = "runs") -> None:
     """Writes `content` to `path` atomically. Raises the error of `convert_os_error` on failure."""
     new_path = temporary_path(path)
-    with convert_os_errors(path, unharmed_note):
+    with convert_os_errors(path, unharmed_note, place=place):
         try:
             with open(new_path, "xb") as file:
                 file.write(content)

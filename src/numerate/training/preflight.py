@@ -102,7 +102,11 @@ def check_grid(parts: TrainingParts) -> list[str]:
     requested: tuple[int, ...] = ()
     try:
         corner_warnings = []
-        for corner in evaluator.resolve_grid(task, text).corners():
+        grid = evaluator.resolve_grid(task, text)
+        for corner in grid.corners(smallest=True):
+            requested = tuple(dict(corner).values())
+            task.at_cell(**dict(corner))
+        for corner in grid.corners():
             requested = tuple(dict(corner).values())
             largest = parts.evaluation_data.longest_rows(task.at_cell(**dict(corner)), split="test").to(parts.device)
             corner_warnings += parts.model.check_tokens(largest, parts.longest_rows)

@@ -193,6 +193,42 @@ class ProgressBar:
             self._bar = None
 
 
+class ProgressBars:
+    """A progress bar for each of several things in turn, whose totals are known when they begin.
+
+    `in_kilobytes` is for progress in bytes. Things with a smaller total than `min_total` have no bar.
+    """
+
+    def __init__(self, label: str = "", *, in_kilobytes: bool = False, min_total: int = 0) -> None:
+        self._label, self._min_total = label, min_total
+        self._divisor, self._suffix = (1000, ", kB") if in_kilobytes else (1, "")
+        self._bar: ProgressBar | None = None
+        self._current: tuple[str, int | None] | None = None
+        self._done = 0
+
+    def on_progress(self, done: int, total: int | None, name: str = "") -> None:
+        """Updates the bar of the thing called `name`, of which `total` may be unknown."""
+        if (name, total) != self._current or done < self._done:
+            self.close()
+            self._current = (name, total)
+            if total is None or total >= self._min_total:
+                self._bar = ProgressBar((total or 0) // self._divisor, label=f"{self._label}{name}{self._suffix}")
+        self._done = done
+        if self._bar is not None:
+            self._bar.step(done // self._divisor)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+        self._bar = None
+
+    def __enter__(self) -> "ProgressBars":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
 def format_duration(seconds: float) -> str:
     """A duration in seconds as text.
 

@@ -64,8 +64,9 @@ class RunFolder:
             content = header_yaml({"name": None, "id": run_id, **metadata} | {"id": run_id})
             temporary_path = disk.temporary_path(path)
             try:
+                disk.make_folder(path.parent)
                 with disk.convert_os_errors(path):
-                    temporary_path.mkdir(parents=True)
+                    temporary_path.mkdir()
                     disk.write_atomically(temporary_path / "recipe.yaml", content)
                     os.rename(temporary_path, path)
                     disk.fsync(path.parent)

@@ -207,8 +207,8 @@ def write_shards(
         for shard, selections in shards.items()
     ]
     plan = {"format": FORMAT, "tokenizer": tokenizer.fingerprint, "shards": [job.path.name for job in jobs]}
-    with disk.convert_os_errors(out, "What is written is kept, and the same command resumes."):
-        out.mkdir(parents=True, exist_ok=True)
+    disk.make_folder(out, place="out")
+    with disk.convert_os_errors(out, "What is written is kept, and the same command resumes.", place="out"):
         with Lock(out / "lock").hold("tokenise"):
             _check_output_folder(out, plan)
             _write_corpus_file(out, plan | {"complete": False})

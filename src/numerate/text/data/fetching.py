@@ -60,7 +60,7 @@ def fetch(
     folder = data_folder() / dataset.folder
     source = None if mirror is None else _dataset_folder_in(mirror, dataset)
     lines = []
-    with _explain_errors(folder):
+    with disk.convert_os_errors(folder, "The partial download is kept; the same command resumes it.", place="data"):
         folder.mkdir(parents=True, exist_ok=True)
         with _lock_folder(folder):
             record = read_record(folder)
@@ -337,17 +337,3 @@ def _lock_folder(folder: Path) -> Iterator[None]:
         except BlockingIOError as error:
             raise UserError(f"{folder}: another process is downloading it; wait until it ends") from error
         yield
-
-
-@contextlib.contextmanager
-def _explain_errors(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (1, 13, 30):
-            raise UserError(
-                f"{folder}: cannot be written ({error.strerror}); NUMERATE_DATA names another place for datasets"
-            ) from error
-        raise disk.convert_os_error(
-            error, folder, "The partial download is kept; the same command resumes it."
-        ) from error

@@ -5,7 +5,6 @@ process left is recognized by its free lock, and removed when a folder is next w
 """
 
 import contextlib
-import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -41,24 +40,18 @@ def atomic_folder(out: Path) -> Iterator[Path]:
     not be written, `OperationalError` where the disk is full.
     """
     check_not_existing(out)
-    try:
-        with disk.convert_os_errors(out):
-            out.parent.mkdir(parents=True, exist_ok=True)
-            remove_unfinished_folders(out.parent)
-            temporary = disk.temporary_path(out)
-            temporary.mkdir()
-            try:
-                with Lock(temporary / _LOCK_FILE).hold("write"):
-                    yield temporary
-                    check_not_existing(out)
-                    os.rename(temporary, out)
-                    (out / _LOCK_FILE).unlink()
-                disk.fsync(out.parent)
-            except BaseException:
-                shutil.rmtree(temporary, ignore_errors=True)
-                raise
-    except UserError as error:
-        cause = error.__cause__
-        if isinstance(cause, OSError) and cause.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise file_error(f"out: {out}", f"cannot be written ({cause.strerror}); choose another folder") from cause
-        raise
+    disk.make_folder(out.parent, place="out")
+    with disk.convert_os_errors(out, place="out"):
+        remove_unfinished_folders(out.parent)
+        temporary = disk.temporary_path(out)
+        temporary.mkdir()
+        try:
+            with Lock(temporary / _LOCK_FILE).hold("write"):
+                yield temporary
+                check_not_existing(out)
+                os.rename(temporary, out)
+                (out / _LOCK_FILE).unlink()
+            disk.fsync(out.parent)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise

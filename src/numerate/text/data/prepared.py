@@ -26,7 +26,7 @@ from numerate.text.tokenizers.fast_tokenizers import check_tokenizers_installed
 from numerate.text.tokenizers.stored_tokenizer import PretrainedTokenizer, load_tokenizer
 from numerate.text.tokenizers.tokenizer_files import CHARACTER_TOKENIZER, build_character_tokenizer, tokenizer_from_json
 from numerate.training.lock import LockedError
-from numerate.training.progress import ProgressBar
+from numerate.training.progress import ProgressBars
 
 VALIDATION_FRACTION = 0.05
 """The default share of documents held out for validation."""
@@ -175,7 +175,7 @@ def tokenize_texts(task: LanguageModeling, *, show_progress: bool = False) -> No
     for text, folder in task.text_token_folders():
         while not is_complete(folder):
             try:
-                with KilobyteProgressBar() as bar:
+                with ProgressBars("tokenize", in_kilobytes=True) as bar:
                     on_progress = bar.on_progress if show_progress else None
                     write_corpus([text], folder, task.tokenizer_name(), on_progress=on_progress)
             except LockedError:  # another process is tokenizing it
@@ -275,27 +275,3 @@ def _check_same_tokenizer(out: Path, tokenizer: PretrainedTokenizer) -> None:
             f"was started with another tokenizer than {_tokenizer_of_tiny_stories()}; remove the folder to start over, "
             "or that tokenizer to resume",
         )
-
-
-class KilobyteProgressBar:
-    """A progress bar over the bytes of all texts."""
-
-    def __init__(self) -> None:
-        self._bar: ProgressBar | None = None
-        self._bytes_done = 0
-
-    def on_progress(self, done: int, total: int) -> None:
-        if self._bar is not None and (total // 1000 != self._bar.total or done < self._bytes_done):  # the next corpus
-            self._bar.close()
-            self._bar = None
-        self._bytes_done = done
-        if self._bar is None:
-            self._bar = ProgressBar(total // 1000, label="tokenize, kB")
-        self._bar.step(done // 1000)
-
-    def __enter__(self) -> "KilobyteProgressBar":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.close()
