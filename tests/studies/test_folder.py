@@ -396,7 +396,7 @@ def test_a_study_is_found_by_its_title_or_its_path_and_a_near_name_is_reported(t
         (lambda text: text.replace("title: study", "title: other"), "damaged: it was modified.*Remove the file"),
         (lambda text: text[: text.index("checksum")], "damaged: it is truncated"),
         (lambda text: "{" + text, "damaged: cannot be read as YAML"),
-        (lambda text: "", "damaged: it must be a mapping"),
+        (lambda text: "", "damaged: it is empty"),
     ],
 )
 def test_a_study_whose_head_is_damaged_or_of_a_later_format_is_refused(

@@ -124,7 +124,7 @@ def test_a_damaged_head_is_refused_and_is_not_written_over(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda text: "", "it must be a mapping"),
+        (lambda text: "", "it is empty"),
         (lambda text: text[: text.index("checksum")], "the checksum at the end is missing"),
         (lambda text: text[: len(text) // 2], "cannot be read as YAML"),
         (lambda text: text.replace("steps: 100", "steps: 900"), "the checksum does not match"),

@@ -52,7 +52,7 @@ def read_checked_yaml(path: Path, remedy: str) -> dict[str, Any]:
         where = f"{path}, line {mark.line + 1}" if mark else path
         raise UserError(damage_message(where, "cannot be read as YAML", remedy)) from error
     if not isinstance(content, dict):
-        raise UserError(damage_message(path, "it must be a mapping", remedy))
+        raise UserError(damage_message(path, "it is empty" if content is None else "it must be a mapping", remedy))
     check_format(path, content.get("format", 1))
     if (stored := content.pop(CHECKSUM_KEY, None)) != checksum(content):
         reason = "it was modified: the checksum does not match"
