@@ -66,7 +66,7 @@ class PickledWork(Work):
         load_user_files(self.files)
         work: Work = pickle.loads(self.content)
         process = work.open(context)
-        return lambda item: _to_json(work, process(pickle.loads(item.content)), item.name)
+        return lambda item: _to_plain_data(process(pickle.loads(item.content)), item.name)
 
     def item_name(self, item: PickledItem) -> str:
         return item.name
@@ -136,12 +136,12 @@ class ArrayTask:
         disk.append_records(Path(self.results_file), [record])
 
 
-def _to_json(work: Work, result: Any, name: str) -> Any:
-    """A result as plain data. Raises `UserError` if its work cannot convert it."""
+def _to_plain_data(result: Any, name: str) -> Any:
+    """A result as plain data. Raises `UserError` for anything else."""
     try:
-        return disk.to_plain_data(work.to_json(result))
+        return disk.to_plain_data(result)
     except (AttributeError, TypeError, ValueError, RecursionError) as error:
-        raise UserError(f"the result of {name} must be JSON data; see {type(work).__name__}.to_json") from error
+        raise UserError(f"the result of {name} must be JSON data, not {type(result).__name__}") from error
 
 
 def outcome_record(number: int, outcome: ItemOutcome) -> dict[str, Any]:
@@ -159,7 +159,8 @@ def outcome_from_record(record: Mapping[str, Any], index: int, work: Work) -> It
         seconds, worker = float(record["seconds"]), str(record["worker"])
         if "failure" in record:
             return ItemOutcome(index, None, Failure.from_dict(record["failure"]), seconds, worker)
-        return ItemOutcome(index, work.from_json(record["result"]), None, seconds, worker)
+        work.check_result(record["result"])
+        return ItemOutcome(index, record["result"], None, seconds, worker)
     except (KeyError, TypeError, ValueError, AttributeError):
         text = "its recorded result is damaged; the same command repeats it"
         return ItemOutcome(index, failure=Failure("operational error", text))

@@ -7,15 +7,24 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from numerate.config import Spec, setting
-from numerate.errors import UserError
+from numerate.errors import OperationalError, UserError
 from numerate.training.stopping import Stop
 
 FailureKind = Literal[
-    "user error", "operational error", "error", "out of memory", "died", "timeout", "stopped", "not started"
+    "user error",
+    "operational error",
+    "error",
+    "out of memory",
+    "disk full",
+    "busy",
+    "died",
+    "timeout",
+    "stopped",
+    "not started",
 ]
 """How an item failed: "user error" (also an exception in a user's file), "operational error" (of the environment),
-"error" (an unexpected exception), "out of memory", "died" (its worker), "timeout", "stopped", or "not started" because
-everything was stopped."""
+"error" (an unexpected exception), "out of memory", "disk full", "busy" (another process holds its lock), "died" (its
+worker), "timeout", "stopped", or "not started" because everything was stopped."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +52,15 @@ class Failure:
     @property
     def is_transient(self) -> bool:
         """Whether the item may succeed if it is started again: it was stopped, or its worker died."""
-        return self.kind in ("died", "stopped", "not started")
+        return self.kind in ("died", "stopped", "not started", "busy", "disk full")
+
+    def to_error(self, text: str | None = None) -> UserError | OperationalError:
+        """The exception of a command that ends with this failure, with another text if given."""
+        message = self.text if text is None else text
+        error = UserError(message) if self.kind == "user error" else OperationalError(message)
+        if self.traceback is not None:
+            error.add_note(self.traceback)
+        return error
 
 
 @dataclass(frozen=True)
@@ -75,8 +92,8 @@ class WorkerContext:
 
 class Work(ABC):
     """The work to do on each item. It is pickled to every worker and opened there once: expensive setup (libraries, a
-    model) happens in `open`, not per item. Items and results are pickled too, except results on Slurm, which are lines
-    of JSON (`to_json`).
+    model) happens in `open`, not per item. Items are pickled too. What must outlive the command, each item writes to a
+    file itself: its result only informs a command that is waiting. On Slurm it must be plain (JSON) data.
 
     >>> class Square(Work):
     ...     def open(self, context):
@@ -92,18 +109,9 @@ class Work(ABC):
         """The name of an item in errors and in `status`."""
         return str(item)
 
-    def to_json(self, result: Any) -> Any:
-        """Converts a result to plain (JSON) data, for executors that share only files. Results that are plain data
-        already need no override."""
-        return result
-
-    def from_json(self, data: Any) -> Any:
-        """A result from plain data. Raises `ValueError` for data that `to_json` does not return."""
-        return data
-
-    def is_reusable(self, result: Any) -> bool:
-        """Whether a result of an earlier command is still valid. If not, its item is repeated."""
-        return True
+    def check_result(self, result: Any) -> None:
+        """Raises `ValueError` or `TypeError` for a result, read from a file, that no item of this work returns."""
+        return
 
 
 @dataclass(frozen=True)

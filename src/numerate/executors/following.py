@@ -49,7 +49,7 @@ def wait_for_items(
                     elif task_key in ended_once:
                         for number in submission.read([task]):
                             yield from submission.deliver(number, work)
-                        submission.record_end(task, state)
+                        submission.ended[task] = state
                     else:
                         ended_once.add(task_key)
             last_query = time.monotonic()

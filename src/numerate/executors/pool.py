@@ -299,12 +299,7 @@ class Pool:
 
     def _start_error(self) -> UserError | OperationalError:
         failure = self._last_failure
-        if failure is None:
-            return OperationalError("no worker could be started")
-        error = UserError(failure.text) if failure.kind == "user error" else OperationalError(failure.text)
-        if failure.traceback is not None:
-            error.add_note(failure.traceback)
-        return error
+        return OperationalError("no worker could be started") if failure is None else failure.to_error()
 
     def _deaths_text(self) -> str:
         last_death = "" if self._last_failure is None else f", the last one: {self._last_failure.text}"

@@ -6,14 +6,14 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from numerate.config import setting
 from numerate.errors import OperationalError, UserError, import_extra
-from numerate.executors.chunk import ArrayTask, PickledWork, outcome_from_record, split_round_robin
+from numerate.executors.chunk import ArrayTask, PickledWork, split_round_robin
 from numerate.executors.executor import Executor, Failure, ItemOutcome, Work
 from numerate.executors.following import describe, pluralize, print_message, sleep_with_ticks, wait_for_items
 from numerate.executors.local import Local
@@ -104,7 +104,7 @@ class Slurm(Executor):
         root = folder.absolute() / "slurm"
         new = list(range(len(items)))
         if self.cluster == "local" or shutil.which("sbatch") is not None:
-            _, new = self._match_submissions(root, work, [item_key(work, item) for item in items])
+            _, new = self._match_submissions(root, [item_key(work, item) for item in items])
         if not new:
             return f"# Nothing to submit: all {len(items)} items are in jobs of an earlier command.\n"
         tasks = split_round_robin(len(new), self._num_tasks(len(new)))
@@ -139,7 +139,7 @@ class Slurm(Executor):
                 submissions: list[Submission] = []
                 new = list(range(len(items)))
             else:
-                submissions, new = self._match_submissions(root, work, keys)
+                submissions, new = self._match_submissions(root, keys)
                 for submission in submissions:
                     print_message(
                         f"{pluralize(len(submission.pending), 'item')} already submitted: {describe(submission)}; "
@@ -154,42 +154,28 @@ class Slurm(Executor):
             )
         yield from wait_for_items(submissions, work, stop, on_tick, wait=self.wait)
 
-    def _match_submissions(self, root: Path, work: Work, keys: Sequence[str]) -> tuple[list[Submission], list[int]]:
+    def _match_submissions(self, root: Path, keys: Sequence[str]) -> tuple[list[Submission], list[int]]:
         """Earlier submissions that contain some of the items, and the indices of the remaining items.
 
-        An item counts as submitted if its task may still finish it, or if it has a valid result that no command has
-        received. A failed item does not count: requesting it repeats it.
+        An item counts as submitted while its task is queued or running, unless it has failed: requesting it repeats it.
         """
         indices_by_key: dict[str, list[int]] = {}
         for index, key in reversed(list(enumerate(keys))):
             indices_by_key.setdefault(key, []).append(index)
         matched = []
         for submission in Submission.load_all(root) if root.exists() else ():
-            unfinished = [
-                number
+            tasks_by_item = {
+                number: item["task"]
                 for number, item in enumerate(submission.items)
                 if item["key"] in indices_by_key
-                and number not in submission.records
                 and item["task"] not in submission.ended
-            ]
-            running_tasks = self._running_tasks(submission, {submission.items[number]["task"] for number in unfinished})
-            reusable = [
-                number
-                for number, record in submission.records.items()
-                if submission.items[number]["key"] in indices_by_key
-                and number not in submission.delivered
-                and _is_reusable(record, work)
-            ]
-            for number in [
-                *reusable,
-                *(number for number in unfinished if submission.items[number]["task"] in running_tasks),
-            ]:
-                indices = indices_by_key.get(submission.items[number]["key"])
-                if indices:
-                    submission.pending[number] = indices.pop()
-            submission.records = {
-                number: record for number, record in submission.records.items() if number in submission.pending
+                and "failure" not in submission.records.get(number, {})
             }
+            running_tasks = self._running_tasks(submission, set(tasks_by_item.values()))
+            for number, task in tasks_by_item.items():
+                indices = indices_by_key[submission.items[number]["key"]]
+                if indices and task in running_tasks:
+                    submission.pending[number] = indices.pop()
             if submission.pending:
                 matched.append(submission)
         return matched, sorted(index for indices in indices_by_key.values() for index in indices)
@@ -320,12 +306,6 @@ class Slurm(Executor):
             non_null = {name: value for name, value in parameters.items() if value is not None}
             lines = [f"# {name}: {value}" for name, value in sorted(non_null.items())]
             return "\n".join(["#!/bin/bash", "# parameters of submitit for the job script:", *lines, ""])
-
-
-def _is_reusable(record: Mapping[str, Any], work: Work) -> bool:
-    """Whether an item's record of an earlier submission is a result that is still valid."""
-    outcome = outcome_from_record(record, 0, work)
-    return outcome.failure is None and work.is_reusable(outcome.result)
 
 
 def _import_submitit() -> Any:

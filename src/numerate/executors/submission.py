@@ -1,4 +1,4 @@
-"""The folder of a submission to Slurm: its items, job ids, finished items and delivered results."""
+"""The folder of a submission to Slurm: its items, its jobs, and the items that are finished."""
 
 import contextlib
 import hashlib
@@ -16,7 +16,7 @@ from typing import Any
 from numerate.errors import UserError
 from numerate.executors.chunk import outcome_from_record
 from numerate.executors.executor import Failure, ItemOutcome, Work
-from numerate.records.kinds import ASSIGNMENT, ITEM, SUBMISSION, TASK
+from numerate.records.kinds import ITEM, SUBMISSION, TASK
 from numerate.records.reading import FORMAT, Tail, check_format, damage_message, read_object, read_records
 from numerate.training import disk
 
@@ -27,7 +27,6 @@ class Submission:
         slurm/3/submission.json       cluster, and a job id per task
                 items.jsonl           one line per item: its task, its name, its key
                 tasks/0000.jsonl      written by task 0 alone; see `ArrayTask`
-                handed/HOST-PID.jsonl written by one command alone: items whose result it was given, tasks that ended
                 logs/                 submitit's: the job script, what tasks printed
 
     `pending` belongs to this command: number of an item in the submission -> index in the command.
@@ -42,18 +41,16 @@ class Submission:
         self.items = items
         self.pending: dict[int, int] = {}
         self.records: dict[int, dict[str, Any]] = {}
-        self.delivered: set[int] = set()
         self.ended: dict[int, str] = {}
         self.failures: dict[int, Failure] = {}
         self._tails: dict[str, Tail] = {}
-        self._delivered_file = path / "handed" / f"{socket.gethostname()}-{os.getpid()}.jsonl"
 
     @classmethod
     def create_folder(cls, root: Path, items: Sequence[tuple[str, str]], tasks: Sequence[Sequence[int]]) -> Path:
         """Creates the next folder below `root` for items (name and key) in tasks; nothing is submitted yet."""
         path = root / str(next_number(root))
         with disk.convert_os_errors(path):
-            for folder in (path / "tasks", path / "handed", path / "logs"):
+            for folder in (path / "tasks", path / "logs"):
                 folder.mkdir(parents=True)
         task_of = {number: task for task, numbers in enumerate(tasks) for number in numbers}
         records = [{"task": task_of[n], "name": name, "key": key} for n, (name, key) in enumerate(items)]
@@ -90,12 +87,6 @@ class Submission:
             check_format(path, head["format"])
             submission = cls(path, head, _read_items(path, head))
             submission.read()
-            for file in (path / "handed").glob("*.jsonl"):
-                for record in read_records(file, ASSIGNMENT):
-                    if "item" in record:
-                        submission.delivered.add(record["item"])
-                    else:
-                        submission.ended[record["task"]] = record["state"]
             submissions.append(submission)
         return submissions
 
@@ -132,18 +123,11 @@ class Submission:
         return {self.items[number]["task"] for number in self.pending}
 
     def deliver(self, number: int, work: Work) -> Iterator[ItemOutcome]:
-        """Yields a finished item, if this command waits for it, and records its delivery."""
+        """Yields a finished item, if this command waits for it."""
         record = self.records.pop(number, None)
         index = self.pending.pop(number, None)
-        if record is None or index is None:
-            return
-        yield outcome_from_record(record, index, work)
-        disk.append_records(self._delivered_file, [{"item": number}])
-
-    def record_end(self, task: int, state: str) -> None:
-        """Records that a task has ended, so that no command has to query Slurm again."""
-        self.ended[task] = state
-        disk.append_records(self._delivered_file, [{"task": task, "state": state}])
+        if record is not None and index is not None:
+            yield outcome_from_record(record, index, work)
 
     def fail_items(self, failures: Mapping[int, Failure]) -> Iterator[ItemOutcome]:
         """The items that this command waits for but whose tasks will not finish them, with the failure of each task."""

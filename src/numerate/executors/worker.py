@@ -18,6 +18,8 @@ from numerate.config import UserFile, load_user_files
 from numerate.errors import OperationalError, UserError, describe_error, user_code_location
 from numerate.executors import memory
 from numerate.executors.executor import Failure, Work, WorkerContext
+from numerate.training import disk
+from numerate.training.lock import LockedError
 from numerate.training.stopping import Stop
 
 _THREAD_VARIABLES = (
@@ -147,9 +149,11 @@ def failure_from_exception(error: BaseException) -> Failure:
     an error of the program."""
     if isinstance(error, UserError | OperationalError):
         notes = "\n".join(getattr(error, "__notes__", [])) or None
+        if isinstance(error, LockedError):
+            return Failure("busy", str(error), 2)
         if isinstance(error, UserError):
             return Failure("user error", str(error), 2, notes)
-        return Failure("operational error", str(error), traceback=notes)
+        return Failure("disk full" if disk.is_full(error) else "operational error", str(error), traceback=notes)
     location = user_code_location(error)
     if isinstance(error, SystemExit):
         call = f"it called sys.exit({'' if error.code is None else repr(error.code)})"

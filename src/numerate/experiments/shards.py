@@ -247,10 +247,7 @@ def _failed_shards_error(
         f"{grid_shard}: {failure.text.removesuffix(resume)}{others}. {num_recorded:,} of "
         f"its {_pluralize(num_cells, 'cell')} are kept, and so are the records of the other shards{resume}"
     )
-    error = UserError(text) if failure.kind == "user error" else OperationalError(text)
-    if failure.traceback is not None:
-        error.add_note(failure.traceback)
-    return error
+    return failure.to_error(text)
 
 
 def _pluralize(count: int, noun: str) -> str:

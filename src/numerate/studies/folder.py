@@ -170,24 +170,28 @@ class StudyFolder:
 
     # Results --------------------------------------------------------------------------------------------------------
 
-    def results(self) -> dict[tuple[str, str], dict[str, Any]]:
-        """The result of each run, by its path and its content key; only new lines are read.
+    def results(self, worker: str | None = None) -> dict[tuple[str, str], dict[str, Any]]:
+        """The result of each run, by its path and its content key; only new lines are read, of all workers or of one.
 
         If a run has several lines, one with status "done" is preferred, otherwise the latest. Raises `UserError` for a
         damaged line.
         """
-        try:
-            files = [(file.name, file.stat().st_size) for file in os.scandir(self.path / "results")]
-        except FileNotFoundError:
-            return self._results
-        except OSError as error:
-            raise disk.convert_os_error(error, self.path / "results") from error
-        for name, size in sorted(files):
+        names = [f"{worker}.jsonl"]  # opened even if a shared file system still reports its earlier size
+        if worker is None:
+            try:
+                with os.scandir(self.path / "results") as files:
+                    names = sorted(file.name for file in files if file.stat().st_size > self._tail(file.name).offset)
+            except FileNotFoundError:
+                return self._results
+            except OSError as error:
+                raise disk.convert_os_error(error, self.path / "results") from error
+        for name in names:
             if name.endswith(".jsonl"):
-                tail = self._tails.setdefault(name, Tail(self.path / "results" / name, RESULT))
-                if size > tail.offset:
-                    self._merge(tail.read_new())
+                self._merge(self._tail(name).read_new())
         return self._results
+
+    def _tail(self, name: str) -> Tail:
+        return self._tails.setdefault(name, Tail(self.path / "results" / name, RESULT))
 
     def _merge(self, records: Sequence[dict[str, Any]]) -> None:
         for record in records:

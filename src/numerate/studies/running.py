@@ -79,6 +79,7 @@ class StudyRunner:
             on_message,
         )
         results = folder.results()
+        self._earlier_results = dict(results)
         self.done_results: dict[str, Mapping[str, Any]] = {**folder.done_results(plan)}
         failed: dict[str, Mapping[str, Any]] = {
             planned.run: results[planned.result_key]
@@ -106,7 +107,6 @@ class StudyRunner:
         self._disk_full_message: str | None = None
         self._interrupted: dict[str, Failure] = {}
         self._busy_runs: dict[str, _BusyRun] = {}
-        self._start_time = time.time()
 
     @property
     def stopped(self) -> bool:
@@ -166,46 +166,54 @@ class StudyRunner:
         for outcome in self.executor.run(
             self.work, items, folder=self.folder.path, stop=self._stop, on_tick=progress.update
         ):
-            item = items[outcome.index]
-            if outcome.failure is None:
-                progress.print_worker_messages(outcome.worker, outcome.result.messages)
-                records = {str(record["run"]): record for record in outcome.result.records}
-            else:
-                records = self._recorded_results(item)
+            item, failure = items[outcome.index], outcome.failure
+            if failure is None:
+                progress.print_worker_messages(outcome.worker, outcome.result)
+            results = self.folder.results(outcome.worker)
             for job in item:
-                if (record := records.get(job.run)) is not None:
-                    self._record_result(job.planned, record, progress)
-                elif outcome.failure is not None and outcome.failure.kind in ("stopped", "not started"):
-                    self._interrupted[job.run] = outcome.failure
+                if (record := self._final_record(job.planned, results)) is not None:
+                    self._finish(job.planned, record, progress)
+                elif failure is not None and failure.kind in ("stopped", "not started", "disk full"):
+                    self._interrupted[job.run] = failure
+                elif (record := self._final_record(job.planned, self.folder.results())) is not None:
+                    self._finish(job.planned, record, progress)
                 elif len(item) > 1:
                     retries.append((job,))
                 else:
-                    self._record_failure(job.planned, outcome, progress)
+                    self._handle_failure(job.planned, outcome, progress)
+            if failure is not None and failure.kind == "disk full":
+                self._stop_disk_full(failure.text, progress)
         return retries
 
-    def _record_result(self, planned: PlannedRun, record: Mapping[str, Any], progress: StudyProgress) -> None:
-        status = record["status"]
-        if status == "busy":
+    def _final_record(
+        self, planned: PlannedRun, results: Mapping[tuple[str, str], Mapping[str, Any]]
+    ) -> Mapping[str, Any] | None:
+        """The record of how a run ended since this command was started, by whichever worker."""
+        record = results.get(planned.result_key)
+        if record is None or record is self._earlier_results.get(planned.result_key):
+            return None
+        return record if record["status"] == "done" or is_failed(record) else None
+
+    def _finish(self, planned: PlannedRun, record: Mapping[str, Any], progress: StudyProgress) -> None:
+        self._busy_runs.pop(planned.run, None)
+        (self.done_results if record["status"] == "done" else self.failed_results)[planned.run] = record
+        progress.finish_run(planned, record)
+
+    def _handle_failure(self, planned: PlannedRun, outcome: ItemOutcome, progress: StudyProgress) -> None:
+        """Handles a run without a record: its worker died, was killed, or is out of memory, or another process trains
+        it."""
+        text = f"its worker finished, but {self.folder.path / 'results'} lacks its record; all workers must share it"
+        failure = outcome.failure or Failure("operational error", text)
+        if failure.kind == "busy":
             busy_run = self._busy_runs.get(planned.run)
             wait = min(_MAX_RETRY_SECONDS, 2 * busy_run.wait_seconds) if busy_run else _RETRY_SECONDS
             self._busy_runs[planned.run] = _BusyRun(planned, time.monotonic() + wait, wait)
             return
-        self._busy_runs.pop(planned.run, None)
-        if status == "full":
-            self._stop_disk_full(str(record["error"]), progress)
-            self._interrupted[planned.run] = Failure("operational error", str(record["error"]), 1)
-            return
-        (self.done_results if status == "done" else self.failed_results)[planned.run] = record
-        progress.finish_run(planned, record)
-
-    def _record_failure(self, planned: PlannedRun, outcome: ItemOutcome, progress: StudyProgress) -> None:
-        """Records a failure that the worker could not record: it died, was killed, or is out of memory."""
-        failure = outcome.failure or Failure("error", "no result was returned")
         record = failed_record(planned, failure, outcome.worker or self._worker_name, outcome.seconds)
         if failure.kind == "died":
             record |= self._death_count(planned)
         self._save_results([record], progress)
-        self._record_result(planned, record, progress)
+        self._finish(planned, record, progress)
 
     def _death_count(self, planned: PlannedRun) -> dict[str, int]:
         """How often in a row its worker died at the current checkpoint."""
@@ -229,20 +237,6 @@ class StudyRunner:
             progress.print_message(text)
             self._stop.request()
 
-    def _recorded_results(self, item: Item) -> dict[str, Mapping[str, Any]]:
-        """The results of an item that a worker wrote before it died."""
-        results = self.folder.results()
-        recorded: dict[str, Mapping[str, Any]] = {}
-        for job in item:
-            record = results.get((job.run, job.key))
-            if (
-                record is not None
-                and (is_done(record) or is_failed(record))
-                and _finished_at(record) >= self._start_time
-            ):
-                recorded[job.run] = record
-        return recorded
-
     # Runs that another process trains --------------------------------------------------------------------------------
 
     def _released_items(self, progress: StudyProgress) -> list[Item]:
@@ -251,9 +245,8 @@ class StudyRunner:
         results = self.folder.results()
         items: list[Item] = []
         for busy in list(self._busy_runs.values()):
-            record = results.get(busy.planned.result_key)
-            if record is not None and (is_done(record) or is_failed(record)):
-                self._record_result(busy.planned, record, progress)
+            if (record := self._final_record(busy.planned, results)) is not None:
+                self._finish(busy.planned, record, progress)
             elif (
                 time.monotonic() >= busy.retry_at
                 and not Lock(self.folder.runs_dir / busy.planned.run / "lock").is_held()
@@ -315,10 +308,6 @@ class StudyRunner:
             if has_ended(state):
                 with suppress(OSError):
                     (self.folder.path / "states" / f"{state['worker']}.json").unlink()
-
-
-def _finished_at(record: Mapping[str, Any]) -> float:
-    return float(record.get("timing", {}).get("ended", 0.0))
 
 
 def order_items(plan: Sequence[PlannedRun], recipes: Mapping[str, Recipe], stack_size: int = 1) -> list[Item]:
