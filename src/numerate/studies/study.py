@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from numerate.config import expand_sweep, identity, override, to_tree
+from numerate.config.patch import tree_diff
 from numerate.config.saving import TreeCache
 from numerate.errors import UserError
 from numerate.executors.executor import Executor
@@ -16,7 +17,6 @@ from numerate.reports.page import comparison_page, write_atomically
 from numerate.reports.plots import compare_figure
 from numerate.reports.records import read_runs
 from numerate.studies.folder import PlannedRun, RequestedRun, StudyFolder, content_key
-from numerate.studies.patch import tree_diff
 from numerate.studies.running import RunOutcome, StudyRunner
 from numerate.tasks.task import Task
 from numerate.training import checkpoint
