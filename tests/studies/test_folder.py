@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from numerate.config import from_tree, identity, override, to_tree
-from numerate.config.patch import apply_diff, tree_diff
 from numerate.errors import UserError
+from numerate.experiments.patch import apply_diff, tree_diff
 from numerate.mixers.recurrent import LSTM
 from numerate.studies.folder import RequestedRun, StudyFolder, content_key, is_done, is_failed
 from numerate.studies.status import study_status

@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from numerate.config import override, to_tree
-from numerate.config.patch import tree_diff
 from numerate.errors import UserError
+from numerate.experiments.patch import tree_diff
 from numerate.training.recipe import Recipe
 
 TASK_INDEX = "task.task_index"

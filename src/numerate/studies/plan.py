@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from numerate.config import fingerprint
-from numerate.config.patch import apply_diff, tree_diff
 from numerate.config.saving import TreeCache
 from numerate.errors import UserError
+from numerate.experiments.patch import apply_diff, tree_diff
 from numerate.records.kinds import PLAN, PLAN_HEAD
 from numerate.records.reading import FORMAT, check_format, damage_message, parse_lines, parse_record, read_bytes
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from numerate.config import expand_sweep, identity, override, to_tree
-from numerate.config.patch import tree_diff
 from numerate.config.saving import TreeCache
 from numerate.errors import UserError
 from numerate.executors.executor import Executor
 from numerate.experiments.initial_weights import initial_run
+from numerate.experiments.patch import tree_diff
 from numerate.reports.groups import group_runs
 from numerate.reports.matplotlib_writer import save_figure
 from numerate.reports.page import comparison_page, write_atomically
