@@ -75,8 +75,7 @@ class Worker:
         dumps: Callable[[Any], bytes] = pickle.dumps,
         name: str | None = None,
     ) -> None:
-        host = re.sub(r"[^A-Za-z0-9.]+", "-", socket.gethostname())
-        self.name = name or f"{host}-{os.getpid()}-{secrets.token_hex(2)}"
+        self.name = name or unique_worker_name()
         self.stop = RequestedStop()
         self._threads, self._memory_limit, self._dumps = threads, memory_limit, dumps
         self._work: Work
@@ -132,6 +131,12 @@ class Worker:
             text = f"out of memory in {name}: {memory.out_of_memory_text(cause, self._memory_limit)}"
             return Failure("out of memory", text, traceback=_trace(cause))
         return failure_from_exception(error)
+
+
+def unique_worker_name() -> str:
+    """A name for this process that is unique across machines and time."""
+    host = re.sub(r"[^A-Za-z0-9.]+", "-", socket.gethostname())
+    return f"{host}-{os.getpid()}-{secrets.token_hex(2)}"
 
 
 def thread_variables(threads: int) -> dict[str, str]:
