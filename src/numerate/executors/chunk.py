@@ -84,7 +84,7 @@ def pickle_value(value: Any, name: str) -> bytes:
 class ArrayTask:
     """A submitted task: part of the items, each with its number in the submission, and the pool that processes them.
 
-    Every line of `results_file` is one of: `{"started": .., "job": .., "host": .., "pid": ..}`; `{"item": number, ..}`,
+    Every line of `results_file` is one of: `{"started": .., "host": .., "pid": ..}`; `{"item": number, ..}`,
     as soon as that item is finished; `{"refused": failure}` if the task could not start; `{"signal": name}` if it was
     stopped; `{"finished": true}` as the last line. A requeued task processes the items without a line.
     """
@@ -97,7 +97,7 @@ class ArrayTask:
     def __call__(self) -> None:
         if os.environ.get("SUBMITIT_EXECUTOR") == "local" and os.getpid() != os.getpgrp():
             os.setsid()  # Ctrl-C in a terminal only reaches the command, as with Slurm
-        self._append({"started": time.time(), "job": _job_id(), "host": socket.gethostname(), "pid": os.getpid()})
+        self._append({"started": time.time(), "host": socket.gethostname(), "pid": os.getpid()})
         done = {record.get("item") for record in read_records(Path(self.results_file), TASK)}
         remaining = {number: item for number, item in self.items if number not in done}
         with PreemptionHandler() as handler:
@@ -199,13 +199,6 @@ class PreemptionHandler:
 
 def _preemption_signal() -> signal.Signals:
     return signal.Signals["SIG" + os.environ.get("SUBMITIT_PREEMPT_SIGNAL", "USR2")]
-
-
-def _job_id() -> str:
-    environment = os.environ
-    if "SLURM_ARRAY_JOB_ID" in environment:
-        return f"{environment['SLURM_ARRAY_JOB_ID']}_{environment.get('SLURM_ARRAY_TASK_ID')}"
-    return environment.get("SLURM_JOB_ID") or environment.get("SUBMITIT_LOCAL_JOB_ID") or str(os.getpid())
 
 
 def split_round_robin(count: int, chunks: int) -> list[Sequence[int]]:

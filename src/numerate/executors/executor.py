@@ -27,6 +27,13 @@ FailureKind = Literal[
 worker), "timeout", "stopped", or "not started" because everything was stopped."""
 
 
+MAX_DEATHS = 3
+"""A run or a trial has failed if its worker died this often in a row without progress."""
+
+DEFAULT_NUM_WORKERS = 64
+"""Assumed number of workers if it is unknown: more shards of a grid than needed cost little."""
+
+
 @dataclass(frozen=True)
 class Failure:
     """The reason why an item has no result: `text` for the user, `traceback` for debugging.
@@ -109,6 +116,10 @@ class Work(ABC):
         """The name of an item in errors and in `status`."""
         return str(item)
 
+    def __repr__(self) -> str:
+        """Names the work: that of an earlier command is the same if it is printed the same."""
+        return f"{type(self).__module__}.{type(self).__qualname__}({vars(self)!r})"
+
     def check_result(self, result: Any) -> None:
         """Raises `ValueError` or `TypeError` for a result, read from a file, that no item of this work returns."""
         return
@@ -138,6 +149,11 @@ class Executor(Spec, ABC):
         "number of runs, differing only in seed or scalar settings, that are trained together as one stacked model",
         at_least=1,
     )
+
+    @property
+    def num_workers(self) -> int:
+        """The number of concurrent workers, or a guess if that is unknown before they start."""
+        return self.workers or DEFAULT_NUM_WORKERS
 
     def check_available(self) -> None:
         """Checks that this executor is available, before anything is written or started.

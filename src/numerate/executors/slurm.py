@@ -5,29 +5,30 @@ import io
 import shutil
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from numerate.config import setting
-from numerate.errors import OperationalError, UserError, import_extra
+from numerate.errors import OperationalError, UserError, import_extra, pluralize
 from numerate.executors.chunk import ArrayTask, PickledWork, split_round_robin
-from numerate.executors.executor import Executor, Failure, ItemOutcome, Work
-from numerate.executors.following import describe, pluralize, print_message, sleep_with_ticks, wait_for_items
+from numerate.executors.executor import DEFAULT_NUM_WORKERS, Executor, Failure, ItemOutcome, Work
+from numerate.executors.following import describe, print_message, sleep_with_ticks, wait_for_items
 from numerate.executors.local import Local
 from numerate.executors.states import ENDED_STATES, process_start_time, task_states
 from numerate.executors.submission import Submission, item_key, next_number
 from numerate.training import disk
 from numerate.training.lock import Lock
-from numerate.training.stopping import Stop
+from numerate.training.stopping import Stop, Stopped
 
 WARNING_SECONDS = 120
 """Seconds before its time limit at which a task is warned, so that runs write checkpoints and it is requeued."""
 
 MAX_ARRAY_TASKS = 1000
 """Maximum number of tasks of an array, if it is not given: Slurm's own limit (MaxArraySize) is 1001 by default."""
+
+_LOCK_TIMEOUT = 120.0  # seconds to wait for another command that is submitting
 
 _running_jobs: list[Any] = []
 """Running tasks of a local stand-in cluster; keeping them avoids Python's warnings about unreferenced processes."""
@@ -78,6 +79,10 @@ class Slurm(Executor):
                 if "\n" in line or not line.strip():
                     yield f"{name}: must be a single line, not {line!r}"
 
+    @property
+    def num_workers(self) -> int:
+        return self.array_tasks * self.pool.num_workers if self.array_tasks else DEFAULT_NUM_WORKERS
+
     def check_available(self) -> None:
         _import_submitit()
         if self.cluster == "slurm" and shutil.which("sbatch") is None:
@@ -113,7 +118,7 @@ class Slurm(Executor):
         names = [work.item_name(items[new[number]]) for number in tasks[0]]
         comments = [
             f"# {pluralize(len(new), 'item')} in {pluralize(len(tasks), 'task')} of at most {len(tasks[0])}, on "
-            f"{pluralize(self.pool.workers or 1, 'worker')} of {pluralize(self.threads, 'thread')} each.",
+            f"{pluralize(self.pool.num_workers, 'worker')} of {pluralize(self.threads, 'thread')} each.",
             f"# Task 0: {', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}",
         ]
         if len(new) < len(items):
@@ -127,32 +132,39 @@ class Slurm(Executor):
         return Local(workers, self.threads, self.timeout, self.memory, self.stack_size)
 
     def _num_tasks(self, count: int) -> int:
-        min_items = self.items_per_task or 4 * (self.pool.workers or 1)
+        min_items = self.items_per_task or 4 * self.pool.num_workers
         return max(1, min(count, self.array_tasks or min(MAX_ARRAY_TASKS, count // min_items)))
 
     def _run(
         self, work: Work, items: Sequence[Any], root: Path, stop: Stop, on_tick: Callable[[], None]
     ) -> Iterator[ItemOutcome]:
-        keys = [item_key(work, item) for item in items]
-        with _submission_lock(root, stop, on_tick):
-            if stop.requested:
-                submissions: list[Submission] = []
-                new = list(range(len(items)))
-            else:
-                submissions, new = self._match_submissions(root, keys)
-                for submission in submissions:
-                    print_message(
-                        f"{pluralize(len(submission.pending), 'item')} already submitted: {describe(submission)}; "
-                        f"logs: {submission.path / 'logs'}"
-                    )
-                if new:
-                    submissions.append(self._submit(work, items, keys, new, root))
-                new = []
-        for index in new:
-            yield ItemOutcome(
-                index, failure=Failure("not started", "not started; the same command resumes", stop.status or 130)
-            )
+        def sleep(seconds: float) -> None:
+            sleep_with_ticks(seconds, stop, on_tick)
+            _raise_if_stopped(stop)
+
+        with disk.convert_os_errors(root):
+            root.mkdir(parents=True, exist_ok=True)
+        try:
+            with Lock(root / "lock").hold("submitting", timeout=_LOCK_TIMEOUT, sleep=sleep):
+                _raise_if_stopped(stop)
+                submissions = self._find_or_submit(work, items, root)
+        except Stopped:
+            failure = Failure("not started", "not started; the same command resumes", stop.status or 130)
+            yield from (ItemOutcome(index, failure=failure) for index in range(len(items)))
+            return
         yield from wait_for_items(submissions, work, stop, on_tick, wait=self.wait)
+
+    def _find_or_submit(self, work: Work, items: Sequence[Any], root: Path) -> list[Submission]:
+        """The submissions that contain the items, under the lock, so that nothing is submitted twice: earlier ones, and
+        a new one for the others."""
+        keys = [item_key(work, item) for item in items]
+        submissions, new = self._match_submissions(root, keys)
+        for submission in submissions:
+            print_message(
+                f"{pluralize(len(submission.pending), 'item')} already submitted: {describe(submission)}; "
+                f"logs: {submission.path / 'logs'}"
+            )
+        return [*submissions, self._submit(work, items, keys, new, root)] if new else submissions
 
     def _match_submissions(self, root: Path, keys: Sequence[str]) -> tuple[list[Submission], list[int]]:
         """Earlier submissions that contain some of the items, and the indices of the remaining items.
@@ -313,23 +325,9 @@ def _import_submitit() -> Any:
     return import_extra("submitit", "executor", "slurm")
 
 
-@contextlib.contextmanager
-def _submission_lock(root: Path, stop: Stop, on_tick: Callable[[], None]) -> Iterator[None]:
-    """A lock for reading and creating submissions, so that nothing is submitted twice. Raises `UserError` naming its
-    holder if another command holds it for minutes."""
-    with disk.convert_os_errors(root):
-        root.mkdir(parents=True, exist_ok=True)
-    lock, end = Lock(root / "lock"), time.monotonic() + 120
-    with contextlib.ExitStack() as stack:
-        while True:
-            try:
-                stack.enter_context(lock.hold("submitting"))
-                break
-            except UserError:
-                if stop.requested or time.monotonic() > end:
-                    raise
-                sleep_with_ticks(0.5, stop, on_tick)
-        yield
+def _raise_if_stopped(stop: Stop) -> None:
+    if stop.requested:
+        raise Stopped
 
 
 @contextlib.contextmanager

@@ -27,24 +27,8 @@ from numerate.training import checkpoint, disk
 from numerate.training.lock import LockedError
 from numerate.training.recipe import Recipe
 
-
-@dataclass(frozen=True)
-class Job:
-    """A run assigned to a worker: `run` is its folder below the runs folder, `key` a hash of all settings that affect
-    its results. Both identify it among jobs submitted by an earlier command."""
-
-    run: str
-    key: str
-    planned: PlannedRun = field(compare=False)
-
-    @classmethod
-    def from_planned(cls, planned: PlannedRun) -> "Job":
-        return cls(planned.run, planned.key, planned)
-
-
-Item = tuple[Job, ...]
+Item = tuple[PlannedRun, ...]
 """One run, or several that are trained together."""
-
 
 Message = tuple[int, str]
 """A message of a worker with its number, from 1."""
@@ -59,11 +43,11 @@ class RunWork(Work):
     """
 
     study: str
-    command: str = field(compare=False)
+    command: str = field(compare=False, repr=False)
     """The command line."""
-    working_directory: str = field(compare=False)
+    working_directory: str = field(compare=False, repr=False)
     """The working directory of the command; paths of user files are relative to it."""
-    verbose: bool = field(default=True, compare=False)
+    verbose: bool = field(default=True, compare=False, repr=False)
     """Whether all messages of a run are shown, or only its warnings."""
 
     def open(self, context: WorkerContext) -> Callable[[Item], list[Message]]:
@@ -75,7 +59,7 @@ class RunWork(Work):
             raise ValueError("not messages")
 
     def item_name(self, item: Item) -> str:
-        names = [job.planned.display_name for job in item]
+        names = [planned.display_name for planned in item]
         return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more in its stack"
 
 
@@ -85,9 +69,9 @@ class _Worker:
         self.folder = StudyFolder(Path(work.study))
         self.state = WorkerStateFile(self.folder.path / "states", context.worker)
 
-    def run_item(self, item: Item) -> list[Message]:
+    def run_item(self, runs: Item) -> list[Message]:
         torch.set_num_threads(self.context.threads)
-        num_messages_before, runs = self.state.num_messages, [job.planned for job in item]
+        num_messages_before = self.state.num_messages
         state_fields = _initial_state(runs[0])
         state_fields |= {"stack_size": len(runs), "runs": [planned.run for planned in runs]} if len(runs) > 1 else {}
         with self.state.publish(**state_fields), _redirect_warnings(self._warn):
