@@ -45,6 +45,15 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
     return f" Did you mean {choice_by_normalized_name[matches[0]]!r}?" if matches else ""
 
 
+def pluralize(count: int, noun: str) -> str:
+    """A count with its noun.
+
+    >>> pluralize(2, "task")
+    '2 tasks'
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def raise_first(problems: Iterable[str]) -> None:
     """Raises a `UserError` with the first of these messages, if there is one. They are made one by one, so that a check
     may rely on those before it."""

@@ -20,7 +20,7 @@ class Diary(Work):
     """
 
     folder: str
-    command: str = field(default="", compare=False)
+    command: str = field(default="", repr=False)
 
     def open(self, context: WorkerContext) -> Callable[[str], str]:
         def do(item: str) -> str:

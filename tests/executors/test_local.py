@@ -267,7 +267,7 @@ def test_a_worker_that_the_kernel_killed_for_memory_is_distinguished_from_one_th
     monkeypatch.setattr(OOMKillCounter, "count", lambda self: int(count.read_text()) if count.exists() else 0)
     found = list(Local(workers=1).run(Deeds(), [("die",), ("die_of_memory", str(count)), ("die",)]))
     assert done(found) == {0: "died", 1: "out of memory", 2: "died"}
-    assert text_of(found, 1).startswith("out of memory in the deed die_of_memory: the kernel killed its worker")
+    assert text_of(found, 1).startswith("out of memory in the deed die_of_memory: its worker was killed, since")
 
 
 @pytest.mark.parametrize(

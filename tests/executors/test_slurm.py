@@ -32,7 +32,7 @@ from numerate.executors import Local, Slurm, following, slurm  # noqa: E402
 from numerate.executors.chunk import (  # noqa: E402
     ArrayTask,
     PickledWork,
-    _to_json,
+    _to_plain_data,
     outcome_from_record,
     outcome_record,
     split_round_robin,
@@ -42,7 +42,7 @@ from numerate.executors.states import task_failure, task_states  # noqa: E402
 from numerate.executors.submission import Submission, item_key  # noqa: E402
 from numerate.records.kinds import ITEM, TASK  # noqa: E402
 from numerate.records.reading import read_records  # noqa: E402
-from numerate.studies.work import RunWork, WorkerReport  # noqa: E402
+from numerate.studies.work import RunWork  # noqa: E402
 from numerate.training import disk  # noqa: E402
 from numerate.training.stopping import Stop  # noqa: E402
 
@@ -321,31 +321,29 @@ def test_stopping_leaves_the_jobs_running_and_the_same_again_waits_for_them(
 
 
 @pytest.mark.slow
-def test_without_waiting_the_command_ends_and_a_later_one_gathers(diary: Diary, tmp_path: Path) -> None:
-    items = ["quick", "refuse"]
+def test_without_waiting_the_command_ends_and_a_later_one_joins_what_is_still_at_work(
+    diary: Diary, tmp_path: Path
+) -> None:
+    items = ["quick", "refuse", "until go"]
     left = list(replace(HERE, wait=False).run(diary, items, folder=tmp_path))
-    assert results(left) == {0: "not started", 1: "not started"}
+    assert results(left) == {0: "not started", 1: "not started", 2: "not started"}
     assert {one.failure.status for one in left if one.failure} == {0}
-    wait_until(lambda: diary.count("begun: refuse") == 1)
-    wait_until(lambda: "finished" in (tmp_path / "slurm/1/tasks/0000.jsonl").read_text())
-    assert results(list(HERE.run(diary, items, folder=tmp_path))) == {0: "QUICK", 1: "user error"}
-    assert diary.count("begun: quick") == 1  # its result was there
-    assert diary.count("begun: refuse") == 2  # what failed is done again by whoever asks for it
+    wait_until(lambda: diary.count("begun: until go") == 1)
+    joined = HERE.run(diary, items, folder=tmp_path)
+    found = [next(joined), next(joined)]
+    happen(diary, "go")
+    assert results([*found, *joined]) == {0: "QUICK", 1: "user error", 2: "UNTIL GO"}
+    assert [diary.count(f"begun: {item}") for item in items] == [1, 2, 1]  # what failed is done again when requested
 
 
 @pytest.mark.slow
-def test_a_stored_result_that_is_no_longer_good_is_submitted_anew(
-    diary: Diary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    items = ["note a", "note b"]
-    list(replace(HERE, wait=False).run(diary, items, folder=tmp_path))
-    file = tmp_path / "slurm/1/tasks/0000.jsonl"
-    wait_until(lambda: any("finished" in record for record in read_records(file, TASK)))
-    monkeypatch.setattr(Diary, "is_reusable", lambda self, result: result == "NOTE A")
-    found = list(HERE.run(diary, items, folder=tmp_path))
-    assert results(found) == {0: "NOTE A", 1: "NOTE B"}
-    assert [diary.count(f"done: {item}") for item in items] == [1, 2]
-    assert len(read_records(tmp_path / "slurm/2/items.jsonl", ITEM)) == 1
+def test_what_is_requested_of_a_task_that_has_ended_is_submitted_anew(diary: Diary, tmp_path: Path) -> None:
+    """What must outlive a command, an item has written itself: whoever requests it again does not have it."""
+    list(HERE.run(diary, ["note a"], folder=tmp_path))
+    wait_until(lambda: "finished" in (tmp_path / "slurm/1/tasks/0000.jsonl").read_text())
+    assert results(list(HERE.run(diary, ["note a", "note b"], folder=tmp_path))) == {0: "NOTE A", 1: "NOTE B"}
+    assert [diary.count(f"done: {item}") for item in ("note a", "note b")] == [2, 1]
+    assert len(read_records(tmp_path / "slurm/2/items.jsonl", ITEM)) == 2
 
 
 @pytest.mark.slow
@@ -395,24 +393,14 @@ SCRIPT = """
                     if context.stop.requested:
                         raise KeyboardInterrupt
                     time.sleep(0.02)
-                return Letter(item)
+                return item
 
             return do
-
-        def to_json(self, result):
-            return [result.text]
-
-        def from_json(self, data):
-            return Letter(*data)
-
-    class Letter:
-        def __init__(self, text):
-            self.text = text
 
     if __name__ == "__main__":
         executor = Slurm(cluster="local", array_tasks=1, workers=1, minutes=5)
         for one in executor.run(Notes(sys.argv[1]), ["a"], folder=Path(sys.argv[1])):
-            print(one.result.text, flush=True)
+            print(one.result, flush=True)
 """
 
 
@@ -478,7 +466,8 @@ def test_work_that_cannot_be_opened_is_reported_in_its_own_words(submission: Sub
     )
     with pytest.raises(UserError, match="closed today"):
         chunk()
-    assert submission.read() == []
+    submission.read()
+    assert submission.records == {}
     assert submission.ended == {0: "FAILED"}
     assert submission.failures[0].kind == "user error"
     assert submission.failures[0].text == "closed today"
@@ -605,8 +594,7 @@ def test_the_state_of_a_task_is_what_squeue_says_and_unknown_where_it_does_not_a
 
 
 def test_a_task_that_is_over_too_early_is_explained_by_its_state_and_its_log(submission: Submission) -> None:
-    submission.record_end(0, "CANCELLED")
-    submission.record_end(1, "TIMEOUT")
+    submission.ended |= {0: "CANCELLED", 1: "TIMEOUT"}
     assert (
         task_failure(submission, 0).text
         == "its Slurm task 77_0 ended before the item was finished (CANCELLED); the same command resumes"
@@ -622,7 +610,6 @@ def test_a_task_that_is_over_too_early_is_explained_by_its_state_and_its_log(sub
         f"log: {submission.error_log(1)} (ModuleNotFoundError: No module named 'acme'); the same command resumes"
     )
     assert [one.index for one in submission.fail_items({1: failure})] == [11]
-    assert Submission.load_all(submission.path.parent)[0].ended == {0: "CANCELLED", 1: "TIMEOUT"}
 
 
 class Payload:
@@ -639,8 +626,9 @@ class Payload:
     "record",
     [
         {"seconds": 1.0, "worker": "w"},
-        {"seconds": 1.0, "worker": "w", "result": {"records": [{"run": "a"}], "messages": []}},
-        {"seconds": "long", "worker": "w", "result": {"records": [], "messages": []}},
+        {"seconds": 1.0, "worker": "w", "result": [["first", "a message"]]},
+        {"seconds": 1.0, "worker": "w", "result": 7},
+        {"seconds": "long", "worker": "w", "result": []},
         {"seconds": 1.0, "worker": "w", "failure": {"kind": "unheard of", "text": "no"}},
         {"seconds": 1.0, "worker": "w", "failure": ["operational error"]},
     ],
@@ -648,11 +636,9 @@ class Payload:
 def test_what_a_record_says_is_data_and_one_that_is_damaged_is_done_again(
     record: dict[str, Any], tmp_path: Path
 ) -> None:
-    work = RunWork("study", "numerate run", "here")
-    damaged = outcome_from_record(record, 3, work)
+    damaged = outcome_from_record(record, 3, RunWork("study", "numerate run", "here"))
     assert damaged.index == 3
     assert text_of(damaged) == "its recorded result is damaged; the same command repeats it"
-    assert not slurm._is_reusable(record, work)
 
 
 def test_a_result_that_somebody_pickled_into_a_record_is_not_unpickled(submission: Submission, tmp_path: Path) -> None:
@@ -667,8 +653,8 @@ def test_a_result_that_somebody_pickled_into_a_record_is_not_unpickled(submissio
             {"refused": {"kind": "operational error", "text": "no", "status": 1, "traceback": None, "result": pickled}},
         ],
     )
-    assert submission.read() == [0]
-    (found,) = submission.deliver(0, RunWork("study", "numerate run", "here"))
+    submission.read()
+    (found,) = submission.deliver(RunWork("study", "numerate run", "here"))
     assert text_of(found) == "its recorded result is damaged; the same command repeats it"
     assert submission.failures[0].text == "no"
     assert not (tmp_path / "ran").exists()
@@ -676,16 +662,13 @@ def test_a_result_that_somebody_pickled_into_a_record_is_not_unpickled(submissio
 
 def test_what_came_of_a_run_is_the_same_behind_its_line_of_json() -> None:
     work = RunWork("study", "numerate run", "here")
-    report = WorkerReport(
-        ({"run": "a/1", "key": "k", "status": "done", "final": {"trained": {"mean": 0.5}}},), ((4, "hello"),)
-    )
-    line = json.loads(disk.json_line(outcome_record(0, ItemOutcome(0, work.to_json(report), seconds=1.5, worker="w"))))
-    assert outcome_from_record(line, 7, work) == ItemOutcome(7, report, None, 1.5, "w")
+    line = json.loads(disk.json_line(outcome_record(0, ItemOutcome(0, [(4, "hello")], seconds=1.5, worker="w"))))
+    assert outcome_from_record(line, 7, work) == ItemOutcome(7, [[4, "hello"]], None, 1.5, "w")
 
 
 def test_a_result_that_is_no_plain_data_is_refused_with_the_name_of_its_item() -> None:
-    with pytest.raises(UserError, match=r"the result of a must be JSON data; see Diary\.to_json"):
-        _to_json(Diary(""), object(), "a")
+    with pytest.raises(UserError, match="the result of a must be JSON data, not object"):
+        _to_plain_data(object(), "a")
 
 
 def test_a_line_counts_when_it_is_whole(submission: Submission) -> None:
@@ -694,12 +677,12 @@ def test_a_line_counts_when_it_is_whole(submission: Submission) -> None:
         {"item": 0, "seconds": 1.0, "worker": "w", "failure": {"kind": "operational error", "text": "no", "status": 1}}
     )
     file.write_bytes(line[:20])
-    assert submission.read() == []
+    submission.read()
+    assert list(submission.deliver(Diary(""))) == []
     file.write_bytes(line)
-    assert submission.read() == [0]
-    assert [one.index for one in submission.deliver(0, Diary(""))] == [10]
-    assert submission.read() == []
-    assert Submission.load_all(submission.path.parent)[0].delivered == {0}
+    for found in ([10], []):
+        submission.read()
+        assert [one.index for one in submission.deliver(Diary(""))] == found
 
 
 # What is the same item ------------------------------------------------------------------------------------------------
@@ -715,8 +698,6 @@ def test_an_item_is_known_again_by_what_it_is_and_by_what_is_done_with_it() -> N
     def key(item: Any, folder: str = "a", command: str = "") -> str:
         return item_key(Diary(folder, command), item)
 
-    alike = [{"b": 1, "a": [1.5, None]}, {"a": (1.5, None), "b": 1}]
-    assert key(alike[0]) == key(alike[1])
     assert key(Piece(3, ("x",))) == key(Piece(3, ("x",)))
     assert key("x") == key("x", command="numerate run again")
     different = [

@@ -22,7 +22,7 @@ from numerate.commands.table import COMMANDS
 from numerate.config import Span, override, to_tree
 from numerate.errors import OperationalError, UserError
 from numerate.evaluation.evaluator import Evaluation
-from numerate.executors.executor import Executor, Failure, ItemOutcome, Work, WorkerContext
+from numerate.executors.executor import MAX_DEATHS, Executor, Failure, ItemOutcome, Work, WorkerContext
 from numerate.experiments.train import train
 from numerate.models.decoder import Decoder
 from numerate.positions.rotary import Rotary
@@ -38,7 +38,7 @@ from numerate.training.stopping import Stop
 pytest.importorskip("optuna", reason="a search needs optuna: pip install 'numerate[search]'")
 
 from numerate.searches import trials as trials_file
-from numerate.searches.journal import MAX_STARTS, Journal, Trial
+from numerate.searches.journal import Journal, Trial
 from numerate.searches.sampling import SamplingPlan, make_pruner
 from numerate.searches.search import search
 from numerate.searches.searched import SearchResult
@@ -569,7 +569,7 @@ def test_a_trial_whose_process_is_gone_is_taken_up_and_one_at_work_is_not(tmp_pa
 def test_a_trial_that_kills_its_process_again_and_again_is_a_failed_one(tmp_path: Path) -> None:
     plan = SearchPlan(SPACE, sampling=SamplingPlan(trials=1))
     journal = Journal(tmp_path / "s", SPACE, minimize=False)
-    for _ in range(MAX_STARTS):
+    for _ in range(MAX_DEATHS):
         with journal.take_trial(plan.sampling, "me") as trial:
             assert trial is not None
             assert journal.record_start(trial.number, step=0)
@@ -580,8 +580,8 @@ def test_a_trial_that_kills_its_process_again_and_again_is_a_failed_one(tmp_path
 def test_a_trial_that_gets_further_or_is_stopped_in_good_order_may_begin_as_often_as_it_likes(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "s", SPACE, minimize=False)
     with journal.take_trial(SamplingPlan(trials=1), "me"):
-        assert all(journal.record_start(0, step=step) for step in range(3 * MAX_STARTS))
-        for _ in range(3 * MAX_STARTS):
+        assert all(journal.record_start(0, step=step) for step in range(3 * MAX_DEATHS))
+        for _ in range(3 * MAX_DEATHS):
             assert journal.record_start(0, step=0)
             journal.reset_starts(0)
 

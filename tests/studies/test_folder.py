@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from numerate.config import from_tree, identity, override, to_tree
 from numerate.errors import UserError
+from numerate.experiments.patch import apply_diff, tree_diff
 from numerate.mixers.recurrent import LSTM
 from numerate.studies.folder import RequestedRun, StudyFolder, content_key, is_done, is_failed
-from numerate.studies.patch import apply_diff, tree_diff
 from numerate.studies.status import study_status
 from numerate.studies.study import Study
 from numerate.tables.results import results_of

@@ -6,7 +6,7 @@ import pytest
 
 from numerate.errors import UserError
 from numerate.losses.number_token import NumberToken
-from numerate.studies.number_loss import number_loss_lambda, number_loss_laptop, number_loss_laptop_stand_in
+from numerate.studies.definitions import number_loss_lambda, number_loss_laptop, number_loss_laptop_stand_in
 from numerate.studies.study import Study, run_study
 from numerate.text.models.t5 import T5
 from numerate.text.tokenizers.subwords import Subwords

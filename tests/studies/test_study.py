@@ -17,8 +17,8 @@ from numerate.cli import main
 from numerate.config import override
 from numerate.errors import UserError
 from numerate.executors.executor import Executor
+from numerate.studies.definitions import quickstart
 from numerate.studies.folder import StudyFolder
-from numerate.studies.newcomer import quickstart
 from numerate.studies.running import estimated_cost, order_items
 from numerate.studies.study import Study, _plan_runs, preview_study, run_study
 from numerate.training.recipe import Recipe
@@ -79,7 +79,7 @@ def test_a_study_without_recipes_is_refused() -> None:
 
 def in_order(study: Study, tmp_path: Path) -> list[tuple[int, Any]]:
     _, plan, recipes = _plan_runs(study, tmp_path, write=False)
-    return [(job.planned.seed, job.planned.tree["model"]["hidden_size"]) for (job,) in order_items(plan, recipes)]
+    return [(planned.seed, planned.tree["model"]["hidden_size"]) for (planned,) in order_items(plan, recipes)]
 
 
 def test_each_seed_of_all_variants_comes_before_the_next_and_the_costliest_variant_first(

@@ -7,8 +7,8 @@ import pytest
 from numerate import recipes
 from numerate.errors import UserError
 from numerate.models.decoder import Decoder
+from numerate.studies.definitions import tiny_stories_laptop
 from numerate.studies.study import run_study
-from numerate.studies.tiny_stories import tiny_stories_laptop
 from numerate.training.recipe import Recipe
 from numerate.vocabulary import Vocabulary
 

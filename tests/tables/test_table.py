@@ -229,7 +229,7 @@ def test_a_number_that_is_not_finite_is_missing(study: Studies) -> None:
 
 
 def test_a_study_is_found_by_title_path_or_itself(study: Studies, monkeypatch: pytest.MonkeyPatch) -> None:
-    from numerate.studies.newcomer import quickstart
+    from numerate.studies.definitions import quickstart
 
     study([(recipe(), done())], title="quickstart")
     assert len(results_of(quickstart(), study.runs)) == len(results_of(study.runs / "quickstart")) == 1

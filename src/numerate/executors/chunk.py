@@ -66,7 +66,7 @@ class PickledWork(Work):
         load_user_files(self.files)
         work: Work = pickle.loads(self.content)
         process = work.open(context)
-        return lambda item: _to_json(work, process(pickle.loads(item.content)), item.name)
+        return lambda item: _to_plain_data(process(pickle.loads(item.content)), item.name)
 
     def item_name(self, item: PickledItem) -> str:
         return item.name
@@ -84,7 +84,7 @@ def pickle_value(value: Any, name: str) -> bytes:
 class ArrayTask:
     """A submitted task: part of the items, each with its number in the submission, and the pool that processes them.
 
-    Every line of `results_file` is one of: `{"started": .., "job": .., "host": .., "pid": ..}`; `{"item": number, ..}`,
+    Every line of `results_file` is one of: `{"started": .., "host": .., "pid": ..}`; `{"item": number, ..}`,
     as soon as that item is finished; `{"refused": failure}` if the task could not start; `{"signal": name}` if it was
     stopped; `{"finished": true}` as the last line. A requeued task processes the items without a line.
     """
@@ -97,7 +97,7 @@ class ArrayTask:
     def __call__(self) -> None:
         if os.environ.get("SUBMITIT_EXECUTOR") == "local" and os.getpid() != os.getpgrp():
             os.setsid()  # Ctrl-C in a terminal only reaches the command, as with Slurm
-        self._append({"started": time.time(), "job": _job_id(), "host": socket.gethostname(), "pid": os.getpid()})
+        self._append({"started": time.time(), "host": socket.gethostname(), "pid": os.getpid()})
         done = {record.get("item") for record in read_records(Path(self.results_file), TASK)}
         remaining = {number: item for number, item in self.items if number not in done}
         with PreemptionHandler() as handler:
@@ -136,12 +136,12 @@ class ArrayTask:
         disk.append_records(Path(self.results_file), [record])
 
 
-def _to_json(work: Work, result: Any, name: str) -> Any:
-    """A result as plain data. Raises `UserError` if its work cannot convert it."""
+def _to_plain_data(result: Any, name: str) -> Any:
+    """A result as plain data. Raises `UserError` for anything else."""
     try:
-        return disk.to_plain_data(work.to_json(result))
+        return disk.to_plain_data(result)
     except (AttributeError, TypeError, ValueError, RecursionError) as error:
-        raise UserError(f"the result of {name} must be JSON data; see {type(work).__name__}.to_json") from error
+        raise UserError(f"the result of {name} must be JSON data, not {type(result).__name__}") from error
 
 
 def outcome_record(number: int, outcome: ItemOutcome) -> dict[str, Any]:
@@ -159,7 +159,8 @@ def outcome_from_record(record: Mapping[str, Any], index: int, work: Work) -> It
         seconds, worker = float(record["seconds"]), str(record["worker"])
         if "failure" in record:
             return ItemOutcome(index, None, Failure.from_dict(record["failure"]), seconds, worker)
-        return ItemOutcome(index, work.from_json(record["result"]), None, seconds, worker)
+        work.check_result(record["result"])
+        return ItemOutcome(index, record["result"], None, seconds, worker)
     except (KeyError, TypeError, ValueError, AttributeError):
         text = "its recorded result is damaged; the same command repeats it"
         return ItemOutcome(index, failure=Failure("operational error", text))
@@ -198,13 +199,6 @@ class PreemptionHandler:
 
 def _preemption_signal() -> signal.Signals:
     return signal.Signals["SIG" + os.environ.get("SUBMITIT_PREEMPT_SIGNAL", "USR2")]
-
-
-def _job_id() -> str:
-    environment = os.environ
-    if "SLURM_ARRAY_JOB_ID" in environment:
-        return f"{environment['SLURM_ARRAY_JOB_ID']}_{environment.get('SLURM_ARRAY_TASK_ID')}"
-    return environment.get("SLURM_JOB_ID") or environment.get("SUBMITIT_LOCAL_JOB_ID") or str(os.getpid())
 
 
 def split_round_robin(count: int, chunks: int) -> list[Sequence[int]]:

@@ -7,15 +7,31 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from numerate.config import Spec, setting
-from numerate.errors import UserError
+from numerate.errors import OperationalError, UserError
 from numerate.training.stopping import Stop
 
 FailureKind = Literal[
-    "user error", "operational error", "error", "out of memory", "died", "timeout", "stopped", "not started"
+    "user error",
+    "operational error",
+    "error",
+    "out of memory",
+    "disk full",
+    "busy",
+    "died",
+    "timeout",
+    "stopped",
+    "not started",
 ]
 """How an item failed: "user error" (also an exception in a user's file), "operational error" (of the environment),
-"error" (an unexpected exception), "out of memory", "died" (its worker), "timeout", "stopped", or "not started" because
-everything was stopped."""
+"error" (an unexpected exception), "out of memory", "disk full", "busy" (another process holds its lock), "died" (its
+worker), "timeout", "stopped", or "not started" because everything was stopped."""
+
+
+MAX_DEATHS = 3
+"""A run or a trial has failed if its worker died this often in a row without progress."""
+
+DEFAULT_NUM_WORKERS = 64
+"""Assumed number of workers if it is unknown: more shards of a grid than needed cost little."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +59,15 @@ class Failure:
     @property
     def is_transient(self) -> bool:
         """Whether the item may succeed if it is started again: it was stopped, or its worker died."""
-        return self.kind in ("died", "stopped", "not started")
+        return self.kind in ("died", "stopped", "not started", "busy", "disk full")
+
+    def to_error(self, text: str | None = None) -> UserError | OperationalError:
+        """The exception of a command that ends with this failure, with another text if given."""
+        message = self.text if text is None else text
+        error = UserError(message) if self.kind == "user error" else OperationalError(message)
+        if self.traceback is not None:
+            error.add_note(self.traceback)
+        return error
 
 
 @dataclass(frozen=True)
@@ -75,8 +99,8 @@ class WorkerContext:
 
 class Work(ABC):
     """The work to do on each item. It is pickled to every worker and opened there once: expensive setup (libraries, a
-    model) happens in `open`, not per item. Items and results are pickled too, except results on Slurm, which are lines
-    of JSON (`to_json`).
+    model) happens in `open`, not per item. Items are pickled too. What must outlive the command, each item writes to a
+    file itself: its result only informs a command that is waiting. On Slurm it must be plain (JSON) data.
 
     >>> class Square(Work):
     ...     def open(self, context):
@@ -92,18 +116,13 @@ class Work(ABC):
         """The name of an item in errors and in `status`."""
         return str(item)
 
-    def to_json(self, result: Any) -> Any:
-        """Converts a result to plain (JSON) data, for executors that share only files. Results that are plain data
-        already need no override."""
-        return result
+    def __repr__(self) -> str:
+        """Names the work: that of an earlier command is the same if it is printed the same."""
+        return f"{type(self).__module__}.{type(self).__qualname__}({vars(self)!r})"
 
-    def from_json(self, data: Any) -> Any:
-        """A result from plain data. Raises `ValueError` for data that `to_json` does not return."""
-        return data
-
-    def is_reusable(self, result: Any) -> bool:
-        """Whether a result of an earlier command is still valid. If not, its item is repeated."""
-        return True
+    def check_result(self, result: Any) -> None:
+        """Raises `ValueError` or `TypeError` for a result, read from a file, that no item of this work returns."""
+        return
 
 
 @dataclass(frozen=True)
@@ -130,6 +149,11 @@ class Executor(Spec, ABC):
         "number of runs, differing only in seed or scalar settings, that are trained together as one stacked model",
         at_least=1,
     )
+
+    @property
+    def num_workers(self) -> int:
+        """The number of concurrent workers, or a guess if that is unknown before they start."""
+        return self.workers or DEFAULT_NUM_WORKERS
 
     def check_available(self) -> None:
         """Checks that this executor is available, before anything is written or started.

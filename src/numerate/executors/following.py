@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from numerate.errors import pluralize
 from numerate.executors.executor import Failure, ItemOutcome, Work
 from numerate.executors.states import ENDED_STATES, task_failure, task_states
 from numerate.executors.submission import Submission
@@ -18,15 +19,12 @@ def wait_for_items(
 
     When `stop` is requested, or immediately without `wait`, unfinished items are left to their jobs.
     """
-    for submission in submissions:
-        for number in list(submission.records):
-            yield from submission.deliver(number, work)
     ended_once: set[tuple[Path, int]] = set()
     last_query = time.monotonic()
     while True:
         for submission in submissions:
-            for number in submission.read():
-                yield from submission.deliver(number, work)
+            submission.read()
+            yield from submission.deliver(work)
             ended_tasks = submission.tasks() & submission.ended.keys()
             yield from submission.fail_items(
                 {task: submission.failures.get(task) or task_failure(submission, task) for task in ended_tasks}
@@ -47,9 +45,9 @@ def wait_for_items(
                     if state not in ENDED_STATES:
                         ended_once.discard(task_key)
                     elif task_key in ended_once:
-                        for number in submission.read([task]):
-                            yield from submission.deliver(number, work)
-                        submission.record_end(task, state)
+                        submission.read([task])
+                        yield from submission.deliver(work)
+                        submission.ended[task] = state
                     else:
                         ended_once.add(task_key)
             last_query = time.monotonic()
@@ -85,15 +83,6 @@ def describe(submission: Submission) -> str:
     if submission.cluster == "local":
         return f"processes of this machine (`kill {submission.array_job_ids()}` ends them)"
     return "this process"
-
-
-def pluralize(count: int, noun: str) -> str:
-    """A count with its noun.
-
-    >>> pluralize(2, "task")
-    '2 tasks'
-    """
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def print_message(text: str) -> None:

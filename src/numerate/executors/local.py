@@ -19,7 +19,7 @@ from numerate.config import user_files
 from numerate.executors import pool
 from numerate.executors.executor import Executor, Failure, ItemOutcome, Work, pickle_with
 from numerate.executors.memory import OOMKillCounter
-from numerate.executors.worker import Reply, Worker, thread_variables
+from numerate.executors.worker import Worker, thread_variables
 from numerate.training.stopping import Stop
 
 ORPHAN_TIMEOUT = 30.0
@@ -42,6 +42,10 @@ class Local(Executor):
     items. A script that uses this needs `if __name__ == "__main__":`.
     """
 
+    @property
+    def num_workers(self) -> int:
+        return self.workers or max(1, num_available_cpus() // self.threads)
+
     def run(
         self,
         work: Work,
@@ -59,7 +63,7 @@ class Local(Executor):
     def _run(
         self, pickled_work: bytes, work: Work, items: Sequence[Any], stop: Stop, on_tick: Callable[[], None]
     ) -> Iterator[ItemOutcome]:
-        workers = min(self.workers or max(1, num_available_cpus() // self.threads), max(1, len(items)))
+        workers = min(self.num_workers, max(1, len(items)))
         backend = ProcessBackend(pickled_work, self.threads, self.memory, visible_gpus())
         yield from pool.Pool(backend, work, items, workers, self.timeout, stop, on_tick).run()
 
@@ -70,7 +74,6 @@ class ProcessBackend(pool.Backend):
     def __init__(self, work: bytes, threads: int, memory: float | None, gpus: Sequence[str]) -> None:
         self._work, self._threads, self._memory, self._gpus = work, threads, memory, gpus
         self._pipes: dict[Any, Connection] = {}
-        self._ready_workers: set[Any] = set()
         self._exiting: list[Any] = []
         self._context = multiprocessing.get_context("spawn")
         self._oom_kills = OOMKillCounter()
@@ -105,7 +108,7 @@ class ProcessBackend(pool.Backend):
         with suppress(OSError):
             self._pipes[worker].send_bytes(_STOP)
 
-    def wait(self, seconds: float) -> list[pool.WorkerEvent]:
+    def wait(self, seconds: float) -> list[tuple[Hashable, pool.Message]]:
         worker_by_pipe: dict[Any, Any] = {pipe: worker for worker, pipe in self._pipes.items()}
         worker_by_sentinel = {worker.sentinel: worker for worker in self._pipes}
         ready = wait([*worker_by_pipe, *worker_by_sentinel], seconds)
@@ -113,9 +116,10 @@ class ProcessBackend(pool.Backend):
         if not workers:  # a process that a dead worker left behind may hold its pipes open
             workers = [worker for worker in self._pipes if not worker.is_alive()]
         self._exiting = [worker for worker in self._exiting if not _has_exited(worker, 0)]
-        return [event for worker in dict.fromkeys(workers) if (event := self._receive_event(worker)) is not None]
+        messages = ((worker, self._receive(worker)) for worker in dict.fromkeys(workers))
+        return [(worker, message) for worker, message in messages if message is not None]
 
-    def _receive_event(self, worker: Any) -> pool.WorkerEvent | None:
+    def _receive(self, worker: Any) -> pool.Message | None:
         pipe = self._pipes[worker]
         try:
             if not pipe.poll() and worker.is_alive():
@@ -124,41 +128,26 @@ class ProcessBackend(pool.Backend):
         except (EOFError, OSError):
             message = None
         if message is None:
-            return self._handle_exit(worker)
-        if isinstance(message, Reply):
-            return pool.WorkerEvent(worker, "over", reply=message)
-        if isinstance(message, Failure):
-            self.release(worker)
-            return pool.WorkerEvent(worker, "refused", failure=message)
+            return self._exit_of(worker)
         if message == "here":
             self.send_item(worker, self._work)
             return None
-        self._ready_workers.add(worker)
-        return pool.WorkerEvent(worker, "ready", name=message)
+        return message  # type: ignore[no-any-return]
 
-    def _handle_exit(self, worker: Any) -> pool.WorkerEvent:
+    def _exit_of(self, worker: Any) -> pool.Exit:
         worker.join(1.0)
         code = worker.exitcode
-        was_ready = worker in self._ready_workers
-        self.kill(worker)
-        if code == -9 and self._oom_kills.has_new_kill():
-            reason = "the kernel killed its worker, since there was no memory left"
-            failure = Failure("out of memory", f"{reason}; use fewer workers, or a smaller batch or model")
-            return pool.WorkerEvent(worker, "gone", failure=failure)
-        if code == _UNGUARDED and not was_ready:
-            return pool.WorkerEvent(worker, "refused", failure=Failure("user error", _GUARD_MESSAGE, 2))
-        if was_ready:
-            text = f"its worker {_exit_text(code)}; the same command resumes"
-        else:
-            text = (
-                f"no worker could start: its process {_exit_text(code)} while it was starting. "
-                f"If this is a script: {_GUARD_MESSAGE}"
-            )
-        return pool.WorkerEvent(worker, "gone", failure=Failure("died", text))
+        reason = _exit_text(code)
+        start_failure = Failure(
+            "died",
+            f"no worker could start: its process {reason} while it was starting. If this is a script: {_GUARD_MESSAGE}",
+        )
+        if code == _UNGUARDED:
+            start_failure = Failure("user error", _GUARD_MESSAGE, 2)
+        return pool.Exit(reason, start_failure, is_out_of_memory=code == -9 and self._oom_kills.has_new_kill())
 
     def release(self, worker: Any) -> None:
         self._pipes.pop(worker).close()
-        self._ready_workers.discard(worker)
         self._exiting.append(worker)
 
     def kill(self, worker: Any) -> None:

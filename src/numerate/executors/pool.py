@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from numerate.errors import OperationalError, UserError
 from numerate.executors.executor import Failure, ItemOutcome, Work
@@ -28,15 +28,28 @@ _MAX_FAILED_STARTS = 3  # consecutive deaths of workers before they are ready, a
 
 
 @dataclass(frozen=True)
-class WorkerEvent:
-    """An event of a worker: it is ready (with its `name`), its item is finished (`reply`), it could not open the work
-    (`failure`), or it is gone (`failure` has the reason). The last two are final."""
+class Exit:
+    """How a worker ended without being asked to: `reason`, such as "was killed by signal 9", and the failure that this
+    is for a worker that was still starting."""
 
-    worker: Hashable
-    kind: Literal["ready", "over", "refused", "gone"]
-    name: str = ""
-    reply: Reply | None = None
-    failure: Failure | None = None
+    reason: str
+    start_failure: Failure
+    is_out_of_memory: bool = False
+    traceback: str | None = None
+
+    def failure(self, *, was_ready: bool) -> Failure:
+        """The failure of the worker's item, or of its start."""
+        if self.is_out_of_memory:
+            reason = "its worker was killed, since there was no memory left"
+            return Failure("out of memory", f"{reason}; use fewer workers, or a smaller batch or model")
+        if not was_ready:
+            return self.start_failure
+        return Failure("died", f"its worker {self.reason}; the same command resumes", traceback=self.traceback)
+
+
+Message = str | Reply | Failure | Exit
+"""A message about a worker: its name once it is ready, the reply to its item, why it could not open the work, or how it
+ended. It works no more after the last two."""
 
 
 class Backend(ABC):
@@ -44,8 +57,7 @@ class Backend(ABC):
 
     @abstractmethod
     def start_worker(self, slot: int) -> Hashable:
-        """Starts a worker in a slot (0 to workers - 1, unique among running ones) and returns its handle. An event
-        follows."""
+        """Starts a worker in a slot (0 to workers - 1, unique among running ones) and returns its handle."""
 
     @abstractmethod
     def serialize(self, item: Any) -> bytes:
@@ -53,11 +65,11 @@ class Backend(ABC):
 
     @abstractmethod
     def send_item(self, worker: Hashable, item: bytes) -> None:
-        """Gives a pickled item to an idle worker. If the worker is gone, an event reports it later."""
+        """Gives a pickled item to an idle worker. If the worker is gone, a message says so later."""
 
     @abstractmethod
-    def wait(self, seconds: float) -> list[WorkerEvent]:
-        """Waits for events and returns them; an empty list after a timeout in seconds."""
+    def wait(self, seconds: float) -> list[tuple[Hashable, Message]]:
+        """Waits for messages and returns each with its worker; an empty list after a timeout in seconds."""
 
     @abstractmethod
     def request_stop(self, worker: Hashable) -> None:
@@ -65,11 +77,11 @@ class Backend(ABC):
 
     @abstractmethod
     def release(self, worker: Hashable) -> None:
-        """Ends an idle worker. No more events follow."""
+        """Ends an idle worker. No more messages follow."""
 
     @abstractmethod
     def kill(self, worker: Hashable) -> None:
-        """Kills a worker. No more events follow."""
+        """Kills a worker, if it is still there. No more messages follow."""
 
     @abstractmethod
     def close(self) -> None:
@@ -125,8 +137,8 @@ class Pool:
                 self._schedule()
                 if not self._outcomes and not self._workers:
                     raise self._start_error()
-                for event in self.backend.wait(0 if self._outcomes else self._wait_seconds()):
-                    self._handle_event(event)
+                for worker, message in self.backend.wait(0 if self._outcomes else self._wait_seconds()):
+                    self._handle_message(worker, message)
                 self._stop_timed_out()
                 self._schedule()
                 if time.monotonic() - last_tick >= _TICK_INTERVAL:
@@ -184,30 +196,28 @@ class Pool:
     def _used_slots(self) -> set[int]:
         return {state.slot for state in self._workers.values()}
 
-    def _handle_event(self, event: WorkerEvent) -> None:
-        state = self._workers.get(event.worker)
-        if state is None:
+    def _handle_message(self, worker: Hashable, message: Message) -> None:
+        state = self._workers[worker]
+        if isinstance(message, str):
+            state.is_ready, state.name, self._failed_starts = True, message, 0
             return
-        if event.kind == "ready":
-            state.is_ready, state.name, self._failed_starts = True, event.name, 0
+        if isinstance(message, Reply):
+            self._handle_reply(worker, state, message)
             return
-        if event.kind == "over":
-            assert event.reply is not None
-            self._handle_reply(event.worker, state, event.reply)
-            return
-        del self._workers[event.worker]
-        self._last_failure = event.failure
-        assert event.failure is not None
-        if event.kind == "refused":
-            self._failed_starts = _MAX_FAILED_STARTS
-            if any(other.is_ready for other in self._workers.values()):
-                warnings.warn(f"a worker could not start, the others continue: {event.failure.text}", stacklevel=2)
-        elif state.item is None:
-            self._failed_starts += not state.is_ready
+        del self._workers[worker]
+        self.backend.kill(worker)
+        failure = message.failure(was_ready=state.is_ready) if isinstance(message, Exit) else message
+        self._last_failure = failure
+        if state.item is None:
+            is_final = isinstance(message, Failure) or (not state.is_ready and failure.kind == "user error")
+            self._failed_starts = _MAX_FAILED_STARTS if is_final else self._failed_starts + (not state.is_ready)
+            if is_final and any(other.is_ready for other in self._workers.values()):
+                warnings.warn(f"a worker could not start, the others continue: {failure.text}", stacklevel=2)
         else:
             self._consecutive_deaths += 1
-            failure = event.failure if state.timed_out_at is None else self._timeout_failure()
-            if state.stop_requested and state.timed_out_at is None:  # it may have ended before it received the item
+            if state.timed_out_at is not None:
+                failure = self._timeout_failure()
+            elif state.stop_requested:  # it may have ended before it received the item
                 failure = stopped_failure(self.stop)
             self._fail_item(state.item, failure, time.monotonic() - state.started_at, state.name)
 
@@ -279,13 +289,8 @@ class Pool:
             self._request_stop(worker, state)
         end = time.monotonic() + STOP_TIMEOUT
         while any(state.item is not None for state in self._workers.values()) and time.monotonic() < end:
-            for event in self.backend.wait(0.1):
-                worker_state = self._workers.get(event.worker)
-                if worker_state is not None and event.kind == "over":
-                    del self._workers[event.worker]
-                    self.backend.release(event.worker)
-                elif event.kind in ("refused", "gone"):
-                    self._workers.pop(event.worker, None)
+            for worker, message in self.backend.wait(0.1):
+                self._handle_message(worker, message)
 
     def _timeout_failure(self) -> Failure:
         assert self.timeout is not None
@@ -299,12 +304,7 @@ class Pool:
 
     def _start_error(self) -> UserError | OperationalError:
         failure = self._last_failure
-        if failure is None:
-            return OperationalError("no worker could be started")
-        error = UserError(failure.text) if failure.kind == "user error" else OperationalError(failure.text)
-        if failure.traceback is not None:
-            error.add_note(failure.traceback)
-        return error
+        return OperationalError("no worker could be started") if failure is None else failure.to_error()
 
     def _deaths_text(self) -> str:
         last_death = "" if self._last_failure is None else f", the last one: {self._last_failure.text}"

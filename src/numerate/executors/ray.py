@@ -119,9 +119,8 @@ class ActorBackend(pool.Backend):
         self._create_actor: Callable[[], Any] = lambda: actor_class.remote(threads, memory)
         self._actors: dict[int, Any] = {}
         self._pending: dict[Any, int] = {}
-        self._ready_workers: set[int] = set()
         self._num_started = 0
-        self._start_time = time.monotonic()
+        self._warn_at = time.monotonic() + WARN_AFTER
 
     def start_worker(self, slot: int) -> Hashable:
         self._num_started += 1
@@ -138,51 +137,34 @@ class ActorBackend(pool.Backend):
     def request_stop(self, worker: Any) -> None:
         self._actors[worker].request_stop.remote()
 
-    def wait(self, seconds: float) -> list[pool.WorkerEvent]:
+    def wait(self, seconds: float) -> list[tuple[Hashable, pool.Message]]:
         if not self._pending:
             time.sleep(seconds)
             return []
-        self._warn_no_workers()
+        if time.monotonic() >= self._warn_at:
+            self._warn_no_workers()
         with _explain_lost_cluster():
             ready, _ = self._ray.wait(list(self._pending), num_returns=1, timeout=seconds)
             if ready and len(self._pending) > 1:
                 ready, _ = self._ray.wait(list(self._pending), num_returns=len(self._pending), timeout=0)
-            return [self._receive_event(reference, self._pending.pop(reference)) for reference in ready]
+            return [(self._pending.pop(reference), self._receive(reference)) for reference in ready]
 
-    def _receive_event(self, reference: Any, worker: int) -> pool.WorkerEvent:
+    def _receive(self, reference: Any) -> pool.Message:
+        exceptions = self._ray.exceptions
         try:
-            message = self._ray.get(reference)
-        except (self._ray.exceptions.RayActorError, self._ray.exceptions.RayTaskError) as error:
-            return self._handle_exit(worker, error)
-        except self._ray.exceptions.OutOfMemoryError as error:
-            return self._handle_exit(worker, error)
-        if isinstance(message, Reply):
-            return pool.WorkerEvent(worker, "over", reply=message)
-        if isinstance(message, Failure):
-            self.release(worker)
-            return pool.WorkerEvent(worker, "refused", failure=message)
-        self._ready_workers.add(worker)
-        return pool.WorkerEvent(worker, "ready", name=message)
-
-    def _handle_exit(self, worker: int, error: Exception) -> pool.WorkerEvent:
-        was_ready = worker in self._ready_workers
-        self.kill(worker)
-        text = str(error)
-        is_out_of_memory = isinstance(error, self._ray.exceptions.OutOfMemoryError) or "running low on memory" in text
-        if is_out_of_memory or ("End of file" in text and self._oom_kills.has_new_kill()):
-            reason = "its worker was killed, since its node had no memory left"
-            failure = Failure("out of memory", f"{reason}; use fewer workers, or a smaller batch or model")
-        elif was_ready:
-            failure = Failure(
-                "died", f"its worker died ({_exit_reason(text)}); the same command resumes", traceback=text
-            )
-        else:
-            failure = Failure("died", f"no worker could start on the Ray cluster: {_exit_reason(text)}", traceback=text)
-        return pool.WorkerEvent(worker, "gone", failure=failure)
+            message: pool.Message = self._ray.get(reference)
+        except (exceptions.RayActorError, exceptions.RayTaskError, exceptions.OutOfMemoryError) as error:
+            text = str(error)
+            is_out_of_memory = isinstance(error, exceptions.OutOfMemoryError) or "running low on memory" in text
+            is_out_of_memory = is_out_of_memory or ("End of file" in text and self._oom_kills.has_new_kill())
+            start_text = f"no worker could start on the Ray cluster: {_exit_reason(text)}"
+            start_failure = Failure("died", start_text, traceback=text)
+            return pool.Exit(f"died ({_exit_reason(text)})", start_failure, is_out_of_memory, text)
+        self._warn_at = math.inf  # there is a worker
+        return message
 
     def release(self, worker: Any) -> None:
         del self._actors[worker]  # an actor ends by itself when it is no longer referenced
-        self._ready_workers.discard(worker)
         for reference in [reference for reference, owner in self._pending.items() if owner == worker]:
             del self._pending[reference]
 
@@ -196,9 +178,7 @@ class ActorBackend(pool.Backend):
             self.kill(worker)
 
     def _warn_no_workers(self) -> None:
-        if self._ready_workers or self._start_time == math.inf or time.monotonic() - self._start_time < WARN_AFTER:
-            return
-        self._start_time = math.inf
+        self._warn_at = math.inf
         free = {name: self._ray.available_resources().get(name, 0.0) for name in self._resources}
         warnings.warn(
             f"no worker has started for {WARN_AFTER:.0f} s: each reserves {_resources_text(self._resources)}, and the "

@@ -5,29 +5,30 @@ import io
 import shutil
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from numerate.config import setting
-from numerate.errors import OperationalError, UserError, import_extra
-from numerate.executors.chunk import ArrayTask, PickledWork, outcome_from_record, split_round_robin
-from numerate.executors.executor import Executor, Failure, ItemOutcome, Work
-from numerate.executors.following import describe, pluralize, print_message, sleep_with_ticks, wait_for_items
+from numerate.errors import OperationalError, UserError, import_extra, pluralize
+from numerate.executors.chunk import ArrayTask, PickledWork, split_round_robin
+from numerate.executors.executor import DEFAULT_NUM_WORKERS, Executor, Failure, ItemOutcome, Work
+from numerate.executors.following import describe, print_message, sleep_with_ticks, wait_for_items
 from numerate.executors.local import Local
 from numerate.executors.states import ENDED_STATES, process_start_time, task_states
 from numerate.executors.submission import Submission, item_key, next_number
 from numerate.training import disk
 from numerate.training.lock import Lock
-from numerate.training.stopping import Stop
+from numerate.training.stopping import Stop, Stopped
 
 WARNING_SECONDS = 120
 """Seconds before its time limit at which a task is warned, so that runs write checkpoints and it is requeued."""
 
 MAX_ARRAY_TASKS = 1000
 """Maximum number of tasks of an array, if it is not given: Slurm's own limit (MaxArraySize) is 1001 by default."""
+
+_LOCK_TIMEOUT = 120.0  # seconds to wait for another command that is submitting
 
 _running_jobs: list[Any] = []
 """Running tasks of a local stand-in cluster; keeping them avoids Python's warnings about unreferenced processes."""
@@ -78,6 +79,10 @@ class Slurm(Executor):
                 if "\n" in line or not line.strip():
                     yield f"{name}: must be a single line, not {line!r}"
 
+    @property
+    def num_workers(self) -> int:
+        return self.array_tasks * self.pool.num_workers if self.array_tasks else DEFAULT_NUM_WORKERS
+
     def check_available(self) -> None:
         _import_submitit()
         if self.cluster == "slurm" and shutil.which("sbatch") is None:
@@ -104,7 +109,7 @@ class Slurm(Executor):
         root = folder.absolute() / "slurm"
         new = list(range(len(items)))
         if self.cluster == "local" or shutil.which("sbatch") is not None:
-            _, new = self._match_submissions(root, work, [item_key(work, item) for item in items])
+            _, new = self._match_submissions(root, [item_key(work, item) for item in items])
         if not new:
             return f"# Nothing to submit: all {len(items)} items are in jobs of an earlier command.\n"
         tasks = split_round_robin(len(new), self._num_tasks(len(new)))
@@ -113,7 +118,7 @@ class Slurm(Executor):
         names = [work.item_name(items[new[number]]) for number in tasks[0]]
         comments = [
             f"# {pluralize(len(new), 'item')} in {pluralize(len(tasks), 'task')} of at most {len(tasks[0])}, on "
-            f"{pluralize(self.pool.workers or 1, 'worker')} of {pluralize(self.threads, 'thread')} each.",
+            f"{pluralize(self.pool.num_workers, 'worker')} of {pluralize(self.threads, 'thread')} each.",
             f"# Task 0: {', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}",
         ]
         if len(new) < len(items):
@@ -127,69 +132,62 @@ class Slurm(Executor):
         return Local(workers, self.threads, self.timeout, self.memory, self.stack_size)
 
     def _num_tasks(self, count: int) -> int:
-        min_items = self.items_per_task or 4 * (self.pool.workers or 1)
+        min_items = self.items_per_task or 4 * self.pool.num_workers
         return max(1, min(count, self.array_tasks or min(MAX_ARRAY_TASKS, count // min_items)))
 
     def _run(
         self, work: Work, items: Sequence[Any], root: Path, stop: Stop, on_tick: Callable[[], None]
     ) -> Iterator[ItemOutcome]:
-        keys = [item_key(work, item) for item in items]
-        with _submission_lock(root, stop, on_tick):
-            if stop.requested:
-                submissions: list[Submission] = []
-                new = list(range(len(items)))
-            else:
-                submissions, new = self._match_submissions(root, work, keys)
-                for submission in submissions:
-                    print_message(
-                        f"{pluralize(len(submission.pending), 'item')} already submitted: {describe(submission)}; "
-                        f"logs: {submission.path / 'logs'}"
-                    )
-                if new:
-                    submissions.append(self._submit(work, items, keys, new, root))
-                new = []
-        for index in new:
-            yield ItemOutcome(
-                index, failure=Failure("not started", "not started; the same command resumes", stop.status or 130)
-            )
+        def sleep(seconds: float) -> None:
+            sleep_with_ticks(seconds, stop, on_tick)
+            _raise_if_stopped(stop)
+
+        with disk.convert_os_errors(root):
+            root.mkdir(parents=True, exist_ok=True)
+        try:
+            with Lock(root / "lock").hold("submitting", timeout=_LOCK_TIMEOUT, sleep=sleep):
+                _raise_if_stopped(stop)
+                submissions = self._find_or_submit(work, items, root)
+        except Stopped:
+            failure = Failure("not started", "not started; the same command resumes", stop.status or 130)
+            yield from (ItemOutcome(index, failure=failure) for index in range(len(items)))
+            return
         yield from wait_for_items(submissions, work, stop, on_tick, wait=self.wait)
 
-    def _match_submissions(self, root: Path, work: Work, keys: Sequence[str]) -> tuple[list[Submission], list[int]]:
+    def _find_or_submit(self, work: Work, items: Sequence[Any], root: Path) -> list[Submission]:
+        """The submissions that contain the items, under the lock, so that nothing is submitted twice: earlier ones, and
+        a new one for the others."""
+        keys = [item_key(work, item) for item in items]
+        submissions, new = self._match_submissions(root, keys)
+        for submission in submissions:
+            print_message(
+                f"{pluralize(len(submission.pending), 'item')} already submitted: {describe(submission)}; "
+                f"logs: {submission.path / 'logs'}"
+            )
+        return [*submissions, self._submit(work, items, keys, new, root)] if new else submissions
+
+    def _match_submissions(self, root: Path, keys: Sequence[str]) -> tuple[list[Submission], list[int]]:
         """Earlier submissions that contain some of the items, and the indices of the remaining items.
 
-        An item counts as submitted if its task may still finish it, or if it has a valid result that no command has
-        received. A failed item does not count: requesting it repeats it.
+        An item counts as submitted while its task is queued or running, unless it has failed: requesting it repeats it.
         """
         indices_by_key: dict[str, list[int]] = {}
         for index, key in reversed(list(enumerate(keys))):
             indices_by_key.setdefault(key, []).append(index)
         matched = []
         for submission in Submission.load_all(root) if root.exists() else ():
-            unfinished = [
-                number
+            tasks_by_item = {
+                number: item["task"]
                 for number, item in enumerate(submission.items)
                 if item["key"] in indices_by_key
-                and number not in submission.records
                 and item["task"] not in submission.ended
-            ]
-            running_tasks = self._running_tasks(submission, {submission.items[number]["task"] for number in unfinished})
-            reusable = [
-                number
-                for number, record in submission.records.items()
-                if submission.items[number]["key"] in indices_by_key
-                and number not in submission.delivered
-                and _is_reusable(record, work)
-            ]
-            for number in [
-                *reusable,
-                *(number for number in unfinished if submission.items[number]["task"] in running_tasks),
-            ]:
-                indices = indices_by_key.get(submission.items[number]["key"])
-                if indices:
-                    submission.pending[number] = indices.pop()
-            submission.records = {
-                number: record for number, record in submission.records.items() if number in submission.pending
+                and "failure" not in submission.records.get(number, {})
             }
+            running_tasks = self._running_tasks(submission, set(tasks_by_item.values()))
+            for number, task in tasks_by_item.items():
+                indices = indices_by_key[submission.items[number]["key"]]
+                if indices and task in running_tasks:
+                    submission.pending[number] = indices.pop()
             if submission.pending:
                 matched.append(submission)
         return matched, sorted(index for indices in indices_by_key.values() for index in indices)
@@ -322,33 +320,14 @@ class Slurm(Executor):
             return "\n".join(["#!/bin/bash", "# parameters of submitit for the job script:", *lines, ""])
 
 
-def _is_reusable(record: Mapping[str, Any], work: Work) -> bool:
-    """Whether an item's record of an earlier submission is a result that is still valid."""
-    outcome = outcome_from_record(record, 0, work)
-    return outcome.failure is None and work.is_reusable(outcome.result)
-
-
 def _import_submitit() -> Any:
     """Imports the package. Raises `UserError` if it is not installed."""
     return import_extra("submitit", "executor", "slurm")
 
 
-@contextlib.contextmanager
-def _submission_lock(root: Path, stop: Stop, on_tick: Callable[[], None]) -> Iterator[None]:
-    """A lock for reading and creating submissions, so that nothing is submitted twice. Raises `UserError` naming its
-    holder if another command holds it for minutes."""
-    disk.make_folder(root)
-    lock, end = Lock(root / "lock"), time.monotonic() + 120
-    with contextlib.ExitStack() as stack:
-        while True:
-            try:
-                stack.enter_context(lock.hold("submitting"))
-                break
-            except UserError:
-                if stop.requested or time.monotonic() > end:
-                    raise
-                sleep_with_ticks(0.5, stop, on_tick)
-        yield
+def _raise_if_stopped(stop: Stop) -> None:
+    if stop.requested:
+        raise Stopped
 
 
 @contextlib.contextmanager

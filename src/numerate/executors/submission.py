@@ -1,22 +1,19 @@
-"""The folder of a submission to Slurm: its items, job ids, finished items and delivered results."""
+"""The folder of a submission to Slurm: its items, its jobs, and the items that are finished."""
 
 import contextlib
 import hashlib
 import json
 import os
-import pickle
 import socket
 import time
-import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 from numerate.errors import UserError
 from numerate.executors.chunk import outcome_from_record
 from numerate.executors.executor import Failure, ItemOutcome, Work
-from numerate.records.kinds import ASSIGNMENT, ITEM, SUBMISSION, TASK
+from numerate.records.kinds import ITEM, SUBMISSION, TASK
 from numerate.records.reading import FORMAT, Tail, check_format, damage_message, read_object, read_records
 from numerate.training import disk
 
@@ -27,7 +24,6 @@ class Submission:
         slurm/3/submission.json       cluster, and a job id per task
                 items.jsonl           one line per item: its task, its name, its key
                 tasks/0000.jsonl      written by task 0 alone; see `ArrayTask`
-                handed/HOST-PID.jsonl written by one command alone: items whose result it was given, tasks that ended
                 logs/                 submitit's: the job script, what tasks printed
 
     `pending` belongs to this command: number of an item in the submission -> index in the command.
@@ -42,17 +38,15 @@ class Submission:
         self.items = items
         self.pending: dict[int, int] = {}
         self.records: dict[int, dict[str, Any]] = {}
-        self.delivered: set[int] = set()
         self.ended: dict[int, str] = {}
         self.failures: dict[int, Failure] = {}
         self._tails: dict[str, Tail] = {}
-        self._delivered_file = path / "handed" / f"{socket.gethostname()}-{os.getpid()}.jsonl"
 
     @classmethod
     def create_folder(cls, root: Path, items: Sequence[tuple[str, str]], tasks: Sequence[Sequence[int]]) -> Path:
         """Creates the next folder below `root` for items (name and key) in tasks; nothing is submitted yet."""
         path = root / str(next_number(root))
-        for name in ("tasks", "handed", "logs"):
+        for name in ("tasks", "logs"):
             disk.make_folder(path / name)
         task_of = {number: task for task, numbers in enumerate(tasks) for number in numbers}
         records = [{"task": task_of[n], "name": name, "key": key} for n, (name, key) in enumerate(items)]
@@ -63,17 +57,18 @@ class Submission:
     def create(cls, path: Path, cluster: str, jobs: Sequence[str], started: Sequence[str | None]) -> "Submission":
         """Records the job ids, and the start times of local processes. From here on other commands see the
         submission."""
+        items = read_records(path / "items.jsonl", ITEM)
         head = {
             "format": FORMAT,
             "cluster": cluster,
             "jobs": list(jobs),
             "started": list(started),
-            "items": len(read_records(path / "items.jsonl", ITEM)),
+            "items": len(items),
             "host": socket.gethostname(),
             "time": time.strftime("%Y-%m-%d %H:%M:%S"),
         }
         disk.write_atomically(path / "submission.json", json.dumps(head).encode())
-        return cls(path, head, _read_items(path, head))
+        return cls(path, head, items)
 
     @classmethod
     def load_all(cls, root: Path) -> "list[Submission]":
@@ -89,22 +84,15 @@ class Submission:
             check_format(path, head["format"])
             submission = cls(path, head, _read_items(path, head))
             submission.read()
-            for file in (path / "handed").glob("*.jsonl"):
-                for record in read_records(file, ASSIGNMENT):
-                    if "item" in record:
-                        submission.delivered.add(record["item"])
-                    else:
-                        submission.ended[record["task"]] = record["state"]
             submissions.append(submission)
         return submissions
 
-    def read(self, reopen: Collection[int] = ()) -> list[int]:
-        """Reads new lines of the tasks; returns the numbers of the items that are newly finished.
+    def read(self, reopen: Collection[int] = ()) -> None:
+        """Reads new lines of the tasks.
 
         A shared file system may report the size of a file as it was a minute ago, unless it is opened: the files of the
         tasks in `reopen` are opened.
         """
-        new_items = []
         with os.scandir(self.path / "tasks") as entries:
             changed_files = {entry.name for entry in entries if entry.stat().st_size > self._tail(entry.name).offset}
         for name in sorted(changed_files | {f"{task:04d}.jsonl" for task in reopen}):
@@ -112,7 +100,6 @@ class Submission:
                 task = int(name.partition(".")[0])
                 if "item" in record:
                     self.records[record["item"]] = record
-                    new_items.append(record["item"])
                 elif "finished" in record:
                     self.ended[task] = "COMPLETED"
                 elif "refused" in record:
@@ -121,7 +108,6 @@ class Submission:
                     self.ended[task] = "FAILED"
                 elif "started" in record:
                     self.ended.pop(task, None)
-        return new_items
 
     def _tail(self, name: str) -> Tail:
         return self._tails.setdefault(name, Tail(self.path / "tasks" / name, TASK))
@@ -130,19 +116,12 @@ class Submission:
         """The tasks that this command waits for."""
         return {self.items[number]["task"] for number in self.pending}
 
-    def deliver(self, number: int, work: Work) -> Iterator[ItemOutcome]:
-        """Yields a finished item, if this command waits for it, and records its delivery."""
-        record = self.records.pop(number, None)
-        index = self.pending.pop(number, None)
-        if record is None or index is None:
-            return
-        yield outcome_from_record(record, index, work)
-        disk.append_records(self._delivered_file, [{"item": number}])
-
-    def record_end(self, task: int, state: str) -> None:
-        """Records that a task has ended, so that no command has to query Slurm again."""
-        self.ended[task] = state
-        disk.append_records(self._delivered_file, [{"task": task, "state": state}])
+    def deliver(self, work: Work) -> Iterator[ItemOutcome]:
+        """Yields the items read since the last call that this command waits for."""
+        records, self.records = self.records, {}
+        for number, record in records.items():
+            if (index := self.pending.pop(number, None)) is not None:
+                yield outcome_from_record(record, index, work)
 
     def fail_items(self, failures: Mapping[int, Failure]) -> Iterator[ItemOutcome]:
         """The items that this command waits for but whose tasks will not finish them, with the failure of each task."""
@@ -182,35 +161,7 @@ def item_key(work: Work, item: Any) -> str:
     """A key that is equal for the same item of the same work in any process: it identifies items in jobs of earlier
     commands.
 
-    Fields of a dataclass with `compare=False` are ignored, in the work and in the item. Values other than plain data
-    are pickled; items whose pickles differ each time are never recognized, and therefore submitted again.
+    It is a hash of how both are printed (`repr`), so fields of a dataclass with `repr=False` are ignored. What is
+    printed with its address is never recognized, and therefore submitted again.
     """
-    return hashlib.sha256(_encode(work) + b"\n" + _encode(item)).hexdigest()[:20]
-
-
-def _encode(value: Any) -> bytes:
-    try:
-        return json.dumps(_to_json(value), sort_keys=True).encode()
-    except (TypeError, ValueError, AttributeError, RecursionError):
-        pass
-    try:
-        return pickle.dumps(value)
-    except Exception:
-        return uuid.uuid4().bytes
-
-
-def _to_json(value: Any) -> Any:
-    if value is None or isinstance(value, str | bool | int | float):
-        return value
-    if isinstance(value, Mapping):
-        return {"mapping": sorted(([_to_json(key), _to_json(item)] for key, item in value.items()), key=repr)}
-    if isinstance(value, list | tuple):
-        return [_to_json(item) for item in value]
-    if isinstance(value, os.PathLike):
-        return os.path.abspath(value)
-    kind = f"{type(value).__module__}.{type(value).__qualname__}"
-    if is_dataclass(value):
-        return {kind: {part.name: _to_json(getattr(value, part.name)) for part in fields(value) if part.compare}}
-    if isinstance(value, Work):
-        return {kind: _to_json(vars(value))}
-    raise TypeError(kind)
+    return hashlib.sha256(repr((work, item)).encode(errors="backslashreplace")).hexdigest()[:20]

@@ -18,6 +18,8 @@ from numerate.config import UserFile, load_user_files
 from numerate.errors import OperationalError, UserError, describe_error, user_code_location
 from numerate.executors import memory
 from numerate.executors.executor import Failure, Work, WorkerContext
+from numerate.training import disk
+from numerate.training.lock import LockedError
 from numerate.training.stopping import Stop
 
 _THREAD_VARIABLES = (
@@ -73,8 +75,7 @@ class Worker:
         dumps: Callable[[Any], bytes] = pickle.dumps,
         name: str | None = None,
     ) -> None:
-        host = re.sub(r"[^A-Za-z0-9.]+", "-", socket.gethostname())
-        self.name = name or f"{host}-{os.getpid()}-{secrets.token_hex(2)}"
+        self.name = name or unique_worker_name()
         self.stop = RequestedStop()
         self._threads, self._memory_limit, self._dumps = threads, memory_limit, dumps
         self._work: Work
@@ -132,6 +133,12 @@ class Worker:
         return failure_from_exception(error)
 
 
+def unique_worker_name() -> str:
+    """A name for this process that is unique across machines and time."""
+    host = re.sub(r"[^A-Za-z0-9.]+", "-", socket.gethostname())
+    return f"{host}-{os.getpid()}-{secrets.token_hex(2)}"
+
+
 def thread_variables(threads: int) -> dict[str, str]:
     """The environment variables that limit libraries to a number of threads; they are read on import."""
     return dict.fromkeys(_THREAD_VARIABLES, str(threads))
@@ -147,9 +154,11 @@ def failure_from_exception(error: BaseException) -> Failure:
     an error of the program."""
     if isinstance(error, UserError | OperationalError):
         notes = "\n".join(getattr(error, "__notes__", [])) or None
+        if isinstance(error, LockedError):
+            return Failure("busy", str(error), 2)
         if isinstance(error, UserError):
             return Failure("user error", str(error), 2, notes)
-        return Failure("operational error", str(error), traceback=notes)
+        return Failure("disk full" if disk.is_full(error) else "operational error", str(error), traceback=notes)
     location = user_code_location(error)
     if isinstance(error, SystemExit):
         call = f"it called sys.exit({'' if error.code is None else repr(error.code)})"

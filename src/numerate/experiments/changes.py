@@ -1,11 +1,12 @@
 """Settings that an evaluation may change without changing the weights."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from numerate.config import override, to_tree
 from numerate.errors import UserError
+from numerate.experiments.patch import tree_diff
 from numerate.training.recipe import Recipe
 
 TASK_INDEX = "task.task_index"
@@ -57,8 +58,7 @@ def diff_settings(trained: Recipe, evaluated: Recipe) -> dict[str, Any]:
     from numerate.text.tasks.example_file import ExampleFile
     from numerate.text.tasks.text_files import combine_hashes
 
-    changes: dict[str, Any] = {}
-    _compare("model", to_tree(trained.model), to_tree(evaluated.model), changes)
+    changes = tree_diff({"model": to_tree(trained.model)}, {"model": to_tree(evaluated.model)})
     task_index, trained_task_index = (
         getattr(evaluated.task, "task_index", None),
         getattr(trained.task, "task_index", None),
@@ -71,16 +71,3 @@ def diff_settings(trained: Recipe, evaluated: Recipe) -> dict[str, Any]:
             combine_hashes(evaluated.task.file_hashes().values())[:12],
         )
     return dict(sorted(changes.items()))
-
-
-def _compare(path: str, before: Any, after: Any, changes: dict[str, Any]) -> None:
-    if before == after and type(before) is type(after):
-        return
-    if isinstance(before, Mapping) and isinstance(after, Mapping) and before.get("kind") == after.get("kind"):
-        for name in dict.fromkeys([*before, *after]):
-            _compare(f"{path}.{name}", before.get(name), after.get(name), changes)
-    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
-        for number, (one, other) in enumerate(zip(before, after, strict=True)):
-            _compare(f"{path}.{number}", one, other, changes)
-    else:
-        changes[path] = after

@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from numerate.errors import pluralize
 from numerate.evaluation.evaluator import Method
 from numerate.evaluation.grid import split_by_cost
 from numerate.experiments.plan import CellTask, EvaluationPlan
@@ -53,7 +54,7 @@ class EvaluationEstimate:
                 f"{self.unit:<11} {self.num_questions:,}, method {self.method}",
                 f"compute     {prefix}{format_flops(self.flops)}",
                 f"time        about {format_duration(math.ceil(self.seconds))} here, estimated from a sample of "
-                f"{self.num_sampled_cells} cell{'s' * (self.num_sampled_cells != 1)}",
+                f"{pluralize(self.num_sampled_cells, 'cell')}",
             ]
         return "\n".join(lines)
 

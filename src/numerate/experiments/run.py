@@ -25,7 +25,6 @@ from numerate.experiments.shards import (
     evaluate_shards,
     jobs_folder,
     make_shards,
-    num_workers,
 )
 from numerate.experiments.store import EvaluationStore, RecordKey, json_lines
 from numerate.experiments.stored_run import StoredRun
@@ -123,7 +122,7 @@ class Run(StoredRun):
         plan = EvaluationPlan.from_run(self, grid, count, method, checkpoint, settings)
         tasks, store = plan.tasks(plan.cells(), predictions), self._store(None)
         store.load(plan.steps_by_label())
-        shards = make_shards(plan, tasks, plan.missing(tasks, store), num_workers(executor))
+        shards = make_shards(plan, tasks, plan.missing(tasks, store), executor.num_workers)
         return executor.script(Measuring.from_plan(plan), shards, jobs_folder(store))
 
     def estimate(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from numerate.errors import OperationalError, UserError
+from numerate.errors import OperationalError, UserError, pluralize
 from numerate.evaluation.evaluator import Method
 from numerate.evaluation.grid import Grid, interleave_by_cost, split_by_cost
 from numerate.executors.executor import Executor, Failure, Work, WorkerContext
@@ -23,30 +23,27 @@ SHARDS_PER_WORKER = 6
 MIN_SHARD_FLOPS = 2e10
 """Minimum floating-point operations of a shard: half a second of a core. Smaller ones are not worth distributing."""
 
-DEFAULT_NUM_WORKERS = 64
-"""Assumed number of workers if it is unknown: more shards than needed cost little."""
-
 
 @dataclass(frozen=True)
 class GridShard:
     """A unit of work: `number` (from 1) of `total` shards of an evaluation, and the steps of its checkpoints.
 
-    `remaining` are the tasks not recorded yet. It is excluded from comparison, so that jobs submitted by an earlier run
-    of the same command are recognized.
+    `remaining` are the tasks not recorded yet. It is excluded from comparison and `repr`, so that jobs submitted by an
+    earlier run of the same command are recognized.
     """
 
     number: int
     total: int
     tasks: tuple[CellTask, ...]
     steps: tuple[int, ...]
-    remaining: tuple[CellTask, ...] = field(compare=False)
+    remaining: tuple[CellTask, ...] = field(compare=False, repr=False)
 
     def __str__(self) -> str:
         steps = ", ".join(str(self.steps[index]) for index in dict.fromkeys(task.checkpoint for task in self.remaining))
         all_sizes = sorted({tuple(size for _, size in task.cell) for task in self.remaining})
         more = ", ..." if len(all_sizes) > 4 else ""
         shown = ", ".join("x".join(map(str, sizes)) for sizes in all_sizes[:4]) + more
-        cells = _pluralize(len(self.remaining), "cell")
+        cells = pluralize(len(self.remaining), "cell")
         return f"shard {self.number} of {self.total} ({cells}: {shown} at step {steps})"
 
 
@@ -88,18 +85,6 @@ def check_no_shard(executor: Executor | None, shard: str | None) -> None:
     """Raises `UserError` if a grid would be split twice."""
     if executor is not None and shard is not None:
         raise UserError("shard: an executor splits the grid into shards itself; give either shard= or an executor")
-
-
-def num_workers(executor: Executor) -> int:
-    """The number of concurrent workers of an executor, or a guess if it is unknown before they start."""
-    from numerate.executors.local import Local, num_available_cpus
-    from numerate.executors.slurm import Slurm
-
-    if isinstance(executor, Slurm):
-        return executor.array_tasks * (executor.pool.workers or 1) if executor.array_tasks else DEFAULT_NUM_WORKERS
-    if isinstance(executor, Local):
-        return executor.workers or max(1, num_available_cpus() // executor.threads)
-    return executor.workers or DEFAULT_NUM_WORKERS
 
 
 @dataclass(frozen=True)
@@ -200,7 +185,7 @@ def evaluate_shards(
     """
     if not missing:
         return
-    shards = make_shards(plan, tasks, missing, num_workers(executor))
+    shards = make_shards(plan, tasks, missing, executor.num_workers)
     num_new_lines = _LineCounter(store)
     failed: list[tuple[GridShard, Failure]] = []
     with Stop() as stop:
@@ -240,21 +225,14 @@ def _failed_shards_error(
 ) -> UserError | OperationalError:
     grid_shard, failure = min(failed, key=lambda one: (one[1].is_transient, one[0].number))
     resume = "; the same command resumes"
-    others = f"; {_pluralize(len(failed) - 1, 'more shard')} failed" if len(failed) > 1 else ""
+    others = f"; {pluralize(len(failed) - 1, 'more shard')} failed" if len(failed) > 1 else ""
     num_cells = len(grid_shard.remaining)
     num_recorded = num_cells - len(plan.missing(grid_shard.remaining, store))
     text = (
         f"{grid_shard}: {failure.text.removesuffix(resume)}{others}. {num_recorded:,} of "
-        f"its {_pluralize(num_cells, 'cell')} are kept, and so are the records of the other shards{resume}"
+        f"its {pluralize(num_cells, 'cell')} are kept, and so are the records of the other shards{resume}"
     )
-    error = UserError(text) if failure.kind == "user error" else OperationalError(text)
-    if failure.traceback is not None:
-        error.add_note(failure.traceback)
-    return error
-
-
-def _pluralize(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'s' * (count != 1)}"
+    return failure.to_error(text)
 
 
 class _LineCounter:

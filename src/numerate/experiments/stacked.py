@@ -1,6 +1,7 @@
 """Runs with models of the same shape, trained together as one model, each in its own folder."""
 
 import contextlib
+import functools
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 from numerate.config import identity
 from numerate.errors import UserError
 from numerate.evaluation.evaluator import Evaluation
-from numerate.experiments.start import RecordCallback, TrainedRun, TrainingSession
+from numerate.experiments.start import TrainedRun, TrainingSession
 from numerate.models.decoder import Decoder
 from numerate.models.initialization import FanIn
 from numerate.stacking.stacked_trainer import StackedTrainer
@@ -125,7 +126,7 @@ def train_stacked(
                     world,
                     runs,
                     show_progress=False,
-                    on_record=_with_run_index(index, on_record),
+                    on_record=None if on_record is None else functools.partial(on_record, index),
                     on_message=on_message,
                     command=command,
                     provenance_info=provenance_info,
@@ -172,14 +173,6 @@ def _capture_error(outcomes: dict[int, TrainedRun | Exception], index: int) -> I
         yield
     except Exception as error:
         outcomes[index] = error
-
-
-def _with_run_index(
-    index: int, on_record: Callable[[int, str, Mapping[str, Any]], None] | None
-) -> RecordCallback | None:
-    if on_record is None:
-        return None
-    return lambda kind, record: on_record(index, kind, record)
 
 
 def _find_dropout(spec: Any, path: str) -> str | None:

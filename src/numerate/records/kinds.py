@@ -375,7 +375,6 @@ TASK = Schema(
     ),
     _RESUBMIT_REMEDY,
 )
-ASSIGNMENT = Schema(Either("item", Fields({"item": COUNT}), Fields({"task": COUNT, "state": TEXT})), _RESUBMIT_REMEDY)
 SUBMISSION = Schema(
     Fields(
         {"format": COUNT, "cluster": TEXT, "jobs": Array(TEXT), "started": Array(ANY), "host": TEXT, "items?": COUNT}

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from numerate.errors import OperationalError
+from numerate.executors.executor import MAX_DEATHS
 from numerate.records.kinds import JOURNAL
 from numerate.records.reading import check_format, read_records
 from numerate.searches.sampling import SamplingPlan, distributions, load_optuna, next_point
@@ -25,9 +26,6 @@ from numerate.searches.space import Space
 from numerate.training import disk
 
 TrialState = Literal["complete", "pruned", "failed", "running"]
-
-MAX_STARTS = 3
-"""How often a trial is started whose process dies each time without progress."""
 
 _STUDY_NAME = "search"
 
@@ -132,8 +130,7 @@ class Journal:
             if self.trials()[trial.number].state != "running":
                 self._lock_path(trial.number).unlink(missing_ok=True)  # it was finished in the meantime
                 continue
-            with self._quiet_optuna():
-                self._storage.set_trial_user_attr(self._trial_id(trial.number), "worker", worker)
+            self._set_attribute(trial.number, "worker", worker)
             return trial.number
         return None
 
@@ -165,15 +162,14 @@ class Journal:
         with self._quiet_optuna():
             self._storage.set_trial_intermediate_value(self._trial_id(number), step, value)
             pruned = bool(pruner.prune(self._study, self._storage.get_trial(self._trial_id(number))))
-            if pruned:
-                self._storage.set_trial_user_attr(self._trial_id(number), "pruned", step)
+        if pruned:
+            self._set_attribute(number, "pruned", step)
         return pruned
 
     def is_pruned(self, number: int) -> bool:
         """Whether the pruner has already decided to stop the trial; its process may have died before that was
         recorded."""
-        with self._quiet_optuna():
-            return "pruned" in self._storage.get_trial(self._trial_id(number)).user_attrs
+        return "pruned" in self._attributes(number)
 
     def tell(self, number: int, objective: float, results: Mapping[str, Any]) -> None:
         """Records that a trial is complete."""
@@ -189,20 +185,16 @@ class Journal:
         self._finish(number, "PRUNED", {"error": error} | ({"traceback": trace} if trace is not None else {}))
 
     def record_start(self, number: int, step: int) -> bool:
-        """Records that a trial was started at step `step`. Returns False if it failed there `MAX_STARTS` times in a row
-        because its process died."""
-        with self._quiet_optuna():
-            starts = self._storage.get_trial(self._trial_id(number)).user_attrs.get(
-                "starts", {"count": 0, "step": step}
-            )
-            num_starts = starts["count"] + 1 if starts["step"] == step else 1
-            self._storage.set_trial_user_attr(self._trial_id(number), "starts", {"count": num_starts, "step": step})
-        return num_starts <= MAX_STARTS
+        """Records that a trial was started at step `step`. Returns False if its process died there `MAX_DEATHS` times
+        in a row."""
+        starts = self._attributes(number).get("starts", {"count": 0, "step": step})
+        num_starts = starts["count"] + 1 if starts["step"] == step else 1
+        self._set_attribute(number, "starts", {"count": num_starts, "step": step})
+        return num_starts <= MAX_DEATHS
 
     def reset_starts(self, number: int) -> None:
         """Records that a trial was stopped regularly, which resets its number of starts."""
-        with self._quiet_optuna():
-            self._storage.set_trial_user_attr(self._trial_id(number), "starts", {"count": 0, "step": -1})
+        self._set_attribute(number, "starts", {"count": 0, "step": -1})
 
     def fail_trial_of(self, worker: str, error: str) -> int | None:
         """Records that a worker's trial failed (it timed out, or ran out of memory); returns the trial's number."""
@@ -216,12 +208,9 @@ class Journal:
         return None
 
     def _finish(self, number: int, state: str, results: Mapping[str, Any], objective: float | None = None) -> None:
-        states = load_optuna().trial.TrialState
+        self._set_attribute(number, "results", disk.to_plain_data(dict(results), finite=True))
         with self._quiet_optuna():
-            self._storage.set_trial_user_attr(
-                self._trial_id(number), "results", disk.to_plain_data(dict(results), finite=True)
-            )
-            self._study.tell(number, objective, state=states[state])
+            self._study.tell(number, objective, state=load_optuna().trial.TrialState[state])
         self._lock_path(number).unlink(missing_ok=True)
 
     # Internals ----------------------------------------------------------------------------------------------------
@@ -229,6 +218,14 @@ class Journal:
     def _optuna_trials(self) -> list[Any]:
         with self._quiet_optuna():
             return self._storage.get_all_trials(self._study_id, deepcopy=False)  # type: ignore[no-any-return]
+
+    def _attributes(self, number: int) -> dict[str, Any]:
+        with self._quiet_optuna():
+            return self._storage.get_trial(self._trial_id(number)).user_attrs  # type: ignore[no-any-return]
+
+    def _set_attribute(self, number: int, name: str, value: object) -> None:
+        with self._quiet_optuna():
+            self._storage.set_trial_user_attr(self._trial_id(number), name, value)
 
     def _trial_id(self, number: int) -> int:
         return self._storage.get_trial_id_from_study_id_trial_number(self._study_id, number)  # type: ignore[no-any-return]

@@ -215,13 +215,8 @@ def _handle_failure(failure: Failure, worker: str, journal: Journal) -> None:
     """Handles a failed worker: the trial of a worker that was stopped or died is started again."""
     if failure.kind in ("out of memory", "timeout"):
         journal.fail_trial_of(worker, failure.text)
-    elif failure.kind == "user error":
-        raise UserError(failure.text)
-    elif failure.kind in ("operational error", "error"):
-        error = OperationalError(failure.text)
-        if failure.traceback is not None:
-            error.add_note(failure.traceback)
-        raise error
+    elif not failure.is_transient or failure.kind == "disk full":
+        raise failure.to_error()
 
 
 def _check_failures_differ(journal: Journal) -> None:

@@ -10,9 +10,9 @@ from typing import Any, Literal, NoReturn
 from numerate.config import from_tree, identity, override
 from numerate.errors import OperationalError, UserError
 from numerate.executors import memory
-from numerate.executors.executor import Work, WorkerContext
+from numerate.executors.executor import MAX_DEATHS, Work, WorkerContext
 from numerate.executors.worker import RequestedStop, failure_from_exception
-from numerate.searches.journal import MAX_STARTS, Journal, Trial
+from numerate.searches.journal import Journal, Trial
 from numerate.searches.sampling import Pruner, SamplingPlan, make_pruner
 from numerate.searches.space import Space
 from numerate.training import checkpoint
@@ -117,7 +117,7 @@ class _TrialRunner:
                 for seed in self.plan.seeds
             ]
             if not self.journal.record_start(number, sum(map(self._last_step, recipes))):
-                self.journal.fail(number, f"its process died {MAX_STARTS} times without progress")
+                self.journal.fail(number, f"its process died {MAX_DEATHS} times without progress")
                 return
             if self.journal.is_pruned(number):
                 raise _TrialStopped("pruned")

@@ -2,16 +2,15 @@
 
 from numerate.catalogue import lazy_getattr
 
-CATALOGUE = {
-    "Study": {
-        "quickstart": "newcomer",
-        "abacus_laptop": "abacus",
-        "counting_laptop": "counting",
-        "counting_universal": "counting",
-        "number_loss_laptop": "number_loss",
-        "number_loss_laptop_stand_in": "number_loss",
-        "number_loss_lambda": "number_loss",
-        "tiny_stories_laptop": "tiny_stories",
-    }
-}
+_STUDIES = (
+    "quickstart",
+    "abacus_laptop",
+    "counting_laptop",
+    "counting_universal",
+    "number_loss_laptop",
+    "number_loss_laptop_stand_in",
+    "number_loss_lambda",
+    "tiny_stories_laptop",
+)
+CATALOGUE = {"Study": dict.fromkeys(_STUDIES, "definitions")}
 __getattr__ = lazy_getattr("studies", CATALOGUE)

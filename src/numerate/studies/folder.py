@@ -11,18 +11,17 @@
 The runs are stored in `runs/<recipe>/<id>/` as usual, and may belong to several studies.
 """
 
-import contextlib
 import os
 import re
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from numerate import catalogue
 from numerate.config import yaml_text
 from numerate.errors import UserError, did_you_mean
-from numerate.executors.executor import Failure
+from numerate.executors.executor import MAX_DEATHS, Failure
 from numerate.records.heads import CHECKSUM_KEY, checksum, read_checked_yaml
 from numerate.records.kinds import RESULT, WORKER_STATE
 from numerate.records.reading import FORMAT, Tail, read_object
@@ -32,7 +31,7 @@ from numerate.studies.plan import RequestedRun as RequestedRun
 from numerate.studies.plan import content_key as content_key
 from numerate.studies.plan import merge_plans, plan_lines, read_plan
 from numerate.training import disk
-from numerate.training.lock import Lock, LockedError
+from numerate.training.lock import Lock
 from numerate.training.run_folder import folder_name
 
 _REPAIR_HINT = "Remove the file; the command that created the study writes it again. The runs are not affected."
@@ -156,41 +155,34 @@ class StudyFolder:
             text = yaml_text({**metadata, CHECKSUM_KEY: checksum(metadata)})
             disk.write_atomically(self.path / "study.yaml", text.encode(), unharmed_note="The runs are unharmed.")
 
-    @contextlib.contextmanager
-    def _plan_lock(self) -> Iterator[None]:
+    def _plan_lock(self) -> AbstractContextManager[bool]:
         """Waits until no other process writes the plan, which takes no longer than reading and writing it."""
-        lock, start_time = Lock(self.path / "plan.lock"), time.monotonic()
-        with contextlib.ExitStack() as stack:
-            while True:
-                try:
-                    stack.enter_context(lock.hold("planning"))
-                    break
-                except LockedError:
-                    if time.monotonic() - start_time > _LOCK_TIMEOUT:
-                        raise
-                time.sleep(0.05)
-            yield
+        return Lock(self.path / "plan.lock").hold("planning", timeout=_LOCK_TIMEOUT)
 
     # Results --------------------------------------------------------------------------------------------------------
 
-    def results(self) -> dict[tuple[str, str], dict[str, Any]]:
-        """The result of each run, by its path and its content key; only new lines are read.
+    def results(self, worker: str | None = None) -> dict[tuple[str, str], dict[str, Any]]:
+        """The result of each run, by its path and its content key; only new lines are read, of all workers or of one.
 
         If a run has several lines, one with status "done" is preferred, otherwise the latest. Raises `UserError` for a
         damaged line.
         """
-        try:
-            files = [(file.name, file.stat().st_size) for file in os.scandir(self.path / "results")]
-        except FileNotFoundError:
-            return self._results
-        except OSError as error:
-            raise disk.convert_os_error(error, self.path / "results") from error
-        for name, size in sorted(files):
+        names = [f"{worker}.jsonl"]  # opened even if a shared file system still reports its earlier size
+        if worker is None:
+            try:
+                with os.scandir(self.path / "results") as files:
+                    names = sorted(file.name for file in files if file.stat().st_size > self._tail(file.name).offset)
+            except FileNotFoundError:
+                return self._results
+            except OSError as error:
+                raise disk.convert_os_error(error, self.path / "results") from error
+        for name in names:
             if name.endswith(".jsonl"):
-                tail = self._tails.setdefault(name, Tail(self.path / "results" / name, RESULT))
-                if size > tail.offset:
-                    self._merge(tail.read_new())
+                self._merge(self._tail(name).read_new())
         return self._results
+
+    def _tail(self, name: str) -> Tail:
+        return self._tails.setdefault(name, Tail(self.path / "results" / name, RESULT))
 
     def _merge(self, records: Sequence[dict[str, Any]]) -> None:
         for record in records:
@@ -226,6 +218,15 @@ class StudyFolder:
             if run.run in existing and run.result_key in results and is_done(results[run.result_key])
         }
 
+    def failed_results(self, planned: Sequence[PlannedRun]) -> dict[str, dict[str, Any]]:
+        """The results of runs that have failed."""
+        results = self.results()
+        return {
+            run.run: results[run.result_key]
+            for run in planned
+            if run.result_key in results and is_failed(results[run.result_key])
+        }
+
     # States ---------------------------------------------------------------------------------------------------------
 
     def states(self) -> list[dict[str, Any]]:
@@ -236,10 +237,6 @@ class StudyFolder:
             return []
         states = (read_object(self.path / "states" / name, WORKER_STATE) for name in names)
         return [state for state in states if state is not None]
-
-
-MAX_DEATHS = 3
-"""A run has failed if its worker died this often in a row at the same checkpoint."""
 
 
 def _study_paths(address: str, runs: Path) -> list[Path]:

@@ -1,10 +1,9 @@
 """Failed runs that a comparison must report, and variants of which every run failed."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from numerate.studies.folder import PlannedRun, StudyFolder, is_failed
+from numerate.studies.folder import PlannedRun, StudyFolder
 
 
 @dataclass(frozen=True)
@@ -16,30 +15,14 @@ class MissingRuns:
     missing_variants: tuple[str, ...] = ()
 
 
-def find_missing(
-    plan: Iterable[PlannedRun], failed: Mapping[str, Mapping[str, Any]], shown: Collection[str] = ()
-) -> MissingRuns:
-    """The missing runs of a plan: `failed` are records by run, and `shown` the runs that are compared.
-
-    `failed` is {"addition_abacus/3f2a9c01b7de": {"error": "the loss is NaN"}}, for example.
-    """
-    plan = list(plan)
-    present_variants = {one.label for one in plan if one.run in shown}
-    failed_runs = [one for one in plan if one.run in failed and one.run not in shown]
-    errors = tuple(
-        (one.display_name, str(failed[one.run].get("error") or "no error was recorded")) for one in failed_runs
-    )
-    return MissingRuns(
-        errors, tuple(dict.fromkeys(one.label for one in failed_runs if one.label not in present_variants))
-    )
-
-
-def find_missing_in_study(folder: StudyFolder, plan: Iterable[PlannedRun], shown: Collection[str]) -> MissingRuns:
-    """Like `find_missing`, with the failed runs of a study's folder."""
-    plan, results = list(plan), folder.results()
-    failed = {
-        one.run: results[one.result_key]
-        for one in plan
-        if one.result_key in results and is_failed(results[one.result_key])
-    }
-    return find_missing(plan, failed, shown)
+def find_missing_in_study(folder: StudyFolder, plan: Sequence[PlannedRun], shown: Collection[str]) -> MissingRuns:
+    """The missing runs of a plan; `shown` are the runs that are compared."""
+    records = folder.failed_results(plan)
+    failed_runs = [planned for planned in plan if planned.run in records and planned.run not in shown]
+    present_variants = {planned.label for planned in plan if planned.run in shown}
+    missing_variants = [planned.label for planned in failed_runs if planned.label not in present_variants]
+    errors = [
+        (planned.display_name, str(records[planned.run].get("error") or "no error was recorded"))
+        for planned in failed_runs
+    ]
+    return MissingRuns(tuple(errors), tuple(dict.fromkeys(missing_variants)))

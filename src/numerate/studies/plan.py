@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import Field, dataclass, replace
+from dataclasses import Field, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,9 @@ from typing import Any
 from numerate.config import fingerprint
 from numerate.config.saving import TreeCache
 from numerate.errors import UserError
+from numerate.experiments.patch import apply_diff, tree_diff
 from numerate.records.kinds import PLAN, PLAN_HEAD
 from numerate.records.reading import FORMAT, check_format, damage_message, parse_lines, parse_record, read_bytes
-from numerate.studies.patch import apply_diff, tree_diff
 
 RESULT_VERSION = 1
 """Part of every content key. Increased when the meaning of an unchanged recipe changes."""
@@ -62,16 +62,20 @@ class RequestedRun:
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A line of the plan. `label` is the name of its variant, the same for all its seeds."""
+    """A line of the plan. `label` is the name of its variant, the same for all its seeds.
+
+    `run` is its folder below the runs folder, `key` a hash of all settings that affect its results. These two identify
+    it, also among jobs that an earlier command submitted.
+    """
 
     run: str
     key: str
-    label: str
-    seed: int
-    base: str
-    diff: Mapping[str, Any]
-    base_tree: Mapping[str, Any]
-    current: bool = True
+    label: str = field(compare=False, repr=False)
+    seed: int = field(compare=False, repr=False)
+    base: str = field(compare=False, repr=False)
+    diff: Mapping[str, Any] = field(compare=False, repr=False)
+    base_tree: Mapping[str, Any] = field(compare=False, repr=False)
+    current: bool = field(default=True, compare=False, repr=False)
     """Whether the last command requested it, or only an earlier one."""
 
     @cached_property

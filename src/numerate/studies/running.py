@@ -3,9 +3,6 @@
 import hashlib
 import json
 import os
-import re
-import secrets
-import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -15,12 +12,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from numerate.errors import OperationalError, UserError
+from numerate.errors import OperationalError, UserError, pluralize
 from numerate.executors.executor import Executor, Failure, ItemOutcome
+from numerate.executors.worker import unique_worker_name
 from numerate.studies.board import MAX_VERBOSE_RUNS, StudyProgress
-from numerate.studies.folder import PlannedRun, StudyFolder, is_done, is_failed
+from numerate.studies.folder import PlannedRun, StudyFolder, is_failed
 from numerate.studies.state import COMMAND_PHASE, WorkerStateFile, has_ended
-from numerate.studies.work import Item, Job, RunWork, failed_record
+from numerate.studies.work import Item, RunWork, failed_record
 from numerate.training import checkpoint, disk, provenance
 from numerate.training.lock import Lock
 from numerate.training.recipe import Recipe
@@ -79,14 +77,9 @@ class StudyRunner:
             on_message,
         )
         results = folder.results()
+        self._earlier_results = dict(results)
         self.done_results: dict[str, Mapping[str, Any]] = {**folder.done_results(plan)}
-        failed: dict[str, Mapping[str, Any]] = {
-            planned.run: results[planned.result_key]
-            for planned in plan
-            if planned.run not in self.done_results
-            and planned.result_key in results
-            and is_failed(results[planned.result_key])
-        }
+        failed: dict[str, Mapping[str, Any]] = {**folder.failed_results(plan)}
         self._runs_that_died = {
             planned.run for planned in plan if results.get(planned.result_key, {}).get("failure") == "died"
         }
@@ -100,13 +93,11 @@ class StudyRunner:
         self.work = RunWork(
             str(folder.path.absolute()), provenance.command_line(), os.getcwd(), len(plan) <= MAX_VERBOSE_RUNS
         )
-        host = re.sub(r"[^A-Za-z0-9.]+", "-", socket.gethostname())
-        self._worker_name = f"command-{host}-{os.getpid()}-{secrets.token_hex(2)}"
+        self._worker_name = f"command-{unique_worker_name()}"
         self._stop = Stop()
         self._disk_full_message: str | None = None
         self._interrupted: dict[str, Failure] = {}
         self._busy_runs: dict[str, _BusyRun] = {}
-        self._start_time = time.time()
 
     @property
     def stopped(self) -> bool:
@@ -116,7 +107,9 @@ class StudyRunner:
     def items(self) -> list[Item]:
         """The remaining runs, as items for workers."""
         items = order_items(self.remaining, self.recipes, self.executor.stack_size)
-        return sorted(items, key=lambda item: any(job.run in self._runs_that_died for job in item))  # the others first
+        return sorted(
+            items, key=lambda item: any(planned.run in self._runs_that_died for planned in item)
+        )  # the others first
 
     def run(self) -> list[RunOutcome]:
         """Executes the remaining runs, and returns how each run of the plan ended, in the order of the plan."""
@@ -165,46 +158,54 @@ class StudyRunner:
         for outcome in self.executor.run(
             self.work, items, folder=self.folder.path, stop=self._stop, on_tick=progress.update
         ):
-            item = items[outcome.index]
-            if outcome.failure is None:
-                progress.print_worker_messages(outcome.worker, outcome.result.messages)
-                records = {str(record["run"]): record for record in outcome.result.records}
-            else:
-                records = self._recorded_results(item)
-            for job in item:
-                if (record := records.get(job.run)) is not None:
-                    self._record_result(job.planned, record, progress)
-                elif outcome.failure is not None and outcome.failure.kind in ("stopped", "not started"):
-                    self._interrupted[job.run] = outcome.failure
+            item, failure = items[outcome.index], outcome.failure
+            if failure is None:
+                progress.print_worker_messages(outcome.worker, outcome.result)
+            results = self.folder.results(outcome.worker)
+            for planned in item:
+                if (record := self._final_record(planned, results)) is not None:
+                    self._finish(planned, record, progress)
+                elif failure is not None and failure.kind in ("stopped", "not started", "disk full"):
+                    self._interrupted[planned.run] = failure
+                elif (record := self._final_record(planned, self.folder.results())) is not None:
+                    self._finish(planned, record, progress)
                 elif len(item) > 1:
-                    retries.append((job,))
+                    retries.append((planned,))
                 else:
-                    self._record_failure(job.planned, outcome, progress)
+                    self._handle_failure(planned, outcome, progress)
+            if failure is not None and failure.kind == "disk full":
+                self._stop_disk_full(failure.text, progress)
         return retries
 
-    def _record_result(self, planned: PlannedRun, record: Mapping[str, Any], progress: StudyProgress) -> None:
-        status = record["status"]
-        if status == "busy":
+    def _final_record(
+        self, planned: PlannedRun, results: Mapping[tuple[str, str], Mapping[str, Any]]
+    ) -> Mapping[str, Any] | None:
+        """The record of how a run ended since this command was started, by whichever worker."""
+        record = results.get(planned.result_key)
+        if record is None or record is self._earlier_results.get(planned.result_key):
+            return None
+        return record if record["status"] == "done" or is_failed(record) else None
+
+    def _finish(self, planned: PlannedRun, record: Mapping[str, Any], progress: StudyProgress) -> None:
+        self._busy_runs.pop(planned.run, None)
+        (self.done_results if record["status"] == "done" else self.failed_results)[planned.run] = record
+        progress.finish_run(planned, record)
+
+    def _handle_failure(self, planned: PlannedRun, outcome: ItemOutcome, progress: StudyProgress) -> None:
+        """Handles a run without a record: its worker died, was killed, or is out of memory, or another process trains
+        it."""
+        text = f"its worker finished, but {self.folder.path / 'results'} lacks its record; all workers must share it"
+        failure = outcome.failure or Failure("operational error", text)
+        if failure.kind == "busy":
             busy_run = self._busy_runs.get(planned.run)
             wait = min(_MAX_RETRY_SECONDS, 2 * busy_run.wait_seconds) if busy_run else _RETRY_SECONDS
             self._busy_runs[planned.run] = _BusyRun(planned, time.monotonic() + wait, wait)
             return
-        self._busy_runs.pop(planned.run, None)
-        if status == "full":
-            self._stop_disk_full(str(record["error"]), progress)
-            self._interrupted[planned.run] = Failure("operational error", str(record["error"]), 1)
-            return
-        (self.done_results if status == "done" else self.failed_results)[planned.run] = record
-        progress.finish_run(planned, record)
-
-    def _record_failure(self, planned: PlannedRun, outcome: ItemOutcome, progress: StudyProgress) -> None:
-        """Records a failure that the worker could not record: it died, was killed, or is out of memory."""
-        failure = outcome.failure or Failure("error", "no result was returned")
         record = failed_record(planned, failure, outcome.worker or self._worker_name, outcome.seconds)
         if failure.kind == "died":
             record |= self._death_count(planned)
         self._save_results([record], progress)
-        self._record_result(planned, record, progress)
+        self._finish(planned, record, progress)
 
     def _death_count(self, planned: PlannedRun) -> dict[str, int]:
         """How often in a row its worker died at the current checkpoint."""
@@ -228,20 +229,6 @@ class StudyRunner:
             progress.print_message(text)
             self._stop.request()
 
-    def _recorded_results(self, item: Item) -> dict[str, Mapping[str, Any]]:
-        """The results of an item that a worker wrote before it died."""
-        results = self.folder.results()
-        recorded: dict[str, Mapping[str, Any]] = {}
-        for job in item:
-            record = results.get((job.run, job.key))
-            if (
-                record is not None
-                and (is_done(record) or is_failed(record))
-                and _finished_at(record) >= self._start_time
-            ):
-                recorded[job.run] = record
-        return recorded
-
     # Runs that another process trains --------------------------------------------------------------------------------
 
     def _released_items(self, progress: StudyProgress) -> list[Item]:
@@ -250,24 +237,19 @@ class StudyRunner:
         results = self.folder.results()
         items: list[Item] = []
         for busy in list(self._busy_runs.values()):
-            record = results.get(busy.planned.result_key)
-            if record is not None and (is_done(record) or is_failed(record)):
-                self._record_result(busy.planned, record, progress)
+            if (record := self._final_record(busy.planned, results)) is not None:
+                self._finish(busy.planned, record, progress)
             elif (
                 time.monotonic() >= busy.retry_at
                 and not Lock(self.folder.runs_dir / busy.planned.run / "lock").is_held()
             ):
-                items.append((Job.from_planned(busy.planned),))
+                items.append((busy.planned,))
         if not items and self._busy_runs:
             self._wait(progress)
         return items
 
     def _wait(self, progress: StudyProgress) -> None:
-        text = (
-            f"waiting for {len(self._busy_runs)} run{'s' * (len(self._busy_runs) != 1)} that other processes are "
-            "training"
-        )
-        progress.print_once(text)
+        progress.print_once(f"waiting for {pluralize(len(self._busy_runs), 'run')} that other processes are training")
         progress.update()
         end = time.monotonic() + 0.5
         while time.monotonic() < end and not self._stop.requested:
@@ -279,24 +261,16 @@ class StudyRunner:
         if planned.run in self.done_results:
             return RunOutcome(planned.display_name, self.folder.runs_dir / planned.run)
         if (record := self.failed_results.get(planned.run)) is not None:
-            kind, is_resumable = str(record.get("failure")), not is_failed(record)
+            kind, text = str(record.get("failure")), str(record.get("error"))
             status = 2 if kind == "user error" else 1
-            return RunOutcome(
-                planned.display_name,
-                None,
-                str(record.get("error")),
-                status,
-                record.get("traceback"),
-                is_resumable,
-                kind,
-            )
+            is_resumable = not is_failed(record)
+            return RunOutcome(planned.display_name, None, text, status, record.get("traceback"), is_resumable, kind)
         failure = self._interrupted.get(planned.run, Failure("not started", "not started", 130))
+        text, status = failure.text, self._stop.status or failure.status
         if self._disk_full_message is not None and failure.kind in ("stopped", "not started"):
-            text = f"{failure.kind}, since the disk is full; the same command resumes"
-            return RunOutcome(planned.display_name, None, text, 1, is_resumable=True, failure_kind=failure.kind)
-        mentions_resuming = any(phrase in failure.text for phrase in ("same command", "keeps running"))
-        text = failure.text if mentions_resuming else f"{failure.text}; the same command resumes"
-        status = self._stop.status or failure.status
+            text, status = f"{failure.kind}, since the disk is full", 1
+        if not any(phrase in text for phrase in ("same command", "keeps running")):
+            text += "; the same command resumes"
         return RunOutcome(planned.display_name, None, text, status, is_resumable=True, failure_kind=failure.kind)
 
     def content_hash(self, *other_content: Any) -> str:
@@ -316,23 +290,15 @@ class StudyRunner:
                     (self.folder.path / "states" / f"{state['worker']}.json").unlink()
 
 
-def _finished_at(record: Mapping[str, Any]) -> float:
-    return float(record.get("timing", {}).get("ended", 0.0))
-
-
 def order_items(plan: Sequence[PlannedRun], recipes: Mapping[str, Recipe], stack_size: int = 1) -> list[Item]:
     """Runs as items, in the order in which they are started: the first seed of every variant, then the second, ...;
     within a seed the most expensive first, so that all workers end at about the same time."""
     position = {planned.run: number for number, planned in enumerate(plan)}
-    items = (
-        _make_stacks(plan, recipes, stack_size)
-        if stack_size > 1
-        else [(Job.from_planned(planned),) for planned in plan]
-    )
+    items = _make_stacks(plan, recipes, stack_size) if stack_size > 1 else [(planned,) for planned in plan]
 
     def rank(item: Item) -> tuple[int, float, int]:
-        seed = min(job.planned.seed for job in item)
-        return seed, -sum(estimated_cost(job.planned.tree) for job in item), position[item[0].run]
+        seed = min(planned.seed for planned in item)
+        return seed, -sum(estimated_cost(planned.tree) for planned in item), position[item[0].run]
 
     return sorted(items, key=rank)
 
@@ -348,7 +314,7 @@ def _make_stacks(plan: Sequence[PlannedRun], recipes: Mapping[str, Recipe], stac
     for group in groups.values():
         num_stacks = -(-len(group) // stack_size)
         boundaries = [len(group) * number // num_stacks for number in range(num_stacks + 1)]
-        items += [tuple(map(Job.from_planned, group[low:high])) for low, high in pairwise(boundaries)]
+        items += [tuple(group[low:high]) for low, high in pairwise(boundaries)]
     return items
 
 

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from numerate.errors import pluralize
 from numerate.reports.table import text_table
-from numerate.studies.folder import PlannedRun, StudyFolder, is_failed
+from numerate.studies.folder import PlannedRun, StudyFolder
 from numerate.studies.state import COMMAND_PHASE, has_ended, is_lost
 from numerate.training.progress import format_duration
 
@@ -48,25 +49,20 @@ def study_status(folder: StudyFolder) -> StudyStatus:
     """Reads the status of a study. A run that was stopped or whose worker died counts as remaining, not as failed."""
     all_runs = folder.all_runs()
     plan = [planned for planned in all_runs if planned.current]
-    done, results = folder.done_results(plan), folder.results()
+    done, all_failed, results = folder.done_results(plan), folder.failed_results(plan), folder.results()
     earlier = folder.done_results([planned for planned in all_runs if not planned.current])
     ended = {planned.run: results[planned.result_key] for planned in plan if planned.result_key in results}
     alive = [state for state in folder.states() if not has_ended(state)]
     active = [state for state in alive if not _has_ended(state, ended)]
     running = [state for state in active if not is_lost(state)]
     running_runs = {run for state in running for run in runs_of(state)}
-    failed, died, remaining = [], [], []
-    for planned in plan:
-        if planned.run in done:
-            continue
-        record = results.get(planned.result_key)
-        if planned.run not in running_runs and record is not None and is_failed(record):
-            failed.append((planned, record))
-        else:
-            remaining.append(planned)
-            if planned.run not in running_runs and record is not None and record.get("failure") == "died":
-                died.append((planned, record))
-    waiting = [planned.label for planned in remaining if planned.run not in running_runs]
+    waiting_runs = [planned for planned in plan if planned.run not in done and planned.run not in running_runs]
+    failed = [(planned, all_failed[planned.run]) for planned in waiting_runs if planned.run in all_failed]
+    remaining = [planned for planned in waiting_runs if planned.run not in all_failed]
+    died = [
+        (planned, ended[planned.run]) for planned in remaining if ended.get(planned.run, {}).get("failure") == "died"
+    ]
+    waiting = [planned.label for planned in remaining]
     return StudyStatus(
         folder,
         str(folder.metadata()["question"]),
@@ -185,7 +181,7 @@ def status_text(status: StudyStatus) -> str:
     if status.is_finished:
         lines.append(f"  {'time left':<9} {'none':>8}")
     elif status.seconds_left is not None:
-        workers = f"{len(status.running)} worker{'s' * (len(status.running) != 1)}"
+        workers = pluralize(len(status.running), "worker")
         lines.append(f"  {'time left':<9} {format_duration(status.seconds_left):>8} with {workers}")
     else:
         reason = "workers are starting" if status.is_starting else "no command is running"

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from numerate.config import from_tree
-from numerate.errors import OperationalError, UserError
 from numerate.evaluation.evaluator import resolve_grid
 from numerate.executors.executor import Failure, Work, WorkerContext
 from numerate.executors.memory import out_of_memory_error
@@ -25,79 +24,42 @@ from numerate.experiments.train import train
 from numerate.studies.folder import PlannedRun, StudyFolder, is_done
 from numerate.studies.state import WorkerStateFile
 from numerate.training import checkpoint, disk
-from numerate.training.lock import Lock, LockedError
+from numerate.training.lock import LockedError
 from numerate.training.recipe import Recipe
 
-
-@dataclass(frozen=True)
-class Job:
-    """A run assigned to a worker: `run` is its folder below the runs folder, `key` a hash of all settings that affect
-    its results. Both identify it among jobs submitted by an earlier command."""
-
-    run: str
-    key: str
-    planned: PlannedRun = field(compare=False)
-
-    @classmethod
-    def from_planned(cls, planned: PlannedRun) -> "Job":
-        return cls(planned.run, planned.key, planned)
-
-
-Item = tuple[Job, ...]
+Item = tuple[PlannedRun, ...]
 """One run, or several that are trained together."""
 
-
-@dataclass(frozen=True)
-class WorkerReport:
-    """The result of an item: a record per run, and numbered messages.
-
-    The `status` of a record is "done" or "failed", as in the results on disk; "busy" if another process is training the
-    run, or "full" if the disk is full; these two are never written to disk.
-    """
-
-    records: tuple[Mapping[str, Any], ...]
-    messages: tuple[tuple[int, str], ...]
+Message = tuple[int, str]
+"""A message of a worker with its number, from 1."""
 
 
 @dataclass(frozen=True)
 class RunWork(Work):
-    """Trains and evaluates runs of the study in a folder. A line per run is appended to the worker's results."""
+    """Trains and evaluates runs of the study in a folder.
+
+    A record per run is appended to the worker's results; the result of an item are the messages about it. An item
+    fails as "busy" if another process is training its run.
+    """
 
     study: str
-    command: str = field(compare=False)
+    command: str = field(compare=False, repr=False)
     """The command line."""
-    working_directory: str = field(compare=False)
+    working_directory: str = field(compare=False, repr=False)
     """The working directory of the command; paths of user files are relative to it."""
-    verbose: bool = field(default=True, compare=False)
+    verbose: bool = field(default=True, compare=False, repr=False)
     """Whether all messages of a run are shown, or only its warnings."""
 
-    def open(self, context: WorkerContext) -> Callable[[Item], WorkerReport]:
+    def open(self, context: WorkerContext) -> Callable[[Item], list[Message]]:
         importlib.import_module("torch._dynamo")  # otherwise the first optimizer imports it, which takes a second
         return _Worker(self, context).run_item
 
-    def to_json(self, result: WorkerReport) -> Any:
-        return {"records": result.records, "messages": result.messages}
-
-    def from_json(self, data: Any) -> WorkerReport:
-        for record in data["records"]:
-            if not all(isinstance(record[name], str) for name in ("run", "key", "status")):
-                raise ValueError("not a record of a run")
-        return WorkerReport(
-            tuple(data["records"]), tuple((int(number), str(text)) for number, text in data["messages"])
-        )
-
-    def is_reusable(self, result: WorkerReport) -> bool:
-        """Whether all records are final: "failed", or "done" with the run folder still present; not "full" or
-        "busy"."""
-        runs = Path(self.study).parent
-        return all(
-            record["status"] == "failed"
-            or (record["status"] == "done" and (runs / str(record["run"]) / "recipe.yaml").is_file())
-            for record in result.records
-        )
+    def check_result(self, result: Any) -> None:
+        if not all(isinstance(number, int) and isinstance(text, str) for number, text in result):
+            raise ValueError("not messages")
 
     def item_name(self, item: Item) -> str:
-        names = [job.planned.display_name for job in item]
+        names = [planned.display_name for planned in item]
         return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more in its stack"
 
 
@@ -107,79 +69,96 @@ class _Worker:
         self.folder = StudyFolder(Path(work.study))
         self.state = WorkerStateFile(self.folder.path / "states", context.worker)
 
-    def run_item(self, item: Item) -> WorkerReport:
+    def run_item(self, runs: Item) -> list[Message]:
         torch.set_num_threads(self.context.threads)
-        num_messages_before, runs = self.state.num_messages, [job.planned for job in item]
-        records: dict[str, Mapping[str, Any]] = {}
+        num_messages_before = self.state.num_messages
         state_fields = _initial_state(runs[0])
         state_fields |= {"stack_size": len(runs), "runs": [planned.run for planned in runs]} if len(runs) > 1 else {}
         with self.state.publish(**state_fields), _redirect_warnings(self._warn):
-            for planned in runs:
-                if (result := self._existing_result(planned)) is not None:
-                    records[planned.run] = result
-            remaining = [planned for planned in runs if planned.run not in records]
-            if len(remaining) > 1:
-                records |= self._train_stack(remaining)
+            remaining = [planned for planned in runs if not self._is_done(planned)]
+            if len(remaining) > 1 and self._run_together(remaining):
+                remaining = []
             for planned in remaining:
-                if planned.run not in records:
-                    self.state.update(**_initial_state(planned))
-                    records[planned.run] = self._run_and_record(planned, functools.partial(self._run, planned))
-        return WorkerReport(
-            tuple(records[planned.run] for planned in runs), tuple(self.state.messages(num_messages_before))
-        )
+                self._run_together([planned])
+        return self.state.messages(num_messages_before)
 
-    def _existing_result(self, planned: PlannedRun) -> Mapping[str, Any] | None:
-        """The record of a run that another worker has completed meanwhile or is training now; None otherwise."""
-        path = self.folder.runs_dir / planned.run
-        if not (path / "recipe.yaml").exists():
-            return None
+    def _is_done(self, planned: PlannedRun) -> bool:
+        """Whether another worker has completed a run meanwhile."""
+        if not (self.folder.runs_dir / planned.run / "recipe.yaml").exists():
+            return False
         result = self.folder.results().get(planned.result_key)
-        if result is not None and is_done(result):
-            return result
-        return (
-            _base_record(planned, "busy", "another process is training it") if Lock(path / "lock").is_held() else None
-        )
+        return result is not None and is_done(result)
 
-    def _run_and_record(self, planned: PlannedRun, run: Callable[[], dict[str, Any]]) -> Mapping[str, Any]:
-        """Executes a run and appends its record. Out-of-memory errors and interrupts are re-raised."""
-        start_time = time.monotonic() - self._seconds_before(planned)
+    def _run_together(self, group: Sequence[PlannedRun]) -> bool:
+        """Trains one run, or several as a stack, evaluates each, and records it. Returns False if a stack cannot be
+        trained: each run is then trained separately, so that only the faulty one fails.
+
+        A run of a stack that another process is training is left out. Raises `LockedError` if there is no other run,
+        errors of memory and of a full disk, and `KeyboardInterrupt` when stopped.
+        """
+        start_time = time.monotonic()
+        before = [(self._last_checkpoint_step(planned), self._seconds_before(planned)) for planned in group]
         try:
-            record = run()
-            self.folder.add_results(self.context.worker, [record])
-        except LockedError as locked:
-            return _base_record(planned, "busy", str(locked))
+            outcomes = self._train(group)
         except Exception as error:
-            if out_of_memory_error(error) is not None:
-                raise
-            if disk.is_full(error):
-                return _base_record(planned, "full", str(error))
-            record = failed_record(
-                planned, failure_from_exception(error), self.context.worker, time.monotonic() - start_time
+            if len(group) > 1:
+                self._add_message(
+                    f"warning: training {len(group)} runs together failed, so they are trained one at a time: {error}"
+                )
+                return False
+            outcomes = [error]
+        seconds_per_run = (time.monotonic() - start_time) / len(group)
+        for planned, outcome, (first_step, seconds) in zip(group, outcomes, before, strict=True):
+            if not (isinstance(outcome, LockedError) and len(group) > 1):
+                self.state.update(**_initial_state(planned))
+                self._evaluate_and_record(planned, outcome, seconds + seconds_per_run, len(group), first_step)
+        return True
+
+    def _train(self, group: Sequence[PlannedRun]) -> Sequence[TrainedRun | Exception]:
+        runs_dir, stop, command = self.folder.runs_dir, self.context.stop, self.work.command
+        recipes = [self._recipe(planned) for planned in group]
+
+        def on_record(index: int, kind: str, record: Mapping[str, Any]) -> None:
+            self._on_record(group[index], kind, record)
+
+        if len(group) > 1:
+            from numerate.experiments.stacked import train_stacked
+
+            return train_stacked(
+                recipes,
+                runs_dir=runs_dir,
+                on_record=on_record,
+                on_message=self._add_message,
+                stop=stop,
+                command=command,
             )
-            try:
-                self.folder.add_results(self.context.worker, [record])
-            except (OperationalError, UserError) as unwritten:
-                return _base_record(planned, "full" if disk.is_full(unwritten) else "failed", str(unwritten))
-        return record
-
-    # A run --------------------------------------------------------------------------------------------------------
-
-    def _run(self, planned: PlannedRun) -> dict[str, Any]:
-        worker = self.context.worker
-        start_time, first_step = time.monotonic() - self._seconds_before(planned), self._last_checkpoint_step(planned)
-        recipe = self._recipe(planned)
         trained = train(
-            recipe,
-            runs_dir=self.folder.runs_dir,
+            recipes[0],
+            runs_dir=runs_dir,
             quiet=True,
-            on_record=functools.partial(self._on_record, planned),
+            on_record=functools.partial(on_record, 0),
             on_message=self._add_message,
-            stop=self.context.stop,
-            command=self.work.command,
+            stop=stop,
+            command=command,
         )
-        return self._evaluate(
-            planned, recipe, trained, lambda: _timing_record(time.monotonic() - start_time, worker, 1, first_step)
-        )
+        return [trained]
+
+    def _evaluate_and_record(
+        self, planned: PlannedRun, outcome: TrainedRun | Exception, seconds: float, stack_size: int, first_step: int
+    ) -> None:
+        """Evaluates a trained run and appends its record, or that of its error; `seconds` are those of its training, or
+        its share of the stack's, and of earlier sessions."""
+        worker, start_time = self.context.worker, time.monotonic() - seconds
+        try:
+            if isinstance(outcome, Exception):
+                raise outcome
+            record = self._evaluate(planned, outcome)
+            record["timing"] = _timing_record(time.monotonic() - start_time, worker, stack_size, first_step)
+        except Exception as error:
+            if isinstance(error, LockedError) or disk.is_full(error) or out_of_memory_error(error) is not None:
+                raise
+            record = failed_record(planned, failure_from_exception(error), worker, time.monotonic() - start_time)
+        self.folder.add_results(worker, [record])
 
     def _recipe(self, planned: PlannedRun) -> Recipe:
         recipe = from_tree(planned.tree, Path(self.work.working_directory) / "study", expected_class=Recipe)
@@ -195,13 +174,12 @@ class _Worker:
         seconds: float = checkpoint.last_state(self.folder.runs_dir / planned.run / "checkpoints").get("seconds", 0.0)
         return seconds
 
-    def _evaluate(
-        self, planned: PlannedRun, recipe: Recipe, trained: TrainedRun, timing: Callable[[], dict[str, Any]]
-    ) -> dict[str, Any]:
+    def _evaluate(self, planned: PlannedRun, trained: TrainedRun) -> dict[str, Any]:
         """Evaluates a trained run with the grid and count of this command (another command may have trained it), and
-        returns its record."""
+        returns its record without the timing."""
         if trained.stop_reason == "stopped":
             raise KeyboardInterrupt
+        recipe = self._recipe(planned)
         run, evaluation = trained.run, recipe.evaluation
         results_by_checkpoint: dict[str, Results] = {}
         for name in ("best", "final"):  # the best checkpoint is often the final one
@@ -232,68 +210,7 @@ class _Worker:
             "best_step": progress["best"],
             "final": region_summaries(results_by_checkpoint["final"]),
             "best": region_summaries(results_by_checkpoint["best"]),
-            "timing": timing(),
         }
-
-    # Stacked runs -------------------------------------------------------------------------------------------------
-
-    def _train_stack(self, group: Sequence[PlannedRun]) -> dict[str, Mapping[str, Any]]:
-        """Trains runs together and returns their records. If that fails, it returns none; each run is then trained
-        separately, so that only the faulty one fails."""
-        from numerate.experiments.stacked import train_stacked
-
-        start_time = time.monotonic()
-        progress_before = [(self._last_checkpoint_step(planned), self._seconds_before(planned)) for planned in group]
-        recipes = [self._recipe(planned) for planned in group]
-
-        def on_record(index: int, kind: str, record: Mapping[str, Any]) -> None:
-            self._on_record(group[index], kind, record)
-
-        try:
-            outcomes = train_stacked(
-                recipes,
-                runs_dir=self.folder.runs_dir,
-                on_record=on_record,
-                on_message=self._add_message,
-                stop=self.context.stop,
-                command=self.work.command,
-            )
-        except Exception as error:
-            self._add_message(
-                f"warning: training {len(group)} runs together failed, so they are trained one at a time: {error}"
-            )
-            return {}
-        seconds_per_run = (time.monotonic() - start_time) / len(group)
-        records = {}
-        for planned, recipe, outcome, (step, seconds) in zip(group, recipes, outcomes, progress_before, strict=True):
-            self.state.update(**_initial_state(planned))
-            evaluate = functools.partial(
-                self._evaluate_stacked, planned, recipe, outcome, seconds + seconds_per_run, len(group), step
-            )
-            records[planned.run] = self._run_and_record(planned, evaluate)
-        return records
-
-    def _evaluate_stacked(
-        self,
-        planned: PlannedRun,
-        recipe: Recipe,
-        outcome: TrainedRun | Exception,
-        seconds_per_run: float,
-        stack_size: int,
-        first_step: int,
-    ) -> dict[str, Any]:
-        """The record of one run of a stack; `seconds_per_run` is its share of the stack's time plus its earlier
-        sessions."""
-        if isinstance(outcome, Exception):
-            raise outcome
-        start_time = time.monotonic()
-
-        def timing() -> dict[str, Any]:
-            return _timing_record(
-                seconds_per_run + time.monotonic() - start_time, self.context.worker, stack_size, first_step
-            )
-
-        return self._evaluate(planned, recipe, outcome, timing)
 
     # Messages -----------------------------------------------------------------------------------------------------
 
@@ -351,15 +268,14 @@ def region_summaries(results: Results) -> dict[str, dict[str, Any]]:
     return {line["region"]: {name: line[name] for name in names if name in line} for line in lines}
 
 
-def _base_record(planned: PlannedRun, status: str, error: str | None = None) -> dict[str, Any]:
-    record = {
+def _base_record(planned: PlannedRun, status: str) -> dict[str, Any]:
+    return {
         "run": planned.run,
         "key": planned.key,
         "label": planned.label,
         "seed": planned.seed,
         "status": status,
     }
-    return record if error is None else {**record, "error": error}
 
 
 def _initial_state(planned: PlannedRun) -> dict[str, Any]:

@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from numerate.experiments.patch import tree_diff
 from numerate.studies.folder import SETTINGS_WITHOUT_EFFECT, PlannedRun
-from numerate.studies.patch import tree_diff
 
 IGNORED_SETTINGS = {
     *SETTINGS_WITHOUT_EFFECT["Recipe"],

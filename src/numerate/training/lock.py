@@ -6,7 +6,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -18,6 +18,7 @@ from numerate.training import disk
 _open_locks: "WeakSet[Lock]" = WeakSet()
 _LOCKED_ERRNOS = {errno.EAGAIN, errno.EACCES, errno.EWOULDBLOCK}
 _UNSUPPORTED_ERRNOS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
+_WAIT_INTERVAL = 0.05  # seconds between two attempts to acquire a lock that another process holds
 
 
 class LockedError(UserError):
@@ -39,11 +40,20 @@ class Lock:
         _open_locks.add(self)
 
     @contextlib.contextmanager
-    def hold(self, activity: str) -> Iterator[bool]:
-        """Holds the lock; yields True for the outermost use. Raises `UserError` that names the holder."""
-        if self._depth == 0:
-            with disk.convert_os_errors(self.path):
-                self._acquire(activity)
+    def hold(
+        self, activity: str, *, timeout: float = 0.0, sleep: Callable[[float], object] = time.sleep
+    ) -> Iterator[bool]:
+        """Holds the lock; yields True for the outermost use. Raises `LockedError`, which names the holder, if another
+        process still holds it after `timeout` seconds, between which `sleep` is called."""
+        end = time.monotonic() + timeout
+        while self._depth == 0 and not self._fds:
+            try:
+                with disk.convert_os_errors(self.path):
+                    self._acquire(activity)
+            except LockedError:
+                if time.monotonic() >= end:
+                    raise
+                sleep(_WAIT_INTERVAL)
         self._depth += 1
         try:
             yield self._depth == 1
