@@ -156,5 +156,8 @@ def test_its_description_says_weights_memory_and_hours_by_the_formula(name: str)
     decoder = sizes.num_decoder_layers * (2 * attention + feed_forward) + 32_128 * sizes.hidden_size
     question, answer = TOKENS_PER_ROW[dataset(name)]
     flops = 6.0 * training.batch_size * (training.steps or 0) * (encoder * question + decoder * answer)
-    weights = sizes.num_parameters(32_128)
+    norms = (2 * sizes.num_layers + 3 * sizes.num_decoder_layers + 2) * sizes.hidden_size
+    biases = 2 * 32 * sizes.num_heads
+    decoder_weights = sizes.num_decoder_layers * (2 * attention + feed_forward)
+    weights = 32_128 * sizes.hidden_size + encoder + decoder_weights + norms + biases  # embedding and head are one
     assert told.groups() == (f"{weights / 1e6:,.0f}", f"{16 * weights / 1e9:.1f}", f"{flops / 1e13 / 3600:,.0f}")

@@ -10,6 +10,7 @@ import pytest
 
 from numerate.cli import main
 from numerate.errors import UserError
+from numerate.evaluation.kinds.answers import ExactMatch
 from numerate.evaluation.number_metrics import NumberScores
 from numerate.evaluation.text_metrics import TextScores
 from numerate.experiments.results import Results
@@ -138,7 +139,7 @@ def test_a_record_with_numbers_that_cannot_be_is_named_by_its_line(make_run: Mak
 def test_an_evaluation_tells_the_metrics_of_each_region(make_run: Make) -> None:
     run = scored(make_run("abacus", lambda n: 0.9), as_long)
     records = [json.loads(line) for line in (run / "evaluation.jsonl").read_text().splitlines()]
-    results = Results(records, (), None)
+    results = Results(ExactMatch(), records, (), None)
     (trained,) = [line for line in results.regions() if line["region"] == "in_distribution"]
     assert trained["answers"]["number_accuracy"] == 1 / 2
     assert trained["answers"]["number_accuracy.low"] < 1 / 2 < trained["answers"]["number_accuracy.high"]
