@@ -394,7 +394,7 @@ def test_any_value_is_either_refused_by_the_name_of_its_setting_or_can_be_saved(
         ({"flag": "yes"}, "flag: must be true or false, not 'yes'"),
         ({"flag": 1}, "flag: must be true or false, not 1"),
         ({"count": True}, "count: must be an integer, not True"),
-        ({"count": 2.0}, "count: must be an integer, not 2.0"),
+        ({"count": 2.5}, "count: must be an integer, not 2.5"),
         ({"end": "7"}, "end: must be an integer or null, not '7'"),
         ({"scale": float("nan")}, "scale: must be finite, not nan"),
         ({"factor": float("inf")}, "factor: must be finite and greater than 0, or sqrt, not inf"),

@@ -20,7 +20,6 @@ from typing import Any, TypeVar, get_origin
 from numerate.config.type_hints import (
     describe_type,
     fixed_length,
-    format_type,
     item_hint,
     part_classes_in,
     union_members,
@@ -277,8 +276,8 @@ def _describe_settings(value: Any, path: str) -> list[tuple[str, str, str, str]]
 
 def _describe_setting(value: Any, hint: Any, path: str, help: str) -> list[tuple[str, str, str, str]]:
     if is_spec(value):
-        return [(path, class_address(type(value))[0], format_type(hint), help), *_describe_settings(value, path)]
-    lines = [(path, format_value(value), format_type(hint), help)]
+        return [(path, class_address(type(value))[0], describe_type(hint), help), *_describe_settings(value, path)]
+    lines = [(path, format_value(value), describe_type(hint), help)]
     list_hints = _list_hints(hint)
     if list_hints and isinstance(value, tuple) and any(map(is_spec, value)):
         for i, item in enumerate(value):

@@ -62,24 +62,8 @@ def item_hint(hint: Any, index: int) -> Any:
     return inside[0] if fixed_length(hint) is None else inside[index]
 
 
-def format_type(hint: Any) -> str:
-    """A type as readable text: `int | null`, `list of Position`, `normal | reversed`."""
-    names: list[str] = []
-    for option in union_members(hint):
-        if get_origin(option) is Literal:
-            names += map(_choice_text, get_args(option))
-        elif get_origin(option) in (tuple, list):
-            if fixed_length(option) is None:
-                names.append(f"list of {format_type(item_hint(option, 0))}")
-            else:
-                names.append(f"[{', '.join(map(format_type, get_args(option)))}]")
-        else:
-            names.append({NoneType: "null", Any: "anything"}.get(option, getattr(option, "__name__", str(option))))
-    return " | ".join(names)
-
-
 def describe_type(hint: Any) -> str:
-    """What a value of a type must be, in the words of errors.
+    """What a value of a type must be, in words.
 
     >>> describe_type(int | Span | None), describe_type(tuple[float, float]), describe_type(Literal["fp32", "bf16"])
     ('an integer, a span such as 1:5 or null', '2 numbers', 'fp32 or bf16')
@@ -90,7 +74,8 @@ def describe_type(hint: Any) -> str:
             names += map(_choice_text, get_args(option))
         elif get_origin(option) in (tuple, list):
             length, item = fixed_length(option), item_hint(option, 0)
-            items = SCALARS[item].plural if item in SCALARS else format_type(item).replace(" | ", " or ")
+            is_class = isinstance(item, type) and get_origin(item) is None
+            items = SCALARS[item].plural if item in SCALARS else item.__name__ if is_class else describe_type(item)
             names.append(f"a list of {items}" if length is None else f"{length} {items}")
         elif option in SCALARS:
             names.append(SCALARS[option].singular)
