@@ -44,7 +44,10 @@ class Training(Spec):
         None, "stop at this accuracy on the validation split", above=0, at_most=1, in_run_id=False
     )
     batch_size: int = setting(
-        64, "examples per optimizer step, over all processes and accumulated micro-batches", at_least=1
+        64,
+        "examples per optimizer step, over all processes and accumulated micro-batches",
+        at_least=1,
+        at_most=2**24,
     )
     batch_size_warmup: float = setting(
         0.0,
