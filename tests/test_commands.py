@@ -389,7 +389,10 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ("train addition_abacus --dryrun", ("--dryrun", "Did you mean '--dry-run'?")),
     ("train addition_abacus dry_run=perhaps", ("--dry-run: must be true or false, not 'perhaps'",)),
     ("data fetch --list", ("'--list'", "There are: unpacked_size=", "--from")),
-    ("train addition_abacus training=5", ("training: must be set by its settings, such as training.steps=4",)),
+    (
+        "train addition_abacus training=5",
+        ("training: must be Training(...), not '5'; training.steps=... sets one",),
+    ),
     ("train addition_abacus --steps 5", ("'--steps'", "without dashes, such as steps=..")),
     ("train --steps=5 addition_abacus", ("'--steps=5'", "without dashes, such as steps=5")),
     ("evaluate latest --count 200", ("'--count'", "without dashes, such as count=..")),

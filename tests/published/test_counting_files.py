@@ -152,7 +152,7 @@ def test_a_command_writes_them_and_overwrites_nothing(tmp_path: Path, capsys: py
     assert main([*words, "as=published"]) == 2
     assert "already exists; out= must be new" in capsys.readouterr().err
     for more, message in (
-        (["as=publishd"], "as: there is no 'publishd'"),
+        (["as=publishd"], "as: must be published, not 'publishd'"),
         (["as=published", "task.count=3"], "task.count=3: the published files"),
         (["as=published", "count=0"], "count: must be 1 or more, not 0"),
     ):

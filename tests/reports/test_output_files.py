@@ -7,7 +7,7 @@ import pytest
 from numerate.errors import UserError
 from numerate.reports.figure import Chart, ChartLine, Figure
 from numerate.reports.matplotlib_writer import save_figure
-from numerate.reports.output_files import check_output, write_output
+from numerate.reports.output_files import check_output_file, write_output
 
 BEGINNINGS = {
     "png": b"\x89PNG\r\n",
@@ -26,19 +26,19 @@ BEGINNINGS = {
 @pytest.mark.parametrize("kind", BEGINNINGS)
 def test_a_file_is_replaced_by_one_of_its_kind_and_by_no_other(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "file"
-    check_output(path, kind)
+    check_output_file(path, kind)
     for content in (b"", BEGINNINGS[kind]):
         path.write_bytes(content)
-        check_output(path, kind)
+        check_output_file(path, kind)
     for content in (b"Dear reader, these are notes.\n", *(BEGINNINGS[one] for one in ("png", "pdf") if one != kind)):
         path.write_bytes(content)
         with pytest.raises(UserError, match=f"^out: .*file exists and is no {kind} file, so it is not replaced"):
-            check_output(path, kind)
+            check_output_file(path, kind)
 
 
 def test_a_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^out: must be a file, not the folder"):
-        check_output(tmp_path, "csv")
+        check_output_file(tmp_path, "csv")
 
 
 def test_a_path_that_cannot_be_written_names_the_option(tmp_path: Path) -> None:

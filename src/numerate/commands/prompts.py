@@ -25,7 +25,7 @@ from numerate.reports.attention_maps import (
     summarize_heads,
 )
 from numerate.reports.map_records import FOLDER
-from numerate.reports.output_files import check_output, write_output
+from numerate.reports.output_files import check_output_file, write_output
 from numerate.reports.settings import format_settings
 from numerate.training import disk
 
@@ -195,7 +195,7 @@ def maps(
 ) -> None:
     """Writes attention maps as a page, with a few lines of text; the other options are those of `Run.maps`."""
     if out is not None:
-        check_output(out, "html")
+        check_output_file(out, "html")
     run = load(address, runs_dir, device).with_settings(*settings)
     found = run.maps(prompt, layers=layer, **options)
     record = found.record()

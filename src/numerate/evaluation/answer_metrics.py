@@ -69,3 +69,14 @@ def _cell_means(cells: Sequence[NumberScores] | Sequence[TextScores]) -> dict[st
 def metrics_from_records(records: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
     """`pooled_metrics` of the records of cells."""
     return pooled_metrics(map(NumberScores.from_record, records), map(TextScores.from_record, records))
+
+
+def own_scores(line: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers in a line or record of a kind of evaluation that counts no answers, without the entries that all
+    have."""
+    shared = ("step", "position_offset", "cells", "count", "seed", "evaluation_seed")
+    return {
+        name: value
+        for name, value in line.items()
+        if name not in shared and isinstance(value, int | float) and not isinstance(value, bool)
+    }

@@ -37,16 +37,6 @@ class Results:
         """Whether its records count correct answers, so that cells have an accuracy."""
         return all("correct" in record for record in self.records)
 
-    @staticmethod
-    def own_scores(line: Mapping[str, Any]) -> dict[str, float]:
-        """The numbers in a line or record of a kind that counts no answers, without the entries that all have."""
-        shared = ("step", "position_offset", "cells", "count", "seed", "evaluation_seed")
-        return {
-            name: value
-            for name, value in line.items()
-            if name not in shared and isinstance(value, int | float) and not isinstance(value, bool)
-        }
-
     def regions(self) -> list[dict[str, Any]]:
         """Per checkpoint, settings, position offset and region: the mean over cells with held-out questions, with its
         interval; regions marked `overlaps_training` have no such cell, and their mean is over all cells.

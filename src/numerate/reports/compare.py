@@ -9,7 +9,7 @@ from numerate.errors import UserError, did_you_mean
 from numerate.reports.colour import TerminalStyle
 from numerate.reports.groups import Group, check_has_metric, group_runs, with_metric
 from numerate.reports.metrics import split_metric
-from numerate.reports.output_files import check_output, write_output
+from numerate.reports.output_files import check_output_file, write_output
 from numerate.reports.page import comparison_page, split_by_task
 from numerate.reports.records import read_runs
 from numerate.reports.sections import SECTIONS, Subject
@@ -70,7 +70,7 @@ class Comparison:
         """
         path = Path(path)
         if path.suffix.lower() in (".html", ".htm"):
-            check_output(path, "html")
+            check_output_file(path, "html")
             notes: Any = {"failed_runs": failed_runs, "missing_variants": missing_variants}
             page = comparison_page(self.groups, title, answer_metric=self.answer_metric, **notes)
             return write_output(path, page.encode(), "The records are unchanged.")

@@ -26,7 +26,7 @@ from numerate.reports.colour import (
 )
 from numerate.reports.figure import Axis, Chart, ChartLine, Figure, HeatMap, Mark, Panel, PointChart, format_short
 from numerate.reports.grid import axis_label, format_percent, tick_step
-from numerate.reports.output_files import check_output, write_output
+from numerate.reports.output_files import check_output_file, write_output
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -99,7 +99,7 @@ def check_figure_path(path: str | Path) -> str:
         raise UserError(
             f"{path}: the suffix must be one of {', '.join(FORMATS)}; for example {path.with_suffix('.svg').name}"
         )
-    check_output(path, kind)
+    check_output_file(path, kind)
     return kind
 
 

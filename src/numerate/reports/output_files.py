@@ -21,7 +21,7 @@ _BEGINNINGS = {
 """How a file of each kind begins."""
 
 
-def check_output(path: str | Path, kind: str) -> None:
+def check_output_file(path: str | Path, kind: str) -> None:
     """Raises `UserError` for a folder, and for an existing file that is not of this kind, such as a text under the name
     of a figure. Empty files may be replaced."""
     path = Path(path)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from numerate.config import from_tree
+from numerate.evaluation.answer_metrics import own_scores
 from numerate.evaluation.evaluator import resolve_grid
 from numerate.executors.executor import Failure, Work, WorkerContext
 from numerate.executors.memory import out_of_memory_error
@@ -262,7 +263,7 @@ def region_summaries(results: Results) -> dict[str, dict[str, Any]]:
             for line in lines
         }
     if not results.counts_answers:  # of a kind with entries of its own: its numbers
-        return {line["region"]: {"answers": results.own_scores(line)} for line in lines}
+        return {line["region"]: {"answers": own_scores(line)} for line in lines}
     lines = [line for line in lines if not line["overlaps_training"] or "labels" in line] or lines
     names = ("mean", "low", "high", "cells", "labels", "answers", "non_causal_reason")
     return {line["region"]: {name: line[name] for name in names if name in line} for line in lines}

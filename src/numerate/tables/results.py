@@ -6,8 +6,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from numerate.evaluation.answer_metrics import ANSWER_METRICS, METRIC_NAMES
-from numerate.experiments.results import Results
+from numerate.evaluation.answer_metrics import ANSWER_METRICS, METRIC_NAMES, own_scores
 from numerate.records.kinds import EVALUATION
 from numerate.records.reading import read_records
 from numerate.reports.grid import REGION_LABELS
@@ -266,7 +265,7 @@ def _measurements(record: Mapping[str, Any]) -> dict[str, Any]:
         found |= {name: record.get(_LANGUAGE_COLUMNS.get(name, name)) for name in _LANGUAGE_CELL_COLUMNS}
     elif "correct" not in record:  # of a kind of evaluation with entries of its own
         found = {name: record.get(name) for name in (*_CELL_KEYS, "count")}
-        found |= {f"{SCORE_PREFIX}{name}": value for name, value in Results.own_scores(record).items()}
+        found |= {f"{SCORE_PREFIX}{name}": value for name, value in own_scores(record).items()}
     else:
         found = {name: record.get(name) for name in (*_CELL_KEYS, *_CELL_COLUMNS)}
         if record.get("count"):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from numerate.errors import UserError, check_choice
 from numerate.reports.grid import format_interval, format_percent
-from numerate.reports.output_files import check_output, write_output
+from numerate.reports.output_files import check_output_file, write_output
 from numerate.reports.table import markdown_table, text_table, text_width
 from numerate.tables.selecting import display_format, is_identifier, plain_rows, short_names
 
@@ -44,7 +44,7 @@ def resolve_format(format: str | None, path: str | Path | None = None) -> str:
     if path is not None:
         if _is_run_file(Path(path)):
             raise UserError(f"out: {path} is a file of a run or study and must not be replaced; give another name")
-        check_output(path, found)
+        check_output_file(path, found)
     elif found == "parquet":
         raise UserError("format: parquet is not for the terminal; for example out=results.parquet")
     return found
