@@ -1,4 +1,4 @@
-"""Statistics of rows in one pass: lengths, carry chains, repeated questions, characters; 12 bytes a row in memory."""
+"""Statistics of rows in one pass: lengths, carry chains, repeated questions, characters; at most 50 bytes a row."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
