@@ -138,3 +138,16 @@ def test_a_figure_of_answers_is_refused_for_language_modeling_and_other_runs_are
     shown = comparison_text(group_runs(read_runs([text, sums])))
     assert "sums\n====" in shown
     assert ">sums</h1>" in comparison_page(group_runs(read_runs([text, sums])))
+
+
+def test_contexts_beside_that_of_training_are_named_by_their_region(make: Make) -> None:
+    folder = make("stories", 100, 0, {"final": 2.0})
+    (trained,) = (folder / "evaluation.jsonl").read_text().splitlines()
+    shorter, longer = (
+        trained.replace('"context_length": 16', f'"context_length": {length}').replace("in_distribution", region)
+        for length, region in ((8, "below"), (32, "ood_test"))
+    )
+    (folder / "evaluation.jsonl").write_text("\n".join([trained, shorter, longer, ""]))
+    page = run_page(read_runs([folder])[0])
+    assert "8 (shorter than in training)" in page
+    assert "OOD" in page.partition("shorter than")[2].partition("</table>")[0]

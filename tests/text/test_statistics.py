@@ -11,7 +11,7 @@ from numerate.config import Span
 from numerate.reports.data_plots import save_figures
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.plain import format_question
-from numerate.text.data.source import RowSource, TaskWithTokenizer
+from numerate.text.data.source import RowSource
 from numerate.text.data.statistics import (
     MAX_MULTIPLICITY,
     Histogram,
@@ -106,7 +106,7 @@ def test_a_file_of_sums_says_what_the_sums_say(drawn: Any, tmp_path: Path) -> No
     (tmp_path / "rows.txt").write_text("\n".join(texts) + "\n")
     for order in ("auto", "text"):
         task = ExampleFile(path=str(tmp_path / "rows.txt"), digit_order=order)  # type: ignore[arg-type]
-        again = compute_statistics(RowSource.from_file("sums", TaskWithTokenizer(task))).to_dict()
+        again = compute_statistics(RowSource.from_file("sums", task)).to_dict()
         expected = found.to_dict()
         if order == "text":  # text is not added
             expected["longest_carry_chain"] = Histogram().to_dict()
@@ -126,7 +126,7 @@ def test_blocks_of_any_size_say_the_same(drawn: Any, monkeypatch: pytest.MonkeyP
 def test_very_frequent_questions_are_counted_as_one_thousand(tmp_path: Path) -> None:
     (tmp_path / "rows.txt").write_text("1+1=2\n" * (MAX_MULTIPLICITY + 5) + "1+2=3\n")
     task = ExampleFile(path=str(tmp_path / "rows.txt"))
-    found = compute_statistics(RowSource.from_file("sums", TaskWithTokenizer(task)))
+    found = compute_statistics(RowSource.from_file("sums", task))
     assert (found.num_distinct, found.max_multiplicity) == (2, MAX_MULTIPLICITY + 5)
     assert found.multiplicities.to_dict()["counts"] == {"1": 1, str(MAX_MULTIPLICITY): 1}
 
@@ -144,9 +144,7 @@ def test_figures_are_drawn_of_whatever_there_is(rows: list[str] | None, drawn: A
     found = drawn[1]
     if rows is not None:
         (tmp_path / "rows.txt").write_text("\n".join(rows), encoding="utf-8")
-        found = compute_statistics(
-            RowSource.from_file("text", TaskWithTokenizer(ExampleFile(path=str(tmp_path / "rows.txt"))))
-        )
+        found = compute_statistics(RowSource.from_file("text", ExampleFile(path=str(tmp_path / "rows.txt"))))
     kinds = ("svg",) if rows is None else ("png",)
     names = {path.name for path in save_figures(found, tmp_path / "out", kinds)}
     every = {"lengths", "repeats", "characters"} | ({"pairs", "carries"} if rows is None else set())

@@ -23,7 +23,7 @@ from numerate.tasks.questions import Numbers, Questions
 from numerate.tasks.task import Task
 from numerate.text.data import open_rows
 from numerate.text.data import source as sources
-from numerate.text.data.source import RowSource, TaskWithTokenizer
+from numerate.text.data.source import RowSource
 from numerate.text.data.writing import write_rows
 from numerate.text.tasks.example_file import ExampleFile
 from numerate.tokenizers.number_formats import Digits
@@ -170,13 +170,11 @@ def test_what_was_written_can_be_read_as_a_task_and_written_again(tmp_path: Path
     write_rows(source(), tmp_path / "tokens", "memmap")
     lines = (tmp_path / "rows" / "rows.txt").read_bytes()
     for number, place in enumerate((tmp_path / "rows", tmp_path / "rows" / "rows.txt", tmp_path / "tokens")):
-        again = RowSource.from_file(place, TaskWithTokenizer(ExampleFile(path=str(place))))
+        again = RowSource.from_file(place, ExampleFile(path=str(place)))
         write_rows(again, tmp_path / str(number))
         assert (tmp_path / str(number) / "rows.txt").read_bytes() == lines
         assert open_rows(tmp_path / str(number)).metadata["split"] is None
-    first = RowSource.from_file(
-        tmp_path / "tokens", TaskWithTokenizer(ExampleFile(path=str(tmp_path / "tokens"))), count=7
-    )
+    first = RowSource.from_file(tmp_path / "tokens", ExampleFile(path=str(tmp_path / "tokens")), count=7)
     write_rows(first, tmp_path / "seven", "text")
     assert (tmp_path / "seven" / "rows.txt").read_bytes() == b"\n".join(lines.split(b"\n")[:7]) + b"\n"
 

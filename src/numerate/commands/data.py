@@ -16,7 +16,7 @@ from numerate.tasks.folders import data_folder
 from numerate.tasks.language_modeling import LanguageModeling
 from numerate.tasks.plain import format_question
 from numerate.tasks.task import SPLITS, Task
-from numerate.text.data.source import RowSource, TaskWithTokenizer
+from numerate.text.data.source import RowSource
 from numerate.text.data.statistics import Statistics, compute_statistics
 from numerate.text.data.writing import write_rows
 from numerate.text.tasks.example_file import ExampleFile
@@ -126,7 +126,7 @@ def _source(
     if data.is_file:
         if seed is not None:
             raise UserError("seed: the rows of a file are read in order; nothing is sampled")
-        return RowSource.from_file(data.name, TaskWithTokenizer(task, tokenizer), count)
+        return RowSource.from_file(data.name, task, tokenizer, count)
     split, seed = split or "train", data.seed if seed is None else seed
     # A task that samples from a list yields each item once, in the order of a run.
     draws_from_list = type(task)._draw_block is not Task._draw_block

@@ -7,15 +7,20 @@ from pathlib import Path
 from typing import Any
 
 from numerate import catalogue
-from numerate.config import override
+from numerate.config import override, setting
 from numerate.errors import UserError, did_you_mean
-from numerate.tasks.corpus_files import CORPUS_FILE
-from numerate.tasks.language_modeling import LanguageModeling
+from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.task import Task
-from numerate.text.data.source import TaskWithTokenizer
-from numerate.text.tasks.example_file import ExampleFile
 from numerate.tokenizers.tokenizer import Characters, Tokenizer
 from numerate.tokenizers.words import Words
+
+
+@dataclass(frozen=True)
+class TaskWithTokenizer:
+    """A task and its tokenizer, as set by `task.digits=1:5 tokenizer.number_format.digit_order=normal`."""
+
+    task: Task = setting(Arithmetic(), "the task that generates questions with answers")
+    tokenizer: Tokenizer = setting(Characters(), "turns text into token ids")
 
 
 @dataclass(frozen=True)
@@ -49,8 +54,12 @@ def load_data(name: str, settings: Sequence[str], file_split: str | None = None)
         recipe = override(load_recipe(name), settings)
         return NamedData(name, recipe.task, recipe.tokenizer, recipe)
     if _has_tokens(path):
+        from numerate.tasks.language_modeling import LanguageModeling
+
         return _with_settings(name, LanguageModeling(train=name), settings)
     if path.exists() or "/" in name or name.endswith((".txt", ".arrow")) or plain == "ExampleFile":
+        from numerate.text.tasks.example_file import ExampleFile
+
         file = ExampleFile() if plain == "ExampleFile" else ExampleFile(path=name)
         split_setting = [] if file_split is None else [f"task.split={file_split}"]
         return _with_settings(name, file, [*settings, *split_setting])
@@ -72,10 +81,12 @@ def _with_settings(name: str, task: Task, settings: Sequence[str]) -> NamedData:
     has_words = not task.is_language_modeling and any(len(text) > 1 for text in task.alphabet())
     has_words = has_words and not task.examples("train", 0, 0, 1).numbers.lengths.shape[1]
     found = override(TaskWithTokenizer(task, Words() if has_words else Characters()), tokenizer_settings)
-    return NamedData(name, found.task, found.tokenizer, is_file=isinstance(found.task, ExampleFile))
+    return NamedData(name, found.task, found.tokenizer, is_file=type(found.task).__name__ == "ExampleFile")
 
 
 def _has_tokens(path: Path) -> bool:
+    from numerate.tasks.corpus_files import CORPUS_FILE
+
     if path.is_dir():
         return (path / CORPUS_FILE).is_file() or (any(path.glob("*.bin")) and not (path / "head.json").is_file())
     return path.suffix == ".bin" and not (path.parent / "head.json").is_file()

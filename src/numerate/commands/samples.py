@@ -2,14 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from numerate.commands.naming import load_data
-from numerate.tasks.language_modeling import LanguageModeling
 from numerate.tasks.plain import format_question
 from numerate.tasks.task import Task
+
+if TYPE_CHECKING:
+    from numerate.tasks.language_modeling import LanguageModeling
 
 _MAX_SHOWN_TOKENS = 12
 """Tokens of a chunk of text that are shown as model inputs."""
@@ -19,10 +21,10 @@ def sample(name: str, *, settings: Sequence[str], count: int | None = None, spli
     """Prints examples of a task or file (8 by default), or recipe (3)."""
     data = load_data(name, settings)
     count = count or (8 if data.recipe is None else 3)
-    if isinstance(data.task, LanguageModeling):
+    if data.task.is_language_modeling:
         from numerate.commands.corpora import sample_chunks
 
-        print(sample_chunks(data.task, split, data.seed, count), end="")
+        print(sample_chunks(cast("LanguageModeling", data.task), split, data.seed, count), end="")
         if data.recipe is not None:
             _print_chunk_inputs(data.recipe, split, count)
     elif data.recipe is not None:

@@ -17,6 +17,9 @@ from numerate.reports.reproduction import run_metadata
 from numerate.reports.table import TextTable
 from numerate.training.disk import format_bytes
 
+CONTEXT_LABELS = {**ALL_REGION_LABELS, "below": "shorter than in training"}
+"""The regions of context lengths."""
+
 MAX_PAIRS = 45
 """Maximum number of pairs compared; with more groups each is compared with the first only."""
 
@@ -235,7 +238,7 @@ def metric_table(groups: Sequence[Group]) -> TextTable:
         if before is not None and row.checkpoint == "best" and _is_same_checkpoint(before, row):
             lines[-1][1] = f"{before.checkpoint}, best"
             continue
-        where = f"{first.context_length:,}" + f" ({ALL_REGION_LABELS[first.region]})" * (not row.is_as_trained)
+        where = f"{first.context_length:,}" + f" ({CONTEXT_LABELS[first.region]})" * (not row.is_as_trained)
         bits = row.bits_per_byte.text if row.bits_per_byte is not None else ""
         texts = [row.loss.text, row.perplexity.text, bits]
         lines.append(

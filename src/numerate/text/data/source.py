@@ -6,9 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from numerate.config import setting
 from numerate.errors import UserError, check_choice, check_positive
-from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.questions import Questions
 from numerate.tasks.task import SPLITS, Task
 from numerate.text.tasks.example_file import ExampleFile
@@ -18,14 +16,6 @@ from numerate.vocabulary import Vocabulary
 
 BLOCK_ROWS = 1 << 15
 """Rows per block."""
-
-
-@dataclass(frozen=True)
-class TaskWithTokenizer:
-    """A task and its tokenizer, as set by `task.digits=1:5 tokenizer.number_format.digit_order=normal`."""
-
-    task: Task = setting(Arithmetic(), "the task that generates questions with answers")
-    tokenizer: Tokenizer = setting(Characters(), "turns text into token ids")
 
 
 @dataclass(frozen=True)
@@ -53,16 +43,12 @@ class RowSource:
 
     @classmethod
     def from_file(
-        cls, path: str | Path, task_with_tokenizer: TaskWithTokenizer, count: int | None = None
+        cls, path: str | Path, task: Task, tokenizer: Tokenizer | None = None, count: int | None = None
     ) -> "RowSource":
-        """The first `count` rows of a file, or all."""
-        num_rows = task_with_tokenizer.task.num_questions() or 0
+        """The first `count` rows of a file, or all; by default of characters."""
+        num_rows = task.num_questions() or 0
         return cls(
-            str(path),
-            task_with_tokenizer.task,
-            task_with_tokenizer.tokenizer,
-            num_rows if count is None else min(count, num_rows),
-            None,
+            str(path), task, tokenizer or Characters(), num_rows if count is None else min(count, num_rows), None
         )
 
     @property
