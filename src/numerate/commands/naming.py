@@ -44,9 +44,9 @@ def load_data(name: str, settings: Sequence[str], file_split: str | None = None)
 
     Raises `UserError` for a name that is none of these, with the most similar one.
     """
-    kinds, presets, plain = catalogue.parts_by_kind(), catalogue.presets("Task"), name.replace("-", "_")
+    kinds, plain = catalogue.parts_by_kind(), name.replace("-", "_")
     path = Path(name).expanduser()
-    if plain != "ExampleFile" and (plain in kinds["Task"] or plain in presets):
+    if plain != "ExampleFile" and (plain in kinds["Task"] or plain in catalogue.presets("Task")):
         return _with_settings(name, catalogue.get_part("Task", plain), settings)
     if catalogue.is_recipe(name):
         from numerate.studies.naming import load_recipe
@@ -63,7 +63,7 @@ def load_data(name: str, settings: Sequence[str], file_split: str | None = None)
         file = ExampleFile() if plain == "ExampleFile" else ExampleFile(path=name)
         split_setting = [] if file_split is None else [f"task.split={file_split}"]
         return _with_settings(name, file, [*settings, *split_setting])
-    known = [*kinds["Task"], *kinds["Recipe"], *presets, *catalogue.family_names("Recipe")]
+    known = [*kinds["Task"], *kinds["Recipe"], *catalogue.presets("Task"), *catalogue.family_names("Recipe")]
     raise UserError(
         f"no task, recipe, file or folder is named {name!r}; `numerate list` shows all tasks and recipes."
         f"{did_you_mean(name, known)}"
