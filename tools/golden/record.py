@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from cases import CASES
 
 import numerate
+from cases import CASES
 from numerate.experiments.trial import debug
 from numerate.text.data.corpora import write_corpus
 from numerate.text.tokenizers.tokenizer_files import CHARACTER_TOKENIZER
