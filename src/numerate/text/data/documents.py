@@ -68,8 +68,11 @@ def detect_file_span(path: Path, field: str | None = None, separator: str = SEPA
     """The span of a whole file; its format follows from the suffix and the first character. Raises `UserError` for a
     file that cannot be read."""
     _, size, _ = file_stamp(path)
-    with open(path, "rb") as file:
-        first_bytes = file.read(64)
+    try:
+        with open(path, "rb") as file:
+            first_bytes = file.read(64)
+    except OSError as error:
+        raise file_error(path, f"cannot be read ({error.strerror})") from error
     for start, problem in _UNSUPPORTED_STARTS.items():
         if first_bytes.startswith(start) and (start or not size):
             raise file_error(path, problem)
