@@ -1,6 +1,7 @@
 """Promises of cross-entropy fused with the head: the numbers and gradients of the plain form, whatever the chunks."""
 
 import inspect
+import os
 from typing import Any
 
 import pytest
@@ -133,6 +134,7 @@ def test_vmap_gives_each_member_its_own() -> None:
     torch.testing.assert_close(found[1], linear_cross_entropy(2 * hidden, weight, labels))
 
 
+@pytest.mark.skipif("CHECK_SHAPES" in os.environ, reason="torch.compile cannot trace the checks of shapes")
 def test_a_compiled_graph_has_the_same_sum() -> None:
     hidden, weight, bias, labels = question()
     compiled = torch.compile(linear_cross_entropy, backend="eager", fullgraph=True)
