@@ -29,7 +29,7 @@ _MAX_FAILED_STARTS = 3  # consecutive deaths of workers before they are ready, a
 
 @dataclass(frozen=True)
 class Exit:
-    """How a worker ended without being asked to: `reason`, such as "was killed by signal 9", and the failure that this
+    """How a worker ended unexpectedly: `reason`, such as "was killed by signal 9", and the failure that this
     is for a worker that was still starting."""
 
     reason: str

@@ -13,11 +13,10 @@ from numerate.tokenizers.layout import Layout
 def kind_of(task: Task, layout: Layout) -> Any:
     """The `EvaluationKind` of a task: the one that it names, otherwise `TokenLabels` for a layout with a label per
     token, `TextAnswers` for questions that are texts in files, and `ExactMatch` for all others."""
-    if (name := task.named_evaluation_kind()) is not None:
-        pass
-    elif not layout.is_autoregressive and not layout.has_mask_tokens:
+    name = task.named_evaluation_kind()
+    if name is None and not layout.is_autoregressive and not layout.has_mask_tokens:
         name = "TokenLabels"
-    else:
+    elif name is None:
         has_texts = task.draw(CounterRNG(random_key("cost")), np.arange(1)).texts is not None
         name = "TextAnswers" if has_texts else "ExactMatch"
     return catalogue.get_class("EvaluationKind", name)()
