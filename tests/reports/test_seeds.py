@@ -19,7 +19,7 @@ from numerate.evaluation.statistics import (
 from numerate.reports.compare import comparison_text, write_comparison
 from numerate.reports.forest import forest_content, forest_figure, summarize_region
 from numerate.reports.grid import ALL_OOD, format_counts
-from numerate.reports.groups import Group, group_runs
+from numerate.reports.groups import Group, different_cells_notes, group_runs
 from numerate.reports.html_writer import to_html
 from numerate.reports.pairs import CONVERGED, GroupPair, compare_pairs, pair_table
 from numerate.reports.plots import write_plot
@@ -70,6 +70,22 @@ def pairs_of(*folders: list[Path]) -> dict[str, list[GroupPair]]:
 
 def groups_of(*folders: list[Path]) -> list[Group]:
     return group_runs([read_run(folder) for some in folders for folder in some])
+
+
+def test_seeds_evaluated_on_different_cells_are_warned_of(make: Make) -> None:
+    few, all_of_them = make("abacus", [0.9], lengths=range(1, 4)), make("abacus", [0.8], first=1)
+    (note,) = different_cells_notes(groups_of(few, all_of_them))
+    assert "The seeds of abacus were evaluated on different cells" in note
+    assert "evaluated on different cells" in comparison_text(groups_of(few, all_of_them))
+    assert not different_cells_notes(groups_of(all_of_them, make("rotary", [0.8, 0.9])))
+
+
+def test_records_without_sizes_are_reported(make: Make) -> None:
+    (folder,) = make("abacus", [0.9])
+    file = folder / "evaluation.jsonl"
+    file.write_text(file.read_text().replace('{"length": 1}', "{}", 1))
+    with pytest.warns(UserWarning, match="left out"):
+        assert comparison_text(groups_of([folder]))
 
 
 def test_five_seeds_have_the_bootstrap_interval_of_their_interquartile_mean(make: Make) -> None:

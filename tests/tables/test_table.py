@@ -538,7 +538,8 @@ def test_a_group_whose_runs_all_failed_is_there_without_success_and_without_numb
         (["label"], {"statistic": "medain"}, "Did you mean 'median'"),
         (["label"], {"threshold": 99.0}, "threshold: must be above 0 and at most 1, .*, not 99.0"),
         (["label"], {"success_column": "nothing"}, "success: no column"),
-        (["label"], {"success_column": "step"}, "success: step must be a column of proportions"),
+        (["label"], {"success_column": "step"}, "success: must be a column of proportions, .*, not step"),
+        (["label"], {"success_column": "loss"}, "success: must be a column of proportions, .*, not loss"),
         ([], {}, "group: no column ''. There are: run, label"),
         (["lable"], {}, "group: no column 'lable'"),
     ],
@@ -686,6 +687,13 @@ def cells(number: int) -> list[dict[str, Any]]:
         for first in (1, 2)
         for second in (1, 2)
     ]
+
+
+def test_cells_grouped_by_their_count_keep_it_beside_the_number_of_rows(study: Studies) -> None:
+    study([*seeds(0.1, 0.2, hidden_size=64)], cells=cells)
+    table = group_results(cells_of("widths", study.runs), ["count"], columns=["exact_match"])
+    assert first_of(table)["count"] == 4
+    assert first_of(table)["rows"] == 2 * 8
 
 
 def test_cells_are_one_row_per_done_run_checkpoint_and_cell(study: Studies) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from numerate.errors import UserError, did_you_mean
 from numerate.reports.colour import TerminalStyle
-from numerate.reports.groups import Group, check_has_metric, group_runs, with_metric
+from numerate.reports.groups import Group, check_has_metric, different_cells_notes, group_runs, with_metric
 from numerate.reports.metrics import split_metric
 from numerate.reports.output_files import check_output_file, write_output
 from numerate.reports.page import comparison_page, split_by_task
@@ -117,7 +117,7 @@ def _task_text(subject: Subject, style: TerminalStyle | None) -> str:
     found = [section.of(subject) for section in SECTIONS if section.in_terminal]
     parts = [(title, text) for title, content in found if (text := content_text(content, style))]
     texts = [f"{_underlined(title, '-')}\n{text}" if title else text for title, text in parts]
-    return "\n\n".join([*texts, filled(subject.headline)])
+    return "\n\n".join([*texts, *map(filled, [*different_cells_notes(subject.groups), subject.headline])])
 
 
 def _underlined(title: str, rule: str) -> str:

@@ -301,7 +301,8 @@ def unique_trainings(groups: Sequence[Group]) -> list[Group]:
 
 def part_axis(groups: Sequence[Group]) -> str:
     """The name of the axis of parts: "module", "test"."""
-    return next((next(iter(cell.coordinates)) for group in groups for run in group.runs for cell in run.cells), "part")
+    cells = (cell for group in groups for run in group.runs for cell in run.cells)
+    return next((axis for cell in cells for axis in cell.coordinates), "part")
 
 
 def region_labels(groups: Sequence[Group]) -> dict[str, str]:
@@ -346,6 +347,8 @@ def check_has_metric(groups: Sequence[Group], metric: str | None) -> None:
     """Raises `UserError` for a group whose records do not have a metric of numbers or texts; nothing for None."""
     for group in groups if metric is not None else ():
         if not any(group.metric_by_seed(MetricKey(region), str(metric)) for region in ALL_REGION_LABELS):
+            if any(run.is_language_modeling for run in group.runs):
+                raise UserError(f"metric: must be left out for {group.label}: of texts, all metrics are compared")
             raise UserError(f"metric: {group.label} has no {metric}; numerate evaluate RUN method=decoding computes it")
 
 
@@ -356,6 +359,19 @@ def not_comparable_notes(groups: Sequence[Group]) -> list[str]:
         if group.non_causal_reason is not None:
             reasons.setdefault(group.non_causal_reason, []).append(group.label)
     return [f"{join_names(labels)}: {NOT_COMPARABLE}: {reason}" for reason, labels in reasons.items()]
+
+
+def different_cells_notes(groups: Sequence[Group]) -> list[str]:
+    """Sentences on the groups whose seeds were evaluated on different cells."""
+    notes = []
+    for group in groups:
+        evaluated = [{tuple(cell.coordinates.items()) for cell in cells} for cells in group.evaluated_cells]
+        if any(cells != evaluated[0] for cells in evaluated):
+            notes.append(
+                f"The seeds of {group.label} were evaluated on different cells, so their means are not of the same "
+                "questions; numerate evaluate RUN grid=... for each evaluates all on the same."
+            )
+    return notes
 
 
 def comparable_groups(groups: Sequence[Group]) -> list[Group]:

@@ -7,7 +7,7 @@ from markupsafe import Markup
 
 from numerate.reports.content import Content
 from numerate.reports.grid import join_names, span_text
-from numerate.reports.groups import Group, group_runs, not_comparable_notes
+from numerate.reports.groups import Group, different_cells_notes, group_runs, not_comparable_notes
 from numerate.reports.html import fill, page
 from numerate.reports.html_writer import to_html
 from numerate.reports.language import language_modeling_groups
@@ -72,6 +72,7 @@ def comparison_page(
     counts = f"{len(runs)} run{'s' * (len(runs) != 1)}, {span_text(seeds)} seed{'s' * (seeds != {1})} each"
     over = f"numerate · a comparison · {counts}"
     warnings = [missing_runs_note(len(runs), failed_runs, missing_variants), "; ".join(not_comparable_notes(groups))]
+    warnings += different_cells_notes(groups)
     tasks = split_by_task(groups)
     subjects = [(task.name, Subject(task.groups, answer_metric=answer_metric)) for task in tasks]
     parts = [_filled(name, SECTIONS, subject) for name, subject in subjects]

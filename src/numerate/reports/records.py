@@ -3,6 +3,7 @@
 import json
 import os
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -292,23 +293,26 @@ def read_run(folder: str | Path) -> Records:
 
 
 def _distinct_cells(cells: Sequence[Cell], warn: Callable[[str], None]) -> list[Cell]:
-    """Cells with questions, each once: a later one replaces an earlier one. Cells by other sizes than the first ones
-    with the same settings are left out with a warning."""
+    """Cells with questions, each once: a later one replaces an earlier one. Cells by other sizes than most with the
+    same settings are left out with a warning."""
     found: dict[tuple[Any, ...], Cell] = {}
-    axes: dict[tuple[Any, ...], tuple[str, ...]] = {}
+    by_settings: dict[tuple[Any, ...], Counter[tuple[str, ...]]] = {}
+    for cell in cells:
+        by_settings.setdefault(settings_key(cell.settings), Counter())[tuple(cell.coordinates)] += 1
+    axes = {settings: counts.most_common(1)[0][0] for settings, counts in by_settings.items()}
     skipped: dict[tuple[str, ...], int] = {}
     for cell in cells:
         if not cell.count:
             continue
         own, settings = tuple(cell.coordinates), settings_key(cell.settings)
-        if own != axes.setdefault(settings, own):
+        if own != axes[settings]:
             skipped[own] = skipped.get(own, 0) + 1
             continue
         place = tuple(sorted(cell.coordinates.items()))
         found[cell.seed, cell.checkpoint, cell.step, settings, cell.position_offset, place] = cell
     for own, count in skipped.items():
-        text, first = " and ".join(own), " and ".join(next(iter(axes.values())))
-        warn(f"evaluation.jsonl: {count} cell{'s' * (count != 1)} by {text} left out, as the others are by {first}")
+        text, most = " and ".join(own) or "no size", " and ".join(next(iter(axes.values())))
+        warn(f"evaluation.jsonl: {count} cell{'s' * (count != 1)} by {text} left out, as the others are by {most}")
     return list(found.values())
 
 

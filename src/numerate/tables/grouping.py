@@ -10,6 +10,7 @@ from numerate.evaluation.statistics import interquartile_mean, stratified_bootst
 from numerate.reports.grid import REGION_LABELS, format_interval, format_percent, join_names
 from numerate.tables.selecting import (
     differing_within,
+    display_format,
     find_column,
     find_columns,
     is_default,
@@ -74,7 +75,7 @@ def group_results(
     names = _value_columns(results, keys, columns)
     scores = _success_scores(results, success_column, threshold)
     values = results[names].astype("float64").to_numpy()
-    strata = _strata(results)
+    strata, num_rows = _strata(results), _num_rows_column(keys)
     rows = []
     for _, group in sorted(results.groupby(_sort_keys(results, keys)).indices.items()):
         row = {name: results[name].iloc[group[0]] for name in keys}
@@ -86,13 +87,13 @@ def group_results(
             if scores is not None:
                 row |= _success(scores.iloc[group], threshold or SUCCESS_THRESHOLD)
         else:
-            row["count"] = len(group)
+            row[num_rows] = len(group)
         has_intervals = intervals and ("run" not in results or results["run"].iloc[done].is_unique)
         for name, column in zip(names, values[done].T, strict=True):
             found = _statistics(name, column, strata[done] if has_intervals else None, statistic)
             row |= {f"{name}.{end}": value for end, value in found.items()}
         rows.append(row)
-    counts = ["done", "failed", "left"] if "status" in results else ["count"]
+    counts = ["done", "failed", "left"] if "status" in results else [num_rows]
     success = [] if scores is None else [f"success{end}" for end in (*_ENDS, ".count", ".of")]
     ends = ("count", *(f"{statistic}{end}" for end in _ENDS), "lowest", "highest")
     types = {name: results[name].dtype for name in keys}
@@ -100,6 +101,11 @@ def group_results(
         is_count = name in counts or name.endswith(".count")
         types[name] = "Int64" if is_count else "string" if name == "success.of" else "float64"
     return DataFrame(rows, columns=list(types)).astype(types)
+
+
+def _num_rows_column(keys: Sequence[str]) -> str:
+    """The column with the number of rows of a group of cells; cells have a column `count` themselves."""
+    return "rows" if "count" in keys else "count"
 
 
 def describe_groups(
@@ -135,8 +141,9 @@ def describe_groups(
     )
     groups = sort_rows(groups, *order)
     shown = {name: [format_value(name, value) or "none" for value in plain_values(groups[name])] for name in keys}
-    for name in ("done", "failed", "left", "count"):
-        if name in groups and (name in ("done", "count") or groups[name].any()):
+    num_rows = _num_rows_column(keys)
+    for name in ("done", "failed", "left") if "status" in results else (num_rows,):
+        if name in ("done", num_rows) or groups[name].any():
             shown[name] = [f"{value:,}" for value in groups[name]]
     if "success" in groups:
         values = [plain_values(groups[f"success{end}"]) for end in (".count", *_ENDS)]
@@ -203,8 +210,8 @@ def _success_scores(results: "DataFrame", column: str | None, threshold: float |
         found = [name for name in candidates if name in results]
     else:
         found = [find_column(results, column, "success")]
-        if results[found[0]].dtype.kind != "f":
-            raise UserError(f"success: {found[0]} must be a column of proportions")
+        if results[found[0]].dtype.kind != "f" or display_format(found[0]) != "share":
+            raise UserError(f"success: must be a column of proportions, such as {SUCCESS_COLUMN}, not {found[0]}")
     if threshold is not None and not (0 < threshold <= 1 and found):
         raise UserError(
             f"threshold: must be above 0 and at most 1, of a column such as {SUCCESS_COLUMN}, not {threshold}"
