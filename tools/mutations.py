@@ -38,16 +38,16 @@ class Fault(NamedTuple):
 FAULTS = [
     Fault(
         "blocked keys mask queries",
-        "mixers/attention.py",
-        "visible & ~blocked_keys[:, None, :]",
-        "visible & ~blocked_keys[:, :, None]",
+        "mixers/attention_positions.py",
+        "visible & ~context.blocked_keys[:, None, : len(key_positions)]",
+        "visible & ~context.blocked_keys[:, : len(key_positions), None]",
         "tests/mixers tests/models/test_model.py",
     ),
     Fault(
         "the log scale counts one visible key less",
         "mixers/attention.py",
-        "self._query_scale(torch.arange(1, time + 1, device=device)[None])",
-        "self._query_scale(torch.arange(time, device=device)[None])",
+        "torch.arange(1, queries.shape[2] + 1, device=queries.device)",
+        "torch.arange(queries.shape[2], device=queries.device)",
         "tests/mixers",
     ),
     Fault(
@@ -59,9 +59,9 @@ FAULTS = [
     ),
     Fault(
         "a prompt's state is that after its padding",
-        "architectures/lru.py",
-        "states[torch.arange(x.shape[0], device=x.device), context.lengths - 1]",
-        "states[:, -1]",
+        "kernels/token_shift.py",
+        "x[torch.arange(x.shape[0], device=x.device), lengths - 1]",
+        "x[:, -1]",
         "tests/architectures/test_lru.py tests/mixers",
     ),
     Fault(
@@ -207,10 +207,10 @@ FAULTS = [
         "tests/evaluation/test_one_pass.py tests/evaluation/test_evaluator.py",
     ),
     Fault(
-        "an exact interval has one tail of the whole error",
-        "evaluation/intervals.py",
-        "tail = (1.0 - level) / 2.0",
-        "tail = 1.0 - level",
+        "an interval has one tail of the whole error",
+        "evaluation/statistics.py",
+        "NormalDist().inv_cdf((1.0 + level) / 2.0)",
+        "NormalDist().inv_cdf(level)",
         "tests/evaluation/test_statistics.py",
     ),
     Fault(
@@ -229,7 +229,7 @@ FAULTS = [
     ),
     Fault(
         "a curve of seeds is the median over steps",
-        "evaluation/resampling.py",
+        "evaluation/statistics.py",
         "np.median(table, axis=0), table.min(axis=0)",
         "np.median(table, axis=1), table.min(axis=0)",
         "tests/evaluation/test_statistics.py tests/reports/test_seeds.py",
