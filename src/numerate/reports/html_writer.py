@@ -97,13 +97,11 @@ def _strip(row: PointRow | None, axis: Axis, most: int) -> Markup:
 
 def heat_map_html(heat_map: HeatMap) -> Markup:
     """A map as a table with tips, numbers in the cells where there is room; or as a picture."""
-    if heat_map.detail == "image":
+    if heat_map.as_image:
         pictures = {"light": _png(heat_map, COLORMAP_LIGHT), "dark": _png(heat_map, COLORMAP_DARK)}
         return _fill("map_image", heat_map=heat_map, border="".join(_border_path(heat_map)), pictures=pictures)
     is_sparse = len(heat_map.columns) > MAX_NUMBER_COLUMNS
-    has_numbers = heat_map.detail == "numbers" and not is_sparse
     step = tick_step(len(heat_map.columns), 10) if is_sparse else 1
-    step = step if heat_map.detail == "numbers" else max(step, 5)
 
     def label(value: int) -> str:
         return str(value) if value % step == 0 or value == heat_map.columns[0] else ""
@@ -115,9 +113,7 @@ def heat_map_html(heat_map: HeatMap) -> Markup:
         names += ["none"] * (cell.fraction == 0) + ["seen"] * cell.overlaps_training
         return " ".join(names + ["far"] * (2 * j >= len(heat_map.columns)))
 
-    return _fill(
-        "heat_map", heat_map=heat_map, is_sparse=is_sparse, has_numbers=has_numbers, label=label, classes=classes
-    )
+    return _fill("heat_map", heat_map=heat_map, is_sparse=is_sparse, label=label, classes=classes)
 
 
 def inline_marker(style: Style) -> Markup:
@@ -163,8 +159,8 @@ def _scale(axis: Axis, start: float, end: float) -> Callable[[float], str]:
 
 
 def _color_class(style: Style | None) -> str:
-    """The class that gives a series its color; that of a baseline, or of what has none in a legend."""
-    return "baseline" if style is None else "neutral" if style.color is None else f"c{style.color}"
+    """The class that gives a series, or a baseline, its color."""
+    return "baseline" if style is None else f"c{style.color}"
 
 
 def _dashes(style: Style | None) -> str:

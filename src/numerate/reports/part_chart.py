@@ -6,7 +6,7 @@ Parts have no order, so no line joins them; trained parts are apart from the oth
 from collections.abc import Mapping, Sequence
 
 from numerate.evaluation.sums import CELL_MEAN_SUFFIX
-from numerate.reports.colour import Style, assign_styles, legend_entries
+from numerate.reports.colour import Style, assign_styles
 from numerate.reports.figure import Axis, Figure, Mark, PointChart, PointRow
 from numerate.reports.grid import span_text
 from numerate.reports.groups import Group, charted_metrics, named_cells, part_axis, region_labels
@@ -31,21 +31,20 @@ def part_figure(tasks: Mapping[str, Sequence[Group]]) -> Figure:
     columns = max(map(len, panels.values()), default=1)
     blank = [PointChart("", (), Axis.percent(""))] * columns
     rows = [panel for row in panels.values() for panel in [*row, *blank][:columns]]
-    entries = legend_entries([group.label for group in largest])
+    entries = list(assign_styles([group.label for group in largest]).items())
     return Figure(rows, columns, entries, caption=notes)
 
 
 def _chart(groups: Sequence[Group], metric: str, title: str) -> PointChart:
     """One metric: for each region its parts, and last their mean."""
     styles = assign_styles([group.label for group in groups])
-    by_color = sorted(groups, key=lambda group: (styles[group.label].color or 0, styles[group.label].marker or 0))
     words, rows = region_labels(groups), []
     for region, parts in named_cells(groups).items():
         lines = [(name, key, metric) for key, name in parts]
         if len(parts) > 1:
             lines.append((f"mean of {part_axis(groups)}s", MetricKey(region), f"{metric}{CELL_MEAN_SUFFIX}"))
         for name, key, what in lines:
-            marks = [_mark(group, key, what, name, styles[group.label]) for group in by_color]
+            marks = [_mark(group, key, what, name, styles[group.label]) for group in groups]
             marks = [mark for mark in marks if mark.value is not None]
             is_trained = region == "in_distribution"
             rows.append(

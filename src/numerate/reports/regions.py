@@ -9,6 +9,7 @@ from numerate.reports.counts import MEMORIZATION_NOTE
 from numerate.reports.forest import summarize_region
 from numerate.reports.grid import (
     ALL_OOD,
+    MAX_TOOLTIP_SEEDS,
     REGIONS_NOTE,
     RegionScore,
     cell_label,
@@ -26,7 +27,6 @@ from numerate.reports.groups import (
     have_unordered_cells,
     region_labels,
 )
-from numerate.reports.limits import MAX_TOOLTIP_SEEDS
 from numerate.reports.reproduction import run_metadata
 from numerate.reports.settings import format_settings
 from numerate.reports.summary import GENERALIZATION_THRESHOLD, group_result

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from numerate.reports.content import Block, Bullets, Code, Content, Folded, Heading
+from numerate.reports.grid import join_names
 from numerate.reports.groups import Group, unique_trainings
 from numerate.reports.limits import MAX_GROUP_COLUMNS, MAX_UNFOLDED_ROWS
 from numerate.reports.records import Records
@@ -13,9 +14,13 @@ from numerate.reports.table import TextTable
 from numerate.training.disk import format_bytes
 
 
+def _last_metrics(run: Records) -> Mapping[str, Any]:
+    return next(reversed(run.training_metrics()), {})
+
+
 def run_metadata(run: Records) -> dict[str, str]:
     """The texts of a run's metadata by name: parameters, steps, examples, times, versions."""
-    last = run.training_metrics()[-1] if run.training_metrics() else {}
+    last = _last_metrics(run)
     counts = {"parameters": run.metadata.get("parameters"), "steps": last.get("step")}
     counts |= {name: last.get(name) for name in ("examples", "tokens")}
     texts = {name: f"{count:,.0f}" for name, count in counts.items() if isinstance(count, int | float)}
@@ -110,6 +115,10 @@ def differences_content(groups: Sequence[Group]) -> Content:
         if len(found) == 1
         else f"They differ in {len(found)} settings: a difference in the results may come from any of them."
     )
+    budgets = {group.label: {last.get("examples", 0) for last in map(_last_metrics, group.runs)} for group in groups}
+    if len(set().union(*budgets.values())) > 1:
+        texts = [f"{label} {', '.join(f'{count:,}' for count in sorted(counts))}" for label, counts in budgets.items()]
+        note += f" The budgets are not equal, in examples: {join_names(texts)}."
     header, *rows = lines
     fold = f"The settings of {len(groups)} groups"
     return [TextTable(header, rows, note, fold=fold, monospace=range(len(header)), tips=tips)]

@@ -11,12 +11,10 @@ from functools import cached_property
 from typing import Literal
 
 from numerate.reports.attention_maps import maps_content
-from numerate.reports.by_length import lengths_content, seeds_content
 from numerate.reports.content import Content, without_empty_blocks
 from numerate.reports.counts import counts_content
 from numerate.reports.forest import forest_content
 from numerate.reports.groups import Group, group_runs, have_unordered_cells, part_axis
-from numerate.reports.how_to_read import reading_content
 from numerate.reports.language import (
     difference_table,
     language_facts,
@@ -150,14 +148,11 @@ SECTIONS = (
     ),
     Section("Speed and memory", lambda it: [speed_table(it.groups)], TEXTS, SEVERAL, in_terminal=True),
     Section("What differs between the recipes", of_groups(differences_content), pages=SEVERAL),
-    Section("How to read this", of_groups(reading_content), ANSWERS, SEVERAL),
     Section("Regions", of_groups(regions_content), LENGTHS, in_terminal=True),
     Section("Regions", of_groups(regions_content), PARTS, RUN),
     Section("All metrics", of_groups(metric_tables), LENGTHS),
     Section("Checkpoints and position offsets", lambda it: evaluations_content(it.groups[0]), ANSWERS, RUN),
     Section("Run with other settings", _other_settings, ANSWERS, RUN),
-    Section("Accuracy by length", of_groups(lengths_content), LENGTHS, SEVERAL),
-    Section("Results by seed", of_groups(seeds_content), LENGTHS, SEVERAL),
     Section("Training", of_groups(training_content), ANSWERS),
     Section("Samples", of_groups(samples_content), ANSWERS),
     Section("Texts generated during training", of_groups(texts_content), TEXTS),
