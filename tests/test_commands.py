@@ -789,7 +789,7 @@ def test_a_run_is_evaluated_reported_queried_and_compared_by_its_commands(shell:
     both = shell("compare", "latest", "out=both.html", place)
     assert both.status == 0, both.err
     assert Path("both.html").is_file()
-    for kind in ("grid", "curves", "compare", "training", "pair"):
+    for kind in ("grid", "curves", "compare", "training"):
         drawn = shell("plot", kind, "latest", f"out={kind}.svg", place)
         assert drawn.status == 0, drawn.err
         assert Path(f"{kind}.svg").read_text().startswith("<?xml")

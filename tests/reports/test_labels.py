@@ -2,7 +2,6 @@
 comparison where a model looks ahead."""
 
 import json
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -152,7 +151,7 @@ BASELINES = {6: 1.0, 7: 1 / 2, 8: 1 / 3, 9: 2 / 4, 10: 2 / 5, 11: 2 / 6, 12: 3 /
 """What the best single answer gives of the labels 6 to n."""
 
 
-def test_at_each_length_stands_the_baseline_of_that_length(make: Make, tmp_path: Path) -> None:
+def test_at_each_length_stands_the_baseline_of_that_length(make: Make) -> None:
     folders = [make("lstm", 12, seed) for seed in (0, 1)]
     group = group_of(*folders)
     assert {n: point.baseline for n, point in group.diagonal.items() if n > TRAINED} == pytest.approx(BASELINES)
@@ -165,9 +164,6 @@ def test_at_each_length_stands_the_baseline_of_that_length(make: Make, tmp_path:
         "n=5 (in distribution)": "", "n=7": "50 %", "n=10": "40 %", "n=12": "42.9 %"
     }  # fmt: skip
     assert "n=6" not in header, "memorising alone has all of it"
-    page = write_comparison(folders, tmp_path / "page.html").read_text()
-    lengths = page[page.index("<h2>Accuracy by length") :]
-    assert re.search(r"count.11</td>.*?>33\.3</td>", lengths)
     across, baselines = baseline_curve([group.diagonal])
     assert (across, baselines) == ([1.0, 5.5, *BASELINES], pytest.approx([1.0, 1.0, *BASELINES.values()]))
 

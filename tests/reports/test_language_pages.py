@@ -129,7 +129,7 @@ def test_a_figure_of_answers_is_refused_for_language_modeling_and_other_runs_are
 ) -> None:
     text = make("text", 100, 0, {"final": 2.0})
     with pytest.raises(UserError, match="use validation for language modeling runs"):
-        write_plot("pair", [text], tmp_path / "pair.png")
+        write_plot("grid", [text], tmp_path / "pair.png")
     sums = tmp_path / "runs" / "sums" / "5461dba59ebf"
     sums.mkdir(parents=True)
     (sums / "recipe.yaml").write_bytes(header_yaml({"recipe": {"task": {"kind": "Addition"}, "seed": 0}}))

@@ -250,7 +250,7 @@ def test_the_finding_names_the_parts_and_both_measures(tmp_path: Path) -> None:
     assert "is partly the best by chance" in many
 
 
-@pytest.mark.parametrize("kind", sorted(set(FIGURES) - {"counts", "pair", "training", "validation"}))
+@pytest.mark.parametrize("kind", sorted(set(FIGURES) - {"counts", "training", "validation"}))
 def test_every_figure_of_parts_can_be_drawn(kind: str, tmp_path: Path) -> None:
     folders = losses(tmp_path, 2)
     out = write_plot(kind, folders, tmp_path / f"{kind}.svg")

@@ -205,7 +205,7 @@ def test_one_seed_each_claims_nothing(make: Make, tmp_path: Path) -> None:
     page = write_comparison(folders, tmp_path / "page.html").read_text()
     for heading in ("Over seeds", "more than chance"):
         assert heading not in page
-    assert "One seed per recipe" in page
+    assert "One seed each" in page
 
 
 def test_the_page_and_the_terminal_tell_the_pairs_and_the_page_takes_a_baseline(make: Make, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from numerate.errors import UserError
 from numerate.evaluation.statistics import wilson_interval
 from numerate.reports.colour import SERIES
 from numerate.reports.compare import comparison_text, write_comparison
+from numerate.reports.figure import heat_maps
 from numerate.reports.groups import group_runs
 from numerate.reports.html_writer import chart_svg, to_html
 from numerate.reports.limits import groups_to_draw
@@ -134,14 +135,14 @@ def test_one_seed_each_has_no_rates(make: Callable[..., Path], tmp_path: Path) -
 
 
 def test_equal_lengths_make_a_strip_and_not_a_map_of_holes(study: list[Path]) -> None:
-    (grid,) = group_runs([read_run(study[0])])[0].grids
+    (grid,) = heat_maps(group_runs([read_run(study[0])])[0].points)
     assert (grid.row_axis, grid.column_axis, len(grid.columns)) == ("", "digits of each number", 18)
 
 
 @pytest.mark.parametrize(
     ("kind", "ending"),
     [
-        *((kind, "svg") for kind in FIGURES if kind not in ("pair", "counts", "validation")),
+        *((kind, "svg") for kind in FIGURES if kind not in ("counts", "validation")),
         ("curves", "png"),
         ("compare", "pdf"),
     ],
@@ -167,13 +168,8 @@ def test_a_figure_states_its_seeds_and_takes_labels(study: list[Path], tmp_path:
     assert "One seed" not in best
 
 
-def test_the_sorting_pair_shows_everything_right_beside_the_first_label(
-    make: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_sorting_shows_everything_right_beside_the_first_label(make: Callable[..., Path], tmp_path: Path) -> None:
     run = make("sorting", lambda n: 0.5, axes=("digits", "items"))
-    text = write_plot("pair", [run], tmp_path / "pair.svg").read_text()
-    assert "sorting: exact match" in text
-    assert "sorting: first label" in text
     first = group_runs([read_run(run)])[0].first_token_points
     assert {point.score for point in first} == {0.6}
     assert (first[0].low, first[0].high) == wilson_interval(60, 100)
@@ -183,6 +179,7 @@ def test_the_sorting_pair_shows_everything_right_beside_the_first_label(
     page = write_run_report(run).read_text()
     assert "First label right, %" in page
     text = write_plot("grid", [run], tmp_path / "grid.svg").read_text()
+    assert "First label right, %" in text
     assert ">digits<" in text
     assert ">items<" in text
 
@@ -195,8 +192,6 @@ def test_an_older_record_tells_its_first_tokens_by_where_it_went_wrong(make: Cal
     assert [cell.first_token_correct for cell in read_run(run).cells] == [70]
     (run / "evaluation.jsonl").write_text(json.dumps(line) + "\n")
     assert read_run(run).cells[0].with_first_token() is None
-    with pytest.raises(UserError, match="plot: pair needs records of first-token accuracy"):
-        write_plot("pair", [run], run / "a.png")
 
 
 def test_what_cannot_be_drawn_is_refused(study: list[Path], make: Callable[..., Path], tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ def _height(panel: Panel, width: float, *, has_legend: bool) -> float:
 
 def _draw_panel(axes: Axes, panel: Panel, width: float, *, is_first: bool) -> None:
     if isinstance(panel, HeatMap):
-        _draw_map(axes, panel, width - 0.4, is_first=is_first)
+        _draw_map(axes, panel, (min(width, 3.0) if panel.row_axis else width) - 0.6, is_first=is_first)
     elif isinstance(panel, PointChart):
         _draw_points(axes, panel, is_first=is_first)
         axes.set_xlabel(_wrapped(panel.axis.label, width, 8))
