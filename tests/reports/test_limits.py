@@ -71,7 +71,6 @@ def test_the_page_of_two_hundred_runs_is_small_and_says_what_it_leaves_out(large
     text = page.read_text()
     assert "200 runs, 5 seeds each" in text
     assert "These are 8 of 40 groups: the first, and those with the highest median" in text
-    assert "the numbers as CSV" in text
     tables = re.sub(r"<section><h2>Training</h2>.*?</section>", "", text, flags=re.S)
     for v in range(40):
         assert f"v{v:02d}" in tables
@@ -111,11 +110,8 @@ def test_maps_that_are_too_large_become_pictures(
     page = write_comparison(runs, tmp_path / "page.html").read_text()
     assert "data:image/png" not in page
     assert page.count("data-tip=") == 2 * 36
-    assert "the numbers as CSV" in page
-    monkeypatch.setattr("numerate.reports.overview.MAX_CSV_ROWS", 100)
     monkeypatch.setattr("numerate.reports.overview.MAX_MAP_CELLS", 50)
     page = write_comparison(runs, tmp_path / "page.html").read_text()
-    assert "The numbers of all 144 cells, too many for this page, are in evaluation.jsonl of each run." in page
     assert page.count('class="small-map"') == 2
     assert "The maps are too large for tooltips with numbers" in page
 

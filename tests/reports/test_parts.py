@@ -18,13 +18,10 @@ from numerate.models.decoder import Decoder
 from numerate.reports.compare import write_comparison
 from numerate.reports.grid import cell_label
 from numerate.reports.groups import SAME_CHECKPOINT, group_runs, have_unordered_cells
-from numerate.reports.html_writer import to_html
 from numerate.reports.matplotlib_writer import wrap_name
 from numerate.reports.metric_tables import metric_table
 from numerate.reports.metrics import MetricKey
 from numerate.reports.page import run_page
-from numerate.reports.pairs import compare_pairs, pair_table
-from numerate.reports.part_chart import part_figure
 from numerate.reports.plots import FIGURES, write_plot
 from numerate.reports.records import read_run, read_runs
 from numerate.reports.summary import headline
@@ -133,16 +130,7 @@ def test_parts_have_no_length_and_no_line_joins_them(tmp_path: Path) -> None:
         ), word
     for name in NAMES:
         assert name in page.replace("<wbr>", "")
-    assert "By module" in page
-
-
-def test_trained_parts_stand_apart_from_those_beyond(tmp_path: Path) -> None:
-    groups = group_runs(read_runs(losses(tmp_path, 2)))
-    chart = to_html([part_figure({"": groups})]).replace("<wbr>", "")
-    assert chart.index(">in-distribution modules<") < chart.index(">add<") < chart.index('class="region limit"')
-    assert chart.index('class="region limit"') < chart.index(">OOD test modules<") < chart.index(">add_big<")
-    points = 2 * (len(NAMES) + 2)
-    assert chart.count("<g class=") == 2 * points, "a point of each metric and group for each part and both means"
+    assert "in-distribution modules" in page
 
 
 def test_a_point_is_the_median_of_the_seeds_from_the_lowest_to_the_highest(tmp_path: Path) -> None:
@@ -203,39 +191,6 @@ def test_losses_are_tested_by_numbers_without_asking(tmp_path: Path) -> None:
     assert "sign-flip test, seed by seed" in section
 
 
-def test_losses_of_two_models_are_each_compared_with_their_own_first(tmp_path: Path) -> None:
-    names = ("CrossEntropy", "NumberToken", "Gaussian")
-    folders = [
-        make(tmp_path, name, lambda part, i=i, s=seed: 4 + 4 * i + s, seed=seed, width=width, off=7 - i)
-        for width in (32, 64)
-        for i, name in enumerate(names)
-        for seed in range(5)
-    ]
-    found = [pair for pair in compare_pairs(group_runs(read_runs(folders)), "log_mae") if pair.measure == "ood_test"]
-    assert len(found) == 2 * 3
-    for pair in found:
-        assert pair.first.runs[0].recipe["model"] == pair.second.runs[0].recipe["model"]
-    assert {pair.test.p_value <= pair.test.adjusted_p_value <= 3 * pair.test.p_value for pair in found} == {True}
-    assert any(pair.test.is_significant for pair in found), (
-        "five seeds of two models with three losses can differ significantly"
-    )
-
-
-def test_the_smallest_p_is_that_of_the_pairs_corrected_together(tmp_path: Path) -> None:
-    folders = [
-        make(tmp_path / "runs", f"Loss{i}", lambda part, s=seed: 4 + s, seed=seed, width=width)
-        for width in (32, 64)
-        for i in range(7)
-        for seed in range(5)
-    ]
-    found = compare_pairs(group_runs(read_runs(folders)), "exact_match")
-    assert {(pair.measure, pair.test.num_pairs) for pair in found} == {("in_distribution", 6), ("ood_test", 6)}
-    assert len(found) == 2 * 2 * 6
-    assert "no difference can be significant" not in pair_table(found, "exact match").caption, (
-        "six pairs of five seeds each can reach 0.048, twelve could not"
-    )
-
-
 def test_the_finding_names_the_parts_and_both_measures(tmp_path: Path) -> None:
     text = headline(group_runs(read_runs(losses(tmp_path, 2))))
     assert text.startswith("Exact match on the in-distribution modules (add, mul_of")
@@ -252,11 +207,9 @@ def test_the_finding_names_the_parts_and_both_measures(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", sorted(set(FIGURES) - {"counts", "training", "validation"}))
 def test_every_figure_of_parts_can_be_drawn(kind: str, tmp_path: Path) -> None:
-    folders = losses(tmp_path, 2)
-    out = write_plot(kind, folders, tmp_path / f"{kind}.svg")
-    svg = out.read_text()
-    assert "in-distribution modules" in svg
-    assert ("mul_big" in svg) == (kind != "intervals")
+    for seeds in (1, 2):
+        folders = losses(tmp_path / f"{seeds}", seeds)
+        assert "in-distribution modules" in write_plot(kind, folders, tmp_path / f"{kind}.svg").read_text()
 
 
 def test_a_terminal_has_parts_by_their_names(

@@ -188,15 +188,11 @@ class Mark:
 
 @dataclass(frozen=True)
 class PointRow:
-    """A row of marks below its label. Rows with one `heading` belong together; `is_trained` shades them, `is_summary`
-    sets the label apart, as of a mean."""
+    """A label with a note below, and its mark, if there is a value."""
 
     label: str
-    marks: Sequence[Mark]
+    mark: Mark | None
     note: str = ""
-    heading: str = ""
-    is_trained: bool = False
-    is_summary: bool = False
 
 
 @dataclass(frozen=True)

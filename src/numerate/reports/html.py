@@ -4,7 +4,6 @@ import re
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from markupsafe import Markup, escape
 
@@ -35,6 +34,11 @@ def page(title: str, body: str) -> str:
     return fill("page.html", title=title, body=Markup(body), style=Markup(style()))
 
 
+def frame(page: str) -> str:
+    """A page in an iframe, for a notebook."""
+    return str(Markup('<iframe srcdoc="{}" style="width:100%;height:800px;border:0"></iframe>').format(page))
+
+
 def fill(name: str, **values: object) -> str:
     """A template of `templates/`, filled; texts are escaped."""
     return _environment().get_template(name).render(values)
@@ -52,7 +56,6 @@ def _environment() -> "Environment":
         lstrip_blocks=True,
     )
     found.filters |= {"cell": cell_html, "kind": lambda block: type(block).__name__, "unbroken": _unbroken}
-    found.filters["csv_url"] = lambda text: quote(text, safe=",")
     found.globals["max_rows"] = MAX_UNFOLDED_ROWS
     return found
 

@@ -13,12 +13,12 @@ from markupsafe import Markup
 
 from numerate.reports.colour import BASELINE_DASHES, COLORMAP_DARK, COLORMAP_LIGHT, Style, colormap
 from numerate.reports.content import Content, without_empty_blocks
-from numerate.reports.figure import MAX_NUMBER_COLUMNS, Axis, Chart, Figure, HeatMap, Panel, PointChart, PointRow
+from numerate.reports.figure import MAX_NUMBER_COLUMNS, Axis, Chart, Figure, HeatMap, Panel, PointChart
 from numerate.reports.grid import tick_step
 from numerate.reports.html import fill
 
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 390, 330, 50, 16, 22, 42
-_STRIP, _WIDE_STRIP = 180, 360
+_STRIP = 180
 _SIDES = {"top": "t", "bottom": "b", "left": "s", "right": "e"}
 _BORDER_PATHS = {"top": (0, 0, "h1"), "bottom": (0, 1, "h1"), "left": (0, 0, "v1"), "right": (1, 0, "v1")}
 _MARKERS = (
@@ -75,24 +75,9 @@ def chart_svg(chart: Chart) -> Markup:
 
 def points_html(charts: Sequence[PointChart]) -> Markup:
     """Charts of points as one table: a row of labels, and a strip of each chart beside it."""
-    rows = list(zip(*(chart.rows for chart in charts), strict=True))
-    most = max((len(row.marks) for chart in charts for row in chart.rows), default=0)
-    strips = [[_strip(row, chart.axis, most) for row, chart in zip(row, charts, strict=True)] for row in rows]
-    axes = [_strip(None, chart.axis, most) for chart in charts]
-    return _fill("points", charts=charts, rows=list(zip((row[0] for row in rows), strips, strict=True)), axes=axes)
-
-
-def _strip(row: PointRow | None, axis: Axis, most: int) -> Markup:
-    """The marks of a row as SVG, those of several series below each other; without a row the labels of the axis."""
-    width = _STRIP if most == 1 else _WIDE_STRIP
-    count, step = len(row.marks) if row else 0, 12.0 if most <= 6 else 9.0
-    height = 14.0 if row is None else 26.0 if most == 1 else max(26.0, count * step + 6)
-    tops = [8.0] if most == 1 else [height / 2 + step * (i - (count - 1) / 2) for i in range(count)]
-    x = _scale(axis, 9, width - 9)
-    marks = list(zip(row.marks, tops, strict=False)) if row else []
-    return _fill(
-        "strip", row=row, axis=axis, marks=marks, x=x, width=width, height=height, below=9 if most == 1 else -4
-    )
+    rows = [(row[0], [*row]) for row in zip(*(chart.rows for chart in charts), strict=True)]
+    x = [_scale(chart.axis, 9, _STRIP - 9) for chart in charts]
+    return _fill("points", charts=charts, rows=rows, x=x, width=_STRIP)
 
 
 def heat_map_html(heat_map: HeatMap) -> Markup:

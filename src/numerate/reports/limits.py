@@ -14,9 +14,6 @@ MAX_DRAWN_GROUPS = 8
 MAX_GROUPS_WITH_SEED_LINES = 3
 """Groups in a chart that has a thin line for each seed."""
 
-MAX_POINT_GROUPS = 16
-"""Groups that have a point in a chart of parts."""
-
 MAX_GROUP_COLUMNS = 8
 """Groups as columns of a table; more are rows."""
 
@@ -25,9 +22,6 @@ MAX_UNFOLDED_ROWS = 40
 
 MAX_MAP_CELLS = 20_000
 """Map cells with tooltips on a page, about 130 bytes each; larger maps are images."""
-
-MAX_CSV_ROWS = 12_000
-"""Rows of numbers inside a page, about 50 bytes each."""
 
 MAX_CURVE_POINTS = 200
 """Points of a curve by step."""

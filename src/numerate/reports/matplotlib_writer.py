@@ -164,7 +164,7 @@ def _height(panel: Panel, width: float, *, has_legend: bool) -> float:
     if isinstance(panel, HeatMap):
         return (min(width, 3.0) + 0.3 if panel.row_axis else 0.85) + title
     if isinstance(panel, PointChart):
-        return 0.85 + sum(max(0.3, 0.075 * len(row.marks) + 0.08) for row in panel.rows) + title
+        return 0.85 + 0.3 * len(panel.rows) + title
     return min(3.1, 0.6 + 0.7 * width) + _legend_size(panel.legend_entries(), width)[1] * has_legend + title
 
 
@@ -265,37 +265,21 @@ def _draw_line(axes: Axes, line: ChartLine, *, band_opacity: float) -> None:
 
 
 def _draw_points(axes: Axes, chart: PointChart, *, is_first: bool) -> None:
-    """Rows of points with intervals; labels of rows and regions in the first column alone."""
-    rows = chart.rows
-    heading = ""
-    for i, row in enumerate(rows):
-        step = 0.8 / max(len(row.marks), 4)
-        for j, mark in enumerate(row.marks):
-            _draw_mark(axes, mark, i + step * (j - (len(row.marks) - 1) / 2), below=0.27 * (len(row.marks) == 1))
-        if row.is_trained:
-            axes.axhspan(i - 0.5, i + 0.5, color=SHADE, linewidth=0, zorder=0)
-        if row.heading != heading:
-            if i:
-                axes.axhline(i - 0.5, color=BORDER, linewidth=1.1, zorder=1)
-            place: Any = {"transform": axes.get_yaxis_transform(), "ha": "right", "va": "top", "fontsize": 6}
-            axes.text(
-                -0.02, i - 0.42, row.heading if is_first else "", color=BORDER if row.is_trained else GREY, **place
-            )
-        elif i and row.heading:
-            axes.axhline(i - 0.5, color=GRID, linewidth=0.5, zorder=0.5)
-        heading = row.heading
-    labels = ["\n".join(wrap_name(f"{row.label} ({row.note})" if row.note else row.label)) for row in rows]
+    """Rows of points with intervals; labels of rows in the first column alone."""
+    labels = ["\n".join(wrap_name(f"{row.label} ({row.note})" if row.note else row.label)) for row in chart.rows]
+    for i, row in enumerate(chart.rows):
+        if row.mark is not None:
+            _draw_mark(axes, row.mark, i)
     margin = 0.03 * (chart.axis.high - chart.axis.low)
-    axes.set(xlim=(chart.axis.low - margin, chart.axis.high + margin), ylim=(len(rows) - 0.4, -0.6))
+    axes.set(xlim=(chart.axis.low - margin, chart.axis.high + margin), ylim=(len(labels) - 0.4, -0.6))
     axes.set_xticks([x for x, _ in chart.axis.ticks], [text for _, text in chart.axis.ticks])
-    axes.set_yticks(range(len(rows)), labels if is_first else [""] * len(rows), fontsize=6.5)
+    axes.set_yticks(range(len(labels)), labels if is_first else [""] * len(labels), fontsize=6.5)
     axes.grid(axis="x")
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
-    axes.set_visible(bool(rows))
 
 
-def _draw_mark(axes: Axes, mark: Mark, y: float, *, below: float) -> None:
+def _draw_mark(axes: Axes, mark: Mark, y: float) -> None:
     color = SERIES[mark.style.color]
     if mark.interval is not None:
         thick: Any = {"linewidth": 1.8, "alpha": 0.5} if mark.is_reliable else {"linewidth": 0.7}
@@ -303,7 +287,7 @@ def _draw_mark(axes: Axes, mark: Mark, y: float, *, below: float) -> None:
     if mark.median is not None:
         axes.plot([mark.median] * 2, [y - 0.17, y + 0.17], color=color, linewidth=0.9)
     for values, marker, shade in ((mark.unconverged_seeds, "x", "#8a8d95"), (mark.seeds, "|", color)):
-        axes.plot(values, [y + below] * len(values), marker, color=shade, markersize=3.4, markeredgewidth=0.7)
+        axes.plot(values, [y + 0.27] * len(values), marker, color=shade, markersize=3.4, markeredgewidth=0.7)
     if mark.value is not None:
         shape = MARKERS[MARKER_SHAPES[mark.style.marker]]
         axes.plot([mark.value], [y], shape, color=color, markersize=3.6, linestyle="")

@@ -1,13 +1,11 @@
 """The main figure of a page: a heat map for each group, and all of them by length."""
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from io import StringIO
 
 from numerate.evaluation.labels import METRICS
 from numerate.reports.colour import assign_styles
-from numerate.reports.content import Content, Download, Note
+from numerate.reports.content import Content
 from numerate.reports.counts import BASELINE_LABEL
 from numerate.reports.figure import Chart, ChartLine, Figure, HeatMap, heat_maps, tooltip
 from numerate.reports.grid import (
@@ -20,15 +18,13 @@ from numerate.reports.grid import (
     format_percent,
     span_text,
 )
-from numerate.reports.groups import Group, common_metric_label, have_unordered_cells, not_comparable_notes
+from numerate.reports.groups import Group, common_metric_label, not_comparable_notes
 from numerate.reports.limits import (
-    MAX_CSV_ROWS,
     MAX_GROUPS_WITH_SEED_LINES,
     MAX_MAP_CELLS,
     groups_to_draw,
     left_out_note,
 )
-from numerate.reports.part_chart import part_figure
 from numerate.reports.success import length_curves
 from numerate.reports.summary import GENERALIZATION_THRESHOLD, group_result
 
@@ -37,9 +33,8 @@ def overview_content(groups: Sequence[Group]) -> Content:
     """The main figure: a heat map per group, then all groups along the diagonal with their intervals.
 
     It shows the best of many groups (`groups_to_draw`), and images instead of tables where maps are too large for a
-    page. Where cells are parts, it is a chart of these."""
-    figure = part_figure({"": groups}) if have_unordered_cells(groups) else overview_figure(groups)
-    return [figure, _csv(groups)] if figure.drawn_panels else []
+    page."""
+    return [overview_figure(groups)]
 
 
 def overview_figure(groups: Sequence[Group]) -> Figure:
@@ -94,26 +89,6 @@ def _format_steps(steps: Sequence[int]) -> str:
     if len(steps) > 3:
         return f"steps {span_text(steps)}"
     return f"step {' and '.join(f'{step:,}' for step in steps)}"
-
-
-def _csv(groups: Sequence[Group]) -> Download | Note:
-    """The cells as CSV; a note where they are too many for a page."""
-    count = sum(len(cells) for group in groups for cells in group.evaluated_cells)
-    if count > MAX_CSV_ROWS:
-        return Note(f"The numbers of all {count:,} cells, too many for this page, are in evaluation.jsonl of each run.")
-    axes = list(groups[0].points[0].coordinates) if groups and groups[0].points else []
-    named = axes if have_unordered_cells(groups) else []
-    header = ["run", "seed", *axes, *(f"{axis}_name" for axis in named), "correct", "count", "low", "high", "region"]
-    rows: list[list[object]] = [[*header]]
-    for group in groups:
-        for run, cells in group.cells_by_run:
-            for cell in cells:
-                place = [cell.coordinates.get(axis, "") for axis in axes] + [cell.names.get(axis, "") for axis in named]
-                share = (round(cell.correct, 6), cell.count, f"{cell.low:.6g}", f"{cell.high:.6g}", cell.region)
-                rows.append([group.label, run.seed, *place, *share])
-    file = StringIO()
-    csv.writer(file, lineterminator="\n").writerows(rows)
-    return Download("the numbers as CSV", "cells.csv", file.getvalue())
 
 
 def length_chart(groups: Sequence[Group]) -> Chart:

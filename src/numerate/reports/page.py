@@ -8,7 +8,7 @@ from markupsafe import Markup
 from numerate.reports.content import Content
 from numerate.reports.grid import join_names, span_text
 from numerate.reports.groups import Group, different_cells_notes, group_runs, not_comparable_notes
-from numerate.reports.html import fill, page
+from numerate.reports.html import fill, frame, page
 from numerate.reports.html_writer import to_html
 from numerate.reports.language import language_modeling_groups
 from numerate.reports.output_files import write_output
@@ -43,15 +43,8 @@ def run_page(run: Records) -> str:
 
 
 def run_iframe(run_folder: str | Path) -> str:
-    """The headline and the main figure of a run for a notebook, in a separate frame so that styles do not leak."""
-    run = read_run(run_folder)
-    subject = Subject(group_runs([run])[:1], "run")
-    part = _filled("", [section for section in SECTIONS if section.in_frame], subject)
-    inside = page(
-        run.label, fill("report.html", title="", over="", warnings=[], headlines=[("", subject.headline)], parts=[part])
-    )
-    frame = Markup('<iframe title="{}" srcdoc="{}" style="width:100%;height:760px;border:0"></iframe>')
-    return str(frame.format(run.label, inside))
+    """The page of a run for a notebook, in a separate frame so that styles do not leak."""
+    return frame(run_page(read_run(run_folder)))
 
 
 def comparison_page(

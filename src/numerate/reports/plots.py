@@ -16,7 +16,6 @@ from numerate.reports.language import language_modeling_groups
 from numerate.reports.language_curves import BANDS_NOTE, validation_charts
 from numerate.reports.matplotlib_writer import check_figure_path, save_figure
 from numerate.reports.overview import group_maps, length_chart, overview_figure
-from numerate.reports.part_chart import part_figure
 from numerate.reports.records import read_runs
 from numerate.reports.tasks import group_by_task
 from numerate.reports.training import training_charts
@@ -27,7 +26,7 @@ MAX_MAPS = 6
 
 def grid_figure(groups: Sequence[Group]) -> Figure:
     """Heat maps side by side, one for each group, the border of the training region in red (strips of equal lengths
-    below each other); of parts their chart."""
+    below each other); of parts the means of their regions."""
     if have_unordered_cells(groups):
         return curves_figure(groups)
     maps = group_maps(groups)
@@ -37,10 +36,10 @@ def grid_figure(groups: Sequence[Group]) -> Figure:
 
 def curves_figure(groups: Sequence[Group]) -> Figure:
     """Exact match by length with bands over seeds, or with intervals over questions for one seed; in a study of the
-    converged seeds. Several tasks have a panel each. Parts, which have no length, have a point each with its interval.
+    converged seeds. Several tasks have a panel each. Of parts, which have no length, the means of their regions.
     """
     if have_unordered_cells(groups):
-        return part_figure({task.name: task.groups for task in group_by_task(groups)})
+        return forest_figure(groups)
     return _charts([replace(length_chart(task.groups), title=task.name) for task in group_by_task(groups)])
 
 

@@ -97,15 +97,9 @@ def differences_content(groups: Sequence[Group]) -> Content:
     """The settings in which recipes differ: a column, or with many groups a row, for each group."""
     groups = unique_trainings(groups)
     recipes = [group.runs[0].recipe for group in groups]
-    found = differing_settings(recipes, short=len(groups) > 2) if len(groups) > 1 else {}
+    found = differing_settings(recipes) if len(groups) > 1 else {}
     if not found:
         return []
-    tips = {
-        text: whole
-        for path, wholes in differing_settings(recipes).items()
-        for text, whole in zip(found[path], wholes, strict=True)
-        if text != whole
-    }
     lines = [["setting", *(group.label for group in groups)], *([path, *texts] for path, texts in found.items())]
     if len(groups) > MAX_GROUP_COLUMNS:
         lines = [list(line) for line in zip(*lines, strict=True)]
@@ -121,7 +115,7 @@ def differences_content(groups: Sequence[Group]) -> Content:
         note += f" The budgets are not equal, in examples: {join_names(texts)}."
     header, *rows = lines
     fold = f"The settings of {len(groups)} groups"
-    return [TextTable(header, rows, note, fold=fold, monospace=range(len(header)), tips=tips)]
+    return [TextTable(header, rows, note, fold=fold, monospace=range(len(header)))]
 
 
 def left_out_content(runs: Sequence[Records]) -> Content:
