@@ -20,8 +20,7 @@ from numerate.reports.colour import (
 )
 from numerate.reports.figure import Chart, ChartLine, Figure
 from numerate.reports.groups import group_runs
-from numerate.reports.html import style
-from numerate.reports.html_writer import chart_svg
+from numerate.reports.html_writer import style, to_html
 from numerate.reports.matplotlib_writer import MAX_WIDTH_INCHES, draw_figure
 from numerate.reports.overview import length_chart
 from numerate.reports.plots import FIGURES
@@ -99,7 +98,7 @@ def test_the_name_of_the_region_stands_above_the_data(trained: tuple[int, int]) 
     line = ChartLine("a", lengths, [1.0] * len(lengths), has_markers=True)
     chart = Chart("", [line], "n", "%", is_percent=True, has_integer_ticks=True,
                   trained_range=trained, trained_range_label="in distribution")  # fmt: skip
-    drawing = chart_svg(chart)
+    drawing = to_html([Figure([chart])])
     text = re.search(r'class="limit-text" y="(\d+)"[^>]*>([^<]*)<', drawing)
     assert text is not None
     top = min(float(y) for y in re.findall(r'<line class="grid"[^>]* y1="([\d.]+)"', drawing))

@@ -15,10 +15,10 @@ from numerate.evaluation.statistics import wilson_interval
 from numerate.reports import limits
 from numerate.reports.colour import COLORMAP_DARK, COLORMAP_LIGHT, colormap
 from numerate.reports.compare import comparison_text, write_comparison
-from numerate.reports.figure import heat_maps, tooltip
+from numerate.reports.figure import Figure, heat_maps, tooltip
 from numerate.reports.grid import aggregate_seeds, join_names
 from numerate.reports.groups import Group, group_runs
-from numerate.reports.html_writer import heat_map_html
+from numerate.reports.html_writer import to_html
 from numerate.reports.limits import groups_to_draw
 from numerate.reports.matplotlib_writer import draw_figure
 from numerate.reports.plots import FIGURES
@@ -118,7 +118,7 @@ def test_maps_that_are_too_large_become_pictures(
 
 def test_a_picture_of_a_map_has_the_colour_of_each_cell(make: Callable[..., Path]) -> None:
     (found,) = heat_maps(group_runs([read_run(make("a", 0, 4))])[0].points)
-    drawing = heat_map_html(replace(found, columns=[*found.columns, 99], as_image=True))
+    drawing = to_html([Figure([replace(found, columns=[*found.columns, 99], as_image=True)])])
     for text, ramp in zip(re.findall(r"base64,([^\"]+)", drawing), (COLORMAP_LIGHT, COLORMAP_DARK), strict=True):
         picture = Image.open(BytesIO(base64.b64decode(text))).convert("RGBA")
         assert picture.size == (7, 6)

@@ -12,9 +12,9 @@ from numerate.errors import UserError
 from numerate.evaluation.statistics import wilson_interval
 from numerate.reports.colour import SERIES
 from numerate.reports.compare import comparison_text, write_comparison
-from numerate.reports.figure import heat_maps
+from numerate.reports.figure import Figure, heat_maps
 from numerate.reports.groups import group_runs
-from numerate.reports.html_writer import chart_svg, to_html
+from numerate.reports.html_writer import to_html
 from numerate.reports.limits import groups_to_draw
 from numerate.reports.matplotlib_writer import draw_figure
 from numerate.reports.overview import length_chart
@@ -252,7 +252,9 @@ def test_no_colour_has_two_meanings_however_many_groups_there_are(make: Callable
     lines = [line for line in figure.axes[0].get_lines() if str(line.get_label()).startswith("kind")]
     assert len(lines) == len({line.get_color() for line in lines}) == len(SERIES)
     assert "These are 8 of 12 groups" in FIGURES["curves"](groups).notes
-    classes = re.findall(r'<li class="(c\d)">.*?kind\d+</li>', chart_svg(length_chart(groups_to_draw(groups))))
+    classes = re.findall(
+        r'<li class="(c\d)">.*?kind\d+</li>', to_html([Figure([length_chart(groups_to_draw(groups))])])
+    )
     assert len(set(classes)) == len(classes) == len(SERIES)
 
 

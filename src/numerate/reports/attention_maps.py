@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from numerate.reports.colour import COLORMAP_DARK, COLORMAP_LIGHT
 from numerate.reports.content import Content, Folded, Note
-from numerate.reports.html import fill, frame, page
-from numerate.reports.html_writer import to_html
+from numerate.reports.html_writer import fill, frame, page, to_html
 from numerate.reports.map_records import QUANTIZATION_LEVELS, read_attention_maps, read_maps, token_label
 from numerate.reports.table import TextTable
 

@@ -103,5 +103,5 @@ def assign_styles(labels: Sequence[str]) -> dict[str, Style]:
     return {label: Style(i % count, (i + i // count) % len(MARKER_SHAPES)) for i, label in enumerate(labels)}
 
 
-LegendEntry = tuple[str, Style | None]
-"""A text and its style; a baseline has None."""
+LegendEntry = tuple[str, Style]
+"""A text and its style."""

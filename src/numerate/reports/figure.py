@@ -256,12 +256,10 @@ Panel = Chart | PointChart | HeatMap
 
 @dataclass(frozen=True)
 class Figure:
-    """Panels in rows of `columns`. `entries` is a legend of all, by default that of its charts; `caption` is small
-    print."""
+    """Panels in rows of `columns`; `caption` is small print."""
 
     panels: Sequence[Panel]
     columns: int = 3
-    entries: Sequence[LegendEntry] = ()
     caption: str = ""
 
     @property
@@ -293,8 +291,8 @@ class Figure:
     @cached_property
     def shared_legend(self) -> Sequence[LegendEntry] | None:
         """The entries of one legend for all panels; None where charts need one each."""
-        legends = [self.entries, *(chart.legend_entries() for chart in self.charts)]
-        longest = max(legends, key=len)
+        legends = [chart.legend_entries() for chart in self.charts]
+        longest = max(legends, key=len, default=[])
         return longest if all(set(one) <= set(longest) for one in legends) else None
 
 

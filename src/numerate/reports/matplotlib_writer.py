@@ -181,11 +181,9 @@ def _draw_panel(axes: Axes, panel: Panel, width: float, *, is_first: bool) -> No
 def _handles(figure: Figure, entries: Sequence[LegendEntry]) -> tuple[list[Any], list[str]]:
     from matplotlib.lines import Line2D
 
-    has_lines = bool(figure.charts)
-    has_markers = not has_lines or any(line.has_markers for chart in figure.charts for line in chart.series)
-    options = [_line_options(style or Style(), has_markers) for _, style in entries]
-    options = [one if has_lines else one | {"linestyle": ""} for one in options]
-    return [Line2D([], [], **one) for one in options], [text for text, _ in entries]
+    has_markers = any(line.has_markers for chart in figure.charts for line in chart.series)
+    lines = [Line2D([], [], **_line_options(style, has_markers)) for _, style in entries]
+    return lines, [text for text, _ in entries]
 
 
 def _legend_size(entries: Sequence[LegendEntry], inches: float) -> tuple[int, float]:

@@ -8,8 +8,7 @@ from markupsafe import Markup
 from numerate.reports.content import Content
 from numerate.reports.grid import join_names, span_text
 from numerate.reports.groups import Group, different_cells_notes, group_runs, not_comparable_notes
-from numerate.reports.html import fill, frame, page
-from numerate.reports.html_writer import to_html
+from numerate.reports.html_writer import fill, frame, page, to_html
 from numerate.reports.language import language_modeling_groups
 from numerate.reports.output_files import write_output
 from numerate.reports.records import Records, read_run
