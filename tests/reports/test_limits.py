@@ -1,7 +1,6 @@
 """Pages of large studies: still small and readable, and they say what they leave out."""
 
 import base64
-import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from numerate.evaluation.statistics import wilson_interval
 from numerate.reports import limits
 from numerate.reports.colour import COLORMAP_DARK, COLORMAP_LIGHT, colormap
 from numerate.reports.compare import comparison_text, write_comparison
@@ -23,7 +21,7 @@ from numerate.reports.limits import groups_to_draw
 from numerate.reports.matplotlib_writer import draw_figure
 from numerate.reports.plots import FIGURES
 from numerate.reports.records import read_run
-from numerate.training.run_folder import header_yaml
+from run_records import cell_record, write_run
 
 
 @pytest.fixture
@@ -31,30 +29,16 @@ def make(tmp_path: Path) -> Callable[..., Path]:
     """make("v1", seed, reach): trained on 1 to 3, correct up to `reach`, evaluated on `high` x `high` lengths."""
 
     def made(label: str, seed: int, reach: int, high: int = 6) -> Path:
-        folder = tmp_path / "runs" / label / f"s{seed}"
-        folder.mkdir(parents=True)
         recipe = {"kind": "Recipe", "task": {"kind": "Task"}, "model": {"kind": label}, "seed": seed}
-        (folder / "recipe.yaml").write_bytes(header_yaml({"recipe": recipe, "id": f"s{seed}", "name": label}))
-        steps = [{"step": step, "loss": 1.0 / step} for step in range(1, 301)]
-        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in steps))
-        lines = []
+        cells = []
         for a in range(1, high + 1):
             for b in range(1, high + 1):
                 n = max(a, b)
                 correct = 100 if n <= max(reach, 3) else (37 * a + 11 * b + seed) % 40
-                low, high_ = wilson_interval(correct, 100)
-                cell = {"first_digits": a, "second_digits": b}
-                line = {"cell": cell, "correct": correct, "count": 100, "low": low, "high": high_, "seed": seed}
-                line |= {
-                    "region": "in_distribution" if n <= 3 else "ood_test",
-                    "overlaps_training": False,
-                    "step": 100,
-                    "position_offset": 0,
-                }
-                line |= {"checkpoint": "final", "method": "one pass"}
-                lines.append(line)
-        (folder / "evaluation.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        return folder
+                region = "in_distribution" if n <= 3 else "ood_test"
+                cells.append(cell_record({"first_digits": a, "second_digits": b}, correct, 100, region, seed=seed))
+        metrics = [{"step": step, "loss": 1.0 / step} for step in range(1, 301)]
+        return write_run(tmp_path / "runs" / label / f"s{seed}", recipe, cells, metrics=metrics, name=label)
 
     return made
 

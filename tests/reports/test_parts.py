@@ -29,7 +29,7 @@ from numerate.tasks.arithmetic import Arithmetic
 from numerate.text.tasks.generated_mathematics import GeneratedMathematics
 from numerate.tokenizers.layout import Continuation
 from numerate.tokenizers.tokenizer import Characters
-from numerate.training.run_folder import header_yaml
+from run_records import cell_record, write_run
 
 NAMES = ("add", "mul_of_two_numbers_and_three_more_of_them", "add_big", "mul_big")
 TRAINED = 2
@@ -39,14 +39,12 @@ Right = Callable[[int], int]
 
 def part_line(part: int, right: int, *, count: int = 20, off: int = 1, name: str | None = None, **more: Any) -> Any:
     """The record of a part: so many answers right, the others off by so much."""
-    low, high = wilson_interval(right, count)
     truth = [10 * (i + 1) for i in range(count)]
     predictions = [str(number + off * (i >= right)) for i, number in enumerate(truth)]
-    line = {"cell": {"module": part}, "correct": right, "count": count, "low": low, "high": high, "seed": 0}
-    line |= {"names": {"module": name}} if name else {}
-    line |= {"checkpoint": "final", "step": 100, "position_offset": 0, "method": "decoding", "overlaps_training": False}
-    line |= {"region": "in_distribution" if part <= TRAINED else "ood_test"}
-    return line | {"numbers": NumberScores.from_texts(predictions, list(map(str, truth))).to_record()} | more
+    own = {"names": {"module": name}} if name else {}
+    own |= {"method": "decoding", "numbers": NumberScores.from_texts(predictions, list(map(str, truth))).to_record()}
+    region = "in_distribution" if part <= TRAINED else "ood_test"
+    return cell_record({"module": part}, right, count, region, **(own | more))
 
 
 def make(
@@ -61,31 +59,17 @@ def make(
     best: tuple[int, Right] | None = None,
 ) -> Path:
     """A run of one loss: how many of 20 are right of each part, and at the best step of another."""
-    run = folder / f"{loss}_{width}" / f"{loss}{width}{seed}"
-    run.mkdir(parents=True)
-    recipe = {
-        "kind": "Recipe",
-        "task": {"kind": "GeneratedMathematics"},
-        "model": {"kind": "Decoder", "hidden_size": width},
-    }
-    recipe |= {"objective": {"kind": "Supervised", "loss": {"kind": loss}}, "seed": seed}
-    (run / "recipe.yaml").write_bytes(header_yaml({"recipe": recipe, "id": run.name}))
-    lines = []
-    for name, step, found in (("final", 100, right), ("best", *(best or (100, right)))):
-        for part in range(1, len(NAMES) + 1):
-            called = names[part - 1] if names else None
-            lines.append(part_line(part, found(part), off=off, name=called, seed=seed, checkpoint=name, step=step))
-    (run / "evaluation.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    sample = {
-        "cell": {"module": 3},
-        "question": "1+2?",
-        "correct_answer": "3",
-        "prediction": "3",
-        "correct": True,
-        "model_text": "3",
-    }
-    (run / "samples.jsonl").write_text(json.dumps(sample) + "\n")
-    return run
+    model = {"kind": "Decoder", "hidden_size": width}
+    recipe = {"kind": "Recipe", "task": {"kind": "GeneratedMathematics"}, "model": model, "seed": seed}
+    recipe |= {"objective": {"kind": "Supervised", "loss": {"kind": loss}}}
+    cells = [
+        part_line(i + 1, found(i + 1), off=off, name=names and names[i], seed=seed, checkpoint=checkpoint, step=step)
+        for checkpoint, step, found in (("final", 100, right), ("best", *(best or (100, right))))
+        for i in range(len(NAMES))
+    ]
+    sample = {"cell": {"module": 3}, "question": "1+2?", "correct_answer": "3", "prediction": "3"}
+    samples = [sample | {"correct": True, "model_text": "3"}]
+    return write_run(folder / f"{loss}_{width}" / f"{loss}{width}{seed}", recipe, cells, samples=samples)
 
 
 def losses(folder: Path, seeds: int, names: Sequence[str] = ("CrossEntropy", "NumberToken")) -> list[Path]:

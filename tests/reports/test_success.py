@@ -23,7 +23,7 @@ from numerate.reports.plots import FIGURES, write_plot
 from numerate.reports.records import read_run
 from numerate.reports.regions import region_table, regions_content
 from numerate.reports.success import success_content, success_table, table_lengths
-from numerate.training.run_folder import header_yaml
+from run_records import cell_record, write_run
 
 Share = Callable[[int], float]
 
@@ -36,38 +36,18 @@ def make(tmp_path: Path) -> Callable[..., Path]:
         kind: str, share: Share, seed: int = 0, best: Share | None = None, axes: Any = None, longest: int = 18
     ) -> Path:
         folder = tmp_path / "runs" / kind / f"{kind}{seed}"
-        folder.mkdir(parents=True)
         recipe = {"kind": "Recipe", "task": {"kind": "Task"}, "model": {"kind": kind}, "seed": seed}
-        (folder / "recipe.yaml").write_bytes(header_yaml({"recipe": recipe, "id": folder.name}))
-        line = (
-            {"step": 100, "loss": 0.1},
-            {"step": 100, "split": "validation", "exact_match": 0.9, "low": 0.8, "high": 1.0},
-        )
-        (folder / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in line))
-        lines = []
+        metrics = [{"step": 100, "loss": 0.1}]
+        metrics.append({"step": 100, "split": "validation", "exact_match": 0.9, "low": 0.8, "high": 1.0})
+        cells = []
         for checkpoint, found in (("final", share), ("best", best)):
             for n in range(1, longest + 1) if found else ():
-                correct = round(100 * found(n))  # type: ignore[misc]
-                low, high = wilson_interval(correct, 100)
-                cell = dict.fromkeys(axes or ("first_digits", "second_digits"), n)
-                lines.append(
-                    {
-                        "cell": cell,
-                        "correct": correct,
-                        "count": 100,
-                        "low": low,
-                        "high": high,
-                        "overlaps_training": n == 1,
-                    }
-                    | {"seed": seed, "checkpoint": checkpoint, "step": 100 if checkpoint == "final" else 60}
-                    | {
-                        "region": "in_distribution" if n <= 6 else "ood_validation" if n == 7 else "ood_test",
-                        "position_offset": 0,
-                    }
-                    | {"first_token_correct": min(100, correct + 10), "method": "one pass"}
-                )
-        (folder / "evaluation.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
-        return folder
+                correct, cell = round(100 * found(n)), dict.fromkeys(axes or ("first_digits", "second_digits"), n)  # type: ignore[misc]
+                region = "in_distribution" if n <= 6 else "ood_validation" if n == 7 else "ood_test"
+                more = {"seed": seed, "checkpoint": checkpoint, "step": 100 if checkpoint == "final" else 60}
+                more |= {"overlaps_training": n == 1, "first_token_correct": min(100, correct + 10)}
+                cells.append(cell_record(cell, correct, 100, region, **more))
+        return write_run(folder, recipe, cells, metrics=metrics)
 
     return made
 
