@@ -20,7 +20,7 @@ from numerate.reports.figure import Chart, ChartLine, heat_maps
 from numerate.reports.grid import aggregate_seeds
 from numerate.reports.groups import group_runs
 from numerate.reports.records import Cell, read_run
-from numerate.reports.table import markdown_table, side_by_side, text_table, text_width
+from numerate.reports.table import TextTable, side_by_side, text_table, text_width
 from numerate.reports.terminal_writer import TerminalStyle, chart_text, heat_map_text, legend_text
 
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
@@ -159,7 +159,7 @@ def test_tables_keep_their_columns_with_empty_cells_and_pipes():
     assert (
         text_table(["a", "n"], [["x", ""], ["longer", "12.5 %"]]) == "a            n\n------  ------\nx\nlonger  12.5 %"
     )
-    assert markdown_table(["a"], [["x|y"]]).split("\n")[-1] == "| x\\|y |"
+    assert TextTable(["a"], [["x|y"]]).to_markdown().split("\n")[-1] == "| x\\|y |"
 
 
 def test_a_bar_shows_the_share_and_its_interval():

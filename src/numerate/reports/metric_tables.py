@@ -16,7 +16,7 @@ from numerate.reports.groups import (
     region_labels,
 )
 from numerate.reports.limits import MAX_GROUP_COLUMNS
-from numerate.reports.metrics import COLUMN_LABELS, EXACT_MATCH, METRIC_LABELS, MetricKey, is_proportion, metric_title
+from numerate.reports.metrics import COLUMN_LABELS, EXACT_MATCH, MetricKey, is_proportion, metric_title
 from numerate.reports.table import TextTable
 
 MAX_COLUMNS = 6
@@ -58,13 +58,12 @@ def _tables_of_group(
         for name in metrics
         for one in evaluated
     ]
-    tips = {title: METRIC_LABELS.get(name, name) for title, _, name in columns}
     tables: list[Block] = []
     for begin in range(0, len(columns), MAX_COLUMNS):
         several = columns[begin : begin + MAX_COLUMNS]
         rows = _rows([group], several, with_cells)
         header = [_axis([group]), "region", *(title for title, _, _ in several)]
-        tables.append(TextTable(header, rows, fold=f"All {len(rows)} lines", style="tight parts", tips=tips))
+        tables.append(TextTable(header, rows, style="tight parts"))
     return tables
 
 
@@ -79,7 +78,7 @@ def metric_table(groups: Sequence[Group], metric: str, evaluated: Sequence[Group
     lines = [[_axis(groups), "region", *(title for title, _, _ in columns)], *rows]
     if len(columns) > MAX_GROUP_COLUMNS:
         lines = [list(line) for line in zip(*lines, strict=True)]
-    return TextTable(lines[0], lines[1:], fold=f"All {len(lines) - 1} lines", style="tight parts")
+    return TextTable(lines[0], lines[1:], style="tight parts")
 
 
 def _rows(groups: Sequence[Group], columns: Sequence[tuple[str, Group, str]], with_cells: bool) -> list[list[str]]:

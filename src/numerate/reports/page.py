@@ -1,6 +1,7 @@
 """Report pages, one HTML file each that needs nothing else: a headline, warnings and the sections that apply."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from markupsafe import Markup
@@ -78,14 +79,9 @@ def split_by_task(groups: Sequence[Group]) -> list[TaskGroups]:
     texts = language_modeling_groups(groups)
     others = [group for group in groups if group not in texts]
     found = group_by_task(others) if others else []
-    if not texts:
-        return found
-    task = texts[0].runs[0].recipe.get("task") or {}
-    return [TaskGroups(_names(texts) * bool(found), tuple(texts), task), *(_named(task) for task in found)]
-
-
-def _named(task: TaskGroups) -> TaskGroups:
-    return TaskGroups(task.name or _names(task.groups), task.groups, task.settings)
+    if texts:
+        found.insert(0, TaskGroups("", tuple(texts), texts[0].runs[0].recipe.get("task") or {}))
+    return [replace(task, name=task.name or _names(task.groups)) for task in found] if len(found) > 1 else found
 
 
 def _names(groups: Sequence[Group]) -> str:

@@ -198,7 +198,7 @@ def pair_table(pairs: Sequence[GroupPair], title: str, labels: dict[str, str] = 
             ]
         )
     header = ["pair", "measure", f"{title}, mean of seeds", "difference", "better, %", "p (uncorrected)"]
-    return TextTable(header, rows, _caption(pairs), fold=f"All {len(rows)} pairs", style="pairs")
+    return TextTable(header, rows, _caption(pairs), style="pairs")
 
 
 def _format_p(p: float) -> str:

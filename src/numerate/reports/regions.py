@@ -105,7 +105,7 @@ def regions_content(groups: Sequence[Group]) -> Content:
         notes.append(f"Seeds below {limit} have not converged and are excluded from the counts out of distribution.")
     notes.append("A 95 % interval covers the sampling of questions only; another seed may fall outside it.")
     notes += [MEMORIZATION_NOTE] * ("baseline, %" in table.header)
-    table = replace(table, caption=" ".join(notes), fold=f"All {len(table.rows)} lines")
+    table = replace(table, caption=" ".join(notes))
     if len(groups) == 1:
         table = replace(
             table, header=[*table.header[:1], *table.header[2:]], rows=[[*row[:1], *row[2:]] for row in table.rows]

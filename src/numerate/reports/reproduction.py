@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from numerate.reports.content import Block, Bullets, Code, Content, Folded, Heading
+from numerate.reports.content import Block, Code, Content, Folded, Heading, Note
 from numerate.reports.grid import join_names
 from numerate.reports.groups import Group, unique_trainings
 from numerate.reports.limits import MAX_GROUP_COLUMNS, MAX_UNFOLDED_ROWS
@@ -64,7 +64,7 @@ def reproduction_content(runs: Sequence[Records]) -> Content:
     if len(shared) < len(names):
         columns = [name for name in names if name not in shared]
         rows = [[one.get(name, "") for name in columns] for one in known]
-        content.append(TextTable(columns, rows, fold=f"All {len(rows)} runs", style="runs"))
+        content.append(TextTable(columns, rows, style="runs"))
     if shared:
         content += [Heading("Common to all runs")] * (len(runs) > 1)
         content.append(TextTable(["", ""], [[name, known[0][name]] for name in shared]))
@@ -114,11 +114,10 @@ def differences_content(groups: Sequence[Group]) -> Content:
         texts = [f"{label} {', '.join(f'{count:,}' for count in sorted(counts))}" for label, counts in budgets.items()]
         note += f" The budgets are not equal, in examples: {join_names(texts)}."
     header, *rows = lines
-    fold = f"The settings of {len(groups)} groups"
-    return [TextTable(header, rows, note, fold=fold, monospace=range(len(header)))]
+    return [TextTable(header, rows, note, monospace=range(len(header)))]
 
 
 def left_out_content(runs: Sequence[Records]) -> Content:
     """What could not be read."""
     items = [f"{run.id}: {warning}" for run in runs for warning in run.warnings]
-    return [Bullets(items)] if items else []
+    return [Note(text) for text in items]

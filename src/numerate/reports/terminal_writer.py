@@ -8,7 +8,7 @@ from textwrap import fill
 from typing import Any
 
 from numerate.reports.colour import BORDER_DARK, COLORMAP_DARK, RGB, SERIES_DARK, colormap, parse_hex_color, text_color
-from numerate.reports.content import Bullets, Content, Heading, Note, without_empty_blocks
+from numerate.reports.content import Content, Heading, Note, without_empty_blocks
 from numerate.reports.figure import Chart, Figure, HeatMap
 from numerate.reports.grid import format_interval, format_percent
 from numerate.reports.table import TextTable, side_by_side, text_table, text_width
@@ -54,7 +54,7 @@ class TerminalStyle:
 
 
 def content_text(content: Content, style: TerminalStyle) -> str:
-    """Tables, figures, notes and lists below each other, each with its caption; other blocks, and what is folded on a
+    """Tables, figures and notes below each other, each with its caption; other blocks, and what is folded on a
     page, are left out."""
     texts = []
     for block in without_empty_blocks(content):
@@ -64,8 +64,6 @@ def content_text(content: Content, style: TerminalStyle) -> str:
             texts += [drawing, filled(block.notes)]
         elif isinstance(block, Heading | Note):
             texts.append(filled(block.text))
-        elif isinstance(block, Bullets):
-            texts.append("\n".join(map(filled, block.items)))
     return "\n\n".join(filter(None, texts))
 
 
