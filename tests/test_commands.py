@@ -27,7 +27,8 @@ from numerate.config import user_parts
 from numerate.records.heads import checksum
 from numerate.studies.folder import RequestedRun, StudyFolder
 from numerate.studies.study import Study
-from numerate.training.run_folder import RunFolder, header_yaml
+from numerate.training.run_folder import RunFolder
+from run_records import cell_record, write_run
 
 torch.set_num_threads(1)
 
@@ -789,7 +790,7 @@ def test_a_run_is_evaluated_reported_queried_and_compared_by_its_commands(shell:
     both = shell("compare", "latest", "out=both.html", place)
     assert both.status == 0, both.err
     assert Path("both.html").is_file()
-    for kind in ("grid", "curves", "compare", "training", "pair"):
+    for kind in ("grid", "curves", "compare", "training"):
         drawn = shell("plot", kind, "latest", f"out={kind}.svg", place)
         assert drawn.status == 0, drawn.err
         assert Path(f"{kind}.svg").read_text().startswith("<?xml")
@@ -816,23 +817,16 @@ def made_up_study(runs: Path, accuracies: Mapping[int, float], title: str = "add
         )
         folder.add_results("a", [{"run": one.run, "key": one.key, **ended}])
         if share >= 0:
-            place = runs / one.run
-            place.mkdir(parents=True)
-            (place / "recipe.yaml").write_bytes(header_yaml({"id": place.name, "recipe": one.tree}))
-            at = {
-                "checkpoint": "final",
-                "step": 1,
-                "position_offset": 0,
-                "region": "ood_test",
-                "overlaps_training": False,
-                "seed": one.seed,
-            }
-            at |= {"method": "one pass", "digit_accuracy": share, "first_error_counts": None}
-            with open(place / "evaluation.jsonl", "w") as file:
-                for first, second in ((1, 1), (1, 2), (2, 1), (2, 2)):
-                    cell = {"first_digits": first, "second_digits": second}
-                    counts = {"correct": round(100 * share), "count": 100, "low": share / 2, "high": (1 + share) / 2}
-                    file.write(json.dumps({"cell": cell, **counts, **at}) + "\n")
+            more = {"seed": one.seed, "step": 1, "digit_accuracy": share, "first_error_counts": None}
+            interval = {"low": share / 2, "high": (1 + share) / 2}
+            cells = [
+                cell_record(
+                    {"first_digits": a, "second_digits": b}, round(100 * share), 100, "ood_test", **more, **interval
+                )
+                for a in (1, 2)
+                for b in (1, 2)
+            ]
+            place = write_run(runs / one.run, one.tree, cells)
             places.append(place)
     (folder.path / "states").mkdir()
     for name in ("log.txt", "report.html", "figure.png"):

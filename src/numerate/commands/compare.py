@@ -8,10 +8,10 @@ from typing import Any
 
 from numerate.errors import UserError
 from numerate.experiments.run import load
-from numerate.reports.colour import TerminalStyle
 from numerate.reports.compare import Comparison
 from numerate.reports.page import missing_runs_note
 from numerate.reports.plots import FIGURES, write_plot
+from numerate.reports.terminal_writer import TerminalStyle
 from numerate.studies.folder import StudyFolder
 from numerate.studies.missing import MissingRuns, find_missing_in_study
 from numerate.training.run_folder import resolve_runs_dir

@@ -14,8 +14,8 @@ from numerate.executors.executor import Executor
 from numerate.executors.local import Local
 from numerate.executors.slurm import Slurm
 from numerate.experiments.train import debug
-from numerate.reports.colour import TerminalStyle
 from numerate.reports.compare import Comparison
+from numerate.reports.terminal_writer import TerminalStyle
 from numerate.searches.search import search as search_recipe
 from numerate.studies.folder import StudyFolder
 from numerate.studies.naming import load_recipe, load_recipe_or_study

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from numerate.errors import UserError, did_you_mean
-from numerate.reports.colour import TerminalStyle
 from numerate.reports.groups import Group, check_has_metric, different_cells_notes, group_runs, with_metric
 from numerate.reports.metrics import split_metric
 from numerate.reports.output_files import check_output_file, write_output
@@ -14,7 +13,7 @@ from numerate.reports.page import comparison_page, split_by_task
 from numerate.reports.records import read_runs
 from numerate.reports.sections import SECTIONS, Subject
 from numerate.reports.table import text_width
-from numerate.reports.terminal_writer import content_text, filled
+from numerate.reports.terminal_writer import TerminalStyle, content_text, filled
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ def write_comparison(
 
 
 def comparison_text(
-    groups: Sequence[Group], style: TerminalStyle | None = None, answer_metric: str | None = None
+    groups: Sequence[Group], style: TerminalStyle = TerminalStyle(), answer_metric: str | None = None
 ) -> str:
     """The comparison for a terminal: of each task the sections that are `in_terminal`, and the headline."""
     tasks = split_by_task(groups)
@@ -113,7 +112,7 @@ def comparison_text(
     return "\n\n\n".join(f"{_underlined(task.name, '=')}\n\n{text}" for task, text in zip(tasks, texts, strict=True))
 
 
-def _task_text(subject: Subject, style: TerminalStyle | None) -> str:
+def _task_text(subject: Subject, style: TerminalStyle) -> str:
     found = [section.of(subject) for section in SECTIONS if section.in_terminal]
     parts = [(title, text) for title, content in found if (text := content_text(content, style))]
     texts = [f"{_underlined(title, '-')}\n{text}" if title else text for title, text in parts]

@@ -15,7 +15,6 @@ from numerate.reports.grid import (
     ALL_REGION_LABELS,
     REGION_LABELS,
     Estimate,
-    PlotGrid,
     Point,
     RegionScore,
     aggregate_seeds,
@@ -23,7 +22,6 @@ from numerate.reports.grid import (
     cell_label,
     diagonal_points,
     join_names,
-    make_grids,
     metric_label,
     score_regions,
 )
@@ -149,10 +147,6 @@ class Group:
         recorded = [cells for run in self.runs if (cells := self.recorded_cells(run))]
         each = [[one for cell in cells if (one := cell.with_first_token()) is not None] for cells in recorded]
         return aggregate_seeds(each) if all(each) else []
-
-    @cached_property
-    def grids(self) -> list[PlotGrid]:
-        return make_grids(self.points)
 
     @cached_property
     def has_unordered_cells(self) -> bool:

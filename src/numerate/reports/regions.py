@@ -9,6 +9,7 @@ from numerate.reports.counts import MEMORIZATION_NOTE
 from numerate.reports.forest import summarize_region
 from numerate.reports.grid import (
     ALL_OOD,
+    MAX_TOOLTIP_SEEDS,
     REGIONS_NOTE,
     RegionScore,
     cell_label,
@@ -26,7 +27,6 @@ from numerate.reports.groups import (
     have_unordered_cells,
     region_labels,
 )
-from numerate.reports.limits import MAX_TOOLTIP_SEEDS
 from numerate.reports.reproduction import run_metadata
 from numerate.reports.settings import format_settings
 from numerate.reports.summary import GENERALIZATION_THRESHOLD, group_result
@@ -105,7 +105,7 @@ def regions_content(groups: Sequence[Group]) -> Content:
         notes.append(f"Seeds below {limit} have not converged and are excluded from the counts out of distribution.")
     notes.append("A 95 % interval covers the sampling of questions only; another seed may fall outside it.")
     notes += [MEMORIZATION_NOTE] * ("baseline, %" in table.header)
-    table = replace(table, caption=" ".join(notes), fold=f"All {len(table.rows)} lines")
+    table = replace(table, caption=" ".join(notes))
     if len(groups) == 1:
         table = replace(
             table, header=[*table.header[:1], *table.header[2:]], rows=[[*row[:1], *row[2:]] for row in table.rows]
