@@ -207,10 +207,10 @@ FAULTS = [
         "tests/evaluation/test_one_pass.py tests/evaluation/test_evaluator.py",
     ),
     Fault(
-        "an exact interval has one tail of the whole error",
-        "evaluation/intervals.py",
-        "tail = (1.0 - level) / 2.0",
-        "tail = 1.0 - level",
+        "an interval has one tail of the whole error",
+        "evaluation/statistics.py",
+        "z = NormalDist().inv_cdf((1.0 + level) / 2.0)",
+        "z = NormalDist().inv_cdf(level)",
         "tests/evaluation/test_statistics.py",
     ),
     Fault(
@@ -229,7 +229,7 @@ FAULTS = [
     ),
     Fault(
         "a curve of seeds is the median over steps",
-        "evaluation/resampling.py",
+        "evaluation/statistics.py",
         "np.median(table, axis=0), table.min(axis=0)",
         "np.median(table, axis=1), table.min(axis=0)",
         "tests/evaluation/test_statistics.py tests/reports/test_seeds.py",
