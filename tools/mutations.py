@@ -209,8 +209,8 @@ FAULTS = [
     Fault(
         "an interval has one tail of the whole error",
         "evaluation/statistics.py",
-        "NormalDist().inv_cdf((1.0 + level) / 2.0)",
-        "NormalDist().inv_cdf(level)",
+        "z = NormalDist().inv_cdf((1.0 + level) / 2.0)",
+        "z = NormalDist().inv_cdf(level)",
         "tests/evaluation/test_statistics.py",
     ),
     Fault(

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
-from numerate.old_names import new_names
+from numerate.old_names import NEW_NAMES
 
 _MAX_MESSAGE_LENGTH = 300
 """Maximum number of characters of a message that are shown."""
@@ -38,7 +38,7 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
     looking for the nearest name.
     """
     choices = list(choices)
-    if renamed := [name for name in new_names(word) if name in choices]:
+    if renamed := [name for name in NEW_NAMES.get(word, ()) if name in choices]:
         return f" Since version 0.2 it is called {renamed[0]!r}."
     choice_by_normalized_name = {name.lower().replace("-", "_"): name for name in choices}
     matches = get_close_matches(word.lower().replace("-", "_"), choice_by_normalized_name, n=1, cutoff=0.6)

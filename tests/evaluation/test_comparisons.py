@@ -70,35 +70,10 @@ def test_splits_that_are_equal_but_for_rounding_count_as_equal_however_small_the
         assert paired_permutation_test(one, two) == pytest.approx(fmean(signs), abs=1e-12)
 
 
-def test_a_paired_permutation_goes_through_all_signs():
-    first, second = [0.9, 0.2, 0.7, 0.4, 0.65], [0.5, 0.3, 0.1, 0.35, 0.2]
-    gaps = np.subtract(first, second)
-    sums = [abs(sum(s * g for s, g in zip(signs, gaps, strict=True))) for signs in product((1, -1), repeat=5)]
-    expected = sum(value >= abs(gaps.sum()) - 1e-9 for value in sums) / 32
-    assert paired_permutation_test(first, second) == paired_permutation_test(second, first) == expected
-
-
-def test_a_permutation_goes_through_all_splits():
-    for one, two in (([0.9, 0.8, 0.7], [0.1, 0.2, 0.3]), ([0.5, 0.9, 0.1, 0.4], [0.45, 0.9])):
-        both = one + two
-        middle = sum(both) * len(one) / len(both)
-        sums = [abs(sum(split) - middle) for split in combinations(both, len(one))]
-        expected = sum(value >= abs(sum(one) - middle) - 1e-9 for value in sums) / len(sums)
-        assert permutation_test(one, two) == pytest.approx(expected)
+def test_samples_of_one_value_or_of_different_sizes_are_compared():
+    assert permutation_test([0.9, 0.8, 0.7], [0.6, 0.75]) == 0.4
     assert permutation_test([0.9], [0.1, 0.2, 0.3]) == 0.25
     assert paired_permutation_test([0.3], [0.1]) == 1.0
-
-
-@pytest.mark.parametrize("scale", [1.0, 1e-3, 1e6])
-def test_equal_differences_count_as_equal_whatever_their_last_digits(scale):
-    """0.3 - 0.1 and 0.8 - 0.6 differ in floating point; one sign flipped either way is the same sum."""
-    first, second, third, one, two = (
-        [scale * value for value in values]
-        for values in ([0.3, 0.8, 0.5], [0.1, 0.6, 0.7], [0.1, 0.6, 0.3], [0.1 + 0.2, 0.5], [0.3, 0.5])
-    )
-    assert paired_permutation_test(first, second) == 1.0
-    assert paired_permutation_test(first, third) == 0.25
-    assert permutation_test(one, two) == 1.0
 
 
 def test_beyond_seventeen_pairs_signs_are_drawn_as_a_function_of_the_key():

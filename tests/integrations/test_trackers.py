@@ -43,7 +43,7 @@ DEVELOPMENT = {"step": 500, "split": "validation", "exact_match": 0.75, "note": 
 class Recording(Tracker):
     """Records its calls; fails at `fails_at`."""
 
-    package = install = "recording"
+    package = "recording"
 
     def __init__(self, fails_at: str = "", error: BaseException | None = None) -> None:
         super().__init__(TrackerSettings())

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from numerate.errors import UserError
-from numerate.tasks.chunk_orders import PublishedChunks, SequentialChunks
+from numerate.tasks.chunk_orders import SequentialChunks
 from numerate.tasks.corpus_files import Corpus, open_corpus, split_validation_shards
 from numerate.text.data.corpora import write_corpus
 from numerate.text.tokenizers.stored_tokenizer import PretrainedTokenizer, load_tokenizer
@@ -82,16 +82,6 @@ def test_rows_are_chunks_with_what_follows_them(written: Path, characters: Pretr
     assert not rows.ids[np.arange(17) > rows.lengths[:, None]].any()
     assert np.array_equal(rows.ids[:, 1:][there], np.concatenate([shard.ids[1:] for shard in corpus.shards]))
     assert np.array_equal(rows.ids[:, :-1][there], np.concatenate([shard.ids[:-1] for shard in corpus.shards]))
-
-
-def test_chunks_of_the_published_order_are_those_of_the_published_iterator(
-    written: Path, characters: PretrainedTokenizer
-) -> None:
-    corpus = open_corpus(written, characters)
-    places = PublishedChunks(corpus.shard_sizes, 8).locations(range(30))
-    rows = corpus.token_rows(places, 8)
-    for shard, offset, ids in zip(*places[:2], rows.ids, strict=True):
-        assert ids.tolist() == corpus.shards[shard].ids[offset : offset + 9].tolist()
 
 
 def test_a_corpus_larger_than_the_memory_given_is_read(tmp_path: Path) -> None:

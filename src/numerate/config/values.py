@@ -31,7 +31,6 @@ from numerate.config.type_hints import (
 )
 from numerate.config.user_parts import class_address, is_abstract, load_saved_class, load_user_object, missing_methods
 from numerate.errors import UserError, did_you_mean
-from numerate.old_names import new_class_names, new_setting_name
 
 NULL_WORDS = ("null", "none")
 TRUE_WORDS, FALSE_WORDS = ("true", "yes", "on"), ("false", "no", "off")
@@ -98,8 +97,6 @@ def resolve_setting_name(part: type, key: str, path: str) -> str:
     if normalize_name(key) in ALIASES and ALIASES[normalize_name(key)] in known:
         return ALIASES[normalize_name(key)]
     if normalize_name(key) not in known:
-        if (new_name := new_setting_name(part, normalize_name(key))) in known:
-            raise UserError(f"{path}: {part.__name__} renamed this setting to {new_name} in version 0.2")
         available = f"it has: {', '.join(known)}" if known else "it has none"
         raise UserError(f"{path}: {part.__name__} has no setting {key!r}; {available}.{did_you_mean(key, known)}")
     return normalize_name(key)
@@ -335,8 +332,6 @@ def get_part_class(
         elif (address := name if re.fullmatch(r"[^:]+:\w+", name) else address_of_name(name)) is not None:
             part = load_packaged_part(address)
         else:
-            if new_name := next((one for one in new_class_names(name) if one in available), None):
-                raise UserError(f"{name} was renamed to {new_name} in version 0.2")
             if list(available.values()) == [""]:  # a class without variants
                 (only,), setting = available, next(iter(settings_of(classes[0])))
                 raise UserError(f"must be {only}(...), not {name!r}; {path}.{setting}=... sets one of its settings")

@@ -33,7 +33,6 @@ from numerate.evaluation.generate import (
     GenerationOutput,
     IncrementalDecoder,
     TokensCallback,
-    UncachedDecoder,
     decode_tokens,
     greedy_token,
 )
@@ -86,7 +85,6 @@ def generate(
     on_tokens: TokensCallback | None = None,
     window: int | None = None,
     position_offset: int = 0,
-    use_cache: bool = True,
 ) -> GenerationOutput:
     """Generates up to `max_new_tokens` tokens after each prompt, or until one of `stop_ids` (which is then the last of
     its `ids`).
@@ -96,8 +94,7 @@ def generate(
     `log_probability` is under the model, before any setting of `sampling`.
 
     With a `window` only the last `window` tokens of a row are used, as if the text started there: each token then costs
-    a forward pass over the window. As long as no row is longer, the cache is used. Without `use_cache` the prefix is
-    read again for every token: the reference that the cache is tested against.
+    a forward pass over the window. As long as no row is longer, the cache is used.
 
         generate(model, prompts, 50, Sampling(temperature=0.8)).lengths.tolist()
     [50]
@@ -106,9 +103,7 @@ def generate(
     NaN logits.
     """
     decoder: IncrementalDecoder
-    if not use_cache:
-        decoder = UncachedDecoder(model, prompts, max_new_tokens, position_offset=position_offset)
-    elif window is None:
+    if window is None:
         decoder = CachedDecoder(model, prompts, max_new_tokens, position_offset=position_offset)
     else:
         decoder = WindowedDecoder(model, prompts, max_new_tokens, window, position_offset)
