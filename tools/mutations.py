@@ -69,7 +69,7 @@ FAULTS = [
         "kernels/linear_scan.py",
         "torch.mul(g[:, 1:], h[:, :-1].conj(), out=of_a[:, 1:])",
         "torch.mul(g[:, 1:], h[:, :-1], out=of_a[:, 1:])",
-        "tests/kernels/test_linear_scan.py",
+        "tests/kernels/test_recurrences.py",
     ),
     Fault(
         "probability of text tokens lowers the loss",
