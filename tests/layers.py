@@ -31,7 +31,7 @@ DELTA_NETS = [
 
 def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
     """Normally distributed numbers that are the same in each run."""
-    return torch.randn(*shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
+    return torch.randn(shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
 
 
 def made(
@@ -74,7 +74,8 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 def gradients(outputs: Any, leaves: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """The gradients of a sum of all outputs with weights that are the same in each run; 0 where there is none."""
-    total = sum((one * drawn(*one.shape, seed=5, dtype=one.dtype)).sum().abs() for one in tensors_in(outputs))
+    weighted = (one * drawn(*one.shape, seed=n, dtype=one.dtype) for n, one in enumerate(tensors_in(outputs), start=5))
+    total = sum(one.sum().abs() for one in weighted)
     assert isinstance(total, Tensor)
     return torch.autograd.grad(total, leaves, retain_graph=True, materialize_grads=True)
 

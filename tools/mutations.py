@@ -76,7 +76,7 @@ FAULTS = [
         "kernels/number_loss.py",
         "return number_mass * losses + TEXT_FACTOR * self.max_loss(table) * (1 - number_mass)",
         "return number_mass * losses + TEXT_FACTOR * self.max_loss(table) * number_mass",
-        "tests/kernels/test_number_loss.py tests/kernels/test_fused_number_loss.py",
+        "tests/kernels/test_number_loss.py tests/kernels/test_fused_losses.py",
     ),
     Fault(
         "Abacus offsets are per batch where they should be per row",
