@@ -69,14 +69,14 @@ FAULTS = [
         "kernels/linear_scan.py",
         "torch.mul(g[:, 1:], h[:, :-1].conj(), out=of_a[:, 1:])",
         "torch.mul(g[:, 1:], h[:, :-1], out=of_a[:, 1:])",
-        "tests/kernels/test_linear_scan.py",
+        "tests/kernels/test_recurrences.py",
     ),
     Fault(
         "probability of text tokens lowers the loss",
         "kernels/number_loss.py",
         "return number_mass * losses + TEXT_FACTOR * self.max_loss(table) * (1 - number_mass)",
         "return number_mass * losses + TEXT_FACTOR * self.max_loss(table) * number_mass",
-        "tests/kernels/test_number_loss.py tests/kernels/test_fused_number_loss.py",
+        "tests/kernels/test_number_loss.py tests/kernels/test_fused_losses.py",
     ),
     Fault(
         "Abacus offsets are per batch where they should be per row",
