@@ -221,14 +221,14 @@ def test_members_computed_in_several_goes_are_what_they_are_in_one(
     most: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes: list[int] = []
-    counted = stacked._Stack._compute_gradients
+    set_gradients = FlatParameters.set_gradients
 
-    def noting(pile: Any, step: Any, group: list[int]) -> None:
+    def noting(flat: FlatParameters, group: Sequence[int], gradients: Any) -> None:
         goes.append(len(group))
-        counted(pile, step, group)
+        set_gradients(flat, group, gradients)
 
     monkeypatch.setattr(stacked, "MAX_STACKED_FLOPS", most)
-    monkeypatch.setattr(stacked._Stack, "_compute_gradients", noting)
+    monkeypatch.setattr(FlatParameters, "set_gradients", noting)
     agree([small(f"seed={seed}") for seed in range(4)])
     assert len(goes) > 2, "there are two steps"
     assert set(goes) == {1} if most == 1.0 else max(goes) > 1

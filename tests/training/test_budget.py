@@ -99,16 +99,9 @@ def places(budget: Budget) -> Iterator[At]:
 
 def batches_of(trainer: Trainer, steps: int) -> list[list[Batch]]:
     """The parts of each of the first steps, as they are trained on."""
-    found: list[list[Batch]] = []
-    part = trainer._backward_micro_batch
-
-    def noting(batch: Batch, *rest: Any, **more: Any) -> None:
-        found[-1].append(batch)
-        part(batch, *rest, **more)
-
-    trainer._backward_micro_batch = noting  # type: ignore[method-assign]
+    found = []
     for _ in range(steps):
-        found.append([])
+        found.append(list(trainer.next_batches()[0].micro_batches))
         trainer.training_step(trainer.total_steps)
     return found
 
