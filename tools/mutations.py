@@ -152,7 +152,7 @@ FAULTS = [
     ),
     Fault(
         "of equally good checkpoints the first is the best",
-        "training/best_checkpoint.py",
+        "training/training_state.py",
         "return new.loss <= best.loss",
         "return new.loss < best.loss",
         "tests/training/test_best_checkpoint.py",

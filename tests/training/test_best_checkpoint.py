@@ -24,12 +24,11 @@ from numerate.text.tokenizers.subwords import Subwords
 from numerate.text.tokenizers.text_number_formats import XVal
 from numerate.tokenizers.layout import Seq2Seq
 from numerate.tokenizers.tokenizer import Characters
-from numerate.training.best_checkpoint import BestStepRule, ValidationScore
 from numerate.training.distributed import World
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder
 from numerate.training.trainer import Trainer
-from numerate.training.training_state import TrainingState
+from numerate.training.training_state import BestStepRule, TrainingState, ValidationScore
 
 torch.set_num_threads(1)
 
