@@ -132,7 +132,7 @@ FAULTS = [
     Fault(
         "dropout is the same at every step",
         "training/trainer.py",
-        "_dropout_seed(self.recipe.seed, state.step, self.world.rank)",
+        "_dropout_seed(self.recipe.seed, self.state.step, self.world.rank)",
         "_dropout_seed(self.recipe.seed, 0, self.world.rank)",
         "tests/training/test_trainer.py tests/training/test_resume.py tests/stacking",
     ),
@@ -152,7 +152,7 @@ FAULTS = [
     ),
     Fault(
         "of equally good checkpoints the first is the best",
-        "training/best_checkpoint.py",
+        "training/training_state.py",
         "return new.loss <= best.loss",
         "return new.loss < best.loss",
         "tests/training/test_best_checkpoint.py",
@@ -306,7 +306,7 @@ FAULTS = [
     Fault(
         "stacked models are divided by the counts of the first",
         "stacking/stacked_trainer.py",
-        "torch.tensor([float(max(1, member_counts[term])) for member_counts in counts]",
+        "torch.tensor([float(max(1, own[term])) for own in counts]",
         "torch.tensor([float(max(1, counts[0][term])) for _ in counts]",
     ),
 ]

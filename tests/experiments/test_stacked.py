@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+import small_runs
 from numerate import catalogue
 from numerate.api import recipe
 from numerate.errors import OperationalError, UserError
@@ -24,27 +25,15 @@ from numerate.training.stopping import Stop
 
 torch.set_num_threads(1)
 
-SMALL = [
-    "task.digits=1:3",
-    "model.hidden_size=16",
-    "model.backbone.num_layers=1",
-    "model.mixer.num_heads=2",
-    "training.batch_size=8",
-    "training.shuffle_window=4",
-    "training.steps=20",
-    "training.log_every=5",
-    "training.evaluate_every=10",
-    "training.checkpoint_every=5",
-    "training.keep_checkpoints=null",
-    "evaluation.validation_examples=16",
-    "schedule=Constant(warmup=4)",
-    "optimizer.eps=1e-3",  # a gradient of nothing but rounding would else be a whole step of Adam
-    "device=cpu",
-]
+OWN = (
+    "training.batch_size=8 training.steps=20 training.evaluate_every=10 training.checkpoint_every=5 "
+    "training.keep_checkpoints=null schedule=Constant(warmup=4) "
+    "optimizer.eps=1e-3"  # a gradient of nothing but rounding would else be a whole step of Adam
+)
 
 
 def small(*more: str) -> Recipe:
-    return recipe("addition_abacus", *SMALL, *more)
+    return small_runs.small(OWN, *more)
 
 
 VARIED = [

@@ -396,7 +396,7 @@ def test_what_cannot_be_exported_is_refused_with_the_reason_and_nothing_is_left(
     export(run, "bare", tokenizer=False)
     assert not Path("bare/tokenizer.json").exists()
     before = sorted(Path().iterdir())
-    with pytest.raises(UserError, match="out: exported already exists"):
+    with pytest.raises(UserError, match="out: exported: already exists"):
         export(run, "exported")
     with pytest.raises(UserError, match="layout TokenClassification"):
         export(run_of(recipe_of(layout=TokenClassification())), "labels")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 import numerate.stacking.stacked_trainer as stacked
-from numerate.api import recipe
+import small_runs
 from numerate.batch import Batch, Model, StepContext
 from numerate.errors import OperationalError, UserError
 from numerate.experiments.stacked import why_not_stacked
@@ -34,25 +34,16 @@ from numerate.vocabulary import Vocabulary
 
 torch.set_num_threads(1)
 
-SMALL = [
-    "task.digits=1:3",
-    "model.hidden_size=16",
-    "model.backbone.num_layers=2",
-    "model.mixer.num_heads=2",
-    "training.batch_size=4",
-    "training.shuffle_window=2",
-    "training.steps=2",
-    "training.evaluate_every=100",
-    "evaluation.validation_examples=4",
-    "evaluation.grid=1:3x1:3",
-    "schedule=Constant(warmup=0)",
-    "optimizer.eps=1e-3",  # a gradient of nothing but rounding would else be a whole step of Adam
-    "device=cpu",
-]
+OWN = (
+    "model.backbone.num_layers=2 training.batch_size=4 training.shuffle_window=2 training.steps=2 "
+    "training.log_every=25 training.evaluate_every=100 evaluation.validation_examples=4 evaluation.grid=1:3x1:3 "
+    "schedule=Constant(warmup=0) "
+    "optimizer.eps=1e-3"  # a gradient of nothing but rounding would else be a whole step of Adam
+)
 
 
 def small(*more: str) -> Recipe:
-    return recipe("addition_abacus", *SMALL, *more)
+    return small_runs.small(OWN, *more)
 
 
 class Quiet(Trainer):
@@ -221,14 +212,14 @@ def test_members_computed_in_several_goes_are_what_they_are_in_one(
     most: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes: list[int] = []
-    counted = stacked._Stack._compute_gradients
+    set_gradients = FlatParameters.set_gradients
 
-    def noting(pile: Any, step: Any, group: list[int]) -> None:
+    def noting(flat: FlatParameters, group: Sequence[int], gradients: Any) -> None:
         goes.append(len(group))
-        counted(pile, step, group)
+        set_gradients(flat, group, gradients)
 
     monkeypatch.setattr(stacked, "MAX_STACKED_FLOPS", most)
-    monkeypatch.setattr(stacked._Stack, "_compute_gradients", noting)
+    monkeypatch.setattr(FlatParameters, "set_gradients", noting)
     agree([small(f"seed={seed}") for seed in range(4)])
     assert len(goes) > 2, "there are two steps"
     assert set(goes) == {1} if most == 1.0 else max(goes) > 1

@@ -172,7 +172,7 @@ def test_a_torn_checkpoint_is_recognised_and_the_one_before_is_taken_with_a_warn
     assert name in warnings[0]
     assert warnings[0].endswith(" That of step 100 is used.")
     with pytest.raises(OperationalError, match=rf"(incomplete|corrupt): .*{name}"):
-        checkpoint.read(tmp_path / "step-000200")
+        checkpoint.Checkpoint(tmp_path / "step-000200", 200, None, {}).read()
 
 
 def test_every_single_changed_byte_of_the_state_is_noticed(tmp_path: Path) -> None:

@@ -24,11 +24,11 @@ from numerate.tasks.language_modeling import LanguageModeling
 from numerate.text.tokenizers.stored_tokenizer import load_tokenizer
 from numerate.text.tokenizers.token_ids import TokenIds
 from numerate.tokenizers.layout import NextToken
-from numerate.training import checkpoint
 from numerate.training.distributed import World
 from numerate.training.recipe import Recipe, Training
 from numerate.training.samples import PUBLISHED_PROMPTS, Samples
 from numerate.training.trainer import Trainer
+from small_runs import same, weights
 
 torch.set_num_threads(1)
 
@@ -75,14 +75,6 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
 @pytest.fixture(scope="module")
 def run(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train(recipe, runs_dir=tmp_path_factory.mktemp("runs"), quiet=True).run
-
-
-def weights(run: Run, step: int = 6) -> dict[str, torch.Tensor]:
-    return checkpoint.select_checkpoints(run.folder.checkpoints, str(step))[0][0].read()["weights"]
-
-
-def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return all(torch.equal(tensor, other[name]) for name, tensor in one.items())
 
 
 def samples(run: Run) -> bytes:

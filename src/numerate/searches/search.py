@@ -240,7 +240,7 @@ class _SearchProgress:
         self._journal, self._plan = journal, plan
         self._printed: set[int] = {trial.number for trial in journal.trials() if trial.state != "running"}
         self._progress = ProgressBar(
-            plan.sampling.trials, label=title, num_done=len(self._printed), unit="trial", silent=quiet
+            plan.sampling.trials, label=title, num_done=len(self._printed), unit="trial", show=not quiet
         )
 
     def __enter__(self) -> "_SearchProgress":

@@ -19,9 +19,8 @@ from numerate.executors.executor import Failure, Work, WorkerContext
 from numerate.executors.memory import out_of_memory_error
 from numerate.executors.worker import failure_from_exception
 from numerate.experiments.results import Results
-from numerate.experiments.start import TrainedRun
 from numerate.experiments.tracking import track_results
-from numerate.experiments.train import train
+from numerate.experiments.train import TrainedRun, train
 from numerate.studies.folder import PlannedRun, StudyFolder, is_done
 from numerate.studies.state import WorkerStateFile
 from numerate.training import checkpoint, disk

@@ -38,9 +38,23 @@ class Checkpoint:
     best: int | None
     state: dict[str, Any]
 
-    def read(self, only: Collection[str] | None = None, device: str = "cpu") -> "dict[str, dict[str, Tensor]]":
-        """Its tensors by group and name; `only=["weights"]` reads only that file. See `read`."""
-        return read(self.path, only, device)[0]
+    def read(self, only: Collection[str] | None = None) -> "dict[str, dict[str, Tensor]]":
+        """Its tensors by group and name; `only=["weights"]` reads one group. Every file read is checked against its
+        checksum. Raises `OperationalError` for an incomplete or corrupted checkpoint, `UserError` for a group that it
+        does not have.
+        """
+        from safetensors.torch import load_file
+
+        content = _read_state_file(self.path)
+        groups = {}
+        for group in content["tensors"] if only is None else only:
+            name = f"{group}.safetensors"
+            if name not in content["files"]:
+                raise UserError(f"{self.path}: has no {group!r}; available: {', '.join(content['tensors'])}.")
+            _check_file(self.path, name, content["files"][name])
+            tensors = load_file(self.path / name)
+            groups[group] = {name: tensors[entry["under"]] for name, entry in content["tensors"][group].items()}
+        return groups
 
 
 def write(
@@ -240,28 +254,6 @@ def _check_file(path: Path, name: str, expected: Mapping[str, Any]) -> None:
         raise OperationalError(f"{path}: this checkpoint is incomplete: {name} is missing.") from error
     except OSError as error:
         raise disk.convert_os_error(error, file) from error
-
-
-def read(
-    path: Path, only: Collection[str] | None = None, device: str = "cpu"
-) -> "tuple[dict[str, dict[str, Tensor]], dict[str, Any]]":
-    """The tensors of a checkpoint by group and name, and its state. Every file read is checked against its checksum.
-
-    `only=["weights"]` reads one group. Raises `OperationalError` for an incomplete or corrupted checkpoint, `UserError`
-    for a group that it does not have.
-    """
-    from safetensors.torch import load_file
-
-    content = _read_state_file(path)
-    groups = {}
-    for group in content["tensors"] if only is None else only:
-        name = f"{group}.safetensors"
-        if name not in content["files"]:
-            raise UserError(f"{path}: has no {group!r}; available: {', '.join(content['tensors'])}.")
-        _check_file(path, name, content["files"][name])
-        tensors = load_file(path / name, device=device)
-        groups[group] = {name: tensors[entry["under"]] for name, entry in content["tensors"][group].items()}
-    return groups, content["state"]
 
 
 def find_corruption(path: Path, *, weights_only: bool = False) -> str | None:
