@@ -360,7 +360,7 @@ def test_several_right_answers_stand_beside_each_other_and_a_broken_passage_is_n
     for name in ("train", "val"):
         rows(tmp_path / f"{name}.jsonl", [passage | {"idx": 0}, {"passage": 3}])
     with pytest.raises(
-        UserError, match=r"train\.jsonl, line 2: 'passage' must be a JSON object with 'text' and 'questions', not int"
+        UserError, match=r"train\.jsonl, line 2: 'passage' must be a JSON object with 'text' and 'questions', not a number"
     ):
         whole(MultiRC(data_dir=str(tmp_path), validation_fraction=0.0, keep_duplicates=True), "test")
     task = MultiRC(data_dir=str(tmp_path), validation_fraction=0.0, keep_duplicates=True, skip_invalid=True)
