@@ -60,6 +60,7 @@ def _write_published(
 ) -> None:
     """Writes the files of a published task in the format of its original code."""
     from numerate.published import counting_files, number_loss_files
+    from numerate.published.writing import write_published
 
     plain = name.replace("-", "_")
     is_text = plain in number_loss_files.NAMES
@@ -70,11 +71,11 @@ def _write_published(
     task: Any = None
     if is_text:
         task = override(number_loss_files.published_task(plain), [word.removeprefix("task.") for word in settings])
-        with ProgressBar(number_loss_files.num_questions(task), label="write") as progress:
-            written = number_loss_files.write_published(task, out, seed, progress.update)
+        files, total = number_loss_files.published_files(task, seed), number_loss_files.num_questions(task)
     else:
-        with ProgressBar(counting_files.num_training_rows(name, count), label="write") as progress:
-            written = counting_files.write_published(name, out, count, seed, progress.update)
+        files, total = counting_files.published_lines(name, count, seed), counting_files.num_rows(name, count)
+    with ProgressBar(total, label="write") as progress:
+        written = write_published(files, out, lambda done, file: progress.update(min(done, total), file))
     for file, num_rows in written.items():
         path, unit = Path(out) / file, "questions" if is_text else "rows"
         print(f"{path}  {num_rows:,} {unit}  {disk.format_bytes(path.stat().st_size)}")
