@@ -186,21 +186,17 @@ def statistics_text(found: Statistics, source: RowSource) -> str:
     return "\n".join([*lines, f"characters: {frequent}{more}"])
 
 
-def fetch_datasets(
-    *names: str, from_: str | None = None, unpacked_size: int | None = None, unpacked_members: int | None = None
-) -> None:
+def fetch_datasets(*names: str, from_: str | None = None) -> None:
     """Downloads datasets from their official addresses, or copies them from a folder; without a name, lists them."""
-    from numerate.text.data.archives import MAX_MEMBERS, UnpackLimits
     from numerate.text.data.datasets import DATASETS, find_dataset
     from numerate.text.data.fetching import fetch, is_fetched
 
-    limits = UnpackLimits(unpacked_size, MAX_MEMBERS if unpacked_members is None else unpacked_members)
     mirror = None if from_ is None else Path(os.path.expanduser(from_))
     if mirror is not None and not mirror.is_dir():
         raise UserError(f"--from: {mirror} must be a folder with the layout of {data_folder()}")
     for one in dict.fromkeys(map(find_dataset, names)):
         with ProgressBars(in_kilobytes=True, min_total=_MIN_PROGRESS_BYTES) as progress:
-            lines = fetch(one, mirror, lambda name, done, total: progress.on_progress(done, total, name), limits=limits)
+            lines = fetch(one, mirror, lambda name, done, total: progress.on_progress(done, total, name))
         print("\n".join([*lines, f"{one.name}: {one.description}", f"license: {one.license}; {one.homepage}"]))
     if not names:
         rows = []

@@ -160,8 +160,6 @@ COMMANDS: dict[str, Command] = {
         "numerate data fetch svamp --from /mnt/datasets",
         (
             Option("--from", "FOLDER", "copy from this folder instead"),
-            Option("unpacked_size", "2G", "maximum size of what an archive unpacks to, in bytes", int),
-            Option("unpacked_members", "100k", "maximum number of files in an archive", int),
         ),
     ),
     "data tokenise": Command(

@@ -20,15 +20,7 @@ from typing import Any
 from numerate.errors import OperationalError, UserError
 from numerate.tasks.contents import file_sha256
 from numerate.tasks.folders import data_folder
-from numerate.text.data.archives import (
-    CHUNK_BYTES,
-    PARTIAL_SUFFIX,
-    ProgressCallback,
-    UnpackLimits,
-    copy_stream,
-    has_size,
-    unpack,
-)
+from numerate.text.data.archives import CHUNK_BYTES, PARTIAL_SUFFIX, ProgressCallback, copy_stream, unpack
 from numerate.text.data.datasets import Dataset, RemoteFile
 from numerate.text.tasks.fetched_files import RECORD_FILE, FileRecord, file_records, read_record
 from numerate.text.tasks.input_errors import file_error
@@ -45,14 +37,12 @@ def fetch(
     mirror: Path | None = None,
     on_progress: ProgressCallback | None = None,
     retry_delay: float = 2.0,
-    limits: UnpackLimits = UnpackLimits(),
 ) -> list[str]:
     """Puts a dataset into the user's data folder, and returns a line of status for each file.
 
     With `mirror` the files are copied from there, a folder laid out like the data folder, or the folder of this dataset
     itself; license texts may be missing; without, from their official addresses, resuming an earlier attempt. A
-    connection that breaks is opened again a few times, with `retry_delay` seconds between. Archives are unpacked within
-    `limits`.
+    connection that breaks is opened again a few times, with `retry_delay` seconds between.
 
     Raises `OperationalError` if the network or a server fails, or if size or sha256 differ from the expected or earlier
     ones; `UserError` for a mirror without the files, and for a folder that is not writable.
@@ -79,7 +69,7 @@ def fetch(
                         entry = _copy_from_mirror(source, folder, remote, on_progress, dataset.folder)
                     copied_unpacked = "files" in entry
                     if remote.archive_format is not None and not copied_unpacked:
-                        sizes = unpack(folder / remote.name, folder, remote, on_progress, limits)
+                        sizes = unpack(folder / remote.name, folder, remote, on_progress)
                         entry |= {"files": sizes, "sums": {name: file_sha256(folder / name) for name in sizes}}
                     record[remote.name] = entry
                     content = json.dumps(record, indent=1, ensure_ascii=False).encode() + b"\n"
@@ -130,7 +120,7 @@ def _check_no_foreign_file(folder: Path, remote: RemoteFile, record: Mapping[str
     if is_archive and (folder / remote.name).is_file() and remote.sha256 in (None, file_sha256(folder / remote.name)):
         return
     unchanged = {name for name, one in recorded.items() if is_archive and one.matches(folder / name)}
-    edited = [name for name, one in recorded.items() if has_size(folder / name, one.size)]
+    edited = [name for name, one in recorded.items() if _file_size(folder / name) == one.size]
     for name in (remote.name, *remote.members, *edited):
         if (folder / name).is_file() and name not in unchanged:
             raise file_error(
