@@ -426,7 +426,11 @@ BOMB = b"0" * 3_000_000
 
 @pytest.mark.parametrize(
     ("unpack", "content"),
-    [("zip", zipped(("x/b.txt", b"0"), ("x/a.txt", BOMB))), ("tar", targz(("x/a.txt", BOMB))), ("gz", gzip.compress(BOMB))],
+    [
+        ("zip", zipped(("x/b.txt", b"0"), ("x/a.txt", BOMB))),
+        ("tar", targz(("x/a.txt", BOMB))),
+        ("gz", gzip.compress(BOMB)),
+    ],
     ids=["zip", "tar", "gz"],
 )
 def test_an_archive_larger_than_100_mb_and_20_times_its_size_is_refused_while_it_is_read(
