@@ -190,29 +190,18 @@ def test_a_question_of_a_test_is_not_trained_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "split", "where"),
-    [
-        ({"validation_file": "a", "test_files": ("b",)}, "train", "validation too"),
-        ({"validation_file": "b", "test_files": ("a",)}, "train", "the test too"),
-        ({"validation_file": "half", "test_files": ("rest",)}, "train", "validation or the test too"),
-        ({"validation_file": "b", "test_files": ("b",)}, "validation", "the test too"),
-    ],
+    ("validation", "test", "split"),
+    [(range(8), range(8, 16), "train"), (range(4), range(4, 8), "train"), (range(8, 16), range(8, 16), "validation")],
 )
-def test_a_split_that_is_all_in_another_says_in_which(
-    tmp_path: Path, files: dict[str, Any], split: str, where: str
+def test_a_split_that_is_all_in_others_is_refused(
+    tmp_path: Path, validation: range, test: range, split: str
 ) -> None:
-    rows = {"a": range(8), "b": range(8, 16), "half": range(4), "rest": range(4, 8)}
-    for name, numbers in rows.items():
-        (tmp_path / f"{name}.tsv").write_text("".join(f"what is {n}?\t{n}\n" for n in numbers))
-    named = {
-        key: tuple(str(tmp_path / f"{one}.tsv") for one in value)
-        if isinstance(value, tuple)
-        else str(tmp_path / f"{value}.tsv")
-        for key, value in files.items()
-    }
-    task = QuestionFiles(train_file=str(tmp_path / "a.tsv"), **named)
-    message = rf"has no question left for '{split}': all of it is in {where}; use other files, or keep_duplicates=true"
-    with pytest.raises(UserError, match=message):
+    files = {"train": range(8), "validation": validation, "test": test}
+    paths = {name: rows(tmp_path / f"{name}.jsonl", numbered(*numbers)) for name, numbers in files.items()}
+    task = QuestionFiles(
+        train_file=paths["train"], validation_file=paths["validation"], test_files=(paths["test"],)
+    )
+    with pytest.raises(UserError, match=f"has no question for '{split}' that is in no other split; .*keep_duplicates"):
         task.examples(split, 0, 0, 4)
     assert len(replace(task, keep_duplicates=True).examples(split, 0, 0, 4)) == 4
 

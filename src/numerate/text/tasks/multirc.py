@@ -77,16 +77,8 @@ class MultiRC(TextTask):
             is_validation = np.isin(passage_index, validation_passages)
             train, validation = train.take(~is_validation), train.take(is_validation)
             return DatasetSplits.without_overlap(names, 1, train, validation, official_validation, keep)
-        splits = DatasetSplits.without_overlap(names, 1, train, official_validation, official_validation, True)
-        is_duplicate = train.source.question_mask(frozenset(official_validation.texts()))[train.rows]
-        if keep or not is_duplicate.any():
-            return splits
-        return replace(
-            splits,
-            train=train.take(~is_duplicate),
-            num_duplicates_removed=int(is_duplicate.sum()),
-            emptied_by={"train": "the test"} if is_duplicate.all() else {},
-        )
+        splits = DatasetSplits.without_overlap(names, 1, train, official_validation, official_validation, keep)
+        return replace(splits, validation=official_validation)
 
     def _open_file(self, file: Path) -> StoredExamples:
         reader = JSONLines(requires_answer=False) if file.stem.endswith("_clean") else Passages()
