@@ -5,7 +5,6 @@ records the address, size and sha256 of each file; without an expected hash, lat
 """
 
 import contextlib
-import hashlib
 import json
 import os
 import time
@@ -88,10 +87,10 @@ def is_fetched(dataset: Dataset) -> bool:
 
 def _status_text(entry: dict[str, Any], remote: RemoteFile, copied_unpacked: bool) -> str:
     files = entry.get("files", {remote.name: entry["bytes"]})
-    size, sha256 = disk.format_bytes(sum(files.values())), str(entry["sha256"])[:16]
+    size = disk.format_bytes(sum(files.values()))
     if copied_unpacked:
-        which = "that may be others than those of the archive" if remote.sha256 else f"with sha256 {sha256} together"
-        return f"{size}, {len(files)} file{'s' * (len(files) != 1)} {which}"
+        return f"{size}, {len(files)} file{'s' * (len(files) != 1)} that may be others than those of the archive"
+    sha256 = entry["sha256"][:16]
     origin = "" if remote.archive_format is None else f"out of {remote.name}, whose "
     is_pinned = entry["sha256"] == remote.sha256
     return (
@@ -289,17 +288,12 @@ def _copy_from_mirror(
         )
     files: dict[str, int] = {}
     sums: dict[str, str] = {}
-    for name in remote.members:
-        members = (
-            sorted(path for path in (mirror / name).rglob("*") if path.is_file()) if (mirror / name).is_dir() else []
-        )
-        for path in members or [mirror / name]:
+    for path in (path for name in remote.members for path in (mirror / name, *sorted((mirror / name).rglob("*")))):
+        if path.is_file():
             member = path.relative_to(mirror).as_posix()
             entry = _copy_file(path, folder / member, None, on_progress)
             files[member], sums[member] = entry["bytes"], entry["sha256"]
-    combined_sha256 = hashlib.sha256("".join(f"{sum}  {member}\n" for member, sum in sums.items()).encode()).hexdigest()
-    size = sum(files.values())
-    return {"url": str(mirror), "bytes": size, "sha256": combined_sha256, "files": files, "sums": sums}
+    return {"url": str(mirror), "bytes": sum(files.values()), "files": files, "sums": sums}
 
 
 def _copy_file(
