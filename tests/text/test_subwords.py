@@ -93,12 +93,14 @@ def symbols(tokenizer: Subwords, text: str) -> str:
 
 
 def back(tokenizer: Subwords, text: str) -> str:
-    vocabulary = tokenizer.build_vocabulary([])
-    return tokenizer.decode(*_turned(tokenizer.encode_with_number_values(text, vocabulary), vocabulary))
+    ids, values = encoded(tokenizer, text)
+    return tokenizer.decode(ids, tokenizer.build_vocabulary([]), values)
 
 
-def _turned(encoded: tuple[list[int], list[float]], vocabulary: Any) -> tuple[Any, ...]:
-    return encoded[0], vocabulary, encoded[1]
+def encoded(tokenizer: Subwords, text: str) -> tuple[list[int], list[float]]:
+    """The ids of a text, and the number that each carries: 1 if none."""
+    found = tokenizer.fast_tokenizer.encode([text])
+    return found.ids.tolist(), [1.0] * len(found.ids) if found.number_values is None else found.number_values.tolist()
 
 
 # Texts to ids --------------------------------------------------------------------------------------------------------
@@ -162,7 +164,7 @@ def test_numbers_are_written_by_hand(pieces: str, numbers: TextNumberFormat, tex
 def test_values_stand_beside_their_numbers() -> None:
     tokenizer = Subwords(tokenizer=TINY, number_format=XVal())
     vocabulary = tokenizer.build_vocabulary([])
-    ids, values = tokenizer.encode_with_number_values("x=-15.67, 123456789 and 1,000", vocabulary)
+    ids, values = encoded(tokenizer, "x=-15.67, 123456789 and 1,000")
     number = vocabulary.token_to_id["[NUM]"]
     assert [value for i, value in zip(ids, values, strict=True) if i == number] == pytest.approx([-15.67, 1000])
     assert {value for i, value in zip(ids, values, strict=True) if i != number} == {1.0}
@@ -288,7 +290,7 @@ def test_values_beside_tokens_are_finite_whatever_a_text_has(pieces: str, text: 
     assert rows.number_values is not None
     assert np.isfinite(rows.number_values).all()
     assert {5.0, 7.0} <= set(rows.number_values.ravel().tolist())
-    ids, values = tokenizer.encode_with_number_values(text, vocabulary)
+    ids, values = encoded(tokenizer, text)
     assert tokenizer.decode_with_number_values(ids, values, vocabulary) == text
 
 
@@ -590,7 +592,7 @@ def test_the_tokenizer_of_characters_needs_no_file_and_gives_every_text_back(num
     tokenizer = Subwords(tokenizer="characters", number_format=numbers)
     vocabulary = tokenizer.build_vocabulary([])
     text = "What is -12.5 + 9?\n(Round to 2 places.)"
-    ids, values = tokenizer.encode_with_number_values(text, vocabulary)
+    ids, values = encoded(tokenizer, text)
     assert UNK not in ids
     assert tokenizer.decode_with_number_values(ids, values, vocabulary) == text
     if isinstance(numbers, AsIs | PerDigit):
