@@ -56,9 +56,7 @@ def copy_stream(
     return bytes_copied
 
 
-def unpack(
-    archive: Path, folder: Path, remote: RemoteFile, on_progress: ProgressCallback | None
-) -> dict[str, int]:
+def unpack(archive: Path, folder: Path, remote: RemoteFile, on_progress: ProgressCallback | None) -> dict[str, int]:
     """Unpacks the expected files of an archive, each atomically. Returns the size of each.
 
     Raises `OperationalError` for an archive that is damaged or not the expected one, and for one with more than 100 MB
