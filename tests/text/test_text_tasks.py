@@ -193,14 +193,10 @@ def test_a_question_of_a_test_is_not_trained_on(tmp_path: Path) -> None:
     ("validation", "test", "split"),
     [(range(8), range(8, 16), "train"), (range(4), range(4, 8), "train"), (range(8, 16), range(8, 16), "validation")],
 )
-def test_a_split_that_is_all_in_others_is_refused(
-    tmp_path: Path, validation: range, test: range, split: str
-) -> None:
+def test_a_split_that_is_all_in_others_is_refused(tmp_path: Path, validation: range, test: range, split: str) -> None:
     files = {"train": range(8), "validation": validation, "test": test}
     paths = {name: rows(tmp_path / f"{name}.jsonl", numbered(*numbers)) for name, numbers in files.items()}
-    task = QuestionFiles(
-        train_file=paths["train"], validation_file=paths["validation"], test_files=(paths["test"],)
-    )
+    task = QuestionFiles(train_file=paths["train"], validation_file=paths["validation"], test_files=(paths["test"],))
     with pytest.raises(UserError, match=f"has no question for '{split}' that is in no other split; .*keep_duplicates"):
         task.examples(split, 0, 0, 4)
     assert len(replace(task, keep_duplicates=True).examples(split, 0, 0, 4)) == 4

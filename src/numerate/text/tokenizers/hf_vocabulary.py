@@ -122,8 +122,7 @@ class FastTokenizer:
     def __init__(self, file: TokenizerFile, number_format: TextNumberFormat) -> None:
         self.file, self.number_format = file, number_format
         original_ids = build_tokenizer(file.json_text).get_vocab(with_added_tokens=True)
-        self.json_text = rename_special_tokens(file)
-        hf_tokenizer = build_tokenizer(self.json_text)
+        hf_tokenizer = build_tokenizer(rename_special_tokens(file))
         self.vocabulary = _build_vocabulary(original_ids, dict(file.special_tokens), number_format)
         self.hf_tokenizer = hf_tokenizer
         if number_format.pattern is not None:
