@@ -134,12 +134,29 @@ def test_what_is_there_is_not_fetched_again(server: Server, place: Path) -> None
     assert server.requests == ["all"]
 
 
-def test_a_connection_that_ends_early_is_opened_again_from_there(server: Server, place: Path) -> None:
+@pytest.mark.parametrize(
+    ("faults", "requests"),
+    [
+        ({"ends_after": [1000, 2000, 0, 5]}, ["all", "bytes=1000-", "bytes=3000-", "bytes=3000-", "bytes=3005-"]),
+        ({"ends_after": [100_000], "ranges": False}, ["all", "bytes=100000-"]),
+        ({"status": [503, 500]}, ["all"] * 3),
+    ],
+    ids=["connections end early", "no ranges", "busy"],
+)
+def test_what_fails_on_the_way_is_tried_again_from_where_it_ended(
+    server: Server, place: Path, faults: dict[str, Any], requests: list[str]
+) -> None:
     found = pinned(server)
-    server.ends_after = [1000, 2000, 0, 5]
+    vars(server).update(faults)
     fetched(found)
     assert (place / "thing/f.bin").read_bytes() == CONTENT
-    assert server.requests == ["all", "bytes=1000-", "bytes=3000-", "bytes=3000-", "bytes=3005-"]
+    assert server.requests == requests
+
+
+def test_a_missing_file_is_not_tried_again(server: Server, place: Path) -> None:
+    with pytest.raises(OperationalError, match=r"/none: the server answers 404"):
+        fetched(of(RemoteFile("other", f"{server.address}/none")))
+    assert server.requests == ["all"]
 
 
 def test_what_was_cut_in_half_is_never_whole_and_the_same_command_goes_on(server: Server, place: Path) -> None:
@@ -156,14 +173,6 @@ def test_what_was_cut_in_half_is_never_whole_and_the_same_command_goes_on(server
     assert server.requests == ["bytes=100000-"]
     assert (place / "thing/f.bin").read_bytes() == CONTENT
     assert left(place) == {"f.bin"}
-
-
-def test_a_server_without_ranges_begins_anew(server: Server, place: Path) -> None:
-    found = pinned(server)
-    server.ranges, server.ends_after = False, [100_000]
-    fetched(found)
-    assert server.requests == ["all", "bytes=100000-"]
-    assert (place / "thing/f.bin").read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize("tags", [('"one"', '"two"'), ("", "")], ids=["another", "none"])
@@ -214,17 +223,6 @@ def test_no_network_is_reported_with_the_other_way(place: Path) -> None:
     ):
         fetched(of(RemoteFile("f.bin", "http://127.0.0.1:9/f")))
     assert left(place) == set()
-
-
-def test_a_busy_server_is_retried_and_a_missing_file_is_not(server: Server, place: Path) -> None:
-    found = pinned(server)
-    server.status = [503, 500]
-    fetched(found)
-    assert (place / "thing/f.bin").read_bytes() == CONTENT
-    server.requests = []
-    with pytest.raises(OperationalError, match=r"/none: the server answers 404"):
-        fetched(of(RemoteFile("other", f"{server.address}/none")))
-    assert server.requests == ["all"]
 
 
 def edited(file: Path) -> None:
@@ -372,24 +370,6 @@ def test_an_archive_that_somebody_put_there_is_unpacked_only_if_it_is_the_pinned
     assert not server.requests
 
 
-def test_an_archive_that_is_torn_is_reported_and_removed(server: Server, place: Path) -> None:
-    with pytest.raises(
-        OperationalError, match=r"cannot be unpacked .* and was removed; run the same command to download it again"
-    ):
-        fetched(archived(server, tar()[:500]))
-    assert "t.tar.gz" not in left(place)
-
-
-def test_an_archive_of_something_else_is_reported(server: Server, place: Path) -> None:
-    held = io.BytesIO()
-    with zipfile.ZipFile(held, "w") as archive:
-        archive.writestr("MultiRC/train.jsonl", "{}\n")
-    server.files["/z"] = held.getvalue()
-    remote = RemoteFile("z.zip", f"{server.address}/z", archive_format="zip", members=("train.jsonl", "val.jsonl"))
-    with pytest.raises(OperationalError, match=r"has no val\.jsonl"):
-        fetched(of(remote))
-
-
 def zipped(*members: tuple[str, bytes]) -> bytes:
     held = io.BytesIO()
     with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as archive, warnings.catch_warnings():
@@ -474,13 +454,19 @@ def zip_link() -> bytes:
     ("unpack", "content", "message"),
     [
         ("zip", torn_size(zipped(("x/a.txt", b"0" * 5000))), "cannot be unpacked"),
+        (
+            "tar",
+            targz(("x/a.txt", b"0" * 5000))[:60],
+            r"cannot be unpacked .* was removed; run the same command to",
+        ),
+        ("zip", zipped(("x/b.txt", b"1")), r"has no a\.txt"),
         ("zip", zipped(("x/a.txt", b"1"), ("y/a.txt", b"2")), r"it has a\.txt twice"),
         ("zip", zip_link(), r"has no a\.txt"),
         ("tar", targz((sparse(), b"")), r"has no a\.txt"),
         ("tar", targz((linked(tarfile.SYMTYPE), b"")), r"has no a\.txt"),
         ("tar", targz((linked(tarfile.LNKTYPE), b"")), r"has no a\.txt"),
     ],
-    ids=["size", "twice", "link in a zip", "sparse", "symbolic link", "hard link"],
+    ids=["size", "torn", "another", "twice", "link in a zip", "sparse", "symbolic link", "hard link"],
 )
 def test_what_an_archive_says_of_itself_is_not_believed_and_links_do_not_come(
     server: Server, place: Path, unpack: Any, content: bytes, message: str
@@ -489,6 +475,7 @@ def test_what_an_archive_says_of_itself_is_not_believed_and_links_do_not_come(
     with pytest.raises(OperationalError, match=message):
         fetched(of(RemoteFile("a", f"{server.address}/a", archive_format=unpack, members=("a.txt",))))
     assert not list((place / "thing").glob("*.part"))
+    assert ("a" in left(place)) == message.startswith("has no")
 
 
 def test_nothing_comes_from_an_archive_but_what_is_expected(server: Server, place: Path) -> None:

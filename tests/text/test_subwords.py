@@ -498,40 +498,24 @@ def test_a_name_of_the_hub_is_looked_for_in_the_users_data_first(
     assert Subwords(tokenizer="nobody/has-this-tokenizer").fingerprint(), "a folder of the whole name comes first"
 
 
-@pytest.mark.parametrize("size", ["small", "base", "large", "3b", "11b"])
-def test_every_size_of_t5_has_the_tokenizer_that_is_fetched_for_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str
-) -> None:
-    monkeypatch.setenv("NUMERATE_DATA", str(tmp_path))
-    with pytest.raises(UserError, match="`numerate data fetch t5_tokenizer` gets it"):
-        Subwords(tokenizer=f"google-t5/t5-{size}").build_vocabulary([])
-    shutil.copytree(TINY, tmp_path / DATASETS["t5_tokenizer"].folder)
-    for name in (f"google-t5/t5-{size}", f"t5-{size}"):
-        assert Subwords(tokenizer=name).fingerprint() == Subwords(tokenizer=TINY).fingerprint()
-    with pytest.raises(
-        UserError, match=r"could not be downloaded from the Hugging Face hub .*; a copy of it at"
-    ):  # somebody else's of this name may differ
-        Subwords(tokenizer="nobody/t5-base").build_vocabulary([])
-
-
-def test_a_missing_tokenizer_is_refused_with_both_ways_to_get_it(
+def test_a_missing_tokenizer_is_refused_with_both_ways_to_get_it_which_is_one_for_every_size_of_t5(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NUMERATE_DATA", str(tmp_path))
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    place = tmp_path / "tokenizers" / "t5-small" / "tokenizer.json"
-    with pytest.raises(UserError) as raised:
-        Subwords().build_vocabulary([])
-    assert "its tokenizer.json could not be downloaded from the Hugging Face hub" in str(raised.value)
-    assert f"`numerate data fetch t5_tokenizer` gets it, or a copy at {place} is read without the hub" in str(
-        raised.value
-    )
-    with pytest.raises(UserError, match=r"a copy of it at .*tokenizers/other/tokenizer\.json is read without the hub"):
-        Subwords(tokenizer="nobody/other").build_vocabulary([])
-    for name, called in tokenizer_files.FETCH_NAMES.items():
-        assert DATASETS[called].folder == f"{tokenizer_files.TOKENIZERS_FOLDER}/{name}"
-        assert [file.name for file in DATASETS[called].files] == ["tokenizer.json"]
+    sizes = ("small", "base", "large", "3b", "11b")
+    for size in sizes:
+        message = rf"`numerate data fetch t5_tokenizer` gets it, or a copy at {tmp_path}/tokenizers/t5-{size}/"
+        with pytest.raises(UserError, match=rf"could not be downloaded from the Hugging Face hub .*; {message}"):
+            Subwords(tokenizer=f"google-t5/t5-{size}").build_vocabulary([])
+    shutil.copytree(TINY, tmp_path / DATASETS["t5_tokenizer"].folder)
+    for name in (f"{owner}t5-{size}" for size in sizes for owner in ("", "google-t5/")):
+        assert Subwords(tokenizer=name).fingerprint() == Subwords(tokenizer=TINY).fingerprint()
+    # Somebody else's of this name may differ.
+    with pytest.raises(UserError, match=r"; a copy of it at .*tokenizers/t5-base/tokenizer\.json is read without the"):
+        Subwords(tokenizer="nobody/t5-base").build_vocabulary([])
+    assert {Path(DATASETS["t5_tokenizer"].folder).name: "t5_tokenizer"} == tokenizer_files.FETCH_NAMES
+    assert [file.name for file in DATASETS["t5_tokenizer"].files] == ["tokenizer.json"]
 
 
 def test_a_tokenizer_is_known_by_its_content(tmp_path: Path) -> None:
