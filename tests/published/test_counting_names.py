@@ -18,7 +18,6 @@ from numerate.tasks.mixture import Mixture
 from numerate.tasks.number_line import AdditionTable, NumberLine
 from numerate.tasks.plain import format_question
 from numerate.tasks.questions import Questions
-from numerate.tasks.task import Task
 
 PRESETS = presets()
 every_name = pytest.mark.parametrize("name", PRESETS)
@@ -337,26 +336,3 @@ def test_a_number_line_reads_only_lines(text: str) -> None:
         NumberLine().parse_question(text)
     with pytest.raises(UserError, match=r"^question: "):
         AdditionTable().parse_question(text.replace("7 9", "60 41"))
-
-
-def test_words_of_every_task_are_written_and_read_back() -> None:
-    words = pytest.importorskip("numerate.tokenizers.words", reason="the tokenizer of words").Words()
-    for name in (
-        "counting_samesymbol_mod10bos",
-        "counting_samesymbol_padhelper",
-        "counting_raspL",
-        "counting_selective",
-    ):
-        task: Task = PRESETS[name]
-        vocabulary = words.build_vocabulary(task)
-        questions = task.examples("train", 0, 0, 3)
-        rows = words.encode_examples(questions, vocabulary)
-        for row in range(3):
-            text, labels = format_question(questions, row)
-            ids = rows.ids[row, : rows.lengths[row]]
-            assert words.decode(ids, vocabulary) == text
-            words_of = [
-                vocabulary.tokens[i] if labelled else "."
-                for i, labelled in zip(rows.labels[row], rows.target_mask[row], strict=True)
-            ]
-            assert " ".join(words_of[: rows.lengths[row]]) == labels

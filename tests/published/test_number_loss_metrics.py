@@ -11,14 +11,11 @@ from scipy import stats
 from numerate.errors import UserError
 from numerate.evaluation.text_metrics import TextScores
 from numerate.published.number_loss_metrics import (
-    IGNORE_INDEX,
-    TokenBatch,
     published_invalid_count,
     published_metrics,
     published_number,
     published_number_metrics,
     published_text_metrics,
-    published_token_metrics,
 )
 
 PREDICTIONS = ["497004", "1,000", "x = 5 - 3", "no number", "99999999999", "-2.5", "1e5"]
@@ -69,20 +66,7 @@ def test_the_vector_of_seven_answers_is_that_of_the_definition() -> None:
     assert tuple(found) == tuple(expected)
 
 
-def test_padding_counts_as_right_as_published() -> None:
-    batch = TokenBatch(np.array([[5, 7, 1], [5, 1, 0]]), np.array([[6, 8, 1], [5, 1, IGNORE_INDEX]]))
-    assert published_token_metrics([batch])["token_accuracy"] == 3 / 5
-    padded = published_token_metrics([batch.pad()])
-    assert padded["token_accuracy"] == pytest.approx((11 + 12) / (13 + 12))
-    assert padded["token_accuracy_whole"] == 1 / 2
-
-
 def test_batches_weigh_the_same_whatever_their_size() -> None:
-    small = TokenBatch(np.array([[1]]), np.array([[1]]), np.array([[0.0]]))
-    large = TokenBatch(np.array([[1, 2, 3]]), np.array([[4, 5, 6]]), np.array([[1.0, 2.0, 3.0]]))
-    found = published_token_metrics([small, large])
-    assert found["token_accuracy"] == 1 / 2
-    assert found["token_perplexity"] == pytest.approx((1 + math.exp(2.0)) / 2)
     predictions, labels = ["a b c d e", "a b c d x", "k l m n o"], ["a b c d e", "a b c d e", "v w x y z"]
     each = [
         TextScores.from_texts(predictions[part], labels[part]).metrics()["bleu"] or 0.0
@@ -92,18 +76,9 @@ def test_batches_weigh_the_same_whatever_their_size() -> None:
     assert published_text_metrics(predictions, labels, batch_size=2)["bleu"] != pytest.approx(
         published_text_metrics(predictions, labels)["bleu"]
     )
-
-
-def test_the_whole_vector_has_every_published_name() -> None:
-    batch = TokenBatch(np.array([[1]]), np.array([[1]]), np.array([[0.0]]))
-    tokens = {"token_accuracy", "token_accuracy_whole", "token_perplexity"}
-    assert set(published_metrics(PREDICTIONS, LABELS, tokens=[batch])) == {
+    assert published_metrics(PREDICTIONS, LABELS).keys() == {
         *published_number_metrics(PREDICTIONS, LABELS),
-        "bleu",
-        "rouge1",
-        "rouge2",
-        "rougeL",
-        *tokens,
+        *published_text_metrics(predictions, labels),
     }
 
 
@@ -118,5 +93,3 @@ def test_what_is_not_defined_is_nan_or_an_error() -> None:
         published_number_metrics([], [])
     with pytest.raises(UserError, match="batch"):
         published_text_metrics(["a"], ["a"], batch_size=0)
-    with pytest.raises(UserError, match="must be given at least one batch"):
-        published_token_metrics([])

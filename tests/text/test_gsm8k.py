@@ -107,7 +107,7 @@ def test_further_tests_are_parts_behind_its_own(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "svamp/SVAMP.json").write_text(
         '[\n {"ID": "1", "Body": "b", "Question": "q", "Answer": 1},\n {"ID": "2"}]'
     )
-    with pytest.raises(UserError, match=r"SVAMP\.json, line 3: has no 'Body'"):
+    with pytest.raises(UserError, match=r"SVAMP\.json, line 1: problem 2 has no 'Body'"):
         dataset_presets()["svamp"].all_questions("test")
     (tmp_path / "svamp/SVAMP.json").unlink()
     with pytest.raises(UserError, match="`numerate data fetch svamp`"):

@@ -321,8 +321,11 @@ def test_hidden_tokens_and_other_layouts_are_refused(spec: Any, built: Any) -> N
             model(replace(tokens, blocked_keys=tokens.ids == NUM), source_for(spec, 2))
 
 
-def test_rows_beyond_a_table_are_refused_before_any_work(built: Any) -> None:
+def test_rows_beyond_a_table_are_refused_before_any_work_and_in_a_forward(built: Any) -> None:
     short, long = made([9, 4]), made([40, 3])
+    for spec in (NUMFORMERS[0], T5S[1]):
+        with pytest.raises(UserError, match=r"^model\.max_position_embeddings: 40 tokens are more than the 3[02] posi"):
+            built(spec)(long, source_for(spec, 2))
     for spec in (DECODERS[1], NUMFORMERS[0], T5S[1]):
         assert built(spec).check_tokens(short, short) == []
         with pytest.raises(UserError, match=r"40 tokens are more than the 3[02] position embeddings"):

@@ -53,14 +53,6 @@ def test_a_file_of_words_tells_its_words(tmp_path: Path, max_in_memory: int, mon
     assert len([*tmp_path.glob("cache/labels/[!.]*")]) == (0 if max_in_memory else 2)
 
 
-@pytest.mark.parametrize("row", ["a a\t1", "a\t1\t1", "a  a\t1 2 3", ". a\t1 2", "12=3"])
-def test_a_row_without_a_label_for_each_word_is_refused_with_its_line(row: str, tmp_path: Path) -> None:
-    path = tmp_path / "rows.txt"
-    path.write_text(f"a a\t1 2\n{row}\n")
-    with pytest.raises(UserError, match=r"rows\.txt, line 2: .* must be words, a tab and one label per word"):
-        ExampleFile(path=str(path)).alphabet()
-
-
 def test_what_cannot_be_right_is_refused(tmp_path: Path) -> None:
     folder = Path(str(written(tmp_path, "memmap").path))
     with pytest.raises(UserError, match=r"^digit_order: must be auto for rows with a label per word"):
@@ -69,10 +61,6 @@ def test_what_cannot_be_right_is_refused(tmp_path: Path) -> None:
         ExampleFile(path=str(folder)).parse_question("1+1=")
     with pytest.raises(UserError, match=r"^split: "):
         ExampleFile(path=str(folder), split="train").alphabet()
-    text = Path(str(written(tmp_path, "text").path)) / "rows.txt"
-    text.write_text(text.read_text() + "zebra\t1\n")
-    with pytest.raises(UserError, match=r"rows.txt: is not as it was written \(7,567 bytes instead of 7,559\)"):
-        ExampleFile(path=str(text.parent)).questions(np.array([60]))
 
 
 def test_a_word_that_its_vocabulary_had_not_is_lost(tmp_path: Path) -> None:

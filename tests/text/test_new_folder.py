@@ -56,6 +56,12 @@ def test_a_place_that_may_not_be_written_asks_for_another_folder(tmp_path: Path,
             raise OSError(number, "not allowed")
 
 
+def test_a_folder_below_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot be created here"), atomic_folder(tmp_path / "file" / "out"):
+        raise AssertionError("nothing is begun")
+
+
 def test_a_full_disk_is_a_fault(tmp_path: Path) -> None:
     with pytest.raises(OperationalError, match="the disk is full"), atomic_folder(tmp_path / "out"):
         raise OSError(errno.ENOSPC, "no space")

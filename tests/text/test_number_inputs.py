@@ -52,7 +52,7 @@ def test_the_integer_vectors_are_the_published_ones(cases: dict[str, Any]) -> No
 
 def test_an_odd_width_is_cut() -> None:
     assert vector("_5_2_", 7) == vector("_5_2_", 8)[:7]
-    assert vector("_5_2_", 7, form="integer")[:2] == vector("_5_2_", 7, form="integer")[:7][:2]
+    assert len(vector("_5_2_", 7, form="integer")) == 7
 
 
 def test_texts_that_are_no_such_token_have_no_digit() -> None:

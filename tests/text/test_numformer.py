@@ -107,10 +107,3 @@ def test_shapes_that_cannot_be_are_refused(vocabulary: Vocabulary) -> None:
         Numformer(hidden_size=10, num_heads=3).build(vocabulary, 0)
     with pytest.raises(UserError, match=r"the tokenizer has no \[NUM\]"):
         Numformer(hidden_size=16, num_heads=2).build(vocabulary, 0)
-    model = Numformer(
-        hidden_size=16, num_layers=1, num_heads=2, intermediate_size=8, max_position_embeddings=4, number_embedding=None
-    ).build(vocabulary, 0)
-    with pytest.raises(
-        UserError, match=r"^model\.max_position_embeddings: 5 tokens are more than the 4 position embeddings"
-    ):
-        model(Tokens(torch.full((1, 5), 5), torch.tensor([5]), torch.tensor([0])))

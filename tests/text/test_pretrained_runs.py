@@ -2,7 +2,7 @@
 
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -202,56 +202,69 @@ def test_every_name_of_the_table_of_a_t5_is_one_parameter(tmp_path: Path) -> Non
 
 
 def test_a_t5_whose_encoder_has_a_table_of_its_own_is_refused(tmp_path: Path) -> None:
-    from safetensors.torch import load_file, save_file
-
     write_weights(tmp_path / "weights", "t5")
-    file = tmp_path / "weights" / "model.safetensors"
-    found = load_file(file)
-    save_file(
-        {**found, TABLES[1].removeprefix("hf_model."): found["shared.weight"] + 1}, file, metadata={"format": "pt"}
-    )
+    rewritten(tmp_path / "weights", **{TABLES[1].removeprefix("hf_model."): torch.ones(ROWS, 16)})
     with pytest.raises(UserError, match=r"^model\.weights: .* its encoder and decoder do not share shared\.weight"):
         T5(weights=str(tmp_path / "weights")).build(over(1), 0)
 
 
-@pytest.mark.parametrize(
-    "way", ["cut", "empty", "no config", "no JSON", "other sizes", "part of it", "more", "another kind"]
-)
+def rewritten(folder: Path, kept: str | None = None, **more: torch.Tensor) -> None:
+    """The file of weights without those that have `kept` in their name, and with others."""
+    from safetensors.torch import load_file, save_file
+
+    file = folder / "model.safetensors"
+    found = {name: value for name, value in load_file(file).items() if kept is None or kept not in name}
+    save_file({**found, **more}, file, metadata={"format": "pt"})
+
+
+def cut(file: Path, size: int) -> None:
+    file.write_bytes(file.read_bytes()[:size])
+
+
+def edited(file: Path, old: str, new: str) -> None:
+    file.write_text(file.read_text().replace(old, new))
+
+
+TORN: dict[str, tuple[Callable[[Path], object], str]] = {
+    "cut": (
+        lambda folder: cut(folder / "model.safetensors", 5000),
+        r"model\.safetensors is incomplete or damaged \(.*\); copy or download it again",
+    ),
+    "empty": (lambda folder: cut(folder / "model.safetensors", 0), r"model\.safetensors is incomplete or damaged "),
+    "no config": (
+        lambda folder: (folder / "config.json").unlink(),
+        r"has no config\.json \(it has: generation_config\.json, model\.safetensors\)",
+    ),
+    "no JSON": (lambda folder: cut(folder / "config.json", 9), r"config\.json' is not a valid JSON file"),
+    "other sizes": (
+        lambda folder: edited(folder / "config.json", '"d_model": 16', '"d_model": 24'),
+        r"its config\.json does not match its weights: .* has two shapes \(\(16, 16\) and \(16, 24\)\)",
+    ),
+    "part of it": (
+        lambda folder: rewritten(folder, "decoder.block"),
+        r"has no weights 'decoder\.block.* are missing of a T5ForConditionalGeneration",
+    ),
+    "more": (
+        lambda folder: rewritten(folder, **{"regression.weight": torch.ones(2)}),
+        r"a T5ForConditionalGeneration does not have 'regression\.weight' \(1 would be ignored\)",
+    ),
+    "another kind": (
+        lambda folder: write_weights(folder, "llama"),
+        r"has no weights .* are missing of a T5ForConditionalGeneration",
+    ),
+}
+
+
+@pytest.mark.parametrize("way", TORN)
 def test_weights_that_are_not_whole_are_refused_with_what_is_wrong(
     way: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    folder, says = tmp_path / "weights", ""
-    write_weights(folder, "llama" if way == "another kind" else "t5")
+    write_weights(tmp_path / "weights", "t5")
+    tear, says = TORN[way]
+    tear(tmp_path / "weights")
     capfd.readouterr()
-    file, config = folder / "model.safetensors", folder / "config.json"
-    whole = file.read_bytes()
-    if way in ("cut", "empty"):
-        file.write_bytes(whole[: len(whole) // 2] if way == "cut" else b"")
-        says = rf"{file} is incomplete or damaged \(.*\); copy or download it again"
-    elif way == "no config":
-        config.unlink()
-        says = r"has no config\.json \(it has: generation_config\.json, model\.safetensors\)"
-    elif way == "no JSON":
-        config.write_text('{"d_model": ')
-        says = r"config\.json' is not a valid JSON file"
-    elif way == "other sizes":
-        config.write_text(config.read_text().replace('"d_model": 16', '"d_model": 24'))
-        says = r"its config\.json does not match its weights: .* has two shapes \(\(16, 16\) and \(16, 24\)\)"
-    elif way == "part of it":
-        from safetensors.torch import load_file, save_file
-
-        kept = {name: value for name, value in load_file(file).items() if "decoder.block" not in name}
-        save_file(kept, file, metadata={"format": "pt"})
-        says = r"has no weights 'decoder\.block.* are missing of a T5ForConditionalGeneration"
-    elif way == "more":
-        from safetensors.torch import load_file, save_file
-
-        save_file({**load_file(file), "regression.weight": torch.ones(2)}, file, metadata={"format": "pt"})
-        says = r"a T5ForConditionalGeneration does not have 'regression\.weight' \(1 would be ignored\)"
-    else:
-        says = r"has no weights .* are missing of a T5ForConditionalGeneration"
     with pytest.raises(UserError, match=rf"^model\.weights: .*{says}"):
-        T5(weights=str(folder)).build(over(1), 0)
+        T5(weights=str(tmp_path / "weights")).build(over(1), 0)
     assert capfd.readouterr() == ("", ""), "the report of transformers is held back"
 
 

@@ -124,3 +124,5 @@ def test_rows_changed_while_they_are_open_are_refused(folders: Path, tmp_path: P
     flipped(folder / "ids.bin")
     with pytest.raises(UserError, match=r"ids\.bin: is not as it was written"):
         task.questions(np.arange(60))
+    with pytest.raises(UserError, match=r"has no head.json, so `numerate data write` did not write it"):
+        open_rows(tmp_path)

@@ -93,12 +93,14 @@ def symbols(tokenizer: Subwords, text: str) -> str:
 
 
 def back(tokenizer: Subwords, text: str) -> str:
-    vocabulary = tokenizer.build_vocabulary([])
-    return tokenizer.decode(*_turned(tokenizer.encode_with_number_values(text, vocabulary), vocabulary))
+    ids, values = encoded(tokenizer, text)
+    return tokenizer.decode(ids, tokenizer.build_vocabulary([]), values)
 
 
-def _turned(encoded: tuple[list[int], list[float]], vocabulary: Any) -> tuple[Any, ...]:
-    return encoded[0], vocabulary, encoded[1]
+def encoded(tokenizer: Subwords, text: str) -> tuple[list[int], list[float]]:
+    """The ids of a text, and the number that each carries: 1 if none."""
+    found = tokenizer.fast_tokenizer.encode([text])
+    return found.ids.tolist(), [1.0] * len(found.ids) if found.number_values is None else found.number_values.tolist()
 
 
 # Texts to ids --------------------------------------------------------------------------------------------------------
@@ -162,7 +164,7 @@ def test_numbers_are_written_by_hand(pieces: str, numbers: TextNumberFormat, tex
 def test_values_stand_beside_their_numbers() -> None:
     tokenizer = Subwords(tokenizer=TINY, number_format=XVal())
     vocabulary = tokenizer.build_vocabulary([])
-    ids, values = tokenizer.encode_with_number_values("x=-15.67, 123456789 and 1,000", vocabulary)
+    ids, values = encoded(tokenizer, "x=-15.67, 123456789 and 1,000")
     number = vocabulary.token_to_id["[NUM]"]
     assert [value for i, value in zip(ids, values, strict=True) if i == number] == pytest.approx([-15.67, 1000])
     assert {value for i, value in zip(ids, values, strict=True) if i != number} == {1.0}
@@ -288,11 +290,23 @@ def test_values_beside_tokens_are_finite_whatever_a_text_has(pieces: str, text: 
     assert rows.number_values is not None
     assert np.isfinite(rows.number_values).all()
     assert {5.0, 7.0} <= set(rows.number_values.ravel().tolist())
-    ids, values = tokenizer.encode_with_number_values(text, vocabulary)
+    ids, values = encoded(tokenizer, text)
     assert tokenizer.decode_with_number_values(ids, values, vocabulary) == text
 
 
-CONTROL = ("<pad>", "</s>", "<unk>", "<s>", "[PAD]", "[UNK]", "[BOS]", "[EOS]", "<extra_id_0>", "<extra_id_12>")
+CONTROL = (
+    "<pad>",
+    "</s>",
+    "\uff1c/s>",
+    "<unk>",
+    "<s>",
+    "[PAD]",
+    "[UNK]",
+    "[BOS]",
+    "[EOS]",
+    "<extra_id_0>",
+    "<extra_id_12>",
+)
 
 
 @pytest.mark.parametrize("numbers", [AsIs(), PerDigit(), RegressionTransformer(), XVal()], ids=repr)
@@ -332,15 +346,6 @@ def test_special_tokens_that_a_model_of_another_kind_has_among_its_words_are_tex
             found = tokenizer.encode("a </s> <pad> [EOS] <mask> <b> 7", vocabulary)
             assert not {PAD, BOS, EOS, vocabulary.token_to_id["<mask>"]} & {*found}
             assert [vocabulary.tokens[i] for i in found][-2:] == ["<b>", "7"], "an added token that is text stays one"
-
-
-def test_t5_reads_its_end_in_a_text_as_text(shared: Path) -> None:
-    tokenizer = Subwords(tokenizer=str(shared / "data" / "tokenizers" / "t5-small"), number_format=PerDigit())
-    vocabulary = tokenizer.build_vocabulary([])
-    for text in ("</s>", "5 <pad> 6", "<extra_id_0>", "\uff1c/s>"):
-        found = tokenizer.encode(text, vocabulary)
-        assert not {PAD, BOS, EOS, vocabulary.token_to_id["<extra_id_0>"]} & {*found}
-        assert tokenizer.decode(found, vocabulary).count("s>") == text.count("s>")
 
 
 # Rows ----------------------------------------------------------------------------------------------------------------
@@ -493,40 +498,24 @@ def test_a_name_of_the_hub_is_looked_for_in_the_users_data_first(
     assert Subwords(tokenizer="nobody/has-this-tokenizer").fingerprint(), "a folder of the whole name comes first"
 
 
-@pytest.mark.parametrize("size", ["small", "base", "large", "3b", "11b"])
-def test_every_size_of_t5_has_the_tokenizer_that_is_fetched_for_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str
-) -> None:
-    monkeypatch.setenv("NUMERATE_DATA", str(tmp_path))
-    with pytest.raises(UserError, match="`numerate data fetch t5_tokenizer` gets it"):
-        Subwords(tokenizer=f"google-t5/t5-{size}").build_vocabulary([])
-    shutil.copytree(TINY, tmp_path / DATASETS["t5_tokenizer"].folder)
-    for name in (f"google-t5/t5-{size}", f"t5-{size}"):
-        assert Subwords(tokenizer=name).fingerprint() == Subwords(tokenizer=TINY).fingerprint()
-    with pytest.raises(
-        UserError, match=r"could not be downloaded from the Hugging Face hub .*; a copy of it at"
-    ):  # somebody else's of this name may differ
-        Subwords(tokenizer="nobody/t5-base").build_vocabulary([])
-
-
-def test_a_missing_tokenizer_is_refused_with_both_ways_to_get_it(
+def test_a_missing_tokenizer_is_refused_with_both_ways_to_get_it_which_is_one_for_every_size_of_t5(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NUMERATE_DATA", str(tmp_path))
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    place = tmp_path / "tokenizers" / "t5-small" / "tokenizer.json"
-    with pytest.raises(UserError) as raised:
-        Subwords().build_vocabulary([])
-    assert "its tokenizer.json could not be downloaded from the Hugging Face hub" in str(raised.value)
-    assert f"`numerate data fetch t5_tokenizer` gets it, or a copy at {place} is read without the hub" in str(
-        raised.value
-    )
-    with pytest.raises(UserError, match=r"a copy of it at .*tokenizers/other/tokenizer\.json is read without the hub"):
-        Subwords(tokenizer="nobody/other").build_vocabulary([])
-    for name, called in tokenizer_files.FETCH_NAMES.items():
-        assert DATASETS[called].folder == f"{tokenizer_files.TOKENIZERS_FOLDER}/{name}"
-        assert [file.name for file in DATASETS[called].files] == ["tokenizer.json"]
+    sizes = ("small", "base", "large", "3b", "11b")
+    for size in sizes:
+        message = rf"`numerate data fetch t5_tokenizer` gets it, or a copy at {tmp_path}/tokenizers/t5-{size}/"
+        with pytest.raises(UserError, match=rf"could not be downloaded from the Hugging Face hub .*; {message}"):
+            Subwords(tokenizer=f"google-t5/t5-{size}").build_vocabulary([])
+    shutil.copytree(TINY, tmp_path / DATASETS["t5_tokenizer"].folder)
+    for name in (f"{owner}t5-{size}" for size in sizes for owner in ("", "google-t5/")):
+        assert Subwords(tokenizer=name).fingerprint() == Subwords(tokenizer=TINY).fingerprint()
+    # Somebody else's of this name may differ.
+    with pytest.raises(UserError, match=r"; a copy of it at .*tokenizers/t5-base/tokenizer\.json is read without the"):
+        Subwords(tokenizer="nobody/t5-base").build_vocabulary([])
+    assert {Path(DATASETS["t5_tokenizer"].folder).name: "t5_tokenizer"} == tokenizer_files.FETCH_NAMES
+    assert [file.name for file in DATASETS["t5_tokenizer"].files] == ["tokenizer.json"]
 
 
 def test_a_tokenizer_is_known_by_its_content(tmp_path: Path) -> None:
@@ -587,7 +576,7 @@ def test_the_tokenizer_of_characters_needs_no_file_and_gives_every_text_back(num
     tokenizer = Subwords(tokenizer="characters", number_format=numbers)
     vocabulary = tokenizer.build_vocabulary([])
     text = "What is -12.5 + 9?\n(Round to 2 places.)"
-    ids, values = tokenizer.encode_with_number_values(text, vocabulary)
+    ids, values = encoded(tokenizer, text)
     assert UNK not in ids
     assert tokenizer.decode_with_number_values(ids, values, vocabulary) == text
     if isinstance(numbers, AsIs | PerDigit):

@@ -39,7 +39,7 @@ def folder(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
         num_heads=2,
         d_kv=8,
         d_ff=32,
-        tie_word_embeddings=request.param == "tie_word_embeddings",
+        tie_word_embeddings=request.param == "tied",
     )
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(5)
@@ -111,11 +111,7 @@ def test_new_rows_lie_around_the_mean_of_theirs_and_are_a_function_of_the_seed(f
     assert len(torch.unique(new, dim=0)) == len(new), "no two new tokens are alike"
 
 
-def test_weights_that_cannot_be_taken_are_refused(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"^model\.weights: .*nothing' is not a model folder"):
-        T5(weights=str(tmp_path / "nothing")).build(over([3]), 0)
-    with pytest.raises(UserError, match=r"^tokenizer: the weights are of another vocabulary"):
-        T5(weights=str(folder)).build(Vocabulary.with_digits(["+"]), 0)
+def test_weights_that_cannot_be_taken_are_refused(folder: Path) -> None:
     with pytest.raises(UserError, match=r"^tokenizer: has id 40, the weights have 40 rows"):
         T5(weights=str(folder)).build(over([ROWS]), 0)
     with pytest.raises(UserError, match=r"^hidden_size: cannot be set together with weights, which determine it"):
@@ -198,7 +194,7 @@ def test_a_model_with_a_regression_head_answers_with_its_number_whatever_it_find
         torch.testing.assert_close(generated.number_values[:, 0], meant)
 
 
-def test_places_added_to_pretrained_weights_change_nothing_at_first_and_end_somewhere(folder: Path) -> None:
+def test_places_added_to_pretrained_weights_change_nothing_at_first(folder: Path) -> None:
     source = Tokens(torch.randint(4, 19, (2, 6)), torch.tensor([6, 3]), torch.arange(2))
     tokens = Tokens(torch.randint(4, 19, (2, 4)), torch.tensor([4, 4]), torch.arange(2))
     vocabulary = over(list(range(3, 20)))
@@ -209,8 +205,3 @@ def test_places_added_to_pretrained_weights_change_nothing_at_first_and_end_some
     with torch.no_grad():
         placed.position_embedding.weight.normal_()
     assert not torch.allclose(plain(tokens, source).logits, placed(tokens, source).logits)
-    long = Tokens(torch.randint(4, 19, (2, 7)), torch.tensor([7, 3]), torch.arange(2))
-    with pytest.raises(
-        UserError, match=r"^model\.max_position_embeddings: 7 tokens are more than the 6 position embeddings"
-    ):
-        placed(tokens, long)

@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from numerate.errors import UserError
-from numerate.number_tables import digit_and_exponent, regression_transformer_vectors
 from numerate.text.tokenizers import number_spans as found_numbers
 from numerate.text.tokenizers.float_formats import FoNE, IEEEBits
 from numerate.text.tokenizers.regression_transformer import RegressionTransformer, parse_numbers, round_decimal
@@ -210,8 +209,6 @@ def test_a_tokenizers_own_numbers_are_left_to_it() -> None:
 )
 def test_groups_are_cut_by_hand(number_format: TextNumberFormat, text: str, groups: list[str]) -> None:
     assert [*chain.from_iterable(symbols_of(text, number_format))] == groups
-    written = number_format.format_numbers(found_in(text, number_format))
-    assert [number_format.symbols()[code] for code in written.symbol_indices] == groups
 
 
 def test_a_group_has_its_value() -> None:
@@ -228,8 +225,6 @@ def test_the_regression_transformer_writes_the_published_tokens(shared: Path) ->
     known = case(shared, "rt_number_tokens")
     for text, expected in zip(known["inputs"], known["expected"], strict=True):
         assert [*chain.from_iterable(symbols_of(text, published))] == expected, text
-        written = published.format_numbers(found_in(text, published))
-        assert [published.symbols()[code] for code in written.symbol_indices] == expected, text
 
 
 def test_the_regression_transformer_reads_what_the_published_one_does_not() -> None:
@@ -251,24 +246,6 @@ def test_its_320_tokens_mean_a_digit_and_a_power_of_ten(shared: Path) -> None:
         assert (kind, digit) == (DIGIT, expected["ignore_order"])
         assert digit * 10.0**order == pytest.approx(expected["value"])
     assert ours.symbol_info("5") == (TEXT, pytest.approx(np.nan, nan_ok=True), -1000)
-
-
-@pytest.mark.parametrize("form", ["float", "int"])
-def test_its_vectors_are_the_published_ones(shared: Path, form: str) -> None:
-    known = case(shared, f"rt_{form}_encoding")
-    for symbol, expected in known["expected"].items():
-        both = digit_and_exponent(symbol)
-        assert both is not None
-        digit, order = (np.array([part]) for part in both)
-        if form == "int":
-            found = regression_transformer_vectors(digit, order, 8, form="integer")
-            assert found[0] == pytest.approx(expected, abs=1e-4)
-            continue
-        for scale in ("linear", "log"):
-            found = regression_transformer_vectors(digit, order, 8, scale=scale)[0]
-            # In float32, as published, 1e-12 + 1 is 1, so that its logarithm is 0.
-            assert found == pytest.approx(expected[scale], rel=1e-5, abs=1e-11)
-            assert found.any() == (both[0] != 0)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -102,31 +102,30 @@ def test_a_source_is_read_once_and_never_again() -> None:
         assert changed[0].read == COUNT
 
 
-@pytest.mark.parametrize("damage", ["cut", "changed", "head", "missing", "empty", "of an earlier version"])
+def changed(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[100] ^= 1
+    file.write_bytes(content)
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "cut": lambda place: (place / "ids").write_bytes((place / "ids").read_bytes()[:-2]),
+    "changed": lambda place: changed(place / "values"),
+    "head": lambda place: (place / "head.json").write_text("{"),
+    "missing": lambda place: (place / "starts").unlink(),
+    "empty": lambda place: [file.unlink() for file in place.iterdir()],
+    "of an earlier version": lambda place: (place / "head.json").rename(place / "sums.json"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
 def test_what_is_damaged_is_made_anew(folder: Path, damage: str) -> None:
+    names = ("ids", "starts", "prompt_lengths", "used_ids", "number_values")
     whole = tokenize_texts(Sums(), spelled().fast_tokenizer)
-    sound = {
-        name: np.array(getattr(whole, name))
-        for name in ("ids", "starts", "prompt_lengths", "used_ids", "number_values")
-    }
+    sound = {name: np.array(getattr(whole, name)) for name in names}
     del whole
     kept._cache.clear()
-    place = only(folder)
-    if damage == "cut":
-        (place / "ids").write_bytes((place / "ids").read_bytes()[:-2])
-    elif damage == "changed":
-        content = bytearray((place / "values").read_bytes())
-        content[100] ^= 1
-        (place / "values").write_bytes(content)
-    elif damage == "head":
-        (place / "head.json").write_text("{")
-    elif damage == "missing":
-        (place / "starts").unlink()
-    elif damage == "of an earlier version":
-        (place / "head.json").rename(place / "sums.json")
-    else:
-        for file in place.iterdir():
-            file.unlink()
+    DAMAGE[damage](only(folder))
     source = Sums()
     assert the_same(tokenize_texts(source, spelled().fast_tokenizer), TokenizedTexts(**sound))
     assert source.read == COUNT

@@ -60,6 +60,7 @@ def _write_published(
 ) -> None:
     """Writes the files of a published task in the format of its original code."""
     from numerate.published import counting_files, number_loss_files
+    from numerate.published.writing import write_published
 
     plain = name.replace("-", "_")
     is_text = plain in number_loss_files.NAMES
@@ -70,11 +71,11 @@ def _write_published(
     task: Any = None
     if is_text:
         task = override(number_loss_files.published_task(plain), [word.removeprefix("task.") for word in settings])
-        with ProgressBar(number_loss_files.num_questions(task), label="write") as progress:
-            written = number_loss_files.write_published(task, out, seed, progress.update)
+        files, total = number_loss_files.published_files(task, seed), number_loss_files.num_questions(task)
     else:
-        with ProgressBar(counting_files.num_training_rows(name, count), label="write") as progress:
-            written = counting_files.write_published(name, out, count, seed, progress.update)
+        files, total = counting_files.published_lines(name, count, seed), counting_files.num_rows(name, count)
+    with ProgressBar(total, label="write") as progress:
+        written = write_published(files, out, lambda done, file: progress.update(min(done, total), file))
     for file, num_rows in written.items():
         path, unit = Path(out) / file, "questions" if is_text else "rows"
         print(f"{path}  {num_rows:,} {unit}  {disk.format_bytes(path.stat().st_size)}")
@@ -185,21 +186,17 @@ def statistics_text(found: Statistics, source: RowSource) -> str:
     return "\n".join([*lines, f"characters: {frequent}{more}"])
 
 
-def fetch_datasets(
-    *names: str, from_: str | None = None, unpacked_size: int | None = None, unpacked_members: int | None = None
-) -> None:
+def fetch_datasets(*names: str, from_: str | None = None) -> None:
     """Downloads datasets from their official addresses, or copies them from a folder; without a name, lists them."""
-    from numerate.text.data.archives import MAX_MEMBERS, UnpackLimits
     from numerate.text.data.datasets import DATASETS, find_dataset
     from numerate.text.data.fetching import fetch, is_fetched
 
-    limits = UnpackLimits(unpacked_size, MAX_MEMBERS if unpacked_members is None else unpacked_members)
     mirror = None if from_ is None else Path(os.path.expanduser(from_))
     if mirror is not None and not mirror.is_dir():
         raise UserError(f"--from: {mirror} must be a folder with the layout of {data_folder()}")
     for one in dict.fromkeys(map(find_dataset, names)):
         with ProgressBars(in_kilobytes=True, min_total=_MIN_PROGRESS_BYTES) as progress:
-            lines = fetch(one, mirror, lambda name, done, total: progress.on_progress(done, total, name), limits=limits)
+            lines = fetch(one, mirror, lambda name, done, total: progress.on_progress(done, total, name))
         print("\n".join([*lines, f"{one.name}: {one.description}", f"license: {one.license}; {one.homepage}"]))
     if not names:
         rows = []

@@ -158,11 +158,7 @@ COMMANDS: dict[str, Command] = {
         "numerate data fetch   (which datasets there are)\n"
         "numerate data fetch gsm8k   (resumes)\n"
         "numerate data fetch svamp --from /mnt/datasets",
-        (
-            Option("--from", "FOLDER", "copy from this folder instead"),
-            Option("unpacked_size", "2G", "maximum size of what an archive unpacks to, in bytes", int),
-            Option("unpacked_members", "100k", "maximum number of files in an archive", int),
-        ),
+        (Option("--from", "FOLDER", "copy from this folder instead"),),
     ),
     "data tokenise": Command(
         "tokenize texts; the same command again resumes",

@@ -8,10 +8,8 @@ largest number. What is random follows the same laws, drawn from our own keys.
 """
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +17,7 @@ from numpy.typing import NDArray
 from numerate.config import Span
 from numerate.errors import UserError, did_you_mean
 from numerate.published.counting_names import AUXILIARY_TASKS, PublishedTask, published_tasks
+from numerate.published.writing import LineBlocks
 from numerate.tasks.counter_rng import CounterRNG, random_key
 from numerate.tasks.counting import Counting
 from numerate.tasks.mixture import Mixture
@@ -26,13 +25,9 @@ from numerate.tasks.questions import EMPTY, Questions
 from numerate.tasks.rasp import RaspCounting
 from numerate.tasks.selective import SelectiveCounting
 from numerate.tasks.task import Task
-from numerate.text.data.new_folder import atomic_folder, check_not_existing
 
 BLOCK_ROWS = 1 << 13
 """Rows per block."""
-
-TRAIN_FILE_SUFFIX = "/train.txt"
-"""Suffix of the names of training files."""
 
 RowBlocks = Callable[[], Iterator[Questions]]
 """Blocks of the rows of a file, in order."""
@@ -78,61 +73,32 @@ def published_files(name: str, count: int | None = None, seed: int = 0) -> dict[
     }
 
 
-def write_published(
-    name: str,
-    out: str | Path,
-    count: int | None = None,
-    seed: int = 0,
-    on_progress: Callable[[int, str], None] | None = None,
-) -> dict[str, int]:
-    """Writes the published files of a task below a new folder and returns how many rows each has.
-
-    The folder appears under its name when all is written; `on_progress` gets the number of training rows so far, of
-    the `total`, and the file that is being written. Raises `UserError` for a folder that exists already, and for a
-    name that was not published.
-    """
-    out = Path(out)
-    row_blocks = published_files(name, count, seed)
-    check_not_existing(out)
-    num_rows: dict[str, int] = {}
-    with atomic_folder(out) as temporary:
-        for file, rows in row_blocks.items():
-            path = temporary / file
-            path.parent.mkdir(exist_ok=True)
-            with open(path, "xb") as stream:
-                num_rows[file] = 0
-                for block, lines in ((block, format_lines(block)) for block in rows()):
-                    stream.write(lines)
-                    num_rows[file] += len(block)
-                    if on_progress is not None:
-                        on_progress(
-                            sum(rows for name, rows in num_rows.items() if name.endswith(TRAIN_FILE_SUFFIX)), file
-                        )
-                stream.flush()
-                os.fsync(stream.fileno())
-    return num_rows
+def published_lines(name: str, count: int | None = None, seed: int = 0) -> dict[str, LineBlocks]:
+    """The published files of a task, as `published_files` gives them, as lines."""
+    files = published_files(name, count, seed)
+    return {file: lambda blocks=blocks: map(format_lines, blocks()) for file, blocks in files.items()}  # type: ignore[misc]
 
 
-def num_training_rows(name: str, count: int | None = None) -> int:
-    """How many rows the training files of a name have, which are nearly all. Raises as `files` does."""
-    training = sum(file.endswith(TRAIN_FILE_SUFFIX) for file in published_files(name, count))
-    if count is not None and name != "debug":
-        return count * training
+def num_rows(name: str, count: int | None = None) -> int:
+    """About how many rows the files of a name have: those of training. Raises as `published_files` does."""
+    files = published_files(name, count)
+    if count is not None:
+        return count * sum(file.endswith("/train.txt") for file in files)
     if name in AUXILIARY_TASKS:
         return AUXILIARY_TASKS[name][1]
     folders = {task.folder: task.num_rows[:1] for task in published_tasks().values()}
     return sum(published_tasks()[name].num_rows if name in published_tasks() else folders[name])
 
 
-def format_lines(questions: Questions) -> bytes:
+def format_lines(questions: Questions) -> list[bytes]:
     """Rows as the published lines.
 
     >>> format_lines(Counting(start_number="before").parse_question("65 a a"))
-    b'[["65", "a", "a"], ["-1", "66", "67"]]\\n'
+    [b'[["65", "a", "a"], ["-1", "66", "67"]]\\n']
     """
     texts = [json.dumps(text) for text in questions.alphabet]
     assert questions.labels is not None
-    line_of_row: dict[bytes, str] = {}
+    line_of_row: dict[bytes, bytes] = {}
     lines = []
     for tokens, labels in zip(questions.symbols, questions.labels, strict=True):
         row = tokens.tobytes() + labels.tobytes()
@@ -140,9 +106,9 @@ def format_lines(questions: Questions) -> bytes:
             valid = tokens != EMPTY
             inputs = ", ".join(texts[i] for i in tokens[valid].tolist())
             targets = ", ".join(texts[i] if i != EMPTY else '"-1"' for i in labels[valid].tolist())
-            line_of_row[row] = f"[[{inputs}], [{targets}]]\n"
+            line_of_row[row] = f"[[{inputs}], [{targets}]]\n".encode()
         lines.append(line_of_row[row])
-    return "".join(lines).encode()
+    return lines
 
 
 def _task_files(published_task: PublishedTask, task: Task, count: int, seed: int) -> dict[str, RowBlocks]:

@@ -8,20 +8,18 @@ files, and never appends.
 """
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from numerate.errors import UserError
 from numerate.published.datasets import presets as dataset_presets
+from numerate.published.writing import LineBlocks
 from numerate.tasks.counter_rng import permute, random_key
 from numerate.tasks.multiplication import Multiplication
 from numerate.tasks.texts import Example
-from numerate.text.data.new_folder import atomic_folder, check_not_existing
 from numerate.text.tasks.gsm8k import GSM8K, PREPARED_FILES
 from numerate.text.tasks.mathematics import PREPARED_SPLIT_FILES, Mathematics
 from numerate.text.tasks.multirc import MultiRC
@@ -35,9 +33,6 @@ DIGITS, NUM_TEST_PRODUCTS, NUM_VALIDATION_PRODUCTS = 3, 20_000, 10_000
 """Of the published products: the digits of both factors, and how many of all are the test and validation."""
 
 _BLOCK_LINES = 1 << 13
-
-LineBlocks = Callable[[], Iterator[list[bytes]]]
-"""The lines of a file, block by block."""
 
 
 def published_task(name: str) -> Any:
@@ -132,34 +127,6 @@ def _multiplication_files(seed: int) -> dict[str, LineBlocks]:
         return lines
 
     return {name: lines_between(*bounds[name]) for name in ("train", "val", "test")}
-
-
-def write_published(
-    task: Any, out: str | Path, seed: int = 0, on_progress: Callable[[int, str], None] | None = None
-) -> dict[str, int]:
-    """Writes the published files of a task below a new folder, and returns how many questions each has.
-
-    The folder appears under its name when all is written; `on_progress` gets the number of questions so far, and the
-    file. Raises `UserError` for a folder that exists already, and if the dataset is missing.
-    """
-    out = Path(out)
-    check_not_existing(out)
-    line_blocks = published_files(task, seed)
-    num_questions_written: dict[str, int] = {}
-    with atomic_folder(out) as temporary:
-        for file, lines in line_blocks.items():
-            path = temporary / file
-            path.parent.mkdir(parents=True, exist_ok=True)
-            num_questions_written[file] = 0
-            with open(path, "xb") as stream:
-                for block in lines():
-                    stream.write(b"".join(block))
-                    num_questions_written[file] += len(block)
-                    if on_progress is not None:
-                        on_progress(sum(num_questions_written.values()), file)
-                stream.flush()
-                os.fsync(stream.fileno())
-    return num_questions_written
 
 
 def num_questions(task: Any) -> int:

@@ -7,8 +7,7 @@ differences from `numerate.evaluation.number_metrics` and `text_metrics`:
   labels are not.
 - `number_accuracy` is numpy's `isclose` (off by 1e-5 of the correct number is correct), in floats.
 - Errors are of answers with a number; R² leaves out the labels of the others as well.
-- `token_accuracy`, `token_accuracy_whole`, `token_perplexity`, `bleu` and `rouge` are means over batches, each batch
-  weighing the same, so that they change with the batch; and padding counts as tokens that are correct.
+- `bleu` and `rouge` are means over batches, each batch weighing the same, so that they change with the batch.
 
 ROUGE is there the median of a bootstrap of 1,000 resamples, which differs from the mean that is taken here by chance
 alone.
@@ -16,11 +15,8 @@ alone.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from math import exp
 
 import numpy as np
-from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from numerate.errors import UserError
@@ -28,12 +24,6 @@ from numerate.evaluation.text_metrics import ROUGE_METRICS, TextScores
 
 BATCH_SIZE = 64
 """Questions of a batch in the published evaluation."""
-
-PADDING_LENGTH = 10
-"""Tokens of padding in the published evaluation, all of which count as correct."""
-
-IGNORE_INDEX = -100
-"""The label of a place that does not count."""
 
 PUBLISHED_NUMBER_PATTERN = re.compile(r"[+-]?\s*\d+(?:\.\d+)?")
 """A number of a text: a minus sign of a subtraction belongs to the number, `1,000` ends with 0, and `1e5` with 5."""
@@ -119,50 +109,6 @@ def published_number_metrics(predictions: Sequence[str], labels: Sequence[str]) 
         }
 
 
-@dataclass(frozen=True)
-class TokenBatch:
-    """A batch of answers as ids, `[rows, places]`: predictions, labels (`IGNORE_INDEX` where nothing counts), and the
-    teacher-forced -ln(probability) of the labels, in nats."""
-
-    predictions: Int[np.ndarray, "rows positions"]
-    labels: Int[np.ndarray, "rows positions"]
-    nll: Float[np.ndarray, "rows positions"] | None = None
-
-    def pad(self, padding: int = PADDING_LENGTH) -> "TokenBatch":
-        """As in the published trainer: predictions and labels are padded with id 0 to the longest label and `padding`
-        more, and padding is not ignored."""
-        width = self.labels.shape[1] + padding
-        predictions, labels = (
-            np.pad(ids, ((0, 0), (0, width - ids.shape[1]))) for ids in (self.predictions[:, :width], self.labels)
-        )
-        return TokenBatch(predictions, labels, self.nll)
-
-
-def published_token_metrics(batches: Sequence[TokenBatch]) -> dict[str, float]:
-    """The published metrics of tokens, means over batches: `token_accuracy`, `token_accuracy_whole` and
-    `token_perplexity`. With padding counted as there, for an answer of three tokens of which two are wrong:
-
-    >>> batch = TokenBatch(np.array([[5, 7, 1]]), np.array([[6, 8, 1]])).pad()
-    >>> round(published_token_metrics([batch])["token_accuracy"], 3)
-    0.846
-
-    Raises `UserError` for no batches.
-    """
-    if not batches:
-        raise UserError("published metrics: must be given at least one batch")
-    accuracy, exact_matches, perplexities = [], [], []
-    for batch in batches:
-        label_mask = batch.labels != IGNORE_INDEX
-        correct = (batch.predictions == batch.labels) & label_mask
-        accuracy.append(correct.sum() / label_mask.sum() if label_mask.any() else 0.0)
-        exact_matches.append(np.mean((correct | ~label_mask).all(axis=1)))
-        if batch.nll is not None:
-            nll_mask = label_mask[:, : batch.nll.shape[1]]
-            perplexities.append(exp(float(np.mean(batch.nll[nll_mask]))) if nll_mask.any() else float("nan"))
-    metrics = {"token_accuracy": float(np.mean(accuracy)), "token_accuracy_whole": float(np.mean(exact_matches))}
-    return metrics | ({"token_perplexity": float(np.mean(perplexities))} if perplexities else {})
-
-
 def published_text_metrics(
     predictions: Sequence[str], labels: Sequence[str], *, batch_size: int = BATCH_SIZE, use_stemmer: bool = False
 ) -> dict[str, float]:
@@ -186,18 +132,12 @@ def published_text_metrics(
 
 
 def published_metrics(
-    predictions: Sequence[str],
-    labels: Sequence[str],
-    *,
-    batch_size: int = BATCH_SIZE,
-    tokens: Sequence[TokenBatch] = (),
-    use_stemmer: bool = False,
+    predictions: Sequence[str], labels: Sequence[str], *, batch_size: int = BATCH_SIZE, use_stemmer: bool = False
 ) -> dict[str, float]:
-    """The whole vector of the published evaluation; what is of tokens only where `tokens` are given."""
-    found = published_number_metrics(predictions, labels) | published_text_metrics(
+    """The whole vector of the published evaluation, but for the metrics of tokens."""
+    return published_number_metrics(predictions, labels) | published_text_metrics(
         predictions, labels, batch_size=batch_size, use_stemmer=use_stemmer
     )
-    return found | (published_token_metrics(tokens) if tokens else {})
 
 
 def _check_lengths(predictions: Sequence[str], labels: Sequence[str]) -> None:

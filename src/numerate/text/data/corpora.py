@@ -35,7 +35,7 @@ from numerate.text.data.documents import (
 from numerate.text.tasks.fetched_files import RECORD_FILE
 from numerate.text.tasks.input_errors import file_error
 from numerate.text.tokenizers.fast_tokenizers import TokenizerFile
-from numerate.text.tokenizers.stored_tokenizer import PretrainedTokenizer, load_tokenizer
+from numerate.text.tokenizers.stored_tokenizer import PretrainedTokenizer, load_tokenizer, open_tokenizer
 from numerate.training import disk
 from numerate.training.lock import Lock
 
@@ -317,9 +317,9 @@ def _write_missing_shards(
             on_shard_done(number, _write_shard(jobs[number], tokenizer))
         return [metadata[number] for number in range(len(jobs))]
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(processes, len(pending)), context, _initialize_worker, (tokenizer.file,)) as pool:
+    with ProcessPoolExecutor(min(processes, len(pending)), context, _initialize_worker) as pool:
         try:
-            futures = {pool.submit(_write_shard_in_worker, jobs[number]): number for number in pending}
+            futures = {pool.submit(_write_shard_in_worker, jobs[number], tokenizer.file): number for number in pending}
             for future in as_completed(futures):
                 on_shard_done(futures[future], future.result())
         except BaseException as error:
@@ -333,18 +333,13 @@ def _write_missing_shards(
     return [metadata[number] for number in range(len(jobs))]
 
 
-_worker_tokenizer: list[PretrainedTokenizer] = []
-"""The tokenizer of a worker process."""
-
-
-def _initialize_worker(file: TokenizerFile) -> None:
+def _initialize_worker() -> None:
     """Initializes a worker process, which exits when its parent has ended."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
-    _worker_tokenizer[:] = [PretrainedTokenizer(file)]
 
 
 def _exit_with_parent(parent: BaseProcess) -> None:
@@ -352,8 +347,8 @@ def _exit_with_parent(parent: BaseProcess) -> None:
     os._exit(1)
 
 
-def _write_shard_in_worker(job: _ShardJob) -> dict[str, Any]:
-    return _write_shard(job, _worker_tokenizer[0])
+def _write_shard_in_worker(job: _ShardJob, file: TokenizerFile) -> dict[str, Any]:
+    return _write_shard(job, open_tokenizer(file))
 
 
 def _read_complete_metadata(job: _ShardJob) -> dict[str, Any] | None:

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Literal
 from numerate.errors import UserError
 from numerate.text.tasks.fetched_files import check_unmodified
 from numerate.text.tasks.input_errors import file_error
-from numerate.text.tasks.readers import JSON_DECODER, SURROGATES, parse_json, read_fields
+from numerate.text.tasks.readers import JSON_DECODER, parse_json, read_fields
 from numerate.text.tasks.text_files import file_stamp
 
 SEPARATOR = "<|endoftext|>"
@@ -279,6 +279,5 @@ def _record_text(record: Any, field: str) -> str:
         text: str = read_fields(record, {field: str})[field]
     except ValueError as error:
         raise ValueError(f"{error}; set another with field=") from error
-    if not text.isascii() and SURROGATES.search(text):
-        raise ValueError("contains an unpaired surrogate")
+    text.encode()  # raises `ValueError` for half of a surrogate pair
     return text

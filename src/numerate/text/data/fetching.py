@@ -5,7 +5,6 @@ records the address, size and sha256 of each file; without an expected hash, lat
 """
 
 import contextlib
-import hashlib
 import json
 import os
 import time
@@ -20,15 +19,7 @@ from typing import Any
 from numerate.errors import OperationalError, UserError
 from numerate.tasks.contents import file_sha256
 from numerate.tasks.folders import data_folder
-from numerate.text.data.archives import (
-    CHUNK_BYTES,
-    PARTIAL_SUFFIX,
-    ProgressCallback,
-    UnpackLimits,
-    copy_stream,
-    has_size,
-    unpack,
-)
+from numerate.text.data.archives import CHUNK_BYTES, PARTIAL_SUFFIX, ProgressCallback, copy_stream, unpack
 from numerate.text.data.datasets import Dataset, RemoteFile
 from numerate.text.tasks.fetched_files import RECORD_FILE, FileRecord, file_records, read_record
 from numerate.text.tasks.input_errors import file_error
@@ -45,14 +36,12 @@ def fetch(
     mirror: Path | None = None,
     on_progress: ProgressCallback | None = None,
     retry_delay: float = 2.0,
-    limits: UnpackLimits = UnpackLimits(),
 ) -> list[str]:
     """Puts a dataset into the user's data folder, and returns a line of status for each file.
 
     With `mirror` the files are copied from there, a folder laid out like the data folder, or the folder of this dataset
     itself; license texts may be missing; without, from their official addresses, resuming an earlier attempt. A
-    connection that breaks is opened again a few times, with `retry_delay` seconds between. Archives are unpacked within
-    `limits`.
+    connection that breaks is opened again a few times, with `retry_delay` seconds between.
 
     Raises `OperationalError` if the network or a server fails, or if size or sha256 differ from the expected or earlier
     ones; `UserError` for a mirror without the files, and for a folder that is not writable.
@@ -79,7 +68,7 @@ def fetch(
                         entry = _copy_from_mirror(source, folder, remote, on_progress, dataset.folder)
                     copied_unpacked = "files" in entry
                     if remote.archive_format is not None and not copied_unpacked:
-                        sizes = unpack(folder / remote.name, folder, remote, on_progress, limits)
+                        sizes = unpack(folder / remote.name, folder, remote, on_progress)
                         entry |= {"files": sizes, "sums": {name: file_sha256(folder / name) for name in sizes}}
                     record[remote.name] = entry
                     content = json.dumps(record, indent=1, ensure_ascii=False).encode() + b"\n"
@@ -98,10 +87,10 @@ def is_fetched(dataset: Dataset) -> bool:
 
 def _status_text(entry: dict[str, Any], remote: RemoteFile, copied_unpacked: bool) -> str:
     files = entry.get("files", {remote.name: entry["bytes"]})
-    size, sha256 = disk.format_bytes(sum(files.values())), str(entry["sha256"])[:16]
+    size = disk.format_bytes(sum(files.values()))
     if copied_unpacked:
-        which = "that may be others than those of the archive" if remote.sha256 else f"with sha256 {sha256} together"
-        return f"{size}, {len(files)} file{'s' * (len(files) != 1)} {which}"
+        return f"{size}, {len(files)} file{'s' * (len(files) != 1)} that may be others than those of the archive"
+    sha256 = entry["sha256"][:16]
     origin = "" if remote.archive_format is None else f"out of {remote.name}, whose "
     is_pinned = entry["sha256"] == remote.sha256
     return (
@@ -130,7 +119,7 @@ def _check_no_foreign_file(folder: Path, remote: RemoteFile, record: Mapping[str
     if is_archive and (folder / remote.name).is_file() and remote.sha256 in (None, file_sha256(folder / remote.name)):
         return
     unchanged = {name for name, one in recorded.items() if is_archive and one.matches(folder / name)}
-    edited = [name for name, one in recorded.items() if has_size(folder / name, one.size)]
+    edited = [name for name, one in recorded.items() if _file_size(folder / name) == one.size]
     for name in (remote.name, *remote.members, *edited):
         if (folder / name).is_file() and name not in unchanged:
             raise file_error(
@@ -299,17 +288,12 @@ def _copy_from_mirror(
         )
     files: dict[str, int] = {}
     sums: dict[str, str] = {}
-    for name in remote.members:
-        members = (
-            sorted(path for path in (mirror / name).rglob("*") if path.is_file()) if (mirror / name).is_dir() else []
-        )
-        for path in members or [mirror / name]:
+    for path in (path for name in remote.members for path in (mirror / name, *sorted((mirror / name).rglob("*")))):
+        if path.is_file():
             member = path.relative_to(mirror).as_posix()
             entry = _copy_file(path, folder / member, None, on_progress)
             files[member], sums[member] = entry["bytes"], entry["sha256"]
-    combined_sha256 = hashlib.sha256("".join(f"{sum}  {member}\n" for member, sum in sums.items()).encode()).hexdigest()
-    size = sum(files.values())
-    return {"url": str(mirror), "bytes": size, "sha256": combined_sha256, "files": files, "sums": sums}
+    return {"url": str(mirror), "bytes": sum(files.values()), "files": files, "sums": sums}
 
 
 def _copy_file(

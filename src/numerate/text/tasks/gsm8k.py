@@ -1,6 +1,5 @@
 """Math word problems: GSM8K, with SVAMP, GSM-Hard and GSM-Plus as further tests."""
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,10 +9,9 @@ from typing import Any, Literal
 
 from numerate.config import Span, setting
 from numerate.tasks.folders import dataset_file, dataset_folder
-from numerate.tasks.texts import Example
 from numerate.text.tasks.input_errors import duplicate_names
 from numerate.text.tasks.mapped_lines import MappedLines
-from numerate.text.tasks.readers import TEXT, ExampleReader, RecordReader, decode_utf8, parse_json, read_fields
+from numerate.text.tasks.readers import TEXT, ExampleReader, Pair, RecordReader, decode_utf8, parse_json, read_fields
 from numerate.text.tasks.text_files import open_examples
 from numerate.text.tasks.text_task import DatasetSplits, SplitRows, TextTask, split_indices
 
@@ -120,20 +118,20 @@ class WordProblems(RecordReader):
     GSM-Hard have no solutions.
 
     >>> line = r'{"question": "How many?", "answer": "500+500=<<500+500=1000>>1,000\\n#### 1,000"}'
-    >>> WordProblems("gsm8k", "number").example(line).answer
-    '1000'
-    >>> WordProblems("gsm_hard", "number").example('{"input": "How many?", "target": -9867630.0}').answer
-    '-9867630'
+    >>> WordProblems("gsm8k", "number").parse(line)
+    ('How many?', '1000')
+    >>> WordProblems("gsm_hard", "number").parse('{"input": "How many?", "target": -9867630.0}')
+    ('How many?', '-9867630')
     """
 
     dataset: str = "gsm8k"
     answer_format: Literal["solution", "number"] = "solution"
 
-    def example(self, record: str) -> Example:
-        return self.example_from_json(parse_json(record))
+    def parse(self, record: str) -> Pair:
+        return self.pair_from_json(parse_json(record))
 
-    def example_from_json(self, record: Any) -> Example:
-        """The question of a JSON value. Raises `ValueError` as `example` does."""
+    def pair_from_json(self, record: Any) -> Pair:
+        """The question of a JSON value. Raises `ValueError` as `parse` does."""
         is_number = self.answer_format == "number"
         schema = {name: kind for name, kind in _SCHEMAS[self.dataset].items() if name != "solution" or not is_number}
         fields = read_fields(record, schema)
@@ -142,7 +140,7 @@ class WordProblems(RecordReader):
                 question, number = f"{fields['Body'].strip()} {fields['Question'].strip()}", fields["Answer"]
             else:
                 question, number = fields["input"], fields["target"]
-            return Example(normalize_numbers(question), f"{ANSWER_MARK} " * (not is_number) + format_number(number))
+            return normalize_numbers(question), f"{ANSWER_MARK} " * (not is_number) + format_number(number)
         if self.dataset == "gsm_plus" and is_number:
             answer = fields["answer"]
         else:
@@ -152,30 +150,26 @@ class WordProblems(RecordReader):
             if ANSWER_MARK not in answer:
                 raise ValueError(f"has no {ANSWER_MARK!r} before the last number of its answer")
             answer = answer.rpartition(ANSWER_MARK)[2].strip()
-        return Example(normalize_numbers(fields["question"]), answer)
+        return normalize_numbers(fields["question"]), answer
 
 
 @dataclass(frozen=True)
 class ProblemList(ExampleReader):
-    """A file with a JSON list of problems: that of SVAMP."""
+    """A file with a JSON list of problems, which is one record: that of SVAMP."""
 
     reader: WordProblems = WordProblems("svamp")
 
-    def examples(self, lines: MappedLines) -> Iterator[tuple[int, Example | ValueError]]:
+    def pairs(self, lines: MappedLines) -> Iterator[tuple[int, Pair | ValueError]]:
         try:
-            text = decode_utf8(lines.read(0, len(lines)), max_bytes=None)
-            records = read_fields(parse_json(text), [object])
+            problems = read_fields(parse_json(decode_utf8(lines.read(0, len(lines)), max_bytes=None)), [object])
         except ValueError as error:
-            cause = error.__cause__
-            yield cause.lineno if isinstance(cause, json.JSONDecodeError) else 1, error
+            yield 1, error
             return
-        id_offsets = [found.start() for found in re.finditer(r'"ID"', text)]
-        for number, record in enumerate(records):
-            line = text.count("\n", 0, id_offsets[number]) + 1 if len(id_offsets) == len(records) else 1
+        for number, problem in enumerate(problems, 1):
             try:
-                yield line, self.reader.example_from_json(record)
+                yield 1, self.reader.pair_from_json(problem)
             except ValueError as error:
-                yield line, error
+                yield 1, ValueError(f"problem {number} {error}")
 
 
 _CALCULATOR_ANNOTATION = re.compile(r"<<[^<>]*>>")

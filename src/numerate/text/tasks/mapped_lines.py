@@ -45,10 +45,10 @@ class MappedLines:
     @cached_property
     def used_bytes(self) -> NDArray[np.bool_]:
         """Of each value of a byte, whether any line has it."""
-        used = np.zeros(256, dtype=np.bool_)
+        found = b""
         for start in range(int(self.starts[0]), len(self.bytes), _CHUNK_BYTES):
-            used[self.bytes[start : start + _CHUNK_BYTES]] = True
-        return used
+            found += bytes({*self.bytes[start : start + _CHUNK_BYTES].tobytes().translate(None, found)})
+        return np.isin(np.arange(256), [*found])
 
     @property
     def is_ascii(self) -> bool:

@@ -9,9 +9,8 @@ import numpy as np
 
 from numerate.config import Span, setting
 from numerate.tasks.folders import dataset_file, dataset_folder
-from numerate.tasks.texts import Example
 from numerate.text.tasks.mapped_lines import MappedLines
-from numerate.text.tasks.readers import TEXT, ExampleReader, JSONLines, decode_utf8, parse_json, read_fields
+from numerate.text.tasks.readers import TEXT, ExampleReader, JSONLines, Pair, decode_utf8, parse_json, read_fields
 from numerate.text.tasks.text_files import StoredExamples, open_examples
 from numerate.text.tasks.text_task import DatasetSplits, SplitRows, TextTask, split_indices
 
@@ -78,16 +77,8 @@ class MultiRC(TextTask):
             is_validation = np.isin(passage_index, validation_passages)
             train, validation = train.take(~is_validation), train.take(is_validation)
             return DatasetSplits.without_overlap(names, 1, train, validation, official_validation, keep)
-        splits = DatasetSplits.without_overlap(names, 1, train, official_validation, official_validation, True)
-        is_duplicate = train.source.question_mask(frozenset(official_validation.texts()))[train.rows]
-        if keep or not is_duplicate.any():
-            return splits
-        return replace(
-            splits,
-            train=train.take(~is_duplicate),
-            num_duplicates_removed=int(is_duplicate.sum()),
-            emptied_by={"train": "the test"} if is_duplicate.all() else {},
-        )
+        splits = DatasetSplits.without_overlap(names, 1, train, official_validation, official_validation, keep)
+        return replace(splits, validation=official_validation)
 
     def _open_file(self, file: Path) -> StoredExamples:
         reader = JSONLines(requires_answer=False) if file.stem.endswith("_clean") else Passages()
@@ -110,21 +101,21 @@ class Passages(ExampleReader):
 
     requires_answer = False
 
-    def examples(self, lines: MappedLines) -> Iterator[tuple[int, Example | ValueError]]:
+    def pairs(self, lines: MappedLines) -> Iterator[tuple[int, Pair | ValueError]]:
         for number, line in lines.records(0, len(lines)):
             if line.strip():
                 try:
-                    examples = [*self._examples(line)]
+                    pairs = [*self._parse_passage(line)]
                 except ValueError as error:
                     yield number + 1, error
                     continue
-                yield from ((number + 1, one) for one in examples)
+                yield from ((number + 1, pair) for pair in pairs)
 
-    def _examples(self, line: bytes) -> Iterator[Example]:
+    def _parse_passage(self, line: bytes) -> Iterator[Pair]:
         passage = read_fields(parse_json(decode_utf8(line)), _PASSAGE_SCHEMA)["passage"]
         for question in passage["questions"]:
             prompt = question["question"].strip()
             if not prompt:
                 raise ValueError("has an empty question")
-            correct = [option["text"] for option in question.get("answers", []) if option.get("label") == 1]
-            yield Example(f"{passage['text'].strip()}\n\nQuestion: {prompt}", ANSWER_SEPARATOR.join(correct))
+            correct = [option["text"] for option in question.get("answers", []) if option.get("label") in ("1", True)]
+            yield f"{passage['text'].strip()}\n\nQuestion: {prompt}", ANSWER_SEPARATOR.join(correct)

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from numerate.config import Span, setting
 from numerate.tasks.folders import dataset_file, dataset_folder
-from numerate.tasks.texts import Example
-from numerate.text.tasks.readers import JSONLines, RecordReader, TabSeparated
+from numerate.text.tasks.readers import JSONLines, Pair, RecordReader, TabSeparated
 from numerate.text.tasks.text_files import open_examples
 from numerate.text.tasks.text_task import DatasetSplits, SplitRows, TextTask
 
@@ -49,14 +48,14 @@ class RJokes(TextTask):
 class Scored(RecordReader):
     """A line of a score, a tab and a joke.
 
-    >>> Scored().example("3\\tWhy did it cross?")
-    Example(question='Why did it cross?', answer='3', metadata={})
+    >>> Scored().parse("3\\tWhy did it cross?")
+    ('Why did it cross?', '3')
     """
 
     preserves_characters = True
 
-    def example(self, record: str) -> Example:
-        example_with_score = TabSeparated(question=1, answer=0, rest=True).example(record)
-        if not re.fullmatch(r"-?[0-9]+", example_with_score.answer):
-            raise ValueError(f"must begin with an integer score and a tab, not {example_with_score.answer!r}")
-        return example_with_score
+    def parse(self, record: str) -> Pair:
+        joke, score = TabSeparated(question=1, answer=0, rest=True).parse(record)
+        if not re.fullmatch(r"-?[0-9]+", score):
+            raise ValueError(f"must begin with an integer score and a tab, not {score!r}")
+        return joke, score

@@ -24,7 +24,7 @@ from numerate.text.tasks.fetched_files import check_unmodified
 from numerate.text.tasks.input_errors import file_error
 from numerate.text.tasks.mapped_lines import MappedLines
 from numerate.text.tasks.ragged_rows import PartIndex
-from numerate.text.tasks.readers import ExampleReader, RecordReader, check_example
+from numerate.text.tasks.readers import ExampleReader, check_pair
 
 _DTYPES = {"text": np.uint8, "starts": np.int64, "lines": np.uint32, "sizes": np.uint32, "hashes": np.uint32}
 _CHUNK_EXAMPLES = 1 << 10
@@ -35,8 +35,8 @@ class StoredExamples:
     """The questions of a file with their answers.
 
     Columns: `text` has each question and behind it its answer, in UTF-8, which begin at `starts[2 * row]` and
-    `starts[2 * row + 1]`; `lines` has the line of each question, from 1 on, `sizes` the bytes of its record (the
-    characters of question and answer, where a record has several), and `hashes` its CRC-32.
+    `starts[2 * row + 1]`; `lines` has the line of each question, from 1 on, `sizes` the bytes of question and answer,
+    and `hashes` the CRC-32 of the question.
     """
 
     def __init__(self, path: Path, fingerprint: str, columns: Columns) -> None:
@@ -162,39 +162,34 @@ def _read_file(path: Path, reader: ExampleReader, skip_invalid: bool, columns: A
     characters: set[str] = _file_characters(path, lines) if reader.preserves_characters else set()
     invalid: list[tuple[int, str]] = []
     columns.append("starts", np.zeros(1, np.int64))
-    results = reader.examples(lines)
-    while chunk := list(islice(results, _CHUNK_EXAMPLES)):
+    pairs = reader.pairs(lines)
+    while chunk := list(islice(pairs, _CHUNK_EXAMPLES)):
         texts: list[str] = []
+        encoded: list[bytes] = []
         line_numbers: list[int] = []
-        for line, result in chunk:
+        for line, pair in chunk:
             try:
-                if isinstance(result, ValueError):
-                    raise result
-                example = check_example(result, requires_answer=reader.requires_answer)
+                if isinstance(pair, ValueError):
+                    raise pair
+                check_pair(*pair, requires_answer=reader.requires_answer)
+                encoded += (pair[0].encode(), pair[1].encode())
             except ValueError as error:
                 if not skip_invalid:
                     hint = "With skip_invalid=true such records are left out and counted"
                     raise file_error(path, f"{error}. {hint}", line) from error
                 invalid.append((line, str(error)))
                 continue
-            texts += (example.question, example.answer)
+            texts += pair
             line_numbers.append(line)
         if not reader.preserves_characters:
-            characters.update(*texts)
-        encoded = [text.encode() for text in texts]
-        ends = num_bytes + np.fromiter(map(len, encoded), np.int64, len(encoded)).cumsum()
+            characters.update("".join(texts))
+        lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
         columns.append("text", np.frombuffer(b"".join(encoded), np.uint8))
-        columns.append("starts", ends)
+        columns.append("starts", num_bytes + lengths.cumsum())
         columns.append("lines", np.array(line_numbers, np.uint32))
-        if isinstance(reader, RecordReader):
-            records = np.array(line_numbers, np.int64) - 1
-            sizes = lines.starts[records + reader.lines_per_record] - lines.starts[records]
-        else:
-            lengths = np.fromiter(map(len, texts), np.uint32, len(texts))
-            sizes = lengths[0::2] + lengths[1::2]
-        columns.append("sizes", sizes.astype(np.uint32))
+        columns.append("sizes", (lengths[0::2] + lengths[1::2]).astype(np.uint32))
         columns.append("hashes", np.fromiter(map(zlib.crc32, encoded[0::2]), np.uint32, len(line_numbers)))
-        num_bytes = int(ends[-1]) if len(ends) else num_bytes
+        num_bytes += int(lengths.sum())
     line, problem = invalid[0] if invalid else (0, "")
     head = {"skipped": len(invalid), "first_invalid_line": line, "first_problem": problem}
     return {"characters": "".join(sorted(characters)), **head}

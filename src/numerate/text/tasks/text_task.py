@@ -6,8 +6,8 @@ others OOD test.
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -89,8 +89,8 @@ class SplitRows:
 class DatasetSplits:
     """What the files of a task hold: the name of each part, how many of the first are trained on, and the splits.
 
-    `left_out_note` is how many rows training has not, as their questions are in another split; `num_skipped` how many
-    could not be read. `emptied_by` says of a split that has none left for this reason which one has them.
+    `num_duplicates_removed` is how many rows training has not, as their questions are in another split; `num_skipped`
+    how many could not be read.
     """
 
     part_names: tuple[str, ...]
@@ -99,7 +99,6 @@ class DatasetSplits:
     validation: SplitRows
     test: SplitRows
     num_duplicates_removed: int = 0
-    emptied_by: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def without_overlap(
@@ -118,27 +117,9 @@ class DatasetSplits:
         test_questions = frozenset(test.texts())
         unique = validation.drop_duplicates()
         kept_validation = unique.take(np.array([text not in test_questions for text in unique.texts()], dtype=np.bool_))
-        validation_questions = frozenset(kept_validation.texts())
-        is_duplicate = train.source.question_mask(test_questions | validation_questions)[train.rows]
-        emptied_by = {}
-        if len(unique) and not len(kept_validation):
-            emptied_by["validation"] = "the test"
-        if len(train) and is_duplicate.all():
-            covering_splits = [
-                name
-                for name, texts in (("validation", validation_questions), ("the test", test_questions))
-                if train.source.question_mask(texts)[train.rows].all()
-            ]
-            emptied_by["train"] = covering_splits[0] if covering_splits else "validation or the test"
-        return cls(
-            tuple(part_names),
-            num_trained_parts,
-            train.take(~is_duplicate),
-            kept_validation,
-            test,
-            int(is_duplicate.sum()),
-            emptied_by,
-        )
+        is_duplicate = train.source.question_mask(test_questions.union(kept_validation.texts()))[train.rows]
+        kept_train = train.take(~is_duplicate)
+        return cls(tuple(part_names), num_trained_parts, kept_train, kept_validation, test, int(is_duplicate.sum()))
 
     def get(self, name: str) -> SplitRows:
         return {"train": self.train, "validation": self.validation, "test": self.test}[name]
@@ -247,13 +228,11 @@ class TextTask(RowTask):
             return split_rows.select_parts(parts or Span(1, splits.num_trained_parts))
         in_parts = split_rows if parts is None else split_rows.select_parts(parts)
         rows = in_parts if len(in_parts) else split_rows
-        if not len(rows) and split in splits.emptied_by:
-            raise UserError(
-                f"split: {type(self).__name__} has no question left for {split!r}: all of it is in "
-                f"{splits.emptied_by[split]} too; use other files, or keep_duplicates=true"
-            )
         if not len(rows):
-            raise UserError(f"split: {type(self).__name__} has no question for {split!r}; its files have too few")
+            raise UserError(
+                f"split: {type(self).__name__} has no question for {split!r} that is in no other split; use larger or "
+                "other files, or keep_duplicates=true"
+            )
         return rows
 
     def row_questions(self, split: str | None, rows: NDArray[np.int64]) -> Questions:

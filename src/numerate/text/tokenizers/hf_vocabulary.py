@@ -4,7 +4,6 @@ All numbers of a batch of texts are found at once, and each is replaced by a sin
 that the text around it is tokenized as around a digit. Each `0` is then replaced by the symbols of its number.
 """
 
-import json
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -41,10 +40,11 @@ from numerate.vocabulary import (
     Vocabulary,
 )
 
-NUMBER_PLACEHOLDER = "\ue000"
-"""A private-use character that stands for a number in a text."""
+_PLACEHOLDER = "0"
+"""Stands for a number in a text while that is encoded."""
 
-_TEXT_PLACEHOLDER = f"{NUMBER_PLACEHOLDER}put in\ue001"
+_PRIVATE_CHARACTER = "\ue000"
+_TEXT_PLACEHOLDER = f"{_PRIVATE_CHARACTER}put in\ue001"
 """A placeholder for a text that is inserted after decoding; no sequence of ordinary tokens decodes to it."""
 
 _SPECIAL_IDS = {"pad": PAD, "unk": UNK, "bos": BOS, "eos": EOS}
@@ -70,18 +70,18 @@ def split_digits(tokenizer: Any) -> Any:
 
 
 def _spell_unrepresentable_numbers(
-    numbers: Sequence[str], symbols: NumberSymbols, unrepresentable_mask: NDArray[np.bool_], placeholder: str
+    numbers: Sequence[str], symbols: NumberSymbols, unrepresentable_mask: NDArray[np.bool_]
 ) -> tuple[list[str], NumberSymbols]:
     """The mark of each number, and all numbers as symbols. Numbers `unrepresentable_mask` the format keep their
     characters: each run of their digits becomes a number that is written digit by digit."""
-    placeholders = [placeholder] * len(numbers)
+    placeholders = [_PLACEHOLDER] * len(numbers)
     digit_runs: list[str] = []
     num_entries = np.ones(len(numbers), dtype=np.int64)
     for i in np.flatnonzero(unrepresentable_mask).tolist():
         runs_of_number = found_numbers.DIGIT_RUN.findall(numbers[i])
         digit_runs += runs_of_number
         num_entries[i] = len(runs_of_number)
-        placeholders[i] = found_numbers.DIGIT_RUN.sub(placeholder, numbers[i])
+        placeholders[i] = found_numbers.DIGIT_RUN.sub(_PLACEHOLDER, numbers[i])
     is_digit_run = np.repeat(unrepresentable_mask, num_entries)
     num_symbols = np.empty(len(is_digit_run), dtype=np.int64)
     num_symbols[is_digit_run], num_symbols[~is_digit_run] = (
@@ -99,22 +99,6 @@ def _spell_unrepresentable_numbers(
     number_values = np.ones(len(is_digit_run), dtype=np.float32)
     number_values[~is_digit_run] = symbols.number_values[~unrepresentable_mask]
     return placeholders, NumberSymbols(symbol_indices, num_symbols, number_values)
-
-
-def _with_placeholder_token(tokenizer: Any, json_text: str) -> tuple[Any, str]:
-    """A copy of a tokenizer that keeps a mark as a token of its own, and the mark.
-
-    The mark is the digit 0 with one token per digit. A Unigram model gets `NUMBER_PLACEHOLDER` in its vocabulary
-    instead, which splits texts in the same way but faster, as no other piece has this character.
-    """
-    config = json.loads(json_text)
-    if config["model"].get("type") == "Unigram" or ("unk_id" in config["model"] and "merges" not in config["model"]):
-        config["model"]["vocab"].append([NUMBER_PLACEHOLDER, 0.0])
-        unigram_tokenizer = build_tokenizer(json.dumps(config))
-        tokens = unigram_tokenizer.encode(f"a{NUMBER_PLACEHOLDER * 2}b", add_special_tokens=False).tokens
-        if tokens.count(NUMBER_PLACEHOLDER) == 2:
-            return unigram_tokenizer, NUMBER_PLACEHOLDER
-    return split_digits(tokenizer), "0"
 
 
 class EncodedTexts(NamedTuple):
@@ -138,10 +122,9 @@ class FastTokenizer:
     def __init__(self, file: TokenizerFile, number_format: TextNumberFormat) -> None:
         self.file, self.number_format = file, number_format
         original_ids = build_tokenizer(file.json_text).get_vocab(with_added_tokens=True)
-        self.json_text = rename_special_tokens(file)
-        hf_tokenizer = build_tokenizer(self.json_text)
+        hf_tokenizer = build_tokenizer(rename_special_tokens(file))
         self.vocabulary = _build_vocabulary(original_ids, dict(file.special_tokens), number_format)
-        self.hf_tokenizer, self.placeholder = hf_tokenizer, ""
+        self.hf_tokenizer = hf_tokenizer
         if number_format.pattern is not None:
             self._prepare_numbers(hf_tokenizer)
         self.id_table = _build_id_table(self.hf_tokenizer.get_vocab(with_added_tokens=True), self.vocabulary)
@@ -155,8 +138,8 @@ class FastTokenizer:
                 )
         assert self.number_format.pattern is not None
         self.number_splitter = re.compile(f"({self.number_format.pattern.pattern})")
-        self.hf_tokenizer, self.placeholder = _with_placeholder_token(hf_tokenizer, self.json_text)
-        self.placeholder_id = self.hf_tokenizer.token_to_id(self.placeholder)
+        self.hf_tokenizer = split_digits(hf_tokenizer)
+        self.placeholder_id = self.hf_tokenizer.token_to_id(_PLACEHOLDER)
         self.symbol_ids = np.array(
             [self.vocabulary.token_to_id[symbol] for symbol in self.number_format.symbols()], dtype=np.int64
         )
@@ -214,7 +197,7 @@ class FastTokenizer:
         if joined.count(_TEXT_SEPARATOR) != len(texts) - 1:
             joined = _TEXT_SEPARATOR.join(text.replace(_TEXT_SEPARATOR, "\ufffd") for text in texts)
         if not joined.isascii():
-            joined = self._normalize_digits(joined.replace(NUMBER_PLACEHOLDER, "\ufffd"))
+            joined = self._normalize_digits(joined.replace(_PRIVATE_CHARACTER, "\ufffd"))
         parts = self.number_splitter.split(joined)
         if self.added_tokens_with_digits is not None and self.added_tokens_with_digits.search(joined):
             parts = self._split_outside_added_tokens(joined)
@@ -223,15 +206,12 @@ class FastTokenizer:
         found = parts[1::2]
         symbols = self.number_format.format_numbers(found)
         if symbols.unrepresentable_mask is not None and bool(symbols.unrepresentable_mask.any()):
-            parts[1::2], symbols = _spell_unrepresentable_numbers(
-                found, symbols, symbols.unrepresentable_mask, self.placeholder
-            )
+            parts[1::2], symbols = _spell_unrepresentable_numbers(found, symbols, symbols.unrepresentable_mask)
             joined_placeholders = "".join(parts)
         else:
-            joined_placeholders = self.placeholder.join(parts[0::2])
-        return self.number_format.normalize_separators(joined_placeholders, self.placeholder).split(
-            _TEXT_SEPARATOR
-        ), symbols
+            joined_placeholders = _PLACEHOLDER.join(parts[0::2])
+        normalized = self.number_format.normalize_separators(joined_placeholders, _PLACEHOLDER)
+        return normalized.split(_TEXT_SEPARATOR), symbols
 
     def _split_outside_added_tokens(self, joined: str) -> list[str]:
         """Alternating texts and numbers, where digits of the tokenizer's added tokens count as text."""

@@ -27,7 +27,13 @@ from numerate.text.tokenizers.tokenizer_files import load_tokenizer_file
 def load_tokenizer(name: str) -> "PretrainedTokenizer":
     """The tokenizer of a name, as `load_tokenizer_file` finds it, with its own ids; opened once per process as long as
     its file does not change. Raises `UserError` as that does."""
-    return _open_cached(load_tokenizer_file(name))
+    return open_tokenizer(load_tokenizer_file(name))
+
+
+@lru_cache(maxsize=4)
+def open_tokenizer(file: TokenizerFile) -> "PretrainedTokenizer":
+    """The tokenizer of a file, opened once per process."""
+    return PretrainedTokenizer(file)
 
 
 class PretrainedTokenizer:
@@ -106,10 +112,6 @@ class PretrainedTokenizer:
         starts = np.flatnonzero(ids == self.document_start_id)
         return [part[part != self.document_start_id] for part in np.split(ids, starts) if len(part)]
 
-    def num_text_bytes(self, ids: NDArray[np.integer]) -> int:
-        """The number of UTF-8 bytes of the text of ids, for bits per byte."""
-        return sum(len(self.decode(one).encode()) for one in self.split_documents(ids))
-
     def can_reproduce(self, ids: NDArray[np.integer]) -> bool:
         """Whether decoding and encoding reproduces the ids of at least half of the complete documents, so that this may
         be the tokenizer of a corpus."""
@@ -179,11 +181,6 @@ def _are_equal_except_ends(first: NDArray[np.integer], second: NDArray[np.intege
         ):
             return True
     return False
-
-
-@lru_cache(maxsize=4)
-def _open_cached(file: TokenizerFile) -> PretrainedTokenizer:
-    return PretrainedTokenizer(file)
 
 
 # Bytes of each token -------------------------------------------------------------------------------------------------

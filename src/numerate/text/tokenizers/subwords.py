@@ -211,14 +211,6 @@ class Subwords(Tokenizer):
         ids: list[int] = self._id_table(vocabulary)[self.fast_tokenizer.encode([text]).ids].tolist()
         return ids
 
-    def encode_with_number_values(self, text: str, vocabulary: Vocabulary) -> tuple[list[int], list[float]]:
-        """The ids of a text, and the number that each carries: 1 if none."""
-        encoded = self.fast_tokenizer.encode([text])
-        number_values = (
-            np.ones(len(encoded.ids), np.float32) if encoded.number_values is None else encoded.number_values
-        )
-        return self._id_table(vocabulary)[encoded.ids].tolist(), number_values.tolist()
-
     def decode(self, ids: Iterable[int], vocabulary: Vocabulary, number_values: Iterable[float] | None = None) -> str:
         """The text of ids, with the numbers that they carry if `number_values` are given."""
         float_values = None if number_values is None else [float(value) for value in number_values]
