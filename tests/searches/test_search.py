@@ -461,13 +461,18 @@ def test_an_executor_that_gets_nothing_done_is_reported(why: str, error: Any, me
         search(TINY, RATES, trials=2, executor=Elsewhere(why=why), runs_dir=tmp_path, quiet=True)
 
 
-def test_a_trial_that_takes_too_long_is_a_failed_one(tmp_path: Path) -> None:
-    plan = SearchPlan(SPACE, sampling=SamplingPlan(trials=1), timeout=1e-9)
-    do = Trials(tmp_path / "s", tmp_path, to_tree(TINY), plan, "command").open(WorkerContext("me", 1, Stop()))
-    assert do(0) == 0
-    (trial,) = Journal(tmp_path / "s", SPACE, minimize=False).trials()
-    assert trial.error == "took longer than timeout=1e-09 s"
-    assert do(1) is None
+@pytest.mark.parametrize("why", ["timeout", "out of memory"])
+def test_a_trial_that_takes_too_long_or_too_much_memory_is_a_failed_one(why: str, tmp_path: Path) -> None:
+    @dataclass(frozen=True)
+    class Greedy(Executor):
+        def run(self, work: Work, items: Sequence[Any], **more: Any) -> Iterator[ItemOutcome]:
+            assert isinstance(work, Trials)
+            with Journal(work.folder, SPACE, minimize=False).take_trial(work.plan.sampling, "greedy"):
+                pass
+            yield ItemOutcome(0, failure=Failure(why, f"too {why}"), worker="greedy")  # type: ignore[arg-type]
+
+    found = search(TINY, RATES, trials=2, executor=Greedy(), runs_dir=tmp_path, quiet=True)
+    assert [trial.error for trial in found.trials] == [f"too {why}"] * 2
 
 
 def test_a_search_that_is_stopped_continues_and_ends_as_if_it_had_not_been(

@@ -186,8 +186,9 @@ class Tail:
             return []
         except OSError as error:
             raise OperationalError(f"{self.path}: cannot be read: {error.strerror}") from error
-        lines = parse_lines(content, self.path, self.schema, self._lines + 1, self.offset)
+        lines = list(parse_lines(content, self.path, self.schema, self._lines + 1, self.offset))
         records = [record for _, record in valid_records(lines, self.path, self.schema)]
-        self.offset += content.rfind(b"\n") + 1
+        is_truncated = bool(lines) and lines[-1].is_truncated
+        self.offset += content.rfind(b"\n") + 1 if is_truncated else len(content)
         self._lines += content.count(b"\n")
         return records
