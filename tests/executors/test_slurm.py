@@ -28,8 +28,9 @@ from slurm_diary import Closed, Diary  # noqa: E402
 
 from numerate.config import load_user_parts  # noqa: E402
 from numerate.errors import OperationalError, UserError  # noqa: E402
-from numerate.executors import Local, Slurm, following, slurm  # noqa: E402
-from numerate.executors.chunk import (  # noqa: E402
+from numerate.executors import Local, Slurm, slurm  # noqa: E402
+from numerate.executors import submission as submissions
+from numerate.executors.array_task import (  # noqa: E402
     ArrayTask,
     PickledWork,
     _to_plain_data,
@@ -38,7 +39,6 @@ from numerate.executors.chunk import (  # noqa: E402
     split_round_robin,
 )
 from numerate.executors.executor import ItemOutcome  # noqa: E402
-from numerate.executors.states import task_failure, task_states  # noqa: E402
 from numerate.executors.submission import Submission, item_key  # noqa: E402
 from numerate.records.kinds import ITEM, TASK  # noqa: E402
 from numerate.records.reading import read_records  # noqa: E402
@@ -71,7 +71,7 @@ def submission(tmp_path: Path) -> Submission:
     path = Submission.create_folder(
         tmp_path / "slurm", [("a", "key a"), ("b", "key b"), ("c", "key c")], split_round_robin(3, 2)
     )
-    one = Submission.create(path, "slurm", ["77_0", "77_1"], [None, None])
+    one = Submission.create(path, "slurm", ["77_0", "77_1"])
     one.pending = {0: 10, 1: 11, 2: 12}
     return one
 
@@ -169,16 +169,6 @@ def test_one_task_is_no_array_and_what_is_not_given_is_left_to_the_cluster(tmp_p
         assert f"--{word}" not in text
 
 
-def test_a_submitit_that_does_not_tell_its_script_leaves_what_it_is_made_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delattr(submitit.SlurmExecutor, "_make_submission_file_text")
-    monkeypatch.delattr("submitit.core.core.PicklingExecutor._make_submission_file_text")
-    text = Slurm(partition="cpu").script(Diary(""), ["a"], tmp_path)
-    assert "# partition: cpu\n" in text
-    assert "# time: 60\n" in text
-
-
 def test_tasks_are_as_many_as_keeps_every_worker_busy_for_a_while() -> None:
     def tasks(count: int, **settings: Any) -> int:
         return Slurm(**settings)._num_tasks(count)
@@ -241,11 +231,11 @@ def test_whether_slurm_is_there_can_be_checked_before_anything_is_written(
 def test_leaving_many_items_to_many_tasks_takes_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     items, tasks = 100_000, 6_000
     records = [{"task": number % tasks, "name": "", "key": ""} for number in range(items)]
-    head = {"cluster": "slurm", "jobs": [f"7_{task}" for task in range(tasks)], "host": "here", "started": []}
+    head = {"cluster": "slurm", "jobs": [f"7_{task}" for task in range(tasks)], "host": "here"}
     one = Submission(tmp_path, head, records)
     one.pending = {number: number for number in range(items)}
     began = time.process_time()
-    assert sum(1 for _ in following._detach(one, Stop())) == items
+    assert sum(1 for _ in one.detach(Stop())) == items
     assert time.process_time() - began < 5
     assert not one.pending
 
@@ -467,11 +457,9 @@ def test_work_that_cannot_be_opened_is_reported_in_its_own_words(submission: Sub
     with pytest.raises(UserError, match="closed today"):
         chunk()
     submission.read()
-    assert submission.records == {}
-    assert submission.ended == {0: "FAILED"}
-    assert submission.failures[0].kind == "user error"
-    assert submission.failures[0].text == "closed today"
-    assert [one.index for one in submission.fail_items({0: submission.failures[0]})] == [10, 12]
+    found = list(submission.deliver(Closed()))
+    assert results(found) == {10: "user error", 12: "user error"}
+    assert text_of(found[0]) == "closed today"
 
 
 # A cluster of scripts -------------------------------------------------------------------------------------------------
@@ -548,8 +536,7 @@ def test_an_array_runs_as_its_script_was_shown_with_work_of_a_users_file(cluster
 def test_a_task_whose_node_fails_takes_its_own_items_and_silence_of_squeue_is_no_death(
     cluster: Path, diary: Diary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "_query_interval", lambda submissions: 0.3)
-    monkeypatch.setattr(following, "_poll_interval", lambda submissions: 0.1)
+    monkeypatch.setattr(submissions, "_interval", lambda *given: 0.2)
     (cluster / "mute").touch()
 
     def fail() -> None:
@@ -583,33 +570,33 @@ def test_the_state_of_a_task_is_what_squeue_says_and_unknown_where_it_does_not_a
 ) -> None:
     (cluster / "77_0").write_text(str(os.getpid()))
     (cluster / "77_1").write_text("0x")
-    assert task_states(submission, {0, 1}) == {0: "RUNNING", 1: "NODE_FAIL"}
+    assert submission.states({0, 1}) == {0: "RUNNING", 1: "NODE_FAIL"}
     (cluster / "77_1").unlink()
-    assert task_states(submission, {0, 1}) == {0: "RUNNING", 1: "GONE"}
+    assert submission.states({0, 1}) == {0: "RUNNING", 1: "GONE"}
     (cluster / "mute").touch()
-    assert task_states(submission, {0, 1}) is None
+    assert submission.states({0, 1}) is None
     (cluster / "mute").unlink()
     submission.job_ids = ["99_0", "99_1"]
-    assert task_states(submission, {0, 1}) == {0: "GONE", 1: "GONE"}
+    assert submission.states({0, 1}) == {0: "GONE", 1: "GONE"}
 
 
 def test_a_task_that_is_over_too_early_is_explained_by_its_state_and_its_log(submission: Submission) -> None:
     submission.ended |= {0: "CANCELLED", 1: "TIMEOUT"}
     assert (
-        task_failure(submission, 0).text
+        submission.failure(0).text
         == "its Slurm task 77_0 ended before the item was finished (CANCELLED); the same command resumes"
     )
-    assert "if the machines of the cluster do not share this folder, runs_dir=" in task_failure(submission, 1).text
+    assert "if the machines of the cluster do not share this folder, runs_dir=" in submission.failure(1).text
     submission.error_log(1).write_text(
         "ModuleNotFoundError: No module named 'acme'\nsrun: error: node7: task 0: Exited\n"
     )
-    failure = task_failure(submission, 1)
+    failure = submission.failure(1)
     assert failure.is_transient
     assert failure.text == (
         "its Slurm task 77_1 ended before the item was finished (TIMEOUT); executor.minutes= gives a task more time; "
         f"log: {submission.error_log(1)} (ModuleNotFoundError: No module named 'acme'); the same command resumes"
     )
-    assert [one.index for one in submission.fail_items({1: failure})] == [11]
+    assert results(list(submission.deliver(Diary("")))) == {10: "died", 11: "died", 12: "died"}
 
 
 class Payload:
@@ -654,9 +641,9 @@ def test_a_result_that_somebody_pickled_into_a_record_is_not_unpickled(submissio
         ],
     )
     submission.read()
-    (found,) = submission.deliver(RunWork("study", "numerate run", "here"))
-    assert text_of(found) == "its recorded result is damaged; the same command repeats it"
-    assert submission.failures[0].text == "no"
+    damaged, refused = submission.deliver(RunWork("study", "numerate run", "here"))
+    assert text_of(damaged) == "its recorded result is damaged; the same command repeats it"
+    assert text_of(refused) == "no"
     assert not (tmp_path / "ran").exists()
 
 

@@ -377,7 +377,7 @@ TASK = Schema(
 )
 SUBMISSION = Schema(
     Fields(
-        {"format": COUNT, "cluster": TEXT, "jobs": Array(TEXT), "started": Array(ANY), "host": TEXT, "items?": COUNT}
+        {"format": COUNT, "cluster": TEXT, "jobs": Array(TEXT), "started?": Array(ANY), "host": TEXT, "items?": COUNT}
     ),
     _RESUBMIT_REMEDY,
 )
