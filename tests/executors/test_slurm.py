@@ -29,7 +29,7 @@ from slurm_diary import Closed, Diary  # noqa: E402
 from numerate.config import load_user_parts  # noqa: E402
 from numerate.errors import OperationalError, UserError  # noqa: E402
 from numerate.executors import Local, Slurm, slurm  # noqa: E402
-from numerate.executors import submission as submissions
+from numerate.executors import submission as submissions  # noqa: E402
 from numerate.executors.array_task import (  # noqa: E402
     ArrayTask,
     PickledWork,

@@ -11,16 +11,9 @@ from typing import Any, Literal
 from numerate.config import setting
 from numerate.errors import OperationalError, UserError, import_extra, pluralize
 from numerate.executors.array_task import ArrayTask, PickledWork, split_round_robin
-from numerate.executors.executor import DEFAULT_NUM_WORKERS, Executor, Failure, ItemOutcome, Work
+from numerate.executors.executor import DEFAULT_NUM_WORKERS, Executor, Failure, ItemOutcome, Work, sleep_with_ticks
 from numerate.executors.local import Local, block_interrupts
-from numerate.executors.submission import (
-    Submission,
-    item_key,
-    next_number,
-    print_message,
-    sleep_with_ticks,
-    wait_for_items,
-)
+from numerate.executors.submission import Submission, item_key, next_number, print_message, wait_for_items
 from numerate.training import disk
 from numerate.training.lock import Lock
 from numerate.training.stopping import Stop, Stopped

@@ -13,7 +13,7 @@ from typing import Any
 
 from numerate.errors import OperationalError, UserError, pluralize
 from numerate.executors.array_task import outcome_from_record
-from numerate.executors.executor import Failure, ItemOutcome, Work
+from numerate.executors.executor import Failure, ItemOutcome, Work, sleep_with_ticks
 from numerate.records.kinds import ITEM, SUBMISSION, TASK
 from numerate.records.reading import FORMAT, TailFolder, check_format, damage_message, read_object, read_records
 from numerate.training import disk
@@ -270,14 +270,6 @@ def _interval(submissions: Sequence[Submission], local: float, remote: float, pe
     if all(one.cluster == "local" for one in submissions):
         return local
     return max(remote, per_task * sum(len(one.job_ids) for one in submissions))
-
-
-def sleep_with_ticks(seconds: float, stop: Stop, on_tick: Callable[[], None]) -> None:
-    """Waits, with a tick twice a second, until the time has elapsed or a stop is requested."""
-    end = time.monotonic() + seconds
-    while not stop.requested and (remaining := end - time.monotonic()) > 0:
-        time.sleep(min(0.5, remaining))
-        on_tick()
 
 
 def print_message(text: str) -> None:

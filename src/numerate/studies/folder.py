@@ -13,8 +13,9 @@ The runs are stored in `runs/<recipe>/<id>/` as usual, and may belong to several
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,15 @@ from numerate.training.run_folder import folder_name
 _REPAIR_HINT = "Remove the file; the command that created the study writes it again. The runs are not affected."
 
 _LOCK_TIMEOUT = 60.0  # seconds to wait for another process that writes the plan
+
+
+@dataclass(frozen=True)
+class MissingRuns:
+    """`failed`: name and error of each failed run. `missing_variants`: variants of which every finished run failed, so
+    that a comparison lacks them."""
+
+    failed: tuple[tuple[str, str], ...] = ()
+    missing_variants: tuple[str, ...] = ()
 
 
 class StudyFolder:
@@ -210,6 +220,15 @@ class StudyFolder:
             for run in planned
             if run.result_key in results and is_failed(results[run.result_key])
         }
+
+    def missing_runs(self, plan: Sequence[PlannedRun], shown: Collection[str]) -> "MissingRuns":
+        """The failed runs that a comparison of the `shown` runs of a plan must report."""
+        records = self.failed_results(plan)
+        failed = [planned for planned in plan if planned.run in records and planned.run not in shown]
+        present_variants = {planned.label for planned in plan if planned.run in shown}
+        missing_variants = [planned.label for planned in failed if planned.label not in present_variants]
+        errors = [(one.display_name, str(records[one.run].get("error") or "no error was recorded")) for one in failed]
+        return MissingRuns(tuple(errors), tuple(dict.fromkeys(missing_variants)))
 
     # States ---------------------------------------------------------------------------------------------------------
 
