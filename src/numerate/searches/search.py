@@ -24,8 +24,8 @@ from numerate.executors.worker import unique_worker_name
 from numerate.records.reading import FORMAT, check_format
 from numerate.searches.journal import Journal, Trial
 from numerate.searches.sampling import Pruner, Sampler, SamplingPlan, load_optuna
-from numerate.searches.searched import SearchResult, parameter_text, short_names, value_text, write_results
-from numerate.searches.space import Space
+from numerate.searches.searched import SearchResult, short_names, write_results
+from numerate.searches.space import Space, value_text
 from numerate.searches.trials import Metric, SearchPlan, Trials
 from numerate.training import provenance
 from numerate.training.preflight import check_unchanged_files
@@ -256,19 +256,13 @@ class _SearchProgress:
             if trial.state != "running" and trial.number not in self._printed:
                 self._printed.add(trial.number)
                 self._progress.print_line(f"trial {trial.number}: {self._trial_text(trial)}")
-        self._progress.step(len(self._printed), **self._best_text(trials))
+        best = next(iter(self._plan.rank(trials)), None)
+        text = "" if best is None else f"{self._plan.value_text(best.results['value'])} (trial {best.number})"
+        self._progress.step(len(self._printed), **({"best": text} if text else {}))
 
     def _trial_text(self, trial: Trial) -> str:
         short = short_names(self._plan.space)
-        point = ", ".join(f"{short[path]}={parameter_text(value)}" for path, value in trial.parameters.items())
+        point = ", ".join(f"{short[path]}={value_text(value)}" for path, value in trial.parameters.items())
         if trial.state == "complete":
-            return f"{value_text(trial.results['value'], self._plan.metric)}, {point}"
+            return f"{self._plan.value_text(trial.results['value'])}, {point}"
         return f"stopped early, {point}" if trial.state == "pruned" else f"failed, {point}: {trial.error}"
-
-    def _best_text(self, trials: Sequence[Trial]) -> dict[str, str]:
-        complete = [trial for trial in trials if trial.objective is not None]
-        if not complete:
-            return {}
-        sign = 1 if self._plan.minimize else -1
-        best = min(complete, key=lambda trial: sign * (trial.objective or 0.0))
-        return {"best": f"{value_text(best.results['value'], self._plan.metric)} (trial {best.number})"}

@@ -56,6 +56,16 @@ class SearchPlan:
     def minimize(self) -> bool:
         return self.metric in ("loss", "validation_loss")
 
+    def rank(self, trials: Sequence[Trial]) -> list[Trial]:
+        """The complete ones, best first; ties in the order of the trials."""
+        sign = 1 if self.minimize else -1
+        complete = [trial for trial in trials if trial.objective is not None]
+        return sorted(complete, key=lambda trial: (sign * (trial.objective or 0.0), trial.number))
+
+    def value_text(self, value: float) -> str:
+        """An objective as text: a fraction in per cent, a loss as a number."""
+        return f"{value:.4g}" if self.minimize else f"{value:.1%}"
+
 
 @dataclass(frozen=True)
 class Trials(Work):
