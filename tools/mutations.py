@@ -271,7 +271,7 @@ FAULTS = [
     ),
     Fault(
         "a requeued task runs finished items again",
-        "executors/chunk.py",
+        "executors/array_task.py",
         "for number, item in self.items if number not in done}",
         "for number, item in self.items}",
         "tests/executors/test_slurm.py",

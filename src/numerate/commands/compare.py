@@ -12,8 +12,7 @@ from numerate.reports.compare import Comparison
 from numerate.reports.page import missing_runs_note
 from numerate.reports.plots import FIGURES, write_plot
 from numerate.reports.terminal_writer import TerminalStyle
-from numerate.studies.folder import StudyFolder
-from numerate.studies.missing import MissingRuns, find_missing_in_study
+from numerate.studies.folder import MissingRuns, StudyFolder
 from numerate.training.run_folder import resolve_runs_dir
 
 
@@ -79,7 +78,7 @@ def resolve_runs(addresses: Sequence[str], runs_dir: str | None = None) -> Resol
         done = study.done_results(plan)
         if not done and len(addresses) == 1:
             raise UserError(f"{address}: no run of this study is done yet; see `numerate status {address}`")
-        missing = find_missing_in_study(study, plan, done)
+        missing = study.missing_runs(plan, done)
         folders += [study.runs_dir / planned.run for planned in plan if planned.run in done]
         failed += missing.failed
         missing_variants += missing.missing_variants

@@ -87,7 +87,7 @@ class ProcessBackend(pool.Backend):
             variables["CUDA_VISIBLE_DEVICES"] = self._gpus[slot % len(self._gpus)]
         process = self._context.Process(target=_worker_main, args=(child_end, os.getpid(), self._threads, self._memory))
         try:
-            with _environment(variables), _block_interrupts():
+            with _environment(variables), block_interrupts():
                 process.start()
         except BaseException:
             parent_end.close()
@@ -205,10 +205,8 @@ def _worker_main(pipe: Connection, parent: int, threads: int, memory_limit: floa
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, on_signal)
-    if hasattr(signal, "SIGHUP"):
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_receive_messages, args=(pipe, parent, worker.stop, inbox), daemon=True).start()
     try:
         pipe.send_bytes(pickle.dumps("here"))
@@ -263,11 +261,8 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def _block_interrupts() -> Iterator[None]:
+def block_interrupts() -> Iterator[None]:
     """Blocks Ctrl-C while a process starts; the process inherits this until it is ready to ignore the signal."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
     from multiprocessing import resource_tracker
 
     resource_tracker.ensure_running()  # it would let signals through again

@@ -168,5 +168,13 @@ def failure_from_exception(error: BaseException) -> Failure:
     return Failure("error", f"{describe_error(error)} (--traceback shows where)", traceback=_trace(error))
 
 
+def failure_to_record(error: Exception) -> Failure:
+    """The failure of a run that ended with an error. Raises the error again if it is not the run's own: another process
+    trains it, the disk is full, or its worker has no memory left."""
+    if isinstance(error, LockedError) or disk.is_full(error) or memory.out_of_memory_error(error) is not None:
+        raise error
+    return failure_from_exception(error)
+
+
 def _trace(error: BaseException) -> str:
     return "".join(traceback.format_exception(error))

@@ -281,7 +281,7 @@ TASK = Schema(
     _RESUBMIT_REMEDY,
 )
 SUBMISSION = Schema(
-    Fields({"format items?": COUNT, "cluster host": TEXT, "jobs": Array(TEXT), "started": Array(ANY)}),
+    Fields({"format items?": COUNT, "cluster host": TEXT, "jobs": Array(TEXT), "started?": Array(ANY)}),
     _RESUBMIT_REMEDY,
 )
 

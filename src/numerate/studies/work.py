@@ -16,14 +16,13 @@ from numerate.config import from_tree
 from numerate.evaluation.answer_metrics import own_scores
 from numerate.evaluation.evaluator import resolve_grid
 from numerate.executors.executor import Failure, Work, WorkerContext
-from numerate.executors.memory import out_of_memory_error
-from numerate.executors.worker import failure_from_exception
+from numerate.executors.worker import failure_to_record
 from numerate.experiments.results import Results
 from numerate.experiments.tracking import track_results
 from numerate.experiments.train import TrainedRun, train
 from numerate.studies.folder import PlannedRun, StudyFolder, is_done
 from numerate.studies.state import WorkerStateFile
-from numerate.training import checkpoint, disk
+from numerate.training import checkpoint
 from numerate.training.lock import LockedError
 from numerate.training.recipe import Recipe
 
@@ -155,9 +154,7 @@ class _Worker:
             record = self._evaluate(planned, outcome)
             record["timing"] = _timing_record(time.monotonic() - start_time, worker, stack_size, first_step)
         except Exception as error:
-            if isinstance(error, LockedError) or disk.is_full(error) or out_of_memory_error(error) is not None:
-                raise
-            record = failed_record(planned, failure_from_exception(error), worker, time.monotonic() - start_time)
+            record = failed_record(planned, failure_to_record(error), worker, time.monotonic() - start_time)
         self.folder.add_results(worker, [record])
 
     def _recipe(self, planned: PlannedRun) -> Recipe:
