@@ -1,12 +1,16 @@
-"""Made-up runs: folders of records, as training and an evaluator would have left them."""
+"""Made-up runs and studies: folders of records, as training, an evaluator and workers would have left them."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numerate.evaluation.statistics import wilson_interval
+from numerate.training import disk
 from numerate.training.run_folder import header_yaml
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 def cell_record(cell: Mapping[str, int], correct: float, count: int, region: str, **more: Any) -> dict[str, Any]:
@@ -31,3 +35,36 @@ def write_run(folder: Path, recipe: Mapping[str, Any], cells: Iterable[Mapping[s
         if found := list(found):
             write_lines(folder / f"{name}.jsonl", found)
     return folder
+
+
+Runs = Sequence[tuple[Mapping[str, Any], Mapping[str, Any] | None]]
+
+
+class Studies:
+    """Makes folders of studies: recipes as plain data, each with what came of it, or None."""
+
+    def __init__(self, runs: Path) -> None:
+        self.runs = runs
+
+    def __call__(
+        self, runs: Runs, title: str = "widths", labels: Mapping[str, str] | None = None, cells: Any = None
+    ) -> "DataFrame":
+        from numerate.studies.folder import RequestedRun, StudyFolder
+        from numerate.tables.results import results_of
+
+        folder = StudyFolder.from_title(title, self.runs)
+        requested = [
+            RequestedRun(f"{tree['title']}/{number:012x}", f"key{number}", tree)
+            for number, (tree, _) in enumerate(runs)
+        ]
+        planned = folder.update_plan(requested, question="How wide?", labels=labels)
+        for number, (one, (_, record)) in enumerate(zip(planned, runs, strict=True)):
+            if record is not None:
+                base = {"run": one.run, "key": one.key, "label": one.label, "seed": one.seed}
+                folder.add_results(f"w{number % 2}", [{**base, **record}])
+                place = self.runs / one.run
+                place.mkdir(parents=True)
+                (place / "recipe.yaml").write_text("format: 3\n")
+                if cells is not None:
+                    disk.append_records(place / "evaluation.jsonl", cells(number))
+        return results_of(title, self.runs)

@@ -298,7 +298,7 @@ FAULTS = [
     ),
     Fault(
         "names of runs are markup in reports",
-        "reports/html.py",
+        "reports/html_writer.py",
         "        autoescape=True,\n",
         "        autoescape=False,\n",
         "tests/reports tests/test_security.py",

@@ -101,11 +101,6 @@ def test_seen_cells_are_not_counted_in_a_region_unless_all_are():
     assert (alone.score.value, alone.num_cells, alone.all_cells_overlap_training) == (1.0, 1, True)
 
 
-def test_the_weakest_cell_of_a_region_is_known():
-    found = score_regions([cell({"n": 1}, 90), cell({"n": 2}, 20), cell({"n": 3}, 95)])["in_distribution"]
-    assert found.weakest_cell.coordinates == {"n": 2}
-
-
 def test_all_ood_joins_the_regions_out_of_distribution():
     found = score_regions([cell({"n": 6}, 80, region="ood_validation"), cell({"n": 7}, 20, region="ood_test")])
     assert list(found) == ["ood_validation", "ood_test", "ood"]

@@ -21,7 +21,6 @@ from numerate.reports.overview import length_chart
 from numerate.reports.page import write_run_report
 from numerate.reports.plots import FIGURES, write_plot
 from numerate.reports.records import read_run
-from numerate.reports.regions import region_table, regions_content
 from numerate.reports.success import success_content, success_table, table_lengths
 from run_records import cell_record, write_run
 
@@ -208,20 +207,6 @@ def test_regions_tell_above_a_hundred_apart(make: Callable[..., Path]) -> None:
     assert list(found) == ["in_distribution", "ood_validation", "ood_test", "100+", "ood"]
     assert found["100+"].score.value == 0
     assert found["ood"].num_cells == 13
-
-
-def test_the_regions_count_no_seed_that_did_not_converge_among_those_that_failed(study: list[Path]) -> None:
-    groups = group_runs([read_run(folder) for folder in study])
-    table = region_table(groups)
-    assert table.header[3] == "seeds at 99 %"
-    reached = {(row[1], row[0]): row[3] for row in table.rows}
-    assert reached["looped", "in distribution"] == "2 of 3"
-    assert reached["looped", "OOD validation"] == "2 of 2 converged"
-    assert reached["nope", "in distribution"] == "0 of 3"
-    assert reached["nope", "OOD test"] == "none converged"
-    assert reached["rotary", "OOD test"] == "0 of 3"
-    assert "have not converged and are excluded" in to_html(regions_content(groups))
-    assert "not converged" not in to_html(regions_content(group_runs([read_run(study[0])])))
 
 
 def test_no_colour_has_two_meanings_however_many_groups_there_are(make: Callable[..., Path], tmp_path: Path) -> None:

@@ -98,7 +98,6 @@ class RegionScore:
     num_cells: int
     num_excluded_cells: int
     all_cells_overlap_training: bool
-    weakest_cell: Cell
     baseline: float | None = None
     labels: LabelCounts | None = None
 
@@ -212,7 +211,6 @@ def _score_region(name: str, region_cells: Sequence[Cell]) -> RegionScore:
         num_cells=len(scored),
         num_excluded_cells=len(region_cells) - len(scored),
         all_cells_overlap_training=scored[0].overlaps_training,
-        weakest_cell=min(scored, key=lambda cell: (cell.accuracy, [-n for n in cell.coordinates.values()])),
         baseline=labels.baseline(metric) if labels is not None and name != "in_distribution" else None,
         labels=labels,
     )

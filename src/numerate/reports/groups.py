@@ -26,7 +26,7 @@ from numerate.reports.grid import (
     score_regions,
 )
 from numerate.reports.metrics import (
-    CHARTED_METRICS,
+    MAIN_METRICS,
     METRIC_ORDER,
     MetricKey,
     SeedMetrics,
@@ -331,10 +331,10 @@ def computed_metrics(groups: Sequence[Group]) -> list[str]:
     return answer_metrics.available_metrics(dict.fromkeys([*METRIC_ORDER, *own_scores]), known)
 
 
-def charted_metrics(groups: Sequence[Group]) -> list[str]:
-    """Which of them have a chart."""
+def main_metrics(groups: Sequence[Group]) -> list[str]:
+    """Which of them are tested, and shown unfolded."""
     there = computed_metrics(groups)
-    return [name for name in CHARTED_METRICS if name in there][:2]
+    return [name for name in MAIN_METRICS if name in there][:2]
 
 
 def check_has_metric(groups: Sequence[Group], metric: str | None) -> None:

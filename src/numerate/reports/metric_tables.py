@@ -8,9 +8,9 @@ from numerate.reports.grid import ALL_OOD
 from numerate.reports.groups import (
     SAME_CHECKPOINT,
     Group,
-    charted_metrics,
     computed_metrics,
     have_unordered_cells,
+    main_metrics,
     named_cells,
     part_axis,
     region_labels,
@@ -40,7 +40,7 @@ def metric_tables(groups: Sequence[Group]) -> Content:
             content.append(Folded("Cell by cell", _tables_of_group(groups[0], evaluated, metrics, with_cells=True)))
     for name in metrics if not is_single else ():
         table, title = metric_table(groups, name, evaluated), metric_title(name)
-        content += [Heading(title), table] if name in charted_metrics(evaluated) else [Folded(title, [table])]
+        content += [Heading(title), table] if name in main_metrics(evaluated) else [Folded(title, [table])]
     return [*content, Note(_caption(evaluated, groups, metrics))]
 
 

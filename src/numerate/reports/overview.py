@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from numerate.evaluation.labels import METRICS
 from numerate.reports.colour import assign_styles
-from numerate.reports.content import Content
 from numerate.reports.counts import BASELINE_LABEL
 from numerate.reports.figure import Chart, ChartLine, Figure, HeatMap, heat_maps, tooltip
 from numerate.reports.grid import (
@@ -29,16 +28,9 @@ from numerate.reports.success import length_curves
 from numerate.reports.summary import GENERALIZATION_THRESHOLD, group_result
 
 
-def overview_content(groups: Sequence[Group]) -> Content:
-    """The main figure: a heat map per group, then all groups along the diagonal with their intervals.
-
-    It shows the best of many groups (`groups_to_draw`), and images instead of tables where maps are too large for a
-    page."""
-    return [overview_figure(groups)]
-
-
 def overview_figure(groups: Sequence[Group]) -> Figure:
-    """Heat maps of the groups, and all of them by length."""
+    """The main figure: heat maps of the groups, and all of them by length with their intervals; of many groups the best
+    (`groups_to_draw`), and images instead of tables where maps are too large for a page."""
     shown, notes = groups_to_draw(groups), [_caption(groups)]
     maps = [one for one in group_maps(shown) if one.row_axis]
     if sum(len(one.cells) for one in maps) > MAX_MAP_CELLS:

@@ -57,7 +57,8 @@ def comparison_page(
 ) -> str:
     """The page of several groups as text; of several tasks the headlines of all first, then the sections of each.
 
-    `failed_runs` and `missing_variants` as in `write_comparison`, `answer_metric` a metric of numbers or texts.
+    It starts with `failed_runs`, failed runs with their errors, and `missing_variants`, variants without any run;
+    `answer_metric` is a metric of numbers or texts.
     """
     title = title or _names(groups)
     everything = Subject(groups)

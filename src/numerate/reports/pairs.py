@@ -23,9 +23,9 @@ from numerate.reports.grid import ALL_OOD, ALL_REGION_LABELS, format_percent
 from numerate.reports.groups import (
     CONVERGENCE_THRESHOLD,
     Group,
-    charted_metrics,
     common_metric_label,
     comparable_groups,
+    main_metrics,
     region_labels,
 )
 from numerate.reports.metrics import EXACT_MATCH, MetricKey, format_metric, is_proportion, metric_title
@@ -242,6 +242,6 @@ def pairs_content(groups: Sequence[Group], metric: str | None = None) -> Content
 
 
 def part_pairs_content(groups: Sequence[Group]) -> Content:
-    """The pairs where cells are named parts, by each metric of their chart; nothing without several seeds."""
-    found = [(name, pairs_content(groups, name)) for name in charted_metrics(groups)]
+    """The pairs where cells are named parts, by each main metric; nothing without several seeds."""
+    found = [(name, pairs_content(groups, name)) for name in main_metrics(groups)]
     return [block for name, content in found if content for block in (Heading(metric_title(name)), *content)]

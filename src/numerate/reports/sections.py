@@ -25,7 +25,7 @@ from numerate.reports.language import (
 )
 from numerate.reports.language_curves import curves_content
 from numerate.reports.metric_tables import metric_tables
-from numerate.reports.overview import overview_content
+from numerate.reports.overview import overview_figure
 from numerate.reports.pairs import pairs_content, part_pairs_content
 from numerate.reports.records import Records
 from numerate.reports.regions import evaluations_content, facts_content, regions_content
@@ -101,7 +101,7 @@ def _other_settings(subject: Subject) -> Content:
     """For a run also evaluated with settings that differ from training (`model.backbone.num_loops=8`): the heat maps of
     its grids and the table of regions for each choice."""
     groups = group_runs(subject.runs)
-    return [*overview_content(groups), *regions_content(groups)] if len(groups) > 1 else []
+    return [overview_figure(groups), *regions_content(groups)] if len(groups) > 1 else []
 
 
 ANSWERS: tuple[Kind, ...] = ("exact_match", "token_labels", "named_parts")
@@ -122,8 +122,8 @@ SECTIONS = (
         in_terminal=True,
     ),
     Section("Accuracy per count", of_groups(counts_content), ("token_labels",)),
-    Section("", of_groups(overview_content), ("exact_match",), in_terminal=True),
-    Section("By length of the row", of_groups(overview_content), ("token_labels",), in_terminal=True),
+    Section("", lambda it: [overview_figure(it.groups)], ("exact_match",), in_terminal=True),
+    Section("By length of the row", lambda it: [overview_figure(it.groups)], ("token_labels",), in_terminal=True),
     Section("Results", of_groups(metric_tables), PARTS, in_terminal=True),
     Section("Loss, perplexity, bits per byte", of_groups(metrics_content), TEXTS, in_terminal=True),
     Section("Validation curves", of_groups(curves_content), TEXTS),
