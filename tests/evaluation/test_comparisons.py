@@ -6,7 +6,6 @@ from statistics import fmean
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from numerate.errors import UserError
 from numerate.evaluation.statistics import (
@@ -94,6 +93,8 @@ def test_beyond_seventeen_pairs_signs_are_drawn_as_a_function_of_the_key():
 
 
 def test_a_permutation_of_many_is_drawn_as_a_function_of_the_key():
+    from scipy import stats
+
     rng = np.random.default_rng(1)
     one, two = rng.random(30).tolist(), (rng.random(25) + 0.12).tolist()
     drawn = permutation_test(one, two, "key")
@@ -132,6 +133,8 @@ def test_the_smallest_p_is_reached_by_the_largest_difference():
 
 
 def test_the_probability_of_improvement_is_mann_whitneys_u_by_the_number_of_pairs():
+    from scipy import stats
+
     one, two = [0.9, 0.5, 0.5, 1.0], [0.5, 0.2, 0.95]
     expected = stats.mannwhitneyu(one, two).statistic / 12
     assert probability_of_improvement(one, two) == pytest.approx(expected)

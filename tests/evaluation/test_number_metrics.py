@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from numerate.errors import UserError
 from numerate.evaluation import answer_metrics
@@ -49,6 +48,8 @@ def floats(predictions: Sequence[str], targets: Sequence[str]) -> tuple[np.ndarr
 
 @pytest.mark.parametrize("log", [False, True])
 def test_errors_and_correlations_are_the_textbooks(log: bool) -> None:
+    from scipy import stats
+
     metrics = NumberScores.from_texts(PREDICTIONS, TARGETS).metrics()
     ours, theirs = floats(PREDICTIONS, TARGETS)
     name = "log_" if log else ""
@@ -218,6 +219,8 @@ def test_a_median_of_classes_is_right_to_one_per_cent(errors: list[float], zeros
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=2, max_size=20))
 def test_ranks_that_are_equal_share_their_middle_rank(pairs: list[tuple[int, int]]) -> None:
+    from scipy import stats
+
     predictions, targets = ([Decimal(pair[side]) for pair in pairs] for side in (0, 1))
     found = spearman(predictions, targets)
     if len(set(predictions)) == 1 or len(set(targets)) == 1:
