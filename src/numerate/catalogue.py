@@ -176,11 +176,7 @@ def part_summary(kind: str, name: str) -> str:
 
 def module_summary(module: str) -> str:
     """The first line of a module's docstring, without importing it: what a family, or a file of presets, contains."""
-    spec = importlib.util.find_spec(module)
-    if spec is None or spec.origin is None:
-        return ""
-    with open(spec.origin, encoding="utf-8") as source:
-        return (ast.get_docstring(ast.parse(source.read())) or "").split("\n")[0]
+    return _first_line(_syntax_tree(module))
 
 
 def preset_modules(kind: str) -> list[str]:
@@ -193,16 +189,21 @@ def preset_modules(kind: str) -> list[str]:
 
 @lru_cache
 def _docstring_summaries(module: str) -> dict[str, str]:
+    definitions = [node for node in _syntax_tree(module).body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+    return {node.name: _first_line(node) for node in definitions}
+
+
+def _syntax_tree(module: str) -> ast.Module:
+    """The source of a module, parsed; empty without a source file."""
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
-        return {}
+        return ast.Module([], [])
     with open(spec.origin, encoding="utf-8") as source:
-        tree = ast.parse(source.read())
-    summaries = {}
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef | ast.FunctionDef):
-            summaries[node.name] = (ast.get_docstring(node) or "").split("\n")[0]
-    return summaries
+        return ast.parse(source.read())
+
+
+def _first_line(node: ast.Module | ast.ClassDef | ast.FunctionDef) -> str:
+    return (ast.get_docstring(node) or "").split("\n")[0]
 
 
 def lazy_getattr(package: str, catalogue: dict[str, dict[str, str]]) -> Callable[[str], Any]:

@@ -45,8 +45,6 @@ def test_bleu_and_rouge_are_those_of_the_packages(corpus: list[tuple[str, str]])
 
 
 def test_bleu_and_rouge_by_hand() -> None:
-    found = scores_of([("the cat sat on the mat", "the cat sat on a mat")]).metrics()
-    assert found["bleu"] == pytest.approx(100 * (5 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** (1 / 4))
     # Of "the cat sat on" and "the dog sat down on" three words are common, in order; no pair is.
     found = scores_of([("the cat sat on", "the dog sat down on")]).metrics()
     assert (found["rouge1"], found["rouge2"], found["rougeL"]) == pytest.approx((2 * 3 / 9, 0.0, 2 * 3 / 9))
