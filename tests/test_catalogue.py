@@ -127,11 +127,9 @@ def test_a_family_has_many_names_with_a_line_each(kind: str, pattern: str) -> No
 @pytest.mark.parametrize(("kind", "pattern"), FAMILIES)
 def test_a_name_of_a_family_is_found_and_another_is_none(kind: str, pattern: str) -> None:
     name = next(iter(importlib.import_module(catalogue.family_modules(kind)[pattern]).family()))
-    assert catalogue.is_in_family(kind, name)
-    assert catalogue.make_from_family(kind, name) is not None
+    assert catalogue.family_row(kind, name).build(name) is not None
     for other in (f"{name}s", "addition_abacus", ""):
-        assert not catalogue.is_in_family(kind, other)
-        assert catalogue.make_from_family(kind, other) is None
+        assert catalogue.family_row(kind, other) is None
 
 
 def listed(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:

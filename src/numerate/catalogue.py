@@ -117,12 +117,6 @@ def family_names(kind: str) -> dict[str, str]:
     return descriptions
 
 
-def make_from_family(kind: str, name: str) -> Any:
-    """The component of a family name; None for a name that follows no pattern."""
-    row = _family_row(kind, name)
-    return None if row is None else row.build(name)
-
-
 def is_recipe(name: str) -> bool:
     """Whether a name is that of a recipe or study, or of a file with one.
 
@@ -131,15 +125,12 @@ def is_recipe(name: str) -> bool:
     """
     kinds, plain = parts_by_kind(), name.replace("-", "_")
     is_file = name.endswith((".yaml", ".yml")) or ".py:" in name
-    return is_file or plain in kinds["Recipe"] or plain in kinds["Study"] or is_in_family("Recipe", plain)
+    return is_file or plain in kinds["Recipe"] or plain in kinds["Study"] or family_row("Recipe", plain) is not None
 
 
-def is_in_family(kind: str, name: str) -> bool:
-    """Whether a name belongs to a family, without building its component."""
-    return _family_row(kind, name) is not None
-
-
-def _family_row(kind: str, name: str) -> Any:
+def family_row(kind: str, name: str) -> Any:
+    """The row of a name that follows one of the patterns of a kind, whose `build(name)` makes the component; None for
+    another name."""
     for pattern, module in family_modules(kind).items():
         # The prefix before the first placeholder is in every name: other names import nothing.
         if name.startswith(re.split(r"[A-Z]", pattern)[0]):

@@ -140,14 +140,6 @@ def test_a_bootstrap_of_one_stratum_is_the_one_of_scipy_within_chance():
         assert found == pytest.approx((expected.low, expected.high), abs=0.008)
 
 
-def test_a_stratified_bootstrap_agrees_with_all_ways_to_draw_written_out():
-    """Two strata of two values: sixteen equally likely draws; the quartiles of their means."""
-    strata = [[0.0, 1.0], [2.0, 6.0]]
-    means = sorted((a + b + c + d) / 4 for a in strata[0] for b in strata[0] for c in strata[1] for d in strata[1])
-    low, high = stratified_bootstrap_interval(strata, "all", statistic=mean_of_rows, level=0.6, resamples=40_000)
-    assert (low, high) == pytest.approx(tuple(np.quantile(np.repeat(means, 2500), [0.2, 0.8])), abs=1e-12)
-
-
 def test_a_stratified_bootstrap_draws_within_strata_and_never_between():
     """Every task gives every seed the same: no draw of seeds changes anything, though the tasks differ widely."""
     assert stratified_bootstrap_interval([[0.0] * 5, [1.0] * 5], "tasks", statistic=mean_of_rows) == (0.5, 0.5)
