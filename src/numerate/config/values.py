@@ -9,7 +9,7 @@ integers, and does not support fields declared by an abstract class.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING, Field, fields, is_dataclass
 from decimal import Decimal, InvalidOperation
 from functools import cache, partial
@@ -236,19 +236,12 @@ def parse_value(text: str, hint: Any, path: str, *, is_saved: bool = False) -> A
             elif len(pieces) == 1 and stripped and str not in options:
                 return _parse_items(pieces, option, path, parse_item)
     classes = part_classes_in(hint)
-    call = _CALL.fullmatch(stripped)
-    one_call = classes and call is not None and pieces is not None and len(pieces) == 1
-    if (
-        one_call
-        and call
-        and (str not in options or normalize_name(call[1]) in map(normalize_name, available_parts(classes)))
-    ):
-        preset = _find_preset(call[1], classes)
-        if preset is not None:
-            return _parse_call(preset, call[2] or "", path, parse_item)
-        return _parse_call(
-            Draft(get_part_class(call[1], classes, path, is_saved=is_saved), {}), call[2] or "", path, parse_item
-        )
+    call = _CALL.fullmatch(stripped) if classes and pieces is not None and len(pieces) == 1 else None
+    if call is not None and (str not in options or _exact_name(call[1], available_parts(classes)) is not None):
+        draft = _find_preset(call[1], classes)
+        if draft is None:
+            draft = Draft(get_part_class(call[1], classes, path, is_saved=is_saved), {})
+        return _parse_call(draft, call[2] or "", path, parse_item)
     if str in options:
         return text
     words = list(map(str, choices_in(hint)))
@@ -321,8 +314,7 @@ def get_part_class(
     `file_sha256`. Raises `UserError` with the available names if there is none.
     """
     kinds, available = " or ".join(c.__name__ for c in classes), available_parts(classes)
-    exact_name = next((names for names in available if normalize_name(names) == normalize_name(name)), None)
-    if exact_name is not None:
+    if (exact_name := _exact_name(name, available)) is not None:
         declared_class = next((c for c in classes if c.__name__ == exact_name), object)
         return catalogue.get_class(available[exact_name], exact_name, path) if available[exact_name] else declared_class
     prefix = f"{path}: " if path else ""
@@ -393,16 +385,19 @@ def _parse_items(items: list[Any], hint: Any, path: str, parse_item: Any) -> lis
 
 def _find_preset(name: str, classes: list[type]) -> Draft | None:
     """The preset of a name as an editable draft; None for the name of a class."""
-    if normalize_name(name) in map(normalize_name, available_parts(classes)):
-        return None
-    for declared in classes:
-        presets = catalogue.presets(declared.__name__)
-        exact_name = next((there for there in presets if normalize_name(there) == normalize_name(name)), None)
-        if exact_name is not None:
-            draft = to_draft(presets[exact_name])
-            assert isinstance(draft, Draft)
-            return draft
+    if _exact_name(name, available_parts(classes)) is None:
+        for declared in classes:
+            presets = catalogue.presets(declared.__name__)
+            if (exact_name := _exact_name(name, presets)) is not None:
+                draft = to_draft(presets[exact_name])
+                assert isinstance(draft, Draft)
+                return draft
     return None
+
+
+def _exact_name(name: str, names: Iterable[str]) -> str | None:
+    """The one of `names` that equals a name but for `-` and `_`; None if there is none."""
+    return next((one for one in names if normalize_name(one) == normalize_name(name)), None)
 
 
 def _parse_call(draft: Draft, arguments: str, path: str, parse_item: Callable[[str, Any, str], Any]) -> Draft:

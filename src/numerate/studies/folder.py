@@ -84,7 +84,7 @@ class StudyFolder:
                     "search ...` that started it shows its results"
                 )
         recipe = text.replace("-", "_")
-        if recipe in catalogue.parts_by_kind().get("Recipe", {}) or catalogue.is_in_family("Recipe", recipe):
+        if recipe in catalogue.parts_by_kind().get("Recipe", {}) or catalogue.family_row("Recipe", recipe) is not None:
             raise UserError(f"{address} is a recipe, not a study; `numerate run {recipe}` creates one in {runs}")
         titles = sorted(plan.parent.name for plan in runs.glob("*/plan.jsonl"))
         titles_text = f"; there are: {', '.join(titles[:12])}{', ...' if len(titles) > 12 else ''}" if titles else ""
