@@ -148,7 +148,7 @@ def test_operations_are_those_that_torch_counts(vocabulary: Any, make_tokens: An
 
 
 def test_what_cannot_be_built_is_refused(vocabulary: Any, make_tokens: Any) -> None:
-    with pytest.raises(UserError, match="^positions.1: Rotary acts inside attention"):
+    with pytest.raises(UserError, match=r"^positions\.1: Rotary acts inside attention"):
         Decoder(mixer=LSTM(), positions=(Learned(), Rotary()))
     with pytest.raises(UserError, match="num_heads: must divide hidden_size=18, not 4"):
         Decoder(hidden_size=18, mixer=Attention(num_heads=4)).build(vocabulary, 0)
