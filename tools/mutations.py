@@ -38,16 +38,16 @@ class Fault(NamedTuple):
 FAULTS = [
     Fault(
         "blocked keys mask queries",
-        "mixers/attention.py",
-        "visible & ~blocked_keys[:, None, :]",
-        "visible & ~blocked_keys[:, :, None]",
+        "mixers/attention_positions.py",
+        "visible & ~context.blocked_keys[:, None, : len(key_positions)]",
+        "visible & ~context.blocked_keys[:, : visible.shape[1], None]",
         "tests/mixers tests/models/test_model.py",
     ),
     Fault(
         "the log scale counts one visible key less",
         "mixers/attention.py",
-        "self._query_scale(torch.arange(1, time + 1, device=device)[None])",
-        "self._query_scale(torch.arange(time, device=device)[None])",
+        "torch.arange(1, queries.shape[2] + 1, device=queries.device)",
+        "torch.arange(queries.shape[2], device=queries.device)",
         "tests/mixers",
     ),
     Fault(
@@ -59,10 +59,10 @@ FAULTS = [
     ),
     Fault(
         "a prompt's state is that after its padding",
-        "architectures/lru.py",
-        "states[torch.arange(x.shape[0], device=x.device), context.lengths - 1]",
-        "states[:, -1]",
-        "tests/architectures/test_lru.py tests/mixers",
+        "kernels/token_shift.py",
+        "x[torch.arange(x.shape[0], device=x.device), lengths - 1]",
+        "x[:, -1]",
+        "tests/mixers",
     ),
     Fault(
         "the gradient of decays is not conjugated",

@@ -12,7 +12,7 @@ from cases import TokensForNTLoss, assert_published_values, published_case
 from numerate.errors import UserError
 from numerate.kernels.number_loss import LOSS_FUNCTIONS, NumberDistance, reference_loss_sums, token_losses
 from numerate.kernels.number_table import NumberTokenTable
-from numerate.losses.number_tokens import number_table
+from numerate.losses.number_spans import number_table
 from numerate.vocabulary import Vocabulary
 
 UNEVEN = {3: 0.0, 5: 1.0, 6: 2.5, 7: -4.0, 20: 10.0, 21: 10.0}

@@ -20,8 +20,8 @@ from numerate.losses import cross_entropy as cross_entropy_loss
 from numerate.losses import number_token
 from numerate.losses.cross_entropy import CrossEntropy
 from numerate.losses.number_heads import Regression, XValLoss, standardized_error
+from numerate.losses.number_spans import number_table
 from numerate.losses.number_token import GaussianCrossEntropy, NumberToken
-from numerate.losses.number_tokens import number_table
 from numerate.losses.soft_labels import SoftLabels, digit_entropy_loss, dist2_loss
 from numerate.vocabulary import Vocabulary
 

@@ -16,8 +16,7 @@ from numerate.kernels.fused_number_loss import cross_entropy_and_number_loss
 from numerate.kernels.number_loss import LossFunction, LossSums, NumberDistance, reference_loss_sums
 from numerate.kernels.number_table import NumberTokenTable
 from numerate.losses.loss import Loss, LossModule
-from numerate.losses.number_spans import NumberNotation, place_value_weights
-from numerate.losses.number_tokens import number_table
+from numerate.losses.number_spans import NumberNotation, number_table, place_value_weights
 from numerate.vocabulary import Vocabulary
 
 FusedMode = Literal["auto", "head", "logits", "none"]
