@@ -19,7 +19,7 @@ from numerate.integrations.hf_cache import select_state_rows
 from numerate.kernels import relational_fast
 from numerate.mixers.attention import Attention
 from numerate.mixers.mixer import Context
-from numerate.models.block import Block, FeedForwardModule
+from numerate.models.block import Block, FeedForward
 from numerate.positions.bias import ALiBi
 from numerate.positions.rotary import Rotary
 from variants import name_of
@@ -123,7 +123,7 @@ def test_a_block_is_the_published(shared: Path) -> None:
     x, symbols = weights.pop("x"), weights.pop("symbols")
     attention = {name.removeprefix("dual_attn."): one for name, one in weights.items() if name.startswith("dual_attn.")}
     mixer = loaded(DualAttention(), 16, attention, symbols)
-    block = Block(16, mixer, FeedForwardModule(16, 42, "swiglu", bias=False)).double().eval()
+    block = Block(16, mixer, FeedForward("swiglu", intermediate_size=42, bias=False).build(16)).double().eval()
     for mine, theirs in (("mixer_norm", "norm1"), ("feed_forward_norm", "norm2")):
         load_from(block, {f"{mine}.{what}": weights[f"{theirs}.{what}"] for what in ("weight", "bias")})
     gate_and_value = torch.cat([weights[f"ff_block.linear{number}.weight"] for number in (1, 3)])

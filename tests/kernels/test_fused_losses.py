@@ -16,8 +16,9 @@ from torch.nn.functional import cross_entropy, linear
 from layers import assert_same, drawn, gradients
 from numerate.batch import IGNORE_INDEX
 from numerate.errors import UserError
-from numerate.kernels import fused_head_cross_entropy, fused_head_number_loss, fused_number_loss
-from numerate.kernels.fused_head_cross_entropy import linear_cross_entropy, linear_head_or_none
+from numerate.kernels import chunked_head, fused_number_loss
+from numerate.kernels.chunked_head import linear_head_or_none
+from numerate.kernels.fused_head_cross_entropy import linear_cross_entropy
 from numerate.kernels.fused_head_number_loss import linear_cross_entropy_and_number_loss
 from numerate.kernels.fused_number_loss import cross_entropy_and_number_loss, cross_entropy_and_token_logits
 from numerate.kernels.number_loss import LOSS_FUNCTIONS, NumberDistance, reference_loss_sums
@@ -36,7 +37,7 @@ SETTINGS = [
 
 @pytest.fixture(autouse=True)
 def chunks_of_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (fused_number_loss, fused_head_number_loss, fused_head_cross_entropy):
+    for module in (fused_number_loss, chunked_head):
         monkeypatch.setattr(module, "CHUNK_LOGITS", {"cpu": 4 * WIDTH})
 
 

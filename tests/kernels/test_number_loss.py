@@ -10,13 +10,9 @@ from torch.nn.functional import cross_entropy
 
 from cases import TokensForNTLoss, assert_published_values, published_case
 from numerate.errors import UserError
-from numerate.kernels.number_loss import (
-    LOSS_FUNCTIONS,
-    number_token_loss,
-    smoothed_cross_entropy,
-)
+from numerate.kernels.number_loss import LOSS_FUNCTIONS, NumberDistance, reference_loss_sums, token_losses
 from numerate.kernels.number_table import NumberTokenTable
-from numerate.losses.number_tokens import number_table
+from numerate.losses.number_spans import number_table
 from numerate.vocabulary import Vocabulary
 
 UNEVEN = {3: 0.0, 5: 1.0, 6: 2.5, 7: -4.0, 20: 10.0, 21: 10.0}
@@ -25,6 +21,29 @@ UNEVEN = {3: 0.0, 5: 1.0, 6: 2.5, 7: -4.0, 20: 10.0, 21: 10.0}
 def table_of(words: list[str]) -> NumberTokenTable:
     values = {i: float(word) for i, word in enumerate(words) if word.lstrip("-").replace(".", "", 1).isdigit()}
     return NumberTokenTable.from_values(values, len(words))
+
+
+def number_loss(
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    table: NumberTokenTable,
+    *,
+    reduction: str = "mean",
+    loss_weights: torch.Tensor | None = None,
+    quantity_mask: torch.Tensor | None = None,
+    **settings: Any,
+) -> torch.Tensor:
+    """The number loss alone: of each position, or the sum or mean over numbers."""
+    distance, masked = NumberDistance(**settings), {"quantity_mask": quantity_mask}
+    sums = reference_loss_sums(logits, labels, table, distance, loss_weights=loss_weights, **masked)
+    if reduction == "none":
+        return token_losses(logits, labels, table, distance, **masked)[1]
+    return sums.number_loss / (sums.total_number_weight.clamp(min=1e-9) if reduction == "mean" else 1)
+
+
+def entropy_of(logits: torch.Tensor, labels: torch.Tensor, table: NumberTokenTable, sigma: float) -> torch.Tensor:
+    sums = reference_loss_sums(logits, labels, table, NumberDistance("was-cdf", gaussian_sigma=sigma))
+    return sums.cross_entropy / sums.num_labels
 
 
 FILE = "number_token_loss.json"
@@ -46,13 +65,13 @@ def test_it_gives_the_published_values_and_gradients(name: str, shared: Path) ->
     case, settings = published_case(shared, FILE, name), PUBLISHED[name]
     table = table_of(case["vocab"])
     tolerance = 1e-5 if "squash" in name or "float32" in case["produced_by"] else 1e-6
-    assert_published_values(case, lambda z, y, **more: number_token_loss(z, y, table, **settings, **more), tolerance)
+    assert_published_values(case, lambda z, y, **more: number_loss(z, y, table, **settings, **more), tolerance)
 
 
 def test_uneven_values_are_as_far_apart_as_they_are(shared: Path) -> None:
     case = published_case(shared, FILE, "ntl_was_irregular_values")
     logits, labels = torch.tensor(case["logits"]), torch.tensor(case["labels"])
-    mean = number_token_loss(logits, labels, table_of(case["vocab"]), loss_function="was-cdf")
+    mean = number_loss(logits, labels, table_of(case["vocab"]), loss_function="was-cdf")
     assert mean.item() == pytest.approx(case["expected"]["mean"], rel=1e-5)
 
 
@@ -60,9 +79,9 @@ def test_all_losses_of_the_published_system_together(shared: Path) -> None:
     case = published_case(shared, FILE, "repo_total_losses")
     logits, labels = torch.tensor(case["logits"]).double(), torch.tensor(case["labels"])
     table, expected = table_of(case["vocab"]), case["expected"]
-    found = {kind: number_token_loss(logits, labels, table, loss_function=kind).item() for kind in LOSS_FUNCTIONS}
+    found = {kind: number_loss(logits, labels, table, loss_function=kind).item() for kind in LOSS_FUNCTIONS}
     assert found == pytest.approx({kind: expected[kind.replace("-", "_")] for kind in LOSS_FUNCTIONS}, abs=1e-6)
-    assert smoothed_cross_entropy(logits, labels, table, sigma=0.0).item() == pytest.approx(expected["ce"], abs=1e-6)
+    assert entropy_of(logits, labels, table, sigma=0.0).item() == pytest.approx(expected["ce"], abs=1e-6)
 
 
 @pytest.mark.parametrize("sigma", [1, 2])
@@ -70,8 +89,8 @@ def test_targets_spread_over_neighbours_as_published(sigma: int, shared: Path) -
     case = published_case(shared, FILE, f"gaussian_ce_sigma{sigma}")
     logits, labels = torch.tensor(case["logits"]).double(), torch.tensor(case["labels"])
     table, expected, settings = table_of(case["vocab"]), case["expected"], {"gaussian_sigma": float(sigma)}
-    entropy = smoothed_cross_entropy(logits, labels, table, sigma=float(sigma))
-    number = number_token_loss(logits, labels, table, loss_function="was-cdf", unit_spacing=True, **settings)  # type: ignore[arg-type]
+    entropy = entropy_of(logits, labels, table, sigma=float(sigma))
+    number = number_loss(logits, labels, table, loss_function="was-cdf", unit_spacing=True, **settings)  # type: ignore[arg-type]
     found = {"gce": entropy.item(), "ntl_was_cdf_smoothed": number.item(), "total": (entropy + 0.3 * number).item()}
     assert found == pytest.approx({name: expected[name] for name in found}, abs=1e-6)
 
@@ -80,7 +99,7 @@ def test_padding_is_no_number(shared: Path) -> None:
     case = published_case(shared, FILE, "padding_label_wraparound")
     table = NumberTokenTable.from_values({10 + i: float(i % 10) for i in range(20)}, 120)
     for kind in LOSS_FUNCTIONS:
-        found = number_token_loss(torch.zeros(1, 3, 120), torch.full((1, 3), -100), table, loss_function=kind)
+        found = number_loss(torch.zeros(1, 3, 120), torch.full((1, 3), -100), table, loss_function=kind)
         assert found.item() == case["correct_output"]
 
 
@@ -100,7 +119,7 @@ def test_the_distance_to_a_sharp_guess_is_that_of_the_digits() -> None:
     table = NumberTokenTable.from_values({i: float(i) for i in range(10)}, 12)
     logits = torch.full((10, 12), 0.01, dtype=torch.float64)
     logits[torch.arange(10), torch.arange(10)] = 5.0
-    found = number_token_loss(logits, torch.full((10,), 4), table, reduction="none")
+    found = number_loss(logits, torch.full((10,), 4), table, reduction="none")
     expected = [3.9038, 2.9679, 2.0321, 1.0962, 0.1603, 1.0962, 2.0321, 2.9679, 3.9038, 4.8397]
     torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64), atol=1e-4, rtol=0)
 
@@ -109,13 +128,13 @@ def test_an_even_split_around_the_label_is_right_for_the_expectation_and_wrong_f
     table = NumberTokenTable.from_values({i: float(i) for i in range(10)}, 12)
     logits = torch.full((1, 12), -1e4)
     logits[0, [0, 8]] = 0.0
-    assert number_token_loss(logits, torch.tensor([4]), table, loss_function="mse").item() == 0.0
-    assert number_token_loss(logits, torch.tensor([4]), table, loss_function="was").item() == 4.0
+    assert number_loss(logits, torch.tensor([4]), table, loss_function="mse").item() == 0.0
+    assert number_loss(logits, torch.tensor([4]), table, loss_function="was").item() == 4.0
 
 
 def test_a_spread_of_nothing_is_cross_entropy() -> None:
     logits, labels, table = drawn()
-    found = smoothed_cross_entropy(logits, labels, table, sigma=0.0)
+    found = entropy_of(logits, labels, table, sigma=0.0)
     torch.testing.assert_close(found, cross_entropy(logits.flatten(0, 1), labels.flatten()))
 
 
@@ -124,11 +143,11 @@ def test_digits_that_are_no_quantities_have_no_number_loss(kind: Any) -> None:
     logits, labels, table = drawn()
     quantity = torch.ones_like(labels, dtype=torch.bool)
     quantity[1, 0] = False
-    expected = number_token_loss(logits, labels, table, loss_function=kind, reduction="none")
-    some = number_token_loss(logits, labels, table, loss_function=kind, quantity_mask=quantity, reduction="none")
+    expected = number_loss(logits, labels, table, loss_function=kind, reduction="none")
+    some = number_loss(logits, labels, table, loss_function=kind, quantity_mask=quantity, reduction="none")
     assert expected[1, 0] > 0
     torch.testing.assert_close(some, expected * quantity)
-    none = number_token_loss(logits.requires_grad_(), torch.full((3, 7), 1), table, loss_function=kind)
+    none = number_loss(logits.requires_grad_(), torch.full((3, 7), 1), table, loss_function=kind)
     assert none.item() == 0.0
     assert not torch.autograd.grad(none, logits)[0].any()
 
@@ -136,9 +155,9 @@ def test_digits_that_are_no_quantities_have_no_number_loss(kind: Any) -> None:
 def test_weights_weigh_and_the_mean_is_over_them() -> None:
     logits, labels, table = drawn()
     weights = torch.rand(3, 7, dtype=torch.float64)
-    each = number_token_loss(logits, labels, table, reduction="none")
+    each = number_loss(logits, labels, table, reduction="none")
     there = table.number_indices(labels) >= 0
-    found = number_token_loss(logits, labels, table, loss_weights=weights)
+    found = number_loss(logits, labels, table, loss_weights=weights)
     torch.testing.assert_close(found, (weights * each).sum() / (weights * there).sum())
 
 
@@ -164,7 +183,7 @@ def test_it_agrees_with_ntloss(kind: Any, reweigh: bool) -> None:
         logits = (3 * torch.randn(4, 9, width, generator=generator)).requires_grad_()
         labels = torch.randint(0, width, (4, 9), generator=generator)
         labels[0, :2] = -100
-        ours = number_token_loss(
+        ours = number_loss(
             logits,
             labels,
             NumberTokenTable.from_values({2 * i + 1: float(i) for i in range(10)}, width),
@@ -217,18 +236,18 @@ def test_a_table_that_cannot_be_is_refused(values: dict[int, float], says: str) 
 def test_labels_and_logits_that_do_not_fit_are_refused() -> None:
     logits, labels, table = drawn()
     with pytest.raises(UserError, match="21 wide, but token 21 has a value"):
-        number_token_loss(logits[..., :21], labels.clamp(max=20), table)
+        number_loss(logits[..., :21], labels.clamp(max=20), table)
     for wrong in (24, -3):
         labels[2, 2] = wrong
         with pytest.raises(UserError, match=f"labels: {wrong} is outside the vocabulary; 0 to 23"):
-            number_token_loss(logits, labels, table)
+            number_loss(logits, labels, table)
 
 
 def test_a_vocabulary_that_is_padded_is_none_the_less_right() -> None:
     logits, labels, _ = drawn()
     narrow = NumberTokenTable.from_values(UNEVEN, 22)
     wide = torch.cat([logits, torch.zeros(3, 7, 5, dtype=logits.dtype)], -1)
-    torch.testing.assert_close(number_token_loss(wide, labels, narrow), number_token_loss(logits, labels, narrow))
+    torch.testing.assert_close(number_loss(wide, labels, narrow), number_loss(logits, labels, narrow))
 
 
 @pytest.mark.parametrize(
@@ -242,4 +261,4 @@ def test_a_vocabulary_that_is_padded_is_none_the_less_right() -> None:
 def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], says: str) -> None:
     logits, labels, table = drawn()
     with pytest.raises(UserError, match=says):
-        number_token_loss(logits, labels, table, **settings)
+        number_loss(logits, labels, table, **settings)

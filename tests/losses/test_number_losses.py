@@ -14,14 +14,14 @@ from cases import published_case
 from layers import assert_same
 from numerate.batch import IGNORE_INDEX, Batch, Output, Tokens
 from numerate.errors import UserError
-from numerate.kernels.number_loss import number_token_loss
+from numerate.kernels.number_loss import NumberDistance, reference_loss_sums
 from numerate.kernels.number_table import NumberTokenTable
 from numerate.losses import cross_entropy as cross_entropy_loss
 from numerate.losses import number_token
 from numerate.losses.cross_entropy import CrossEntropy
 from numerate.losses.number_heads import Regression, XValLoss, standardized_error
+from numerate.losses.number_spans import number_table
 from numerate.losses.number_token import GaussianCrossEntropy, NumberToken
-from numerate.losses.number_tokens import number_table
 from numerate.losses.soft_labels import SoftLabels, digit_entropy_loss, dist2_loss
 from numerate.vocabulary import Vocabulary
 
@@ -99,7 +99,8 @@ def test_it_is_the_mean_over_labels_and_the_mean_over_number_tokens(vocabulary: 
     output = Output(hidden, head)
     logits, targets = output.logits, batch.targets
     table = number_table(vocabulary)
-    number = number_token_loss(logits, targets, table).item()
+    sums = reference_loss_sums(logits, targets, table, NumberDistance())
+    number = (sums.number_loss / sums.total_number_weight).item()
     found = means(NumberToken(), vocabulary, output, batch)
     assert found["number"] == pytest.approx(number, rel=1e-5)
     assert found["cross_entropy"] == pytest.approx(
