@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -75,14 +74,16 @@ def test_a_file_where_the_runs_should_be_is_refused(tmp_path: Path) -> None:
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
-        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+        lambda inner: (
+            st.lists(inner, max_size=3) | st.dictionaries(st.text() | st.text("ab.:1", max_size=3), inner, max_size=3)
+        ),
         max_leaves=8,
     )
 )
 def test_a_head_is_read_as_it_was_written(tmp_path_factory: pytest.TempPathFactory, value: Any) -> None:
     run = make(tmp_path_factory.mktemp("runs"), recipe={"value": value})
-    run.update_metadata(recipe={"value": value})
-    assert run.metadata()["recipe"] == {"value": value}
+    run.update_metadata(notes=value)
+    assert (run.metadata()["recipe"], run.metadata()["notes"]) == ({"value": value}, value)
 
 
 @pytest.mark.parametrize("text", ["1e-3", "0123", "on", "no", "12e456789012", "1:30", "null", "2026-01-01", "0x1f", ""])
@@ -111,22 +112,13 @@ def test_each_start_is_noted_and_the_first_time_and_label_stay(tmp_path: Path) -
     assert [start["command"] for start in run.records("starts.jsonl")] == ["first", "second"]
 
 
-def test_a_damaged_head_is_refused_and_is_not_written_over(tmp_path: Path) -> None:
-    run = make(tmp_path)
-    run.file("recipe.yaml").write_text("recipe: {steps: 1\nname: [")
-    for action in (run.metadata, lambda: run.record_start(HEAD), lambda: run.update_metadata(name="x")):
-        with pytest.raises(UserError, match=r"recipe.yaml, line \d: damaged: cannot be read as YAML"):
-            action()
-    assert run.file("recipe.yaml").read_text() == "recipe: {steps: 1\nname: ["
-    assert not run.file("starts.jsonl").exists()
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda text: "", "it is empty"),
         (lambda text: text[: text.index("checksum")], "the checksum at the end is missing"),
         (lambda text: text[: len(text) // 2], "cannot be read as YAML"),
+        (lambda text: "recipe: {steps: 1\nname: [", "cannot be read as YAML"),
         (lambda text: text.replace("steps: 100", "steps: 900"), "the checksum does not match"),
         (lambda text: text.replace("command: old", "command: new"), "the checksum does not match"),
     ],
@@ -146,19 +138,7 @@ def test_a_head_that_was_cut_or_changed_is_damaged(tmp_path: Path, change: Any, 
         with pytest.raises(UserError, match=rf"recipe.yaml.*: damaged: .*{message}"):
             action()
     assert run.file("recipe.yaml").read_text() == change(text)
-
-
-@given(
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(st.characters(codec="utf-8")),
-        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab.:1", max_size=3), inner, max_size=3),
-        max_leaves=8,
-    )
-)
-def test_whatever_a_head_holds_has_the_checksum_it_was_written_with(value: Any) -> None:
-    with tempfile.TemporaryDirectory() as place:
-        head = make(Path(place), notes=value).metadata()
-    assert head["notes"] == value
+    assert not run.file("starts.jsonl").exists()
 
 
 @pytest.mark.parametrize("head", [{"format": 2, "recipe": {}}, {"recipe": {}}])

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 import small_runs
-from numerate.api import load, recipe
+from numerate.api import recipe
 from numerate.errors import OperationalError, UserError
 from numerate.evaluation import evaluation_data
 from numerate.evaluation.exact_match import predict
-from numerate.experiments.train import TrainedRun, dry_run, train
+from numerate.experiments.train import TrainedRun, train
 from numerate.training import validation
 from numerate.training.data_stream import StreamPosition
 from numerate.training.distributed import World
@@ -298,23 +298,6 @@ def test_four_parts_are_as_good_as_one() -> None:
     one, four = mean_loss(20), mean_loss(20, "training.gradient_accumulation_steps=4")
     assert one == pytest.approx(four, abs=1e-5)
     assert one != mean_loss(20, "seed=1")
-
-
-def test_a_batch_that_does_not_divide_into_its_parts_is_refused() -> None:
-    with pytest.raises(UserError, match=r"gradient_accumulation_steps: must divide the 16 examples of a batch, not 3"):
-        small("training.gradient_accumulation_steps=3")
-
-
-def test_a_dry_run_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    estimate = dry_run(small(), num_timed_steps=2)
-    assert estimate.num_parameters == sum(p.numel() for p in Trainer(small(), World.join("cpu")).model.parameters())
-    assert (estimate.num_steps, estimate.first_batch_shape[0]) == (30, 16)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_run_that_was_trained_is_found_and_answers(finished: TrainedRun) -> None:
-    assert load(finished.run.path).ask("12+3=")
 
 
 COMPILED = """
