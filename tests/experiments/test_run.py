@@ -164,17 +164,11 @@ def test_a_question_beyond_the_table_is_refused_and_one_beyond_training_is_warne
         run.ask("1111111+1=")
 
 
-def test_a_grid_beyond_the_table_is_refused_before_any_work(run: Run) -> None:
-    with pytest.raises(
-        UserError, match=r"grid: 1:20x1:20: model.positions.0: position 2\d is out of range for Learned"
-    ):
-        run.evaluate("1:20x1:20")
-    assert not run.folder.file("evaluation.jsonl").exists()
-
-
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
+        ({"grid": "1:20x1:20"}, r"^grid: 1:20x1:20: model.positions.0: position 2\d is out of range for Learned"),
+        ({"grid": "1:2x1:2+0:1x1"}, r"^grid: 1:2x1:2\+0:1x1: first_digits: must be from 1 to 10000, or null, not 0$"),
         ({"grid": "1:2x1:2x1:2"}, "has 3 axes, the task has 2"),
         ({"grid": "3:1x1:2"}, "a span must go from low to high"),
         ({"count": 0}, "count: must be at least 1, not 0"),

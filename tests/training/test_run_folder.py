@@ -37,6 +37,9 @@ def test_runs_are_in_the_given_place_then_where_the_environment_says_then_here(m
     assert resolve_runs_dir() == Path("/from/environment")
     monkeypatch.setenv("NUMERATE_RUNS", "")
     assert resolve_runs_dir() == Path("runs")
+    for empty in ("", " "):
+        with pytest.raises(UserError, match=r"^runs_dir: must not be empty"):
+            resolve_runs_dir(empty)
 
 
 def test_a_run_stands_under_its_recipe_and_id_with_a_readable_head(tmp_path: Path) -> None:
@@ -44,14 +47,8 @@ def test_a_run_stands_under_its_recipe_and_id_with_a_readable_head(tmp_path: Pat
     assert run.path == tmp_path / "addition" / "3f2a9c01b7de"
     assert (run.id, run.recipe_name) == ("3f2a9c01b7de", "addition")
     assert run.metadata()["recipe"] == HEAD["recipe"]
-    assert RunFolder.open(run.path).metadata()["command"] == "numerate train addition"
-
-
-def test_creating_a_run_again_leaves_it_as_it_is(tmp_path: Path) -> None:
-    run = make(tmp_path)
-    before = run.file("recipe.yaml").read_bytes()
     make(tmp_path, command="another")
-    assert run.file("recipe.yaml").read_bytes() == before
+    assert RunFolder.open(run.path).metadata()["command"] == "numerate train addition", "it is created once"
 
 
 def test_a_folder_with_other_things_in_the_place_of_a_run_is_left_alone(tmp_path: Path) -> None:
@@ -141,21 +138,26 @@ def test_a_head_that_was_cut_or_changed_is_damaged(tmp_path: Path, change: Any, 
     assert not run.file("starts.jsonl").exists()
 
 
-@pytest.mark.parametrize("head", [{"format": 2, "recipe": {}}, {"recipe": {}}])
-def test_a_run_of_version_0_1_is_refused_in_one_sentence_and_left_as_it_is(head: Any, tmp_path: Path) -> None:
+OLD = r"was written by numerate 0\.1 and can only be read by version 0\.1"
+
+
+@pytest.mark.parametrize(
+    ("head", "message"),
+    [
+        ({"format": 2, "recipe": {}}, OLD),
+        ({"recipe": {}}, OLD),
+        ({"format": 99, "recipe": {}}, r"format 99.*update numerate"),
+    ],
+)
+def test_a_run_of_another_version_is_refused_in_one_sentence_and_left_as_it_is(
+    head: Any, message: str, tmp_path: Path
+) -> None:
     run = make(tmp_path)
     run.file("recipe.yaml").write_text(yaml.safe_dump(head))
     for action in (run.metadata, lambda: run.record_start(HEAD), lambda: run.update_metadata(name="x")):
-        with pytest.raises(UserError, match=r"was written by numerate 0\.1 and can only be read by version 0\.1"):
+        with pytest.raises(UserError, match=message):
             action()
     assert yaml.safe_load(run.file("recipe.yaml").read_text()) == head
-
-
-def test_a_head_of_a_later_format_is_refused(tmp_path: Path) -> None:
-    run = make(tmp_path)
-    run.file("recipe.yaml").write_text(yaml.safe_dump({"format": 99, "recipe": {}}))
-    with pytest.raises(UserError, match=r"format 99.*update numerate"):
-        run.metadata()
 
 
 # Finding
@@ -245,12 +247,6 @@ def test_latest_is_the_newest_run_that_has_a_checkpoint(tmp_path: Path) -> None:
     assert find_run("latest", tmp_path).path == other.path
 
 
-@pytest.mark.parametrize("given", ["", " "])
-def test_an_empty_folder_of_runs_is_refused(given: str) -> None:
-    with pytest.raises(UserError, match=r"^runs_dir: must not be empty"):
-        resolve_runs_dir(given)
-
-
 def test_latest_goes_by_the_order_of_starts_and_not_by_any_clock(tmp_path: Path) -> None:
     first, second = make(tmp_path, "a", times={"started": "2099"}), make(tmp_path, "b", times={"started": "1999"})
     os.utime(first.path / "recipe.yaml", (4e9, 4e9))
@@ -292,33 +288,32 @@ def test_records_come_back_as_plain_numbers_and_what_is_not_finite_as_null(tmp_p
     assert run.file("a.jsonl").read_bytes().count(b"\n") == 2
 
 
-@pytest.mark.parametrize("tail", [b'{"step": 3, "lo', b"\0" * 5000, b'{"a": "' + b"x" * 200_000, b"3"])
-def test_half_a_line_is_cleared_away_before_the_next_is_written(tmp_path: Path, tail: bytes) -> None:
+@pytest.mark.parametrize(
+    ("tail", "left"),
+    [
+        (b'{"step": 2, "lo', []),
+        (b"\0" * 5000, []),
+        (b'{"a": "' + b"x" * 200_000, []),
+        (b"3", []),
+        (b'{"step": 2, "loss": 2.0}', [2]),
+    ],
+)
+def test_half_a_line_is_cleared_away_before_the_next_is_written_and_a_whole_one_without_its_end_is_kept(
+    tmp_path: Path, tail: bytes, left: list[int]
+) -> None:
     run = make(tmp_path)
-    run.append("metrics.jsonl", {"step": 1, "loss": 2.0}, {"step": 2, "loss": 2.0})
+    run.append("metrics.jsonl", {"step": 1, "loss": 2.0})
     with open(run.file("metrics.jsonl"), "ab") as file:
         file.write(tail)
-    assert run.records("metrics.jsonl") == [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 2.0}]
+    assert [record["step"] for record in run.records("metrics.jsonl")] == [1, *left]
     run.append("metrics.jsonl", {"step": 3, "loss": 2.0})
-    assert (
-        run.file("metrics.jsonl").read_text()
-        == '{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 2.0}\n{"step": 3, "loss": 2.0}\n'
-    )
-
-
-def test_a_last_line_that_only_lacks_its_end_is_kept(tmp_path: Path) -> None:
-    run = make(tmp_path)
-    run.file("metrics.jsonl").write_bytes(b'{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 2.0}')
-    run.append("metrics.jsonl", {"step": 3, "loss": 2.0})
-    assert run.records("metrics.jsonl") == [
-        {"step": 1, "loss": 2.0},
-        {"step": 2, "loss": 2.0},
-        {"step": 3, "loss": 2.0},
-    ]
+    lines = [json.dumps({"step": step, "loss": 2.0}) + "\n" for step in (1, *left, 3)]
+    assert run.file("metrics.jsonl").read_text() == "".join(lines)
 
 
 def test_cutting_metrics_moves_later_steps_aside_and_loses_nothing_else(tmp_path: Path) -> None:
     run = make(tmp_path)
+    assert run.truncate_metrics(0) == 0
     lines = [
         '{"step": 1, "loss": 2.0}',
         '{"note": "no step"}',
@@ -332,10 +327,6 @@ def test_cutting_metrics_moves_later_steps_aside_and_loses_nothing_else(tmp_path
     assert run.file("metrics.jsonl").read_text() == "\n".join(lines[:4]) + "\n"
     assert run.records("metrics-undone.jsonl") == [{"step": 3, "loss": 2.0}]
     assert run.truncate_metrics(2) == 0
-
-
-def test_cutting_metrics_of_a_run_without_any_does_nothing(tmp_path: Path) -> None:
-    assert make(tmp_path).truncate_metrics(0) == 0
 
 
 def test_a_disk_that_fills_up_in_the_middle_of_a_line_leaves_no_half(

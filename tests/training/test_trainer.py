@@ -262,26 +262,22 @@ def test_init_from_latest_is_still_the_same_run_at_the_second_start(finished: Tr
     assert again.run.folder.metadata()["began_from"].endswith("step-000030")
 
 
-def test_init_from_another_task_is_refused_that_names_both_and_leaves_no_folder(
-    finished: TrainedRun, tmp_path: Path
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            "init_from={} task=Sorting evaluation.grid=null",
+            r"^init_from: .* of this run \(Sorting, \d+ tokens\), not that of Arithmetic",
+        ),
+        ("init_from={} model.hidden_size=32", r"init_from: .*embedding.weight has the shape"),
+        ("training.precision=fp16", r"training.precision: must be bf16 or fp32 .*fp16 needs a GPU"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_and_leaves_no_folder(
+    settings: str, message: str, finished: TrainedRun, tmp_path: Path
 ) -> None:
-    with pytest.raises(
-        UserError,
-        match=r"^init_from: .* of this run \(Sorting, \d+ tokens\), not that of Arithmetic",
-    ):
-        trained(tmp_path, f"init_from={finished.run.path}", "task=Sorting", "evaluation.grid=null")
-    assert not any(tmp_path.rglob("recipe.yaml"))
-
-
-def test_init_from_another_model_is_refused_and_leaves_no_folder(finished: TrainedRun, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"init_from: .*embedding.weight has the shape"):
-        trained(tmp_path, f"init_from={finished.run.path}", "model.hidden_size=32")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_fp16_needs_a_device(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"training.precision: must be bf16 or fp32 .*fp16 needs a GPU"):
-        trained(tmp_path, "training.precision=fp16")
+    with pytest.raises(UserError, match=message):
+        trained(tmp_path, *(word.format(finished.run.path) for word in settings.split()))
     assert list(tmp_path.iterdir()) == []
 
 
