@@ -383,7 +383,7 @@ def test_killed_at_any_moment_of_putting_things_right_it_is_put_right_the_next_t
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EIO])
 def test_a_disk_that_fails_at_any_moment_harms_no_earlier_checkpoint(
-    tmp_path: Path, code: int, failing_at_every_moment: Any
+    tmp_path: Path, code: int, killed_at_every_moment: Any
 ) -> None:
     def write_one(place: Path) -> None:
         put(place, 300, keep_last=1, best=100)
@@ -392,7 +392,7 @@ def test_a_disk_that_fails_at_any_moment_harms_no_earlier_checkpoint(
         assert [at.step for at in select_checkpoints(place, "best")[0]] == [100]
         check_folder(place, 300 if finished else 200)
 
-    assert failing_at_every_moment(tmp_path, code, three, write_one, check) > 15
+    assert killed_at_every_moment(tmp_path, three, write_one, check, code) > 15
 
 
 WRITER = """

@@ -406,7 +406,7 @@ def test_killed_at_any_moment_cutting_and_appending_lose_no_earlier_line(
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EIO])
 def test_a_disk_that_fails_at_any_moment_is_our_error_and_harms_no_line(
-    tmp_path: Path, code: int, failing_at_every_moment: Any
+    tmp_path: Path, code: int, killed_at_every_moment: Any
 ) -> None:
     def work(place: Path) -> None:
         run = make(place)
@@ -420,7 +420,7 @@ def test_a_disk_that_fails_at_any_moment_is_our_error_and_harms_no_line(
         assert run.metadata()["command"] in ("new", "old")
         assert [record["step"] for record in run.records("metrics.jsonl")][:3] == [1, 2, 3]
 
-    assert failing_at_every_moment(tmp_path, code, _logged, work, check) > 10
+    assert killed_at_every_moment(tmp_path, _logged, work, check, code) > 10
 
 
 def test_a_read_only_place_is_refused_with_another_way(small_disk: Any) -> None:
