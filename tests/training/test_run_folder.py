@@ -353,6 +353,17 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_line_leaves_no_half(
 # Interruptions
 
 
+def test_a_file_is_on_the_disk_before_it_takes_the_place_of_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda number: (order.append("flushed"), fsync(number)))
+    monkeypatch.setattr(os, "replace", lambda *paths: (order.append("renamed"), replace(*paths)))
+    disk.write_atomically(tmp_path / "file", b"new")
+    assert order == ["flushed", "renamed", "flushed"], "at last the name"
+
+
 def test_killed_at_any_moment_of_its_creation_a_run_is_whole_or_not_there(
     tmp_path: Path, killed_at_every_moment: Any
 ) -> None:
