@@ -37,55 +37,37 @@ Work = Callable[[Path], Any]
 Check = Callable[[Path, bool], None]
 
 
-def kill_at_every_moment(folder: Path, prepare: Work, work: Work, check: Check) -> int:
-    """Kills `work` (in a forked process, by SIGKILL) at its first touch, its second, ... until it comes to its end.
+@pytest.fixture
+def killed_at_every_moment(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """The function below. Nothing is flushed: a kill takes nothing from the system, and waiting is for power cuts."""
+    monkeypatch.setattr(os, "fsync", lambda number: None)
+    return interrupt_at_every_moment
 
-    `check` is given the folder and whether the work came to its end. Returns the number of kills.
+
+def interrupt_at_every_moment(folder: Path, prepare: Work, work: Work, check: Check, code: int | None = None) -> int:
+    """Interrupts `work` (in a forked process) at its first touch of a file, its second, ... until it comes to its end.
+
+    It is killed by SIGKILL; or with an error number `code` the touch fails with that, and only errors of ours may be
+    raised. `check` is given the folder and whether the work came to its end. Returns the number of interruptions.
     """
-
-    def touch() -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    def judge(status: int, place: Path) -> bool:
-        assert status in (0, signal.SIGKILL), f"ended with {status}"
-        check(place, status == 0)
-        return status == 0
-
-    return _one_after_the_other(folder, prepare, work, touch, judge)
-
-
-def fail_at_every_moment(folder: Path, code: int, prepare: Work, work: Work, check: Check) -> int:
-    """As `kill_at_every_moment`, but the touch fails with an error number, and only errors of ours may be raised."""
-
-    def touch() -> None:
-        raise OSError(code, os.strerror(code))
-
-    def judge(status: int, place: Path) -> bool:
-        ended = os.waitstatus_to_exitcode(status)
-        assert ended in (UNTOUCHED, REPORTED, IN_SPITE), "an error that is not ours was raised"
-        check(place, ended != REPORTED)
-        return ended == UNTOUCHED
-
-    return _one_after_the_other(folder, prepare, work, touch, judge)
-
-
-def _one_after_the_other(
-    folder: Path, prepare: Work, work: Work, touch: Callable[[], None], judge: Callable[[int, Path], bool]
-) -> int:
+    allowed = (UNTOUCHED, -signal.SIGKILL) if code is None else (UNTOUCHED, REPORTED, IN_SPITE)
     for moment in range(1000):
         place = folder / f"moment-{moment}"
         place.mkdir()
         prepare(place)
         child = os.fork()
         if child == 0:
-            _work(place, work, moment, touch)
-        if judge(os.waitpid(child, 0)[1], place):
+            _work(place, work, moment, code)
+        ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert ended in allowed, f"ended with {ended}"
+        check(place, ended in (UNTOUCHED, IN_SPITE))
+        if ended == UNTOUCHED:
             return moment
         shutil.rmtree(place)
     raise AssertionError("the work does not come to an end")
 
 
-def _work(place: Path, work: Work, moment: int, touch: Callable[[], None]) -> None:
+def _work(place: Path, work: Work, moment: int, code: int | None) -> None:
     left, inside = [moment], str(place)
 
     def hook(event: str, details: tuple[Any, ...]) -> None:
@@ -93,7 +75,9 @@ def _work(place: Path, work: Work, moment: int, touch: Callable[[], None]) -> No
         if by_number or (event in TOUCHES and any(str(item).startswith(inside) for item in details[:2])):
             left[0] -= 1
             if left[0] == -1:
-                touch()
+                if code is not None:
+                    raise OSError(code, os.strerror(code))
+                os.kill(os.getpid(), signal.SIGKILL)
 
     status = OTHER
     try:
@@ -106,20 +90,6 @@ def _work(place: Path, work: Work, moment: int, touch: Callable[[], None]) -> No
         os.write(2, f"{type(error).__name__}: {error}\n".encode())
     finally:
         os._exit(status)
-
-
-@pytest.fixture
-def killed_at_every_moment(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, Work, Work, Check], int]:
-    monkeypatch.setattr(
-        os, "fsync", lambda number: None
-    )  # a kill takes nothing from the system; waiting is for power cuts
-    return kill_at_every_moment
-
-
-@pytest.fixture
-def failing_at_every_moment(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, int, Work, Work, Check], int]:
-    monkeypatch.setattr(os, "fsync", lambda number: None)
-    return fail_at_every_moment
 
 
 class SmallDisks:

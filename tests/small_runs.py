@@ -46,9 +46,9 @@ ADDING = Recipe(
 """8 steps, checkpoints at 4 and 8, and a table that ends at 12 digits."""
 
 
-def small(*more: str, name: str = "addition_abacus") -> Recipe:
-    """A small recipe with further settings, several in one text."""
-    return recipe(name, *SMALL.split(), *(word for text in more for word in text.split()))
+def small(settings: str, *more: str, name: str = "addition_abacus") -> Recipe:
+    """A small recipe with further settings: several in a text, and each of `more`."""
+    return recipe(name, *SMALL.split(), *settings.split(), *more)
 
 
 def copied(run: Path, runs: Path) -> Path:

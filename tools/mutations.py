@@ -141,7 +141,7 @@ FAULTS = [
         "training/trainer.py",
         "schedule.multiplier(self.budget.schedule_step(state), total_steps)",
         "schedule.multiplier(self.budget.schedule_step(state) + 1, total_steps)",
-        "tests/training/test_trainer.py tests/training/test_schedule.py tests/training/test_budget.py tests/stacking",
+        "tests/training/test_plateau.py tests/training/test_schedule.py tests/training/test_budget.py tests/stacking",
     ),
     Fault(
         "the warm-up ends a step early",

@@ -223,14 +223,6 @@ def test_a_grid_of_parts_is_refused_by_its_largest_cell_with_the_number_that_wou
     assert len(run.evaluate("1:5x1+1x1:5")) == 9
 
 
-def test_a_cell_that_the_task_has_not_is_refused_before_any_work(run: Run) -> None:
-    with pytest.raises(
-        UserError, match=r"^grid: 1:2x1:2\+0:1x1: first_digits: must be from 1 to 10000, or null, not 0$"
-    ):
-        run.evaluate("1:2x1:2+0:1x1")
-    assert not run.folder.file("evaluation.jsonl").exists()
-
-
 def test_a_file_with_sizes_missing_is_evaluated_on_those_it_has(tmp_path: Path) -> None:
     rows = tmp_path / "rows.txt"
     rows.write_text(

@@ -13,7 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 import numerate.stacking.stacked_trainer as stacked
 import small_runs
 from numerate.batch import Batch, Model, StepContext
-from numerate.errors import OperationalError, UserError
+from numerate.errors import UserError
 from numerate.experiments.stacked import why_not_stacked
 from numerate.models.backbone import Loop
 from numerate.models.decoder import Decoder
@@ -239,39 +239,6 @@ def test_members_with_smaller_budgets_leave_and_the_others_go_on() -> None:
         assert all(tensor.untyped_storage().nbytes() == tensor.nbytes for tensor in own), "nobody else's memory is kept"
     for alone, other in zip(trained_alone(recipes), found, strict=True):
         same(alone, other)
-
-
-def test_a_loss_that_is_not_finite_ends_its_own_run_and_no_other() -> None:
-    recipes = [small(f"seed={seed}", "training.log_every=2", "training.steps=5") for seed in range(3)]
-    found = trainers(recipes)
-
-    def spoil(kind: str, record: Any) -> None:
-        if kind == "step" and record["step"] == 2:
-            with torch.no_grad():
-                next(found[1].model.parameters()).fill_(torch.nan)
-
-    found[1].on_event = spoil
-    outcomes = StackedTrainer(found).train(Stop())
-    assert isinstance(outcomes[1], OperationalError)
-    assert "step 4: the loss is not finite" in str(outcomes[1])
-    for index, alone in enumerate(trained_alone(recipes)):
-        if index != 1:
-            assert isinstance(outcomes[index], TrainingResult)
-            same(alone, found[index])
-
-
-def test_being_stopped_ends_all_of_them_at_the_end_of_a_step() -> None:
-    found, stop = trainers([small(f"seed={seed}", "training.steps=50") for seed in range(3)]), Stop()
-    found[1].on_event = lambda kind, record: stop.request() if record.get("step") == 3 else None
-    outcomes = StackedTrainer(found).train(stop)
-    assert [(outcome.stop_reason, outcome.state.step) for outcome in outcomes] == [("stopped", 3)] * 3  # type: ignore[union-attr]
-
-
-def test_what_goes_wrong_with_the_step_of_all_is_raised() -> None:
-    found = trainers([small(f"seed={seed}") for seed in range(2)])
-    found[0].model.forward = lambda *given, **more: [1.0].index(2.0)  # type: ignore[method-assign, assignment]
-    with pytest.raises(ValueError, match="not in list"):
-        StackedTrainer(found).train(Stop())
 
 
 @pytest.mark.parametrize(

@@ -113,3 +113,4 @@ def test_other_schedules_measure_no_loss(tmp_path: Path) -> None:
     made = train(small("schedule=Constant(warmup=2)", "training.steps=4"), runs_dir=tmp_path, quiet=True)
     assert "validation_loss" not in (made.run.path / "metrics.jsonl").read_text()
     assert made.run.checkpoints("final")[0].state["progress"]["schedule_state"] == {}
+    assert [rate / rates(made)[4] for rate in rates(made).values()] == pytest.approx([1 / 3, 2 / 3, 1, 1], abs=1e-5)

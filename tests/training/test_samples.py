@@ -1,9 +1,6 @@
 """Promises of samples during training: they change nothing of it, and are the same however it was trained."""
 
-import os
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from launched import ended, launch
 from numerate.api import recipe as named
 from numerate.errors import UserError
 from numerate.evaluation.evaluator import Evaluation
@@ -145,18 +143,9 @@ def test_two_processes_leave_the_same_samples_as_one(recipe: Recipe, way: str, t
         "device=cpu",
     ]
     one = train(named("tiny_stories_laptop_width", *words), runs_dir=tmp_path / "one", quiet=True).run
-    many = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "numerate", "train")
-    done = subprocess.run(
-        [
-            *(sys.executable, *many, "tiny_stories_laptop_width", *words),
-            *(f"training.parallel={way}", f"runs_dir={tmp_path / 'two'}"),
-        ],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
+    two = ("-m", "numerate", "train", "tiny_stories_laptop_width", *words, f"training.parallel={way}")
+    status, output = ended(launch(*two, f"runs_dir={tmp_path / 'two'}", processes=2))
+    assert status == 0, output
     (file,) = (tmp_path / "two").glob("*/*/samples.jsonl")
     assert file.read_bytes() == samples(one)
     assert len(samples(one).splitlines()) == 14

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 import small_runs
-from numerate.api import load, recipe
+from numerate.api import recipe
 from numerate.errors import OperationalError, UserError
 from numerate.evaluation import evaluation_data
 from numerate.evaluation.exact_match import predict
-from numerate.experiments.train import TrainedRun, dry_run, train
+from numerate.experiments.train import TrainedRun, train
 from numerate.training import validation
 from numerate.training.data_stream import StreamPosition
 from numerate.training.distributed import World
@@ -262,26 +262,22 @@ def test_init_from_latest_is_still_the_same_run_at_the_second_start(finished: Tr
     assert again.run.folder.metadata()["began_from"].endswith("step-000030")
 
 
-def test_init_from_another_task_is_refused_that_names_both_and_leaves_no_folder(
-    finished: TrainedRun, tmp_path: Path
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            "init_from={} task=Sorting evaluation.grid=null",
+            r"^init_from: .* of this run \(Sorting, \d+ tokens\), not that of Arithmetic",
+        ),
+        ("init_from={} model.hidden_size=32", r"init_from: .*embedding.weight has the shape"),
+        ("training.precision=fp16", r"training.precision: must be bf16 or fp32 .*fp16 needs a GPU"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_and_leaves_no_folder(
+    settings: str, message: str, finished: TrainedRun, tmp_path: Path
 ) -> None:
-    with pytest.raises(
-        UserError,
-        match=r"^init_from: .* of this run \(Sorting, \d+ tokens\), not that of Arithmetic",
-    ):
-        trained(tmp_path, f"init_from={finished.run.path}", "task=Sorting", "evaluation.grid=null")
-    assert not any(tmp_path.rglob("recipe.yaml"))
-
-
-def test_init_from_another_model_is_refused_and_leaves_no_folder(finished: TrainedRun, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"init_from: .*embedding.weight has the shape"):
-        trained(tmp_path, f"init_from={finished.run.path}", "model.hidden_size=32")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_fp16_needs_a_device(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"training.precision: must be bf16 or fp32 .*fp16 needs a GPU"):
-        trained(tmp_path, "training.precision=fp16")
+    with pytest.raises(UserError, match=message):
+        trained(tmp_path, *(word.format(finished.run.path) for word in settings.split()))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -298,23 +294,6 @@ def test_four_parts_are_as_good_as_one() -> None:
     one, four = mean_loss(20), mean_loss(20, "training.gradient_accumulation_steps=4")
     assert one == pytest.approx(four, abs=1e-5)
     assert one != mean_loss(20, "seed=1")
-
-
-def test_a_batch_that_does_not_divide_into_its_parts_is_refused() -> None:
-    with pytest.raises(UserError, match=r"gradient_accumulation_steps: must divide the 16 examples of a batch, not 3"):
-        small("training.gradient_accumulation_steps=3")
-
-
-def test_a_dry_run_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    estimate = dry_run(small(), num_timed_steps=2)
-    assert estimate.num_parameters == sum(p.numel() for p in Trainer(small(), World.join("cpu")).model.parameters())
-    assert (estimate.num_steps, estimate.first_batch_shape[0]) == (30, 16)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_run_that_was_trained_is_found_and_answers(finished: TrainedRun) -> None:
-    assert load(finished.run.path).ask("12+3=")
 
 
 COMPILED = """

@@ -18,8 +18,9 @@ from numerate.training.data_stream import StreamPosition
 from numerate.training.objective import ObjectiveModule
 from numerate.training.optimizer import AdamW
 from numerate.training.precision import autocast
+from numerate.training.step import StepSize, TrainingStep, weighted_loss
 from numerate.training.stopping import Stop
-from numerate.training.trainer import StepParts, StepSize, Trainer, TrainingResult, take_step, weighted_loss
+from numerate.training.trainer import Trainer, TrainingResult
 from numerate.vocabulary import PAD
 
 MAX_STACKED_FLOPS = 2e9
@@ -66,8 +67,7 @@ class StackedTrainer:
             self._remove_finished(outcomes)
             if not self._active:
                 return [outcomes[index] for index in range(len(self.trainers))]
-            active = self._stack.trainers
-            take_step(active, [trainer.learning_rate(trainer.total_steps) for trainer in active], self._stack)
+            self._stack.take_step([trainer.learning_rate(trainer.total_steps) for trainer in self._stack.trainers])
             for index in self._active:
                 if (error := self._try(index, Trainer.after_step)) is not None:
                     finish(index, error)
@@ -106,7 +106,7 @@ class _StackedBatches:
     position_ids: tuple[Tensor, ...]
 
 
-class _Stack(StepParts):
+class _Stack(TrainingStep):
     """Stacked models, and their joint steps."""
 
     def __init__(self, trainers: Sequence[Trainer]) -> None:
@@ -223,6 +223,10 @@ class _Stack(StepParts):
     def update_weights(self, learning_rates: Sequence[float]) -> None:
         self._add_metric("grad_norm", self.flat_parameters.clip_grad_norm(self.max_norms))
         self.flat_parameters.step(self.specs, learning_rates)
+
+    def count_step(self, sizes: Sequence[StepSize]) -> None:
+        for trainer, size in zip(self.trainers, sizes, strict=True):
+            trainer.count_step([size])
 
     def _forward_member(self, batches: _StackedBatches, group: list[int]) -> tuple[list[Tensor], dict[str, Tensor]]:
         """The weights and terms of one member, as it would compute them by itself."""

@@ -312,41 +312,39 @@ def select_checkpoints(folder: Path, selector: str) -> tuple[list[Checkpoint], l
     Raises `UserError` for a missing one, listing those that exist; `OperationalError` for a selected one that is
     incomplete or corrupted, with the file, what is wrong with it, and the checkpoints that can be used.
     """
-    existing_steps = list_steps(folder)
-    steps_text = ", ".join(map(str, existing_steps)) or "none yet"
-    if selector == "all":
-        corruption_by_step = [
-            (at, find_corruption(folder / step_folder(at), weights_only=True)) for at in existing_steps
-        ]
-        selected = [read_checkpoint(folder / step_folder(at)) for at, reason in corruption_by_step if reason is None]
-        warnings = [f"{reason} It is skipped." for _, reason in corruption_by_step if reason is not None]
-    elif selector in ("final", "best"):
-        last, warnings = latest_valid(folder)
-        if last is None and existing_steps:
-            last = _valid_checkpoint(folder, existing_steps[-1])
-        selected = [last] if last else []
-        if last and selector == "best":
-            if last.best is None:
-                raise UserError(
-                    f"{folder}: no best checkpoint was chosen in this run; there are final, all and {steps_text}."
-                )
-            selected = [last if last.best == last.step else _valid_checkpoint(folder, last.best)]
-    elif re.fullmatch(r"(step-)?\d+", selector):
-        selected, warnings = [_valid_checkpoint(folder, int(selector.removeprefix("step-")))], []
-    else:
+    steps = list_steps(folder)
+    if not re.fullmatch(r"final|best|all|(step-)?\d+", selector):
+        steps_text = ", ".join(map(str, steps)) or "none yet"
         raise UserError(f"checkpoint: {selector!r} must be final, best, all or a step ({steps_text}).")
-    if not existing_steps:
+    if not steps:
         renamed = ", ".join(path.name for path in sorted(folder.glob("torn-*")))
         damaged_text = f"; {renamed} cannot be used" if renamed else ""
         raise UserError(f"{folder}: has no checkpoint yet{damaged_text}; train the run first.")
-    return selected or [_valid_checkpoint(folder, existing_steps[-1])], warnings  # which raises why there is none
+    if selector == "all":
+        reasons = {at: find_corruption(folder / step_folder(at), weights_only=True) for at in steps}
+        selected = [read_checkpoint(folder / step_folder(at)) for at, reason in reasons.items() if reason is None]
+        warnings = [f"{reason} It is skipped." for reason in reasons.values() if reason is not None]
+        return selected or [_valid_checkpoint(folder, steps[-1])], warnings  # which raises why there is none
+    if selector not in ("final", "best"):
+        return [_valid_checkpoint(folder, int(selector.removeprefix("step-")))], []
+    last, warnings = latest_valid(folder)
+    found = last or _valid_checkpoint(folder, steps[-1])
+    if selector == "best" and found.best is None:
+        raise UserError(
+            f"{folder}: no best checkpoint was chosen in this run; there are final, all and "
+            f"{', '.join(map(str, steps))}."
+        )
+    if selector == "best" and found.best not in (None, found.step):
+        found = _valid_checkpoint(folder, found.best)
+    return [found], warnings
 
 
 def _valid_checkpoint(folder: Path, step: int) -> Checkpoint:
     path, existing_steps = folder / step_folder(step), list_steps(folder)
     if step not in existing_steps:
-        steps_text = ", ".join(map(str, existing_steps)) or "none yet"
-        raise UserError(f"{folder}: has no checkpoint of step {step}; there are: {steps_text}.")
+        raise UserError(
+            f"{folder}: has no checkpoint of step {step}; there are: {', '.join(map(str, existing_steps))}."
+        )
     if (reason := find_corruption(path, weights_only=True)) is None:
         return read_checkpoint(path)
     others = [str(at) for at in existing_steps if find_corruption(folder / step_folder(at), weights_only=True) is None]

@@ -2,7 +2,6 @@
 
 import contextlib
 import time
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -34,6 +33,7 @@ from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder
 from numerate.training.running_sums import LAYER_PREFIX, MetricSums, metrics_record
 from numerate.training.samples import SampleGenerator, remove_later_samples
+from numerate.training.step import StepSize, TrainingStep, weighted_loss
 from numerate.training.stopping import Stop, Stopped
 from numerate.training.timings import Timings
 from numerate.training.training_state import TrainingState
@@ -55,52 +55,6 @@ class TrainingResult:
 
 
 @dataclass(frozen=True)
-class StepSize:
-    """What a step reads: examples, tokens without and with padding, and its floating-point operations."""
-
-    examples: int
-    tokens: int
-    total_tokens: int
-    flops: int
-
-
-class StepParts(ABC):
-    """The parts of a training step that differ between one run (`Trainer`) and several stacked ones
-    (`numerate.stacking`)."""
-
-    @abstractmethod
-    def next_batches(self) -> tuple[Any, Sequence[StepSize]]:
-        """The batches of a step, as `compute_gradients` reads them, and their size for each run."""
-
-    @abstractmethod
-    def compute_gradients(self, batches: Any) -> None:
-        """Forward and backward passes of these batches, with `weighted_loss`."""
-
-    @abstractmethod
-    def update_weights(self, learning_rates: Sequence[float]) -> None:
-        """Clips the gradients and updates the weights at the learning rate of each run."""
-
-
-def take_step(trainers: "Sequence[Trainer]", learning_rates: Sequence[float], parts: StepParts) -> None:
-    """One optimizer step of each run. Nothing is counted if it fails."""
-    batches, sizes = parts.next_batches()
-    parts.compute_gradients(batches)
-    parts.update_weights(learning_rates)
-    for trainer, size in zip(trainers, sizes, strict=True):
-        trainer.count_step(size)
-
-
-def weighted_loss(
-    loss_sums: Mapping[str, Tensor], divisors: Mapping[str, int | Tensor], weights: Mapping[str, float]
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """The loss to differentiate, and the metrics to log: the loss, and each of its terms if there are several."""
-    means = {term: value / divisors[term] for term, value in loss_sums.items()}
-    loss = sum((weights[term] * mean for term, mean in means.items()), torch.zeros(()))
-    terms = {f"loss_{term}": mean.detach() for term, mean in means.items()} if len(means) > 1 else {}
-    return loss, {"loss": loss.detach(), **terms}
-
-
-@dataclass(frozen=True)
 class _GlobalBatch:
     """The micro-batches of this process of a global batch, and the counts of the global batch that divide each term of
     the loss."""
@@ -110,7 +64,7 @@ class _GlobalBatch:
     divisors: Mapping[str, int]
 
 
-class Trainer(StepParts):
+class Trainer(TrainingStep):
     """Trains a recipe in its run folder, resuming from the last checkpoint if there is one.
 
     `pretrained_config` is the configuration of a pretrained model stored in that checkpoint; the pretrained weights are
@@ -346,7 +300,7 @@ class Trainer(StepParts):
 
     def training_step(self, total_steps: int) -> None:
         """One optimizer step on the next global batch."""
-        take_step([self], [self.learning_rate(total_steps)], self)
+        self.take_step([self.learning_rate(total_steps)])
 
     def next_batches(self) -> tuple[_GlobalBatch, list[StepSize]]:
         """The micro-batches of this process, and the size of the global batch."""
@@ -414,9 +368,8 @@ class Trainer(StepParts):
         self._learning_rate = self.recipe.optimizer.learning_rate * multiplier
         return self._learning_rate
 
-    def count_step(self, size: StepSize) -> None:
-        """Updates the counters after a step."""
-        state = self.state
+    def count_step(self, sizes: Sequence[StepSize]) -> None:
+        (size,), state = sizes, self.state
         state.step += 1
         state.examples += size.examples
         state.tokens += size.tokens
