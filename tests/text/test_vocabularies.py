@@ -90,15 +90,6 @@ def test_rare_characters_are_bytes_where_there_is_no_room(tmp_path: Path) -> Non
     assert known.decode(known.encode(["\u4e00"])[0]) == "\u4e00"
 
 
-def test_a_real_text_is_shorter_with_a_larger_vocabulary(shared: Path, tmp_path: Path) -> None:
-    stories = (shared / "data/tinystories/moe-routing-bench/tinystories_val.txt").read_text(encoding="utf-8")[:150_000]
-    counts = []
-    for size in (512, 2048):
-        made = load_tokenizer(str(save_vocabulary(train_vocabulary(lambda: [stories], size), tmp_path / str(size))))
-        counts.append(len(made.encode([stories])[0]))
-    assert counts[1] < 0.75 * counts[0] < 0.75 * len(stories) / 2
-
-
 def test_impossible_sizes_and_kinds_are_refused() -> None:
     with pytest.raises(UserError, match=r"size: must be at least 275 .*, not 200"):
         train_vocabulary(texts, 200)
