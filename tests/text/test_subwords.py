@@ -48,34 +48,19 @@ TEXTS = (
 @pytest.fixture(scope="session")
 def pieces(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A Unigram tokenizer in the manner of T5, with special tokens that have digits."""
+    from tokenizers import decoders, models, normalizers, pre_tokenizers
+
     folder = tmp_path_factory.mktemp("pieces")
-    characters = "abcdefghijklmnopqrstuvwxyz0123456789.,+-*/=()?W\u2581"
-    words = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), *((character, -6.0) for character in characters)]
-    words += [
-        ("\u2581What", -3.0),
-        ("\u2581is", -3.0),
-        ("12", -4.0),
-        ("\u25815", -4.0),
-        ("\u2581and", -3.0),
-        ("100", -4.0),
-    ]
-    model = {"type": "Unigram", "unk_id": 2, "vocab": words}
     names = ["<pad>", "</s>", "<unk>", "<extra_id_0>", "<extra_id_12>"]
-    ids = [0, 1, 2, len(words), len(words) + 1]
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    space = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": True}
-    whole = {
-        "version": "1.0",
-        "truncation": {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0},
-        "padding": None,
-        "added_tokens": [{"id": i, "content": name, **flags} for i, name in zip(ids, names, strict=True)],
-        "normalizer": {"type": "NFKC"},
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, space]},
-        "post_processor": None,
-        "decoder": space,
-        "model": model,
-    }
-    (folder / "tokenizer.json").write_text(json.dumps(whole))
+    characters = dict.fromkeys("abcdefghijklmnopqrstuvwxyz0123456789.,+-*/=()?W\u2581", -6.0)
+    words = {"\u2581What": -3.0, "\u2581is": -3.0, "12": -4.0, "\u25815": -4.0, "\u2581and": -3.0, "100": -4.0}
+    made = tokenizers.Tokenizer(models.Unigram([*(dict.fromkeys(names[:3], 0.0) | characters | words).items()], 2))
+    made.normalizer = normalizers.NFKC()
+    made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
+    made.decoder = decoders.Metaspace()
+    made.add_special_tokens(names)
+    made.enable_truncation(4)
+    made.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(
         json.dumps({"pad_token": "<pad>", "eos_token": {"content": "</s>"}, "unk_token": "<unk>"})
     )
