@@ -100,19 +100,12 @@ ODD: list[tuple[str, str, str | bytes, str]] = [
     ("tabs", "no question", "\t1", "has no question in column 1"),
     ("tabs", "no answer", "q\t", "has an empty answer"),
     ("tabs", "a blank answer", "q\t  ", "has an empty answer"),
-    ("tabs", "NUL", "q\0\t1", "contains a NUL character"),
-    ("tabs", "no UTF-8", b"\xff\t1", "is not valid UTF-8"),
-    ("tabs", "a long question", f"{LONG}\t1", "has 65,538 characters"),
     ("two lines", "no answer", "q\n", "has no answer; each record must be two lines"),
     ("two lines", "a blank question", "   \n1", "has no question; each record must be two lines"),
     ("two lines", "a blank answer", "q\n  \t", "has no answer; each record must be two lines"),
-    ("two lines", "NUL", "q\0\n1", "contains a NUL character"),
     ("two lines", "no UTF-8", b"\xff\n1", "is not valid UTF-8"),
-    ("two lines", "a long question", f"{LONG}\n1", "has 65,538 characters"),
     ("jokes", "no score", "ten\tWhy?", "must begin with an integer score and a tab, not 'ten'"),
     ("jokes", "no joke", "3\t", "has no question in column 2"),
-    ("jokes", "NUL", "3\tWhy\0", "contains a NUL character"),
-    ("jokes", "a long joke", f"3\t{LONG}", "has 65,538 characters"),
     ("gsm8k", "no answer", line(question="How many?", answer=""), "has an empty answer"),
     ("gsm8k", "no question", line(question=" ", answer="#### 1"), "has an empty question"),
     ("gsm_hard", "NaN", '{"input": "How many?", "target": NaN}', "NaN is not"),
@@ -135,7 +128,6 @@ ODD: list[tuple[str, str, str | bytes, str]] = [
     ),
     ("multirc", "NUL", passage("Rain\0", {"question": "What?"}), "contains a NUL character"),
     ("multirc", "no UTF-8", b'{"passage": "\xff"}', "is not valid UTF-8"),
-    ("multirc", "a long passage", passage(LONG, {"question": "What?"}), "characters; a question with its answer"),
 ]
 
 

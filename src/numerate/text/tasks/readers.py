@@ -184,18 +184,6 @@ def parse_json(text: str) -> Any:
         raise ValueError(f"is not valid JSON ({error})") from error
 
 
-def is_json_object(text: str) -> bool:
-    """Whether a text is an object of JSON, with any values.
-
-    >>> [is_json_object(text) for text in ('{"question": NaN}', "[1]", "[" * 100_000)]
-    [True, False, False]
-    """
-    try:
-        return isinstance(json.loads(text), dict)
-    except (ValueError, RecursionError):
-        return False
-
-
 def read_fields(value: Any, schema: Any, name: str = "") -> Any:
     """The part of a JSON value that a schema describes. Raises `ValueError`, with the path of the field, where it
     differs.
