@@ -93,6 +93,8 @@ def test_the_parts_of_a_file_have_its_documents(tmp_path: Path, texts: list[str]
         ("a.json", b'[{"story": "a"}, {"text": "b"}]', "record 2: has no 'story'; it has: 'text'"),
         ("a.json", b'[{"story": null}]', "record 1: 'story' must be a string, not NoneType"),
         ("a.json", b'[{"story": "\\ud83d"}]', "surrogates not allowed"),
+        ("a.json", b'[{"story": "a", "story": "b"}]', "record 1: 'story' comes twice"),
+        ("a.jsonl", b'{"text": "a", "score": NaN}', "NaN is not a JSON number"),
         ("a.json", b'[{"story": "a"}, {"story": "\xff"}]', "is not valid UTF-8"),
         ("a.json", b"<html>", "begins with b'<html>'"),
         ("a.jsonl", b'{"text": "a"}\n{"text": "b"', "record 2: is not valid JSON"),

@@ -73,6 +73,8 @@ ODD: list[tuple[str, str, str | bytes, str]] = [
     ("jsonl", "NaN", '{"question": "q", "answer": NaN}', "NaN is not a JSON number; write it as a string"),
     ("jsonl", "Infinity", '{"question": "q", "answer": -Infinity}', "-Infinity is not a JSON number"),
     ("jsonl", "NaN elsewhere", '{"question": "q", "answer": 1, "more": [NaN]}', "NaN is not a JSON number"),
+    ("jsonl", "a key twice", '{"question": "q", "answer": 1, "answer": 2}', "'answer' comes twice in an object"),
+    ("jsonl", "a key twice inside", '{"question": "q", "answer": 1, "more": {"a": 1, "a": 2}}', "'a' comes twice"),
     ("jsonl", "no question", line(question="", answer="1"), "has an empty question"),
     ("jsonl", "a blank question", line(question=" \t ", answer="1"), "has an empty question"),
     ("jsonl", "no answer", line(question="q", answer=""), "has an empty answer"),
