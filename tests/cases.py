@@ -1,4 +1,4 @@
-"""Several cases in one test, where a test for each would cost more than what it does; and cases of others' code."""
+"""Several cases in one test, where a test for each would cost more than what it does; others' cases; questions as texts."""
 
 import json
 from collections.abc import Iterator
@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from numerate.tasks.plain import format_question
 
 
 @contextmanager
@@ -61,3 +63,14 @@ class TokensForNTLoss:
 
     def convert_tokens_to_ids(self, token: str) -> int | None:
         return self.vocabulary.get(token)
+
+
+def pairs(questions: Any) -> list[tuple[str, str]]:
+    """Questions with their answers, as a person writes them."""
+    assert questions is not None
+    return [format_question(questions, row) for row in range(len(questions))]
+
+
+def whole(task: Any, split: str) -> list[tuple[str, str]]:
+    """All questions of a split."""
+    return pairs(task.all_questions(split))

@@ -42,7 +42,7 @@ def test_a_vocabulary_without_a_place_comes_to_the_users_data(
     monkeypatch.setenv("NUMERATE_DATA", str(tmp_path / "data"))
     (tmp_path / "data" / "mine").mkdir(parents=True)
     texts.rename(tmp_path / "data" / "mine" / "a.txt")
-    assert main(["tokens", "train_vocabulary", "mine", "size=300", "kind=bytes"]) == 0
+    assert main(["tokens", "train_vocabulary", "mine", "size=300"]) == 0
     assert load_tokenizer("tok300").size == 300
 
 
@@ -63,7 +63,6 @@ def test_separators_are_given_with_line_ends(tmp_path: Path) -> None:
         ("data tokenise a.txt out=x tokeniser=y", "'tokeniser=y' is not a known option"),
         ("data tokenise a.txt out=x tokenizer=characters processes=two", "processes: must be an integer, not 'two'"),
         ("tokens train-vocabulary TEXTS", "--size: the value is missing"),
-        ("tokens train-vocabulary TEXTS size=300 kind=byte", "Did you mean 'bytes'"),
         ("tokens train-vocabulary TEXTS size=300 out=.", "already exists"),
         ("tokens train", "there is no command 'train'; there are: train-vocabulary"),
     ],

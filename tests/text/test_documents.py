@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -48,17 +49,14 @@ def test_lines_of_json_are_read(tmp_path: Path, chunk: int) -> None:
     assert read(path, field="body") == [story.strip() for story in STORIES]
 
 
-def test_ids_of_gpt2_read_as_its_own_decoder_reads_them_also_where_they_are_no_utf_8(tmp_path: Path) -> None:
-    from tokenizers import decoders, pre_tokenizers
-
-    names = sorted(pre_tokenizers.ByteLevel.alphabet())
-    (tmp_path / "vocab.json").write_text(json.dumps({name: i for i, name in enumerate(names)}), encoding="utf-8")
-    stories = np.random.default_rng(0).integers(0, 256, (500, 12))
-    ids = np.concatenate([stories, np.full((500, 1), 50256)], axis=1)
+def test_ids_of_gpt2_are_read_also_where_they_are_no_utf_8(tmp_path: Path) -> None:
+    (tmp_path / "vocab.json").write_text('{"One": 0, "\u0120cat": 1, "\u00c3": 2, "\u00a4": 3}', encoding="utf-8")
     path, vocabulary = tmp_path / "a.bin", str(tmp_path / "vocab.json")
-    path.write_bytes(ids.astype("<u2").tobytes())
-    decoded = [decoders.ByteLevel().decode([names[i] for i in story]).strip() for story in stories.tolist()]
-    assert [*read_documents(FileSpan(path, "gpt2", vocabulary, end=path.stat().st_size), ReadProgress())] == decoded
+    path.write_bytes(np.array([0, 1, 50256, 2, 3, 50256, 1, 2, 50256], dtype="<u2").tobytes())
+    whole = FileSpan(path, "gpt2", vocabulary, end=path.stat().st_size)
+    assert [*read_documents(whole, ReadProgress())] == ["One cat", "\u00e4", "cat\ufffd"]
+    with pytest.raises(UserError, match="is not a complete file of GPT-2 ids"):
+        list(read_documents(replace(whole, end=whole.end - 2), ReadProgress()))
 
 
 def test_texts_are_cut_at_their_separator_and_what_is_blank_is_none(tmp_path: Path, chunk: int) -> None:
@@ -95,6 +93,8 @@ def test_the_parts_of_a_file_have_its_documents(tmp_path: Path, texts: list[str]
         ("a.json", b'[{"story": "a"}, {"text": "b"}]', "record 2: has no 'story'; it has: 'text'"),
         ("a.json", b'[{"story": null}]', "record 1: 'story' must be a string, not NoneType"),
         ("a.json", b'[{"story": "\\ud83d"}]', "surrogates not allowed"),
+        ("a.json", b'[{"story": "a", "story": "b"}]', "record 1: 'story' comes twice"),
+        ("a.jsonl", b'{"text": "a", "score": NaN}', "NaN is not a JSON number"),
         ("a.json", b'[{"story": "a"}, {"story": "\xff"}]', "is not valid UTF-8"),
         ("a.json", b"<html>", "begins with b'<html>'"),
         ("a.jsonl", b'{"text": "a"}\n{"text": "b"', "record 2: is not valid JSON"),

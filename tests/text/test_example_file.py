@@ -121,16 +121,6 @@ def test_text_of_sums_asks_what_the_sums_ask() -> None:
     assert np.array_equal(first.target_mask, second.target_mask)
 
 
-def test_one_pass_takes_every_row_once_and_the_next_in_another_order() -> None:
-    task = ExampleFile(path=str(SUMS))
-    passes = [task.examples("train", 0, start, 96).hashes() for start in (0, 96)]
-    everything = sorted(task.questions(np.arange(96)).hashes().tolist())
-    assert [sorted(found.tolist()) for found in passes] == [everything, everything]
-    assert passes[0].tolist() != passes[1].tolist()
-    assert task.examples("train", 1, 0, 96).hashes().tolist() != passes[0].tolist()
-    assert task.num_questions() == 96
-
-
 def test_the_place_of_a_row_depends_on_nothing_but_seed_split_and_index() -> None:
     task = ExampleFile(path=str(SUMS))
     whole = task.examples("train", 5, 0, 300)

@@ -7,19 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from cases import whole
 from numerate.config import Span
 from numerate.errors import UserError
 from numerate.published.datasets import presets as dataset_presets
-from numerate.tasks.plain import format_question
-from numerate.tasks.questions import Questions
 from numerate.text.tasks.gsm8k import GSM8K, format_number, normalize_numbers, remove_calculator_annotations
 
 TEXTS = Path(__file__).parent / "texts"
-
-
-def pairs(questions: Questions | None) -> list[tuple[str, str]]:
-    assert questions is not None
-    return [format_question(questions, row) for row in range(len(questions))]
 
 
 @pytest.mark.parametrize(
@@ -63,18 +57,18 @@ def test_a_number_of_json_is_written_as_people_do(value: float, text: str) -> No
 
 def test_the_answer_is_the_solution_or_its_number() -> None:
     solution = GSM8K(data_dir=str(TEXTS))
-    question, answer = pairs(solution.all_questions("test"))[0]
+    question, answer = whole(solution, "test")[0]
     assert question.startswith("Ann has 1003 pears and gets ")
     found = re.fullmatch(r"Ann has 1003\+(\d) = (\d+) pears now\.\n#### (\d+)", answer)
     assert found is not None
     number = GSM8K(data_dir=str(TEXTS), answer_format="number")
-    assert pairs(number.all_questions("test"))[0] == (question, found[3])
+    assert whole(number, "test")[0] == (question, found[3])
 
 
 def test_a_solution_without_its_number_is_named(tmp_path: Path) -> None:
     for name in ("train", "test"):
         (tmp_path / f"{name}.jsonl").write_text('{"question": "Q", "answer": "7"}\n' * 3)
-    assert pairs(GSM8K(data_dir=str(tmp_path), keep_duplicates=True).all_questions("test"))[0] == ("Q", "7")
+    assert whole(GSM8K(data_dir=str(tmp_path), keep_duplicates=True), "test")[0] == ("Q", "7")
     with pytest.raises(UserError, match=r"train\.jsonl, line 1: has no '####' before the last number"):
         GSM8K(data_dir=str(tmp_path), answer_format="number").all_questions("test")
 
@@ -96,13 +90,13 @@ def test_further_tests_are_parts_behind_its_own(tmp_path: Path, monkeypatch: pyt
     every = GSM8K(extra_tests=("svamp", "gsm_hard", "gsm_plus"), data_dir=str(tmp_path))
     assert every.training_spans() == {"test": Span(1, 1)}
     assert [every.cell_name("test", n) for (n,) in every.cells()] == ["gsm8k", "svamp", "gsm_hard", "gsm_plus"]
-    tests = [pairs(every.at_cell(test=n).all_questions("test")) for n in (2, 3, 4)]
+    tests = [whole(every.at_cell(test=n), "test") for n in (2, 3, 4)]
     assert tests[0] == [("He has 1000 pens. How many?", "#### 1000")]
     assert tests[1] == [("Large?", "#### -0.00000025")]
     assert tests[2] == [("Changed?", "So 2.\n#### 1/2")]
     monkeypatch.setenv("NUMERATE_DATA", str(tmp_path))
     hard = dataset_presets()["gsm_hard"]
-    assert pairs(hard.all_questions("test")) == tests[1]
+    assert whole(hard, "test") == tests[1]
     assert hard.num_questions() == 17, "it trains on GSM8K"
     (tmp_path / "svamp/SVAMP.json").write_text(
         '[\n {"ID": "1", "Body": "b", "Question": "q", "Answer": 1},\n {"ID": "2"}]'
@@ -130,7 +124,7 @@ def test_the_real_files_have_their_published_sizes_and_no_number_is_changed(
         "train 6,353, validation 1,120, test gsm8k 1,319, test svamp 1,000, test gsm_hard 1,319, test gsm_plus 2,400"
     )
     lines = [json.loads(line) for line in (shared / "data/gsm8k/test.jsonl").read_text().splitlines()]
-    for line, (_, answer) in zip(lines[:400], pairs(task.all_questions("test"))[:400], strict=True):
+    for line, (_, answer) in zip(lines[:400], whole(task, "test")[:400], strict=True):
         before, after = remove_calculator_annotations(line["answer"]).replace(",", ""), answer.replace(",", "")
         assert [Decimal(n) for n in re.findall(r"\d*\.?\d+", re.sub(r"(?<=\d) (?=\d{3}\b)", "", before))] == [
             Decimal(n) for n in re.findall(r"\d*\.?\d+", re.sub(r"(?<=\d) (?=\d{3}\b)", "", after))

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cases import pairs
 from numerate.errors import UserError
 from numerate.tasks.counting import Counting
-from numerate.tasks.plain import format_question
 from numerate.tasks.questions import EMPTY
 from numerate.text.data.source import RowSource
 from numerate.text.data.writing import write_rows
@@ -29,7 +29,7 @@ def test_a_folder_gives_the_questions_and_the_alphabet_of_its_task(form: str, tm
     task, own = written(tmp_path, form), Counting(start_number="before", prefix="<bos>")
     wanted, found = own.examples("train", 0, 0, 60), task.questions(np.arange(60))
     assert task.alphabet() == own.alphabet()
-    assert [format_question(found, row) for row in range(60)] == [format_question(wanted, row) for row in range(60)]
+    assert pairs(found) == pairs(wanted)
     assert found.metadata["question_length"].tolist() == (wanted.metadata["count"] + 2).tolist()
     assert task.axes() == ("question_length",)
     only = ExampleFile(path=task.path, question_length=int(found.metadata["question_length"][0]))
@@ -45,11 +45,11 @@ def test_a_file_of_words_tells_its_words(tmp_path: Path, max_in_memory: int, mon
     task = ExampleFile(path=str(path))
     assert task.alphabet() == ("9", "10", "65", "66", "67", "b", "a")
     found = task.questions(np.array([1, 0]))
-    assert [format_question(found, row) for row in (0, 1)] == [("9 a", ". 10"), ("65 b a", ". 66 67")]
+    assert pairs(found) == [("9 a", ". 10"), ("65 b a", ". 66 67")]
     assert found.labels is not None
     assert found.labels[0].tolist() == [EMPTY, 1, EMPTY]
     path.write_text("ab\t.1\n")
-    assert format_question(ExampleFile(path=str(path)).questions(np.array([0])), 0) == ("a b", ". 1")
+    assert pairs(ExampleFile(path=str(path)).questions(np.array([0]))) == [("a b", ". 1")]
     assert len([*tmp_path.glob("cache/labels/[!.]*")]) == (0 if max_in_memory else 2)
 
 

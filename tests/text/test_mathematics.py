@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cases import pairs, whole
 from numerate.config import Span
 from numerate.errors import UserError
 from numerate.published.datasets import presets as dataset_presets
@@ -47,15 +48,12 @@ def test_modules_are_parts_and_extrapolation_is_beyond(tmp_path: Path) -> None:
     assert task.training_spans() == {"module": Span(1, 2)}
     assert task.cells() == [(1,), (2,), (3,)]
     assert [task.cell_name("module", n) for n in (1, 2, 3)] == ["a", "b", "c"]
-    train = task.all_questions("train")
-    assert train is not None
-    modules = [format_question(train, row)[0].split("/")[1][0] for row in range(540)]
+    train = task.examples("train", 0, 0, 540)
+    modules = [question.split("/")[1][0] for question, _ in pairs(train)]
     assert modules == [" ab"[number] for number in train.metadata["module"].tolist()]
     assert set(task.at_cell(module=2).examples("train", 0, 0, 50).metadata["module"].tolist()) == {2}
     assert set(task.at_cell(module=3).examples("train", 0, 0, 50).metadata["module"].tolist()) == {1, 2}
-    assert {format_question(task.at_cell(module=3).examples("test", 0, row, 1), 0)[0][:14] for row in range(5)} == {
-        "extrapolate/c "
-    }
+    assert {question[:14] for question, _ in whole(task.at_cell(module=3), "test")} == {"extrapolate/c "}
 
 
 def test_each_file_is_divided_by_itself_and_by_its_key(tmp_path: Path) -> None:
@@ -63,9 +61,7 @@ def test_each_file_is_divided_by_itself_and_by_its_key(tmp_path: Path) -> None:
     held = []
     for division in (0, 0, 1):
         task = Mathematics(("a", "b"), (), data_dir=folder, validation_fraction=0.1, split_seed=division)
-        found = task.all_questions("validation")
-        assert found is not None
-        held.append([format_question(found, row)[0] for row in range(len(found))])
+        held.append([question for question, _ in whole(task, "validation")])
     assert held[0] == held[1] != held[2]
     for name in DIFFICULTIES:
         for module in "ab":
@@ -77,11 +73,7 @@ def test_questions_of_several_files_differ_by_their_text(tmp_path: Path) -> None
     (folder / "train-easy/a.txt").write_text("same?\n1\n" * 50 + "".join(f"own {n}?\n1\n" for n in range(50)))
     (folder / "extrapolate/c.txt").write_text("own 3?\n1\nown 4?\n1\n")
     task = Mathematics(("a",), ("c",), data_dir=str(folder), validation_fraction=0.1)
-    splits = {}
-    for split in ("train", "validation"):
-        found = task.all_questions(split)
-        assert found is not None
-        splits[split] = [format_question(found, row)[0] for row in range(len(found))]
+    splits = {split: [question for question, _ in whole(task, split)] for split in ("train", "validation")}
     assert not {*splits["train"]} & {*splits["validation"]}
     assert not {"own 3?", "own 4?"} & {*splits["train"], *splits["validation"]}
     assert splits["validation"].count("same?") == 1

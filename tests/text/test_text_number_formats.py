@@ -170,13 +170,6 @@ def test_a_number_is_read_back_as_it_was(number_format: TextNumberFormat, text: 
         assert Decimal(number_format.decode_symbols(symbols, values)) == wanted
 
 
-@pytest.mark.parametrize("number_format", KEPT, ids=repr)
-@given(text=NUMBERS)
-def test_what_is_not_parsed_keeps_its_characters(number_format: TextNumberFormat, text: str) -> None:
-    for number in found_in(text, number_format):
-        assert number_format.decode_symbols(number_format.format_number(number)) == number
-
-
 @pytest.mark.parametrize("number_format", EVERY, ids=repr)
 def test_symbols_are_different_and_begin_with_the_digits(number_format: TextNumberFormat) -> None:
     symbols = number_format.symbols()
@@ -338,11 +331,6 @@ def test_xval_carries_finite_numbers_alone(published: bool) -> None:
     assert written.number_values is not None
     assert written.unrepresentable_mask.tolist() == [not published, True, True, False]
     assert np.isfinite(written.number_values[~written.unrepresentable_mask]).all()
-
-
-def test_numbers_side_by_side_are_read_apart() -> None:
-    assert XVal().decode_symbols(["[NUM]", "[NUM]"], [1.0, 2.5]) == "1 2.5"
-    assert XVal().decode_symbols(["[NUM]"]) == "[NUM]"
 
 
 # IEEE bits, FoNE -----------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cases import pairs, whole
 from numerate.catalogue import presets
 from numerate.config import Span
 from numerate.errors import UserError
@@ -18,8 +19,6 @@ from numerate.evaluation.evaluator import default_grid
 from numerate.tasks import GSM8K, Mathematics, MultiRC, QuestionFiles, RJokes
 from numerate.tasks.counter_rng import CounterRNG, shuffled_indices
 from numerate.tasks.folders import data_folder
-from numerate.tasks.plain import format_question
-from numerate.tasks.questions import Questions
 from numerate.text.tasks import text_task
 from numerate.text.tasks.text_task import TextTask, split_indices
 
@@ -35,16 +34,6 @@ TASKS = [
     GSM8K(data_dir=str(TEXTS)),
 ]
 every_task = pytest.mark.parametrize("task", TASKS, ids=lambda task: type(task).__name__)
-
-
-def pairs(questions: Questions) -> list[tuple[str, str]]:
-    return [format_question(questions, row) for row in range(len(questions))]
-
-
-def whole(task: TextTask, split: str) -> list[tuple[str, str]]:
-    found = task.all_questions(split)
-    assert found is not None
-    return pairs(found)
 
 
 @every_task

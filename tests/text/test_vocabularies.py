@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from numerate.errors import UserError
-from numerate.text.data.vocabularies import VOCABULARY_KINDS, save_vocabulary, train_vocabulary
+from numerate.text.data.vocabularies import save_vocabulary, train_vocabulary
 from numerate.text.tokenizers.stored_tokenizer import PretrainedTokenizer, load_tokenizer
 
 pytest.importorskip("tokenizers", reason="the extra huggingface has it")
@@ -26,10 +26,10 @@ def texts() -> tuple[str, ...]:
     return TEXTS
 
 
-@pytest.fixture(scope="module", params=VOCABULARY_KINDS)
-def known(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> PretrainedTokenizer:
-    folder = tmp_path_factory.mktemp("vocabulary") / request.param
-    return load_tokenizer(str(save_vocabulary(train_vocabulary(texts, 300, request.param), folder)))
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> PretrainedTokenizer:
+    folder = tmp_path_factory.mktemp("vocabulary") / "known"
+    return load_tokenizer(str(save_vocabulary(train_vocabulary(texts, 300), folder)))
 
 
 def test_it_has_the_requested_size_and_tokens_that_begin_and_end(known: PretrainedTokenizer) -> None:
@@ -60,14 +60,13 @@ def test_the_layout_of_ids_is_that_of_llama(tmp_path: Path) -> None:
     assert [token["content"] for token in stored["added_tokens"]] == ["<unk>", "<s>", "</s>"]
 
 
-@pytest.mark.parametrize("kind", VOCABULARY_KINDS)
-def test_it_is_a_function_of_the_texts(kind: str) -> None:
+def test_it_is_a_function_of_the_texts() -> None:
     program = f"""
 import hashlib, sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from test_vocabularies import texts
 from numerate.text.data.vocabularies import train_vocabulary
-print(hashlib.sha256(train_vocabulary(texts, 300, {kind!r}).encode()).hexdigest())
+print(hashlib.sha256(train_vocabulary(texts, 300).encode()).hexdigest())
 """
     each = [
         subprocess.run(
@@ -90,16 +89,7 @@ def test_rare_characters_are_bytes_where_there_is_no_room(tmp_path: Path) -> Non
     assert known.decode(known.encode(["\u4e00"])[0]) == "\u4e00"
 
 
-def test_a_real_text_is_shorter_with_a_larger_vocabulary(shared: Path, tmp_path: Path) -> None:
-    stories = (shared / "data/tinystories/moe-routing-bench/tinystories_val.txt").read_text(encoding="utf-8")[:150_000]
-    counts = []
-    for size in (512, 2048):
-        made = load_tokenizer(str(save_vocabulary(train_vocabulary(lambda: [stories], size), tmp_path / str(size))))
-        counts.append(len(made.encode([stories])[0]))
-    assert counts[1] < 0.75 * counts[0] < 0.75 * len(stories) / 2
-
-
-def test_impossible_sizes_and_kinds_are_refused() -> None:
+def test_impossible_sizes_are_refused() -> None:
     with pytest.raises(UserError, match=r"size: must be at least 275 .*, not 200"):
         train_vocabulary(texts, 200)
     with pytest.raises(
@@ -107,5 +97,3 @@ def test_impossible_sizes_and_kinds_are_refused() -> None:
     ):
         train_vocabulary(lambda: ["ab ab"], 5000)
     assert len(json.loads(train_vocabulary(lambda: ["ab ab"], 5000, allow_fewer=True))["model"]["vocab"]) < 280
-    with pytest.raises(UserError, match=r"must be one of .*, not .byte.*Did you mean .bytes."):
-        train_vocabulary(texts, 300, "byte")  # type: ignore[arg-type]

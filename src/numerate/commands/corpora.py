@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -123,7 +123,6 @@ def train(
     *names: str,
     size: int,
     out: str | None = None,
-    kind: Literal["characters", "bytes"] = "characters",
     files: int = 10,
     field: str | None = None,
     separator: str | None = None,
@@ -137,7 +136,7 @@ def train(
         for span in spans:
             yield from read_documents(span, ReadProgress())
 
-    loaded = load_tokenizer(str(save_vocabulary(train_vocabulary(texts, size, kind), folder)))
+    loaded = load_tokenizer(str(save_vocabulary(train_vocabulary(texts, size), folder)))
     sample_texts = [*islice(texts(), 200)]
     tokens = len(loaded.encode(sample_texts)[0])
     text_bytes = sum(len(text.encode()) for text in sample_texts)

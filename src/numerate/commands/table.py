@@ -197,7 +197,6 @@ COMMANDS: dict[str, Command] = {
         (
             Option("--size", "4096", "vocabulary size; also as size=4096", int, required=True),
             Option("out", "tok2048", "the new folder, by default in the datasets", is_new=True),
-            Option("kind", "bytes", "characters (default) or bytes", Literal["characters", "bytes"]),
             Option("files", "10", "maximum number of files to read", int, at_least=1),
             *TEXTS,
         ),

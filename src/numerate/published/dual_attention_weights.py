@@ -8,7 +8,7 @@ here; what is one tensor there stands in a file under each of its names, or unde
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -86,12 +86,8 @@ def to_published(weights: Mapping[str, Tensor], spec: Decoder) -> dict[str, Tens
     published model has."""
     state_dict: dict[str, Tensor] = {}
     for own_name, slices in _row_slices(spec).items():
-        parts = (
-            torch.split(weights[own_name], [row_slice.num_rows for row_slice in slices])
-            if len(slices) > 1
-            else [weights[own_name]]
-        )
-        for piece, part in zip(slices, parts, strict=True):
+        sizes = [row_slice.num_rows for row_slice in slices] if len(slices) > 1 else [len(weights[own_name])]
+        for piece, part in zip(slices, torch.split(weights[own_name], sizes), strict=True):
             tensor = _rows_to_published(part, piece)
             state_dict |= {f"layers.{name}": tensor.clone() for name in piece.published_names}
     return state_dict
@@ -138,10 +134,7 @@ def _row_slices(spec: Decoder) -> dict[str, list[RowSlice]]:
         if isinstance(position, Learned):
             slices[f"input_positions.{number}.embedding.weight"] = [RowSlice(("positional_embedder.weight",))]
     for layer in range(spec.backbone.num_blocks()):
-        own_prefix, published_prefix = (
-            f"backbone.blocks.{layer}.",
-            f"blocks.{layer}.",
-        )
+        own_prefix, published_prefix = f"backbone.blocks.{layer}.", f"blocks.{layer}."
         for ours, name in (("mixer_norm", "norm1"), ("feed_forward_norm", "norm2")):
             slices |= _norm_slices(spec, own_prefix + ours, published_prefix + name)
         mixer_slices = _attention_slices if isinstance(spec.mixer, Attention) else _dual_attention_slices
@@ -164,12 +157,9 @@ def _norm_slices(spec: Decoder, own_prefix: str, published_prefix: str) -> dict[
 def _feed_forward_slices(spec: Decoder, own_prefix: str, published_prefix: str) -> dict[str, list[RowSlice]]:
     feed_forward, slices = spec.feed_forward, {}
     assert feed_forward is not None
-    intermediate_size, gated = (
-        feed_forward.resolve_intermediate_size(spec.hidden_size),
-        feed_forward.activation in ("swiglu", "geglu"),
-    )
+    intermediate_size = feed_forward.resolve_intermediate_size(spec.hidden_size)
+    input_names = ("linear1", "linear3") if feed_forward.activation in ("swiglu", "geglu") else ("linear1",)
     for kind in ("weight", "bias") if feed_forward.bias else ("weight",):
-        input_names = ("linear1", "linear3") if gated else ("linear1",)
         slices[f"{own_prefix}feed_forward.in_proj.{kind}"] = [
             RowSlice((f"{published_prefix}ff_block.{name}.{kind}",), intermediate_size) for name in input_names
         ]
@@ -182,86 +172,54 @@ def _feed_forward_slices(spec: Decoder, own_prefix: str, published_prefix: str) 
 def _attention_slices(spec: Decoder, layer: int) -> Iterator[tuple[str, list[RowSlice]]]:
     mixer, width = spec.mixer, spec.hidden_size
     assert isinstance(mixer, Attention)
-    published_prefix, rotary_head_dim = f"blocks.{layer}.self_attn.", _rotary_head_dim(spec, width // mixer.num_heads)
-    rotary_dims = {"wq": rotary_head_dim, "wk": rotary_head_dim, "wv": 0}
-    yield (
-        "qkv_proj.weight",
-        [
-            RowSlice((f"{published_prefix}{name}.weight",), width, rotary_dim)
-            for name, rotary_dim in rotary_dims.items()
-        ],
-    )
-    yield "out_proj.weight", [RowSlice((f"{published_prefix}wo.weight",), width)]
+    prefix, rotary_dim = f"blocks.{layer}.self_attn.", _rotary_head_dim(spec, width // mixer.num_heads)
+    rotary_dims = {"wq": rotary_dim, "wk": rotary_dim, "wv": 0}
+    yield "qkv_proj.weight", [RowSlice((f"{prefix}{name}.weight",), width, dim) for name, dim in rotary_dims.items()]
+    yield "out_proj.weight", [RowSlice((f"{prefix}wo.weight",), width)]
 
 
 def _dual_attention_slices(spec: Decoder, layer: int) -> Iterator[tuple[str, list[RowSlice]]]:
     mixer = spec.mixer
     assert isinstance(mixer, DualAttention)
-    num_self_heads, num_relational_heads = mixer.num_self_heads, mixer.num_relational_heads
-    head_dim = spec.hidden_size // (num_self_heads + num_relational_heads)
-    num_self_key_heads, num_relational_key_heads, rotary_head_dim = (
-        mixer.num_key_value_heads or num_self_heads,
-        mixer.num_key_value_heads or num_relational_heads,
-        _rotary_head_dim(spec, head_dim),
-    )
+    num_heads = num_self_heads, num_relational_heads = mixer.num_self_heads, mixer.num_relational_heads
+    num_key_heads = tuple(mixer.num_key_value_heads or number for number in num_heads)
+    head_dim = spec.hidden_size // sum(num_heads)
     self_prefix = f"blocks.{layer}.dual_attn.self_attention." if num_relational_heads else f"blocks.{layer}.self_attn."
-    relational_prefix, suffix = (
-        f"blocks.{layer}.dual_attn.relational_attention.",
-        "" if mixer.variant == "rca" else "_attn",
-    )
-    kinds = ("weight", "bias") if mixer.bias else ("weight",)
-    out_kinds = ("weight", "bias") if mixer.out_bias else ("weight",)
+    relational_prefix = f"blocks.{layer}.dual_attn.relational_attention."
+    suffix = "" if mixer.variant == "rca" else "_attn"
 
-    def both(name: str, kind: str, first: int, second: int) -> list[RowSlice]:
-        own_name, other_name = f"{self_prefix}{name}.{kind}", f"{relational_prefix}{name}{suffix}.{kind}"
+    def both(name: str, kind: str, numbers: tuple[int, ...]) -> list[RowSlice]:
+        """The rows of heads of both sorts, for queries and keys."""
+        names = f"{self_prefix}{name}.{kind}", f"{relational_prefix}{name}{suffix}.{kind}"
+        rotary_dim = _rotary_head_dim(spec, head_dim)
         if num_relational_heads and mixer.shared_queries:
-            return [RowSlice((own_name, other_name), first * head_dim, rotary_head_dim)]
-        found = [RowSlice((own_name,), first * head_dim, rotary_head_dim)] if num_self_heads else []
-        return found + ([RowSlice((other_name,), second * head_dim, rotary_head_dim)] if num_relational_heads else [])
+            return [RowSlice(names, numbers[0] * head_dim, rotary_dim)]
+        return [RowSlice((names[sort],), numbers[sort] * head_dim, rotary_dim) for sort in (0, 1) if num_heads[sort]]
 
-    yield "q_proj.weight", both("wq", "weight", num_self_heads, num_relational_heads)
-    for kind in kinds:
-        yield f"k_proj.{kind}", both("wk", kind, num_self_key_heads, num_relational_key_heads)
+    yield "q_proj.weight", both("wq", "weight", num_heads)
+    for kind in ("weight", "bias") if mixer.bias else ("weight",):
+        yield f"k_proj.{kind}", both("wk", kind, num_key_heads)
         if num_self_heads:
-            yield f"v_proj.{kind}", [RowSlice((f"{self_prefix}wv.{kind}",), num_self_key_heads * head_dim)]
+            yield f"v_proj.{kind}", [RowSlice((f"{self_prefix}wv.{kind}",), num_key_heads[0] * head_dim)]
         if num_relational_heads:
-            yield (
-                f"symbol_v_proj.{kind}",
-                [RowSlice((f"{relational_prefix}wv.{kind}",), num_relational_key_heads * head_dim)],
-            )
-    for kind in out_kinds:
+            yield f"symbol_v_proj.{kind}", [RowSlice((f"{relational_prefix}wv.{kind}",), num_key_heads[1] * head_dim)]
+    for kind in ("weight", "bias") if mixer.out_bias else ("weight",):
         if num_self_heads:
             yield f"self_out_proj.{kind}", [RowSlice((f"{self_prefix}wo.{kind}",), num_self_heads * head_dim)]
         if num_relational_heads:
-            yield (
-                f"relational_out_proj.{kind}",
-                [RowSlice((f"{relational_prefix}wo.{kind}",), num_relational_heads * head_dim)],
-            )
+            rows = RowSlice((f"{relational_prefix}wo.{kind}",), num_relational_heads * head_dim)
+            yield f"relational_out_proj.{kind}", [rows]
     if not num_relational_heads:
         return
     if mixer.variant != "rca":
-        relation_query_name, relation_key_name = (
-            f"{relational_prefix}wq_rel.weight",
-            f"{relational_prefix}wk_rel.weight",
-        )
-        yield (
-            "relation_q_proj.weight",
-            [RowSlice((relation_query_name, relation_key_name) if mixer.symmetric else (relation_query_name,))],
-        )
+        query, key = f"{relational_prefix}wq_rel.weight", f"{relational_prefix}wk_rel.weight"
+        yield "relation_q_proj.weight", [RowSlice((query, key) if mixer.symmetric else (query,))]
         if not mixer.symmetric:
-            yield "relation_k_proj.weight", [RowSlice((relation_key_name,))]
+            yield "relation_k_proj.weight", [RowSlice((key,))]
     if mixer.variant == "relational":
-        relations = mixer.num_relations or num_relational_heads
-        yield (
-            "relation_proj.weight",
-            [
-                RowSlice(
-                    (f"{relational_prefix}wr",),
-                    num_relational_heads * head_dim,
-                    published_shape=(num_relational_heads, head_dim, relations),
-                )
-            ],
-        )
+        shape = (num_relational_heads, head_dim, mixer.num_relations or num_relational_heads)
+        rows = RowSlice((f"{relational_prefix}wr",), num_relational_heads * head_dim, published_shape=shape)
+        yield "relation_proj.weight", [rows]
     yield from _symbol_slices(mixer, layer, spec.backbone.num_blocks())
 
 
@@ -276,32 +234,19 @@ def _symbol_slices(mixer: DualAttention, layer: int, layers: int) -> Iterator[tu
         names = tuple(f"symbol_retrievers.{one}.symbol_library.weight" for one in all_layers)
         yield "symbols.embedding.weight", [RowSlice(names)]
     elif isinstance(symbols, SymbolicAttention):
-        for ours, name in {
-            "symbol_library": "symbol_library",
-            "template_features": "template_features",
-            "q_proj.weight": "q_proj.weight",
-            "q_proj.bias": "q_proj.bias",
-        }.items():
-            shared = symbols.sharing == "shared" or (symbols.sharing == "library" and ours == "symbol_library")
+        for name in ("symbol_library", "template_features", "q_proj.weight", "q_proj.bias"):
+            shared = symbols.sharing == "shared" or (symbols.sharing == "library" and name == "symbol_library")
             used_layers = all_layers if shared else (layer,)
-            yield f"symbols.{ours}", [RowSlice(tuple(f"symbol_retrievers.{one}.{name}" for one in used_layers))]
+            yield f"symbols.{name}", [RowSlice(tuple(f"symbol_retrievers.{one}.{name}" for one in used_layers))]
 
 
 def _rotary_head_dim(spec: Decoder, head_width: int) -> int:
     return head_width if any(isinstance(position, Rotary) for position in spec.positions) else 0
 
 
-def _permute_rows(tensor: Tensor, size: int, order: Callable[[int], list[int]]) -> Tensor:
-    return torch.unflatten(tensor, 0, (-1, size))[:, order(size)].flatten(0, 1) if size else tensor
-
-
-def _half_split_order(size: int) -> list[int]:
-    """The order of rows that puts even components first, for half-split rotary embeddings."""
-    return [*range(0, size, 2), *range(1, size, 2)]
-
-
-def _interleaved_order(size: int) -> list[int]:
-    return [place // 2 + (size // 2) * (place % 2) for place in range(size)]
+def _transpose_rows(tensor: Tensor, sizes: tuple[int, int]) -> Tensor:
+    """The rows of heads, of which each is a table of this size, in the order of the table's columns."""
+    return tensor.view(-1, *sizes, *tensor.shape[1:]).transpose(1, 2).flatten(0, 2)
 
 
 def _rows_from_published(tensor: Tensor, row_slice: RowSlice, where: str) -> Tensor:
@@ -314,11 +259,13 @@ def _rows_from_published(tensor: Tensor, row_slice: RowSlice, where: str) -> Ten
         raise UserError(
             f"{where}: {row_slice.published_names[0]} has {len(tensor)} rows, the model {rows}; is it of another model?"
         )
-    return _permute_rows(tensor[: row_slice.num_rows or None], row_slice.rotary_head_dim, _half_split_order)
+    tensor, head_dim = tensor[: row_slice.num_rows or None], row_slice.rotary_head_dim
+    return _transpose_rows(tensor, (head_dim // 2, 2)) if head_dim else tensor
 
 
 def _rows_to_published(tensor: Tensor, row_slice: RowSlice) -> Tensor:
-    tensor = _permute_rows(tensor.detach(), row_slice.rotary_head_dim, _interleaved_order)
+    tensor, head_dim = tensor.detach(), row_slice.rotary_head_dim
+    tensor = _transpose_rows(tensor, (2, head_dim // 2)) if head_dim else tensor
     if row_slice.num_unused_rows:
         return torch.cat([tensor, tensor.new_zeros(row_slice.num_unused_rows, tensor.shape[1])])
     return tensor if row_slice.published_shape is None else tensor.reshape(row_slice.published_shape)

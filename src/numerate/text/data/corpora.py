@@ -356,16 +356,14 @@ def _read_complete_metadata(job: _ShardJob) -> dict[str, Any] | None:
     metadata_path = job.path.with_name(job.path.name + METADATA_SUFFIX)
     try:
         saved = json.loads(metadata_path.read_text(encoding="utf-8"))
-        saved_settings = saved | {"sources": [{**one, "sha256": None} for one in saved["sources"]]}
-        expected_settings = job.metadata | {"sources": [{**one, "sha256": None} for one in job.metadata["sources"]]}
-        if (
-            any(saved_settings.get(name) != value for name, value in expected_settings.items())
-            or saved.get("complete") is not True
-        ):
-            return None
-        if job.path.stat().st_size != saved["tokens"] * np.dtype(saved["kind"]).itemsize:
-            return None
-        return saved if file_checksum(job.path) == saved["sum"] else None
+        sources = [{name: value for name, value in one.items() if name != "sha256"} for one in saved["sources"]]
+        is_complete = (
+            saved["complete"] is True
+            and (saved | {"sources": sources}).items() >= job.metadata.items()
+            and job.path.stat().st_size == saved["tokens"] * np.dtype(saved["kind"]).itemsize
+            and file_checksum(job.path) == saved["sum"]
+        )
+        return saved if is_complete else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 

@@ -9,7 +9,6 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -255,23 +254,17 @@ def _read_gpt2_ids(span: FileSpan, progress: ReadProgress) -> Iterator[str]:
     """The stories of a file of ids of GPT-2, uint16, each closed by its end of text."""
     import numpy as np
 
-    token_bytes = _gpt2_token_bytes(file_stamp(Path(span.field)))
+    from tokenizers import decoders
+
+    decoder, vocabulary = decoders.ByteLevel(), json.loads(Path(span.field).read_text(encoding="utf-8"))
+    tokens = {i: token for token, i in vocabulary.items()}
     content = b"".join(_read_chunks(span, progress))
     ids = np.frombuffer(content[: len(content) // 2 * 2], dtype="<u2")
     if not len(ids) or int(ids.max()) > _GPT2_EOS_ID or ids[-1] != _GPT2_EOS_ID:
         raise ValueError("is not a complete file of GPT-2 ids; download it again")
     for story in np.split(ids, np.flatnonzero(ids == _GPT2_EOS_ID) + 1)[:-1]:
-        yield b"".join([token_bytes[i] for i in story[:-1].tolist()]).decode("utf-8", "replace")
+        yield decoder.decode([tokens[i] for i in story[:-1].tolist()])
         progress.num_records += 1
-
-
-@lru_cache(maxsize=1)
-def _gpt2_token_bytes(vocabulary: tuple[str, int, int]) -> dict[int, bytes]:
-    """The bytes of each id of GPT-2, whose vocabulary shows a byte that is no visible character as one from 256 on."""
-    visible_bytes = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    byte_of_code_point = {256 + n: byte for n, byte in enumerate(sorted({*range(256)}.difference(visible_bytes)))}
-    names = json.loads(Path(vocabulary[0]).read_text(encoding="utf-8"))
-    return {i: name.translate(byte_of_code_point).encode("latin-1") for name, i in names.items()}
 
 
 def _record_text(record: Any, field: str) -> str:

@@ -126,7 +126,6 @@ def compute_statistics(source: RowSource, on_progress: Callable[[int], None] | N
     result = Statistics(source.name)
     vocabulary = source.vocabulary
     id_counts = np.zeros(vocabulary.size, dtype=np.int64)
-    cells = Histogram()
     all_hashes, all_cells = [np.zeros(0, dtype=np.uint64)], [np.zeros(0, dtype=np.uint32)]
     for questions, rows in source.read_blocks():
         result.row_lengths.add(rows.lengths)
@@ -140,12 +139,7 @@ def compute_statistics(source: RowSource, on_progress: Callable[[int], None] | N
             cell_of_row = np.zeros(len(rows), dtype=np.int64)
         else:
             result.axes = axes
-            cell_of_row = (
-                1
-                + np.minimum(sizes[:, 0], _MAX_PAIR_LENGTH - 1) * _MAX_PAIR_LENGTH
-                + np.minimum(sizes[:, 1], _MAX_PAIR_LENGTH - 1)
-            )
-        cells.add(cell_of_row)
+            cell_of_row = 1 + np.minimum(sizes, _MAX_PAIR_LENGTH - 1) @ np.array([_MAX_PAIR_LENGTH, 1])
         all_hashes.append(questions.hashes())
         all_cells.append(cell_of_row.astype(np.uint32))
         if on_progress is not None:
@@ -155,8 +149,8 @@ def compute_statistics(source: RowSource, on_progress: Callable[[int], None] | N
     result.num_distinct, result.max_multiplicity = len(distinct), int(times.max(initial=0))
     result.multiplicities.add(np.minimum(times, MAX_MULTIPLICITY))
     if result.axes is not None:
-        result.rows_per_pair = _counts_per_pair(cells.counts)
-        result.distinct_per_pair = _counts_per_pair(np.bincount(np.concatenate(all_cells)[first_row]))
+        cells = np.concatenate(all_cells)
+        result.rows_per_pair, result.distinct_per_pair = _counts_per_pair(cells), _counts_per_pair(cells[first_row])
     id_counts[[PAD, EOS]] = 0
     result.symbol_counts = {vocabulary.tokens[i]: int(id_counts[i]) for i in np.flatnonzero(id_counts)}
     if not result.num_rows:
@@ -164,8 +158,9 @@ def compute_statistics(source: RowSource, on_progress: Callable[[int], None] | N
     return result
 
 
-def _counts_per_pair(counts: NDArray[np.int64]) -> dict[tuple[int, int], int]:
-    return {divmod(int(cell) - 1, _MAX_PAIR_LENGTH): int(counts[cell]) for cell in np.flatnonzero(counts) if cell}
+def _counts_per_pair(cells: NDArray[np.uint32]) -> dict[tuple[int, int], int]:
+    pairs = zip(*(found.tolist() for found in np.unique(cells, return_counts=True)), strict=True)
+    return {divmod(cell - 1, _MAX_PAIR_LENGTH): count for cell, count in pairs if cell}
 
 
 def _question_sizes(

@@ -34,11 +34,8 @@ class HuggingFaceModel(Model):
     def __init__(self, model: Any, embedding: nn.Module, head: nn.Module, width: int) -> None:
         super().__init__()
         self.hf_model: Any = model
-        self._embedding, self._head, self.width = (
-            (embedding,),
-            (head,),
-            width,
-        )  # in tuples: already submodules of `hf_model`
+        self._embedding, self._head = (embedding,), (head,)  # in tuples: already submodules of `hf_model`
+        self.width = width
         self.is_tied = getattr(head, "weight", None) is embedding.weight
         self.position_embedding: nn.Embedding | None = None
         self.number_embedding: nn.Module | None = None
@@ -110,7 +107,7 @@ class HuggingFaceModel(Model):
             scaled_states,
             head,
             target_positions=target_positions,
-            number_head=BoundNumberHead(number_head, states),
+            number_head=lambda _: number_head(states),  # of the states before their scaling
             unscale=number_head.unscale,
         )
 
@@ -171,16 +168,6 @@ class HuggingFaceModel(Model):
                 f"model.max_position_embeddings: {num_tokens} tokens are more than the {limit} position embeddings; "
                 f"use shorter examples, or model.max_position_embeddings={num_tokens}"
             )
-
-
-class BoundNumberHead:
-    """A number head applied to the unscaled hidden states of one output."""
-
-    def __init__(self, number_head: Callable[[Tensor], Tensor], hidden_states: Tensor) -> None:
-        self.number_head, self.hidden_states = number_head, hidden_states
-
-    def __call__(self, hidden: Tensor) -> Tensor:
-        return self.number_head(self.hidden_states)
 
 
 @dataclass

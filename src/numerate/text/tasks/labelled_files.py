@@ -70,7 +70,7 @@ class LabeledFile:
 def open_labeled_tokens(stored: StoredRows) -> LabeledFile:
     """The rows of a folder that `numerate data write` wrote with labels."""
     files = (stored.folder / "ids.bin", stored.folder / "labels.bin")
-    return LabeledFile(stored.symbols[_NUM_SPECIAL:], stored.ragged_ids(), stored.ragged_labels(), files)
+    return LabeledFile(stored.symbols[_NUM_SPECIAL:], stored.rows, stored.ragged_labels(), files)
 
 
 def open_labeled_text(rows: RowFile, separator: str | None = None, words: tuple[str, ...] = ()) -> LabeledFile:

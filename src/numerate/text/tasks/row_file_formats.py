@@ -120,7 +120,7 @@ def _open_written_folder(folder: Path) -> RowFile | LabeledFile:
         return open_labeled_text(rows, metadata["between"], symbols) if is_labeled_line(rows.text(0)) else rows
     if any(len(symbol) != 1 for symbol in symbols):
         raise file_error(folder, "has tokens of several characters; format=text can be read instead")
-    ids = StoredRows(folder, metadata).ragged_ids()
+    ids = StoredRows(folder, metadata).rows
     return TokenFile(folder / "ids.bin", ids, "".join(symbols), HEAD_FILE)
 
 

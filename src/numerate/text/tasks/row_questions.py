@@ -12,7 +12,6 @@ from numerate.tasks.counter_rng import mix_bits
 from numerate.tasks.questions import EMPTY, Numbers, Questions, text_hash
 from numerate.text.tasks.input_errors import file_error
 from numerate.text.tasks.labelled_files import LabeledFile
-from numerate.text.tasks.readers import is_json_object
 from numerate.text.tasks.row_files import CharacterRows, RowFile
 
 _SUM = re.compile(r"([0-9]+)([^0-9=])([0-9]+)=(-?[0-9]+-?)")
@@ -55,7 +54,7 @@ def detect_digit_order(rows: RowFile | LabeledFile, digit_order: str) -> tuple[s
         return "labels", ""
     if digit_order == "text":
         return "text", ""
-    if rows.count and is_json_object(rows.text(0)):
+    if rows.count and rows.text(0).lstrip().startswith('{"'):
         raise file_error(
             rows.location(0),
             f"this is a record of JSON, not a row of text; task=QuestionFiles(train_file={rows.files()[0]}) reads it",

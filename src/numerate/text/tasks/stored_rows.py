@@ -64,7 +64,7 @@ class StoredRows:
     """The rows of a folder: `rows[i]` are the token ids of row i, a view of the file.
 
     - `metadata`: what was written (task, tokenizer, split, seed, versions, sha256 of every file).
-    - `symbols`: the text of each id. `ids`, `offsets`: the files as arrays.
+    - `symbols`: the text of each id. `ids`, `offsets`: the files as arrays; `rows`: the ids of each row.
     """
 
     def __init__(self, folder: Path, metadata: Mapping[str, Any]) -> None:
@@ -75,14 +75,15 @@ class StoredRows:
         self.symbols: tuple[str, ...] = tuple(metadata["vocabulary"])
         self.ids: NDArray[Any] = open_column(folder / "ids.bin", metadata["ids"])
         self.offsets: NDArray[np.int64] = open_column(folder / "offsets.bin", "<i8")
+        self.rows = RaggedRows(self.offsets, self.ids)
         self._answer_starts = open_column(folder / "answers.bin", "<i4") if "answers.bin" in files else None
         self._labels = open_column(folder / "labels.bin", metadata["ids"]) if "labels.bin" in files else None
 
     def __len__(self) -> int:
-        return len(self.offsets) - 1
+        return len(self.rows)
 
     def __getitem__(self, row: int) -> NDArray[Any]:
-        return self.ragged_ids()[row]
+        return self.rows[row]
 
     def answer(self, row: int) -> NDArray[Any]:
         """The ids of a row's answer, its [EOS] among them. Raises `UserError` where rows have labels instead."""
@@ -93,10 +94,6 @@ class StoredRows:
     def labels(self, row: int) -> NDArray[Any]:
         """The label of each token of a row, 0 where there is none. Raises `UserError` where rows have answers."""
         return self.ragged_labels()[row]
-
-    def ragged_ids(self) -> RaggedRows:
-        """The ids of all rows."""
-        return RaggedRows(self.offsets, self.ids)
 
     def ragged_labels(self) -> RaggedRows:
         """The labels of all rows. Raises `UserError` where rows have answers."""

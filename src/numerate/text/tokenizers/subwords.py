@@ -21,8 +21,8 @@ from numerate.text.tokenizers.coverage import Coverage
 from numerate.text.tokenizers.hf_vocabulary import split_digits as split_digits
 from numerate.text.tokenizers.text_number_formats import AsIs, PerDigit, TextNumberFormat
 from numerate.text.tokenizers.tokenized_texts import TokenizedTexts, tokenize_texts
-from numerate.tokenizers.number_formats import Digits, Ids, id_dtype
-from numerate.tokenizers.tokenizer import Characters, TokenizedExamples, Tokenizer
+from numerate.tokenizers.number_formats import Ids, id_dtype
+from numerate.tokenizers.tokenizer import TokenizedExamples, Tokenizer
 from numerate.vocabulary import BOS, EOS, PAD, POINT, SIGN, SPECIAL, UNK, Vocabulary
 
 MASK_TOKENS = ("<extra_id_0>", "<mask>", "[MASK]")
@@ -102,43 +102,29 @@ class Subwords(Tokenizer):
         questions = task.examples("train", 0, 0, task.block_size)
         if questions.labels is not None:
             return self._used_ids(questions.alphabet)
-        texts = questions.texts if questions.texts is not None else _texts_from_questions(questions)
-        return np.concatenate([self._tokenize_source(texts, number).used_ids for number in range(len(texts.sources))])
+        return np.concatenate([self._tokenize_source(source).used_ids for source in _to_texts(questions).sources])
 
-    def _tokenize_source(self, texts: Texts, source_index: int) -> TokenizedTexts:
-        return tokenize_texts(texts.sources[source_index], self.fast_tokenizer, self.answer_prefix)
+    def _tokenize_source(self, source: TextSource) -> TokenizedTexts:
+        return tokenize_texts(source, self.fast_tokenizer, self.answer_prefix)
 
     def encode_examples(self, questions: Questions | Sequence[Example], vocabulary: Vocabulary) -> TokenizedExamples:
-        if not isinstance(questions, Questions):
-            texts = _texts_from_examples(questions)
-        else:
-            texts = questions.texts if questions.texts is not None else _texts_from_questions(questions)
-        bos_length = int(self.add_bos_token)
-        source_rows = [
-            _SourceRows(
-                np.flatnonzero(texts.source_indices == number),
-                self._tokenize_source(texts, number),
-                texts.row_indices,
-                texts.sources[number],
-            )
-            for number in range(len(texts.sources))
-        ]
+        texts, bos_length = _to_texts(questions), int(self.add_bos_token)
+        parts = []
         prompt_lengths, answer_lengths = np.zeros(len(texts), np.int64), np.zeros(len(texts), np.int64)
-        for part in source_rows:
-            prompt_lengths[part.block_indices], answer_lengths[part.block_indices] = part.num_tokens()
-        for part in source_rows:
-            self._warn_truncated(part, np.maximum(prompt_lengths, answer_lengths)[part.block_indices])
-        prompt_lengths, answer_lengths = (
-            np.minimum(prompt_lengths, self.max_length),
-            np.minimum(answer_lengths, self.max_length),
-        )
+        for number, source in enumerate(texts.sources):
+            block_indices = np.flatnonzero(texts.source_indices == number)
+            part = _SourceRows(block_indices, texts.row_indices[block_indices], source, self._tokenize_source(source))
+            prompts, answers = part.tokenized_texts.num_tokens(part.rows)
+            self._warn_truncated(part, np.maximum(prompts, answers))
+            prompt_lengths[block_indices] = np.minimum(prompts, self.max_length)
+            answer_lengths[block_indices] = np.minimum(answers, self.max_length)
+            parts.append(part)
         lengths = bos_length + prompt_lengths + answer_lengths + 1
         time = int(lengths.max(initial=0))
         ids = np.full((len(texts), time), PAD, dtype=id_dtype(vocabulary))
         number_values = np.ones((len(texts), time), dtype=np.float32) if self.number_format.has_number_values else None
-        id_table = self._id_table(vocabulary)
-        for part in source_rows:
-            part.copy_tokens(ids, number_values, bos_length, prompt_lengths, answer_lengths, id_table)
+        for part in parts:
+            part.copy_tokens(ids, number_values, bos_length, prompt_lengths, answer_lengths, self._id_table(vocabulary))
         ids[np.arange(len(texts)), lengths - 1] = EOS
         if self.add_bos_token:
             ids[:, 0] = BOS
@@ -164,19 +150,13 @@ class Subwords(Tokenizer):
             all_lengths = np.maximum(prompt_lengths, answer_lengths)
             warnings.warn(
                 f"tokenizer.max_length: {int((all_lengths > self.max_length).sum())} of {len(all_lengths)} questions "
-                f"({part.source.description}), or "
-                f"their answers, have more than {self.max_length} tokens and lose their {side}; the "
-                f"longest has "
-                f"{int(all_lengths.max())}",
+                f"({part.source.description}), or their answers, have more than {self.max_length} tokens and lose "
+                f"their {side}; the longest has {int(all_lengths.max())}",
                 stacklevel=3,
             )
 
     def coverage_warnings(self, task: Task, number_ids: frozenset[int]) -> list[str]:
-        questions = task.examples("train", 0, 0, SAMPLE)
-        if questions.texts is not None:
-            examples = questions.texts.read_examples()
-        else:
-            examples = [Example(*format_question(questions, row)) for row in range(len(questions))]
+        examples = _to_texts(task.examples("train", 0, 0, SAMPLE)).read_examples()
         found = self._coverage(task, examples, number_ids)
         if not found.num_digits or found.covered_fraction >= LOW:
             return []
@@ -227,17 +207,13 @@ _id_table_cache: "WeakKeyDictionary[Vocabulary, WeakKeyDictionary[Vocabulary, Id
 
 @dataclass(frozen=True, eq=False)
 class _SourceRows:
-    """The rows of a block from one source: `block_indices` are their indices in the block, `source_indices` the indices
-    in the source."""
+    """The rows of a block from one source: `block_indices` are their indices in the block, `rows` those in the
+    source."""
 
     block_indices: NDArray[np.int64]
-    tokenized_texts: TokenizedTexts
-    source_indices: NDArray[np.int64]
+    rows: NDArray[np.int64]
     source: TextSource
-
-    def num_tokens(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The number of tokens of the questions and of the answers."""
-        return self.tokenized_texts.num_tokens(self.source_indices[self.block_indices])
+    tokenized_texts: TokenizedTexts
 
     def copy_tokens(
         self,
@@ -250,47 +226,28 @@ class _SourceRows:
     ) -> None:
         """Writes `prompt_lengths` tokens of each question from column `start_column` on (the last ones if truncated on
         the left), then the first `answer_lengths` tokens of its answer."""
-        indices = self.source_indices[self.block_indices]
-        question_starts, question_ends = (
-            self.tokenized_texts.starts[indices],
-            self.tokenized_texts.starts[indices] + self.tokenized_texts.prompt_lengths[indices],
-        )
-        copied_starts = (
-            question_ends - prompt_lengths[self.block_indices]
-            if self.source.truncation_side == "left"
-            else question_starts
-        )
-        for start, source, counts in (
-            (np.full(len(indices), start_column), copied_starts, prompt_lengths[self.block_indices]),
-            (start_column + prompt_lengths[self.block_indices], question_ends, answer_lengths[self.block_indices]),
+        tokens, is_cut_left = self.tokenized_texts, self.source.truncation_side == "left"
+        prompts, answers = prompt_lengths[self.block_indices], answer_lengths[self.block_indices]
+        starts = tokens.starts[self.rows]
+        ends = starts + tokens.prompt_lengths[self.rows]
+        for columns, sources, counts in (
+            (np.full(len(starts), start_column), ends - prompts if is_cut_left else starts, prompts),
+            (start_column + prompts, ends, answers),
         ):
             offsets = np.arange(int(counts.sum())) - np.repeat(counts.cumsum() - counts, counts)
-            target_index = np.repeat(self.block_indices, counts), np.repeat(start, counts) + offsets
-            source_positions = np.repeat(source, counts) + offsets
-            ids[target_index] = id_table[self.tokenized_texts.ids[source_positions]]
-            if number_values is not None and self.tokenized_texts.number_values is not None:
-                number_values[target_index] = self.tokenized_texts.number_values[source_positions]
+            targets = np.repeat(self.block_indices, counts), np.repeat(columns, counts) + offsets
+            positions = np.repeat(sources, counts) + offsets
+            ids[targets] = id_table[tokens.ids[positions]]
+            if number_values is not None and tokens.number_values is not None:
+                number_values[targets] = tokens.number_values[positions]
 
 
-def _texts_from_examples(examples: Sequence[Example]) -> Texts:
-    return Texts.from_source(InMemorySource(tuple(examples)), np.arange(len(examples)))
-
-
-def _texts_from_questions(questions: Questions) -> Texts:
-    """Questions with number slots as texts with plain numbers. Raises `UserError` for labels."""
-    if questions.labels is not None:
-        raise UserError("tokenizer: Subwords does not support labels per token; use tokenizer=Words")
-    tokenizer = Characters(Digits("normal"))
-    vocabulary = tokenizer.build_vocabulary(questions.alphabet)
-    rows = tokenizer.encode_examples(questions, vocabulary)
-    symbols = [vocabulary.tokens[i] for i in rows.ids.reshape(-1).tolist()]
-    row_length = rows.ids.shape[1]
-    prompt_lengths = rows.target_mask.argmax(axis=1).tolist()
-    return _texts_from_examples(
-        [
-            Example("".join(symbols[at : at + prompt]), "".join(symbols[at + prompt : at + length - 1]))
-            for at, prompt, length in zip(
-                range(0, row_length * len(rows), row_length), prompt_lengths, rows.lengths.tolist(), strict=True
-            )
-        ]
-    )
+def _to_texts(questions: Questions | Sequence[Example]) -> Texts:
+    """Questions as texts, those with number slots with plain numbers. Raises `UserError` for labels."""
+    if isinstance(questions, Questions):
+        if questions.texts is not None:
+            return questions.texts
+        if questions.labels is not None:
+            raise UserError("tokenizer: Subwords does not support labels per token; use tokenizer=Words")
+        questions = [Example(*format_question(questions, row)) for row in range(len(questions))]
+    return Texts.from_source(InMemorySource(tuple(questions)), np.arange(len(questions)))
