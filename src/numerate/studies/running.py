@@ -101,7 +101,7 @@ class StudyRunner:
         with (
             self._stop,
             state_file.publish_temporarily(run=None, phase=COMMAND_PHASE),
-            StudyProgress(self.folder, shown_runs, self.done_results, self.on_message) as progress,
+            StudyProgress(self.folder, shown_runs, self.on_message) as progress,
         ):
             self._save_results(
                 [failed_record(one, Failure("not started", ""), self._worker_name, 0.0) for one in self._retried],
@@ -165,7 +165,7 @@ class StudyRunner:
     def _finish(self, planned: PlannedRun, record: Mapping[str, Any], progress: StudyProgress) -> None:
         self._busy_runs.pop(planned.run, None)
         (self.done_results if record["status"] == "done" else self.failed_results)[planned.run] = record
-        progress.finish_run(planned, record)
+        progress.print_end(planned, record)
 
     def _handle_failure(self, planned: PlannedRun, outcome: ItemOutcome, progress: StudyProgress) -> None:
         """Handles a run without a record: its worker died, was killed, or is out of memory, or another process trains
