@@ -5,7 +5,7 @@ import importlib
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -147,16 +147,19 @@ class _Worker:
         self, planned: PlannedRun, outcome: TrainedRun | Exception, seconds: float, stack_size: int, first_step: int
     ) -> None:
         """Evaluates a trained run and appends its record, or that of its error; `seconds` are those of its training, or
-        its share of the stack's, and of earlier sessions."""
+        its share of the stack's, and of earlier sessions. Until then the run is locked, so that nobody else does the
+        same."""
         worker, start_time = self.context.worker, time.monotonic() - seconds
-        try:
-            if isinstance(outcome, Exception):
-                raise outcome
-            record = self._evaluate(planned, outcome)
-            record["timing"] = _timing_record(time.monotonic() - start_time, worker, stack_size, first_step)
-        except Exception as error:
-            record = failed_record(planned, failure_to_record(error), worker, time.monotonic() - start_time)
-        self.folder.add_results(worker, [record])
+        with ExitStack() as lock:
+            try:
+                if isinstance(outcome, Exception):
+                    raise outcome
+                lock.enter_context(outcome.run.folder.lock("evaluation"))
+                record = self._evaluate(planned, outcome)
+                record["timing"] = _timing_record(time.monotonic() - start_time, worker, stack_size, first_step)
+            except Exception as error:
+                record = failed_record(planned, failure_to_record(error), worker, time.monotonic() - start_time)
+            self.folder.add_results(worker, [record])
 
     def _recipe(self, planned: PlannedRun) -> Recipe:
         recipe = from_tree(planned.tree, Path(self.work.working_directory) / "study", expected_class=Recipe)
