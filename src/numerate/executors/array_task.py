@@ -28,12 +28,8 @@ PREEMPTION_WAIT = 900.0
 running."""
 
 
-@dataclass(frozen=True)
-class PickledItem:
-    """A pickled item for another machine; only the worker that processes it unpickles it."""
-
-    name: str
-    content: bytes
+PickledItem = tuple[str, bytes]
+"""The name of an item and the item pickled, for another machine; only the worker that processes it unpickles it."""
 
 
 @dataclass(frozen=True)
@@ -56,20 +52,16 @@ class PickledWork(Work):
         sys_path = tuple(os.path.abspath(place) for place in sys.path)
         return cls(pickle_value(work, type(work).__name__), user_files(), sys_path)
 
-    def pickle_item(self, name: str, item: Any) -> PickledItem:
-        """Raises `UserError` for an item that cannot be pickled."""
-        return PickledItem(name, pickle_value(item, name))
-
     def open(self, context: WorkerContext) -> Callable[[PickledItem], Any]:
         signal.signal(_preemption_signal(), signal.SIG_IGN)  # Slurm may send the signal to every process of a task
         sys.path += [place for place in self.sys_path if place not in sys.path]
         load_user_files(self.files)
         work: Work = pickle.loads(self.content)
         process = work.open(context)
-        return lambda item: _to_plain_data(process(pickle.loads(item.content)), item.name)
+        return lambda item: _to_plain_data(process(pickle.loads(item[1])), item[0])
 
     def item_name(self, item: PickledItem) -> str:
-        return item.name
+        return item[0]
 
 
 def pickle_value(value: Any, name: str) -> bytes:

@@ -113,7 +113,8 @@ class _TrialRunner:
         try:
             settings = self.plan.space.settings(self.parameters)
             recipes = [replace(override(self.recipe, settings), seed=seed) for seed in self.plan.seeds]
-            if not self.journal.record_start(self.number, sum(map(self._last_step, recipes))):
+            last_step = sum(checkpoint.last_step(self._run_folder(recipe).checkpoints) for recipe in recipes)
+            if not self.journal.record_start(self.number, last_step):
                 self.journal.fail(self.number, f"its process died {MAX_DEATHS} times without progress")
                 return
             is_pruned = self.journal.is_pruned(self.number)
@@ -134,10 +135,6 @@ class _TrialRunner:
 
     def _run_folder(self, recipe: Recipe) -> RunFolder:
         return RunFolder(self.work.runs_dir / folder_name(recipe.title) / identity(recipe))
-
-    def _last_step(self, recipe: Recipe) -> int:
-        """How far a run is by its checkpoints."""
-        return max(checkpoint.list_steps(self._run_folder(recipe).checkpoints), default=0)
 
     def _train(self, recipe: Recipe, *, has_pruner: bool) -> bool:
         """Trains one run, or waits for another process that trains it. Returns whether the pruner stopped it."""

@@ -183,7 +183,7 @@ class StudyRunner:
 
     def _death_count(self, planned: PlannedRun) -> dict[str, int]:
         """How often in a row its worker died at the current checkpoint."""
-        last_step = max(checkpoint.list_steps(self.folder.runs_dir / planned.run / "checkpoints"), default=0)
+        last_step = checkpoint.last_step(self.folder.runs_dir / planned.run / "checkpoints")
         old_result = self.folder.results().get(planned.result_key, {})
         is_repeated = old_result.get("failure") == "died" and old_result.get("last_step") == last_step
         return {"last_step": last_step, "worker_deaths": 1 + (old_result.get("worker_deaths", 0) if is_repeated else 0)}

@@ -97,7 +97,8 @@ class _Worker:
         errors of memory and of a full disk, and `KeyboardInterrupt` when stopped.
         """
         start_time = time.monotonic()
-        before = [(self._last_checkpoint_step(planned), self._seconds_before(planned)) for planned in group]
+        folders = [self.folder.runs_dir / planned.run / "checkpoints" for planned in group]
+        before = [(checkpoint.last_step(one), checkpoint.last_state(one).get("seconds", 0.0)) for one in folders]
         try:
             outcomes = self._train(group)
         except Exception as error:
@@ -115,33 +116,22 @@ class _Worker:
         return True
 
     def _train(self, group: Sequence[PlannedRun]) -> Sequence[TrainedRun | Exception]:
-        runs_dir, stop, command = self.folder.runs_dir, self.context.stop, self.work.command
         recipes = [self._recipe(planned) for planned in group]
+        options: dict[str, Any] = {
+            "runs_dir": self.folder.runs_dir,
+            "on_message": self._add_message,
+            "stop": self.context.stop,
+            "command": self.work.command,
+        }
 
         def on_record(index: int, kind: str, record: Mapping[str, Any]) -> None:
             self._on_record(group[index], kind, record)
 
-        if len(group) > 1:
-            from numerate.experiments.stacked import train_stacked
+        if len(group) == 1:
+            return [train(recipes[0], quiet=True, on_record=functools.partial(on_record, 0), **options)]
+        from numerate.experiments.stacked import train_stacked
 
-            return train_stacked(
-                recipes,
-                runs_dir=runs_dir,
-                on_record=on_record,
-                on_message=self._add_message,
-                stop=stop,
-                command=command,
-            )
-        trained = train(
-            recipes[0],
-            runs_dir=runs_dir,
-            quiet=True,
-            on_record=functools.partial(on_record, 0),
-            on_message=self._add_message,
-            stop=stop,
-            command=command,
-        )
-        return [trained]
+        return train_stacked(recipes, on_record=on_record, **options)
 
     def _evaluate_and_record(
         self, planned: PlannedRun, outcome: TrainedRun | Exception, seconds: float, stack_size: int, first_step: int
@@ -165,15 +155,6 @@ class _Worker:
         recipe = from_tree(planned.tree, Path(self.work.working_directory) / "study", expected_class=Recipe)
         assert isinstance(recipe, Recipe)
         return recipe
-
-    def _last_checkpoint_step(self, planned: PlannedRun) -> int:
-        """The step of the last checkpoint of a run before it resumes, 0 for a new one."""
-        return max(checkpoint.list_steps(self.folder.runs_dir / planned.run / "checkpoints"), default=0)
-
-    def _seconds_before(self, planned: PlannedRun) -> float:
-        """Seconds of training before this session, summed over all earlier ones, up to the last checkpoint."""
-        seconds: float = checkpoint.last_state(self.folder.runs_dir / planned.run / "checkpoints").get("seconds", 0.0)
-        return seconds
 
     def _evaluate(self, planned: PlannedRun, trained: TrainedRun) -> dict[str, Any]:
         """Evaluates a trained run with the grid and count of this command (another command may have trained it), and
