@@ -32,7 +32,7 @@ class StudyProgress:
         self._num_failures = 0
         self._status = study_status(folder, plan)
         done = folder.done_results(plan)
-        self._steps = {one.run: int(_planned_steps(one) or 0) for one in plan if one.run not in done}
+        self._steps = {one.run: one.num_steps or 0 for one in plan if one.run not in done}
         self._last_update = (0.0, 0.0)
         self.progress = ProgressBar(
             sum(self._steps.values()),
@@ -117,10 +117,6 @@ class StudyProgress:
         else:
             parts += [f"{len(running)} running"]
         self.progress.update(total - sum(steps_left.values()), ", ".join(parts))
-
-
-def _planned_steps(planned: PlannedRun) -> Any:
-    return planned.tree.get("training", {}).get("steps")
 
 
 def _last_message(state: Mapping[str, Any]) -> int:

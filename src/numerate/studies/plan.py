@@ -90,6 +90,12 @@ class PlannedRun:
         return self.run, self.key
 
     @property
+    def num_steps(self) -> int | None:
+        """Its budget in steps, if it has one."""
+        steps: int | None = self.tree.get("training", {}).get("steps")
+        return steps
+
+    @property
     def display_name(self) -> str:
         """Its name in messages."""
         return f"{self.label} seed {self.seed}" if self.seed else self.label

@@ -267,7 +267,7 @@ def _initial_state(planned: PlannedRun) -> dict[str, Any]:
         "label": planned.label,
         "seed": planned.seed,
         "step": 0,
-        "steps": planned.tree.get("training", {}).get("steps"),
+        "steps": planned.num_steps,
         "phase": "training",
         "cells": None,
         "loss": None,
@@ -288,14 +288,10 @@ def _timing_record(seconds: float, worker: str, stack_size: int, first_step: int
 
 def _language_metrics(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """For language modeling, the last validation metrics of training."""
-    names = {
-        "validation_loss": "loss",
-        "validation_perplexity": "perplexity",
-        "validation_bits_per_byte": "bits_per_byte",
-    }
     if not any("perplexity" in line for line in metrics):
         return {}
-    return {column: _last_value(metrics, name, "validation") for column, name in names.items()}
+    names = ("loss", "perplexity", "bits_per_byte")
+    return {f"validation_{name}": _last_value(metrics, name, "validation") for name in names}
 
 
 def _last_value(metrics: Sequence[Mapping[str, Any]], name: str, split: str | None = None) -> Any:
