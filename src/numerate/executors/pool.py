@@ -53,15 +53,16 @@ ended. It works no more after the last two."""
 
 
 class Backend(ABC):
-    """The interface between a pool and its workers. It makes no decisions, and only `wait` blocks."""
+    """The interface between a pool and its workers. It makes no decisions, and only `wait` blocks.
+
+    `dumps` pickles an item.
+    """
+
+    dumps: Callable[[Any], bytes]
 
     @abstractmethod
     def start_worker(self, slot: int) -> Hashable:
         """Starts a worker in a slot (0 to workers - 1, unique among running ones) and returns its handle."""
-
-    @abstractmethod
-    def serialize(self, item: Any) -> bytes:
-        """Pickles an item. Raises the errors of pickling."""
 
     @abstractmethod
     def send_item(self, worker: Hashable, item: bytes) -> None:
@@ -173,7 +174,7 @@ class Pool:
         while self._waiting and idle and not self.stop.requested:
             index = self._waiting.popleft()
             try:
-                serialized = self.backend.serialize(self.items[index])
+                serialized = self.backend.dumps(self.items[index])
             except Exception as error:
                 text = f"{self._item_name(index)} cannot be sent to a worker: {error}"
                 self._fail_item(index, failure_from_exception(TypeError(text).with_traceback(error.__traceback__)))

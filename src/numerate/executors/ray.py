@@ -110,7 +110,7 @@ class ActorBackend(pool.Backend):
     def __init__(
         self, ray: Any, work: bytes, resources: Mapping[str, float], threads: int, memory: float | None
     ) -> None:
-        self._ray, self._resources = ray, resources
+        self._ray, self._resources, self.dumps = ray, resources, ray.cloudpickle.dumps
         self._work = ray.put(work)
         self._oom_kills = OOMKillCounter()
         actor_class = ray.remote(
@@ -127,9 +127,6 @@ class ActorBackend(pool.Backend):
         actor = self._actors[self._num_started] = self._create_actor()
         self._pending[actor.open.remote([self._work], user_files(), list(sys.path), os.getcwd())] = self._num_started
         return self._num_started
-
-    def serialize(self, item: Any) -> bytes:
-        return self._ray.cloudpickle.dumps(item)  # type: ignore[no-any-return]
 
     def send_item(self, worker: Any, item: bytes) -> None:
         self._pending[self._actors[worker].do.remote(item)] = worker
