@@ -8,7 +8,7 @@ file of the user's own.
 import importlib
 import os
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from typing import Any
 
@@ -96,6 +96,16 @@ def import_extra(module: str, feature: str, extra: str) -> Any:
         raise UserError(
             f"{feature}: the package {package} is not installed; pip install 'numerate[{extra}]'"
         ) from error
+
+
+def chain_of_causes(error: BaseException) -> Iterator[BaseException]:
+    """An error, its cause, the cause of that, and so on."""
+    visited: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in visited:
+        visited.add(id(cause))
+        yield cause
+        cause = cause.__cause__ or cause.__context__
 
 
 def describe_error(error: BaseException) -> str:

@@ -36,6 +36,7 @@ from numerate.executors.array_task import (
     _to_plain_data,
     outcome_from_record,
     outcome_record,
+    pickle_value,
     split_round_robin,
 )
 from numerate.executors.executor import ItemOutcome
@@ -397,7 +398,7 @@ def test_a_task_that_is_warned_lets_runs_write_checkpoints_and_continues_when_qu
 
 def test_what_is_queued_again_is_the_same_chunk_which_skips_what_is_done(diary: Diary, tmp_path: Path) -> None:
     carried = PickledWork.from_work(diary)
-    items = tuple((number, carried.pickle_item(name, name)) for number, name in enumerate(["quick", "slow"]))
+    items = tuple((number, (name, pickle_value(name, name))) for number, name in enumerate(["quick", "slow"]))
     chunk = ArrayTask(str(tmp_path / "0000.jsonl"), carried, items, Local(workers=1))
     disk.append_records(tmp_path / "0000.jsonl", [outcome_record(0, ItemOutcome(0, "QUICK", seconds=1.0))])
     again = chunk.checkpoint()
@@ -412,7 +413,7 @@ def test_what_is_queued_again_is_the_same_chunk_which_skips_what_is_done(diary: 
 def test_work_that_cannot_be_opened_is_reported_in_its_own_words(submission: Submission) -> None:
     carried = PickledWork.from_work(Closed())
     chunk = ArrayTask(
-        str(submission.path / "tasks" / "0000.jsonl"), carried, ((0, carried.pickle_item("a", "a")),), Local(workers=1)
+        str(submission.path / "tasks" / "0000.jsonl"), carried, ((0, ("a", pickle_value("a", "a"))),), Local(workers=1)
     )
     with pytest.raises(UserError, match="closed today"):
         chunk()

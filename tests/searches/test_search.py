@@ -65,6 +65,18 @@ def values(found: SearchResult) -> list[Any]:
     return [(trial.number, trial.state, trial.objective, trial.parameters) for trial in found.trials]
 
 
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return Journal(tmp_path / "s", SPACE, minimize=False)
+
+
+def complete(journal: Journal, objective: float, trials: int = 3) -> None:
+    """Takes the next trial and records its value."""
+    with journal.take_trial(SamplingPlan(trials=trials), "me") as trial:
+        assert trial is not None
+        journal.tell(trial.number, objective, {})
+
+
 # The space ------------------------------------------------------------------------------------------------------------
 
 
@@ -401,8 +413,7 @@ def test_a_full_disk_ends_the_search_and_its_trial_is_taken_up_again(
     assert [trial.state for trial in found.trials] == ["complete", "complete"]
 
 
-def test_a_worker_that_is_killed_for_its_memory_takes_its_trial_along(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "s", SPACE, minimize=False)
+def test_a_worker_that_is_killed_for_its_memory_takes_its_trial_along(journal: Journal) -> None:
     with journal.take_trial(SamplingPlan(trials=2), "greedy"):
         assert journal.fail_trial_of("greedy", "out of memory") is None, "it is alive"
     assert journal.fail_trial_of("another", "out of memory") is None
@@ -544,25 +555,26 @@ def test_values_that_are_none_of_the_space_are_not_taken_from_a_journal(
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_trial_whose_process_is_gone_is_taken_up_and_one_at_work_is_not(tmp_path: Path) -> None:
-    here, there = (Journal(tmp_path / "s", SPACE, minimize=False) for _ in range(2))
-    with here.take_trial(SamplingPlan(trials=2), "here") as first:
+def test_a_trial_whose_process_is_gone_is_taken_up_and_one_at_work_is_not(journal: Journal, tmp_path: Path) -> None:
+    here, there, way = journal, Journal(tmp_path / "s", SPACE, minimize=False), SamplingPlan(trials=2)
+    with here.take_trial(way, "here") as first:
         assert first is not None
-        with there.take_trial(SamplingPlan(trials=2), "there") as second:
+        with there.take_trial(way, "there") as second:
             assert second is not None
             assert (first.number, second.number) == (0, 1)
-            assert there.num_available(SamplingPlan(trials=2)) == 0
-            with here.take_trial(SamplingPlan(trials=2), "third") as third:
+            assert there.num_available(way) == 0
+            with here.take_trial(way, "third") as third:
                 assert third is None
-    assert here.num_available(SamplingPlan(trials=2)) == 2
-    with there.take_trial(SamplingPlan(trials=2), "there") as again:
+    assert here.num_available(way) == 2
+    with there.take_trial(way, "there") as again:
         assert again is not None
         assert (again.number, again.parameters) == (0, first.parameters)
 
 
-def test_a_trial_that_kills_its_process_again_and_again_without_getting_further_is_a_failed_one(tmp_path: Path) -> None:
+def test_a_trial_that_kills_its_process_again_and_again_without_getting_further_is_a_failed_one(
+    journal: Journal, tmp_path: Path
+) -> None:
     plan = SearchPlan(SPACE, sampling=SamplingPlan(trials=1))
-    journal = Journal(tmp_path / "s", SPACE, minimize=False)
     with journal.take_trial(plan.sampling, "me"):
         assert all(journal.record_start(0, step=step) for step in range(3 * MAX_DEATHS))
         for _ in range(3 * MAX_DEATHS):
@@ -604,8 +616,7 @@ def test_a_process_that_is_killed_at_any_moment_loses_no_trial(killed_at_every_m
 def test_a_full_disk_leaves_the_journal_whole(small_disk: Any) -> None:
     place = small_disk(64 * 1024)
     journal = Journal(place / "s", SPACE, minimize=False)
-    with journal.take_trial(SamplingPlan(trials=2), "me"):
-        journal.tell(0, 0.5, {})
+    complete(journal, 0.5)
     _fill(place / "other")
 
     def write_on() -> None:
@@ -617,9 +628,7 @@ def test_a_full_disk_leaves_the_journal_whole(small_disk: Any) -> None:
         write_on()
     (place / "other").unlink()
     again = Journal(place / "s", SPACE, minimize=False)
-    with again.take_trial(SamplingPlan(trials=2), "me") as trial:
-        assert trial is not None
-        again.tell(1, 0.75, {})
+    complete(again, 0.75)
     assert [trial.objective for trial in again.trials()] == [0.5, 0.75]
     assert all(json.loads(line) for line in journal.path.read_text().splitlines())
 
@@ -631,17 +640,14 @@ def _fill(path: Path) -> None:
 
 
 def test_half_a_line_that_a_killed_process_left_is_cut_away_and_a_damaged_one_is_reported_by_its_number(
-    tmp_path: Path,
+    journal: Journal, tmp_path: Path
 ) -> None:
-    journal = Journal(tmp_path / "s", SPACE, minimize=False)
-    with journal.take_trial(SamplingPlan(trials=3), "me"):
-        journal.tell(0, 0.5, {})
+    complete(journal, 0.5)
     with open(journal.path, "a") as file:
         file.write('{"op_code":4,"worker_id":"half a li')
     other = Journal(tmp_path / "s", SPACE, minimize=False)
     assert [trial.state for trial in other.trials()] == ["complete"]
-    with other.take_trial(SamplingPlan(trials=3), "me"):
-        other.tell(1, 0.75, {})
+    complete(other, 0.75)
     assert [trial.objective for trial in journal.trials()] == [0.5, 0.75]
     assert all(json.loads(line) for line in journal.path.read_text().splitlines())
     damaged = journal.path.read_text().replace("\n", "\nwhat is this\n", 1)
@@ -662,8 +668,7 @@ def test_a_search_of_version_0_1_is_refused_and_left_alone(tmp_path: Path) -> No
     assert (tmp_path / "journal.log").read_bytes() == before
 
 
-def test_a_fields_importance_is_reported_from_ten_trials_on(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "s", SPACE, minimize=False)
+def test_a_fields_importance_is_reported_from_ten_trials_on(journal: Journal) -> None:
     for number in range(12):
         assert bool(journal.importances()) == (number >= 10)
         with journal.take_trial(SamplingPlan(trials=12), "me") as trial:

@@ -71,6 +71,8 @@ class Local(Executor):
 class ProcessBackend(pool.Backend):
     """Worker processes, each with its own pipe: there is no shared lock that a killed one could leave locked."""
 
+    dumps = staticmethod(pickle.dumps)
+
     def __init__(self, work: bytes, threads: int, memory: float | None, gpus: Sequence[str]) -> None:
         self._work, self._threads, self._memory, self._gpus = work, threads, memory, gpus
         self._pipes: dict[Any, Connection] = {}
@@ -97,16 +99,12 @@ class ProcessBackend(pool.Backend):
         self._pipes[process] = parent_end
         return process
 
-    def serialize(self, item: Any) -> bytes:
-        return pickle.dumps(item)
-
     def send_item(self, worker: Any, item: bytes) -> None:
         with suppress(OSError):
             self._pipes[worker].send_bytes(item)
 
     def request_stop(self, worker: Any) -> None:
-        with suppress(OSError):
-            self._pipes[worker].send_bytes(_STOP)
+        self.send_item(worker, _STOP)
 
     def wait(self, seconds: float) -> list[tuple[Hashable, pool.Message]]:
         worker_by_pipe: dict[Any, Any] = {pipe: worker for worker, pipe in self._pipes.items()}

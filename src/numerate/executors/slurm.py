@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from numerate.config import setting
 from numerate.errors import OperationalError, UserError, import_extra, pluralize
-from numerate.executors.array_task import ArrayTask, PickledWork, split_round_robin
+from numerate.executors.array_task import ArrayTask, PickledWork, pickle_value, split_round_robin
 from numerate.executors.executor import DEFAULT_NUM_WORKERS, Executor, Failure, ItemOutcome, Work, sleep_with_ticks
 from numerate.executors.local import Local, block_interrupts
 from numerate.executors.submission import Submission, item_key, next_number, print_message, wait_for_items
@@ -191,7 +191,7 @@ class Slurm(Executor):
     ) -> Submission:
         pickled_work = PickledWork.from_work(work)
         names = [work.item_name(items[index]) for index in new]
-        pickled_items = [pickled_work.pickle_item(name, items[index]) for name, index in zip(names, new, strict=True)]
+        pickled_items = [(name, pickle_value(items[index], name)) for name, index in zip(names, new, strict=True)]
         tasks = split_round_robin(len(new), self._num_tasks(len(new)))
         path = Submission.create_folder(
             root, [(name, keys[index]) for name, index in zip(names, new, strict=True)], tasks

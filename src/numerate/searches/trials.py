@@ -10,7 +10,7 @@ from typing import Any, Literal
 from numerate.config import from_tree, identity, override
 from numerate.errors import UserError
 from numerate.executors.executor import MAX_DEATHS, Work, WorkerContext
-from numerate.executors.worker import RequestedStop, failure_to_record
+from numerate.executors.worker import failure_to_record
 from numerate.searches.journal import Journal, Trial
 from numerate.searches.sampling import Pruner, SamplingPlan, make_pruner
 from numerate.searches.space import Space
@@ -18,6 +18,7 @@ from numerate.training import checkpoint
 from numerate.training.lock import LockedError
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder, folder_name
+from numerate.training.stopping import Stop
 
 Metric = Literal["ood_validation", "validation", "loss", "validation_loss"]
 
@@ -112,7 +113,8 @@ class _TrialRunner:
         try:
             settings = self.plan.space.settings(self.parameters)
             recipes = [replace(override(self.recipe, settings), seed=seed) for seed in self.plan.seeds]
-            if not self.journal.record_start(self.number, sum(map(self._last_step, recipes))):
+            last_step = sum(checkpoint.last_step(self._run_folder(recipe).checkpoints) for recipe in recipes)
+            if not self.journal.record_start(self.number, last_step):
                 self.journal.fail(self.number, f"its process died {MAX_DEATHS} times without progress")
                 return
             is_pruned = self.journal.is_pruned(self.number)
@@ -133,10 +135,6 @@ class _TrialRunner:
 
     def _run_folder(self, recipe: Recipe) -> RunFolder:
         return RunFolder(self.work.runs_dir / folder_name(recipe.title) / identity(recipe))
-
-    def _last_step(self, recipe: Recipe) -> int:
-        """How far a run is by its checkpoints."""
-        return max(checkpoint.list_steps(self._run_folder(recipe).checkpoints), default=0)
 
     def _train(self, recipe: Recipe, *, has_pruner: bool) -> bool:
         """Trains one run, or waits for another process that trains it. Returns whether the pruner stopped it."""
@@ -163,11 +161,11 @@ class _TrialRunner:
             return monitor.is_pruned
 
 
-class _TrialStop(RequestedStop):
+class _TrialStop(Stop):
     """Stops the training of a run when its worker is stopped, or where the pruner stops its trial."""
 
     def __init__(self, runner: _TrialRunner, recipe: Recipe, *, has_pruner: bool) -> None:
-        super().__init__()
+        super().__init__(handles_signals=False)
         self.runner, self.plan, self.is_pruned = runner, runner.plan, False
         self._pruner = make_pruner(runner.plan.pruner, recipe.training.steps) if has_pruner else None
         self._scores: dict[str, float] = {}

@@ -25,7 +25,7 @@ from numerate.errors import UserError, did_you_mean
 from numerate.executors.executor import MAX_DEATHS, Failure
 from numerate.records.heads import CHECKSUM_KEY, checksum, read_checked_yaml
 from numerate.records.kinds import RESULT, WORKER_STATE
-from numerate.records.reading import FORMAT, TailFolder, read_object
+from numerate.records.reading import FORMAT, TailFolder, read_bytes, read_object
 from numerate.studies.plan import SETTINGS_WITHOUT_EFFECT as SETTINGS_WITHOUT_EFFECT
 from numerate.studies.plan import PlannedRun as PlannedRun
 from numerate.studies.plan import RequestedRun as RequestedRun
@@ -148,7 +148,7 @@ class StudyFolder:
             all_labels = {**old_metadata.get("labels", {}), **(labels or {})}
             merged = merge_plans(self.all_runs(), requested, all_labels)
             content = plan_lines(merged.values())
-            if not _has_content(self.path / "plan.jsonl", content):
+            if read_bytes(self.path / "plan.jsonl") != content:
                 disk.write_atomically(self.path / "plan.jsonl", content, unharmed_note="The runs are unharmed.")
             self._write_metadata(
                 old_metadata, {"title": self.title, "question": question, "labels": all_labels, "format": FORMAT}
@@ -263,10 +263,3 @@ def is_failed(record: Mapping[str, Any]) -> bool:
 
 def _priority(record: Mapping[str, Any]) -> tuple[bool, float]:
     return record["status"] == "done", (record.get("timing") or {}).get("ended") or 0.0
-
-
-def _has_content(path: Path, content: bytes) -> bool:
-    try:
-        return path.read_bytes() == content
-    except OSError:
-        return False

@@ -101,7 +101,7 @@ class StudyRunner:
         with (
             self._stop,
             state_file.publish_temporarily(run=None, phase=COMMAND_PHASE),
-            StudyProgress(self.folder, shown_runs, self.done_results, self.on_message) as progress,
+            StudyProgress(self.folder, shown_runs, self.on_message) as progress,
         ):
             self._save_results(
                 [failed_record(one, Failure("not started", ""), self._worker_name, 0.0) for one in self._retried],
@@ -165,7 +165,7 @@ class StudyRunner:
     def _finish(self, planned: PlannedRun, record: Mapping[str, Any], progress: StudyProgress) -> None:
         self._busy_runs.pop(planned.run, None)
         (self.done_results if record["status"] == "done" else self.failed_results)[planned.run] = record
-        progress.finish_run(planned, record)
+        progress.print_end(planned, record)
 
     def _handle_failure(self, planned: PlannedRun, outcome: ItemOutcome, progress: StudyProgress) -> None:
         """Handles a run without a record: its worker died, was killed, or is out of memory, or another process trains
@@ -183,7 +183,7 @@ class StudyRunner:
 
     def _death_count(self, planned: PlannedRun) -> dict[str, int]:
         """How often in a row its worker died at the current checkpoint."""
-        last_step = max(checkpoint.list_steps(self.folder.runs_dir / planned.run / "checkpoints"), default=0)
+        last_step = checkpoint.last_step(self.folder.runs_dir / planned.run / "checkpoints")
         old_result = self.folder.results().get(planned.result_key, {})
         is_repeated = old_result.get("failure") == "died" and old_result.get("last_step") == last_step
         return {"last_step": last_step, "worker_deaths": 1 + (old_result.get("worker_deaths", 0) if is_repeated else 0)}

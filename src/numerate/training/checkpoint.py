@@ -199,6 +199,11 @@ def list_steps(folder: Path) -> list[int]:
     return sorted(int(match[1]) for match in found if match)
 
 
+def last_step(folder: Path) -> int:
+    """The step of the last checkpoint in a folder, 0 if there is none."""
+    return max(list_steps(folder), default=0)
+
+
 def read_checkpoint(path: Path) -> Checkpoint:
     """Loads a checkpoint's `state.json`. Raises `OperationalError` if it is missing or corrupted."""
     content = _read_state_file(path)
