@@ -1,4 +1,4 @@
-"""Several cases in one test, where a test for each would cost more than what it does; others' cases; questions as texts."""
+"""Several cases in one test, where a test for each would cost more than what it does; cases of others; and texts."""
 
 import json
 from collections.abc import Iterator
