@@ -8,8 +8,10 @@ import torch
 
 from cases import TokensForNTLoss, assert_published_values, published_case
 from layers import drawn
+from numerate.batch import Batch, Tokens
+from numerate.kernels.fused_number_loss import cross_entropy_and_token_logits
 from numerate.kernels.number_table import NumberTokenTable
-from numerate.losses.number_level import number_level_loss
+from numerate.losses.number_level import NumberLevel, label_number_spans, number_losses
 from numerate.losses.number_spans import NumberNotation, find_number_spans, place_value_weights
 from numerate.vocabulary import DIGIT, Vocabulary
 
@@ -89,6 +91,33 @@ def test_a_digit_weighs_what_its_place_is_worth_and_one_on_average() -> None:
 
 
 # How far off ----------------------------------------------------------------------------------------------------------
+
+
+def number_level_loss(
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    table: NumberTokenTable,
+    notation: NumberNotation,
+    reduction: str = "mean",
+    **settings: bool,
+) -> torch.Tensor:
+    """The loss at the first digit of each number, or their sum or mean."""
+    ids = torch.cat([table.ids, torch.tensor(notation.minus_ids, dtype=torch.int64)])
+    losses = number_losses(
+        *cross_entropy_and_token_logits(logits, labels, ids)[1:], labels, table, notation, **settings
+    )
+    published, joined = (settings.get(name, False) for name in ("published", "join_points"))
+    count = label_number_spans(labels, table, notation, published, joined).start_mask.sum().clamp(min=1)
+    return losses if reduction == "none" else losses.sum() / (count if reduction == "mean" else 1)
+
+
+def test_whole_numbers_are_counted_and_not_their_digits() -> None:
+    vocabulary = Vocabulary.with_digits(["+"])
+    labels = torch.tensor([[vocabulary.token_to_id[symbol] for symbol in "12+345+6"], [-100] * 8])
+    tokens = Tokens(labels.clamp(min=0), torch.tensor([8, 8]), torch.arange(2))
+    batch = Batch(tokens, labels, labels, labels, {"tokens": 8, "examples": 2}, 16)
+    for published in ("no", "yes", "float_level"):
+        assert NumberLevel(published=published).build(vocabulary).counts(batch) == {"cross_entropy": 8, "number": 3}
 
 
 def sure_of(text: str) -> torch.Tensor:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from layers import assert_same, gradients
 from numerate.batch import Loops, StepContext, Tokens
 from numerate.errors import UserError
 from numerate.mixers.attention import Attention
@@ -103,19 +104,11 @@ def test_turns_with_and_without_a_gradient_say_the_same(inject: str, state: str,
     torch.testing.assert_close(model(tokens, loops=(5, 1)).logits, model(tokens, loops=6).logits, **EXACT)
 
 
-def gradients(model: Any, output: torch.Tensor) -> dict[str, torch.Tensor]:
-    weights = torch.randn(output.shape, dtype=output.dtype, generator=torch.Generator().manual_seed(1))
-    names, parameters = zip(*model.named_parameters(), strict=True)
-    found = torch.autograd.grad((output * weights).sum(), parameters)
-    return dict(zip(names, found, strict=True))
-
-
 @pytest.mark.parametrize("position", [Rotary(), FIRE(), FIRE(position_ids=RandomSubset(20), share_across_layers=True)])
 @pytest.mark.parametrize("inject", INJECTIONS)
 def test_gradients_are_those_of_the_last_turns_alone(inject: str, position: Any, build: Any, make_tokens: Any) -> None:
     model, tokens = build(looped(times=4, inject=inject, positions=(position,))), make_tokens([6, 3])
     tokens = model.assign_positions(tokens, StepContext(seed=0, step=1))
-    found = gradients(model, model(tokens, loops=(2, 2)).logits)
     raw, context = model._embed(tokens)
     start = raw if inject == "none" else torch.zeros_like(raw)
     with torch.no_grad():
@@ -128,40 +121,36 @@ def test_gradients_are_those_of_the_last_turns_alone(inject: str, position: Any,
         x = injected(model.backbone, x, raw)
         for block in model.backbone.blocks:
             x = block(x, replace(context, forward_cache={}))
-    expected = gradients(model, model.head(model.final_norm(x)))
     # The logarithms of FIRE are float32.
     exact = EXACT if isinstance(position, Rotary) else {"atol": 1e-6, "rtol": 1e-4}
-    for name in expected:
-        torch.testing.assert_close(found[name], expected[name], msg=name, **exact)
-    assert bool(found["embedding.weight"].any()) == (inject != "none")
+    found = model(tokens, loops=(2, 2)).logits
+    assert_same(found, model.head(model.final_norm(x)), list(model.parameters()), **exact)
+    assert bool(gradients(found, [model.embedding.weight])[0].any()) == (inject != "none")
 
 
 def test_turns_without_a_gradient_take_none_away_in_half_precision(build: Any, make_tokens: Any) -> None:
     """Releases of torch that autocast keeps weights in without their gradient lost that of all maps of the loop."""
     model, tokens = build(looped(times=4, positions=(FIRE(),))).float(), make_tokens([6, 3])
-    kept, anew = (
-        gradients_in_half(model, tokens, cache_enabled=True),
-        gradients_in_half(model, tokens, cache_enabled=False),
-    )
-    for name, gradient in anew.items():
-        assert float((kept[name] - gradient).norm()) < 0.1 * float(gradient.norm()), name
+    kept, anew = (gradients_in_half(model, tokens, cache_enabled=is_kept) for is_kept in (True, False))
+    for own, other in zip(kept, anew, strict=True):
+        assert float((own - other).norm()) < 0.1 * float(other.norm())
 
 
-def gradients_in_half(model: Any, tokens: Tokens, **settings: Any) -> dict[str, torch.Tensor]:
+def gradients_in_half(model: Any, tokens: Tokens, **settings: Any) -> tuple[torch.Tensor, ...]:
     with torch.autocast("cpu", torch.bfloat16, **settings):
         output = model(tokens, loops=(2, 2)).logits.float()
-    return gradients(model, output)
+    return gradients(output, list(model.parameters()))
 
 
 @pytest.mark.parametrize("inject", INJECTIONS)
 def test_a_divided_gradient_is_that_of_the_looped_parameters_alone(inject: str, build: Any, make_tokens: Any) -> None:
     model, tokens = build(looped(times=4, inject=inject, state="noise")), make_tokens([6, 3])
+    names, parameters = zip(*model.named_parameters(), strict=True)
     for without, learning in ((0, 3), (1, 3), (3, 1), (0, 4)):
-        plain = gradients(model, model(tokens, loops=(without, learning)).logits)
-        divided = gradients(model, model(tokens, loops=Loops(without, learning, average_gradients=True)).logits)
-        for name in plain:
-            share = learning if name.startswith("backbone.") else 1
-            torch.testing.assert_close(divided[name], plain[name] / share, msg=name, **EXACT)
+        plain = gradients(model(tokens, loops=(without, learning)).logits, parameters)
+        divided = gradients(model(tokens, loops=Loops(without, learning, average_gradients=True)).logits, parameters)
+        for name, own, other in zip(names, divided, plain, strict=True):
+            assert_same(own, other / (learning if name.startswith("backbone.") else 1), **EXACT)
 
 
 @pytest.mark.parametrize("state", STATES)

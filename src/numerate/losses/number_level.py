@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from numerate.batch import Batch, Output
 from numerate.config import setting
-from numerate.errors import UserError
 from numerate.kernels.fused_number_loss import cross_entropy_and_token_logits
 from numerate.kernels.number_loss import TEXT_FACTOR
 from numerate.kernels.number_table import NumberTokenTable
@@ -96,63 +95,17 @@ class NumberLevelModule(LossModule):
         return {"cross_entropy": cross_entropy, "number": losses.sum()}
 
 
-def number_level_loss(
-    logits: Float[Tensor, "rows time vocabulary"],
-    labels: Int[Tensor, "rows time"],
-    table: NumberTokenTable,
-    notation: NumberNotation = NumberNotation(),
-    *,
-    reweigh: bool = False,
-    published: bool = False,
-    join_points: bool = False,
-    quantity_mask: Bool[Tensor, "rows time"] | None = None,
-    ignore_index: int = -100,
-    reduction: Literal["mean", "sum", "none"] = "mean",
-) -> Tensor:
-    """The loss of whole numbers alone (see `NumberLevel`), at each number's first digit.
-
-    `mean` is over numbers (without any: 0, still attached to the graph); `none` is 0 at positions where no number
-    starts.
-    """
-    if reduction not in ("mean", "sum", "none"):
-        raise UserError(f"reduction: must be mean, sum or none, not {reduction!r}")
-    table.check_logits_and_labels(logits.shape[-1], labels, ignore_index)
-    ids = torch.cat([table.ids, torch.tensor(notation.minus_ids, dtype=torch.int64, device=table.ids.device)])
-    _, token_logits, lse = cross_entropy_and_token_logits(logits, labels, ids, ignore_index=ignore_index)
-    losses = number_losses(
-        token_logits,
-        lse,
-        labels,
-        table,
-        notation,
-        reweigh=reweigh,
-        published=published,
-        join_points=join_points,
-        quantity_mask=quantity_mask,
-        ignore_index=ignore_index,
-    )
-    if reduction == "none":
-        return losses
-    spans = label_number_spans(labels, table, notation, published, join_points, quantity_mask, ignore_index)
-    return losses.sum() if reduction == "sum" else losses.sum() / spans.start_mask.sum().clamp(min=1)
-
-
 def label_number_spans(
     labels: Int[Tensor, "rows time"],
     table: NumberTokenTable,
     notation: NumberNotation,
     published: bool,
     join_points: bool,
-    quantity_mask: Bool[Tensor, "rows time"] | None = None,
-    ignore_index: int = -100,
 ) -> NumberSpans:
     """The numbers in rows of labels, as defined by the loss or its published form."""
-    number_indices = torch.where(labels == ignore_index, -1, table.number_indices(labels))
-    if quantity_mask is not None:
-        number_indices = torch.where(quantity_mask, number_indices, -1)
     if published:
         notation = NumberNotation(point_ids=notation.point_ids if join_points else (), digit_order=notation.digit_order)
-    return find_number_spans(labels, number_indices, table, notation)
+    return find_number_spans(labels, table.number_indices(labels), table, notation)
 
 
 def number_losses(
@@ -165,15 +118,13 @@ def number_losses(
     reweigh: bool = False,
     published: bool = False,
     join_points: bool = False,
-    quantity_mask: Bool[Tensor, "rows time"] | None = None,
-    ignore_index: int = -100,
 ) -> Float[Tensor, "rows time"]:
     """The loss of each number at its first digit, 0 elsewhere.
 
     `token_logits` are the logits of the number tokens, followed by those of the minus signs, if any. Everything is
     divided by the largest power of ten of the number, and digits are compared before they are summed.
     """
-    spans = label_number_spans(labels, table, notation, published, join_points, quantity_mask, ignore_index)
+    spans = label_number_spans(labels, table, notation, published, join_points)
     num_number_tokens, dtype = table.count, token_logits.dtype
     values = table.values.to(dtype)
     p = token_logits[..., :num_number_tokens].softmax(-1)
