@@ -93,7 +93,7 @@ def test_the_record_of_a_part_has_its_name_and_that_of_a_length_has_none() -> No
 def test_a_part_is_called_by_its_name_and_in_old_records_by_its_number(tmp_path: Path) -> None:
     run = read_run(make(tmp_path, "CrossEntropy", lambda part: 5))
     assert {cell_label(cell.coordinates, None, cell.names) for cell in run.cells} == set(NAMES)
-    assert run.samples[0].names == {"module": "add_big"}
+    assert run.samples[0]["names"] == {"module": "add_big"}
     old = read_run(make(tmp_path / "old", "CrossEntropy", lambda part: 5, names=None))
     (group,) = group_runs([old])
     assert have_unordered_cells([group])

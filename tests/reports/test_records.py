@@ -16,7 +16,7 @@ def test_a_run_folder_is_read_whole(make_run):
     assert run.cells[0].accuracy == 1.0
     assert [line["step"] for line in run.training_metrics()] == [50, 100]
     assert [line["exact_match"] for line in run.split_metrics("ood_validation")] == [0.5, 0.5]
-    assert run.samples[0].prediction == "21"
+    assert run.samples[0]["prediction"] == "21"
     assert run.warnings == ()
 
 

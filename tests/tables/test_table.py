@@ -357,12 +357,12 @@ def test_a_setting_that_the_label_says_is_not_shown_beside_it(study: Studies) ->
     assert header(study([(tree, done()) for tree in trees]))[:2] == ["label", "hidden_size"]
 
 
-def test_the_status_is_shown_where_a_run_is_not_done_and_failures_are_listed_with_their_errors(study: Studies) -> None:
+def test_the_status_is_shown_where_a_run_is_not_done_and_how_to_see_the_errors(study: Studies) -> None:
     broken = [(recipe(seed=seed), failed("out of memory", "it needs 9 GB")) for seed in range(1, 6)]
     text = text_of(study([(recipe(), done()), *broken, (recipe(seed=6), None)]))
     assert "status" in text.splitlines()[0]
     assert "7 runs: 1 done, 5 failed, 1 left" in text
-    assert "failed: seed 1, seed 2, seed 3 and 2 more: out of memory: it needs 9 GB" in text
+    assert "where=status=failed columns=label,seed,failure,error shows why runs failed" in text
 
 
 def test_shares_are_per_cent_for_people_and_never_round_an_error_away(study: Studies) -> None:
@@ -740,7 +740,8 @@ def test_the_command_shows_the_table_and_what_failed(results: Shell) -> None:
     ]
     assert out.split("\n")[0].split() == ["seed", "status", "hidden_size", *regions]
     assert "6 runs: 5 done, 1 failed" in out
-    assert "failed: seed 5 hidden_size 128: ValueError: it broke" in out
+    _, out, _ = results("where=status=failed", "columns=label,seed,failure,error")
+    assert out.splitlines()[2].split(maxsplit=3) == ["abacus", "5", "error", "ValueError: it broke"]
 
 
 def test_columns_rows_and_their_order_are_chosen_by_words(results: Shell) -> None:

@@ -35,16 +35,8 @@ def track_results(run: Run) -> None:
         active_trackers.log_figure("validation loss", draw_figure(validation_figure(group_runs([records]))), step)
     if texts := [{name: line.get(name) for name in ("step", "prompt", "text")} for line in records.generated_texts]:
         active_trackers.log_table("texts", texts, step)
-    samples = [
-        {
-            "question": one.question,
-            "correct_answer": one.correct_answer,
-            "prediction": one.prediction,
-            "correct": one.correct,
-            "model_text": one.model_text,
-        }
-        for one in records.samples
-    ]
+    names = ("question", "correct_answer", "prediction", "correct", "model_text")
+    samples = [{name: line.get(name) for name in names} for line in records.samples]
     if samples:
         active_trackers.log_table("samples", samples, step)
     active_trackers.finish()

@@ -99,31 +99,19 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Sample:
-    """A question with its answer and the prediction of the model."""
-
-    coordinates: Mapping[str, int]
-    question: str
-    correct_answer: str
-    prediction: str
-    correct: bool
-    model_text: str
-    names: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Records:
     """The records of a run folder. `warnings` names what could not be read and was left out.
 
-    A language model has no cells but `language`, its losses, and `generated_texts`, the texts sampled during training
-    (lines of `samples.jsonl`). `timings` depend on the machine.
+    `samples` are the lines of `samples.jsonl` with questions, and the names of their cells. A language model has no
+    cells but `language`, its losses, and `generated_texts`, the other lines, sampled during training. `timings` depend
+    on the machine.
     """
 
     folder: Path
     metadata: Mapping[str, Any]
     metrics: Sequence[Mapping[str, Any]] = ()
     cells: Sequence[Cell] = ()
-    samples: Sequence[Sample] = ()
+    samples: Sequence[Mapping[str, Any]] = ()
     language: Sequence[LanguageScores] = ()
     generated_texts: Sequence[Mapping[str, Any]] = ()
     timings: Sequence[Mapping[str, Any]] = ()
@@ -284,7 +272,11 @@ def read_run(folder: str | Path) -> Records:
         head,
         read_metrics(folder, head, warn, messages.append),
         cells,
-        [_sample(line, names) for line in sample_lines if "question" in line],
+        [
+            line | {"names": names.get(tuple((line.get("cell") or {}).items()), {})}
+            for line in sample_lines
+            if "question" in line
+        ],
         merge_language_records([line for line in lines if "language" in line]),
         [line for line in sample_lines if "question" not in line],
         records("timings.jsonl"),
@@ -314,19 +306,6 @@ def _distinct_cells(cells: Sequence[Cell], warn: Callable[[str], None]) -> list[
         text, most = " and ".join(own) or "no size", " and ".join(next(iter(axes.values())))
         warn(f"evaluation.jsonl: {count} cell{'s' * (count != 1)} by {text} left out, as the others are by {most}")
     return list(found.values())
-
-
-def _sample(line: Mapping[str, Any], names: Mapping[tuple[Any, ...], Mapping[str, str]]) -> Sample:
-    at = line.get("cell") or {}
-    return Sample(
-        at,
-        line["question"],
-        line.get("correct_answer") or "",
-        line["prediction"],
-        line.get("correct") or False,
-        line.get("model_text") or "",
-        names.get(tuple(at.items()), {}),
-    )
 
 
 def read_runs(folders: Sequence[str | Path]) -> list[Records]:

@@ -1,7 +1,8 @@
 """Questions with the predictions of models, wrong characters marked; and texts generated during training."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher
+from typing import Any
 
 from markupsafe import Markup, escape
 
@@ -9,7 +10,7 @@ from numerate.reports.content import Block, Content, Folded, Note
 from numerate.reports.grid import cell_label
 from numerate.reports.groups import Group
 from numerate.reports.limits import groups_to_draw
-from numerate.reports.records import Records, Sample
+from numerate.reports.records import Records
 from numerate.reports.table import TextTable
 
 MAX_SAMPLES = 40
@@ -26,7 +27,7 @@ def samples_content(groups: Sequence[Group]) -> Content:
     if len(groups) == 1:
         return run_samples(groups[0].runs[0])
     shown = groups_to_draw(groups, MAX_GROUPS)
-    known = [{sample.question: sample for sample in group.runs[0].samples} for group in shown]
+    known = [{sample["question"]: sample for sample in group.runs[0].samples} for group in shown]
     shared = [question for question in known[0] if all(question in samples for samples in known)]
     if not shared:
         each = [(group.label, run_samples(group.runs[0])) for group in shown]
@@ -42,7 +43,8 @@ def samples_content(groups: Sequence[Group]) -> Content:
 def run_samples(run: Records) -> Content:
     """The samples of one run with its input and output."""
     rows = [
-        [*_question(sample, run.operator), _marked(sample), sample.model_text] for sample in run.samples[:MAX_SAMPLES]
+        [*_question(sample, run.operator), _marked(sample), sample.get("model_text") or ""]
+        for sample in run.samples[:MAX_SAMPLES]
     ]
     header = ["cell", "question", "target", "prediction", "model input and output"]
     found: list[Block] = [TextTable(header, rows, monospace=range(1, len(header)))] if rows else []
@@ -51,19 +53,21 @@ def run_samples(run: Records) -> Content:
     return found
 
 
-def _question(sample: Sample, operator: str | None) -> list[str]:
-    return [cell_label(sample.coordinates, operator, sample.names), sample.question, sample.correct_answer]
+def _question(sample: Mapping[str, Any], operator: str | None) -> list[str]:
+    label = cell_label(sample.get("cell") or {}, operator, sample["names"])
+    return [label, sample["question"], sample.get("correct_answer") or ""]
 
 
-def _marked(sample: Sample) -> Markup:
+def _marked(sample: Mapping[str, Any]) -> Markup:
     """The prediction with a tick or a cross, readable without color, and marked where it differs from the answer."""
-    if sample.correct:
-        return Markup('<span class="right">✓</span> {}').format(sample.prediction)
-    parts = [Markup('<span class="wrong">✗</span> '), Markup("<mark>(empty)</mark>") * (not sample.prediction)]
-    matcher = SequenceMatcher(None, sample.correct_answer, sample.prediction, autojunk=False)
+    prediction = sample["prediction"]
+    if sample.get("correct"):
+        return Markup('<span class="right">✓</span> {}').format(prediction)
+    parts = [Markup('<span class="wrong">✗</span> '), Markup("<mark>(empty)</mark>") * (not prediction)]
+    matcher = SequenceMatcher(None, sample.get("correct_answer") or "", prediction, autojunk=False)
     for kind, _, _, start, end in matcher.get_opcodes():
         template = Markup("{}" if kind == "equal" else "<mark>{}</mark>" if end > start else "")
-        parts.append(template.format(sample.prediction[start:end]))
+        parts.append(template.format(prediction[start:end]))
     return Markup("").join(parts)
 
 

@@ -165,7 +165,7 @@ def headline(groups: Sequence[Group]) -> str:
     opening = opening if span else "No trained cell was evaluated, so low scores may be slow learning: "
     is_long = len(results) > MAX_NAMES
     text = _many(compared) if is_long else "; ".join(one.clause for one in results)
-    return f"{opening}{text}. {_uncertainty([one.group for one in compared], 'questions')}."
+    return f"{opening}{text}. {_uncertainty([one.group for one in compared])}."
 
 
 def _covers(trained: Sequence[Point], task: Mapping[str, Any]) -> bool:
@@ -191,14 +191,14 @@ def _many(results: Sequence[GroupResult]) -> str:
     return f"{text}{len(far)} stay at {_REACHES} beyond, the farthest up to {label} ({names})"
 
 
-def _uncertainty(groups: Sequence[Group], questions: str) -> str:
+def _uncertainty(groups: Sequence[Group]) -> str:
     """What scores and brackets are, and over how many seeds."""
     counts = sorted({len(group.evaluated_cells) for group in groups})
     each = " each" if len(groups) > 1 else ""
     if counts == [1]:
-        text = f"one seed{each}, so the variation over seeds is unknown (brackets: 95 % intervals over {questions})"
+        text = f"one seed{each}, so the variation over seeds is unknown (brackets: 95 % intervals over questions)"
     else:
-        single = f"; for one seed: 95 % intervals over {questions}" * (counts[0] == 1)
+        single = "; for one seed: 95 % intervals over questions" * (counts[0] == 1)
         text = f"medians of {span_text(counts)} seeds{each} (brackets: range over seeds{single})"
     metric = common_metric(groups)
     if metric not in (None, "exact_match"):
@@ -219,7 +219,7 @@ def _parts_headline(groups: Sequence[Group]) -> str:
         clauses.append(f"on the {words[region]}{names} {found}")
     missing = [f"{group.label} is not evaluated yet" for group in groups if not group.evaluated_cells]
     text = "; ".join([*clauses, *missing])
-    uncertainty = _uncertainty(evaluated, "questions")
+    uncertainty = _uncertainty(evaluated)
     return f"Exact match {text}. Means over the {axis}s; {uncertainty[0].lower()}{uncertainty[1:]}."
 
 

@@ -1,10 +1,9 @@
-"""The runs of a study as people see them: informative columns, and notes on what they mean and which runs failed."""
+"""The runs of a study as people see them: informative columns, and notes on what they mean."""
 
 from typing import TYPE_CHECKING
 
 from numerate.evaluation.answer_metrics import ANSWER_METRICS
-from numerate.tables.selecting import RUN_STATUSES, informative_columns, is_identifier, plain_rows, short_names
-from numerate.tables.writing import single_line
+from numerate.tables.selecting import RUN_STATUSES, informative_columns
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -27,8 +26,6 @@ LANGUAGE_NOTE = (
     "loss is in nats per token and depends on the tokenizer, as perplexity, its exp, does; bits per byte does not. "
     "Intervals (.low, .high) are for sampling of the text; group=label shows the variation over seeds."
 )
-_SHOWN_ERRORS = 5
-"""Maximum number of different errors listed below a table; `where=status=failed columns=label,seed,error` has all."""
 
 
 def describe_runs(runs: "DataFrame") -> tuple["DataFrame", list[str]]:
@@ -53,24 +50,6 @@ def describe_runs(runs: "DataFrame") -> tuple["DataFrame", list[str]]:
     if statuses.get("done", 0) < count:
         counted = ", ".join(f"{statuses[name]:,} {name}" for name in RUN_STATUSES if name in statuses)
         notes.append(f"{count:,} {'run' if count == 1 else 'runs'}: {counted}")
-    return shown, [*notes, *_error_notes(runs, shown)]
-
-
-def _error_notes(runs: "DataFrame", shown: "DataFrame") -> list[str]:
-    """Failed runs, grouped by error."""
-    columns = [name for name in shown.columns if is_identifier(name)]
-    names = ["" if name == "label" else f"{name} " for name in short_names(columns)]
-    errors: dict[str, list[str]] = {}
-    for run in plain_rows(runs[runs["status"] == "failed"]):
-        text = single_line(run["error"] or "no error message was recorded")
-        if run["failure"] not in ("user error", "operational error", "error", None):
-            text = f"{run['failure']}: {text}"
-        values = (f"{name}{run[column]}" for name, column in zip(names, columns, strict=True))
-        errors.setdefault(text, []).append(" ".join(values))
-    notes = []
-    for text, failed in list(errors.items())[:_SHOWN_ERRORS]:
-        more = f" and {len(failed) - 3:,} more" if len(failed) > 3 else ""
-        notes.append(f"failed: {', '.join(failed[:3])}{more}: {text}")
-    if len(errors) > _SHOWN_ERRORS:
-        notes.append(f"... and {len(errors) - _SHOWN_ERRORS:,} other errors; columns=label,seed,error has them all")
-    return notes
+    if statuses.get("failed", 0):
+        notes.append("where=status=failed columns=label,seed,failure,error shows why runs failed")
+    return shown, notes
