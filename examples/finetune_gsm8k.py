@@ -41,7 +41,6 @@ from numerate.errors import UserError
 from numerate.evaluation.number_metrics import NumberScores
 from numerate.evaluation.numbers_in_texts import ParsedNumber, last_number
 from numerate.evaluation.statistics import (
-    mcnemar_test,
     min_p_value,
     paired_permutation_test,
     stratified_bootstrap_interval,
@@ -292,9 +291,18 @@ def compared(without: list[dict[str, Any]], with_it: list[dict[str, Any]]) -> di
             "p": paired_permutation_test([one[name] for one in without], [two[name] for two in with_it]),
         }
     found["mcnemar"] = [
-        mcnemar_test(two["is_correct"], one["is_correct"]) for one, two in zip(without, with_it, strict=True)
+        mcnemar_p_value(two["is_correct"], one["is_correct"]) for one, two in zip(without, with_it, strict=True)
     ]
     return found
+
+
+def mcnemar_p_value(first: list[bool], second: list[bool]) -> float:
+    """That of the exact form of McNemar's test (1947, https://doi.org/10.1007/BF02295996): the sign test on the
+    questions that only one of two models answers correctly."""
+    from scipy.stats import binomtest
+
+    wins, losses = (sum(a and not b for a, b in zip(*pair, strict=True)) for pair in ((first, second), (second, first)))
+    return float(binomtest(wins, wins + losses).pvalue) if wins + losses else 1.0
 
 
 def table(record: dict[str, Any]) -> str:

@@ -5,7 +5,12 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from numerate.old_names import OLD_CLASS_NAMES, OLD_SETTING_NAMES, OLD_SETTING_VALUES
+import pytest
+
+import numerate
+from numerate.config import override
+from numerate.errors import UserError
+from numerate.old_names import NEW_NAMES
 
 PACKAGE = Path(__file__).parents[1] / "src" / "numerate"
 
@@ -22,12 +27,15 @@ def test_no_name_of_a_public_class_is_used_for_two() -> None:
     assert [name for name, count in names.items() if count > 1 and not name.startswith("_")] == []
 
 
-def test_every_entry_of_the_table_of_old_names_is_a_class_and_a_setting_of_it() -> None:
+def test_an_old_name_is_answered_by_one_that_exists() -> None:
     settings = {
-        f"{node.name}.{field.target.id}"
+        field.target.id
         for node in classes()
         for field in node.body
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
     }
-    assert {*OLD_SETTING_NAMES, *OLD_SETTING_VALUES} <= settings
-    assert OLD_CLASS_NAMES.keys() <= {node.name for node in classes()}
+    assert {new for names in NEW_NAMES.values() for new in names} <= settings | {node.name for node in classes()}
+    recipe = numerate.recipe("addition_abacus")
+    for old, new in {"optimizer.rate=1": "learning_rate", "layout=Pair": "Seq2Seq"}.items():
+        with pytest.raises(UserError, match=f"Since version 0.2 it is called '{new}'"):
+            override(recipe, [old])

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -22,12 +21,7 @@ from numerate.text.data.vocabularies import save_tokenizer
 from numerate.text.tokenizers.stored_tokenizer import load_tokenizer
 from numerate.text.tokenizers.tokenizer_files import CHARACTER_TOKENIZER
 from numerate.training.recipe import Recipe
-from numerate.vocabulary import Vocabulary
-
-sys.path.append(str(Path(__file__).parent))
-
-from cases import case
-from pages import DOCS, Page, in_small, run_here, set_one, stand_in
+from pages import DOCS, Page, in_small, run_here, stand_in
 
 pytest.importorskip("transformers", reason="the extra huggingface is not installed")
 pytest.importorskip("tokenizers", reason="the extra huggingface is not installed")
@@ -54,31 +48,6 @@ TINY = {
 TINY_FINEWEB = (
     "model.hidden_size=64 model.backbone.num_layers=1 model.mixer.num_relations=8 model.mixer.symbols.num_symbols=8"
 )
-
-SECTIONS = ("Arguments of train.py", "The package dual-attention", "Faults that are not here")
-
-KEYS = """
-    download pretokenize train_vocab --vocab_size tiny_stories_data.py train.py torchrun fineweb_data.py
-    pretrain.py create_tiny_stories_lm_jobs.ipynb
-    --sa --ra --symbol_type symbolic_attention position_relative NA --pos_enc_type RoPE pos_emb --ra_type
-    relational_attention rca disrca --n_layers --d_model --activation --dropout_rate --dff --norm_first
-    --symmetric_rels --trainable_symbols --max_seq_len --n_epochs --max_iters --batch_size
-    --gradient_accumulation_steps --learning_rate --use_cosine_sched --eval_interval --eval_iters --eval_only
-    --log_to_wandb --always_save_checkpoint --compile --init_from --wandb_project
-    --wandb_log --wandb_watch --wandb_fork_run_id --run_name --total_batch_size --B --T --max_block_size --max_lr
-    --min_lr --warmup_steps --weight_decay --betas --grad_clip --train_log_interval --val_loss_steps
-    --save_checkpoints --save_interval --generate_during_training --gen_interval --hellaswag_during_training
-    --hellaswag_interval --track_grad_norms --max_steps --use_tf32_matmul --use_bf16 --n_kv_heads --n_relations
-    --share_attn_params --rel_activation --shared_symbol_retriever --weight_tie_symbol_library --sym_attn_n_symbols
-    --sym_attn_n_heads --norm_type --bias --resume --job_duration --seed
-    generate max_new_tokens temperature top_k lm_inference_app lm_visualization_app push_to_hub ckpt.pt
-    DualAttnTransformerLM_HFHub DualAttnTransformerLM TransformerLM DualAttention RelationalAttention
-    RelationalCrossAttention DisentangledRelationalCrossAttention Attention SymbolicAttention
-    PositionalSymbolRetriever PositionRelativeSymbolRetriever RelationalSymbolicAttention DualAttnEncoderBlock
-    EncoderBlock FeedForwardBlock DualAttnDecoderBlock DecoderBlock Seq2SeqDualAttnTransformer Seq2SeqTransformer
-    VisionDualAttnTransformer VisionTransformer configure_optimizers
-"""
-"""What users of the published system type: commands, arguments, classes."""
 
 
 @pytest.fixture(scope="module")
@@ -191,31 +160,9 @@ def test_the_program_of_the_page_loads_a_checkpoint(there: Path) -> None:
     assert all(torch.equal(weights[name], theirs[name]) for name in weights)
 
 
-def test_the_settings_of_the_page_are_settings(vocabulary: Vocabulary) -> None:
-    for text in PAGE.settings(*SECTIONS):
-        with case(text):
-            recipe = set_one(text, DUAL)
-            if text.startswith("model"):
-                recipe.model.build(vocabulary, 0)
-
-
-def test_the_settings_of_the_fineweb_program_are_settings() -> None:
-    for text in PAGE.settings("Arguments of fineweb/pretrain.py", "Loading their checkpoints"):
-        with case(text):
-            set_one(text, FINEWEB)
-
-
-def test_every_published_command_argument_and_class_stands_on_the_page() -> None:
-    assert PAGE.missing(KEYS) == []
-
-
 def test_every_published_run_stands_on_the_page_with_what_it_reached() -> None:
     text = (DOCS / PAGE.name).read_text(encoding="utf-8")
     for run in RUNS:
         assert f"| `numerate train tiny_stories_{run.name}` | {run.loss:.4f}" in text
     fineweb = {name for name in parts_by_kind()["Recipe"] if name.startswith("fineweb_edu_")}
     assert fineweb <= PAGE.shown_recipes()
-
-
-def test_every_line_of_ours_is_a_command_a_setting_or_none() -> None:
-    assert PAGE.unanswered() == []

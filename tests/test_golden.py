@@ -186,3 +186,11 @@ def test_only_a_figure_whose_interval_lies_below_the_bound_is_called_slower(agai
     slower = {line.split()[-1]: is_slower for line, is_slower in against.compared(base, here)}
     assert slower == {"quick": False, "slow": True, "noisy": False, "gone": False}
     assert any("only in the base" in line for line, _ in against.compared(base, here))
+
+
+def test_every_fault_that_is_put_to_the_tests_is_in_the_source_exactly_once() -> None:
+    faults = loaded("mutations", TOP / "tools").FAULTS
+    source = TOP / "src" / "numerate"
+    missing = [fault.what for fault in faults if (source / fault.file).read_text("utf-8").count(fault.old) != 1]
+    assert len(faults) == 40
+    assert missing == []

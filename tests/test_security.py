@@ -64,7 +64,7 @@ ALLOWED = {
     ("tasks/corpus_files.py", "np.load"): "allow_pickle=False",
     ("experiments/run.py", "store.load"): "the records of an evaluation, as JSON",
     ("executors/states.py", "subprocess.run"): "squeue, asked for the jobs of a submission",
-    ("training/provenance.py", "subprocess.Popen"): "git, asked for the commit of the current folder",
+    ("training/provenance.py", "subprocess.run"): "git, asked for the commit of the current folder",
     ("training/trainer.py", "self.load"): "a checkpoint, by safetensors and JSON",
 }
 KEYWORDS = {

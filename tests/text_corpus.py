@@ -3,17 +3,35 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from numerate.evaluation.evaluator import Evaluation
 from numerate.models.backbone import Stack
 from numerate.models.decoder import Decoder
 from numerate.tasks.language_modeling import LanguageModeling
 from numerate.text.data.corpora import write_corpus
+from numerate.text.tokenizers.stored_tokenizer import PretrainedTokenizer
 from numerate.text.tokenizers.token_ids import TokenIds
 from numerate.text.tokenizers.tokenizer_files import CHARACTER_TOKENIZER
 from numerate.tokenizers.layout import NextToken
 from numerate.training.recipe import Recipe, Training
 
 STORIES = [f"Story {number}: once upon a time there were {number} cats." for number in range(120)]
+
+
+def write_shards(folder: Path, shard_bytes: int) -> Path:
+    """A folder of ours with 40 stories as letters, in shards."""
+    text = folder / "stories.txt"
+    text.write_text("\n<|endoftext|>\n".join(STORIES[:40]))
+    write_corpus([text], folder / "tokens", CHARACTER_TOKENIZER, processes=1, shard_bytes=shard_bytes)
+    return folder / "tokens"
+
+
+def raw_ids(known: PretrainedTokenizer, texts: list[str]) -> NDArray[np.uint16]:
+    """Ids as llama2.c writes them."""
+    each = [[known.document_start_id, *known.encode([text])[0].tolist()] for text in texts]
+    return np.concatenate(each).astype("<u2")
 
 
 def task_in(folder: Path, context: int = 16) -> LanguageModeling:

@@ -38,16 +38,16 @@ class Fault(NamedTuple):
 FAULTS = [
     Fault(
         "blocked keys mask queries",
-        "mixers/attention.py",
-        "visible & ~blocked_keys[:, None, :]",
-        "visible & ~blocked_keys[:, :, None]",
+        "mixers/attention_positions.py",
+        "visible & ~context.blocked_keys[:, None, : len(key_positions)]",
+        "visible & ~context.blocked_keys[:, : visible.shape[1], None]",
         "tests/mixers tests/models/test_model.py",
     ),
     Fault(
         "the log scale counts one visible key less",
         "mixers/attention.py",
-        "self._query_scale(torch.arange(1, time + 1, device=device)[None])",
-        "self._query_scale(torch.arange(time, device=device)[None])",
+        "torch.arange(1, queries.shape[2] + 1, device=queries.device)",
+        "torch.arange(queries.shape[2], device=queries.device)",
         "tests/mixers",
     ),
     Fault(
@@ -59,24 +59,24 @@ FAULTS = [
     ),
     Fault(
         "a prompt's state is that after its padding",
-        "architectures/lru.py",
-        "states[torch.arange(x.shape[0], device=x.device), context.lengths - 1]",
-        "states[:, -1]",
-        "tests/architectures/test_lru.py tests/mixers",
+        "kernels/token_shift.py",
+        "x[torch.arange(x.shape[0], device=x.device), lengths - 1]",
+        "x[:, -1]",
+        "tests/mixers",
     ),
     Fault(
         "the gradient of decays is not conjugated",
         "kernels/linear_scan.py",
         "torch.mul(g[:, 1:], h[:, :-1].conj(), out=of_a[:, 1:])",
         "torch.mul(g[:, 1:], h[:, :-1], out=of_a[:, 1:])",
-        "tests/kernels/test_linear_scan.py",
+        "tests/kernels/test_recurrences.py",
     ),
     Fault(
         "probability of text tokens lowers the loss",
         "kernels/number_loss.py",
         "return number_mass * losses + TEXT_FACTOR * self.max_loss(table) * (1 - number_mass)",
         "return number_mass * losses + TEXT_FACTOR * self.max_loss(table) * number_mass",
-        "tests/kernels/test_number_loss.py tests/kernels/test_fused_number_loss.py",
+        "tests/kernels/test_number_loss.py tests/kernels/test_fused_losses.py",
     ),
     Fault(
         "Abacus offsets are per batch where they should be per row",
@@ -132,7 +132,7 @@ FAULTS = [
     Fault(
         "dropout is the same at every step",
         "training/trainer.py",
-        "_dropout_seed(self.recipe.seed, state.step, self.world.rank)",
+        "_dropout_seed(self.recipe.seed, self.state.step, self.world.rank)",
         "_dropout_seed(self.recipe.seed, 0, self.world.rank)",
         "tests/training/test_trainer.py tests/training/test_resume.py tests/stacking",
     ),
@@ -141,7 +141,7 @@ FAULTS = [
         "training/trainer.py",
         "schedule.multiplier(self.budget.schedule_step(state), total_steps)",
         "schedule.multiplier(self.budget.schedule_step(state) + 1, total_steps)",
-        "tests/training/test_trainer.py tests/training/test_schedule.py tests/training/test_budget.py tests/stacking",
+        "tests/training/test_plateau.py tests/training/test_schedule.py tests/training/test_budget.py tests/stacking",
     ),
     Fault(
         "the warm-up ends a step early",
@@ -152,7 +152,7 @@ FAULTS = [
     ),
     Fault(
         "of equally good checkpoints the first is the best",
-        "training/best_checkpoint.py",
+        "training/training_state.py",
         "return new.loss <= best.loss",
         "return new.loss < best.loss",
         "tests/training/test_best_checkpoint.py",
@@ -207,10 +207,10 @@ FAULTS = [
         "tests/evaluation/test_one_pass.py tests/evaluation/test_evaluator.py",
     ),
     Fault(
-        "an exact interval has one tail of the whole error",
-        "evaluation/intervals.py",
-        "tail = (1.0 - level) / 2.0",
-        "tail = 1.0 - level",
+        "an interval has one tail of the whole error",
+        "evaluation/statistics.py",
+        "z = NormalDist().inv_cdf((1.0 + level) / 2.0)",
+        "z = NormalDist().inv_cdf(level)",
         "tests/evaluation/test_statistics.py",
     ),
     Fault(
@@ -229,7 +229,7 @@ FAULTS = [
     ),
     Fault(
         "a curve of seeds is the median over steps",
-        "evaluation/resampling.py",
+        "evaluation/statistics.py",
         "np.median(table, axis=0), table.min(axis=0)",
         "np.median(table, axis=1), table.min(axis=0)",
         "tests/evaluation/test_statistics.py tests/reports/test_seeds.py",
@@ -271,7 +271,7 @@ FAULTS = [
     ),
     Fault(
         "a requeued task runs finished items again",
-        "executors/chunk.py",
+        "executors/array_task.py",
         "for number, item in self.items if number not in done}",
         "for number, item in self.items}",
         "tests/executors/test_slurm.py",
@@ -298,7 +298,7 @@ FAULTS = [
     ),
     Fault(
         "names of runs are markup in reports",
-        "reports/html.py",
+        "reports/html_writer.py",
         "        autoescape=True,\n",
         "        autoescape=False,\n",
         "tests/reports tests/test_security.py",
@@ -306,7 +306,7 @@ FAULTS = [
     Fault(
         "stacked models are divided by the counts of the first",
         "stacking/stacked_trainer.py",
-        "torch.tensor([float(max(1, member_counts[term])) for member_counts in counts]",
+        "torch.tensor([float(max(1, own[term])) for own in counts]",
         "torch.tensor([float(max(1, counts[0][term])) for _ in counts]",
     ),
 ]

@@ -117,12 +117,6 @@ def family_names(kind: str) -> dict[str, str]:
     return descriptions
 
 
-def make_from_family(kind: str, name: str) -> Any:
-    """The component of a family name; None for a name that follows no pattern."""
-    row = _family_row(kind, name)
-    return None if row is None else row.build(name)
-
-
 def is_recipe(name: str) -> bool:
     """Whether a name is that of a recipe or study, or of a file with one.
 
@@ -131,15 +125,12 @@ def is_recipe(name: str) -> bool:
     """
     kinds, plain = parts_by_kind(), name.replace("-", "_")
     is_file = name.endswith((".yaml", ".yml")) or ".py:" in name
-    return is_file or plain in kinds["Recipe"] or plain in kinds["Study"] or is_in_family("Recipe", plain)
+    return is_file or plain in kinds["Recipe"] or plain in kinds["Study"] or family_row("Recipe", plain) is not None
 
 
-def is_in_family(kind: str, name: str) -> bool:
-    """Whether a name belongs to a family, without building its component."""
-    return _family_row(kind, name) is not None
-
-
-def _family_row(kind: str, name: str) -> Any:
+def family_row(kind: str, name: str) -> Any:
+    """The row of a name that follows one of the patterns of a kind, whose `build(name)` makes the component; None for
+    another name."""
     for pattern, module in family_modules(kind).items():
         # The prefix before the first placeholder is in every name: other names import nothing.
         if name.startswith(re.split(r"[A-Z]", pattern)[0]):
@@ -176,11 +167,7 @@ def part_summary(kind: str, name: str) -> str:
 
 def module_summary(module: str) -> str:
     """The first line of a module's docstring, without importing it: what a family, or a file of presets, contains."""
-    spec = importlib.util.find_spec(module)
-    if spec is None or spec.origin is None:
-        return ""
-    with open(spec.origin, encoding="utf-8") as source:
-        return (ast.get_docstring(ast.parse(source.read())) or "").split("\n")[0]
+    return _first_line(_syntax_tree(module))
 
 
 def preset_modules(kind: str) -> list[str]:
@@ -193,16 +180,21 @@ def preset_modules(kind: str) -> list[str]:
 
 @lru_cache
 def _docstring_summaries(module: str) -> dict[str, str]:
+    definitions = [node for node in _syntax_tree(module).body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+    return {node.name: _first_line(node) for node in definitions}
+
+
+def _syntax_tree(module: str) -> ast.Module:
+    """The source of a module, parsed; empty without a source file."""
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
-        return {}
+        return ast.Module([], [])
     with open(spec.origin, encoding="utf-8") as source:
-        tree = ast.parse(source.read())
-    summaries = {}
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef | ast.FunctionDef):
-            summaries[node.name] = (ast.get_docstring(node) or "").split("\n")[0]
-    return summaries
+        return ast.parse(source.read())
+
+
+def _first_line(node: ast.Module | ast.ClassDef | ast.FunctionDef) -> str:
+    return (ast.get_docstring(node) or "").split("\n")[0]
 
 
 def lazy_getattr(package: str, catalogue: dict[str, dict[str, str]]) -> Callable[[str], Any]:

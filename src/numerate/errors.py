@@ -8,11 +8,11 @@ file of the user's own.
 import importlib
 import os
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from typing import Any
 
-from numerate.old_names import new_names
+from numerate.old_names import NEW_NAMES
 
 _MAX_MESSAGE_LENGTH = 300
 """Maximum number of characters of a message that are shown."""
@@ -38,7 +38,7 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
     looking for the nearest name.
     """
     choices = list(choices)
-    if renamed := [name for name in new_names(word) if name in choices]:
+    if renamed := [name for name in NEW_NAMES.get(word, ()) if name in choices]:
         return f" Since version 0.2 it is called {renamed[0]!r}."
     choice_by_normalized_name = {name.lower().replace("-", "_"): name for name in choices}
     matches = get_close_matches(word.lower().replace("-", "_"), choice_by_normalized_name, n=1, cutoff=0.6)
@@ -96,6 +96,16 @@ def import_extra(module: str, feature: str, extra: str) -> Any:
         raise UserError(
             f"{feature}: the package {package} is not installed; pip install 'numerate[{extra}]'"
         ) from error
+
+
+def chain_of_causes(error: BaseException) -> Iterator[BaseException]:
+    """An error, its cause, the cause of that, and so on."""
+    visited: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in visited:
+        visited.add(id(cause))
+        yield cause
+        cause = cause.__cause__ or cause.__context__
 
 
 def describe_error(error: BaseException) -> str:

@@ -1,392 +1,49 @@
-"""What parts, settings and values of 0.1 are called now, for errors that answer an old name."""
+"""What parts and settings of 0.1 are called now, for errors that answer an old name."""
 
-from functools import cache
-from typing import Any
+_RENAMED = """
+Aligned=TokenClassification Jokes=RJokes LanguageModelling=LanguageModeling Masked=MaskedLM
+MathematicsStandIn=GeneratedMathematics Pair=Seq2Seq Reading=MultiRC Text=NextToken Trapezoid=WarmupStableDecay
+Triangle=OneCycle WordProblems=GSM8K Written=ExampleFile XVal=XValLoss accumulate=gradient_accumulation_steps
+adapter=head_projection answer=answer_field|answer_format answer_zeros=answer_leading_zeros ask=targets asked=targets
+asked_only=targets_only at=eval_count at_once=array_parallelism batch=batch_size batches=validation_batches
+before_answer=answer_prefix begin=initialization|prefix|add_bos_token beginning=initialization best_by=best_metric
+biases=bias big_digits=ood_digits blanks=space_probability buckets=num_buckets cells=state_size|hidden_size
+checkpointing=gradient_checkpointing chunks=array_tasks clip=max_grad_norm closed=write_gate_offset
+context=max_position_embeddings|context_length convolution=conv_kernel count=examples_per_cell|num_symbols
+cpus=num_cpus|cpus_per_task cut=factor|truncation_side decay=weight_decay decay_from=decay_start decay_until=decay_end
+decays=decay_parameters decimals=fraction_digits decoder_depth=num_decoder_layers depth=num_layers
+development=validation_fraction development_file=validation_file development_rows=validation_rows deviation=std
+digits=number_tokens|integer_digits divided=scaled_projection division=split_seed drops=dropout_on
+during=validation_examples eigenvalues=eigenvalue_range|initialization embeddings=embedding_std end=source_eos
+ends=end epsilon=eps evaluate_at=num_eval_offsets evaluate_start=evaluate_at_start extra=sbatch_options
+extrapolation=extrapolation_modules farthest=max_distance first=digit_order floor=min_lr_ratio folder=data_dir
+forget=forget_gate form=loss_function|backend|encoding_type format=dtype further=extra_tests gelu=gelu_approximate
+gigabytes=mem_gb gpus=num_gpus|gpus_per_task head_width=head_dim heads=num_heads held=held_out_starts
+helpers=helper_positions hidden=intermediate_size|hidden_size hidden_see_themselves=blocked_attend_to_themselves
+hide=blocked_tokens hints=index_hints householders=num_householder ids=vocabulary initialisation=initialization
+inject=input_injection inner=intermediate_size interleave=interleave_operands items=num_symbols
+keep=keep_checkpoints|vocabulary kernel=backend key_value_heads=num_key_value_heads largest=max_value
+later_too=future_distances layer_norms=log_layer_grad_norms layer_scale=scale_by_inverse_layer_index
+layers=sharing|num_layers least=r_min length=sequence_length log_from=log_scale_start longest=max_initial_memory
+mask=mask_token most=r_max|max_positions|max_examples|max_number|max_count|max_length
+most_with_gradient=max_grad_loops multiple=pad_to_multiple_of norm_epsilon=norm_eps normalised=normalized
+number=residual_count|start_number numbering=position_ids numbers=number_format only=task_index
+operands=operand_digit_order operations=flops order=digit_order out_biases=out_bias outward=residual_scale
+over=mean_over pairs=state_pairs part=micro_batch_size per=offset_per|subset_per per_chunk=items_per_task
+phase=max_phase place_base=digit_weight_ratio places=max_position_embeddings|max_positions|num_masks|min_digits
+positive=positive_candidates project=output_projection published=published_initialization question=question_field
+ramp=batch_size_warmup ramp_from=initial_batch_size rank=time_step_rank rate=learning_rate|learning_rate_factor
+reads=read_at relation_width=relation_dim relational_heads=num_relational_heads relations=num_relations
+repeats=keep_duplicates requeues=max_requeues rise=warmup_endpoints rounded=round_to_float32 rule=discretization
+says=scale self_heads=num_self_heads sentinel=sentinel_token share=partial_rotary_factor shared=share_across_layers
+shortest_step=dt_min side=group_from sides=bidirectional sign=include_sign size=group_size|subset_size
+skip_bad=skip_invalid slots=num_slots smoothing=label_smoothing squash=squash_factor stack=stack_size
+start=initial_lr_ratio|decoder_start_token state=state_size|initial_state steepness=slope_scale step_spread=dt_ratio
+stride=eval_stride table=max_position_embeddings target=target_accuracy tested=test_fraction texts=symbols
+tied=tie_word_embeddings times=expansion|num_loops token=number_token tokens=max_new_tokens trained_on=training_task
+trunk=backbone unit_gaps=unit_spacing until=decay_end vectors=embedding watch=monitor width=hidden_size
+window=shuffle_window within=shift_within zero=include_zero
+"""
 
-OLD_CLASS_NAMES: dict[str, str] = {
-    "XValLoss": "XVal",
-    "LanguageModeling": "LanguageModelling",
-    "RJokes": "Jokes",
-    "MultiRC": "Reading",
-    "GSM8K": "WordProblems",
-    "ExampleFile": "Written",
-    "GeneratedMathematics": "MathematicsStandIn",
-    "Seq2Seq": "Pair",
-    "NextToken": "Text",
-    "TokenClassification": "Aligned",
-    "WarmupStableDecay": "Trapezoid",
-    "OneCycle": "Triangle",
-    "MaskedLM": "Masked",
-}
-"""Classes: their name, and that of 0.1."""
-
-OLD_SETTING_NAMES: dict[str, str] = {
-    "Training.flops": "operations",
-    "Training.target_accuracy": "target",
-    "Training.batch_size": "batch",
-    "Training.batch_size_warmup": "ramp",
-    "Training.initial_batch_size": "ramp_from",
-    "Training.gradient_accumulation_steps": "accumulate",
-    "Training.micro_batch_size": "part",
-    "Training.shuffle_window": "window",
-    "Training.evaluate_at_start": "evaluate_start",
-    "Training.log_layer_grad_norms": "layer_norms",
-    "Training.keep_checkpoints": "keep",
-    "Training.best_metric": "best_by",
-    "AdamW.learning_rate": "rate",
-    "AdamW.eps": "epsilon",
-    "AdamW.weight_decay": "decay",
-    "AdamW.max_grad_norm": "clip",
-    "AdamW.decay_parameters": "decays",
-    "Linear.min_lr_ratio": "floor",
-    "Linear.decay_end": "until",
-    "Cosine.min_lr_ratio": "floor",
-    "Cosine.decay_end": "until",
-    "Plateau.factor": "cut",
-    "Plateau.monitor": "watch",
-    "Plateau.min_lr_ratio": "floor",
-    "WarmupStableDecay.min_lr_ratio": "floor",
-    "OneCycle.initial_lr_ratio": "start",
-    "OneCycle.min_lr_ratio": "floor",
-    "Evaluation.examples_per_cell": "count",
-    "Evaluation.validation_examples": "during",
-    "Evaluation.validation_batches": "batches",
-    "Samples.max_new_tokens": "tokens",
-    "Executor.stack_size": "stack",
-    "Ray.num_cpus": "cpus",
-    "Ray.num_gpus": "gpus",
-    "Slurm.array_tasks": "chunks",
-    "Slurm.items_per_task": "per_chunk",
-    "Slurm.array_parallelism": "at_once",
-    "Slurm.max_requeues": "requeues",
-    "Slurm.cpus_per_task": "cpus",
-    "Slurm.gpus_per_task": "gpus",
-    "Slurm.mem_gb": "gigabytes",
-    "Slurm.sbatch_options": "extra",
-    "CrossEntropy.mean_over": "over",
-    "CrossEntropy.label_smoothing": "smoothing",
-    "NumberLevel.number_tokens": "digits",
-    "NumberLevel.digit_order": "first",
-    "NumberToken.loss_function": "form",
-    "NumberToken.number_tokens": "digits",
-    "NumberToken.mean_over": "over",
-    "NumberToken.squash_factor": "squash",
-    "NumberToken.digit_weight_ratio": "place_base",
-    "NumberToken.digit_order": "first",
-    "NumberToken.unit_spacing": "unit_gaps",
-    "GaussianCrossEntropy.number_tokens": "digits",
-    "SoftLabels.loss_function": "form",
-    "SoftLabels.number_tokens": "digits",
-    "Attention.num_heads": "heads",
-    "Attention.bias": "biases",
-    "Attention.log_scale_start": "log_from",
-    "Attention.scale_by_inverse_layer_index": "layer_scale",
-    "Attention.blocked_attend_to_themselves": "hidden_see_themselves",
-    "ChannelMix.expansion": "times",
-    "_DeltaBase.num_heads": "heads",
-    "_DeltaBase.head_dim": "head_width",
-    "_DeltaBase.eigenvalue_range": "eigenvalues",
-    "_DeltaBase.conv_kernel": "convolution",
-    "_DeltaBase.backend": "kernel",
-    "DeltaProduct.eigenvalue_range": "eigenvalues",
-    "DeltaProduct.num_householder": "householders",
-    "DualAttention.num_self_heads": "self_heads",
-    "DualAttention.num_relational_heads": "relational_heads",
-    "DualAttention.num_relations": "relations",
-    "DualAttention.relation_dim": "relation_width",
-    "DualAttention.num_key_value_heads": "key_value_heads",
-    "DualAttention.bias": "biases",
-    "DualAttention.out_bias": "out_biases",
-    "DualAttention.backend": "form",
-    "LRU.state_size": "cells",
-    "LRU.r_min": "least",
-    "LRU.r_max": "most",
-    "LRU.max_phase": "phase",
-    "LRU.learning_rate_factor": "rate",
-    "Mamba.state_size": "state",
-    "Mamba.conv_kernel": "convolution",
-    "Mamba.time_step_rank": "rank",
-    "Mamba.eigenvalue_range": "eigenvalues",
-    "Mamba2.state_size": "state",
-    "Mamba2.head_dim": "head_width",
-    "Mamba2.conv_kernel": "convolution",
-    "Mamba2.eigenvalue_range": "eigenvalues",
-    "Mamba2.backend": "kernel",
-    "MinGRU.hidden_size": "cells",
-    "MinGRU.bias": "biases",
-    "MinGRU.positive_candidates": "positive",
-    "MinGRU.eigenvalue_range": "eigenvalues",
-    "MinGRU.max_initial_memory": "longest",
-    "Phasor.state_size": "cells",
-    "Phasor.max_phase": "phase",
-    "Phasor.learning_rate_factor": "rate",
-    "Phasor.write_gate_offset": "closed",
-    "RecurrentSpec.hidden_size": "cells",
-    "RecurrentSpec.output_projection": "project",
-    "RecurrentSpec.bias": "biases",
-    "RecurrentSpec.initialization": "initialisation",
-    "RWKV6.head_dim": "head_width",
-    "RWKV6.backend": "kernel",
-    "RWKV7.head_dim": "head_width",
-    "RWKV7.backend": "kernel",
-    "S4.state_pairs": "pairs",
-    "S4.dt_min": "shortest_step",
-    "S4.dt_ratio": "step_spread",
-    "S4.learning_rate_factor": "rate",
-    "S4D.state_pairs": "pairs",
-    "S4D.initialization": "eigenvalues",
-    "S4D.discretization": "rule",
-    "S4D.dt_min": "shortest_step",
-    "S4D.dt_ratio": "step_spread",
-    "S4D.learning_rate_factor": "rate",
-    "SlotLSTM.num_slots": "slots",
-    "SlotLSTM.hidden_size": "cells",
-    "SLSTM.hidden_size": "cells",
-    "SLSTM.num_heads": "heads",
-    "SLSTM.conv_kernel": "convolution",
-    "SLSTM.forget_gate": "forget",
-    "SLSTM.initialization": "beginning",
-    "SLSTM.output_projection": "project",
-    "SymbolicAttention.num_symbols": "count",
-    "SymbolicAttention.num_heads": "heads",
-    "SymbolicAttention.sharing": "layers",
-    "SymbolicAttention.normalized": "normalised",
-    "SymbolicAttention.initialization": "begin",
-    "PositionalSymbols.embedding": "vectors",
-    "PositionalSymbols.max_position_embeddings": "table",
-    "PositionRelativeSymbols.max_distance": "farthest",
-    "PositionRelativeSymbols.future_distances": "later_too",
-    "FeedForward.expansion": "times",
-    "FeedForward.bias": "biases",
-    "FeedForward.intermediate_size": "hidden",
-    "FeedForward.gelu_approximate": "gelu",
-    "Decoder.hidden_size": "width",
-    "Decoder.backbone": "trunk",
-    "Decoder.tie_word_embeddings": "tied",
-    "Decoder.initialization": "initialisation",
-    "Decoder.norm_eps": "norm_epsilon",
-    "Decoder.head_projection": "adapter",
-    "Decoder.dropout_on": "drops",
-    "FanIn.residual_scale": "outward",
-    "FanIn.embedding_std": "embeddings",
-    "Normal.std": "deviation",
-    "Normal.residual_count": "number",
-    "Normal.scaled_projection": "divided",
-    "RegressionTransformerEmbedding.max_value": "largest",
-    "FoNEEmbedding.integer_digits": "digits",
-    "FoNEEmbedding.fraction_digits": "decimals",
-    "NumberHead.num_layers": "layers",
-    "NumberHead.intermediate_size": "inner",
-    "NumberHead.scale": "says",
-    "NumberHead.read_at": "reads",
-    "Numformer.hidden_size": "width",
-    "Numformer.num_layers": "depth",
-    "Numformer.num_heads": "heads",
-    "Numformer.intermediate_size": "inner",
-    "Numformer.max_position_embeddings": "context",
-    "Numformer.gradient_checkpointing": "checkpointing",
-    "PretrainedDecoder.gradient_checkpointing": "checkpointing",
-    "T5.hidden_size": "width",
-    "T5.num_layers": "depth",
-    "T5.num_decoder_layers": "decoder_depth",
-    "T5.num_heads": "heads",
-    "T5.head_dim": "head_width",
-    "T5.intermediate_size": "inner",
-    "T5.max_position_embeddings": "places",
-    "T5.gradient_checkpointing": "checkpointing",
-    "Stack.num_layers": "depth",
-    "Stack.input_injection": "inject",
-    "Stack.initial_state": "state",
-    "Loop.num_layers": "depth",
-    "Loop.num_loops": "times",
-    "Loop.input_injection": "inject",
-    "Loop.initial_state": "state",
-    "Learned.position_ids": "numbering",
-    "Learned.max_position_embeddings": "table",
-    "Learned.initialization": "begin",
-    "Sinusoidal.position_ids": "numbering",
-    "ScaledSinusoidal.position_ids": "numbering",
-    "Scalar.position_ids": "numbering",
-    "Scalar.max_positions": "places",
-    "FIRE.position_ids": "numbering",
-    "FIRE.hidden_size": "hidden",
-    "ALiBi.position_ids": "numbering",
-    "ALiBi.slope_scale": "steepness",
-    "ALiBi.max_distance": "farthest",
-    "T5Bias.position_ids": "numbering",
-    "T5Bias.num_buckets": "buckets",
-    "T5Bias.bidirectional": "sides",
-    "CoPE.max_positions": "most",
-    "Sequential.helper_positions": "helpers",
-    "Shifted.num_eval_offsets": "evaluate_at",
-    "Shifted.shift_within": "within",
-    "Shifted.helper_positions": "helpers",
-    "RandomSubset.helper_positions": "helpers",
-    "Rotary.position_ids": "numbering",
-    "Rotary.partial_rotary_factor": "share",
-    "Arithmetic.include_zero": "zero",
-    "BitwiseOr.max_examples": "most",
-    "Counting.max_number": "most",
-    "Counting.start_number": "number",
-    "Counting.end": "ends",
-    "Counting.prefix": "begin",
-    "Counting.held_out_starts": "held",
-    "Counting.eval_count": "at",
-    "RJokes.data_dir": "folder",
-    "RJokes.keep_duplicates": "repeats",
-    "RJokes.skip_invalid": "skip_bad",
-    "LanguageModeling.context_length": "context",
-    "Mathematics.extrapolation_modules": "extrapolation",
-    "Mathematics.data_dir": "folder",
-    "Mathematics.validation_fraction": "development",
-    "Mathematics.split_seed": "division",
-    "Mathematics.keep_duplicates": "repeats",
-    "Mathematics.skip_invalid": "skip_bad",
-    "GeneratedMathematics.ood_digits": "big_digits",
-    "Mixture.task_index": "only",
-    "NumberLine.max_number": "most",
-    "NumberLine.end": "ends",
-    "NumberLine.eval_count": "at",
-    "AdditionTable.max_number": "most",
-    "AdditionTable.eval_count": "at",
-    "QuestionFiles.question_field": "question",
-    "QuestionFiles.answer_field": "answer",
-    "QuestionFiles.validation_fraction": "development",
-    "QuestionFiles.test_fraction": "tested",
-    "QuestionFiles.split_seed": "division",
-    "QuestionFiles.keep_duplicates": "repeats",
-    "QuestionFiles.skip_invalid": "skip_bad",
-    "QuestionFiles.truncation_side": "cut",
-    "RaspCounting.max_number": "most",
-    "RaspCounting.sequence_length": "length",
-    "RaspCounting.targets": "asked",
-    "RaspCounting.eval_count": "at",
-    "MultiRC.data_dir": "folder",
-    "MultiRC.validation_fraction": "development",
-    "MultiRC.split_seed": "division",
-    "MultiRC.keep_duplicates": "repeats",
-    "MultiRC.skip_invalid": "skip_bad",
-    "MultiRC.truncation_side": "cut",
-    "SelectiveCounting.num_symbols": "items",
-    "SelectiveCounting.symbols": "texts",
-    "SelectiveCounting.max_count": "most",
-    "SelectiveCounting.prefix": "begin",
-    "SelectiveCounting.eval_count": "at",
-    "GSM8K.answer_format": "answer",
-    "GSM8K.extra_tests": "further",
-    "GSM8K.data_dir": "folder",
-    "GSM8K.validation_fraction": "development",
-    "GSM8K.split_seed": "division",
-    "GSM8K.keep_duplicates": "repeats",
-    "GSM8K.skip_invalid": "skip_bad",
-    "ExampleFile.digit_order": "order",
-    "FoNE.integer_digits": "digits",
-    "FoNE.fraction_digits": "decimals",
-    "IEEEBits.dtype": "format",
-    "Continuation.targets": "ask",
-    "Seq2Seq.decoder_start_token": "start",
-    "Seq2Seq.source_eos": "end",
-    "MaskedLM.mask_token": "mask",
-    "MaskedLM.num_masks": "places",
-    "TokenClassification.blocked_tokens": "hide",
-    "Digits.digit_order": "order",
-    "Digits.answer_leading_zeros": "answer_zeros",
-    "Digits.min_digits": "places",
-    "Digits.index_hints": "hints",
-    "Subwords.number_format": "numbers",
-    "Subwords.vocabulary": "keep",
-    "Subwords.add_bos_token": "begin",
-    "Subwords.answer_prefix": "before_answer",
-    "Subwords.max_length": "most",
-    "Groups.group_size": "size",
-    "XVal.round_to_float32": "rounded",
-    "TokenIds.pad_to_multiple_of": "multiple",
-    "Characters.number_format": "numbers",
-    "Characters.add_bos_token": "begin",
-    "Characters.vocabulary": "ids",
-    "Characters.space_probability": "blanks",
-    "Characters.interleave_operands": "interleave",
-    "Words.add_bos_token": "begin",
-    "Supervised.targets_only": "asked_only",
-    "Progressive.max_grad_loops": "most_with_gradient",
-    "Progressive.targets_only": "asked_only",
-    "ExampleFile.training_task": "trained_on",
-    "Mathematics.validation_rows": "development_rows",
-    "QuestionFiles.validation_file": "development_file",
-    "Groups.group_from": "side",
-    "XVal.include_sign": "sign",
-    "Seq2Seq.sentinel_token": "sentinel",
-    "XValLoss.number_token": "token",
-    "Regression.number_token": "token",
-    "ChannelMix.published_initialization": "published",
-    "RWKV4.published_initialization": "published",
-    "RWKV6.published_initialization": "published",
-    "RWKV7.published_initialization": "published",
-    "DigitIndex.offset_per": "per",
-    "RandomSubset.subset_per": "per",
-    "RandomSubset.subset_size": "size",
-    "RandomSubset.eval_stride": "stride",
-    "Coupled.operand_digit_order": "operands",
-    "FIRE.share_across_layers": "shared",
-    "T5Bias.share_across_layers": "shared",
-    "RegressionTransformerEmbedding.encoding_type": "form",
-    "Schedule.decay_end": "decay_until",
-    "Schedule.warmup_endpoints": "rise",
-    "WarmupStableDecay.decay_start": "decay_from",
-}
-"""Settings: the class that declares one, its name, and that of 0.1."""
-
-OLD_SETTING_VALUES: dict[str, dict[object, object]] = {
-    "Characters.vocabulary": {"default": "house"},
-    "RecurrentSpec.initialization": {"orthogonal": "house"},
-    "NumberLevel.digit_order": {"normal": "high", "reversed": "low"},
-    "NumberToken.digit_order": {"normal": "high", "reversed": "low"},
-    "MultiRC.truncation_side": {"left": "beginning", "right": "end"},
-    "QuestionFiles.truncation_side": {"left": "beginning", "right": "end"},
-    "Learned.initialization": {"sinusoidal": "sine"},
-    "PositionalSymbols.embedding": {"sinusoidal": "waves"},
-    "Seq2Seq.decoder_start_token": {"bos": "begin"},
-    "FeedForward.gelu_approximate": {"none": "exact"},
-    "Decoder.dropout_on": {"branch": "change", "residual_stream": "stream"},
-    "Decoder.embedding_scale": {"sqrt": "root"},
-    "Training.parallel": {"all_reduce": "flat"},
-    "NumberToken.mean_over": {"number_tokens": "number tokens", "tokens": "labels"},
-    "Digits.digit_order": {"answer_reversed": "answer reversed"},
-    "ExampleFile.digit_order": {"answer_reversed": "answer reversed"},
-    "Counting.start_number": {"after": "behind"},
-    "SymbolicAttention.initialization": {"uniform": "spread"},
-    "AdamW.decay_parameters": {"by_module": "parts"},
-    "T5Bias.bidirectional": {False: "one", True: "two"},
-}
-"""Values of settings, and those of 0.1."""
-
-_OLD_SETTINGS_BY_CLASS: dict[str, dict[str, str]] = {}
-for _path, _old in OLD_SETTING_NAMES.items():
-    _OLD_SETTINGS_BY_CLASS.setdefault(_path.partition(".")[0], {})[_path.partition(".")[2]] = _old
-
-
-@cache
-def _old_settings(part: Any) -> dict[str, str]:
-    """The renamed settings of a class, those that it inherits among them, each with its name in 0.1."""
-    names: dict[str, str] = {}
-    for ancestor in reversed(part.__mro__):
-        names |= _OLD_SETTINGS_BY_CLASS.get(ancestor.__name__, {})
-    return names
-
-
-def new_setting_name(part: type, old: str) -> str:
-    """What a setting of 0.1 is called now; its own name where it was not renamed."""
-    return next((name for name, before in _old_settings(part).items() if before == old), old)
-
-
-def new_class_names(old: str) -> list[str]:
-    """What classes that had this name in 0.1 are called now."""
-    return [now for now, before in OLD_CLASS_NAMES.items() if before == old]
-
-
-def new_names(old: str) -> list[str]:
-    """What classes, settings and values that had this name in 0.1 are called now."""
-    names = new_class_names(old)
-    names += [path.partition(".")[2] for path, before in OLD_SETTING_NAMES.items() if before == old]
-    names += [str(now) for values in OLD_SETTING_VALUES.values() for now, before in values.items() if before == old]
-    return names
+NEW_NAMES = {old: new.split("|") for old, _, new in (pair.partition("=") for pair in _RENAMED.split())}
+"""Names of classes and settings in 0.1, each with the names that it has now, in one class or another."""

@@ -1,6 +1,5 @@
 """Dual attention against published numbers, and what is only true of it."""
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -8,18 +7,22 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor
 
+from cases import published_case
+from layers import assert_same, context, drawn, filled, load_from, made, read
 from numerate.architectures.dual_attention import DualAttention, DualAttentionMixer
 from numerate.architectures.dual_decoding import DecodingCache
 from numerate.architectures.symbols import PositionalSymbols, PositionRelativeSymbols, SymbolicAttention, TokenSymbols
 from numerate.errors import UserError
+from numerate.integrations.hf_cache import select_state_rows
 from numerate.kernels import relational_fast
 from numerate.mixers.attention import Attention
 from numerate.mixers.mixer import Context
-from numerate.models.block import Block, FeedForwardModule
+from numerate.models.block import Block, FeedForward
 from numerate.positions.bias import ALiBi
 from numerate.positions.rotary import Rotary
+from variants import name_of
 
 PUBLISHED = {"atol": 5e-6, "rtol": 0.0}
 
@@ -27,28 +30,18 @@ PUBLISHED = {"atol": 5e-6, "rtol": 0.0}
 class Given(TokenSymbols):
     """Symbols that a case gives."""
 
-    def __init__(self, symbols: torch.Tensor) -> None:
+    def __init__(self, symbols: Tensor) -> None:
         super().__init__()
         self.symbols = symbols
 
-    def forward(self, x: torch.Tensor, context: Context) -> torch.Tensor:
+    def forward(self, x: Tensor, context: Context) -> Tensor:
         return self.symbols
 
 
-def filled(shape: list[int], salt: int, amp: float, offset: float, **_: Any) -> torch.Tensor:
-    """The formula of the cases: offset + amp sin(0.1 (7 i0 + 3 i1 + 2 i2 + 5 i3 + 1) + 1.1 salt)."""
-    index = torch.zeros(shape, dtype=torch.float64)
-    for dimension, factor in zip(range(len(shape)), (7, 3, 2, 5), strict=False):
-        steps = torch.arange(shape[dimension], dtype=torch.float64) * factor
-        index += steps.view(-1, *(1,) * (len(shape) - dimension - 1))
-    return offset + amp * torch.sin(0.1 * (index + 1) + 1.1 * salt)
-
-
-def case_of(shared: Path, name: str) -> tuple[dict[str, Any], dict[str, torch.Tensor], dict[str, Any]]:
-    cases = json.loads((shared / "cases" / "dual_attention.json").read_text())["cases"]
-    case = next(case for case in cases if case["name"] == name)
-    made = {key: filled(**how) for kind in ("weights", "inputs") for key, how in case[kind].items()}
-    return case["config"], made, case["expected"]
+def layer_case(shared: Path, name: str) -> tuple[dict[str, Tensor], Tensor]:
+    """Weights and inputs, and the output."""
+    case = published_case(shared, "dual_attention.json", name)
+    return filled(case), torch.tensor(case["expected"]["out"]).double()
 
 
 def halves(weight: torch.Tensor, size: int) -> torch.Tensor:
@@ -96,223 +89,135 @@ def _keys_at(part: Any, own: bool) -> slice:
     return slice(0, edge) if own else slice(edge, None)
 
 
-def context(rows: int, time: int, positions: int = 1, **more: Any) -> Context:
-    return Context(torch.full((rows,), time), tuple(torch.arange(time)[None] for _ in range(positions)), **more)
-
-
-def read(part: Any, x: torch.Tensor) -> torch.Tensor:
-    return part(x, context(*x.shape[:2]))
-
-
 FORMS = ["plain", "values", "chunks"]
+LAYERS: dict[str, tuple[DualAttention, slice]] = {
+    "relational_attention_asym": (DualAttention(), slice(8, None)),
+    "relational_attention_sym": (DualAttention(symmetric=True), slice(8, None)),
+    "relational_attention_gqa_bias": (
+        DualAttention(0, 4, num_key_value_heads=2, bias=True, out_bias=True),
+        slice(None),
+    ),
+    "self_attention_gqa_rope_causal": (DualAttention(num_key_value_heads=1, bias=True, out_bias=True), slice(8)),
+    "dual_attention_2sa_2ra": (DualAttention(), slice(None)),
+    "dual_attention_shared_qk": (DualAttention(shared_queries=True), slice(None)),
+    "dual_attention_only_relational": (DualAttention(num_self_heads=0, num_relational_heads=4), slice(None)),
+    "rca_softmax": (DualAttention(variant="rca"), slice(8, None)),
+}
+"""Published layers, and which features of the output they are of."""
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", ["asym", "sym", "gqa_bias"])
-def test_relational_attention_is_the_published(shared: Path, name: str, form: Any) -> None:
-    config, made, expected = case_of(shared, f"relational_attention_{name}")
-    heads, biases = config["n_heads"], "add_bias_kv" in config
-    spec = DualAttention(
-        config["total_n_heads"] - heads,
-        heads,
-        symmetric=config.get("symmetric_rels", False),
-        num_key_value_heads=config.get("n_kv_heads"),
-        bias=biases,
-        out_bias=biases,
-        backend=form,
-    )
-    x, symbols = made.pop("x"), made.pop("symbols")
-    output = read(loaded(spec, 16, made, symbols), x)
-    torch.testing.assert_close(output[..., -4 * heads :], torch.tensor(expected["out"]).double(), **PUBLISHED)
-
-
-def test_self_attention_with_shared_keys_is_the_published(shared: Path) -> None:
-    _, made, expected = case_of(shared, "self_attention_gqa_rope_causal")
-    spec = DualAttention(2, 2, num_key_value_heads=1, bias=True, out_bias=True)
-    x = made.pop("x")
-    part = loaded(spec, 16, {f"self_attention.{name}": weight for name, weight in made.items()}, x)
-    torch.testing.assert_close(read(part, x)[..., :8], torch.tensor(expected["out"]).double(), **PUBLISHED)
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(
-    ("name", "spec"),
-    [
-        ("2sa_2ra", {}),
-        ("shared_qk", {"shared_queries": True}),
-        ("only_relational", {"num_self_heads": 0, "num_relational_heads": 4}),
-    ],
-)
-def test_dual_attention_is_the_published(shared: Path, name: str, spec: dict[str, Any], form: Any) -> None:
-    _, made, expected = case_of(shared, f"dual_attention_{name}")
-    x, symbols = made.pop("x"), made.pop("symbols")
-    part = loaded(DualAttention(**spec, backend=form), 16, made, symbols)
-    torch.testing.assert_close(read(part, x), torch.tensor(expected["out"]).double(), **PUBLISHED)
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_rca_is_the_published(shared: Path, form: Any) -> None:
-    _, made, expected = case_of(shared, "rca_softmax")
-    x, symbols = made.pop("x"), made.pop("symbols")
-    part = loaded(DualAttention(variant="rca", backend=form), 16, made, symbols)
-    torch.testing.assert_close(read(part, x)[..., 8:], torch.tensor(expected["out"]).double(), **PUBLISHED)
+@pytest.mark.parametrize("name", LAYERS)
+def test_it_is_the_published_layer(shared: Path, name: str, form: Any) -> None:
+    (spec, features), (weights, expected) = LAYERS[name], layer_case(shared, name)
+    x = weights.pop("x")
+    symbols = weights.pop("symbols", x)
+    if name.startswith("self_attention"):
+        weights = {f"self_attention.{own}": weight for own, weight in weights.items()}
+    found = read(loaded(replace(spec, backend=form), 16, weights, symbols), x, 1)
+    assert_same(found[..., features], expected, **PUBLISHED)
 
 
 def test_a_block_is_the_published(shared: Path) -> None:
-    _, made, expected = case_of(shared, "dual_block_prenorm_swiglu")
-    x, symbols = made.pop("x"), made.pop("symbols")
-    mixer = loaded(
-        DualAttention(),
-        16,
-        {name.removeprefix("dual_attn."): one for name, one in made.items() if name.startswith("dual_attn.")},
-        symbols,
-    )
-    block = Block(16, mixer, FeedForwardModule(16, 42, "swiglu", bias=False)).double().eval()
-    with torch.no_grad():
-        for mine, theirs in ((block.mixer_norm, "norm1"), (block.feed_forward_norm, "norm2")):
-            assert isinstance(mine, nn.LayerNorm)
-            mine.weight.copy_(made[f"{theirs}.weight"])
-            mine.bias.copy_(made[f"{theirs}.bias"])
-        assert block.feed_forward is not None
-        gate_and_value = torch.cat([made[f"ff_block.linear{number}.weight"] for number in (1, 3)])
-        block.feed_forward.in_proj.weight.copy_(gate_and_value)
-        block.feed_forward.out_proj.weight.copy_(made["ff_block.linear2.weight"])
-    torch.testing.assert_close(block(x, context(1, 5)), torch.tensor(expected["out"]).double(), **PUBLISHED)
+    weights, expected = layer_case(shared, "dual_block_prenorm_swiglu")
+    x, symbols = weights.pop("x"), weights.pop("symbols")
+    attention = {name.removeprefix("dual_attn."): one for name, one in weights.items() if name.startswith("dual_attn.")}
+    mixer = loaded(DualAttention(), 16, attention, symbols)
+    block = Block(16, mixer, FeedForward("swiglu", intermediate_size=42, bias=False).build(16)).double().eval()
+    for mine, theirs in (("mixer_norm", "norm1"), ("feed_forward_norm", "norm2")):
+        load_from(block, {f"{mine}.{what}": weights[f"{theirs}.{what}"] for what in ("weight", "bias")})
+    gate_and_value = torch.cat([weights[f"ff_block.linear{number}.weight"] for number in (1, 3)])
+    load_from(block, {"feed_forward.in_proj.weight": gate_and_value})
+    load_from(block, {"feed_forward.out_proj.weight": weights["ff_block.linear2.weight"]})
+    assert_same(read(block, x, 1), expected, **PUBLISHED)
 
 
 def test_rotary_pairs_are_the_published_in_another_order(shared: Path) -> None:
-    config, made, expected = case_of(shared, "rope_interleaved_pairs")
-    order = [*range(0, 6, 2), *range(1, 6, 2)]
-    turn = Rotary(base=config["theta"]).build_attention(2, 6)
+    case = published_case(shared, "dual_attention.json", "rope_interleaved_pairs")
+    given, order = filled(case), [*range(0, 6, 2), *range(1, 6, 2)]
+    turn = Rotary(base=case["config"]["theta"]).build_attention(2, 6)
     prepared = turn.compute_cos_sin(torch.arange(5)[None])
     for name in ("q", "k"):
-        output = turn.rotate(made[name].transpose(1, 2)[..., order], prepared)
-        wanted = torch.tensor(expected[name]).double().transpose(1, 2)[..., order]
-        torch.testing.assert_close(output, wanted, **PUBLISHED)
+        wanted = torch.tensor(case["expected"][name]).double().transpose(1, 2)[..., order]
+        assert_same(turn.rotate(given[name].transpose(1, 2)[..., order], prepared), wanted, **PUBLISHED)
 
 
 def test_a_head_as_written_out_one_number_at_a_time() -> None:
     """One relational head of width 2 beside one of self-attention; two relations of width 3 through tanh."""
-    with torch.random.fork_rng(devices=()):
-        torch.manual_seed(0)
-        spec = DualAttention(
-            1, 1, SymbolicAttention(3, num_heads=1), num_relations=2, relation_dim=3, activation="tanh"
-        )
-        part: Any = spec.build(4, 0, 1, ()).double()
-        x = torch.randn(1, 4, 4, dtype=torch.float64)
-    output = part(x, context(1, 4, 0))[0, :, 2:]
-    w = {name: one.detach() for name, one in part.named_parameters()}
+    symbols = SymbolicAttention(3, num_heads=1)
+    part = made(DualAttention(1, 1, symbols, num_relations=2, relation_dim=3, activation="tanh"), 4)
+    x = drawn(1, 4, 4)
+    output, w = read(part, x)[0, :, 2:], {name: one.detach() for name, one in part.named_parameters()}
     queries, keys = x[0] @ w["q_proj.weight"][2:].T, x[0] @ w["k_proj.weight"][2:].T
     relation_queries = (x[0] @ w["relation_q_proj.weight"].T).view(4, 2, 3)
     relation_keys = (x[0] @ w["relation_k_proj.weight"].T).view(4, 2, 3)
     symbol_queries = x[0] @ w["symbols.q_proj.weight"].T + w["symbols.q_proj.bias"]
     chosen = (symbol_queries @ w["symbols.template_features"].T / 2).softmax(-1)
-    symbols = chosen @ w["symbols.symbol_library"] @ w["symbol_v_proj.weight"].T
+    values = chosen @ w["symbols.symbol_library"] @ w["symbol_v_proj.weight"].T
     for i in range(4):
         scores = [math.exp(float(queries[i] @ keys[j]) / math.sqrt(2)) for j in range(i + 1)]
         mixed = torch.zeros(2, dtype=torch.float64)
         for j, score in enumerate(scores):
-            relations = torch.stack(
-                [torch.tanh(relation_queries[i, k] @ relation_keys[j, k] / math.sqrt(3)) for k in range(2)]
-            )
-            mixed += score / sum(scores) * (w["relation_proj.weight"] @ relations + symbols[j])
-        torch.testing.assert_close(output[i], w["relational_out_proj.weight"] @ mixed, atol=1e-10, rtol=1e-10)
+            relations = torch.tanh((relation_queries[i] * relation_keys[j]).sum(1) / math.sqrt(3))
+            mixed += score / sum(scores) * (w["relation_proj.weight"] @ relations + values[j])
+        assert_same(output[i], w["relational_out_proj.weight"] @ mixed, atol=1e-10, rtol=1e-10)
 
 
 def test_positions_turn_attention_and_never_relations() -> None:
-    with torch.random.fork_rng(devices=()):
-        torch.manual_seed(0)
-        part: Any = DualAttention(0, 2, num_relations=2).build(8, 0, 1, (Rotary(),)).double()
-    x = torch.randn(1, 5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        part.q_proj.weight.zero_()
-    here, far = context(1, 5), Context(torch.tensor([5]), (torch.arange(5)[None] * 7,))
-    torch.testing.assert_close(part(x, here), part(x, far), atol=1e-12, rtol=0)
+    part, x = made(DualAttention(0, 2, num_relations=2), 8, positions=(Rotary(),)), drawn(1, 5, 8)
+    load_from(part, {"q_proj.weight": torch.zeros(8, 8)})
+    far = Context(torch.tensor([5]), (torch.arange(5)[None] * 7,))
+    assert_same(read(part, x, 1), part(x, far), atol=1e-12, rtol=0)
 
 
-SPECS = [
-    DualAttention(2, 2),
-    DualAttention(2, 2, PositionRelativeSymbols(max_distance=30)),
-    DualAttention(2, 2, activation="silu", num_key_value_heads=1),
-    DualAttention(2, 2, PositionRelativeSymbols(max_distance=200), variant="rca"),
-    DualAttention(2, 2, variant="disrca", activation="softmax"),
-]
-
-
-@pytest.mark.parametrize("spec", SPECS, ids=[str(number) for number in range(len(SPECS))])
-def test_rows_of_many_pieces_are_read_as_token_by_token(spec: DualAttention) -> None:
-    with torch.random.fork_rng(devices=()):
-        torch.manual_seed(0)
-        part: Any = spec.build(16, 0, 1, (Rotary(), ALiBi())).double().eval()
-        plain: Any = spec.build(16, 0, 1, (Rotary(),)).double().eval()
-        x = torch.randn(2, 150, 16, dtype=torch.float64)
-    for mixer, positions in ((part, 2), (plain, 1)):
-        whole = mixer(x, context(2, 150, positions))
-        first, state = mixer.prefill(x[:, :146], context(2, 146, positions, capacity=150))
-        torch.testing.assert_close(first, whole[:, :146], atol=1e-9, rtol=1e-9)
-        for place in range(146, 150):
-            now = context(2, place + 1, positions, cache_position=torch.full((2,), place), cached_length=place + 1)
-            output, state = mixer.step(x[:, place : place + 1], now, state)
-            torch.testing.assert_close(output[:, 0], whole[:, place], atol=1e-9, rtol=1e-9)
-
-
-DECODED = [
+READ = [
     DualAttention(2, 2),
     DualAttention(1, 3, SymbolicAttention(5, scale=0.3, normalized=True), num_relations=2, relation_dim=7),
     DualAttention(2, 2, symmetric=True, bias=True, out_bias=True, activation="gelu"),
     DualAttention(3, 1, PositionalSymbols(), num_relations=5, relation_dim=2, activation="silu"),
+    DualAttention(2, 2, activation="relu", backend="plain"),
 ]
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("spec", DECODED, ids=[str(number) for number in range(len(DECODED))])
-@pytest.mark.parametrize("lengths", [[6, 6], [4, 6]])
-def test_one_more_token_by_fused_maps_says_the_same(spec: DualAttention, lengths: list[int]) -> None:
-    with torch.random.fork_rng(devices=()):
-        torch.manual_seed(0)
-        mixer: Any = spec.build(16, 0, 1, (Rotary(),)).double().eval()
-        x = torch.randn(2, 10, 16, dtype=torch.float64)
-    whole, rows, last = mixer(x, context(2, 10)), torch.arange(2), torch.tensor(lengths)
-    _, state = mixer.prefill(x[:, :6], replace(context(2, 6, capacity=10), lengths=last))
-    assert isinstance(state, DecodingCache)
-    state = pytest.importorskip("numerate.integrations.hf_cache").select_state_rows(state, torch.tensor([1, 0]), 2)
-    x, whole, last = x.flip(0), whole.flip(0), last.flip(0)
-    for step in range(4):
-        index = last + step
-        now = context(2, 7 + step, cache_position=index, cached_length=7 + step)
-        output, state = mixer.step(x[rows, index][:, None], now, state)
-        torch.testing.assert_close(output[:, 0], whole[rows, index], atol=1e-9, rtol=1e-9)
-
-
-CACHED = [
+"""Layers that decode by packed projections."""
+READ_FROM_A_CACHE = [
+    DualAttention(2, 2, PositionRelativeSymbols(max_distance=30)),
+    DualAttention(2, 2, PositionRelativeSymbols(max_distance=200), variant="rca"),
+    DualAttention(2, 2, variant="disrca", activation="softmax"),
     DualAttention(2, 2, symmetric=True, num_key_value_heads=1, bias=True, out_bias=True),
     DualAttention(2, 2, shared_queries=True, num_relations=1, activation="gelu"),
     DualAttention(0, 4, PositionalSymbols(), num_relations=8, relation_dim=3),
     DualAttention(2, 2, PositionRelativeSymbols(max_distance=4), num_key_value_heads=1, activation="relu"),
     DualAttention(2, 2, PositionRelativeSymbols(max_distance=4), variant="disrca", num_key_value_heads=1),
     DualAttention(2, 2, variant="disrca", symmetric=True, activation="sigmoid"),
-    DualAttention(2, 2, activation="relu", backend="plain"),
     DualAttention(2, 2, PositionalSymbols("sinusoidal"), variant="rca", num_key_value_heads=1),
     DualAttention(2, 2, variant="rca", activation="tanh", shared_queries=True),
 ]
 
 
-@pytest.mark.parametrize("spec", CACHED, ids=[str(number) for number in range(len(CACHED))])
-@pytest.mark.parametrize("lengths", [(6, 6), (3, 6)])
-def test_prompts_of_any_length_go_on_token_by_token(spec: DualAttention, lengths: tuple[int, int]) -> None:
-    """Also where all rows are equally long, which is read without a mask."""
-    with torch.random.fork_rng(devices=()):
-        torch.manual_seed(0)
-        part: Any = spec.build(16, 0, 1, (Rotary(),)).double().eval()
-        x = torch.randn(2, 12, 16, dtype=torch.float64)
-    whole, known = part(x, context(2, 12)), torch.tensor(lengths)
-    _, state = part.prefill(x[:, :6], context(2, 6, capacity=12))
-    for _ in range(5):
-        newest = x[torch.arange(2), known][:, None]
-        now = context(2, 12, cache_position=known, cached_length=int(known.max()) + 1)
-        output, state = part.step(newest, now, state)
-        torch.testing.assert_close(output[:, 0], whole[torch.arange(2), known], atol=1e-9, rtol=1e-9)
-        known = known + 1
+@pytest.mark.parametrize("lengths", [[70, 70], [65, 70]], ids=str)
+@pytest.mark.parametrize("spec", [*READ, *READ_FROM_A_CACHE], ids=name_of)
+def test_rows_of_several_chunks_are_read_as_token_by_token(spec: DualAttention, lengths: list[int]) -> None:
+    """Also where all rows are equally long, which is read without a mask, and where rows change their order."""
+    rows = torch.arange(2)
+    for is_fast, positions in ((True, (Rotary(),)), (False, (Rotary(), ALiBi()))):
+        part, x, last, count = (
+            made(spec, 16, positions=positions),
+            drawn(2, 75, 16),
+            torch.tensor(lengths),
+            len(positions),
+        )
+        with torch.set_grad_enabled(not is_fast):
+            whole = read(part, x, count)
+            first, state = part.prefill(x[:, :70], replace(context([70, 70], count, capacity=75), lengths=last))
+            assert_same(first[rows, last - 1], whole[rows, last - 1])
+            assert isinstance(state, DecodingCache) == (is_fast and spec in READ)
+            if isinstance(state, DecodingCache):
+                state = select_state_rows(state, torch.tensor([1, 0]), 2)
+                x, whole, last = x.flip(0), whole.flip(0), last.flip(0)
+            for step in range(5):
+                index, cached = last + step, 71 + step
+                now = context([cached] * 2, count, cache_position=index, cached_length=cached)
+                output, state = part.step(x[rows, index][:, None], now, state)
+                assert_same(output[:, 0], whole[rows, index])
 
 
 QUICK = [
@@ -323,38 +228,22 @@ QUICK = [
 ]
 
 
-@pytest.mark.parametrize("spec", QUICK, ids=[str(number) for number in range(len(QUICK))])
+@pytest.mark.parametrize("spec", QUICK, ids=name_of)
 def test_queries_and_keys_turned_pair_by_pair_say_the_same(monkeypatch: pytest.MonkeyPatch, spec: Any) -> None:
     """Whole rows on a CPU are read so; values and gradients are those of the plain way."""
-    with torch.random.fork_rng(devices=()):
-        torch.manual_seed(0)
-        part: Any = spec.build(32, 0, 1, (Rotary(),)).double()
-        x = torch.randn(2, 7, 32, dtype=torch.float64)
-    shifted = Context(torch.full((2,), 7), (torch.arange(7)[None] + torch.tensor([[0], [5]]),))
-
-    def read_with_gradients() -> list[torch.Tensor]:
-        given = x.clone().requires_grad_()
-        output = part(given, replace(shifted, forward_cache={}))
-        found = torch.autograd.grad(
-            (output * output.detach().cos()).sum(), [given, *part.parameters()], allow_unused=True
-        )
-        return [output, *(one for one in found if one is not None)]
-
+    part, x = made(spec, 32, positions=(Rotary(),)), drawn(2, 7, 32).requires_grad_()
+    shifted = replace(context([7, 7]), position_ids=(torch.arange(7)[None] + torch.tensor([[0], [5]]),))
     assert part._project_fast(x, replace(shifted, forward_cache={})) is not None
-    quick = read_with_gradients()
+    quick = part(x, replace(shifted, forward_cache={}))
     monkeypatch.setattr(part, "_project_fast", lambda *_: None)
-    for one, other in zip(quick, read_with_gradients(), strict=True):
-        torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-10)
+    assert_same(part(x, shifted), quick, [x, *part.parameters()], atol=1e-10, rtol=1e-10)
 
 
 def test_what_is_kept_for_a_token_is_what_it_is_seen_by() -> None:
     """Self-attention keeps keys and values, relations keys and projected symbols: 2.5 numbers per unit of width."""
-    part: Any = DualAttention(2, 2).build(16, 0, 1, ())
-    _, state = part.prefill(torch.randn(1, 3, 16), context(1, 3, 0, capacity=10))
-    assert sum(one.numel() for one in state.values()) == 10 * (16 * 2 + 8)
-    by_distance: Any = DualAttention(2, 2, PositionRelativeSymbols()).build(16, 0, 1, ())
-    _, state = by_distance.prefill(torch.randn(1, 3, 16), context(1, 3, 0, capacity=10))
-    assert sum(one.numel() for one in state.values()) == 10 * (16 * 2)
+    for symbols, numbers in ((SymbolicAttention(), 16 * 2 + 8), (PositionRelativeSymbols(), 16 * 2)):
+        _, state = made(DualAttention(2, 2, symbols), 16).prefill(drawn(1, 3, 16), context([3], capacity=10))
+        assert sum(one.numel() for one in state.values()) == 10 * numbers
 
 
 @pytest.mark.parametrize(("self_heads", "relational_heads"), [(4, 4), (6, 2), (8, 0), (0, 8)])
@@ -372,21 +261,17 @@ def test_no_number_stands_for_every_pair_where_none_is_needed(monkeypatch: pytes
     def refused(*_: Any) -> Any:
         raise AssertionError("read pair by pair")
 
-    part: Any = DualAttention(2, 2).build(16, 0, 1, ())
     monkeypatch.setattr(relational_fast, "reference_attention", refused)
     monkeypatch.setattr(relational_fast, "_chunked_relational_attention", refused)
-    part(torch.randn(1, 9, 16), context(1, 9, 0))
+    read(made(DualAttention(2, 2), 16), drawn(1, 9, 16))
 
 
 def test_dropout_drops_in_training_only() -> None:
+    part, x = made(DualAttention(2, 2, dropout=0.5), 16), drawn(1, 9, 16)
+    calm = read(part, x)
+    assert torch.equal(calm, read(part, x))
     with torch.random.fork_rng(devices=()):
-        torch.manual_seed(0)
-        part: Any = DualAttention(2, 2, dropout=0.5).build(16, 0, 1, ()).eval()
-        x = torch.randn(1, 9, 16)
-        calm = part(x, context(1, 9, 0))
-        assert torch.equal(calm, part(x, context(1, 9, 0)))
-        part.train()
-        assert not torch.allclose(part(x, context(1, 9, 0))[..., 8:], calm[..., 8:])
+        assert not torch.allclose(read(part.train(), x)[..., 8:], calm[..., 8:])
 
 
 def test_layers_share_their_symbols() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from hugging_face import needs_transformers
 from numerate.batch import Model, Tokens
 from numerate.errors import OperationalError, UserError
 from numerate.evaluation.beams import beam_search
@@ -17,7 +18,7 @@ from numerate.text.models.pretrained import PretrainedDecoder
 from numerate.text.models.t5 import T5
 from numerate.vocabulary import EOS, PAD, Vocabulary
 
-pytest.importorskip("transformers", reason="the extra huggingface is not installed")
+pytestmark = needs_transformers
 
 TINY = T5(hidden_size=16, num_layers=2, num_heads=2, head_dim=8, intermediate_size=32)
 LLAMA = PretrainedDecoder(

@@ -6,13 +6,11 @@ from statistics import fmean
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from numerate.errors import UserError
 from numerate.evaluation.statistics import (
     fisher_exact,
     holm,
-    mcnemar_test,
     min_p_value,
     paired_permutation_test,
     permutation_test,
@@ -41,17 +39,6 @@ def test_successes_that_cannot_be_are_refused():
         fisher_exact((4, 3), (1, 3))
 
 
-def test_mcnemar_looks_only_at_the_questions_that_one_has_right_and_the_other_wrong():
-    first = [1] * 8 + [0] * 2 + [1] * 90
-    second = [0] * 8 + [1] * 2 + [1] * 90
-    assert mcnemar_test(first, second) == pytest.approx(2 * (1 + 10 + 45) / 1024)
-    assert mcnemar_test(np.array(first, dtype=bool), np.array(second, dtype=bool)) == mcnemar_test(first, second)
-    assert mcnemar_test([1, 0, 1], [1, 0, 1]) == 1.0
-    for one, two, message in (([1, 0, 1], [1, 0], "must be given pairs"), ([0.5], [1], "must be integers")):
-        with pytest.raises(UserError, match=message):
-            mcnemar_test(one, two)
-
-
 def test_splits_that_are_equal_but_for_rounding_count_as_equal_however_small_the_differences_are():
     """Losses and accuracies far from 0 that differ little, against fractions."""
     rng = random.Random(0)
@@ -70,35 +57,10 @@ def test_splits_that_are_equal_but_for_rounding_count_as_equal_however_small_the
         assert paired_permutation_test(one, two) == pytest.approx(fmean(signs), abs=1e-12)
 
 
-def test_a_paired_permutation_goes_through_all_signs():
-    first, second = [0.9, 0.2, 0.7, 0.4, 0.65], [0.5, 0.3, 0.1, 0.35, 0.2]
-    gaps = np.subtract(first, second)
-    sums = [abs(sum(s * g for s, g in zip(signs, gaps, strict=True))) for signs in product((1, -1), repeat=5)]
-    expected = sum(value >= abs(gaps.sum()) - 1e-9 for value in sums) / 32
-    assert paired_permutation_test(first, second) == paired_permutation_test(second, first) == expected
-
-
-def test_a_permutation_goes_through_all_splits():
-    for one, two in (([0.9, 0.8, 0.7], [0.1, 0.2, 0.3]), ([0.5, 0.9, 0.1, 0.4], [0.45, 0.9])):
-        both = one + two
-        middle = sum(both) * len(one) / len(both)
-        sums = [abs(sum(split) - middle) for split in combinations(both, len(one))]
-        expected = sum(value >= abs(sum(one) - middle) - 1e-9 for value in sums) / len(sums)
-        assert permutation_test(one, two) == pytest.approx(expected)
+def test_samples_of_one_value_or_of_different_sizes_are_compared():
+    assert permutation_test([0.9, 0.8, 0.7], [0.6, 0.75]) == 0.4
     assert permutation_test([0.9], [0.1, 0.2, 0.3]) == 0.25
     assert paired_permutation_test([0.3], [0.1]) == 1.0
-
-
-@pytest.mark.parametrize("scale", [1.0, 1e-3, 1e6])
-def test_equal_differences_count_as_equal_whatever_their_last_digits(scale):
-    """0.3 - 0.1 and 0.8 - 0.6 differ in floating point; one sign flipped either way is the same sum."""
-    first, second, third, one, two = (
-        [scale * value for value in values]
-        for values in ([0.3, 0.8, 0.5], [0.1, 0.6, 0.7], [0.1, 0.6, 0.3], [0.1 + 0.2, 0.5], [0.3, 0.5])
-    )
-    assert paired_permutation_test(first, second) == 1.0
-    assert paired_permutation_test(first, third) == 0.25
-    assert permutation_test(one, two) == 1.0
 
 
 def test_beyond_seventeen_pairs_signs_are_drawn_as_a_function_of_the_key():
@@ -119,6 +81,8 @@ def test_beyond_seventeen_pairs_signs_are_drawn_as_a_function_of_the_key():
 
 
 def test_a_permutation_of_many_is_drawn_as_a_function_of_the_key():
+    from scipy import stats
+
     rng = np.random.default_rng(1)
     one, two = rng.random(30).tolist(), (rng.random(25) + 0.12).tolist()
     drawn = permutation_test(one, two, "key")
@@ -157,6 +121,8 @@ def test_the_smallest_p_is_reached_by_the_largest_difference():
 
 
 def test_the_probability_of_improvement_is_mann_whitneys_u_by_the_number_of_pairs():
+    from scipy import stats
+
     one, two = [0.9, 0.5, 0.5, 1.0], [0.5, 0.2, 0.95]
     expected = stats.mannwhitneyu(one, two).statistic / 12
     assert probability_of_improvement(one, two) == pytest.approx(expected)

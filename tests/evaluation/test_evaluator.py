@@ -12,7 +12,13 @@ from numerate.batch import IGNORE_INDEX, Batch, Model, Output, Tokens
 from numerate.config import Span, setting
 from numerate.errors import UserError
 from numerate.evaluation import evaluation_data as exam_room
-from numerate.evaluation.evaluation_data import EvaluationData, cell_questions, extract_prompts, make_batches
+from numerate.evaluation.evaluation_data import (
+    EvaluationData,
+    cell_questions,
+    extract_prompts,
+    make_batches,
+    split_batch,
+)
 from numerate.evaluation.evaluator import Evaluation, evaluate_cell
 from numerate.evaluation.exact_match import score_batch
 from numerate.evaluation.statistics import wilson_interval
@@ -113,30 +119,34 @@ def test_the_same_evaluation_gives_the_same_bytes(exam: EvaluationData, model: A
     assert json.dumps(evaluate_cell(model, exam, CELL, count=40, seed=1)) != first
 
 
-def test_one_pass_and_decoding_leave_the_same_record_but_for_the_digits(exam: EvaluationData, model: Any) -> None:
-    one = evaluate_cell(model, exam, CELL, count=60)
-    decoded = evaluate_cell(model, exam, CELL, count=60, method="decoding")
-    assert decoded["method"] == "decoding"
-    for name in (
-        "cell",
-        "correct",
-        "count",
-        "low",
-        "high",
-        "first_error_counts",
-        "overlaps_training",
-        "position_offset",
-    ):
-        assert one[name] == decoded[name], name
-
-
-@pytest.mark.parametrize("most", [1, 40, 130, 10_000])
+@pytest.mark.parametrize("most", [1, 130])
+@pytest.mark.parametrize("limit", ["MAX_TOKENS_PER_BATCH", "MAX_TOKENS_PER_CPU_FORWARD"])
+@pytest.mark.parametrize("position_ids", [DigitIndex(), Shifted(9)], ids=repr)
 def test_a_cell_cut_into_any_chunks_is_the_same(
-    exam: EvaluationData, model: Any, monkeypatch: pytest.MonkeyPatch, most: int
+    exam: EvaluationData, monkeypatch: pytest.MonkeyPatch, position_ids: Any, limit: str, most: int
 ) -> None:
-    expected = evaluate_cell(model.double(), exam, CELL, count=30)
-    monkeypatch.setattr(exam_room, "MAX_TOKENS_PER_BATCH", most)
-    assert evaluate_cell(model, exam, CELL, count=30) == expected
+    spec = Decoder(hidden_size=16, positions=(Learned(position_ids=position_ids, max_position_embeddings=64),))
+    model = spec.build(exam.vocabulary, 0).double().eval()
+    offset = model.num_position_offsets() - 1
+    expected = evaluate_cell(model, exam, CELL, count=30, position_offset=offset)
+    monkeypatch.setattr(exam_room, limit, most)
+    assert evaluate_cell(model, exam, CELL, count=30, position_offset=offset) == expected
+
+
+def test_pieces_of_a_forward_hold_every_row_once_and_in_order(
+    exam: EvaluationData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = exam.batch(exam.task.examples("test", 0, 0, 40))
+    batch = replace(batch, tokens=replace(batch.tokens, blocked_keys=batch.tokens.ids == 5), source=batch.tokens)
+    assert split_batch(batch)[0] is batch, "a batch that is small enough is left whole"
+    monkeypatch.setattr(exam_room, "MAX_TOKENS_PER_CPU_FORWARD", 1)
+    found = split_batch(batch)
+    assert len(found) == len(batch.tokens.ids)
+    for name in ("ids", "lengths", "example_indices", "blocked_keys"):
+        assert torch.equal(torch.cat([getattr(piece.tokens, name) for piece in found]), getattr(batch.tokens, name))
+    for name in ("targets", "target_positions", "target_ids"):
+        assert torch.equal(torch.cat([getattr(piece, name) for piece in found]), getattr(batch, name))
+    assert all(piece.source is not None for piece in found)
 
 
 def test_chunks_hold_every_question_once_in_order(

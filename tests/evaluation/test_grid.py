@@ -45,19 +45,6 @@ def places(text: str, axes: tuple[str, ...] = AXES) -> list[tuple[int, ...]]:
     return [tuple(dict(cell).values()) for cell in Grid.parse(text, axes).cells()]
 
 
-def test_a_grid_is_every_combination() -> None:
-    grid = Grid.parse("11:13x1:2", AXES)
-    assert [tuple(dict(cell).values()) for cell in grid.cells()] == [
-        (11, 1),
-        (11, 2),
-        (12, 1),
-        (12, 2),
-        (13, 1),
-        (13, 2),
-    ]
-    assert all(tuple(dict(cell)) == AXES for cell in grid.cells())
-
-
 @pytest.mark.parametrize(
     ("text", "spans"),
     [
@@ -112,20 +99,6 @@ def test_pieces_cover_every_cell_exactly_once_in_order(text: str, of: int) -> No
         assert [place[cell] for cell in piece] == sorted(place[cell] for cell in piece)
 
 
-@pytest.mark.parametrize("of", [2, 3, 20])
-def test_pieces_cost_about_the_same(of: int) -> None:
-    cells = Grid.parse("1:30x1:30", AXES).cells()
-    costs = [sum(map(cost, shard(cells, number, of, cost))) for number in range(1, of + 1)]
-    assert max(costs) - min(costs) <= max(map(cost, cells))
-    assert max(costs) < 1.03 * min(costs)
-
-
-def test_pieces_are_a_function_of_the_cells() -> None:
-    cells = Grid.parse("1:9x1:9", AXES).cells()
-    assert shard(cells, 2, 3, cost) == shard(list(cells), 2, 3, cost)
-    assert shard(cells, 1, 1, cost) == cells
-
-
 @pytest.mark.parametrize(("number", "of"), [(0, 3), (4, 3), (-1, 3), (1, 0)])
 def test_a_piece_that_there_is_not_is_refused(number: int, of: int) -> None:
     with pytest.raises(UserError, match=rf"^shard: must be from 1/{of} to {of}/{of}, not {number}/{of}"):
@@ -147,7 +120,8 @@ def test_a_cell_costs_the_tokens_of_its_longest_row() -> None:
     assert cost(cell, 10) == 10 * cost(cell)
 
 
-def test_equal_lengths_tie_all_axes_and_a_cell_still_names_them_all() -> None:
+def test_a_grid_is_every_combination_or_ties_all_axes() -> None:
+    assert places("11:12x1:2") == [(11, 1), (11, 2), (12, 1), (12, 2)]
     grid = Grid.parse("diagonal:101:160", AXES)
     assert [dict(cell) for cell in grid.cells()[:2]] == [
         {"first_digits": 101, "second_digits": 101},
@@ -271,51 +245,26 @@ def test_every_stretch_of_mixed_cells_holds_dear_and_cheap_ones_alike() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cell", "where"),
+    ("digits", "cell", "where"),
     [
-        ((100, 100), "ood_test"),
-        ((101, 101), "100+"),
-        ((7, 101), "100+"),
-        ((6, 6), "ood_validation"),
-        ((5, 5), "in_distribution"),
+        (5, (1, 1), "in_distribution"),
+        (5, (5, 5), "in_distribution"),
+        (5, (6, 6), "ood_validation"),
+        (5, (6, 5), "ood_test"),
+        (5, (1, 9), "ood_test"),
+        (5, (100, 100), "ood_test"),
+        (5, (7, 101), "100+"),
+        (150, (120, 120), "in_distribution"),
+        (150, (180, 180), "ood_validation"),
+        (150, (181, 181), "100+"),
     ],
 )
-def test_above_a_hundred_is_a_region_of_its_own(cell: tuple[int, int], where: str) -> None:
-    task = Arithmetic(digits=Span(1, 5))
-    assert (
-        cell_region(
-            dict(zip(AXES, cell, strict=True)), task.training_spans(), task.ood_validation_task().training_spans()
-        )
-        == where
-    )
-
-
-def test_long_training_makes_its_own_sizes_trained_and_not_far() -> None:
-    task = Arithmetic(digits=Span(1, 150))
-    found = [
-        cell_region(dict.fromkeys(AXES, n), task.training_spans(), task.ood_validation_task().training_spans())
-        for n in (120, 180, 181)
-    ]
-    assert found == ["in_distribution", "ood_validation", "100+"]
-
-
-@pytest.mark.parametrize(
-    ("cell", "where"),
-    [
-        ((1, 1), "in_distribution"),
-        ((5, 5), "in_distribution"),
-        ((6, 6), "ood_validation"),
-        ((6, 5), "ood_test"),
-        ((7, 6), "ood_test"),
-        ((1, 9), "ood_test"),
-    ],
-)
-def test_where_a_cell_lies(cell: tuple[int, int], where: str) -> None:
-    task = Arithmetic(digits=Span(1, 5))
-    found = cell_region(
-        dict(zip(AXES, cell, strict=True)), task.training_spans(), task.ood_validation_task().training_spans()
-    )
-    assert found == where
+def test_where_a_cell_lies(digits: int, cell: tuple[int, int], where: str) -> None:
+    task = Arithmetic(digits=Span(1, digits))
+    above = task.ood_validation_task()
+    assert above is not None
+    sizes = dict(zip(AXES, cell, strict=True))
+    assert cell_region(sizes, task.training_spans(), above.training_spans()) == where
 
 
 def test_smaller_than_anything_trained_is_below_and_not_beyond() -> None:

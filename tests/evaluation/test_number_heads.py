@@ -50,9 +50,3 @@ def test_a_number_beside_a_token_is_right_if_it_is_the_target(prediction: float 
     batch = Continuation().build_batch(rows, np.arange(1))
     values = None if prediction is None else torch.tensor([[prediction, 9.0]])
     assert compare_with_targets(exam, batch.target_ids.clone(), batch, values).correct.tolist() == [right]
-
-
-def test_of_tokens_that_carry_none_it_is_the_plain_text() -> None:
-    vocabulary = Vocabulary.with_digits(["x", "a"])
-    ids = [vocabulary.token_to_id["x"], vocabulary.token_to_id["a"]]
-    assert Characters().decode_with_number_values(ids, [7.0, 8.0], vocabulary) == "xa"

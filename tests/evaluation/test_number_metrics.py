@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -11,7 +12,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from numerate.errors import UserError
 from numerate.evaluation import answer_metrics
@@ -22,7 +22,7 @@ from numerate.evaluation.number_metrics import (
     is_close,
 )
 from numerate.evaluation.numbers_in_texts import ParsedNumber
-from numerate.evaluation.sums import Moments, QuantileSketch, add_sums, signed_log, spearman
+from numerate.evaluation.sums import Moments, QuantileSketch, add_sums, spearman
 from numerate.published.number_loss_metrics import published_number_metrics
 
 PREDICTIONS = ["12", "it is -3.5", "1,000", "nothing", "1.2.3", "7", "1e5", "40"]
@@ -48,6 +48,8 @@ def floats(predictions: Sequence[str], targets: Sequence[str]) -> tuple[np.ndarr
 
 @pytest.mark.parametrize("log", [False, True])
 def test_errors_and_correlations_are_the_textbooks(log: bool) -> None:
+    from scipy import stats
+
     metrics = NumberScores.from_texts(PREDICTIONS, TARGETS).metrics()
     ours, theirs = floats(PREDICTIONS, TARGETS)
     name = "log_" if log else ""
@@ -173,6 +175,9 @@ def test_nothing_is_made_up_where_nothing_can_be_measured() -> None:
     assert (constant["r2"], constant["pearson"]) == (None, None)
     silent = NumberScores.from_texts(["none"], ["7"]).metrics()
     assert (silent["mae"], silent["median_error"], silent["number_accuracy"]) == (None, None, 0.0)
+    assert NumberScores.from_record({"correct": 1}) is None
+    with pytest.raises(KeyError):
+        NumberScores.from_record({"numbers": {"count": 1}})
     with pytest.raises(UserError, match="2 answers to 1"):
         NumberScores.from_texts(["1", "2"], ["1"])
 
@@ -188,32 +193,10 @@ def test_cells_taken_together_are_all_their_questions_at_once(cells: list[list[t
     ]
     for parts in (each, [scores for scores in written if scores is not None]):
         whole = NumberScores.merge(parts)
-        for name in (
-            "count",
-            "num_correct",
-            "missing",
-            "invalid",
-            "clipped",
-            "num_digits",
-            "num_correct_digits",
-            "linear",
-            "log",
-            "error_sketch",
-        ):
-            assert getattr(whole, name) == getattr(every, name), name
+        assert replace(whole, cell_metrics={}) == replace(every, cell_metrics={})
         ours, theirs = whole.metrics(), every.metrics()
         for name in set(NUMBER_METRICS) - {"spearman", "median_error", "log_median_error"}:
             assert ours[name] == theirs[name], name
-
-
-def test_what_is_written_of_one_cell_is_read_as_it_was() -> None:
-    scores = NumberScores.from_texts(PREDICTIONS, TARGETS)
-    read = NumberScores.from_record({"numbers": json.loads(json.dumps(scores.to_record()))})
-    assert read is not None
-    assert read.metrics() == pytest.approx(scores.metrics(), rel=1e-8)
-    assert NumberScores.from_record({"correct": 1}) is None
-    with pytest.raises(KeyError):
-        NumberScores.from_record({"numbers": {"count": 1}})
 
 
 def test_pooled_and_the_mean_of_modules_have_names_of_their_own() -> None:
@@ -236,30 +219,14 @@ def test_a_median_of_classes_is_right_to_one_per_cent(errors: list[float], zeros
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=2, max_size=20))
 def test_ranks_that_are_equal_share_their_middle_rank(pairs: list[tuple[int, int]]) -> None:
+    from scipy import stats
+
     predictions, targets = ([Decimal(pair[side]) for pair in pairs] for side in (0, 1))
     found = spearman(predictions, targets)
     if len(set(predictions)) == 1 or len(set(targets)) == 1:
         assert found is None
     else:
         assert found == pytest.approx(stats.spearmanr(predictions, targets).statistic)
-
-
-@given(st.lists(st.tuples(st.integers(-(10**40), 10**40), st.integers(-(10**40), 10**40)), max_size=8))
-def test_sums_are_those_of_whole_numbers(pairs: list[tuple[int, int]]) -> None:
-    moments = Moments.from_pairs((Fraction(a), Fraction(b)) for a, b in pairs)
-    assert moments.absolute_error == sum(abs(a - b) for a, b in pairs)
-    assert moments.squared_error == sum((a - b) ** 2 for a, b in pairs)
-    assert moments.product == sum(a * b for a, b in pairs)
-    spread = len(pairs) * sum(b * b for _, b in pairs) - sum(b for _, b in pairs) ** 2
-    if spread:
-        assert moments.r2() == float(1 - Fraction(len(pairs) * int(moments.squared_error), spread))
-    else:
-        assert moments.r2() is None
-
-
-@pytest.mark.parametrize("number", [0.0, 1e-9, -0.5, 1.0, 99.0, -12345.678, 1e300])
-def test_the_logarithm_keeps_the_sign(number: float) -> None:
-    assert float(signed_log(Fraction(number))) == pytest.approx(np.sign(number) * np.log10(abs(number) + 1), abs=1e-12)
 
 
 @pytest.mark.parametrize(

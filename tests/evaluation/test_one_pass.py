@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from numerate.batch import IGNORE_INDEX, Batch, StepContext
+from numerate.batch import Batch
 from numerate.evaluation.evaluation_data import EvaluationData, extract_prompts
 from numerate.evaluation.exact_match import predict, score_batch
 from numerate.evaluation.generate import greedy_decode_uncached
@@ -107,32 +107,3 @@ def test_one_pass_is_greedy_decoding(any_model: Any, build: Any) -> None:
         assert torch.equal(
             *(torch.nn.functional.pad(ids, (0, MOST - ids.shape[1]), value=PAD) for ids in (generated, uncached))
         )
-
-
-def test_answers_that_end_are_right_only_with_their_end(build: Any, any_mixer: Any) -> None:
-    from numerate.models.decoder import Decoder
-
-    model = build(Decoder(hidden_size=16, mixer=any_mixer))
-    batch, sorts, _ = eager_to_end(model)[0]
-    last = [[i for i in row if i != IGNORE_INDEX][-1] for row in batch.target_ids.tolist()]
-    right = score_batch(model, EXAM, batch).correct.tolist()
-    ended = [row for row in range(ROWS) if last[row] == EOS]
-    assert any(right[row] for row in ended)
-    assert any(not right[row] for row in ended)
-    for row, sort in enumerate(sorts):
-        if sort == "end":
-            assert not right[row]
-
-
-def test_digits_are_counted_where_digits_are_targets(build: Any, any_mixer: Any) -> None:
-    from numerate.models.decoder import Decoder
-
-    model = build(Decoder(hidden_size=16, mixer=any_mixer))
-    batch, _, _ = questions_for(model, 0)
-    marks = score_batch(model, EXAM, batch)
-    with torch.no_grad():
-        best = model(model.assign_positions(batch.tokens, StepContext.for_evaluation())).logits.argmax(-1)
-    digits = (batch.targets >= 4) & (batch.targets <= 13)
-    assert marks.num_digits == int(digits.sum())
-    assert marks.num_correct_digits == int((digits & (best == batch.targets)).sum())
-    assert 0 < marks.num_correct_digits < marks.num_digits

@@ -11,9 +11,8 @@ import numerate
 from numerate import catalogue
 from numerate.cli import main
 from numerate.errors import UserError
-from numerate.evaluation.evaluation_data import EvaluationData, cell_questions
+from numerate.evaluation.evaluation_data import EvaluationData, cell_questions, kind_of
 from numerate.evaluation.kinds.answers import AnswerKind
-from numerate.evaluation.kinds.choice import kind_of
 from numerate.evaluation.kinds.kind import EvaluationKind
 from numerate.evaluation.samples import sample_answers
 from numerate.studies.work import region_summaries

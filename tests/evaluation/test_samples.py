@@ -115,13 +115,6 @@ def test_the_probability_is_the_product_over_all_generated_tokens(model: Any) ->
     assert sample.probability == pytest.approx(math.exp(total), rel=1e-4)
 
 
-def test_samples_agree_with_the_record_of_their_cell(model: Any) -> None:
-    exam, cell = exam_of(), {"first_digits": 1, "second_digits": 1}
-    record = evaluate_cell(model, exam, cell, count=30)
-    found = sample_answers(model, exam, exam.task.at_cell(**cell).examples("test", 0, 0, 30))
-    assert sum(bool(one.correct) for one in found) == record["correct"]
-
-
 def test_labels_are_shown_at_their_positions() -> None:
     task = Counting(count=Span(1, 5), start_number="before", helper="pad")
     exam = EvaluationData(task, Words(add_bos_token=True), TokenClassification(blocked_tokens=("<pad>",)))

@@ -43,13 +43,6 @@ def model(build: Any) -> Any:
     return build(Decoder(hidden_size=16, positions=(Rotary(),)))
 
 
-def test_a_cache_changes_no_token_of_any_mixer(any_mixer: Any, build: Any, make_tokens: Any) -> None:
-    model, prompts = build(Decoder(hidden_size=16, mixer=any_mixer)), make_tokens(LENGTHS)
-    cached, plain = generate(model, prompts, 6, MIXED), generate(model, prompts, 6, MIXED, use_cache=False)
-    assert rows(cached) == rows(plain)
-    torch.testing.assert_close(cached.log_probability, plain.log_probability)
-
-
 @pytest.mark.parametrize("sampling", [Sampling(), MIXED, Sampling(seed=1)], ids=str)
 def test_a_prompt_has_the_same_continuation_alone_and_among_others(
     model: Any, make_tokens: Any, sampling: Sampling

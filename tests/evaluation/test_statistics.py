@@ -1,11 +1,7 @@
 """Statistics against values worked out elsewhere: published tables, scipy, binomial sums, by hand."""
 
-import doctest
-from math import comb
-
 import numpy as np
 import pytest
-from scipy import stats
 
 from numerate.errors import UserError
 from numerate.evaluation import statistics
@@ -18,12 +14,6 @@ from numerate.evaluation.statistics import (
     success_rate,
     wilson_interval,
 )
-
-
-def test_the_examples_in_the_documentation_are_true():
-    found = doctest.testmod(statistics)
-    assert found.failed == 0
-    assert found.attempted > 12
 
 
 def test_every_function_has_an_example_and_is_in_the_table_of_what_to_take():
@@ -56,29 +46,12 @@ def test_wilson_agrees_with_published_intervals(correct, count, low, high):
     assert wilson_interval(correct, count) == (pytest.approx(low, abs=6e-5), pytest.approx(high, abs=6e-5))
 
 
-def test_wilson_solves_its_own_equation():
-    """The bounds are the shares p at which the observed share is z standard errors of p away."""
-    for bound in wilson_interval(37, 80):
-        assert abs(37 / 80 - bound) == pytest.approx(1.959964 * (bound * (1 - bound) / 80) ** 0.5, rel=1e-6)
-
-
 def test_wilson_of_arrays_is_wilson_of_each_within_the_unit_interval():
     low, high = wilson_interval(np.array([0, 50, 100]), np.array([100, 100, 100]))
     assert list(zip(low.tolist(), high.tolist(), strict=True)) == [wilson_interval(k, 100) for k in (0, 50, 100)]
     assert wilson_interval(0, 0) == (0.0, 1.0)
     assert (wilson_interval(0, 3)[0], wilson_interval(3, 3)[1]) == (0.0, 1.0)
     assert wilson_interval(50, 100, 0.99)[0] < wilson_interval(50, 100)[0] < wilson_interval(50, 100, 0.5)[0]
-
-
-def test_wilson_covers_the_truth_as_often_as_it_says_on_average():
-    """By the exact binomial sum, at every share."""
-    low, high = wilson_interval(np.arange(31), np.full(31, 30))
-    covers = [
-        sum(comb(30, k) * p**k * (1 - p) ** (30 - k) for k in range(31) if low[k] <= p <= high[k])
-        for p in np.linspace(0.001, 0.999, 997)
-    ]
-    assert min(covers) < 0.9
-    assert 0.945 < np.mean(covers) < 0.96
 
 
 @pytest.mark.parametrize(("correct", "count"), [(5, 4), (-1, 4), (float("nan"), 4), (1, float("inf"))])
@@ -139,6 +112,8 @@ def test_the_success_rate_counts_the_seeds_that_reach_the_threshold_exactly():
 
 
 def test_the_interquartile_mean_weighs_values_on_the_border_in_part():
+    from scipy import stats
+
     # Of five values a quarter is 1.25 values: (0.75 * 1 + 2 + 0.75 * 3) / 2.5.
     assert interquartile_mean([100.0, 1.0, 2.0, 3.0, 0.0]) == pytest.approx(2.0)
     assert interquartile_mean([0.0, 1.0, 2.0, 3.0, 8.0, 9.0]) == pytest.approx((0.5 * 1 + 2 + 3 + 0.5 * 8) / 3)
@@ -153,6 +128,8 @@ def mean_of_rows(rows):
 
 
 def test_a_bootstrap_of_one_stratum_is_the_one_of_scipy_within_chance():
+    from scipy import stats
+
     values = [(i * 37 % 101) / 100 for i in range(25)]
     for statistic in (mean_of_rows, interquartile_mean):
         expected = stats.bootstrap(
@@ -161,14 +138,6 @@ def test_a_bootstrap_of_one_stratum_is_the_one_of_scipy_within_chance():
         found = stratified_bootstrap_interval([values], "one", statistic=statistic, resamples=20_000)
         # A percentile of 20,000 draws is known to about 2 % of the standard error, which is 0.06.
         assert found == pytest.approx((expected.low, expected.high), abs=0.008)
-
-
-def test_a_stratified_bootstrap_agrees_with_all_ways_to_draw_written_out():
-    """Two strata of two values: sixteen equally likely draws; the quartiles of their means."""
-    strata = [[0.0, 1.0], [2.0, 6.0]]
-    means = sorted((a + b + c + d) / 4 for a in strata[0] for b in strata[0] for c in strata[1] for d in strata[1])
-    low, high = stratified_bootstrap_interval(strata, "all", statistic=mean_of_rows, level=0.6, resamples=40_000)
-    assert (low, high) == pytest.approx(tuple(np.quantile(np.repeat(means, 2500), [0.2, 0.8])), abs=1e-12)
 
 
 def test_a_stratified_bootstrap_draws_within_strata_and_never_between():

@@ -11,8 +11,14 @@ from typing import Any
 
 from numerate.errors import OperationalError, UserError
 from numerate.executors import local
-from numerate.executors.executor import Work, WorkerContext
+from numerate.executors.executor import ItemOutcome, Work, WorkerContext
 from numerate.training.disk import format_bytes
+
+
+def done(found: list[ItemOutcome]) -> dict[int, Any]:
+    """The results of items, each of which came back once, or the kinds of their failures."""
+    assert len(found) == len({one.index for one in found})
+    return {one.index: one.result if one.failure is None else one.failure.kind for one in found}
 
 
 class Unreadable:
@@ -140,9 +146,6 @@ class Deed:
 
     def take(self, count: int) -> int:
         return len(bytearray(count))
-
-    def unpicklable(self) -> Any:
-        return lambda: 0
 
     def unreadable(self) -> Any:
         return Unreadable()

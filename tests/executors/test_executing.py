@@ -39,21 +39,16 @@ def test_an_executor_goes_by_its_name_in_any_case_and_its_settings_in_any_order(
     ("words", "message"),
     [
         (["executor=rayy"], "executor: no Executor is named 'rayy'; there are: Local, Ray, Slurm. Did you mean 'Ray'?"),
-        (["executor="], "executor: must be .*Executor, not ''"),
         (
             ["executor=ray", "executor.num_gpu=1"],
             "executor.num_gpu: Ray has no setting .* Did you mean 'num_gpus'?",
         ),
-        (["executor.worker=1"], "executor.worker: Local has no setting 'worker'; .* Did you mean 'workers'?"),
         (["executor.address=auto"], "executor.address: Local has no such setting, Ray has: executor=ray"),
         (["workers=0"], "executor.workers: must be 1 or more, or null, not 0"),
-        (["workers=many"], "executor.workers: must be an integer .*, not 'many'"),
-        (["timeout=-1"], "executor.timeout: must be greater than 0"),
         (
             ["executor.timeout=10m"],
             "executor.timeout: must be a number .*, not '10m'",
         ),
-        (["executor.memory=0"], "executor.memory: must be greater than 0, or null, not 0"),
         (["executor=ray", "executor.num_gpus=1.5"], "executor.num_gpus: must be an integer if above 1, not 1.5"),
     ],
 )

@@ -4,6 +4,7 @@ submitit's local executor stands in for a cluster, and a few scripts for sbatch,
 """
 
 import base64
+import importlib.util
 import json
 import os
 import pickle
@@ -14,37 +15,39 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-submitit = pytest.importorskip("submitit", reason="the package submitit is not installed")
-
 sys.path.append(str(Path(__file__).parent))  # workers look for modules where we do
 
-from slurm_diary import Closed, Diary  # noqa: E402
+from executor_deeds import done as results
+from slurm_diary import Closed, Diary
 
-from numerate.config import load_user_parts  # noqa: E402
-from numerate.errors import OperationalError, UserError  # noqa: E402
-from numerate.executors import Local, Slurm, following, slurm  # noqa: E402
-from numerate.executors.chunk import (  # noqa: E402
+from numerate.config import load_user_parts
+from numerate.errors import OperationalError, UserError
+from numerate.executors import Local, Slurm, slurm
+from numerate.executors import submission as submissions
+from numerate.executors.array_task import (
     ArrayTask,
     PickledWork,
     _to_plain_data,
     outcome_from_record,
     outcome_record,
+    pickle_value,
     split_round_robin,
 )
-from numerate.executors.executor import ItemOutcome  # noqa: E402
-from numerate.executors.states import task_failure, task_states  # noqa: E402
-from numerate.executors.submission import Submission, item_key  # noqa: E402
-from numerate.records.kinds import ITEM, TASK  # noqa: E402
-from numerate.records.reading import read_records  # noqa: E402
-from numerate.studies.work import RunWork  # noqa: E402
-from numerate.training import disk  # noqa: E402
-from numerate.training.stopping import Stop  # noqa: E402
+from numerate.executors.executor import ItemOutcome
+from numerate.executors.submission import Submission, item_key
+from numerate.records.kinds import ITEM, TASK
+from numerate.records.reading import read_records
+from numerate.studies.work import RunWork
+from numerate.training import disk
+from numerate.training.stopping import Stop
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("submitit") is None, reason="submitit is not installed")
 
 HERE = Slurm(cluster="local", array_tasks=1, workers=1, minutes=5)
 """The stand-in: a task is a process of this machine."""
@@ -71,18 +74,13 @@ def submission(tmp_path: Path) -> Submission:
     path = Submission.create_folder(
         tmp_path / "slurm", [("a", "key a"), ("b", "key b"), ("c", "key c")], split_round_robin(3, 2)
     )
-    one = Submission.create(path, "slurm", ["77_0", "77_1"], [None, None])
+    one = Submission.create(path, "slurm", ["77_0", "77_1"])
     one.pending = {0: 10, 1: 11, 2: 12}
     return one
 
 
 def happen(diary: Diary, name: str) -> None:
     (Path(diary.folder) / name).touch()
-
-
-def results(found: list[ItemOutcome]) -> dict[int, Any]:
-    assert len(found) == len({one.index for one in found})
-    return {one.index: one.result if one.failure is None else one.failure.kind for one in found}
 
 
 def text_of(one: ItemOutcome) -> str:
@@ -169,16 +167,6 @@ def test_one_task_is_no_array_and_what_is_not_given_is_left_to_the_cluster(tmp_p
         assert f"--{word}" not in text
 
 
-def test_a_submitit_that_does_not_tell_its_script_leaves_what_it_is_made_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delattr(submitit.SlurmExecutor, "_make_submission_file_text")
-    monkeypatch.delattr("submitit.core.core.PicklingExecutor._make_submission_file_text")
-    text = Slurm(partition="cpu").script(Diary(""), ["a"], tmp_path)
-    assert "# partition: cpu\n" in text
-    assert "# time: 60\n" in text
-
-
 def test_tasks_are_as_many_as_keeps_every_worker_busy_for_a_while() -> None:
     def tasks(count: int, **settings: Any) -> int:
         return Slurm(**settings)._num_tasks(count)
@@ -193,76 +181,40 @@ def test_tasks_are_as_many_as_keeps_every_worker_busy_for_a_while() -> None:
     assert tasks(10**6, cpus_per_task=1) == 1000
 
 
-def test_items_are_dealt_like_cards_so_that_long_ones_side_by_side_are_spread() -> None:
-    assert [list(numbers) for numbers in split_round_robin(7, 3)] == [[0, 3, 6], [1, 4], [2, 5]]
-
-
 # What is wrong --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("check", [Slurm.check_available, lambda one: one.run(Diary(""), ["a"], folder=Path("runs"))])
 def test_what_is_missing_is_reported_before_anything_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="slurm needs a folder shared by all machines of the cluster"):
         HERE.run(Diary(""), ["a"])
     monkeypatch.setenv("PATH", str(tmp_path))
+    check(HERE)
     with pytest.raises(UserError, match=r"executor: sbatch was not found.*executor\.cluster=local runs"):
-        Slurm().run(Diary(""), ["a"], folder=tmp_path)
+        check(Slurm())
     monkeypatch.setitem(sys.modules, "submitit", None)
-    with pytest.raises(UserError, match=r"pip install 'numerate\[slurm\]'"):
-        HERE.run(Diary(""), ["a"], folder=tmp_path)
+    with pytest.raises(UserError, match=r"submitit is not installed; pip install 'numerate\[slurm\]'"):
+        check(HERE)
+    with pytest.raises(UserError, match="setup: must be a single line"):
+        Slurm(setup=("a\nb",))
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"setup": ("a\nb",)}, "setup: must be a single line"),
-        ({"cluster": "lokal"}, "Did you mean 'local'"),
-    ],
-)
-def test_a_setting_that_cannot_be_is_refused(settings: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        Slurm(**settings)
-
-
-def test_whether_slurm_is_there_can_be_checked_before_anything_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_is_stopped_or_cannot_be_sent_or_is_refused_by_sbatch_is_not_submitted(
+    cluster: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    HERE.check_available()
-    with pytest.raises(UserError, match="sbatch was not found"):
-        Slurm().check_available()
-    monkeypatch.setitem(sys.modules, "submitit", None)
-    with pytest.raises(UserError, match="the package submitit is not installed"):
-        HERE.check_available()
-
-
-def test_leaving_many_items_to_many_tasks_takes_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    items, tasks = 100_000, 6_000
-    records = [{"task": number % tasks, "name": "", "key": ""} for number in range(items)]
-    head = {"cluster": "slurm", "jobs": [f"7_{task}" for task in range(tasks)], "host": "here", "started": []}
-    one = Submission(tmp_path, head, records)
-    one.pending = {number: number for number in range(items)}
-    began = time.process_time()
-    assert sum(1 for _ in following._detach(one, Stop())) == items
-    assert time.process_time() - began < 5
-    assert not one.pending
-
-
-def test_what_cannot_be_sent_is_refused_before_anything_is_submitted(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot be sent to a worker: cannot pickle"):
-        list(HERE.run(Diary(""), [threading.Lock()], folder=tmp_path))
-    assert [path.name for path in (tmp_path / "slurm").iterdir()] == ["lock"]
-
-
-def test_a_command_that_was_stopped_submits_nothing(tmp_path: Path) -> None:
     stop = Stop()
     stop.request()
-    assert results(list(HERE.run(Diary(""), ["a", "b"], folder=tmp_path, stop=stop))) == {
-        0: "not started",
-        1: "not started",
-    }
+    not_started = {0: "not started", 1: "not started"}
+    assert results(list(HERE.run(Diary(""), ["a", "b"], folder=tmp_path, stop=stop))) == not_started
+    with pytest.raises(UserError, match="cannot be sent to a worker: cannot pickle"):
+        list(HERE.run(Diary(""), [threading.Lock()], folder=tmp_path))
+    refused = "sbatch rejected the job: sbatch: error: invalid partition specified: nowhere"
+    with pytest.raises(OperationalError, match=refused):
+        list(Slurm(partition="nowhere", array_tasks=2).run(Diary(""), ["a", "b"], folder=tmp_path))
     assert [path.name for path in (tmp_path / "slurm").iterdir()] == ["lock"]
 
 
@@ -446,11 +398,10 @@ def test_a_task_that_is_warned_lets_runs_write_checkpoints_and_continues_when_qu
 
 def test_what_is_queued_again_is_the_same_chunk_which_skips_what_is_done(diary: Diary, tmp_path: Path) -> None:
     carried = PickledWork.from_work(diary)
-    items = tuple((number, carried.pickle_item(name, name)) for number, name in enumerate(["quick", "slow"]))
+    items = tuple((number, (name, pickle_value(name, name))) for number, name in enumerate(["quick", "slow"]))
     chunk = ArrayTask(str(tmp_path / "0000.jsonl"), carried, items, Local(workers=1))
     disk.append_records(tmp_path / "0000.jsonl", [outcome_record(0, ItemOutcome(0, "QUICK", seconds=1.0))])
     again = chunk.checkpoint()
-    assert type(again) is submitit.helpers.DelayedSubmission
     assert again.function is chunk
     again.result()
     assert diary.count("begun: quick") == 0
@@ -462,16 +413,14 @@ def test_what_is_queued_again_is_the_same_chunk_which_skips_what_is_done(diary: 
 def test_work_that_cannot_be_opened_is_reported_in_its_own_words(submission: Submission) -> None:
     carried = PickledWork.from_work(Closed())
     chunk = ArrayTask(
-        str(submission.path / "tasks" / "0000.jsonl"), carried, ((0, carried.pickle_item("a", "a")),), Local(workers=1)
+        str(submission.path / "tasks" / "0000.jsonl"), carried, ((0, ("a", pickle_value("a", "a"))),), Local(workers=1)
     )
     with pytest.raises(UserError, match="closed today"):
         chunk()
     submission.read()
-    assert submission.records == {}
-    assert submission.ended == {0: "FAILED"}
-    assert submission.failures[0].kind == "user error"
-    assert submission.failures[0].text == "closed today"
-    assert [one.index for one in submission.fail_items({0: submission.failures[0]})] == [10, 12]
+    found = list(submission.deliver(Closed()))
+    assert results(found) == {10: "user error", 12: "user error"}
+    assert text_of(found[0]) == "closed today"
 
 
 # A cluster of scripts -------------------------------------------------------------------------------------------------
@@ -548,8 +497,7 @@ def test_an_array_runs_as_its_script_was_shown_with_work_of_a_users_file(cluster
 def test_a_task_whose_node_fails_takes_its_own_items_and_silence_of_squeue_is_no_death(
     cluster: Path, diary: Diary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "_query_interval", lambda submissions: 0.3)
-    monkeypatch.setattr(following, "_poll_interval", lambda submissions: 0.1)
+    monkeypatch.setattr(submissions, "_interval", lambda *given: 0.2)
     (cluster / "mute").touch()
 
     def fail() -> None:
@@ -570,46 +518,38 @@ def test_a_task_whose_node_fails_takes_its_own_items_and_silence_of_squeue_is_no
     assert "its Slurm task 77_0 ended before the item was finished (NODE_FAIL)" in text_of(found[0])
 
 
-def test_what_sbatch_refuses_is_reported_in_its_words_and_leaves_nothing(cluster: Path, tmp_path: Path) -> None:
-    with pytest.raises(
-        OperationalError, match="sbatch rejected the job: sbatch: error: invalid partition specified: nowhere"
-    ):
-        list(Slurm(partition="nowhere", array_tasks=2).run(Diary(""), ["a", "b"], folder=tmp_path))
-    assert [path.name for path in (tmp_path / "slurm").iterdir()] == ["lock"]
-
-
 def test_the_state_of_a_task_is_what_squeue_says_and_unknown_where_it_does_not_answer(
     cluster: Path, submission: Submission
 ) -> None:
     (cluster / "77_0").write_text(str(os.getpid()))
     (cluster / "77_1").write_text("0x")
-    assert task_states(submission, {0, 1}) == {0: "RUNNING", 1: "NODE_FAIL"}
+    assert submission.states({0, 1}) == {0: "RUNNING", 1: "NODE_FAIL"}
     (cluster / "77_1").unlink()
-    assert task_states(submission, {0, 1}) == {0: "RUNNING", 1: "GONE"}
+    assert submission.states({0, 1}) == {0: "RUNNING", 1: "GONE"}
     (cluster / "mute").touch()
-    assert task_states(submission, {0, 1}) is None
+    assert submission.states({0, 1}) is None
     (cluster / "mute").unlink()
     submission.job_ids = ["99_0", "99_1"]
-    assert task_states(submission, {0, 1}) == {0: "GONE", 1: "GONE"}
+    assert submission.states({0, 1}) == {0: "GONE", 1: "GONE"}
 
 
 def test_a_task_that_is_over_too_early_is_explained_by_its_state_and_its_log(submission: Submission) -> None:
     submission.ended |= {0: "CANCELLED", 1: "TIMEOUT"}
     assert (
-        task_failure(submission, 0).text
+        submission.failure(0).text
         == "its Slurm task 77_0 ended before the item was finished (CANCELLED); the same command resumes"
     )
-    assert "if the machines of the cluster do not share this folder, runs_dir=" in task_failure(submission, 1).text
+    assert "if the machines of the cluster do not share this folder, runs_dir=" in submission.failure(1).text
     submission.error_log(1).write_text(
         "ModuleNotFoundError: No module named 'acme'\nsrun: error: node7: task 0: Exited\n"
     )
-    failure = task_failure(submission, 1)
+    failure = submission.failure(1)
     assert failure.is_transient
     assert failure.text == (
         "its Slurm task 77_1 ended before the item was finished (TIMEOUT); executor.minutes= gives a task more time; "
         f"log: {submission.error_log(1)} (ModuleNotFoundError: No module named 'acme'); the same command resumes"
     )
-    assert [one.index for one in submission.fail_items({1: failure})] == [11]
+    assert results(list(submission.deliver(Diary("")))) == {10: "died", 11: "died", 12: "died"}
 
 
 class Payload:
@@ -627,10 +567,8 @@ class Payload:
     [
         {"seconds": 1.0, "worker": "w"},
         {"seconds": 1.0, "worker": "w", "result": [["first", "a message"]]},
-        {"seconds": 1.0, "worker": "w", "result": 7},
         {"seconds": "long", "worker": "w", "result": []},
         {"seconds": 1.0, "worker": "w", "failure": {"kind": "unheard of", "text": "no"}},
-        {"seconds": 1.0, "worker": "w", "failure": ["operational error"]},
     ],
 )
 def test_what_a_record_says_is_data_and_one_that_is_damaged_is_done_again(
@@ -654,16 +592,10 @@ def test_a_result_that_somebody_pickled_into_a_record_is_not_unpickled(submissio
         ],
     )
     submission.read()
-    (found,) = submission.deliver(RunWork("study", "numerate run", "here"))
-    assert text_of(found) == "its recorded result is damaged; the same command repeats it"
-    assert submission.failures[0].text == "no"
+    damaged, refused = submission.deliver(RunWork("study", "numerate run", "here"))
+    assert text_of(damaged) == "its recorded result is damaged; the same command repeats it"
+    assert text_of(refused) == "no"
     assert not (tmp_path / "ran").exists()
-
-
-def test_what_came_of_a_run_is_the_same_behind_its_line_of_json() -> None:
-    work = RunWork("study", "numerate run", "here")
-    line = json.loads(disk.json_line(outcome_record(0, ItemOutcome(0, [(4, "hello")], seconds=1.5, worker="w"))))
-    assert outcome_from_record(line, 7, work) == ItemOutcome(7, [[4, "hello"]], None, 1.5, "w")
 
 
 def test_a_result_that_is_no_plain_data_is_refused_with_the_name_of_its_item() -> None:
@@ -671,48 +603,18 @@ def test_a_result_that_is_no_plain_data_is_refused_with_the_name_of_its_item() -
         _to_plain_data(object(), "a")
 
 
-def test_a_line_counts_when_it_is_whole(submission: Submission) -> None:
-    file = submission.path / "tasks" / "0000.jsonl"
-    line = disk.json_line(
-        {"item": 0, "seconds": 1.0, "worker": "w", "failure": {"kind": "operational error", "text": "no", "status": 1}}
-    )
-    file.write_bytes(line[:20])
-    submission.read()
-    assert list(submission.deliver(Diary(""))) == []
-    file.write_bytes(line)
-    for found in ([10], []):
-        submission.read()
-        assert [one.index for one in submission.deliver(Diary(""))] == found
-
-
 # What is the same item ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Piece:
-    start: int
-    cells: tuple[str, ...] = ()
 
 
 def test_an_item_is_known_again_by_what_it_is_and_by_what_is_done_with_it() -> None:
     def key(item: Any, folder: str = "a", command: str = "") -> str:
         return item_key(Diary(folder, command), item)
 
-    assert key(Piece(3, ("x",))) == key(Piece(3, ("x",)))
     assert key("x") == key("x", command="numerate run again")
-    different = [
-        key("x"),
-        key("x", "b"),
-        key("y"),
-        key(Piece(3)),
-        key(Piece(4)),
-        key(Path("x")),
-        key({"x": 1}),
-        key(b"x"),
-    ]
-    assert len(set(different)) == len(different)
     assert key(print) == key(print)
     assert key(threading.Lock()) != key(threading.Lock())
+    different = [key("x"), key("x", "b"), key("y"), key(Path("x")), key({"x": 1}), key(b"x"), key(("x", 3))]
+    assert len(set(different)) == len(different)
 
 
 def test_a_folder_of_a_later_version_is_refused(submission: Submission) -> None:

@@ -5,7 +5,6 @@ import json
 import os
 import pickle
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,9 +17,7 @@ from typing import Any
 
 import pytest
 
-from numerate.config import Span
 from numerate.errors import OperationalError, UserError
-from numerate.evaluation.evaluator import Evaluation
 from numerate.executors.executor import Executor, Failure, ItemOutcome, Work, WorkerContext
 from numerate.executors.submission import item_key
 from numerate.experiments import estimating, shards, store
@@ -29,35 +26,16 @@ from numerate.experiments.run import Run, load
 from numerate.experiments.shards import GridShard, Measuring, make_shards
 from numerate.experiments.store import EvaluationStore, RecordWriter
 from numerate.experiments.train import train
-from numerate.models.decoder import Decoder
 from numerate.positions.added import Learned
 from numerate.positions.position_ids import DigitIndex
 from numerate.records.kinds import EVALUATION
 from numerate.records.reading import read_records
-from numerate.tasks.arithmetic import Arithmetic
 from numerate.training.lock import Lock
-from numerate.training.recipe import Recipe, Training
 from numerate.training.stopping import Stop
+from small_runs import ADDING
 
-SMALL = Recipe(
-    task=Arithmetic(digits=Span(1, 2)),
-    model=Decoder(
-        hidden_size=32, positions=(Learned(position_ids=DigitIndex(max_offset=8), max_position_embeddings=20),)
-    ),
-    training=Training(
-        steps=8,
-        batch_size=16,
-        shuffle_window=4,
-        threads=1,
-        log_every=4,
-        evaluate_every=4,
-        checkpoint_every=4,
-        keep_checkpoints=None,
-    ),
-    evaluation=Evaluation(grid="1:3x1:3", examples_per_cell=12, validation_examples=16),
-    name="small",
-    title="adding",
-)
+POSITIONS = (Learned(position_ids=DigitIndex(max_offset=8), max_position_embeddings=20),)
+RECIPE = replace(ADDING, model=replace(ADDING.model, positions=POSITIONS))
 KILLED = Failure("died", "its worker was killed by signal 9 (SIGKILL)")
 FILES = ("evaluation.jsonl", "samples.jsonl", "predictions.jsonl")
 SWEEP = ["model.dropout=0,0.5"]
@@ -96,29 +74,6 @@ class Here(Executor):
 
     def script(self, work: Work, items: Sequence[Any], folder: Path) -> str:
         return "\n".join(map(work.item_name, items))
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    runs = tmp_path_factory.mktemp("runs")
-    return train(SMALL, runs_dir=runs, quiet=True).run.path
-
-
-@pytest.fixture
-def copy(trained: Path, tmp_path: Path) -> Callable[[str], Run]:
-    """copy("name"): the run once more, so that every evaluation has a folder of its own."""
-
-    def made(name: str) -> Run:
-        place = tmp_path / name / "adding" / trained.name
-        shutil.copytree(trained, place)
-        return load(place)
-
-    return made
-
-
-@pytest.fixture
-def run(copy: Callable[[str], Run]) -> Run:
-    return copy("runs")
 
 
 @pytest.fixture(autouse=True)
@@ -233,7 +188,7 @@ def test_all_position_offsets_are_spread(tmp_path: Path) -> None:
     from numerate.positions.position_ids import Shifted
 
     positions = (Learned(position_ids=Shifted(max_shift=10, num_eval_offsets=2), max_position_embeddings=40),)
-    run = train(replace(SMALL, model=replace(SMALL.model, positions=positions)), runs_dir=tmp_path, quiet=True).run
+    run = train(replace(ADDING, model=replace(ADDING.model, positions=positions)), runs_dir=tmp_path, quiet=True).run
     assert {record["position_offset"] for record in run.evaluate("1x1", executor=Here(workers=1))} == {0, 1}
 
 

@@ -1,7 +1,7 @@
 """Promises of training several runs as one: each in its folder as if alone, whichever way resumes the other."""
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+import small_runs
 from numerate import catalogue
 from numerate.api import recipe
 from numerate.errors import OperationalError, UserError
@@ -24,27 +25,15 @@ from numerate.training.stopping import Stop
 
 torch.set_num_threads(1)
 
-SMALL = [
-    "task.digits=1:3",
-    "model.hidden_size=16",
-    "model.backbone.num_layers=1",
-    "model.mixer.num_heads=2",
-    "training.batch_size=8",
-    "training.shuffle_window=4",
-    "training.steps=20",
-    "training.log_every=5",
-    "training.evaluate_every=10",
-    "training.checkpoint_every=5",
-    "training.keep_checkpoints=null",
-    "evaluation.validation_examples=16",
-    "schedule=Constant(warmup=4)",
-    "optimizer.eps=1e-3",  # a gradient of nothing but rounding would else be a whole step of Adam
-    "device=cpu",
-]
+OWN = (
+    "training.batch_size=8 training.steps=20 training.evaluate_every=10 training.checkpoint_every=5 "
+    "training.keep_checkpoints=null schedule=Constant(warmup=4) "
+    "optimizer.eps=1e-3"  # a gradient of nothing but rounding would else be a whole step of Adam
+)
 
 
 def small(*more: str) -> Recipe:
-    return recipe("addition_abacus", *SMALL, *more)
+    return small_runs.small(OWN, *more)
 
 
 VARIED = [
@@ -75,9 +64,17 @@ def each_alone(tmp_path_factory: pytest.TempPathFactory) -> list[TrainedRun]:
 
 
 @pytest.fixture(scope="module")
-def all_as_one(tmp_path_factory: pytest.TempPathFactory) -> list[TrainedRun]:
+def heard() -> list[tuple[int, str, int]]:
+    """What the listener of the stack below was told: the run, the kind of record, its step."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def all_as_one(tmp_path_factory: pytest.TempPathFactory, heard: list[tuple[int, str, int]]) -> list[TrainedRun]:
     """The same runs, trained as one, which no test changes."""
-    return stacked(VARIED, tmp_path_factory.mktemp("stacked"))
+    runs = tmp_path_factory.mktemp("stacked")
+    listen = lambda index, kind, record: heard.append((index, kind, record["step"]))  # noqa: E731
+    return stacked(VARIED, runs, on_record=listen, command="numerate run mine")
 
 
 def copied(runs: Sequence[TrainedRun], place: Path) -> Path:
@@ -133,18 +130,14 @@ def test_runs_trained_as_one_are_what_they_are_alone(
     assert all_as_one[2].run.folder.metadata()["ended"]["step"] == 12
 
 
-def test_stopped_as_one_each_continues_alone(each_alone: list[TrainedRun], tmp_path: Path) -> None:
+@pytest.mark.parametrize("again", [stacked, lambda recipes, runs: [alone(one, runs) for one in recipes]])
+def test_stopped_as_one_they_continue_as_one_or_each_alone(
+    again: Callable[..., list[TrainedRun]], each_alone: list[TrainedRun], tmp_path: Path
+) -> None:
     stop, listen = stopping(7, at=1)
     first = stacked(VARIED, tmp_path, stop=stop, on_record=listen)
     assert [one.stop_reason for one in first] == ["stopped"] * 3
-    for expected, one in zip(each_alone, VARIED, strict=True):
-        same_runs(expected, alone(one, tmp_path), also=[7])
-
-
-def test_stopped_as_one_the_same_call_continues(each_alone: list[TrainedRun], tmp_path: Path) -> None:
-    stop, listen = stopping(7)
-    stacked(VARIED, tmp_path, stop=stop, on_record=listen)
-    for expected, found in zip(each_alone, stacked(VARIED, tmp_path), strict=True):
+    for expected, found in zip(each_alone, again(VARIED, tmp_path), strict=True):
         same_runs(expected, found, also=[7])
 
 
@@ -258,19 +251,17 @@ def test_no_runs_are_nothing_to_do(tmp_path: Path) -> None:
     assert train_stacked([], runs_dir=tmp_path) == []
 
 
-def test_listeners_know_which_run_it_is_about(tmp_path: Path) -> None:
-    on_progress: list[tuple[int, str, int]] = []
-    stacked(VARIED, tmp_path, on_record=lambda index, kind, record: on_progress.append((index, kind, record["step"])))
+def test_listeners_know_which_run_it_is_about(all_as_one: list[TrainedRun], heard: list[tuple[int, str, int]]) -> None:
     for index, one in enumerate(VARIED):
         steps = one.training.steps or 0
-        assert [step for at, kind, step in on_progress if (at, kind) == (index, "step")] == list(range(1, steps + 1))
-        assert (index, "log", 5) in on_progress
-        assert (index, "evaluation", 10) in on_progress
-        assert (index, "checkpoint", steps) in on_progress
+        assert [step for at, kind, step in heard if (at, kind) == (index, "step")] == list(range(1, steps + 1))
+        assert (index, "log", 5) in heard
+        assert (index, "evaluation", 10) in heard
+        assert (index, "checkpoint", steps) in heard
 
 
-def test_what_the_user_typed_is_noted_in_every_run(tmp_path: Path) -> None:
-    for one in stacked(VARIED, tmp_path, command="numerate run mine"):
+def test_what_the_user_typed_is_noted_in_every_run(all_as_one: list[TrainedRun]) -> None:
+    for one in all_as_one:
         assert one.run.folder.metadata()["command"] == "numerate run mine"
         assert [line["command"] for line in one.run.folder.records("starts.jsonl")] == ["numerate run mine"]
 
@@ -345,6 +336,7 @@ NOT = {
     "training.compile=true": "training.compile",
     "training.precision=fp16": "training.precision",
     "training.gradient_accumulation_steps=2": "training.gradient_accumulation_steps",
+    "training.batch_size_warmup=0.5 training.initial_batch_size=4": "training.initial_batch_size",
     "model.dropout=0.1": "model.dropout",
     "model.mixer.dropout=0.1": "model.mixer.dropout",
     "model.mixer=LSTM": "model.mixer",
@@ -368,18 +360,14 @@ def test_runs_that_differ_in_this_are_not(change: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("change", "where"), NOT.items())
 def test_runs_that_cannot_be_stacked_say_why_not(change: str, where: str, tmp_path: Path) -> None:
-    one = small(change) if "LSTM" not in change else recipe("addition_abacus", "model.mixer=LSTM", "device=cpu")
+    one = (
+        small(*change.split()) if "LSTM" not in change else recipe("addition_abacus", "model.mixer=LSTM", "device=cpu")
+    )
     assert stack_key(one) is None
     assert (why_not_stacked(one) or "").startswith(f"{where}: ")
     with pytest.raises(UserError, match=f"stack: {where}: "):
         train_stacked([one, one], runs_dir=tmp_path)
     assert not list(tmp_path.iterdir())
-
-
-def test_a_batch_that_grows_cannot_be_stacked() -> None:
-    assert (why_not_stacked(small("training.batch_size_warmup=0.5", "training.initial_batch_size=4")) or "").startswith(
-        "training.initial_batch_size"
-    )
 
 
 @pytest.mark.parametrize("name", catalogue.parts_by_kind()["Recipe"])

@@ -13,14 +13,11 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-transformers = pytest.importorskip("transformers", reason="the extra finetune")
+from hugging_face import QUIET, byte_tokenizer, tiny_llama
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "finetune_gsm8k.py"
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-]
+pytestmark = QUIET
 
 
 @cache
@@ -31,34 +28,6 @@ def example() -> Any:
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def tokenizer() -> Any:
-    """One token a byte, and special tokens."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    plain = Tokenizer(models.BPE({token: i for i, token in enumerate(["<pad>", "<s>", "</s>", *letters])}, []))
-    plain.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    plain.decoder = decoders.ByteLevel()
-    return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=plain, pad_token="<pad>", bos_token="<s>", eos_token="</s>"
-    )
-
-
-def decoder() -> Any:
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=272,  # padded: the tokenizer has 259
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        bos_token_id=1,
-        eos_token_id=2,
-        pad_token_id=0,
-    )
-    return transformers.LlamaForCausalLM(config)
 
 
 @pytest.fixture
@@ -72,8 +41,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             for i in range(begin, begin + count)
         ]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
-    decoder().save_pretrained(tmp_path / "model")
-    tokenizer().save_pretrained(tmp_path / "model")
+    tiny_llama(2).save_pretrained(tmp_path / "model")
+    byte_tokenizer().save_pretrained(tmp_path / "model")
     return tmp_path
 
 
@@ -107,7 +76,7 @@ def test_the_runs_of_a_seed_differ_in_the_weight_alone(
 def test_losses_by_row_are_those_of_each_row_by_itself(place: Path) -> None:
     from numerate import NumberTokenLoss, number_tokens
 
-    module, model, read = example(), decoder().eval(), tokenizer()
+    module, model, read = example(), tiny_llama(2).eval(), byte_tokenizer()
     rows = [module.Row(read("12+3=")["input_ids"], read(answer)["input_ids"], answer) for answer in ("15", "a 7, b")]
     loss = NumberTokenLoss.from_tokenizer(read, model=model)
     found = module.losses_by_row(model, loss, rows, 2, 0)
@@ -134,7 +103,7 @@ def test_losses_by_row_are_those_of_each_row_by_itself(place: Path) -> None:
 def test_digits_are_those_of_the_answer_that_are_the_most_probable_token() -> None:
     from numerate import NumberTokenLoss
 
-    module, read = example(), tokenizer()
+    module, read = example(), byte_tokenizer()
     seven, eight = read("78")["input_ids"]
 
     class KnowsAllButSeven(torch.nn.Module):
@@ -154,7 +123,7 @@ def test_digits_are_those_of_the_answer_that_are_the_most_probable_token() -> No
 
 
 def test_questions_decoded_together_are_answered_as_each_by_itself() -> None:
-    module, model, read = example(), decoder(), tokenizer()
+    module, model, read = example(), tiny_llama(2), byte_tokenizer()
     with torch.no_grad():
         model.lm_head.weight *= 50  # a most probable token that stands out
     rows = [module.Row(read(question)["input_ids"], [2], "") for question in ("9+9=", "1", "what is 12 + 30?")]
@@ -171,7 +140,7 @@ def test_the_final_number_stands_behind_the_mark() -> None:
 
 
 def test_rows_that_are_too_long_are_left_out_and_answers_alone_are_learnt(place: Path) -> None:
-    module, read = example(), tokenizer()
+    module, read = example(), byte_tokenizer()
     task = module.GSM8K(data_dir=str(place))
     rows = module.rows_of(task.splits.test, read, "plain", 1000)
     assert len(rows) == 5

@@ -1,7 +1,6 @@
 """Promises of runs as models of Hugging Face: the same logits, the same words, the same loss, and all the way back."""
 
 import json
-import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor
 
 import numerate
+from hugging_face import QUIET, examples_of, transformers
 from numerate.architectures.dual_attention import DualAttention
 from numerate.architectures.mamba import Mamba
 from numerate.architectures.symbols import PositionRelativeSymbols, SymbolicAttention
@@ -47,14 +47,6 @@ from numerate.training import checkpoint
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder
 
-transformers = pytest.importorskip("transformers", reason="the extra huggingface")
-
-from numerate.integrations.hf_cache import NumerateCache  # noqa: E402
-from numerate.integrations.hf_models import NumerateForCausalLM, make_config  # noqa: E402
-from numerate.integrations.hf_tokenizers import to_fast_tokenizer  # noqa: E402
-
-TOP = Path(__file__).parents[2]
-BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LENGTHS = (9, 4, 6)
 DUAL = DualAttention(symbols=SymbolicAttention(trainable=False))
 
@@ -73,11 +65,7 @@ SPECS = {
     ),
 }
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-]
+pytestmark = QUIET
 
 
 @pytest.fixture(autouse=True)
@@ -188,6 +176,8 @@ def test_a_model_in_bf16_is_near_and_generates(pair: tuple[Run, Any]) -> None:
 
 @torch.no_grad()
 def test_a_cache_may_be_continued_cut_reordered_and_outgrown(pair: tuple[Run, Any]) -> None:
+    from numerate.integrations.hf_cache import NumerateCache
+
     _, theirs = pair
     ids = ids_of((9, 9, 9))[0].ids
     whole = theirs(ids).logits
@@ -281,6 +271,8 @@ TEXTS = ["12+34=", "1+2=\n", "7?é=", ""]
 
 @pytest.mark.parametrize("begin", [False, True])
 def test_the_tokenizer_of_characters_and_words_gives_our_ids(begin: bool) -> None:
+    from numerate.integrations.hf_tokenizers import to_fast_tokenizer
+
     for tokenizer, texts in (
         (Characters(add_bos_token=begin), TEXTS),
         (Words(add_bos_token=begin), ["a 12 b", "a  zz b", ""]),
@@ -391,12 +383,14 @@ def _changed(change: Callable[[dict[str, Any]], Any]) -> None:
 
 
 def test_what_cannot_be_exported_is_refused_with_the_reason_and_nothing_is_left() -> None:
+    from numerate.integrations.hf_tokenizers import to_fast_tokenizer
+
     run = run_of(recipe_of())
     export(run, "exported")
     export(run, "bare", tokenizer=False)
     assert not Path("bare/tokenizer.json").exists()
     before = sorted(Path().iterdir())
-    with pytest.raises(UserError, match="out: exported already exists"):
+    with pytest.raises(UserError, match="out: exported: already exists"):
         export(run, "exported")
     with pytest.raises(UserError, match="layout TokenClassification"):
         export(run_of(recipe_of(layout=TokenClassification())), "labels")
@@ -417,6 +411,8 @@ def test_what_cannot_be_exported_is_refused_with_the_reason_and_nothing_is_left(
 
 
 def test_an_export_that_fails_midway_leaves_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    from numerate.integrations.hf_models import NumerateForCausalLM
+
     run = run_of(recipe_of())
 
     def full(*_: Any, **__: Any) -> None:
@@ -474,6 +470,8 @@ def test_weights_of_the_published_code_become_a_run_of_a_recipe_with_their_archi
 
 
 def test_what_a_model_cannot_take_is_refused_and_not_ignored() -> None:
+    from numerate.integrations.hf_models import NumerateForCausalLM, make_config
+
     vocabulary = Characters().build_vocabulary(Arithmetic())
     model = NumerateForCausalLM(make_config(to_tree(recipe_of()), vocabulary)).eval()
     ids = torch.tensor([[5, 6, 7]])
@@ -518,10 +516,9 @@ def test_a_program_that_does_not_know_us_opens_a_folder_by_trust_remote_code(
 def test_the_page_runs_as_it_stands() -> None:
     pytest.importorskip("accelerate", reason="the extra finetune: Hugging Face's Trainer needs it")
     run_of(recipe_of())
-    page = (TOP / "docs" / "hugging-face.md").read_text(encoding="utf-8")
     assert main(["export", "latest", "out=exported"]) == 0
     names: dict[str, Any] = {}
-    for code in BLOCK.findall(page):
+    for code in examples_of("hugging-face.md"):
         exec(compile(code, "docs/hugging-face.md", "exec"), names)
     assert len(names["outputs"]) == 2
     assert main(["import", "finetuned", "name=finetuned"]) == 0

@@ -1,7 +1,6 @@
 """Promises of the loss in other people's trainers, and of the pages that show it."""
 
 import functools
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,21 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from hugging_face import QUIET, byte_tokenizer, examples_of, tiny_llama, transformers
 from numerate import NumberTokenLoss
 from numerate.errors import UserError
 from numerate.integrations.hf_trainer import compute_loss_func, number_loss_trainer
 
-transformers = pytest.importorskip("transformers", reason="the extra finetune")
-pytest.importorskip("accelerate", reason="the extra finetune: Hugging Face's Trainer needs it")
-
-TOP = Path(__file__).parents[2]
-BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-]
+pytestmark = QUIET
 
 
 @pytest.fixture(autouse=True)
@@ -33,37 +23,8 @@ def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("WANDB_MODE", "disabled")
-    from accelerate.state import AcceleratorState
-
-    AcceleratorState._reset_state(True)
-
-
-def tokenizer() -> Any:
-    """One token a byte, and special tokens."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    plain = Tokenizer(models.BPE({token: i for i, token in enumerate(["<pad>", "<s>", "</s>", *letters])}, []))
-    plain.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    plain.decoder = decoders.ByteLevel()
-    return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=plain, pad_token="<pad>", bos_token="<s>", eos_token="</s>"
-    )
-
-
-def decoder() -> Any:
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=272,  # padded: the tokenizer has 259
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        bos_token_id=1,
-        eos_token_id=2,
-        pad_token_id=0,
-    )
-    return transformers.LlamaForCausalLM(config)
+    state = pytest.importorskip("accelerate.state", reason="the extra finetune: Hugging Face's Trainer needs it")
+    state.AcceleratorState._reset_state(True)
 
 
 def t5() -> Any:
@@ -83,7 +44,7 @@ def t5() -> Any:
 
 def rows() -> list[dict[str, list[int]]]:
     """Eight sums of different lengths; some answers have no number at all."""
-    made, read = [], tokenizer()
+    made, read = [], byte_tokenizer()
     for a, b in [(1, 2), (123, 4), (7, 88), (9, 9), (1000, 24), (3, 3), (55, 5), (6, 70)]:
         question, answer = read(f"{a}+{b}=")["input_ids"], read("none" if a == 3 else str(a + b))["input_ids"]
         made.append({"input_ids": question + answer, "labels": [-100] * len(question) + answer})
@@ -98,12 +59,18 @@ def pairs() -> list[dict[str, list[int]]]:
     return made
 
 
+def arguments_of(kind: Any = None, **settings: Any) -> Any:
+    """Arguments of a trainer that writes nothing, reports to nobody and uses the CPU."""
+    fixed = {"report_to": "none", "save_strategy": "no", "disable_tqdm": True, "use_cpu": True}
+    return (kind or transformers.TrainingArguments)("out", **fixed | settings)
+
+
 def after_a_step(
     trainer: type[Any], model: Any, data: Any, size: int, parts: int, arguments: Any = None, **more: Any
 ) -> dict[str, Tensor]:
     """The weights after one step of plain gradient descent on all eight rows."""
-    settings = (arguments or transformers.TrainingArguments)(
-        "out",
+    settings = arguments_of(
+        arguments,
         per_device_train_batch_size=size,
         gradient_accumulation_steps=parts,
         max_steps=1,
@@ -111,20 +78,16 @@ def after_a_step(
         lr_scheduler_type="constant",
         optim="sgd",
         max_grad_norm=1e9,
-        report_to="none",
-        save_strategy="no",
-        disable_tqdm=True,
-        use_cpu=True,
     )
     if "processing_class" not in more:  # else the trainer has a collator of its own
-        more["data_collator"] = transformers.DataCollatorForSeq2Seq(tokenizer(), model=model)
+        more["data_collator"] = transformers.DataCollatorForSeq2Seq(byte_tokenizer(), model=model)
     trainer(model, settings, train_dataset=data, **more).train()
     return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
 
 def by_hand(model: Any, data: Any, loss: NumberTokenLoss) -> dict[str, Tensor]:
     """The same step without any trainer."""
-    batch = transformers.DataCollatorForSeq2Seq(tokenizer(), model=model)(data)
+    batch = transformers.DataCollatorForSeq2Seq(byte_tokenizer(), model=model)(data)
     labels = batch.pop("labels")
     loss(model(**batch).logits, labels).backward()
     return {
@@ -140,11 +103,11 @@ def same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 
 
 @pytest.mark.parametrize("over", ["numbers", "labels"])
-@pytest.mark.parametrize(("make", "data"), [(decoder, rows), (t5, pairs)])
+@pytest.mark.parametrize(("make", "data"), [(tiny_llama, rows), (t5, pairs)])
 def test_accumulated_parts_give_the_step_of_the_whole_batch(
     make: Callable[[], Any], data: Callable[[], Any], over: Any
 ) -> None:
-    loss = NumberTokenLoss.from_tokenizer(tokenizer(), model=make(), mean_over=over, weight=2.0)
+    loss = NumberTokenLoss.from_tokenizer(byte_tokenizer(), model=make(), mean_over=over, weight=2.0)
     named: dict[str, Any] = {}
     if make is t5:
         named["arguments"] = transformers.Seq2SeqTrainingArguments
@@ -155,22 +118,22 @@ def test_accumulated_parts_give_the_step_of_the_whole_batch(
 
 
 def test_the_trainers_own_argument_is_exact_over_labels() -> None:
-    loss = NumberTokenLoss.from_tokenizer(tokenizer(), shift=True, mean_over="labels", weight=2.0)
-    expected = by_hand(decoder(), rows(), loss)
+    loss = NumberTokenLoss.from_tokenizer(byte_tokenizer(), shift=True, mean_over="labels", weight=2.0)
+    expected = by_hand(tiny_llama(), rows(), loss)
     for size, parts in ((8, 1), (2, 4)):
         found = after_a_step(
-            transformers.Trainer, decoder(), rows(), size, parts, compute_loss_func=compute_loss_func(loss)
+            transformers.Trainer, tiny_llama(), rows(), size, parts, compute_loss_func=compute_loss_func(loss)
         )
         same(found, expected)
 
 
 def test_the_trainers_own_argument_takes_whole_batches_over_numbers_and_refuses_parts() -> None:
-    loss = NumberTokenLoss.from_tokenizer(tokenizer(), shift=True)
+    loss = NumberTokenLoss.from_tokenizer(byte_tokenizer(), shift=True)
     function = compute_loss_func(loss)
-    found = after_a_step(transformers.Trainer, decoder(), rows(), 8, 1, compute_loss_func=function)
-    same(found, by_hand(decoder(), rows(), loss))
+    found = after_a_step(transformers.Trainer, tiny_llama(), rows(), 8, 1, compute_loss_func=function)
+    same(found, by_hand(tiny_llama(), rows(), loss))
     with pytest.raises(UserError, match="number_loss_trainer"):
-        after_a_step(transformers.Trainer, decoder(), rows(), 2, 4, compute_loss_func=function)
+        after_a_step(transformers.Trainer, tiny_llama(), rows(), 2, 4, compute_loss_func=function)
 
 
 @pytest.mark.slow
@@ -178,48 +141,51 @@ def test_a_trainer_of_trl_gives_the_step_of_the_whole_batch_too() -> None:
     trl = pytest.importorskip("trl", reason="the extra finetune")
     datasets = pytest.importorskip("datasets", reason="the extra finetune")
     texts = [
-        {"prompt": tokenizer().decode(pair["input_ids"]), "completion": tokenizer().decode(pair["labels"])}
+        {"prompt": byte_tokenizer().decode(pair["input_ids"]), "completion": byte_tokenizer().decode(pair["labels"])}
         for pair in pairs()
     ]
-    loss = NumberTokenLoss.from_tokenizer(tokenizer(), shift=True, weight=2.0)
+    loss = NumberTokenLoss.from_tokenizer(byte_tokenizer(), shift=True, weight=2.0)
     ended = [
         {"input_ids": [*row["input_ids"], 2], "labels": [*row["labels"], 2]}  # TRL ends each completion
         for row in rows()
     ]
-    expected = by_hand(decoder(), ended, loss)
+    expected = by_hand(tiny_llama(), ended, loss)
     for size, parts in ((8, 1), (2, 4)):
         found = after_a_step(
             number_loss_trainer(trl.SFTTrainer),
-            decoder(),
+            tiny_llama(),
             datasets.Dataset.from_list(texts),
             size,
             parts,
             functools.partial(trl.SFTConfig, bf16=False),
-            processing_class=tokenizer(),
+            processing_class=byte_tokenizer(),
             number_loss=loss,
         )
         same(found, expected)
 
 
 def test_the_log_has_both_terms_and_the_evaluation_its_loss() -> None:
-    loss = NumberTokenLoss.from_tokenizer(tokenizer(), shift=True, weight=0.5)
-    arguments = transformers.TrainingArguments(
-        "out", max_steps=2, per_device_train_batch_size=4, gradient_accumulation_steps=2, logging_steps=1,
-        learning_rate=0.0, report_to="none", save_strategy="no", disable_tqdm=True, use_cpu=True,
+    loss = NumberTokenLoss.from_tokenizer(byte_tokenizer(), shift=True, weight=0.5)
+    arguments = arguments_of(
+        max_steps=2,
+        per_device_train_batch_size=4,
+        gradient_accumulation_steps=2,
+        logging_steps=1,
+        learning_rate=0.0,
         per_device_eval_batch_size=8,
-    )  # fmt: skip
+    )
     trainer = number_loss_trainer()(
-        decoder(),
+        tiny_llama(),
         arguments,
         train_dataset=rows(),
         eval_dataset=rows(),
-        data_collator=transformers.DataCollatorForSeq2Seq(tokenizer()),
+        data_collator=transformers.DataCollatorForSeq2Seq(byte_tokenizer()),
         number_loss=loss,
     )
     trainer.train()
     records = [record for record in trainer.state.log_history if "loss" in record]
     assert len(records) == 2
-    batch = transformers.DataCollatorForSeq2Seq(tokenizer())(rows())
+    batch = transformers.DataCollatorForSeq2Seq(byte_tokenizer())(rows())
     labels = batch.pop("labels")
     terms = loss.loss_terms(trainer.model(**batch).logits, labels)
     for record in records:
@@ -230,39 +196,36 @@ def test_the_log_has_both_terms_and_the_evaluation_its_loss() -> None:
 
 
 def test_weights_that_a_collator_gives_are_used() -> None:
-    loss = NumberTokenLoss.from_tokenizer(tokenizer(), shift=True)
+    loss = NumberTokenLoss.from_tokenizer(byte_tokenizer(), shift=True)
 
     def collator(examples: Any) -> Any:
-        batch = transformers.DataCollatorForSeq2Seq(tokenizer())(examples)
+        batch = transformers.DataCollatorForSeq2Seq(byte_tokenizer())(examples)
         return {**batch, "quantity": torch.zeros_like(batch["labels"], dtype=torch.bool)}
 
-    arguments = transformers.TrainingArguments(
-        "out", max_steps=1, per_device_train_batch_size=8, logging_steps=1, report_to="none", save_strategy="no",
-        disable_tqdm=True, use_cpu=True, remove_unused_columns=False,
-    )  # fmt: skip
+    arguments = arguments_of(max_steps=1, per_device_train_batch_size=8, logging_steps=1, remove_unused_columns=False)
     trainer = number_loss_trainer()(
-        decoder(), arguments, train_dataset=rows(), data_collator=collator, number_loss=loss
+        tiny_llama(), arguments, train_dataset=rows(), data_collator=collator, number_loss=loss
     )
     trainer.train()
     assert trainer.state.log_history[0]["number_loss"] == 0
 
 
 def test_a_shift_that_does_not_fit_the_model_stops_the_first_step() -> None:
-    aligned, shifted = (NumberTokenLoss.from_tokenizer(tokenizer(), shift=shift) for shift in (False, True))
+    aligned, shifted = (NumberTokenLoss.from_tokenizer(byte_tokenizer(), shift=shift) for shift in (False, True))
     ours, function = number_loss_trainer(), compute_loss_func(shifted)
     with pytest.raises(UserError, match="learn to copy its inputs"):
-        after_a_step(ours, decoder(), rows(), 8, 1, number_loss=aligned)
+        after_a_step(ours, tiny_llama(), rows(), 8, 1, number_loss=aligned)
     with pytest.raises(UserError, match="shift: must be False for an encoder-decoder"):
         after_a_step(transformers.Trainer, t5(), pairs(), 8, 1, compute_loss_func=function)
 
 
 def test_what_a_trainer_cannot_do_with_this_loss_is_refused() -> None:
-    loss = NumberTokenLoss.from_tokenizer(tokenizer(), shift=True)
-    arguments = transformers.TrainingArguments("out", label_smoothing_factor=0.1, report_to="none", use_cpu=True)
+    loss = NumberTokenLoss.from_tokenizer(byte_tokenizer(), shift=True)
+    arguments = arguments_of(label_smoothing_factor=0.1)
     with pytest.raises(UserError, match=r"label_smoothing_factor: 0\.1"):
-        number_loss_trainer()(decoder(), arguments, number_loss=loss)
+        number_loss_trainer()(tiny_llama(), arguments, number_loss=loss)
     with pytest.raises(UserError, match="compute_loss_func: cannot be combined with number_loss"):
-        number_loss_trainer()(decoder(), compute_loss_func=print, number_loss=loss)
+        number_loss_trainer()(tiny_llama(), compute_loss_func=print, number_loss=loss)
     with pytest.raises(UserError, match="labels: missing from the batch"):
         compute_loss_func(loss)({"logits": torch.zeros(1, 2, 300)}, None)
 
@@ -285,9 +248,9 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the pages load by name is tiny and random here, whatever the name."""
 
     def read(name: str, **_: Any) -> Any:
-        return tokenizer_of_pairs() if "t5" in name else tokenizer()
+        return tokenizer_of_pairs() if "t5" in name else byte_tokenizer()
 
-    made = {"AutoTokenizer": read, "AutoModelForCausalLM": lambda *_, **__: decoder()}
+    made = {"AutoTokenizer": read, "AutoModelForCausalLM": lambda *_, **__: tiny_llama()}
     made["AutoModelForSeq2SeqLM"] = lambda *_, **__: t5()
     for name, make in made.items():
         monkeypatch.setattr(getattr(transformers, name), "from_pretrained", staticmethod(make))
@@ -307,7 +270,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_a_page_shows_runs_as_it_stands_there(page: str, needed: tuple[str, ...]) -> None:
     for package in needed:
         pytest.importorskip(package, reason="the extra finetune")
-    shown = BLOCK.findall((TOP / "docs" / page).read_text(encoding="utf-8"))
+    shown = examples_of(page)
     assert shown
     names: dict[str, Any] = {}
     for block in shown:

@@ -40,10 +40,14 @@ METRICS = {"step": 500, "loss": 0.25, "learning_rate": 1e-3}
 DEVELOPMENT = {"step": 500, "split": "validation", "exact_match": 0.75, "note": "text is left out", "done": True}
 
 
+CALLS = ["start", "log_metrics", "log_metrics", "log_figure", "log_table", "finish"]
+"""What `log_everything` does."""
+
+
 class Recording(Tracker):
     """Records its calls; fails at `fails_at`."""
 
-    package = install = "recording"
+    package = "recording"
 
     def __init__(self, fails_at: str = "", error: BaseException | None = None) -> None:
         super().__init__(TrackerSettings())
@@ -96,14 +100,7 @@ def test_a_tracker_gets_everything_in_order(tmp_path: Path) -> None:
     tracker, warnings = Recording(), []
     log_everything(Trackers({"recording": tracker}, warnings.append), tmp_path)
     assert not warnings
-    assert [call[0] for call in tracker.calls] == [
-        "start",
-        "log_metrics",
-        "log_metrics",
-        "log_figure",
-        "log_table",
-        "finish",
-    ]
+    assert [call[0] for call in tracker.calls] == CALLS
     assert tracker.calls[1][1:] == (500, {"train/loss": 0.25, "train/learning_rate": 1e-3})
     assert tracker.calls[2][1:] == (500, {"validation/exact_match": 0.75})
     assert tracker.calls[3][1:3] == (500, "heat map")
@@ -126,14 +123,7 @@ def test_a_tracker_that_fails_is_dropped_with_one_warning_and_the_others_go_on(
     assert "tracker bad" in warning
     assert "\n" not in warning
     assert "The run continues" in warning
-    assert [call[0] for call in good.calls] == [
-        "start",
-        "log_metrics",
-        "log_metrics",
-        "log_figure",
-        "log_table",
-        "finish",
-    ]
+    assert [call[0] for call in good.calls] == CALLS
 
 
 def test_a_tracker_that_hangs_holds_nobody_up(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from numerate.errors import UserError
 from numerate.kernels import backends as kernels
-from numerate.kernels.backends import should_use_fla
+from numerate.kernels.backends import Backend, should_use_fla
 
 
 @pytest.fixture(autouse=True)
@@ -28,23 +28,23 @@ def pretend(monkeypatch: pytest.MonkeyPatch, installed: bool) -> None:
     monkeypatch.setattr(kernels, "is_fla_installed", lambda: installed)
 
 
-def test_on_a_cpu_the_form_in_torch_runs_without_a_warning() -> None:
-    assert not should_use_fla("auto", torch.zeros(2), "DeltaNet")
-    assert not should_use_fla("torch", torch.zeros(2), "DeltaNet")
-
-
-@pytest.mark.parametrize("installed", [True, False])
-def test_torch_is_torch_everywhere(monkeypatch: pytest.MonkeyPatch, installed: bool) -> None:
+@pytest.mark.parametrize(
+    ("backend", "device", "dtype", "installed", "expected"),
+    [
+        ("auto", "cpu", torch.float32, True, False),
+        ("auto", "cpu", torch.float32, False, False),
+        ("torch", "cpu", torch.float32, False, False),
+        ("torch", "cuda", torch.float32, True, False),
+        ("torch", "cuda", torch.float32, False, False),
+        *(("auto", "cuda", dtype, True, True) for dtype in (torch.float32, torch.bfloat16, torch.float16)),
+        ("auto", "cuda", torch.float64, True, False),  # float64 is exact only in torch
+    ],
+)
+def test_auto_takes_the_kernel_on_a_device_where_it_is_installed(
+    backend: Backend, device: str, dtype: torch.dtype, installed: bool, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pretend(monkeypatch, installed)
-    assert not should_use_fla("torch", on("cuda"), "DeltaNet")
-
-
-def test_auto_takes_the_kernel_on_a_device_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend(monkeypatch, True)
-    for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        assert should_use_fla("auto", on("cuda", dtype), "Mamba2"), dtype
-    assert not should_use_fla("auto", on("cuda", torch.float64), "Mamba2"), "float64 is exact only in torch"
-    assert not should_use_fla("auto", on("cpu"), "Mamba2")
+    assert should_use_fla(backend, on(device, dtype), "Mamba2") == expected
 
 
 def test_auto_rounds_nothing_for_a_kernel_that_knows_half_precision_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,11 +89,9 @@ def test_stacked_models_take_the_form_in_torch(monkeypatch: pytest.MonkeyPatch) 
     assert found == [False]
 
 
-def test_the_package_counts_only_with_the_compiler_of_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    there = {"fla"}
+@pytest.mark.parametrize("there", [{"fla"}, {"triton"}, {"fla", "triton"}], ids=str)
+def test_the_package_counts_only_with_the_compiler_of_its_kernels(
+    there: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(kernels.importlib.util, "find_spec", lambda name: object() if name in there else None)
-    assert not kernels.is_fla_installed.__wrapped__()
-    there.add("triton")
-    assert kernels.is_fla_installed.__wrapped__()
-    there.remove("fla")
-    assert not kernels.is_fla_installed.__wrapped__()
+    assert kernels.is_fla_installed.__wrapped__() == (len(there) == 2)

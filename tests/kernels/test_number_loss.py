@@ -1,7 +1,6 @@
 """Number losses of tokens: the published values, a public package, gradients by differences, and bad input."""
 
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +8,11 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from cases import TokensForNTLoss, assert_published_values, published_case
 from numerate.errors import UserError
-from numerate.kernels.number_loss import (
-    LOSS_FUNCTIONS,
-    NumberDistance,
-    number_token_loss,
-    reference_loss_sums,
-    smoothed_cross_entropy,
-)
+from numerate.kernels.number_loss import LOSS_FUNCTIONS, NumberDistance, reference_loss_sums, token_losses
 from numerate.kernels.number_table import NumberTokenTable
-from numerate.losses.number_tokens import number_table
+from numerate.losses.number_spans import number_table
 from numerate.vocabulary import Vocabulary
 
 UNEVEN = {3: 0.0, 5: 1.0, 6: 2.5, 7: -4.0, 20: 10.0, 21: 10.0}
@@ -29,12 +23,31 @@ def table_of(words: list[str]) -> NumberTokenTable:
     return NumberTokenTable.from_values(values, len(words))
 
 
-def cases(shared: Path) -> dict[str, Any]:
-    found = json.loads((shared / "cases" / "number_token_loss.json").read_text())["cases"]
-    return {case["name"]: case for case in found}
+def number_loss(
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    table: NumberTokenTable,
+    *,
+    reduction: str = "mean",
+    loss_weights: torch.Tensor | None = None,
+    quantity_mask: torch.Tensor | None = None,
+    **settings: Any,
+) -> torch.Tensor:
+    """The number loss alone: of each position, or the sum or mean over numbers."""
+    distance, masked = NumberDistance(**settings), {"quantity_mask": quantity_mask}
+    sums = reference_loss_sums(logits, labels, table, distance, loss_weights=loss_weights, **masked)
+    if reduction == "none":
+        return token_losses(logits, labels, table, distance, **masked)[1]
+    return sums.number_loss / (sums.total_number_weight.clamp(min=1e-9) if reduction == "mean" else 1)
 
 
-PUBLISHED = {
+def entropy_of(logits: torch.Tensor, labels: torch.Tensor, table: NumberTokenTable, sigma: float) -> torch.Tensor:
+    sums = reference_loss_sums(logits, labels, table, NumberDistance("was-cdf", gaussian_sigma=sigma))
+    return sums.cross_entropy / sums.num_labels
+
+
+FILE = "number_token_loss.json"
+PUBLISHED: dict[str, dict[str, Any]] = {
     "ntl_was_digits": {"loss_function": "was"},
     "ntl_was_reweigh": {"loss_function": "was", "reweigh": True},
     "ntl_was_squash_2": {"loss_function": "was", "squash_factor": 2.0},
@@ -49,127 +62,45 @@ PUBLISHED = {
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_it_gives_the_published_values_and_gradients(name: str, shared: Path) -> None:
-    if name not in cases(shared):
-        pytest.skip("this case is not handed out")
-    case, settings = cases(shared)[name], PUBLISHED[name]
-    logits = torch.tensor(case["logits"], dtype=torch.float64, requires_grad=True)
-    labels, table = torch.tensor(case["labels"]), table_of(case["vocab"])
-    expected = case["expected"]
-    far = 1e-5 if "squash" in name or "float32" in case["produced_by"] else 1e-6
-    mean = number_token_loss(logits, labels, table, **settings)
-    mean.backward()
-    assert mean.item() == pytest.approx(expected["mean"], abs=far)
-    each = number_token_loss(logits, labels, table, reduction="none", **settings)
-    torch.testing.assert_close(each.detach(), torch.tensor(expected["none"]).double(), atol=far, rtol=0)
-    torch.testing.assert_close(logits.grad, torch.tensor(expected["grad_of_mean"]).double(), atol=far, rtol=0)
-    if "sum" in expected:
-        total = number_token_loss(logits, labels, table, reduction="sum", **settings)
-        assert total.item() == pytest.approx(expected["sum"], abs=5 * far)
+    case, settings = published_case(shared, FILE, name), PUBLISHED[name]
+    table = table_of(case["vocab"])
+    tolerance = 1e-5 if "squash" in name or "float32" in case["produced_by"] else 1e-6
+    assert_published_values(case, lambda z, y, **more: number_loss(z, y, table, **settings, **more), tolerance)
 
 
 def test_uneven_values_are_as_far_apart_as_they_are(shared: Path) -> None:
-    case = cases(shared)["ntl_was_irregular_values"]
+    case = published_case(shared, FILE, "ntl_was_irregular_values")
     logits, labels = torch.tensor(case["logits"]), torch.tensor(case["labels"])
-    mean = number_token_loss(logits, labels, table_of(case["vocab"]), loss_function="was-cdf")
+    mean = number_loss(logits, labels, table_of(case["vocab"]), loss_function="was-cdf")
     assert mean.item() == pytest.approx(case["expected"]["mean"], rel=1e-5)
 
 
 def test_all_losses_of_the_published_system_together(shared: Path) -> None:
-    case = cases(shared)["repo_total_losses"]
+    case = published_case(shared, FILE, "repo_total_losses")
     logits, labels = torch.tensor(case["logits"]).double(), torch.tensor(case["labels"])
     table, expected = table_of(case["vocab"]), case["expected"]
-    for kind in LOSS_FUNCTIONS:
-        found = number_token_loss(logits, labels, table, loss_function=kind)
-        assert found.item() == pytest.approx(expected[kind.replace("-", "_")], abs=1e-6)
-    plain = smoothed_cross_entropy(logits, labels, table, sigma=0.0)
-    assert plain.item() == pytest.approx(expected["ce"], abs=1e-6)
+    found = {kind: number_loss(logits, labels, table, loss_function=kind).item() for kind in LOSS_FUNCTIONS}
+    assert found == pytest.approx({kind: expected[kind.replace("-", "_")] for kind in LOSS_FUNCTIONS}, abs=1e-6)
+    assert entropy_of(logits, labels, table, sigma=0.0).item() == pytest.approx(expected["ce"], abs=1e-6)
 
 
 @pytest.mark.parametrize("sigma", [1, 2])
 def test_targets_spread_over_neighbours_as_published(sigma: int, shared: Path) -> None:
-    case = cases(shared).get(f"gaussian_ce_sigma{sigma}")
-    if case is None:
-        pytest.skip("this case is not handed out")
+    case = published_case(shared, FILE, f"gaussian_ce_sigma{sigma}")
     logits, labels = torch.tensor(case["logits"]).double(), torch.tensor(case["labels"])
-    table, expected = table_of(case["vocab"]), case["expected"]
-    entropy = smoothed_cross_entropy(logits, labels, table, sigma=float(sigma))
-    number = number_token_loss(
-        logits, labels, table, loss_function="was-cdf", gaussian_sigma=float(sigma), unit_spacing=True
-    )
-    assert entropy.item() == pytest.approx(expected["gce"], abs=1e-6)
-    assert number.item() == pytest.approx(expected["ntl_was_cdf_smoothed"], abs=1e-6)
-    assert (entropy + 0.3 * number).item() == pytest.approx(expected["total"], abs=1e-6)
+    table, expected, settings = table_of(case["vocab"]), case["expected"], {"gaussian_sigma": float(sigma)}
+    entropy = entropy_of(logits, labels, table, sigma=float(sigma))
+    number = number_loss(logits, labels, table, loss_function="was-cdf", unit_spacing=True, **settings)  # type: ignore[arg-type]
+    found = {"gce": entropy.item(), "ntl_was_cdf_smoothed": number.item(), "total": (entropy + 0.3 * number).item()}
+    assert found == pytest.approx({name: expected[name] for name in found}, abs=1e-6)
 
 
 def test_padding_is_no_number(shared: Path) -> None:
-    case = cases(shared)["padding_label_wraparound"]
+    case = published_case(shared, FILE, "padding_label_wraparound")
     table = NumberTokenTable.from_values({10 + i: float(i % 10) for i in range(20)}, 120)
-    labels = torch.full((1, 3), -100)
     for kind in LOSS_FUNCTIONS:
-        found = number_token_loss(torch.zeros(1, 3, 120), labels, table, loss_function=kind)
+        found = number_loss(torch.zeros(1, 3, 120), torch.full((1, 3), -100), table, loss_function=kind)
         assert found.item() == case["correct_output"]
-
-
-# By hand --------------------------------------------------------------------------------------------------------------
-
-
-def test_the_distance_to_a_sharp_guess_is_that_of_the_digits() -> None:
-    table = NumberTokenTable.from_values({i: float(i) for i in range(10)}, 12)
-    logits = torch.full((10, 12), 0.01, dtype=torch.float64)
-    logits[torch.arange(10), torch.arange(10)] = 5.0
-    found = number_token_loss(logits, torch.full((10,), 4), table, reduction="none")
-    expected = [3.9038, 2.9679, 2.0321, 1.0962, 0.1603, 1.0962, 2.0321, 2.9679, 3.9038, 4.8397]
-    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64), atol=1e-4, rtol=0)
-
-
-def test_an_even_split_around_the_label_is_right_for_the_expectation_and_wrong_for_the_distance() -> None:
-    table = NumberTokenTable.from_values({i: float(i) for i in range(10)}, 12)
-    logits = torch.full((1, 12), -1e4)
-    logits[0, [0, 8]] = 0.0
-    assert number_token_loss(logits, torch.tensor([4]), table, loss_function="mse").item() == 0.0
-    assert number_token_loss(logits, torch.tensor([4]), table, loss_function="was").item() == 4.0
-
-
-def test_a_spread_of_nothing_is_cross_entropy() -> None:
-    logits, labels, table = drawn()
-    found = smoothed_cross_entropy(logits, labels, table, sigma=0.0)
-    torch.testing.assert_close(found, cross_entropy(logits.flatten(0, 1), labels.flatten()))
-
-
-@pytest.mark.parametrize("kind", LOSS_FUNCTIONS)
-def test_without_a_number_it_is_an_attached_zero(kind: Any) -> None:
-    logits, _, table = drawn()
-    logits.requires_grad_()
-    found = number_token_loss(logits, torch.full((3, 7), 1), table, loss_function=kind)
-    found.backward()
-    assert found.item() == 0.0
-    assert logits.grad is not None
-    assert logits.grad.abs().sum().item() == 0.0
-
-
-@pytest.mark.parametrize("kind", LOSS_FUNCTIONS)
-def test_digits_that_are_no_quantities_have_no_number_loss(kind: Any) -> None:
-    logits, labels, table = drawn()
-    quantity = torch.ones_like(labels, dtype=torch.bool)
-    quantity[1, 0] = False
-    all_of_them = number_token_loss(logits, labels, table, loss_function=kind, reduction="none")
-    some = number_token_loss(logits, labels, table, loss_function=kind, quantity_mask=quantity, reduction="none")
-    assert all_of_them[1, 0] > 0
-    assert some[1, 0] == 0
-    all_of_them[1, 0] = 0
-    torch.testing.assert_close(some, all_of_them)
-
-
-def test_weights_weigh_and_the_mean_is_over_them() -> None:
-    logits, labels, table = drawn()
-    weights = torch.rand(3, 7, dtype=torch.float64)
-    each = number_token_loss(logits, labels, table, reduction="none")
-    there = table.number_indices(labels) >= 0
-    found = number_token_loss(logits, labels, table, loss_weights=weights)
-    torch.testing.assert_close(found, (weights * each).sum() / (weights * there).sum())
-
-
-# By differences -------------------------------------------------------------------------------------------------------
 
 
 def drawn(dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, torch.Tensor, NumberTokenTable]:
@@ -181,41 +112,56 @@ def drawn(dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, torch.Tenso
     return logits.to(dtype), labels, NumberTokenTable.from_values(UNEVEN, 24)
 
 
-@pytest.mark.parametrize(
-    ("kind", "reweigh", "sigma"), [(k, r, s) for k in LOSS_FUNCTIONS for r in (False, True) for s in (None, 1.3)]
-)
-def test_gradients_are_those_of_differences(kind: Any, reweigh: bool, sigma: float | None) -> None:
+# By hand --------------------------------------------------------------------------------------------------------------
+
+
+def test_the_distance_to_a_sharp_guess_is_that_of_the_digits() -> None:
+    table = NumberTokenTable.from_values({i: float(i) for i in range(10)}, 12)
+    logits = torch.full((10, 12), 0.01, dtype=torch.float64)
+    logits[torch.arange(10), torch.arange(10)] = 5.0
+    found = number_loss(logits, torch.full((10,), 4), table, reduction="none")
+    expected = [3.9038, 2.9679, 2.0321, 1.0962, 0.1603, 1.0962, 2.0321, 2.9679, 3.9038, 4.8397]
+    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64), atol=1e-4, rtol=0)
+
+
+def test_an_even_split_around_the_label_is_right_for_the_expectation_and_wrong_for_the_distance() -> None:
+    table = NumberTokenTable.from_values({i: float(i) for i in range(10)}, 12)
+    logits = torch.full((1, 12), -1e4)
+    logits[0, [0, 8]] = 0.0
+    assert number_loss(logits, torch.tensor([4]), table, loss_function="mse").item() == 0.0
+    assert number_loss(logits, torch.tensor([4]), table, loss_function="was").item() == 4.0
+
+
+def test_a_spread_of_nothing_is_cross_entropy() -> None:
     logits, labels, table = drawn()
-    logits = logits[1:2, :3].requires_grad_()
-    measure = NumberDistance(kind, gaussian_sigma=sigma, reweigh=reweigh)
+    found = entropy_of(logits, labels, table, sigma=0.0)
+    torch.testing.assert_close(found, cross_entropy(logits.flatten(0, 1), labels.flatten()))
 
-    def both(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return reference_loss_sums(z, labels[1:2, :3], table, measure)[:2]
 
-    assert torch.autograd.gradcheck(both, (logits,))
+@pytest.mark.parametrize("kind", LOSS_FUNCTIONS)
+def test_digits_that_are_no_quantities_have_no_number_loss(kind: Any) -> None:
+    logits, labels, table = drawn()
+    quantity = torch.ones_like(labels, dtype=torch.bool)
+    quantity[1, 0] = False
+    expected = number_loss(logits, labels, table, loss_function=kind, reduction="none")
+    some = number_loss(logits, labels, table, loss_function=kind, quantity_mask=quantity, reduction="none")
+    assert expected[1, 0] > 0
+    torch.testing.assert_close(some, expected * quantity)
+    none = number_loss(logits.requires_grad_(), torch.full((3, 7), 1), table, loss_function=kind)
+    assert none.item() == 0.0
+    assert not torch.autograd.grad(none, logits)[0].any()
+
+
+def test_weights_weigh_and_the_mean_is_over_them() -> None:
+    logits, labels, table = drawn()
+    weights = torch.rand(3, 7, dtype=torch.float64)
+    each = number_loss(logits, labels, table, reduction="none")
+    there = table.number_indices(labels) >= 0
+    found = number_loss(logits, labels, table, loss_weights=weights)
+    torch.testing.assert_close(found, (weights * each).sum() / (weights * there).sum())
 
 
 # A public package -----------------------------------------------------------------------------------------------------
-
-
-class Ten:
-    """A tokenizer of ten digits and letters, as much of one as ntloss asks for."""
-
-    def __init__(self, width: int) -> None:
-        self.vocab = {**{str(i): 2 * i + 1 for i in range(10)}}
-        self.vocab |= {f"w{i}": i for i in range(width) if i not in self.vocab.values()}
-
-    def get_vocab(self) -> dict[str, int]:
-        return dict(self.vocab)
-
-    def __len__(self) -> int:
-        return len(self.vocab)
-
-    def add_tokens(self, tokens: Any) -> int:
-        return 0
-
-    def convert_tokens_to_ids(self, token: str) -> int | None:
-        return self.vocab.get(token)
 
 
 @pytest.mark.parametrize(("kind", "reweigh"), list(itertools.product(LOSS_FUNCTIONS, (False, True))))
@@ -226,7 +172,8 @@ def test_it_agrees_with_ntloss(kind: Any, reweigh: bool) -> None:
         "mae": torch.nn.functional.l1_loss,
         "huber": torch.nn.functional.huber_loss,
     }
-    tokenizer, width = Ten(30), 30
+    width, digits = 30, {str(i): 2 * i + 1 for i in range(10)}
+    tokenizer = TokensForNTLoss(digits | {f"w{i}": i for i in range(width) if i not in digits.values()})
     if kind in functions:
         theirs = ntloss.NTLossDotProduct(tokenizer, width, reweigh=reweigh, loss_function=functions[kind])
     else:
@@ -236,7 +183,7 @@ def test_it_agrees_with_ntloss(kind: Any, reweigh: bool) -> None:
         logits = (3 * torch.randn(4, 9, width, generator=generator)).requires_grad_()
         labels = torch.randint(0, width, (4, 9), generator=generator)
         labels[0, :2] = -100
-        ours = number_token_loss(
+        ours = number_loss(
             logits,
             labels,
             NumberTokenTable.from_values({2 * i + 1: float(i) for i in range(10)}, width),
@@ -289,18 +236,18 @@ def test_a_table_that_cannot_be_is_refused(values: dict[int, float], says: str) 
 def test_labels_and_logits_that_do_not_fit_are_refused() -> None:
     logits, labels, table = drawn()
     with pytest.raises(UserError, match="21 wide, but token 21 has a value"):
-        number_token_loss(logits[..., :21], labels.clamp(max=20), table)
+        number_loss(logits[..., :21], labels.clamp(max=20), table)
     for wrong in (24, -3):
         labels[2, 2] = wrong
         with pytest.raises(UserError, match=f"labels: {wrong} is outside the vocabulary; 0 to 23"):
-            number_token_loss(logits, labels, table)
+            number_loss(logits, labels, table)
 
 
 def test_a_vocabulary_that_is_padded_is_none_the_less_right() -> None:
     logits, labels, _ = drawn()
     narrow = NumberTokenTable.from_values(UNEVEN, 22)
     wide = torch.cat([logits, torch.zeros(3, 7, 5, dtype=logits.dtype)], -1)
-    torch.testing.assert_close(number_token_loss(wide, labels, narrow), number_token_loss(logits, labels, narrow))
+    torch.testing.assert_close(number_loss(wide, labels, narrow), number_loss(logits, labels, narrow))
 
 
 @pytest.mark.parametrize(
@@ -314,4 +261,4 @@ def test_a_vocabulary_that_is_padded_is_none_the_less_right() -> None:
 def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], says: str) -> None:
     logits, labels, table = drawn()
     with pytest.raises(UserError, match=says):
-        number_token_loss(logits, labels, table, **settings)
+        number_loss(logits, labels, table, **settings)

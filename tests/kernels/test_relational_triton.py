@@ -146,26 +146,22 @@ def drawn(
     )
 
 
-def with_gradients(heads: RelationalHeads, say: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    leaves = {name: getattr(heads, name).detach().requires_grad_() for name in FLOATING}
-    output = say(replace(heads, **leaves))
-    weight = torch.randn(output.shape, generator=torch.Generator().manual_seed(1)).to(output.dtype)
-    (output * weight).sum().backward()
-    return output, {name: leaf.grad for name, leaf in leaves.items()}
-
-
 def same(
     heads: RelationalHeads, activation: Activation, form: Any, atol: float, exact: RelationalHeads | None = None
 ) -> None:
-    output, gradients = with_gradients(heads, lambda heads: relational_attention(heads, "relational", activation, form))
-    expected, wanted = with_gradients(
-        exact or heads, lambda heads: reference_attention(_each(heads), "relational", activation)
+    """Values and gradients of a form are those of the definition, of `exact` numbers where the form's are rounded."""
+    found, expected = (
+        replace(one, **{name: getattr(one, name).detach().requires_grad_() for name in FLOATING})
+        for one in (heads, exact or heads)
     )
-    torch.testing.assert_close(output.to(expected.dtype), expected, atol=atol, rtol=atol)
-    for name, gradient in wanted.items():
-        torch.testing.assert_close(
-            gradients[name].to(expected.dtype), gradient, atol=atol, rtol=atol, msg=lambda text, n=name: f"{n}: {text}"
-        )
+    output = relational_attention(found, "relational", activation, form)
+    wanted = reference_attention(_each(expected), "relational", activation)
+    weight = torch.randn(output.shape, generator=torch.Generator().manual_seed(1)).to(output)
+    (output * weight).sum().backward()
+    (wanted * weight.to(wanted)).sum().backward()
+    gradients = ((getattr(found, name).grad, getattr(expected, name).grad) for name in FLOATING)
+    for own, other in [(output, wanted), *gradients]:
+        torch.testing.assert_close(own.to(other.dtype), other, atol=atol, rtol=atol)
 
 
 def _each(heads: RelationalHeads) -> RelationalHeads:

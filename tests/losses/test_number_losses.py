@@ -1,6 +1,5 @@
 """What is only true of the recipes' number losses: how they are computed, divided and weighed, and models' numbers."""
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -11,14 +10,18 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from cases import published_case
+from layers import assert_same
 from numerate.batch import IGNORE_INDEX, Batch, Output, Tokens
 from numerate.errors import UserError
-from numerate.kernels.number_loss import number_token_loss
+from numerate.kernels.number_loss import NumberDistance, reference_loss_sums
 from numerate.kernels.number_table import NumberTokenTable
+from numerate.losses import cross_entropy as cross_entropy_loss
 from numerate.losses import number_token
+from numerate.losses.cross_entropy import CrossEntropy
 from numerate.losses.number_heads import Regression, XValLoss, standardized_error
+from numerate.losses.number_spans import number_table
 from numerate.losses.number_token import GaussianCrossEntropy, NumberToken
-from numerate.losses.number_tokens import number_table
 from numerate.losses.soft_labels import SoftLabels, digit_entropy_loss, dist2_loss
 from numerate.vocabulary import Vocabulary
 
@@ -36,7 +39,7 @@ def batch_of(targets: list[list[int]], values: list[list[float]] | None = None) 
     return Batch(tokens, wanted, places, wanted, counts, rows * time, target_number_values=numbers)
 
 
-def drawn(width: int = 8) -> tuple[torch.Tensor, nn.Linear, Batch]:
+def linear_outputs(width: int = 8) -> tuple[torch.Tensor, nn.Linear, Batch]:
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(4)
         head, hidden = nn.Linear(width, 19), torch.randn(3, 5, width, requires_grad=True)
@@ -51,38 +54,53 @@ def means(loss: Any, vocabulary: Any, output: Output, batch: Batch) -> dict[str,
     return {name: terms[name].item() / counts[name] for name in terms}
 
 
-def test_all_ways_of_computing_it_agree(vocabulary: Any) -> None:
-    hidden, head, batch = drawn()
-    found: dict[str, Any] = {}
-    for fused in ("none", "logits", "head", "auto"):
-        part = NumberToken(reweigh=True, digit_weight_ratio=3.0, fused=fused).build(vocabulary)  # type: ignore[arg-type]
-        terms = part(Output(hidden, head), batch)
-        total = terms["cross_entropy"] + terms["number"]
-        found[fused] = (total, *torch.autograd.grad(total, (hidden, head.weight, head.bias)))
-    for fused in ("logits", "head", "auto"):
-        for mine, plain in zip(found[fused], found["none"], strict=True):
-            torch.testing.assert_close(mine, plain)
+WAYS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "number": (
+        NumberToken(reweigh=True, digit_weight_ratio=3.0, fused="none"),
+        tuple(NumberToken(reweigh=True, digit_weight_ratio=3.0, fused=one) for one in ("logits", "head", "auto")),  # type: ignore[arg-type]
+    ),
+    **{
+        f"cross-entropy over {over}": (CrossEntropy(over, 0.1, "never"), (CrossEntropy(over, 0.1, "always"),))
+        for over in ("tokens", "examples")
+    },
+}
 
 
-def test_large_outputs_never_hold_their_logits(vocabulary: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    hidden, head, batch = drawn()
-    output = Output(hidden, head)
-    monkeypatch.setattr(number_token, "MIN_CHUNKED_LOGITS", 1)
+@pytest.mark.parametrize("name", WAYS)
+def test_all_ways_of_computing_it_agree(name: str, vocabulary: Any) -> None:
+    hidden, head, batch = linear_outputs()
+    plain, fused = WAYS[name]
+    expected = plain.build(vocabulary)(Output(hidden, head), batch)
+    for spec in fused:
+        found = spec.build(vocabulary)(Output(hidden, head), batch)
+        assert_same(found, expected, [hidden, head.weight, head.bias], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("spec", [NumberToken(), CrossEntropy()], ids=["number", "cross-entropy"])
+def test_large_outputs_never_hold_their_logits_and_small_ones_do(
+    spec: Any, vocabulary: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden, head, batch = linear_outputs()
+    loss, plain, wrapped = spec.build(vocabulary), Output(hidden, head), Output(hidden, lambda x: head(x))
     monkeypatch.setattr(Output, "logits", property(lambda self: pytest.fail("the logits were made")))
-    NumberToken().build(vocabulary)(output, batch)
-    wrapped = Output(hidden, lambda x: head(x))
     with pytest.raises(pytest.fail.Exception, match="the logits were made"):
-        NumberToken().build(vocabulary)(wrapped, batch)
+        loss(plain, batch)
+    for module in (number_token, cross_entropy_loss):
+        monkeypatch.setattr(module, "MIN_CHUNKED_LOGITS", hidden.shape[:-1].numel() * vocabulary.size)
+    loss(plain, batch)
+    with pytest.raises(pytest.fail.Exception, match="the logits were made"):
+        loss(wrapped, batch)
     with pytest.raises(UserError, match="fused: must be 'auto', 'logits' or 'none' for a model whose head is not"):
         NumberToken(fused="head").build(vocabulary)(wrapped, batch)
 
 
 def test_it_is_the_mean_over_labels_and_the_mean_over_number_tokens(vocabulary: Any) -> None:
-    hidden, head, batch = drawn()
+    hidden, head, batch = linear_outputs()
     output = Output(hidden, head)
     logits, targets = output.logits, batch.targets
     table = number_table(vocabulary)
-    number = number_token_loss(logits, targets, table).item()
+    sums = reference_loss_sums(logits, targets, table, NumberDistance())
+    number = (sums.number_loss / sums.total_number_weight).item()
     found = means(NumberToken(), vocabulary, output, batch)
     assert found["number"] == pytest.approx(number, rel=1e-5)
     assert found["cross_entropy"] == pytest.approx(
@@ -108,7 +126,7 @@ def test_a_batch_without_a_number_counts_none_and_learns_its_tokens(vocabulary: 
 
 
 def test_a_spread_of_nothing_is_plain_cross_entropy(vocabulary: Any) -> None:
-    hidden, head, batch = drawn()
+    hidden, head, batch = linear_outputs()
     output = Output(hidden, head)
     plain = means(GaussianCrossEntropy(sigma=0.0), vocabulary, output, batch)["cross_entropy"]
     expected = cross_entropy(output.logits.flatten(0, 1), batch.targets.flatten()).item()
@@ -167,8 +185,7 @@ def test_a_head_that_says_logarithms_is_compared_as_it_is_or_as_what_it_means() 
 
 
 def test_the_published_number_loss_is_that_of_joint_z_scores(shared: Path) -> None:
-    found = json.loads((shared / "cases" / "number_token_loss.json").read_text())["cases"]
-    case = next(case for case in found if case["name"] == "xval_t5_number_loss")
+    case = published_case(shared, "number_token_loss.json", "xval_t5_number_loss")
     for (predictions, right), expected in zip(case["inputs"], case["expected"], strict=True):
         there = torch.ones(len(predictions), dtype=torch.bool)
         total = standardized_error(torch.tensor(predictions), torch.tensor(right), there)

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
+from layers import assert_same, context, drawn, made, read
 from numerate.errors import UserError
 from numerate.mixers.attention import Attention, SelfAttention
-from numerate.mixers.mixer import Context
 from numerate.positions.bias import ALiBi
 from numerate.positions.position import AttentionBias, Position
 from numerate.positions.position_ids import DigitIndex
@@ -45,93 +45,6 @@ def written_out(
     return mixed @ part.out_proj.weight.T + (0.0 if part.out_proj.bias is None else part.out_proj.bias)
 
 
-def inputs(rows: int, time: int, width: int) -> torch.Tensor:
-    return torch.randn(rows, time, width, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-
-
-def made(spec: Attention, width: int, positions: tuple[Position, ...] = (), layer: int = 0) -> SelfAttention:
-    with torch.random.fork_rng(devices=()):
-        torch.manual_seed(0)
-        return spec.build(width, layer, layer + 1, positions).double().eval()
-
-
-def places(time: int, count: int) -> Context:
-    return Context(torch.full((2,), time), tuple(torch.arange(time)[None] for _ in range(count)))
-
-
-@pytest.mark.parametrize("heads", [1, 2, 4])
-@pytest.mark.parametrize("biases", [False, True])
-def test_it_is_the_written_out_softmax(heads: int, biases: bool) -> None:
-    part, x = made(Attention(num_heads=heads, bias=biases), 8), inputs(2, 5, 8)
-    torch.testing.assert_close(part(x, places(5, 0)), written_out(part, x), atol=1e-10, rtol=1e-10)
-
-
-def test_hidden_keys_are_left_out_of_the_written_out_softmax() -> None:
-    part, x = made(Attention(num_heads=2), 8), inputs(2, 5, 8)
-    hidden = torch.tensor([[True, False, True, False, False], [False, True, True, True, True]])
-    context = places(5, 0)
-    context.blocked_keys = hidden
-    torch.testing.assert_close(part(x, context), written_out(part, x, hidden), atol=1e-10, rtol=1e-10)
-
-
-@pytest.mark.parametrize("biased", [False, True])
-@pytest.mark.parametrize("themselves", [False, True])
-def test_hidden_tokens_see_themselves_or_not_however_they_are_read(themselves: bool, biased: bool) -> None:
-    spec, positions = Attention(num_heads=2, blocked_attend_to_themselves=themselves), (Nearness(),) if biased else ()
-    part, x = made(spec, 8, positions), inputs(2, 6, 8)
-    # The first row begins with nothing that may be seen but each token itself.
-    hidden = torch.tensor([[True, True, False, True, False, True], [False, True, True, False, True, True]])
-
-    def read(time: int, **more: Any) -> Context:
-        return Context(torch.full((2,), time), tuple(torch.arange(time)[None] for _ in positions), **more)
-
-    def bias(head: int, i: int, j: int) -> float:
-        return [-0.5, 0.25][head] * (i - j) if biased else 0.0
-
-    expected = written_out(part, x, hidden, bias=bias, themselves=themselves)
-    torch.testing.assert_close(part(x, read(6, blocked_keys=hidden)), expected, atol=1e-10, rtol=1e-10)
-    indices = torch.tensor([[0, 3, 5], [1, 2, 4]])
-    found = part.forward_at(x, read(6, blocked_keys=hidden), indices)
-    torch.testing.assert_close(found, expected.gather(1, indices[..., None].expand(-1, -1, 8)), atol=1e-10, rtol=1e-10)
-    first, state = part.prefill(x[:, :1], read(1, blocked_keys=hidden[:, :1], capacity=6))
-    torch.testing.assert_close(first, expected[:, :1], atol=1e-10, rtol=1e-10)
-    for place in range(1, 6):
-        now = read(6, blocked_keys=hidden, cache_position=torch.full((2,), place), cached_length=place + 1)
-        output, state = part.step(x[:, place : place + 1], now, state)
-        torch.testing.assert_close(output[:, 0], expected[:, place], atol=1e-10, rtol=1e-10)
-
-
-@pytest.mark.parametrize("layer", [0, 1, 3])
-def test_the_logits_of_a_layer_are_divided_by_its_number(layer: int) -> None:
-    part, x = (
-        made(Attention(num_heads=2, scale_by_inverse_layer_index=True, logit_scale=1.7), 8, (Nearness(),), layer),
-        inputs(2, 5, 8),
-    )
-
-    def bias(head: int, i: int, j: int) -> float:
-        return [-0.5, 0.25][head] * (i - j)
-
-    expected = written_out(part, x, bias=bias, scale=lambda visible: 1.7 / (layer + 1))
-    torch.testing.assert_close(part(x, places(5, 1)), expected, atol=1e-10, rtol=1e-10)
-    growing = made(
-        Attention(num_heads=2, scale_by_inverse_layer_index=True, logit_scale="log", log_scale_start=2), 8, (), layer
-    )
-    scale = [max(1.0, math.log2(visible)) / (layer + 1) for visible in range(1, 6)]
-    expected = written_out(growing, x, scale=lambda visible: scale[visible - 1])
-    torch.testing.assert_close(growing(x, places(5, 0)), expected, atol=1e-6, rtol=1e-6)
-
-
-def test_rotary_turns_queries_and_keys_of_the_written_out_softmax() -> None:
-    def turned(x: torch.Tensor, places: range) -> torch.Tensor:
-        left, right = x[:, :2], x[:, 2:]
-        angles = torch.tensor([[place / 100.0 ** (i / 2) for i in range(2)] for place in places], dtype=torch.float64)
-        sines, cosines = angles.sin(), angles.cos()
-        return torch.cat([left * cosines - right * sines, right * cosines + left * sines], dim=1)
-
-    part, x = made(Attention(num_heads=2), 8, (Rotary(base=100.0),)), inputs(2, 5, 8)
-    torch.testing.assert_close(part(x, places(5, 1)), written_out(part, x, turned=turned), atol=1e-6, rtol=1e-6)
-
-
 class Nearness(Position):
     position_ids = DigitIndex()
 
@@ -145,64 +58,102 @@ class NearnessBias(AttentionBias):
         return far * torch.tensor([-0.5, 0.25]).double()[None, :, None, None]
 
 
-def test_biases_are_added_to_the_written_out_scores() -> None:
-    part, x = made(Attention(num_heads=2), 8, (Nearness(),)), inputs(2, 5, 8)
-    expected = written_out(part, x, bias=lambda head, i, j: [-0.5, 0.25][head] * (i - j))
-    torch.testing.assert_close(part(x, places(5, 1)), expected, atol=1e-10, rtol=1e-10)
+def near(head: int, i: int, j: int) -> float:
+    return [-0.5, 0.25][head] * (i - j)
 
 
-def test_several_biases_add_up() -> None:
-    part, x = (
-        made(Attention(num_heads=2), 8, (Nearness(), Rotary(partial_rotary_factor=0.5), Nearness())),
-        inputs(2, 5, 8),
-    )
-    single = made(Attention(num_heads=2), 8, (Nearness(), Rotary(partial_rotary_factor=0.5)))
-    single.load_state_dict(part.state_dict())
-    assert not torch.allclose(part(x, places(5, 3)), single(x, places(5, 2)))
+def turned(x: torch.Tensor, places: range) -> torch.Tensor:
+    """Rotary, with base 100."""
+    left, right = x[:, :2], x[:, 2:]
+    angles = torch.tensor([[place / 100.0 ** (i / 2) for i in range(2)] for place in places], dtype=torch.float64)
+    return torch.cat([left * angles.cos() - right * angles.sin(), right * angles.cos() + left * angles.sin()], dim=1)
 
 
-def test_the_logit_scale_multiplies_scores_and_biases_alike() -> None:
-    x = inputs(2, 6, 8)
-    part = made(Attention(num_heads=2, logit_scale=1.7), 8, (ALiBi(slope_scale=3.0),))
-    slopes = [3 * 2**-4, 3 * 2**-8]
-    expected = written_out(part, x, bias=lambda head, i, j: -slopes[head] * (i - j), scale=lambda visible: 1.7)
-    torch.testing.assert_close(part(x, places(6, 1)), expected)
+HIDDEN = torch.tensor([[True, False, True, False, False, True], [False, True, True, True, True, False]])
+CASES: dict[str, tuple[Attention, tuple[Position, ...], int, dict[str, Any]]] = {
+    **{f"{heads} heads": (Attention(num_heads=heads), (), 0, {}) for heads in (1, 2, 4)},
+    "biases of projections": (Attention(num_heads=2, bias=True), (), 0, {}),
+    "hidden keys": (Attention(num_heads=2), (), 0, {"hidden": HIDDEN}),
+    "biases": (Attention(num_heads=2), (Nearness(),), 0, {"bias": near}),
+    "rotary": (Attention(num_heads=2), (Rotary(base=100.0),), 0, {"turned": turned}),
+    "several": (
+        Attention(num_heads=2),
+        (Nearness(), Rotary(base=100.0), Nearness()),
+        0,
+        {"turned": turned, "bias": lambda head, i, j: 2 * near(head, i, j)},
+    ),
+    "logit scale": (
+        Attention(num_heads=2, logit_scale=1.7),
+        (ALiBi(slope_scale=3.0),),
+        0,
+        {"bias": lambda head, i, j: -3 * 2.0 ** -[4, 8][head] * (i - j), "scale": lambda visible: 1.7},
+    ),
+    "logit scale of log": (
+        Attention(num_heads=2, logit_scale="log", log_scale_start=4),
+        (ALiBi(),),
+        0,
+        {
+            "bias": lambda head, i, j: -(2.0 ** -[4, 8][head]) * (i - j),
+            "scale": lambda visible: max(1.0, math.log(visible) / math.log(4)),
+        },
+    ),
+    **{
+        f"layer {layer}": (
+            Attention(num_heads=2, scale_by_inverse_layer_index=True, logit_scale=1.7),
+            (Nearness(),),
+            layer,
+            {"bias": near, "scale": lambda visible, layer=layer: 1.7 / (layer + 1)},
+        )
+        for layer in (0, 1, 3)
+    },
+    "layer 3 with log": (
+        Attention(num_heads=2, scale_by_inverse_layer_index=True, logit_scale="log", log_scale_start=2),
+        (),
+        3,
+        {"scale": lambda visible: max(1.0, math.log2(visible)) / 4},
+    ),
+}
 
 
-def test_a_logit_scale_of_log_grows_with_the_keys_that_a_query_sees() -> None:
-    x = inputs(2, 9, 8)
-    part = made(Attention(num_heads=2, logit_scale="log", log_scale_start=4), 8, (ALiBi(),))
+@pytest.mark.parametrize("name", CASES)
+def test_it_is_the_written_out_softmax(name: str) -> None:
+    spec, positions, layer, settings = CASES[name]
+    part, x = made(spec, 8, layer, layer + 1, positions, noise=0.1), drawn(2, 6, 8)
+    found = read(part, x, len(positions), blocked_keys=settings.get("hidden"))
+    # Angles and logarithms are made in float32.
+    assert_same(found, written_out(part, x, **settings), atol=1e-6, rtol=1e-6)
 
-    def scale(visible: int) -> float:
-        return max(1.0, math.log(visible) / math.log(4))
 
-    slopes = [2**-4, 2**-8]
-    expected = written_out(part, x, bias=lambda head, i, j: -slopes[head] * (i - j), scale=scale)
-    torch.testing.assert_close(part(x, places(9, 1)), expected)
-    plain = made(Attention(num_heads=2), 8, (ALiBi(),))
-    torch.testing.assert_close(part(x, places(9, 1))[:, :4], plain(x, places(9, 1))[:, :4])
-    assert not torch.allclose(part(x, places(9, 1))[:, 4:], plain(x, places(9, 1))[:, 4:])
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("themselves", [False, True])
+def test_hidden_tokens_see_themselves_or_not_however_they_are_read(themselves: bool, biased: bool) -> None:
+    spec, positions = Attention(num_heads=2, blocked_attend_to_themselves=themselves), (Nearness(),) if biased else ()
+    part, x, count = made(spec, 8, positions=positions), drawn(2, 6, 8), len(positions)
+    # The first row begins with nothing that may be seen but each token itself.
+    hidden = torch.tensor([[True, True, False, True, False, True], [False, True, True, False, True, True]])
+    settings = {"bias": near} if biased else {}
+    expected = written_out(part, x, hidden, themselves=themselves, **settings)
+    assert_same(read(part, x, count, blocked_keys=hidden), expected)
+    indices = torch.tensor([[0, 3, 5], [1, 2, 4]])
+    found = part.forward_at(x, context([6, 6], count, blocked_keys=hidden), indices)
+    assert_same(found, expected.gather(1, indices[..., None].expand(-1, -1, 8)))
+    first, state = part.prefill(x[:, :1], context([1, 1], count, blocked_keys=hidden[:, :1], capacity=6))
+    assert_same(first, expected[:, :1])
+    for place in range(1, 6):
+        more = {"cache_position": torch.full((2,), place), "cached_length": place + 1}
+        output, state = part.step(x[:, place : place + 1], context([6, 6], count, blocked_keys=hidden, **more), state)
+        assert_same(output[:, 0], expected[:, place])
 
 
 def test_dropout_drops_in_training_only() -> None:
-    part, x = made(Attention(num_heads=2, dropout=0.5), 8), inputs(2, 5, 8)
-    calm = part(x, places(5, 0))
-    assert torch.equal(calm, part(x, places(5, 0)))
-    part.train()
+    part, x = made(Attention(num_heads=2, dropout=0.5), 8), drawn(2, 5, 8)
+    calm = read(part, x)
+    assert torch.equal(calm, read(part, x))
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
-        assert not torch.allclose(part(x, places(5, 0)), calm)
+        assert not torch.allclose(read(part.train(), x), calm)
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (
-            lambda: Attention(num_heads=3).build(8, 0, 1, ()),
-            "must divide hidden_size=8, not 3; possible values: 1, 2, 4, 8",
-        ),
-    ],
-)
-def test_what_cannot_be_built_is_refused(make: Any, words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        make()
+def test_heads_that_do_not_divide_are_refused() -> None:
+    with pytest.raises(UserError, match="must divide hidden_size=8, not 3; possible values: 1, 2, 4, 8"):
+        made(Attention(num_heads=3), 8)

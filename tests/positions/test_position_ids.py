@@ -1,9 +1,6 @@
 """Promises of numberings, on every one of them; then the numbers of each by hand."""
 
-import json
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -172,8 +169,36 @@ def test_an_evaluation_draws_nothing(any_position_ids: Any, make_tokens: Any, vo
 # By hand -------------------------------------------------------------------------------------------------------------
 
 
-def test_sequential_counts_from_zero(make_tokens: Any, vocabulary: Any) -> None:
-    assert numbers(Sequential(), make_tokens([5]), vocabulary, StepContext(0, 3)).tolist() == [[0, 1, 2, 3, 4]]
+BY_HAND: list[tuple[PositionIds, str, list[int]]] = [
+    (Sequential(), "5 x x", [0, 1, 2, 3, 4]),
+    (DigitIndex(), "321+654=975", [1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3]),
+    (Coupled(), "321+654=975", [2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4]),
+    (Coupled(operand_digit_order="normal"), "123+45=861", [4, 3, 2, 1, 3, 2, 1, 2, 3, 4]),
+    (NumberIndex(), "32+654=975", [0, 0, 0, 1, 1, 1, 1, 2, 2, 2]),
+    (RandomSubset(eval_stride=3), "7777", [0, 3, 6, 9]),
+    # A helper gets the position of the next real token.
+    (Sequential("next"), "5 x x  x ", [0, 1, 1, 2, 2, 3, 3, 3, 4]),
+    (Shifted(max_shift=9, helper_positions="next"), "5 x x  x ", [0, 1, 1, 2, 2, 3, 3, 3, 4]),
+    (RandomSubset(eval_stride=2, helper_positions="next"), "5 x x  x ", [0, 2, 2, 4, 4, 6, 6, 6, 8]),
+]
+
+
+@pytest.mark.parametrize(("numbering", "text", "expected"), BY_HAND, ids=str)
+def test_in_evaluation_they_are_as_written_by_hand(
+    numbering: PositionIds, text: str, expected: list[int], vocabulary: Any
+) -> None:
+    assert numbers(numbering, row_of(text, vocabulary), vocabulary, StepContext.for_evaluation()).tolist() == [expected]
+
+
+def test_shifted_evaluates_at_evenly_spaced_offsets(vocabulary: Any) -> None:
+    numbering, tokens = Shifted(max_shift=60, num_eval_offsets=3), row_of("77", vocabulary)
+    found = [numbers(numbering, tokens, vocabulary, draw).tolist() for draw in all_draws(numbering)[:3]]
+    assert found == [[[0, 1]], [[30, 31]], [[60, 61]]]
+
+
+def test_zooming_says_how_far_along_a_row_each_real_token_stands(vocabulary: Any) -> None:
+    for draw in DRAWS:
+        assert numbers(Zooming(), row_of("5 xx", vocabulary), vocabulary, draw).tolist() == [[0.25, 0.5, 0.5, 0.75]]
 
 
 def test_shifted_adds_one_offset_per_row_that_reaches_both_ends(make_tokens: Any, vocabulary: Any) -> None:
@@ -181,20 +206,6 @@ def test_shifted_adds_one_offset_per_row_that_reaches_both_ends(make_tokens: Any
     places = numbers(Shifted(max_shift=9), tokens, vocabulary, StepContext(seed=0, step=0))
     assert torch.equal(places, places[:, :1] + torch.arange(4))
     assert sorted(set(places[:, 0].tolist())) == list(range(10))
-
-
-def test_shifted_evaluates_at_evenly_spaced_offsets(make_tokens: Any, vocabulary: Any) -> None:
-    numbering, tokens = Shifted(max_shift=60, num_eval_offsets=3), make_tokens([2])
-    found = [
-        numbers(numbering, tokens, vocabulary, StepContext.for_evaluation(i)).tolist()
-        for i in range(numbering.num_position_offsets())
-    ]
-    assert found == [[[0, 1]], [[30, 31]], [[60, 61]]]
-
-
-def test_digit_index_numbers_the_digits_of_each_number_from_one(vocabulary: Any) -> None:
-    places = numbers(DigitIndex(), row_of("321+654=975", vocabulary), vocabulary, StepContext.for_evaluation())
-    assert places.tolist() == [[1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3]]
 
 
 def test_digit_index_raises_digits_by_one_offset_and_nothing_else(vocabulary: Any) -> None:
@@ -219,22 +230,12 @@ def test_digit_index_per_batch_raises_all_rows_by_the_same(make_tokens: Any, voc
     assert offsets == set(range(7))
 
 
-def test_coupled_gives_equal_significance_equal_numbers_and_texts_the_place_below(vocabulary: Any) -> None:
-    places = numbers(Coupled(), row_of("321+654=975", vocabulary), vocabulary, StepContext.for_evaluation())
-    assert places.tolist() == [[2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4]]
-
-
-def test_coupled_counts_operands_that_people_wrote_from_their_right_end(vocabulary: Any) -> None:
-    numbering = Coupled(operand_digit_order="normal")
-    assert numbers(numbering, row_of("123+45=861", vocabulary), vocabulary, StepContext.for_evaluation()).tolist() == [
-        [4, 3, 2, 1, 3, 2, 1, 2, 3, 4]
-    ]
-    whole = row_of("123+45=861", vocabulary)
+def test_coupled_does_not_change_operands_with_what_comes_behind_the_question(vocabulary: Any) -> None:
+    whole, expected = row_of("123+45=861", vocabulary), [4, 3, 2, 1, 3, 2, 1, 2, 3, 4]
     ended = replace(whole, ids=torch.nn.functional.pad(whole.ids, (0, 1), value=3), lengths=whole.lengths + 1)
-    prompt = replace(whole, ids=whole.ids[:, :7], lengths=whole.lengths - 3)
-    for row, length in ((ended, 10), (prompt, 7)):  # later tokens change nothing once the question is complete
-        found = numbers(numbering, row, vocabulary, StepContext.for_evaluation())[0, :length].tolist()
-        assert found == [4, 3, 2, 1, 3, 2, 1, 2, 3, 4][:length]
+    for row, length in ((ended, 10), (row_of("123+45=", vocabulary), 7)):
+        found = numbers(Coupled(operand_digit_order="normal"), row, vocabulary, StepContext.for_evaluation())
+        assert found[0, :length].tolist() == expected[:length]
 
 
 def test_coupled_raises_all_but_the_special_tokens_by_one_offset(vocabulary: Any) -> None:
@@ -247,11 +248,6 @@ def test_coupled_raises_all_but_the_special_tokens_by_one_offset(vocabulary: Any
     offsets = places[:, 1:2] - 2
     assert torch.equal(places, torch.where(calm > 0, calm + offsets, 0))
     assert sorted(set(offsets.flatten().tolist())) == list(range(7))
-
-
-def test_number_index_counts_the_texts_before(vocabulary: Any) -> None:
-    places = numbers(NumberIndex(), row_of("32+654=975", vocabulary), vocabulary, StepContext.for_evaluation())
-    assert places.tolist() == [[0, 0, 0, 1, 1, 1, 1, 2, 2, 2]]
 
 
 def test_a_random_subset_is_sorted_without_repeats_and_uniform(vocabulary: Any) -> None:
@@ -271,23 +267,15 @@ def test_a_random_subset_is_sorted_without_repeats_and_uniform(vocabulary: Any) 
 
 def test_a_random_subset_of_a_fixed_size_gives_a_row_the_first_of_them(vocabulary: Any) -> None:
     numbering = RandomSubset(max_length=10, subset_size=6)
-    long = Tokens(torch.full((1, 6), 4), torch.tensor([6]), torch.tensor([0]))
-    short = Tokens(torch.full((1, 4), 4), torch.tensor([4]), torch.tensor([0]))
+    long, short = (row_of("7" * length, vocabulary) for length in (6, 4))
     for step in range(20):
         whole = numbers(numbering, long, vocabulary, StepContext(0, step))
         assert torch.equal(numbers(numbering, short, vocabulary, StepContext(0, step)), whole[:, :4])
 
 
 def test_a_row_longer_than_what_there_is_to_choose_from_is_counted_through(vocabulary: Any) -> None:
-    row = Tokens(torch.full((1, 6), 4), torch.tensor([6]), torch.tensor([0]))
+    row = row_of("777777", vocabulary)
     assert numbers(RandomSubset(max_length=4), row, vocabulary, StepContext(0, 1)).tolist() == [[0, 1, 2, 3, 4, 5]]
-
-
-def test_a_random_subset_is_evaluated_at_every_stride_th_place(vocabulary: Any) -> None:
-    row = Tokens(torch.full((1, 4), 4), torch.tensor([4]), torch.tensor([0]))
-    assert numbers(RandomSubset(eval_stride=3), row, vocabulary, StepContext.for_evaluation()).tolist() == [
-        [0, 3, 6, 9]
-    ]
 
 
 @pytest.mark.parametrize("length", [1, 3, 6, 9, 15])
@@ -311,23 +299,6 @@ def helped(text: str, vocabulary: Vocabulary, rows: int = 1) -> Tokens:
     """Rows of a text in which a space is a helper."""
     one = row_of(text, vocabulary)
     return Tokens(one.ids.repeat(rows, 1), one.lengths.repeat(rows), torch.arange(rows))
-
-
-def test_a_helper_gets_the_number_of_the_next_real_token(vocabulary: Any) -> None:
-    text = "5 x x  x "
-    found = {
-        repr(numbering): numbers(numbering, helped(text, vocabulary), vocabulary, StepContext.for_evaluation()).tolist()
-        for numbering in (
-            Sequential("next"),
-            Shifted(max_shift=9, helper_positions="next"),
-            RandomSubset(eval_stride=2, helper_positions="next"),
-        )
-    }
-    expected = [0, 1, 1, 2, 2, 3, 3, 3, 4]
-    assert list(found.values()) == [[expected], [expected], [[2 * place for place in expected]]]
-    assert numbers(Sequential(), helped(text, vocabulary), vocabulary, StepContext.for_evaluation()).tolist() == [
-        list(range(9))
-    ]
 
 
 def test_behind_the_end_of_a_row_with_helpers_all_places_are_0(vocabulary: Any) -> None:
@@ -370,56 +341,9 @@ def test_a_random_subset_with_helpers_draws_one_place_more_than_there_are_real_t
     assert chi_squared < 27.9, "99.9 % quantile of 9 degrees of freedom"
 
 
-def test_zooming_says_how_far_along_a_row_each_real_token_stands(vocabulary: Any) -> None:
-    for draw in DRAWS:
-        assert numbers(Zooming(), helped("5 xx", vocabulary), vocabulary, draw).tolist() == [[0.25, 0.5, 0.5, 0.75]]
-
-
-@pytest.mark.parametrize("name", ["abacus_ids_eval", "abacus_standalone_eval"])
-def test_digit_index_in_evaluation_is_the_published_abacus(name: str, shared: Path, vocabulary: Any) -> None:
-    case = published(shared, name)
-    ids = torch.tensor(case["input"])
-    tokens = Tokens(ids, (ids != 0).sum(1), torch.arange(len(ids)))
-    assert numbers(DigitIndex(), tokens, vocabulary, StepContext.for_evaluation()).tolist() == case["expected"]
-
-
-def test_digit_index_in_training_is_the_published_abacus_but_for_the_generator(shared: Path, vocabulary: Any) -> None:
-    case = published(shared, "abacus_train_offset")
-    ids = torch.tensor([case["input"]["row"]])
-    tokens = Tokens(ids, torch.tensor([12]), torch.tensor([0]))
-    ours = {
-        tuple(
-            numbers(DigitIndex(max_offset=100, offset_per="batch"), tokens, vocabulary, StepContext(0, step))[
-                0
-            ].tolist()
-        )
-        for step in range(1000)
-    }
-    assert {tuple(row) for row in case["expected"]} <= ours, "each published row is drawn at some step"
-    assert len(ours) == 101
-
-
-def published(shared: Path, name: str) -> dict[str, Any]:
-    cases = json.loads((shared / "cases" / "abacus.json").read_text())["cases"]
-    return next(case for case in cases if case["id"] == name)
-
-
-@pytest.mark.parametrize(
-    ("make", "field"),
-    [
-        (lambda: Shifted(max_shift=-1), "max_shift"),
-        (lambda: Coupled(max_offset=-1), "max_offset"),
-        (lambda: RandomSubset(max_length=0), "max_length"),
-        (lambda: RandomSubset(max_length=4, subset_size=5), "subset_size"),
-        (lambda: RandomSubset(eval_stride=0), "eval_stride"),
-        (lambda: Shifted(num_eval_offsets=0), "num_eval_offsets"),
-        (lambda: DigitIndex(max_offset=-1), "max_offset"),
-        (lambda: Shifted(shift_within=0), "shift_within"),
-    ],
-)
-def test_impossible_values_are_refused_by_name(make: Callable[[], PositionIds], field: str) -> None:
-    with pytest.raises(UserError, match=f"^{field}: "):
-        make()
+def test_a_subset_larger_than_what_it_is_chosen_from_is_refused() -> None:
+    with pytest.raises(UserError, match=r"^subset_size: "):
+        RandomSubset(max_length=4, subset_size=5)
 
 
 def test_rows_shifted_within_a_table_leave_their_padding_in_it(make_tokens: Any) -> None:

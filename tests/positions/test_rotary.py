@@ -1,18 +1,17 @@
 """Rotary positions, against the published case, complex numbers, and what makes them relative."""
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
 
+from cases import published_case
 from numerate.errors import UserError
 from numerate.positions.rotary import Rotary
 
 
 def test_the_published_case(shared: Path) -> None:
-    cases = json.loads((shared / "cases" / "abacus.json").read_text())["cases"]
-    case = next(case for case in cases if case["id"] == "rope")
+    case = published_case(shared, "abacus.json", "rope")
     turn = Rotary().build_attention(1, 8)
     prepared = turn.compute_cos_sin(torch.tensor([case["input"]["positions"]]))
     for name in ("q", "k"):
@@ -55,16 +54,7 @@ def test_a_share_turns_the_first_components_only() -> None:
     torch.testing.assert_close(found[..., :4], small.rotate(x[..., :4], small.compute_cos_sin(places)))
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: Rotary(base=1.0), "^base: "),
-        (lambda: Rotary(partial_rotary_factor=0.0), "^partial_rotary_factor: "),
-        (lambda: Rotary(partial_rotary_factor=1.5), "^partial_rotary_factor: "),
-        (lambda: Rotary(partial_rotary_factor=0.5).build_attention(1, 6), "must be even and positive, not 3 of 6"),
-        (lambda: Rotary().build_attention(1, 5), "must be even and positive, not 5 of 5"),
-    ],
-)
-def test_what_cannot_be_turned_is_refused(make: object, words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        make()  # type: ignore[operator]
+@pytest.mark.parametrize(("factor", "width", "rotated"), [(0.5, 6, 3), (1.0, 5, 5)])
+def test_an_odd_width_cannot_be_turned(factor: float, width: int, rotated: int) -> None:
+    with pytest.raises(UserError, match=f"must be even and positive, not {rotated} of {width}"):
+        Rotary(partial_rotary_factor=factor).build_attention(1, width)

@@ -1,6 +1,5 @@
 """The small counting recipes: each trains, its places fit, and what a symmetry forbids is seen before any training."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,42 +9,13 @@ import numerate
 from numerate.batch import StepContext
 from numerate.config import Span, override
 from numerate.evaluation.evaluation_data import EvaluationData
-from numerate.evaluation.grid import Grid
-from numerate.experiments.train import debug, train
 from numerate.mixers.attention import Attention
 from numerate.published.counting_names import published_tasks
 from numerate.recipes.inductive_counting import ROWS
-from numerate.recipes.papers import PAPERS
 from numerate.tasks.counting import Counting
 from numerate.training.recipe import Recipe
 
 SMALL = [name for name, row in ROWS.items() if row.base == "counting_paper.small"]
-
-
-@pytest.mark.parametrize("name", SMALL)
-def test_it_is_called_by_its_name_and_its_grid_fits(name: str) -> None:
-    recipe = numerate.recipe(name)
-    assert recipe.title == name
-    assert recipe.training.threads == 1
-    assert recipe.paper is None or recipe.paper in PAPERS
-    exam = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
-    model = recipe.model.build(exam.vocabulary, 0)
-    assert sum(parameter.numel() for parameter in model.parameters()) < 500_000
-    for corner in Grid.parse(recipe.evaluation.grid or "1:100", ("count",)).corners():
-        model.check_tokens(exam.longest_rows(recipe.task.at_cell(**dict(corner)), split="test", count=1))
-
-
-@pytest.mark.parametrize("name", [name for name in SMALL if name.endswith(("lstm", "rnn", "lru", "alibi"))])
-@pytest.mark.slow
-def test_it_trains_and_counts_are_measured(name: str, tmp_path: Path) -> None:
-    tiny = [
-        "training.steps=2",
-        "training.batch_size=4",
-        "evaluation.validation_examples=4",
-        "evaluation.examples_per_cell=2",
-    ]
-    run = train(override(debug(numerate.recipe(name)), tiny), runs_dir=tmp_path, quiet=True).run
-    assert run.evaluate("51").records[0]["labels"]["max_training_labels"] == 50
 
 
 @pytest.mark.parametrize("task", list(published_tasks()))

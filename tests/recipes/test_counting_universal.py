@@ -1,13 +1,8 @@
 """The model that counts three ways: one architecture, one set of settings, three tasks; and the studies of counting."""
 
-from pathlib import Path
-
-import pytest
-
 import numerate
-from numerate.config import Span, override
+from numerate.config import Span
 from numerate.evaluation.grid import Grid
-from numerate.experiments.train import debug, train
 from numerate.studies.naming import load_recipe_or_study
 
 NAMES = [f"counting_universal_{way}" for way in ("shifted", "modular", "items")]
@@ -38,19 +33,6 @@ def test_of_a_shifted_start_200_is_a_label_of_training_and_of_every_longest_row(
     (whole,) = [task.at_cell(count=200).all_questions()]
     assert whole is not None
     assert len(whole) == 1
-
-
-@pytest.mark.parametrize("name", [*NAMES, "counting_universal_jointly"])
-@pytest.mark.slow
-def test_it_trains_and_counts_are_measured(name: str, tmp_path: Path) -> None:
-    tiny = [
-        "training.steps=2",
-        "training.batch_size=4",
-        "evaluation.validation_examples=4",
-        "evaluation.examples_per_cell=2",
-    ]
-    run = train(override(debug(numerate.recipe(name)), tiny), runs_dir=tmp_path, quiet=True).run
-    assert run.evaluate("51").records[0]["labels"]["max_training_labels"] == 50
 
 
 def test_the_studies_have_five_seeds_of_each_scheme() -> None:

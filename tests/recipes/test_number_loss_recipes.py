@@ -6,12 +6,10 @@ from typing import Any
 import pytest
 
 import numerate
-from numerate.config import identity
 from numerate.losses.cross_entropy import CrossEntropy
 from numerate.losses.number_heads import XValLoss
 from numerate.losses.number_token import GaussianCrossEntropy, NumberToken
 from numerate.recipes.number_loss import PUBLISHED
-from numerate.recipes.papers import PAPERS
 from numerate.text.models.numformer import Numformer
 from numerate.text.models.t5 import SIZES, T5
 from numerate.text.tasks.gsm8k import GSM8K
@@ -56,15 +54,8 @@ def tokenizer(name: str) -> Subwords:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_it_is_called_by_its_name_and_trains_what_the_name_says(name: str) -> None:
-    recipe = numerate.recipe(name)
-    assert recipe.title == name
-    assert recipe.paper in PAPERS
-    assert isinstance(recipe.task, TASKS.get(dataset(name), GSM8K))
-
-
-def test_recipes_are_different_runs() -> None:
-    assert len({identity(numerate.recipe(name)) for name in PUBLISHED}) == len(PUBLISHED) == 35
+def test_it_trains_what_the_name_says(name: str) -> None:
+    assert isinstance(numerate.recipe(name).task, TASKS.get(dataset(name), GSM8K))
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

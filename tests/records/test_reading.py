@@ -10,7 +10,7 @@ from numerate.errors import UserError
 from numerate.records.heads import missing_steps_message
 from numerate.records.kinds import EVALUATION, METRICS, RESULT, RUN_FILE_SCHEMAS, TASK
 from numerate.records.reading import Tail, parse_lines, read_records
-from numerate.records.schema import Array, Boolean, Fields, Integer, MapOf, Number, Schema, String
+from numerate.records.schema import BOOLEAN, Array, Fields, Integer, MapOf, Number, Schema, one_of
 
 COUNTS = Schema(
     Fields(
@@ -21,8 +21,8 @@ COUNTS = Schema(
             "counted_at?": Array(Integer()),
             "correct_by_position?": Array(Integer(), bound_field="counted_at"),
             "cell?": MapOf(Integer()),
-            "status?": String(("done", "failed")),
-            "overlaps_training?": Boolean(),
+            "status?": one_of("done", "failed"),
+            "overlaps_training?": BOOLEAN,
             "low?": Number(0, "correct / count"),
             "high?": Number("correct / count", 1),
         }

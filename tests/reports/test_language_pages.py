@@ -1,6 +1,5 @@
 """Promises of the pages of language-modeling runs, from records written by hand."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from numerate.reports.groups import group_runs
 from numerate.reports.page import comparison_page, run_page
 from numerate.reports.plots import write_plot
 from numerate.reports.records import Records, read_runs
-from numerate.training.run_folder import header_yaml
+from run_records import write_run
 
 Make = Callable[..., Path]
 
@@ -26,36 +25,28 @@ def make(tmp_path: Path) -> Make:
         title: str, steps: int, seed: int, losses: dict[str, float], timings: dict[str, Any] | None = None
     ) -> Path:
         folder = tmp_path / "runs" / title / f"{seed:012x}"
-        folder.mkdir(parents=True)
         task = {"kind": "LanguageModeling", "context_length": 16}
         recipe = {"kind": "Recipe", "task": task, "training": {"steps": steps}, "seed": seed, "title": title}
-        head = {"recipe": recipe, "id": folder.name, "seed": seed, "variant": "aaaaaaaaaaaa", "label": title}
-        (folder / "recipe.yaml").write_bytes(header_yaml(head))
         metrics = [
             {"step": steps, "loss": 2.0, "tokens": 16 * steps, "flops": 2_660_000_000},
             {"step": steps, "split": "validation", "loss": 2.0, "perplexity": 7.39},
         ]
-        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
-        lines = [
-            {
-                "checkpoint": name,
-                "step": steps,
-                "cell": {"context_length": 16, "chunk": 0},
-                "count": 10,
-                "region": "in_distribution",
-                "overlaps_training": False,
-                "method": "one pass",
-                "loss": loss,
-                "position_offset": 0,
-                "language": {"nll": 160 * loss, "tokens": 160, "bytes": 640, "correct_tokens": 9, "chunks": 10},
-            }
+        place = {"step": steps, "cell": {"context_length": 16, "chunk": 0}, "count": 10, "region": "in_distribution"}
+        place |= {"overlaps_training": False, "method": "one pass", "position_offset": 0}
+        sums = {"tokens": 160, "bytes": 640, "correct_tokens": 9, "chunks": 10}
+        cells = [
+            place | {"checkpoint": name, "loss": loss, "language": {"nll": 160 * loss, **sums}}
             for name, loss in losses.items()
         ]
-        (folder / "evaluation.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        (folder / "samples.jsonl").write_text(json.dumps({"step": steps, "prompt": "", "text": " a cat"}) + "\n")
-        if timings is not None:
-            (folder / "timings.jsonl").write_text(json.dumps({"step": steps, **timings}) + "\n")
-        return folder
+        return write_run(
+            folder,
+            recipe,
+            cells,
+            metrics=metrics,
+            samples=[{"step": steps, "prompt": "", "text": " a cat"}],
+            timings=[] if timings is None else [{"step": steps, **timings}],
+            **{"seed": seed, "variant": "aaaaaaaaaaaa", "label": title},
+        )
 
     return write
 
@@ -129,10 +120,9 @@ def test_a_figure_of_answers_is_refused_for_language_modeling_and_other_runs_are
 ) -> None:
     text = make("text", 100, 0, {"final": 2.0})
     with pytest.raises(UserError, match="use validation for language modeling runs"):
-        write_plot("pair", [text], tmp_path / "pair.png")
+        write_plot("grid", [text], tmp_path / "pair.png")
     sums = tmp_path / "runs" / "sums" / "5461dba59ebf"
-    sums.mkdir(parents=True)
-    (sums / "recipe.yaml").write_bytes(header_yaml({"recipe": {"task": {"kind": "Addition"}, "seed": 0}}))
+    write_run(sums, {"task": {"kind": "Addition"}, "seed": 0})
     with pytest.warns(UserWarning, match="plot: sums: not language modeling"):
         assert write_plot("training", [text, sums], tmp_path / "both.png").stat().st_size > 10_000
     shown = comparison_text(group_runs(read_runs([text, sums])))

@@ -1,28 +1,27 @@
 """Pages of large studies: still small and readable, and they say what they leave out."""
 
 import base64
-import json
 import re
-import zlib
 from collections.abc import Callable
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
-from numerate.evaluation.statistics import wilson_interval
 from numerate.reports import limits
+from numerate.reports.colour import COLORMAP_DARK, COLORMAP_LIGHT, colormap
 from numerate.reports.compare import comparison_text, write_comparison
-from numerate.reports.figure import HeatMap, tooltip
-from numerate.reports.grid import PlotGrid, aggregate_seeds, join_names
+from numerate.reports.figure import Figure, heat_maps, tooltip
+from numerate.reports.grid import aggregate_seeds, join_names
 from numerate.reports.groups import Group, group_runs
-from numerate.reports.html import style
-from numerate.reports.html_writer import heat_map_html
+from numerate.reports.html_writer import to_html
 from numerate.reports.limits import groups_to_draw
 from numerate.reports.matplotlib_writer import draw_figure
 from numerate.reports.plots import FIGURES
 from numerate.reports.records import read_run
-from numerate.training.run_folder import header_yaml
+from run_records import cell_record, write_run
 
 
 @pytest.fixture
@@ -30,30 +29,16 @@ def make(tmp_path: Path) -> Callable[..., Path]:
     """make("v1", seed, reach): trained on 1 to 3, correct up to `reach`, evaluated on `high` x `high` lengths."""
 
     def made(label: str, seed: int, reach: int, high: int = 6) -> Path:
-        folder = tmp_path / "runs" / label / f"s{seed}"
-        folder.mkdir(parents=True)
         recipe = {"kind": "Recipe", "task": {"kind": "Task"}, "model": {"kind": label}, "seed": seed}
-        (folder / "recipe.yaml").write_bytes(header_yaml({"recipe": recipe, "id": f"s{seed}", "name": label}))
-        steps = [{"step": step, "loss": 1.0 / step} for step in range(1, 301)]
-        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in steps))
-        lines = []
+        cells = []
         for a in range(1, high + 1):
             for b in range(1, high + 1):
                 n = max(a, b)
                 correct = 100 if n <= max(reach, 3) else (37 * a + 11 * b + seed) % 40
-                low, high_ = wilson_interval(correct, 100)
-                cell = {"first_digits": a, "second_digits": b}
-                line = {"cell": cell, "correct": correct, "count": 100, "low": low, "high": high_, "seed": seed}
-                line |= {
-                    "region": "in_distribution" if n <= 3 else "ood_test",
-                    "overlaps_training": False,
-                    "step": 100,
-                    "position_offset": 0,
-                }
-                line |= {"checkpoint": "final", "method": "one pass"}
-                lines.append(line)
-        (folder / "evaluation.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        return folder
+                region = "in_distribution" if n <= 3 else "ood_test"
+                cells.append(cell_record({"first_digits": a, "second_digits": b}, correct, 100, region, seed=seed))
+        metrics = [{"step": step, "loss": 1.0 / step} for step in range(1, 301)]
+        return write_run(tmp_path / "runs" / label / f"s{seed}", recipe, cells, metrics=metrics, name=label)
 
     return made
 
@@ -70,9 +55,7 @@ def test_the_page_of_two_hundred_runs_is_small_and_says_what_it_leaves_out(large
     text = page.read_text()
     assert "200 runs, 5 seeds each" in text
     assert "These are 8 of 40 groups: the first, and those with the highest median" in text
-    assert "80 of 200 maps are left out" in text
-    assert "the numbers as CSV" in text
-    tables = re.sub(r"<section><h2>(Seed by seed|Training)</h2>.*?</section>", "", text, flags=re.S)
+    tables = re.sub(r"<section><h2>Training</h2>.*?</section>", "", text, flags=re.S)
     for v in range(40):
         assert f"v{v:02d}" in tables
 
@@ -110,43 +93,23 @@ def test_maps_that_are_too_large_become_pictures(
     runs = [make(label, seed, 5) for label in ("a", "b") for seed in (0, 1)]
     page = write_comparison(runs, tmp_path / "page.html").read_text()
     assert "data:image/png" not in page
-    assert page.count("data-tip=") == (2 + 4) * 36
-    assert "the numbers as CSV" in page
-    monkeypatch.setattr("numerate.reports.overview.MAX_CSV_ROWS", 100)
-    monkeypatch.setattr("numerate.reports.by_length.MAX_SEED_MAP_CELLS", 100)
-    page = write_comparison(runs, tmp_path / "page.html").read_text()
-    assert page.count('class="small-map"') == 4
-    assert "The numbers of all 144 cells, too many for this page, are in evaluation.jsonl of each run." in page
     assert page.count("data-tip=") == 2 * 36
     monkeypatch.setattr("numerate.reports.overview.MAX_MAP_CELLS", 50)
     page = write_comparison(runs, tmp_path / "page.html").read_text()
-    assert page.count('class="small-map"') == 6
+    assert page.count('class="small-map"') == 2
     assert "The maps are too large for tooltips with numbers" in page
 
 
 def test_a_picture_of_a_map_has_the_colour_of_each_cell(make: Callable[..., Path]) -> None:
-    (grid,) = group_runs([read_run(make("a", 0, 4))])[0].grids
-    wider = PlotGrid(grid.row_axis, grid.column_axis, grid.rows, (*grid.columns, 99), grid.points)
-    drawing = heat_map_html(replace(HeatMap.from_grid(wider), detail="image"))
-    light, dark = (base64.b64decode(text) for text in re.findall(r"base64,([^\"]+)", drawing))
-    for picture, name in ((light, "l"), (dark, "d")):
-        assert picture.startswith(b"\x89PNG\r\n\x1a\n")
-        width, height = (int.from_bytes(picture[at : at + 4], "big") for at in (16, 20))
-        assert (width, height) == (7, 6)
-        start = picture.index(b"PLTE") + 4
-        palette = [picture[start + 3 * i : start + 3 * i + 3].hex() for i in range(102)]
-        at = picture.index(b"IDAT")
-        size = int.from_bytes(picture[at - 4 : at], "big")
-        pixels = zlib.decompress(picture[at + 4 : at + 4 + size])
-        lines = [pixels[i * 8 + 1 : (i + 1) * 8] for i in range(6)]
-        assert lines[0][6] == 0  # not evaluated: clear
-        for (row, column), point in grid.points.items():
-            percent = round(100 * point.score)
-            colour = palette[lines[row - 1][column - 1]]
-            assert f".p{percent}{{" in style()
-            rule = re.search(rf"\.p{percent}\{{([^}}]*)\}}", style())
-            assert rule is not None
-            assert f"--{name}:#{colour}" in rule[1]
+    (found,) = heat_maps(group_runs([read_run(make("a", 0, 4))])[0].points)
+    drawing = to_html([Figure([replace(found, columns=[*found.columns, 99], as_image=True)])])
+    for text, ramp in zip(re.findall(r"base64,([^\"]+)", drawing), (COLORMAP_LIGHT, COLORMAP_DARK), strict=True):
+        picture = Image.open(BytesIO(base64.b64decode(text))).convert("RGBA")
+        assert picture.size == (7, 6)
+        assert all(picture.getpixel((6, i))[3] == 0 for i in range(6)), "not evaluated: transparent"
+        for (row, column), one in found.cells.items():
+            share = round(100 * one.fraction) / 100
+            assert picture.getpixel((column - 1, row - 1)) == (*colormap(share, ramp), 255)
     frame = re.search(r'class="frame" d="([^"]*)"', drawing)
     assert frame is not None
     assert frame[1].count("M") == 4 * 3  # the border of three by three trained cells

@@ -178,7 +178,7 @@ def test_a_notebook_gets_a_frame_of_its_own(pair):
     assert re.fullmatch(r"<iframe [^<>]*></iframe>", run_iframe(pair[0]))
 
 
-def test_a_comparison_shows_both_maps_what_differs_and_how_to_read_it(pair, tmp_path):
+def test_a_comparison_shows_both_maps_and_what_differs(pair, tmp_path):
     labels = {"addition_abacus": "Abacus", "addition_rotary": "rotary"}
     path = write_comparison(pair, tmp_path / "new" / "report.html", labels=labels)
     page = outline(path)
@@ -189,9 +189,7 @@ def test_a_comparison_shows_both_maps_what_differs_and_how_to_read_it(pair, tmp_
         "Abacus90 % or more up to 7+7 digits",
         "rotary0 % at 6+6 digits",
         "They differ in this one setting",
-        "One seed per recipe",
-        "difference, points",
-        "+100.0 [+94.8, +100.0]",
+        "One seed each, so the variation over seeds is unknown",
         "✓ 21",
     ):
         assert expected in page.text
@@ -201,17 +199,15 @@ def test_a_comparison_of_seeds_shows_each_and_how_many_succeed(make_run, tmp_pat
     runs = [make_run("abacus", lambda n, last=last: n <= last, seed=last) for last in (5, 7, 8)]
     runs += [make_run("rotary", lambda n: n <= 5, seed=seed) for seed in range(3)]
     page = outline(write_comparison(runs, tmp_path / "report.html"))
-    assert len(page.cells) == 8 * 64
-    assert page.text.count("seed ") >= 6
+    assert len(page.cells) == 2 * 64
     assert "3/3 : 3/3" in page.text.replace("\N{NO-BREAK SPACE}", " ")
-    assert "One seed per recipe" not in page.text
+    assert "One seed" not in page.text
 
 
-def test_a_comparison_warns_of_unequal_budgets_and_of_what_was_not_learned(make_run, tmp_path):
+def test_a_comparison_warns_of_unequal_budgets(make_run, tmp_path):
     runs = [make_run("abacus", lambda n: 0.3), make_run("rotary", lambda n: n <= 5, examples=12800)]
     text = outline(write_comparison(runs, tmp_path / "report.html")).text
     assert "addition_abacus 6,400 and addition_rotary 12,800" in text
-    assert "Low OOD scores of a seed that did not converge may only mean slow learning" in text
 
 
 def test_a_comparison_begins_with_the_runs_that_failed_and_the_variants_that_are_not_there(pair, tmp_path):

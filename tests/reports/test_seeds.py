@@ -1,6 +1,5 @@
 """What reports say over seeds: estimates with their intervals, pairs with their tests, and which seeds count."""
 
-import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,7 +23,7 @@ from numerate.reports.html_writer import to_html
 from numerate.reports.pairs import CONVERGED, GroupPair, compare_pairs, pair_table
 from numerate.reports.plots import write_plot
 from numerate.reports.records import read_run
-from numerate.training.run_folder import header_yaml
+from run_records import cell_record, write_run
 
 Make = Callable[..., list[Path]]
 
@@ -43,20 +42,13 @@ def make(tmp_path: Path) -> Make:
     ) -> list[Path]:
         folders = []
         for i, share in enumerate(shares):
-            folder = tmp_path / "runs" / label / f"{label}{first + i}"
-            folder.mkdir(parents=True)
             recipe = {"kind": "Recipe", "task": {"kind": "Task"}, "model": {"kind": label}, "seed": first + i}
-            (folder / "recipe.yaml").write_bytes(header_yaml({"recipe": recipe, "id": folder.name}))
-            lines = []
+            cells = []
             for n in lengths:
                 region = "in_distribution" if n <= 4 else "ood_validation" if n == 5 else "ood_test"
                 correct = round(1000 * ((trained[i] if trained else 1.0) if n <= 4 else share))
-                low, high = wilson_interval(correct, 1000)
-                line = {"cell": {"length": n}, "correct": correct, "count": 1000, "low": low, "high": high}
-                line |= {"seed": first + i, "checkpoint": "final", "step": 100, "position_offset": 0, "region": region}
-                lines.append(line | {"overlaps_training": False, "method": "one pass"})
-            (folder / "evaluation.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-            folders.append(folder)
+                cells.append(cell_record({"length": n}, correct, 1000, region, seed=first + i))
+            folders.append(write_run(tmp_path / "runs" / label / f"{label}{first + i}", recipe, cells))
         return folders
 
     return made
@@ -205,7 +197,7 @@ def test_one_seed_each_claims_nothing(make: Make, tmp_path: Path) -> None:
     page = write_comparison(folders, tmp_path / "page.html").read_text()
     for heading in ("Over seeds", "more than chance"):
         assert heading not in page
-    assert "One seed per recipe" in page
+    assert "One seed each" in page
 
 
 def test_the_page_and_the_terminal_tell_the_pairs_and_the_page_takes_a_baseline(make: Make, tmp_path: Path) -> None:

@@ -12,17 +12,17 @@ from numerate.errors import UserError
 from numerate.evaluation.statistics import wilson_interval
 from numerate.reports.colour import SERIES
 from numerate.reports.compare import comparison_text, write_comparison
+from numerate.reports.figure import Figure, heat_maps
 from numerate.reports.groups import group_runs
-from numerate.reports.html_writer import chart_svg, to_html
+from numerate.reports.html_writer import to_html
 from numerate.reports.limits import groups_to_draw
 from numerate.reports.matplotlib_writer import draw_figure
 from numerate.reports.overview import length_chart
 from numerate.reports.page import write_run_report
 from numerate.reports.plots import FIGURES, write_plot
 from numerate.reports.records import read_run
-from numerate.reports.regions import region_table, regions_content
 from numerate.reports.success import success_content, success_table, table_lengths
-from numerate.training.run_folder import header_yaml
+from run_records import cell_record, write_run
 
 Share = Callable[[int], float]
 
@@ -35,38 +35,18 @@ def make(tmp_path: Path) -> Callable[..., Path]:
         kind: str, share: Share, seed: int = 0, best: Share | None = None, axes: Any = None, longest: int = 18
     ) -> Path:
         folder = tmp_path / "runs" / kind / f"{kind}{seed}"
-        folder.mkdir(parents=True)
         recipe = {"kind": "Recipe", "task": {"kind": "Task"}, "model": {"kind": kind}, "seed": seed}
-        (folder / "recipe.yaml").write_bytes(header_yaml({"recipe": recipe, "id": folder.name}))
-        line = (
-            {"step": 100, "loss": 0.1},
-            {"step": 100, "split": "validation", "exact_match": 0.9, "low": 0.8, "high": 1.0},
-        )
-        (folder / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in line))
-        lines = []
+        metrics = [{"step": 100, "loss": 0.1}]
+        metrics.append({"step": 100, "split": "validation", "exact_match": 0.9, "low": 0.8, "high": 1.0})
+        cells = []
         for checkpoint, found in (("final", share), ("best", best)):
             for n in range(1, longest + 1) if found else ():
-                correct = round(100 * found(n))  # type: ignore[misc]
-                low, high = wilson_interval(correct, 100)
-                cell = dict.fromkeys(axes or ("first_digits", "second_digits"), n)
-                lines.append(
-                    {
-                        "cell": cell,
-                        "correct": correct,
-                        "count": 100,
-                        "low": low,
-                        "high": high,
-                        "overlaps_training": n == 1,
-                    }
-                    | {"seed": seed, "checkpoint": checkpoint, "step": 100 if checkpoint == "final" else 60}
-                    | {
-                        "region": "in_distribution" if n <= 6 else "ood_validation" if n == 7 else "ood_test",
-                        "position_offset": 0,
-                    }
-                    | {"first_token_correct": min(100, correct + 10), "method": "one pass"}
-                )
-        (folder / "evaluation.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
-        return folder
+                correct, cell = round(100 * found(n)), dict.fromkeys(axes or ("first_digits", "second_digits"), n)  # type: ignore[misc]
+                region = "in_distribution" if n <= 6 else "ood_validation" if n == 7 else "ood_test"
+                more = {"seed": seed, "checkpoint": checkpoint, "step": 100 if checkpoint == "final" else 60}
+                more |= {"overlaps_training": n == 1, "first_token_correct": min(100, correct + 10)}
+                cells.append(cell_record(cell, correct, 100, region, **more))
+        return write_run(folder, recipe, cells, metrics=metrics)
 
     return made
 
@@ -134,14 +114,14 @@ def test_one_seed_each_has_no_rates(make: Callable[..., Path], tmp_path: Path) -
 
 
 def test_equal_lengths_make_a_strip_and_not_a_map_of_holes(study: list[Path]) -> None:
-    (grid,) = group_runs([read_run(study[0])])[0].grids
+    (grid,) = heat_maps(group_runs([read_run(study[0])])[0].points)
     assert (grid.row_axis, grid.column_axis, len(grid.columns)) == ("", "digits of each number", 18)
 
 
 @pytest.mark.parametrize(
     ("kind", "ending"),
     [
-        *((kind, "svg") for kind in FIGURES if kind not in ("pair", "counts", "validation")),
+        *((kind, "svg") for kind in FIGURES if kind not in ("counts", "validation")),
         ("curves", "png"),
         ("compare", "pdf"),
     ],
@@ -167,13 +147,8 @@ def test_a_figure_states_its_seeds_and_takes_labels(study: list[Path], tmp_path:
     assert "One seed" not in best
 
 
-def test_the_sorting_pair_shows_everything_right_beside_the_first_label(
-    make: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_sorting_shows_everything_right_beside_the_first_label(make: Callable[..., Path], tmp_path: Path) -> None:
     run = make("sorting", lambda n: 0.5, axes=("digits", "items"))
-    text = write_plot("pair", [run], tmp_path / "pair.svg").read_text()
-    assert "sorting: exact match" in text
-    assert "sorting: first label" in text
     first = group_runs([read_run(run)])[0].first_token_points
     assert {point.score for point in first} == {0.6}
     assert (first[0].low, first[0].high) == wilson_interval(60, 100)
@@ -183,6 +158,7 @@ def test_the_sorting_pair_shows_everything_right_beside_the_first_label(
     page = write_run_report(run).read_text()
     assert "First label right, %" in page
     text = write_plot("grid", [run], tmp_path / "grid.svg").read_text()
+    assert "First label right, %" in text
     assert ">digits<" in text
     assert ">items<" in text
 
@@ -195,8 +171,6 @@ def test_an_older_record_tells_its_first_tokens_by_where_it_went_wrong(make: Cal
     assert [cell.first_token_correct for cell in read_run(run).cells] == [70]
     (run / "evaluation.jsonl").write_text(json.dumps(line) + "\n")
     assert read_run(run).cells[0].with_first_token() is None
-    with pytest.raises(UserError, match="plot: pair needs records of first-token accuracy"):
-        write_plot("pair", [run], run / "a.png")
 
 
 def test_what_cannot_be_drawn_is_refused(study: list[Path], make: Callable[..., Path], tmp_path: Path) -> None:
@@ -235,20 +209,6 @@ def test_regions_tell_above_a_hundred_apart(make: Callable[..., Path]) -> None:
     assert found["ood"].num_cells == 13
 
 
-def test_the_regions_count_no_seed_that_did_not_converge_among_those_that_failed(study: list[Path]) -> None:
-    groups = group_runs([read_run(folder) for folder in study])
-    table = region_table(groups)
-    assert table.header[3] == "seeds at 99 %"
-    reached = {(row[1], row[0]): row[3] for row in table.rows}
-    assert reached["looped", "in distribution"] == "2 of 3"
-    assert reached["looped", "OOD validation"] == "2 of 2 converged"
-    assert reached["nope", "in distribution"] == "0 of 3"
-    assert reached["nope", "OOD test"] == "none converged"
-    assert reached["rotary", "OOD test"] == "0 of 3"
-    assert "have not converged and are excluded" in to_html(regions_content(groups))
-    assert "not converged" not in to_html(regions_content(group_runs([read_run(study[0])])))
-
-
 def test_no_colour_has_two_meanings_however_many_groups_there_are(make: Callable[..., Path], tmp_path: Path) -> None:
 
     runs = [make(f"kind{i}", lambda n: 1.0) for i in range(12)]
@@ -257,7 +217,9 @@ def test_no_colour_has_two_meanings_however_many_groups_there_are(make: Callable
     lines = [line for line in figure.axes[0].get_lines() if str(line.get_label()).startswith("kind")]
     assert len(lines) == len({line.get_color() for line in lines}) == len(SERIES)
     assert "These are 8 of 12 groups" in FIGURES["curves"](groups).notes
-    classes = re.findall(r'<li class="(c\d)">.*?kind\d+</li>', chart_svg(length_chart(groups_to_draw(groups))))
+    classes = re.findall(
+        r'<li class="(c\d)">.*?kind\d+</li>', to_html([Figure([length_chart(groups_to_draw(groups))])])
+    )
     assert len(set(classes)) == len(classes) == len(SERIES)
 
 

@@ -1,12 +1,9 @@
 """The sentence that a study ends with says what the records show, and no more."""
 
-import json
-
 import pytest
 
 from numerate.reports.groups import group_runs
 from numerate.reports.records import read_run
-from numerate.reports.regions import region_table
 from numerate.reports.settings import differing_settings, flatten_settings
 from numerate.reports.summary import headline
 
@@ -70,18 +67,6 @@ def test_seeds_that_did_not_converge_are_counted_and_not_held_against_the_others
     text = say(*failing, ("rotary", step(5), {}))
     assert "up to 7+7 digits (100 % [96.3, 100] there, in the 1 of 3 seeds that converged)" in text
     assert "Medians of 1 to 3 seeds each (brackets: range over seeds; for one seed: 95 % intervals over" in text
-
-
-def test_a_weak_cell_under_a_high_mean_is_named(make_run):
-    folder = make_run("abacus", step(5), count=1000)
-    text = (folder / "evaluation.jsonl").read_text().splitlines()
-    weak = '"first_digits": 5, "second_digits": 5}, "correct": '
-    lines = [
-        json.dumps(json.loads(line) | {"correct": 850, "low": 0.83, "high": 0.87}) if weak in line else line
-        for line in text
-    ]
-    (folder / "evaluation.jsonl").write_text("\n".join(lines) + "\n")
-    assert "weakest 5+5 digits: 85 %" in region_table(group_runs([read_run(folder)])).to_text()
 
 
 def test_nothing_beyond_and_nothing_at_all_are_named(say, make_run):

@@ -1,6 +1,5 @@
 """Promises of reports on several tasks: each is shown by itself, and nothing is compared between them."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,6 @@ from typing import Any
 import pytest
 
 from numerate.config import to_tree
-from numerate.evaluation.statistics import wilson_interval
 from numerate.reports.compare import comparison_text, write_comparison
 from numerate.reports.groups import Group, group_runs
 from numerate.reports.matplotlib_writer import draw_figure
@@ -24,7 +22,7 @@ from numerate.tasks.number_line import NumberLine
 from numerate.tasks.selective import SelectiveCounting
 from numerate.tasks.sorting import Sorting
 from numerate.tasks.task import Task
-from numerate.training.run_folder import header_yaml
+from run_records import cell_record, write_run
 
 MODULAR, SHIFTED = Counting(modulus=10), Counting(count=50, start_number="before")
 ITEMS = SelectiveCounting(num_symbols=10)
@@ -41,19 +39,13 @@ def make(tmp_path: Path) -> Make:
         axes, folders = task.axes() if isinstance(task, Task) else ("count",), []
         for seed, share in enumerate(shares):
             folder = tmp_path / f"{len(list(tmp_path.iterdir()))}" / f"{seed}"
-            folder.mkdir(parents=True)
             recipe = {"task": tree, "model": {"kind": label}, "seed": seed, "title": label}
-            (folder / "recipe.yaml").write_bytes(header_yaml({"recipe": recipe}))
-            lines = []
+            cells = []
             for n in range(1, 7):
                 region = "in_distribution" if n <= 4 else "ood_validation" if n == 5 else "ood_test"
                 correct = 1000 if n <= 4 else round(1000 * share)
-                low, high = wilson_interval(correct, 1000)
-                line = {"cell": dict.fromkeys(axes, n), "correct": correct, "count": 1000, "low": low, "high": high}
-                line |= {"seed": seed, "checkpoint": "final", "step": 100, "position_offset": 0, "region": region}
-                lines.append(line | {"overlaps_training": False, "method": "one pass"} | more)
-            (folder / "evaluation.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-            folders.append(folder)
+                cells.append(cell_record(dict.fromkeys(axes, n), correct, 1000, region, seed=seed, **more))
+            folders.append(write_run(folder, recipe, cells))
         (group,) = group_runs(read_runs(folders), {folders[0].parent.name: label})
         return group
 

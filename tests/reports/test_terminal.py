@@ -10,25 +10,21 @@ import pytest
 from numerate.reports import colour, figure, matplotlib_writer, table
 from numerate.reports.colour import (
     COLORMAP_DARK,
-    COLORMAP_DARK_256,
     COLORMAP_LIGHT,
-    TerminalStyle,
     colormap,
-    contrast,
     luminance,
-    parse_hex_color,
     text_color,
 )
 from numerate.reports.compare import comparison_text
-from numerate.reports.figure import Chart, ChartLine, HeatMap
-from numerate.reports.grid import aggregate_seeds, make_grids
+from numerate.reports.figure import Chart, ChartLine, heat_maps
+from numerate.reports.grid import aggregate_seeds
 from numerate.reports.groups import group_runs
 from numerate.reports.records import Cell, read_run
-from numerate.reports.table import markdown_table, side_by_side, text_table, text_width
-from numerate.reports.terminal_writer import chart_text, heat_map_text, legend_text
+from numerate.reports.table import TextTable, side_by_side, text_table, text_width
+from numerate.reports.terminal_writer import TerminalStyle, chart_text, heat_map_text, legend_text
 
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
-COLOURS = TerminalStyle(num_colors=2**24, unicode=True, width=120)
+COLOURS = TerminalStyle("truecolor", width=120)
 
 
 def grid(high=3, trained=2, right=lambda a, b: 100):
@@ -44,7 +40,7 @@ def grid(high=3, trained=2, right=lambda a, b: 100):
         for a in range(1, high + 1)
         for b in range(1, high + 1)
     ]
-    return HeatMap.from_grid(make_grids(aggregate_seeds([cells]))[0])
+    return heat_maps(aggregate_seeds([cells]))[0]
 
 
 class Terminal(io.StringIO):
@@ -72,12 +68,6 @@ def test_a_map_without_colours_is_numbers_in_a_frame():
     ]
 
 
-def test_a_map_for_a_plain_terminal_is_ascii_alone():
-    both = heat_map_text(grid(), TerminalStyle(unicode=False)) + legend_text(TerminalStyle(unicode=False))
-    assert both.isascii()
-    assert "+-------+" in both
-
-
 def test_colours_change_nothing_but_colours():
     plain, coloured = (heat_map_text(grid(right=lambda a, b: 10 * a + b), look) for look in (TerminalStyle(), COLOURS))
     assert [line.rstrip() for line in ESCAPE.sub("", coloured).split("\n")] == plain.split("\n")
@@ -92,93 +82,68 @@ def test_every_cell_has_the_colour_of_its_share():
 
 
 @pytest.mark.parametrize(
-    ("width", "high", "titled", "row"),
+    ("style", "high", "titled", "row"),
     [
-        (120, 20, "", [13] * 20),
-        (80, 20, "in tenths", [1] * 20),
-        (40, 20, "means of 3 x 3 cells", [16] * 7),
-        (80, 50, "means of 3 x 3 cells", [16] * 17),
-        (40, 8, "", [13] * 8),
+        (TerminalStyle(), 20, "", [13] * 20),
+        (TerminalStyle(width=80), 20, "one of 2 rows and columns", [13] * 10),
+        (TerminalStyle("256", width=80), 20, "", []),
+        (TerminalStyle("256", width=40), 40, "one of 5 rows and columns", [13] * 8),
     ],
 )
-def test_a_map_is_no_wider_than_the_terminal_and_its_numbers_match_the_legend(width, high, titled, row):
-    look = TerminalStyle(width=width)
-    found = grid(high=high, trained=2, right=lambda a, b: 13 if a % 3 == 1 else 6 if a % 3 == 2 else 29)
-    shown = heat_map_text(found, look)
+def test_a_map_is_no_wider_than_the_terminal(style, high, titled, row):
+    shown = ESCAPE.sub("", heat_map_text(grid(high=high, right=lambda a, b: 13 if a % 3 == 1 else 6), style))
     *lines, _ = shown.split("\n")
-    assert max(map(text_width, lines)) <= width
-    assert (titled in shown.split("\n")[0]) if titled else ("tenths" not in shown and "means" not in shown)
+    assert max(map(text_width, lines)) <= style.width
+    assert (titled in lines[0]) if titled else ("rows and columns" not in shown)
     first = next(line for line in lines[1 + bool(titled) :] if re.match(r" *1[┃ ]", line))
     assert [int(number) for number in re.findall(r"\d+", first)[1:]] == row
-    text = legend_text(look, [found])
-    assert ("in tenths: 4 is 40-49 % correct, 0 under 10 %" in text) == (titled == "in tenths")
-    assert ("% correct, · is 0" in text) == (titled != "in tenths")
 
 
-def test_a_cell_of_means_is_inside_of_the_border_only_with_all_of_its_cells():
-    shown = heat_map_text(grid(high=40, trained=8), TerminalStyle(width=40))
-    assert "means of 5 x 5 cells" in shown
-    assert shown.count("┏━━━┓") == 1
-
-
-@pytest.mark.parametrize("colours", [0, 2**24])
-@pytest.mark.parametrize(("trained", "framed"), [(8, True), (2, False)])
-def test_a_legend_explains_the_border_only_where_a_map_has_one(trained, framed, colours):
-    found, look = grid(high=40, trained=trained), TerminalStyle(width=40, num_colors=colours, unicode=True)
-    assert ("┏" in heat_map_text(found, look)) == framed
-    assert ("in distribution" in legend_text(look, [found])) == framed
+@pytest.mark.parametrize("colours", [None, "truecolor"])
+@pytest.mark.parametrize("trained", [0, 2])
+def test_a_legend_explains_the_border_only_where_a_map_has_one(trained, colours):
+    found, look = grid(trained=trained), TerminalStyle(colours)
+    assert ("┏" in heat_map_text(found, look)) == bool(trained)
+    assert ("in distribution" in legend_text(look, [found])) == bool(trained)
 
 
 def test_cells_that_were_not_evaluated_stay_empty():
     cells = [Cell({"a": a, "b": b}, 1, 2, 0, 1, "ood_test") for a, b in ((1, 1), (2, 1), (2, 2))]
-    found = HeatMap.from_grid(make_grids(aggregate_seeds([cells]))[0])
+    found = heat_maps(aggregate_seeds([cells]))[0]
     assert " 1  50\n" in heat_map_text(found, TerminalStyle())
 
 
 @pytest.mark.parametrize(
-    ("environ", "colours"),
+    ("stream", "environ", "colours"),
     [
-        ({"TERM": "xterm-256color"}, 256),
-        ({"TERM": "xterm", "COLORTERM": "truecolor"}, 2**24),
-        ({"TERM": "dumb"}, 0),
-        ({"TERM": "xterm-256color", "NO_COLOR": "1"}, 0),
-        ({"TERM": "xterm-256color", "NO_COLOR": "", "COLORTERM": "24bit"}, 2**24),
+        (Terminal(), {"TERM": "xterm-256color"}, "256"),
+        (Terminal(), {"TERM": "xterm", "COLORTERM": "truecolor"}, "truecolor"),
+        (Terminal(), {"TERM": "dumb"}, None),
+        (Terminal(), {"TERM": "xterm-256color", "NO_COLOR": "1"}, None),
+        (io.StringIO(), {"TERM": "xterm-256color"}, None),
+        (io.StringIO(), {"TERM": "xterm-256color", "FORCE_COLOR": "1"}, "256"),
     ],
 )
-def test_the_colours_of_a_terminal_are_detected(environ, colours):
-    assert TerminalStyle.from_stream(Terminal(), environ).num_colors == colours
+def test_the_colours_of_a_stream_are_detected(stream, environ, colours, monkeypatch):
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLORTERM", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in (environ | {"COLUMNS": "57"}).items():
+        monkeypatch.setenv(name, value)
+    assert TerminalStyle.from_stream(stream) == TerminalStyle(colours, 57)
 
 
-def test_a_file_gets_no_colours_unless_they_are_forced():
-    assert TerminalStyle.from_stream(io.StringIO(), {"TERM": "xterm-256color"}).num_colors == 0
-    assert TerminalStyle.from_stream(io.StringIO(), {"FORCE_COLOR": "1"}).num_colors == 256
-    assert TerminalStyle.from_stream(io.StringIO(), {"FORCE_COLOR": "1", "NO_COLOR": "1"}).num_colors == 0
-    assert TerminalStyle.from_stream(io.StringIO(), {"COLUMNS": "57"}).width == 57
-
-
-def test_a_stream_that_cannot_encode_boxes_gets_none():
-    assert not TerminalStyle.from_stream(io.TextIOWrapper(io.BytesIO(), encoding="ascii"), {}).unicode
-    assert TerminalStyle.from_stream(io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), {}).unicode
-
-
-@pytest.mark.parametrize(("stops", "sign"), [(COLORMAP_LIGHT, -1), (COLORMAP_DARK, 1), (COLORMAP_DARK_256, 1)])
+@pytest.mark.parametrize(("stops", "sign"), [(COLORMAP_LIGHT, -1), (COLORMAP_DARK, 1)])
 def test_lightness_runs_one_way_so_that_grey_print_keeps_the_order(stops, sign):
     steps = [luminance(colormap(i / 100, stops)) for i in range(101)]
     assert all(sign * (after - before) > 0 for before, after in pairwise(steps))
 
 
-@pytest.mark.parametrize("stops", [COLORMAP_LIGHT, COLORMAP_DARK, COLORMAP_DARK_256])
+@pytest.mark.parametrize("stops", [COLORMAP_LIGHT, COLORMAP_DARK])
 def test_numbers_can_be_read_on_every_colour_of_the_map(stops):
-    assert min(contrast(colormap(i / 100, stops), text_color(colormap(i / 100, stops))) for i in range(101)) >= 4.5
-
-
-def test_the_256_colours_are_colours_of_such_a_terminal():
-    style = TerminalStyle(num_colors=256)
-    assert style.colorize("a", foreground=(255, 0, 0), background=(8, 8, 8)) == "\x1b[38;5;196;48;5;232ma\x1b[0m"
-    levels = {0, 95, 135, 175, 215, 255}
-    assert all(
-        set(parse_hex_color(stop)) <= levels or len(set(parse_hex_color(stop))) == 1 for stop in COLORMAP_DARK_256
-    )
+    for i in range(101):
+        background = colormap(i / 100, stops)
+        dim, bright = sorted(map(luminance, (background, text_color(background))))
+        assert (bright + 0.05) / (dim + 0.05) >= 4.5
 
 
 def test_blocks_stand_side_by_side_where_they_fit_and_below_each_other_where_not():
@@ -194,7 +159,7 @@ def test_tables_keep_their_columns_with_empty_cells_and_pipes():
     assert (
         text_table(["a", "n"], [["x", ""], ["longer", "12.5 %"]]) == "a            n\n------  ------\nx\nlonger  12.5 %"
     )
-    assert markdown_table(["a"], [["x|y"]]).split("\n")[-1] == "| x\\|y |"
+    assert TextTable(["a"], [["x|y"]]).to_markdown().split("\n")[-1] == "| x\\|y |"
 
 
 def test_a_bar_shows_the_share_and_its_interval():

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 import numerate.stacking.stacked_trainer as stacked
-from numerate.api import recipe
+import small_runs
 from numerate.batch import Batch, Model, StepContext
-from numerate.errors import OperationalError, UserError
+from numerate.errors import UserError
 from numerate.experiments.stacked import why_not_stacked
 from numerate.models.backbone import Loop
 from numerate.models.decoder import Decoder
@@ -34,25 +34,16 @@ from numerate.vocabulary import Vocabulary
 
 torch.set_num_threads(1)
 
-SMALL = [
-    "task.digits=1:3",
-    "model.hidden_size=16",
-    "model.backbone.num_layers=2",
-    "model.mixer.num_heads=2",
-    "training.batch_size=4",
-    "training.shuffle_window=2",
-    "training.steps=2",
-    "training.evaluate_every=100",
-    "evaluation.validation_examples=4",
-    "evaluation.grid=1:3x1:3",
-    "schedule=Constant(warmup=0)",
-    "optimizer.eps=1e-3",  # a gradient of nothing but rounding would else be a whole step of Adam
-    "device=cpu",
-]
+OWN = (
+    "model.backbone.num_layers=2 training.batch_size=4 training.shuffle_window=2 training.steps=2 "
+    "training.log_every=25 training.evaluate_every=100 evaluation.validation_examples=4 evaluation.grid=1:3x1:3 "
+    "schedule=Constant(warmup=0) "
+    "optimizer.eps=1e-3"  # a gradient of nothing but rounding would else be a whole step of Adam
+)
 
 
 def small(*more: str) -> Recipe:
-    return recipe("addition_abacus", *SMALL, *more)
+    return small_runs.small(OWN, *more)
 
 
 class Quiet(Trainer):
@@ -221,14 +212,14 @@ def test_members_computed_in_several_goes_are_what_they_are_in_one(
     most: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes: list[int] = []
-    counted = stacked._Stack._compute_gradients
+    set_gradients = FlatParameters.set_gradients
 
-    def noting(pile: Any, step: Any, group: list[int]) -> None:
+    def noting(flat: FlatParameters, group: Sequence[int], gradients: Any) -> None:
         goes.append(len(group))
-        counted(pile, step, group)
+        set_gradients(flat, group, gradients)
 
     monkeypatch.setattr(stacked, "MAX_STACKED_FLOPS", most)
-    monkeypatch.setattr(stacked._Stack, "_compute_gradients", noting)
+    monkeypatch.setattr(FlatParameters, "set_gradients", noting)
     agree([small(f"seed={seed}") for seed in range(4)])
     assert len(goes) > 2, "there are two steps"
     assert set(goes) == {1} if most == 1.0 else max(goes) > 1
@@ -248,39 +239,6 @@ def test_members_with_smaller_budgets_leave_and_the_others_go_on() -> None:
         assert all(tensor.untyped_storage().nbytes() == tensor.nbytes for tensor in own), "nobody else's memory is kept"
     for alone, other in zip(trained_alone(recipes), found, strict=True):
         same(alone, other)
-
-
-def test_a_loss_that_is_not_finite_ends_its_own_run_and_no_other() -> None:
-    recipes = [small(f"seed={seed}", "training.log_every=2", "training.steps=5") for seed in range(3)]
-    found = trainers(recipes)
-
-    def spoil(kind: str, record: Any) -> None:
-        if kind == "step" and record["step"] == 2:
-            with torch.no_grad():
-                next(found[1].model.parameters()).fill_(torch.nan)
-
-    found[1].on_event = spoil
-    outcomes = StackedTrainer(found).train(Stop())
-    assert isinstance(outcomes[1], OperationalError)
-    assert "step 4: the loss is not finite" in str(outcomes[1])
-    for index, alone in enumerate(trained_alone(recipes)):
-        if index != 1:
-            assert isinstance(outcomes[index], TrainingResult)
-            same(alone, found[index])
-
-
-def test_being_stopped_ends_all_of_them_at_the_end_of_a_step() -> None:
-    found, stop = trainers([small(f"seed={seed}", "training.steps=50") for seed in range(3)]), Stop()
-    found[1].on_event = lambda kind, record: stop.request() if record.get("step") == 3 else None
-    outcomes = StackedTrainer(found).train(stop)
-    assert [(outcome.stop_reason, outcome.state.step) for outcome in outcomes] == [("stopped", 3)] * 3  # type: ignore[union-attr]
-
-
-def test_what_goes_wrong_with_the_step_of_all_is_raised() -> None:
-    found = trainers([small(f"seed={seed}") for seed in range(2)])
-    found[0].model.forward = lambda *given, **more: [1.0].index(2.0)  # type: ignore[method-assign, assignment]
-    with pytest.raises(ValueError, match="not in list"):
-        StackedTrainer(found).train(Stop())
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Studies of tiny runs, and two quick ways to do them: in this process, and in processes that need import nothing."""
 
 import contextlib
-import importlib.util
 import multiprocessing
 import os
 import pickle
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from failures import killed_at_every_moment, small_disk
 from numerate.config import Span
 from numerate.evaluation.evaluator import Evaluation
 from numerate.executors import local
@@ -31,13 +31,7 @@ from numerate.tasks.arithmetic import Arithmetic
 from numerate.training.recipe import Recipe, Training
 from numerate.training.stopping import Stop
 
-_place = Path(__file__).parents[1] / "training" / "conftest.py"
-_spec = importlib.util.spec_from_file_location("failures_on_purpose", _place)
-assert _spec is not None
-assert _spec.loader is not None
-_failures = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(_failures)
-small_disk, killed_at_every_moment = _failures.small_disk, _failures.killed_at_every_moment
+__all__ = ["killed_at_every_moment", "small_disk"]
 
 _TINY = Recipe(
     task=Arithmetic(digits=Span(1, 2)),

@@ -17,7 +17,7 @@ from numerate.config import identity, override, to_tree
 from numerate.studies.board import MAX_VERBOSE_RUNS, StudyProgress
 from numerate.studies.folder import PlannedRun, RequestedRun, StudyFolder, content_key
 from numerate.studies.state import WorkerStateFile, has_ended, is_lost
-from numerate.studies.status import RunDurations, status_text, study_status, time_left
+from numerate.studies.status import mean_durations, status_text, study_status, time_left
 from numerate.tables.describing import describe_runs
 from numerate.tables.results import results_of
 from numerate.training.recipe import Recipe
@@ -158,37 +158,30 @@ def busy(label: str, step: int, began: float, **more: Any) -> dict[str, Any]:
     return {"label": label, "run": f"{label}/{step}", "step": step, "steps": 10, "started": began, **more}
 
 
-def test_what_waits_lasts_as_long_as_its_variant_did_and_is_shared_by_the_workers() -> None:
-    known = {"a": 10.0, "b": 100.0, "": 55.0}
-    running = [busy("a", 5, 0), busy("b", 0, 5)]
-    assert time_left(["a", "b", "c"], running, known, now=5) == pytest.approx((5 + 100 + 10 + 100 + 55) / 2)
-
-
-def test_it_lasts_at_least_as_long_as_the_longest_run() -> None:
-    assert time_left([], [busy("a", 0, 0), busy("b", 9, 0)], {"a": 100.0, "b": 1.0}, now=0) == 100
-
-
-def test_a_variant_of_which_nothing_is_done_yet_is_judged_from_what_runs() -> None:
-    assert time_left(["a"], [busy("a", 5, 0)], {}, now=20) == pytest.approx(20 + 40)
-
-
-def test_where_nothing_is_known_no_time_is_reported() -> None:
-    assert time_left(["a"], [busy("a", 0, 0)], {}, now=1) is None
-    assert time_left(["a"], [], {"a": 1.0}) is None
-    assert time_left([], [], {}) == 0
-
-
-def test_a_run_that_takes_longer_than_others_is_expected_to_end_at_any_moment() -> None:
-    assert time_left([], [busy("a", 9, 0)], {"a": 10.0}, now=50) == 0
-
-
-def test_a_stack_lasts_as_long_as_its_runs_together() -> None:
-    assert time_left([], [busy("a", 5, 0, runs=["a/1", "a/2", "a/3"])], {"a": 10.0}, now=10) == pytest.approx(15)
+@pytest.mark.parametrize(
+    ("waiting", "running", "known", "now", "expected"),
+    [
+        # What waits lasts as long as its variant did, or as all did, and is shared by the workers.
+        ("abc", [busy("a", 5, 0), busy("b", 0, 5)], {"a": 10, "b": 100, "": 55}, 5, (5 + 100 + 10 + 100 + 55) / 2),
+        ("", [busy("a", 0, 0), busy("b", 9, 0)], {"a": 100, "b": 1}, 0, 100),  # at least the longest run
+        ("a", [busy("a", 5, 0)], {}, 20, 20 + 40),  # judged from what runs
+        ("", [busy("a", 9, 0)], {"a": 10}, 50, 0),  # it takes longer than others: expected at any moment
+        ("", [busy("a", 5, 0, runs=["a/1", "a/2", "a/3"])], {"a": 10}, 10, 15),  # a stack lasts as long as its runs
+        ("a", [busy("a", 0, 0)], {}, 1, None),
+        ("a", [], {"a": 1}, None, None),
+        ("", [], {}, None, 0),
+    ],
+)
+def test_the_time_left_is_that_of_what_runs_and_of_what_waits(
+    waiting: str, running: list[dict[str, Any]], known: dict[str, float], now: float, expected: float | None
+) -> None:
+    left = time_left(list(waiting), running, known, now=now)
+    assert left is None if expected is None else left == pytest.approx(expected)
 
 
 def test_only_runs_that_were_done_in_one_go_tell_how_long_one_takes() -> None:
     done = [("a", {"timing": {"seconds": 8.0, "start_step": 0}}), ("a", {"timing": {"seconds": 1.0, "start_step": 5}})]
-    assert RunDurations(done).means() == {"a": 8.0, "": 8.0}
+    assert mean_durations(done) == {"a": 8.0, "": 8.0}
 
 
 # What a worker says of itself -----------------------------------------------------------------------------------------
@@ -227,11 +220,11 @@ def test_the_board_says_once_what_workers_say_and_keeps_a_log(make: Make, capfd:
     folder, plan = make(2)
     messages: list[str] = []
     state(folder, "old", plan[1], messages=[[1, "before"]])
-    with StudyProgress(folder, plan, {}, messages.append) as board:
+    with StudyProgress(folder, plan, messages.append) as board:
         state(folder, "a", plan[0], messages=[[1, "one"], [2, "two"]])
         board.update()
         board.print_worker_messages("a", [[2, "two"], [3, "three"]])
-        board.finish_run(plan[0], end(folder, plan[0]))
+        board.print_end(plan[0], end(folder, plan[0]))
     assert messages == ["one", "two", "three", "rotary: done"]
     log = (folder.path / "log.txt").read_text()
     assert all(text in log for text in messages)
@@ -243,13 +236,13 @@ def test_the_board_says_once_what_workers_say_and_keeps_a_log(make: Make, capfd:
 def test_of_a_large_study_only_warnings_and_failures_are_reported(make: Make) -> None:
     folder, plan = make(MAX_VERBOSE_RUNS + 20)
     messages: list[str] = []
-    with StudyProgress(folder, plan, {}, messages.append) as board:
+    with StudyProgress(folder, plan, messages.append) as board:
         board.print_worker_messages(
             "a", [[1, "warning: 3 cells are beyond training"], [2, "warning: 4 cells are beyond training"]]
         )
-        board.finish_run(plan[0], end(folder, plan[0]))
+        board.print_end(plan[0], end(folder, plan[0]))
         for planned in plan[1:30]:
-            board.finish_run(planned, end(folder, planned, "failed", failure="error", error="no"))
+            board.print_end(planned, end(folder, planned, "failed", failure="error", error="no"))
     assert messages[0] == "warning: 3 cells are beyond training"
     assert [text for text in messages if "warning" in text] == messages[:1]
     assert messages.count("rotary seed 1: no") == 1

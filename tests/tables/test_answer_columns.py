@@ -11,10 +11,9 @@ from numerate.cli import main
 from numerate.evaluation import answer_metrics
 from numerate.evaluation.number_metrics import NumberScores
 from numerate.evaluation.text_metrics import TextScores
-from numerate.studies.folder import RequestedRun, StudyFolder
-from numerate.tables.results import cells_of, results_of
+from numerate.tables.results import cells_of
 from numerate.tables.selecting import select_columns
-from numerate.training import disk
+from run_records import Studies, cell_record
 
 
 def record(predicted: list[str], right: list[str]) -> dict[str, Any]:
@@ -25,26 +24,14 @@ def record(predicted: list[str], right: list[str]) -> dict[str, Any]:
     return {"numbers": numbers.to_record(), "texts": texts.to_record()}
 
 
-def study(runs: Path, *cells: dict[str, Any]) -> DataFrame:
-    """A study of one run that is done, with these cells in its trained region."""
-    folder = StudyFolder.from_title("numbers", runs)
-    tree = {"kind": "Recipe", "task": {"kind": "Arithmetic"}, "seed": 0, "title": "a"}
-    (one,) = folder.update_plan([RequestedRun("a/1", "key", tree)], question="How far?", labels=None)
-    trained = {"mean": 0.5, "low": 0.4, "high": 0.6, "cells": 2, "answers": answer_metrics.metrics_from_records(cells)}
-    base = {"run": one.run, "key": one.key, "label": one.label, "seed": one.seed, "status": "done"}
-    folder.add_results("w", [base | {"final": {"in_distribution": trained}}])
-    (runs / one.run).mkdir(parents=True)
-    (runs / one.run / "recipe.yaml").write_text("format: 3\n")
-    place = {"checkpoint": "final", "step": 1, "position_offset": 0, "region": "in_distribution", "method": "decoding"}
-    place |= {"correct": 1, "count": 2, "low": 0.1, "high": 0.9, "overlaps_training": False}
-    lines = [{"cell": {"module": number}, **place, **cell} for number, cell in enumerate(cells)]
-    disk.append_records(runs / one.run / "evaluation.jsonl", lines)
-    return results_of("numbers", runs)
-
-
 @pytest.fixture
-def table(tmp_path: Path) -> DataFrame:
-    return study(tmp_path, record(["3"], ["1"]), record(["5", "6", "none"], ["5", "6", "7"]))
+def table(study: Studies) -> DataFrame:
+    """A study of one run that is done, with two modules in its trained region."""
+    cells = [record(["3"], ["1"]), record(["5", "6", "none"], ["5", "6", "7"])]
+    trained = {"mean": 0.5, "low": 0.4, "high": 0.6, "cells": 2, "answers": answer_metrics.metrics_from_records(cells)}
+    tree = {"kind": "Recipe", "task": {"kind": "Arithmetic"}, "seed": 0, "title": "a"}
+    lines = [cell_record({"module": i}, 1, 2, "in_distribution", **cell) for i, cell in enumerate(cells)]
+    return study([(tree, {"status": "done", "final": {"in_distribution": trained}})], cells=lambda number: lines)
 
 
 def test_every_metric_has_a_column_pooled_and_as_the_mean_of_modules(table: DataFrame) -> None:
@@ -61,7 +48,9 @@ def test_every_metric_has_a_column_pooled_and_as_the_mean_of_modules(table: Data
 
 
 def test_cells_have_the_metrics_of_their_own(table: DataFrame, tmp_path: Path) -> None:
-    cells = select_columns(cells_of("numbers", tmp_path), ["module", "mae", "missing", "perplexity", "digit_accuracy"])
+    cells = select_columns(
+        cells_of("widths", tmp_path / "runs"), ["module", "mae", "missing", "perplexity", "digit_accuracy"]
+    )
     assert cells.columns.tolist() == ["module", "mae", "missing", "perplexity", "digit_accuracy"]
     assert cells["module"].tolist() == [0, 1]
     assert cells["mae"].tolist() == [2.0, 0.0]
@@ -73,7 +62,7 @@ def test_cells_have_the_metrics_of_their_own(table: DataFrame, tmp_path: Path) -
 def test_the_command_shows_and_groups_them(
     table: DataFrame, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    where = ["results", "numbers", f"runs_dir={tmp_path}"]
+    where = ["results", "widths", f"runs_dir={tmp_path / 'runs'}"]
     assert main(where) == 0
     output = capsys.readouterr().out
     assert "final.in_distribution.log_mae" in output

@@ -1,6 +1,7 @@
 """Promises of the table of a language-modeling study."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,10 +9,9 @@ from pandas import DataFrame
 
 from numerate.cli import main
 from numerate.evaluation.likelihoods import Likelihoods
-from numerate.studies.folder import RequestedRun, StudyFolder
-from numerate.tables.results import cells_of, results_of
+from numerate.tables.results import cells_of
 from numerate.tables.selecting import informative_columns
-from numerate.training import disk
+from run_records import Studies
 
 
 def sums(loss: float) -> Likelihoods:
@@ -20,46 +20,27 @@ def sums(loss: float) -> Likelihoods:
     return Likelihoods(2 * nll, 32, 120, 8, 2, 2 * nll**2 + 1, 32 * nll, 512, 120 * nll, 7200)
 
 
-def study(runs: Path, losses: list[float]) -> DataFrame:
-    """A study of one recipe that is done with a seed for each loss; at the best checkpoint 0.1 less."""
-    folder = StudyFolder.from_title("texts", runs)
-    requested = [
-        RequestedRun(f"a/{seed}", f"key{seed}", {"kind": "Recipe", "task": {"kind": "LanguageModeling"}, "seed": seed})
-        for seed in range(len(losses))
-    ]
-    for one, loss in zip(folder.update_plan(requested, question="How low?", labels=None), losses, strict=True):
-        record = {"run": one.run, "key": one.key, "label": "a", "seed": one.seed, "status": "done"}
-        record |= {
-            "validation": None,
-            "validation_loss": loss - 0.2,
-            "validation_bits_per_byte": 0.5,
-            "loss": loss - 0.3,
-        }
+@pytest.fixture
+def table(study: Studies) -> DataFrame:
+    """A study of one recipe that is done with three seeds; at the best checkpoint the loss is 0.1 less."""
+    losses, runs = [2.0, 2.5, 3.0], []
+    for seed, loss in enumerate(losses):
+        tree = {"kind": "Recipe", "title": "a", "task": {"kind": "LanguageModeling"}, "seed": seed}
+        record = {"status": "done", "validation": None, "validation_loss": loss - 0.2, "loss": loss - 0.3}
         regions = {
             name: {"in_distribution": {"language": sums(loss - less).record()}}
             for name, less in (("final", 0.0), ("best", 0.1))
         }
-        folder.add_results("w", [record | regions])
-        (runs / one.run).mkdir(parents=True)
-        (runs / one.run / "recipe.yaml").write_text("format: 3\n")
-        place = {
-            "checkpoint": "final",
-            "step": 1,
-            "position_offset": 0,
-            "region": "in_distribution",
-            "count": 2,
-            "overlaps_training": False,
-        }
-        place |= {"method": "one pass"}
-        found = sums(loss)
-        line = {"cell": {"context_length": 16, "chunk": 0}, **found.record(), "language": found.sums(), **place}
-        disk.append_records(runs / one.run / "evaluation.jsonl", [line])
-    return results_of("texts", runs)
+        runs.append((tree, record | {"validation_bits_per_byte": 0.5} | regions))
 
+    def cells(number: int) -> list[dict[str, Any]]:
+        found = sums(losses[number])
+        place = {"checkpoint": "final", "step": 1, "position_offset": 0, "region": "in_distribution", "count": 2}
+        place |= {"overlaps_training": False, "method": "one pass"}
+        cell = {"context_length": 16, "chunk": 0}
+        return [{"cell": cell, **found.record(), "language": found.sums(), **place}]
 
-@pytest.fixture
-def table(tmp_path: Path) -> DataFrame:
-    return study(tmp_path, [2.0, 2.5, 3.0])
+    return study(runs, cells=cells)
 
 
 def test_runs_have_loss_perplexity_and_bits_per_byte_at_both_checkpoints(table: DataFrame) -> None:
@@ -74,7 +55,7 @@ def test_runs_have_loss_perplexity_and_bits_per_byte_at_both_checkpoints(table: 
 
 
 def test_portions_have_measures_of_their_own_and_no_exact_match(table: DataFrame, tmp_path: Path) -> None:
-    cells = cells_of("texts", tmp_path)
+    cells = cells_of("widths", tmp_path / "runs")
     row = cells.iloc[0]
     names = ["context_length", "chunk", "loss", "bits_per_byte", "tokens"]
     assert row[names].tolist() == [16, 0, 2.0, pytest.approx(0.76944, abs=1e-4), 32]
@@ -87,7 +68,7 @@ def test_portions_have_measures_of_their_own_and_no_exact_match(table: DataFrame
 def test_the_command_shows_them_and_groups_them_over_seeds(
     table: DataFrame, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    where = ["results", "texts", f"runs_dir={tmp_path}"]
+    where = ["results", "widths", f"runs_dir={tmp_path / 'runs'}"]
     assert main(where) == 0
     output = capsys.readouterr().out
     assert "final.in_distribution.bits_per_byte" in output

@@ -45,12 +45,6 @@ def test_the_published_order_is_that_of_the_published_iterator_pass_after_pass(w
     assert triples(order.locations(range(count))) == expected
 
 
-def test_the_published_order_of_a_single_shard_by_hand() -> None:
-    shuffled = [0, 1, 2, 3, 4]
-    random.Random(42).shuffle(shuffled)
-    assert triples(PublishedChunks((25,), 4).locations(range(5))) == [(0, 4 * chunk, 4) for chunk in shuffled]
-
-
 @pytest.mark.parametrize("order", ORDERS, ids=repr)
 def test_any_index_may_be_read_in_any_order(order: ChunkOrder) -> None:
     count = 3 * order.chunks_per_epoch

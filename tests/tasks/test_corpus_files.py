@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 
 from numerate.errors import UserError
-from numerate.tasks.chunk_orders import PublishedChunks, SequentialChunks
+from numerate.tasks.chunk_orders import SequentialChunks
 from numerate.tasks.corpus_files import Corpus, open_corpus, split_validation_shards
-from numerate.text.data.corpora import write_corpus
 from numerate.text.tokenizers.stored_tokenizer import PretrainedTokenizer, load_tokenizer
 from numerate.text.tokenizers.tokenizer_files import CHARACTER_TOKENIZER
 
 pytest.importorskip("tokenizers", reason="the extra huggingface has it")
 
-STORIES = [f"Story {number}: once upon a time there were {number} cats." for number in range(40)]
+from text_corpus import STORIES, raw_ids, write_shards
 
 
 @pytest.fixture(scope="module")
@@ -25,34 +24,24 @@ def characters() -> PretrainedTokenizer:
     return load_tokenizer(CHARACTER_TOKENIZER)
 
 
-def raw(known: PretrainedTokenizer, texts: list[str]) -> np.ndarray:
-    """Ids as llama2.c writes them."""
-    return np.concatenate([[known.document_start_id, *known.encode([text])[0].tolist()] for text in texts]).astype(
-        "<u2"
-    )
-
-
 @pytest.fixture
 def written(tmp_path: Path) -> Path:
     """A folder of ours with four shards."""
-    text = tmp_path / "stories.txt"
-    text.write_text("\n<|endoftext|>\n".join(STORIES))
-    write_corpus([text], tmp_path / "tokens", CHARACTER_TOKENIZER, processes=1, shard_bytes=600)
-    return tmp_path / "tokens"
+    return write_shards(tmp_path, 600)
 
 
 def test_raw_shards_are_read_in_the_order_of_their_names(tmp_path: Path, characters: PretrainedTokenizer) -> None:
     for name, texts in (("data01.bin", STORIES[:3]), ("data00.bin", STORIES[3:9])):
-        raw(characters, texts).tofile(tmp_path / name)
+        raw_ids(characters, texts).tofile(tmp_path / name)
     corpus = open_corpus(tmp_path, characters)
     assert [shard.path.name for shard in corpus.shards] == ["data00.bin", "data01.bin"]
-    assert np.array_equal(corpus.shards[1].ids, raw(characters, STORIES[:3]))
+    assert np.array_equal(corpus.shards[1].ids, raw_ids(characters, STORIES[:3]))
     assert (corpus.num_tokens, corpus.num_documents, corpus.text_bytes) == (sum(corpus.shard_sizes), None, None)
 
 
 @pytest.mark.parametrize("kind", ["<u2", "<u4"])
 def test_arrays_of_numpy_are_read(tmp_path: Path, characters: PretrainedTokenizer, kind: str) -> None:
-    ids = raw(characters, STORIES).astype(kind)
+    ids = raw_ids(characters, STORIES).astype(kind)
     np.save(tmp_path / "edufineweb_val_000000.npy", ids[:200])
     np.save(tmp_path / "edufineweb_train_000001.npy", ids)
     train, validation = split_validation_shards(open_corpus(tmp_path, characters))
@@ -81,16 +70,6 @@ def test_rows_are_chunks_with_what_follows_them(written: Path, characters: Pretr
     assert not rows.ids[np.arange(17) > rows.lengths[:, None]].any()
     assert np.array_equal(rows.ids[:, 1:][there], np.concatenate([shard.ids[1:] for shard in corpus.shards]))
     assert np.array_equal(rows.ids[:, :-1][there], np.concatenate([shard.ids[:-1] for shard in corpus.shards]))
-
-
-def test_chunks_of_the_published_order_are_those_of_the_published_iterator(
-    written: Path, characters: PretrainedTokenizer
-) -> None:
-    corpus = open_corpus(written, characters)
-    places = PublishedChunks(corpus.shard_sizes, 8).locations(range(30))
-    rows = corpus.token_rows(places, 8)
-    for shard, offset, ids in zip(*places[:2], rows.ids, strict=True):
-        assert ids.tolist() == corpus.shards[shard].ids[offset : offset + 9].tolist()
 
 
 def test_a_corpus_larger_than_the_memory_given_is_read(tmp_path: Path) -> None:
@@ -166,7 +145,7 @@ def test_shards_of_another_tokenizer_are_refused(written: Path) -> None:
 
 
 def test_a_raw_shard_without_the_start_of_a_document_warns(tmp_path: Path, characters: PretrainedTokenizer) -> None:
-    ids = raw(characters, STORIES)
+    ids = raw_ids(characters, STORIES)
     ids[ids != characters.document_start_id].tofile(tmp_path / "a.bin")
     with pytest.warns(
         UserWarning, match=r"a\.bin: id 2, with which a document begins, is not in its first [\d,]+ tokens"
@@ -177,7 +156,7 @@ def test_a_raw_shard_without_the_start_of_a_document_warns(tmp_path: Path, chara
 def test_ids_beyond_the_vocabulary_are_refused_with_their_place(
     tmp_path: Path, characters: PretrainedTokenizer
 ) -> None:
-    ids = raw(characters, STORIES)
+    ids = raw_ids(characters, STORIES)
     ids[777] = 60_000
     ids.tofile(tmp_path / "a.bin")
     refused(tmp_path, characters, "a.bin: token 777 has id 60,000", f"ids below {characters.size}")
@@ -185,7 +164,7 @@ def test_ids_beyond_the_vocabulary_are_refused_with_their_place(
 
 def test_raw_files_that_cannot_be_whole_are_refused(tmp_path: Path, characters: PretrainedTokenizer) -> None:
     path = tmp_path / "a.bin"
-    ids = raw(characters, STORIES)
+    ids = raw_ids(characters, STORIES)
     path.write_bytes(ids.tobytes()[:-1])
     refused(tmp_path, characters, "a.bin", "not a multiple of 2")
     path.write_bytes(ids.tobytes() + bytes(10_000))
@@ -201,16 +180,16 @@ def test_raw_files_that_cannot_be_whole_are_refused(tmp_path: Path, characters: 
 
 def test_arrays_that_cannot_be_read_are_refused(tmp_path: Path, characters: PretrainedTokenizer) -> None:
     path = tmp_path / "a.npy"
-    np.save(path, raw(characters, STORIES))
+    np.save(path, raw_ids(characters, STORIES))
     path.write_bytes(path.read_bytes()[:-50])
     refused(tmp_path, characters, "a.npy: is not a complete .npy file")
     path.write_bytes(b"\x93NUMPY")
     refused(tmp_path, characters, "a.npy: is not a complete .npy file")
-    np.save(path, raw(characters, STORIES).astype(np.float32))
+    np.save(path, raw_ids(characters, STORIES).astype(np.float32))
     refused(tmp_path, characters, "a.npy: must be", "not float32")
     np.save(path, np.zeros((2, 3), dtype=np.uint16))
     refused(tmp_path, characters, "shape (2, 3)")
-    raw(characters, STORIES).tofile(tmp_path / "a.bin")
+    raw_ids(characters, STORIES).tofile(tmp_path / "a.bin")
     refused(tmp_path, characters, "either .bin or .npy files, not both")
 
 

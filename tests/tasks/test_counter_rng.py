@@ -105,15 +105,3 @@ def test_every_value_comes_equally_often() -> None:
     for drawn in (CounterRNG(3).integers(10, (count,)), CounterRNG(4).random_digits(count // 4, 4).reshape(-1)):
         frequency = np.bincount(drawn, minlength=10) / count
         assert np.abs(frequency - 0.1).max() < 5 * (0.09 / count) ** 0.5
-
-
-def test_neighbouring_digits_know_nothing_of_each_other() -> None:
-    digits = CounterRNG(5).random_digits(100_000, 8)
-    pairs = np.bincount(digits[:, 3].astype(int) * 10 + digits[:, 4], minlength=100) / 100_000
-    assert np.abs(pairs - 0.01).max() < 5 * (0.0099 / 100_000) ** 0.5
-    assert np.abs(np.corrcoef(digits.T) - np.eye(8)).max() < 0.02
-
-
-def test_a_permutation_holds_everything_once() -> None:
-    assert sorted(CounterRNG(9).permutation(500)) == list(range(500))
-    assert CounterRNG(9).permutation(500).tolist() != list(range(500))

@@ -215,13 +215,6 @@ def test_the_largest_modulus_says_its_own_number() -> None:
     assert labels.max() == 10_000
 
 
-def test_a_cell_may_have_a_count_that_does_not_end_where_the_trained_ones_do() -> None:
-    task = Counting(start_number="before", starts=Span(1, 50), end=51)
-    assert len(task.at_cell(count=60).all_questions() or ()) == 40
-    with pytest.raises(UserError, match=r"^count: must be at most 99 "):
-        task.at_cell(count=100)
-
-
 @pytest.mark.parametrize("lines", [{"end": 101}, {"end": 100, "starts": 1, "count": 3}, {"starts": 200}])
 def test_number_lines_that_cannot_be_are_refused(lines: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=f"^{next(iter(lines))}: "):

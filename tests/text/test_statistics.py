@@ -147,7 +147,7 @@ def test_figures_are_drawn_of_whatever_there_is(rows: list[str] | None, drawn: A
         found = compute_statistics(RowSource.from_file("text", ExampleFile(path=str(tmp_path / "rows.txt"))))
     kinds = ("svg",) if rows is None else ("png",)
     names = {path.name for path in save_figures(found, tmp_path / "out", kinds)}
-    every = {"lengths", "repeats", "characters"} | ({"pairs", "carries"} if rows is None else set())
+    every = {"lengths"} | ({"pairs", "carries"} if rows is None else set())
     assert names == {f"{name}.{kind}" for name in every for kind in kinds}
     for name in names:
         begin = (tmp_path / "out" / name).read_bytes()[:200]

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from numerate import tokenizers
-from numerate.batch import IGNORE_INDEX, Batch
+from numerate.batch import IGNORE_INDEX
 from numerate.errors import UserError
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tasks.questions import Example, Numbers, Questions
+from numerate.tasks.questions import Example, Questions
 from numerate.tokenizers.layout import Continuation, Layout, MaskedLM, Seq2Seq, TokenClassification
 from numerate.tokenizers.tokenizer import Characters, TokenizedExamples
 from numerate.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
@@ -122,52 +122,6 @@ def test_everything_is_a_64_bit_tensor_that_shares_nothing_with_its_rows(layout:
     assert ids.tolist() == [[5, 6, EOS]]
     assert rows.lengths.tolist() == [3]
     assert index.tolist() == [7]
-
-
-def sum_of(text: str, ask: str) -> Batch:
-    task, tokenizer = Arithmetic(), Characters()
-    rows = tokenizer.encode_examples(task.parse_question(text), tokenizer.build_vocabulary(task))
-    return Continuation(ask).build_batch(rows, np.arange(1))  # type: ignore[arg-type]
-
-
-def test_twelve_and_nine_by_hand() -> None:
-    # 2 1 + 9 = 1 2 [EOS] are the ids 6 5 14 13 17 5 6 3.
-    answer = sum_of("12+9=", "answer")
-    assert answer.tokens.ids.tolist() == [[6, 5, 14, 13, 17, 5, 6]]
-    assert answer.targets.tolist() == [[IGNORE_INDEX] * 4 + [5, 6, EOS]]
-    assert answer.target_positions.tolist() == [[4, 5, 6]]
-    assert answer.target_ids.tolist() == [[5, 6, EOS]]
-    assert answer.counts == {"tokens": 3, "examples": 1}
-    assert answer.num_input_tokens == 7
-    everything = sum_of("12+9=", "all")
-    assert everything.targets.tolist() == [[5, 14, 13, 17, 5, 6, EOS]]
-    assert everything.target_positions.tolist() == [list(range(7))]
-
-
-def test_labels_are_at_their_tokens() -> None:
-    block = Questions(
-        ("a", "b", "1", "2"),
-        np.array([[0, 1, 0]], dtype=np.int16),
-        Numbers.empty(1),
-        labels=np.array([[2, -1000, 3]], dtype=np.int16),
-    )
-    tokenizer = Characters()
-    vocabulary = tokenizer.build_vocabulary(block.alphabet)
-    batch = TokenClassification().build_batch(tokenizer.encode_examples(block, vocabulary), np.arange(1))
-    a, b, one, two = tokenizer.encode("ab12", vocabulary)
-    assert batch.tokens.ids.tolist() == [[a, b, a]]
-    assert batch.targets.tolist() == [[one, IGNORE_INDEX, two]]
-    assert batch.target_positions.tolist() == [[0, 2]]
-    assert batch.target_ids.tolist() == [[one, two]]
-
-
-def test_a_layout_refuses_questions_of_the_other_kind() -> None:
-    ids = np.array([[5, 6, EOS]], dtype=np.uint8)
-    target_mask = np.ones((1, 3), dtype=np.bool_)
-    with pytest.raises(UserError, match="use layout=TokenClassification"):
-        Continuation().build_batch(TokenizedExamples(ids, np.array([3]), target_mask, labels=ids), np.arange(1))
-    with pytest.raises(UserError, match="use layout=Continuation"):
-        TokenClassification().build_batch(TokenizedExamples(ids, np.array([3]), target_mask), np.arange(1))
 
 
 @settings(max_examples=60, deadline=None)

@@ -21,7 +21,7 @@ from numerate.text.tokenizers.subwords import Subwords
 from numerate.tokenizers.number_formats import Digits
 from numerate.tokenizers.tokenizer import Characters, TokenizedExamples, Tokenizer, num_spaces_before
 from numerate.tokenizers.words import Words
-from numerate.vocabulary import EOS, PAD
+from numerate.vocabulary import PAD
 
 TINY = str(Path(__file__).parents[1] / "text" / "tiny")
 EVERY = [
@@ -164,20 +164,6 @@ def test_a_vocabulary_of_more_than_256_symbols_is_written_right() -> None:
     rows = Characters().encode_examples(block, Characters().build_vocabulary(alphabet))
     assert rows.ids.dtype == np.uint16
     agrees_with_the_plain_form(block, rows, Characters())
-
-
-def test_twelve_and_nine_is_written_as_the_example_says() -> None:
-    task = Arithmetic()
-    for tokenizer, text, mask in (
-        (Characters(), "21+9=12", "00000111"),
-        (Characters(Digits("normal")), "12+9=21", "00000111"),
-        (Characters(add_bos_token=True), "21+9=12", "000000111"),
-    ):
-        vocabulary = tokenizer.build_vocabulary(task)
-        rows = tokenizer.encode_examples(task.parse_question("12+9="), vocabulary)
-        assert tokenizer.decode(rows.ids[0], vocabulary) == text
-        assert rows.ids[0, -1] == EOS
-        assert "".join(str(int(asks)) for asks in rows.target_mask[0]) == mask
 
 
 def test_free_text_is_written_as_it_is() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from numerate.errors import UserError
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tasks.questions import EMPTY, Example, Numbers, Questions
+from numerate.tasks.questions import EMPTY, Numbers, Questions
 from numerate.text.data.writing import format_lines
 from numerate.tokenizers.layout import TokenClassification
 from numerate.tokenizers.tokenizer import TokenizedExamples
@@ -120,12 +120,6 @@ def test_questions_with_numbers_are_refused() -> None:
     task = Arithmetic()
     with pytest.raises(UserError, match="use tokenizer=Characters"):
         Words().encode_examples(task.parse_question("1+2="), Words().build_vocabulary(task))
-
-
-def test_free_text_has_a_token_per_character() -> None:
-    vocabulary = Words().build_vocabulary("ab=")
-    rows = Words().encode_examples([Example("a=", "b")], vocabulary)
-    assert Words().decode(rows.ids[0], vocabulary) == "a = b"
 
 
 # Hiding --------------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
+import small_runs
 from numerate import catalogue
 from numerate.api import recipe
 from numerate.errors import UserError
@@ -24,12 +25,12 @@ from numerate.text.tokenizers.subwords import Subwords
 from numerate.text.tokenizers.text_number_formats import XVal
 from numerate.tokenizers.layout import Seq2Seq
 from numerate.tokenizers.tokenizer import Characters
-from numerate.training.best_checkpoint import BestStepRule, ValidationScore
 from numerate.training.distributed import World
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder
 from numerate.training.trainer import Trainer
-from numerate.training.training_state import TrainingState
+from numerate.training.training_state import BestStepRule, TrainingState, ValidationScore
+from small_runs import metrics
 
 torch.set_num_threads(1)
 
@@ -87,32 +88,19 @@ def test_published_number_losses_are_chosen_by_the_loss_and_no_id_has_changed() 
     assert identity(plain) == identity(published)
 
 
-SMALL = [
-    "task.digits=1:2",
-    "model.hidden_size=16",
-    "model.backbone.num_layers=1",
-    "model.mixer.num_heads=2",
-    "training.batch_size=16",
-    "training.shuffle_window=4",
-    "training.steps=8",
-    "training.evaluate_every=1",
-    "training.checkpoint_every=null",
-    "evaluation.grid=1x1",
-    "training.keep_checkpoints=1",
-    "optimizer.learning_rate=3",
-    "schedule=Constant(warmup=3)",
-    "evaluation.validation_examples=16",
-    "device=cpu",
-]
+OWN = (
+    "task.digits=1:2 training.steps=8 training.evaluate_every=1 training.checkpoint_every=null "
+    "training.keep_checkpoints=1 evaluation.grid=1x1 optimizer.learning_rate=3 schedule=Constant(warmup=3)"
+)
 
 
 def small(*more: str) -> Recipe:
-    return recipe("addition_rotary", *SMALL, *more)
+    return small_runs.small(OWN, "training.log_every=25", *more, name="addition_rotary")
 
 
 def best_and_lines(made: TrainedRun) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    lines = map(json.loads, (made.run.path / "metrics.jsonl").read_text().splitlines())
-    return made.run.folder.metadata()["best"], [line for line in lines if line.get("split") == "validation"]
+    lines = [line for line in metrics(made) if line.get("split") == "validation"]
+    return made.run.folder.metadata()["best"], lines
 
 
 def test_a_run_keeps_the_step_of_the_lowest_loss_and_says_so(tmp_path: Path) -> None:
@@ -166,8 +154,7 @@ def test_the_score_of_a_kind_of_evaluation_chooses_the_best_step(
     monkeypatch.setattr(Task, "evaluation_kind", "Judged")
     made = train(small(), runs_dir=tmp_path, quiet=True)
     best, lines = best_and_lines(made)
-    every = [json.loads(line) for line in (made.run.path / "metrics.jsonl").read_text().splitlines()]
-    short = {line["step"]: line["short"] for line in every if line.get("split") == "ood_validation"}
+    short = {line["step"]: line["short"] for line in metrics(made) if line.get("split") == "ood_validation"}
     assert len({*short.values()}) > 1, "otherwise nothing is chosen"
     highest = max(short, key=lambda step: (short[step], step))
     assert best == {"step": highest, "score": short[highest], "split": "ood_validation", "metric": "accuracy"}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from numerate.api import recipe
+import small_runs
 from numerate.batch import Batch
 from numerate.errors import UserError
 from numerate.experiments.train import TrainedRun, debug, dry_run, train
@@ -18,31 +18,20 @@ from numerate.training.budget import Budget, format_flops
 from numerate.training.data_stream import StreamPosition
 from numerate.training.distributed import World
 from numerate.training.recipe import Recipe, Training
-from numerate.training.stopping import Stop
 from numerate.training.trainer import Trainer
+from small_runs import metrics, same, stop_after, tensors
 
 torch.set_num_threads(1)
 
-SMALL = [
-    "task.digits=1:3",
-    "model.hidden_size=16",
-    "model.backbone.num_layers=1",
-    "model.mixer.num_heads=2",
-    "training.batch_size=16",
-    "training.shuffle_window=4",
-    "training.steps=30",
-    "training.log_every=5",
-    "training.evaluate_every=1000",
-    "training.checkpoint_every=null",
-    "evaluation.validation_examples=16",
-    "schedule=WarmupStableDecay(warmup=0.1)",
-    "device=cpu",
-]
+OWN = (
+    "training.steps=30 training.evaluate_every=1000 training.checkpoint_every=null "
+    "schedule=WarmupStableDecay(warmup=0.1)"
+)
 GROWING = ("training.batch_size_warmup=0.6", "training.initial_batch_size=4")
 
 
 def small(*more: str) -> Recipe:
-    return recipe("addition_abacus", *SMALL, *more)
+    return small_runs.small(OWN, *more)
 
 
 def trainer_of(*more: str) -> Trainer:
@@ -51,18 +40,8 @@ def trainer_of(*more: str) -> Trainer:
     return trainer
 
 
-def trained(runs: Path, *more: str, stop_after: int | None = None) -> TrainedRun:
-    stop = Stop()
-
-    def listen(kind: str, record: Any) -> None:
-        if kind == "step" and record["step"] == stop_after:
-            stop.request()
-
-    return train(small(*more), runs_dir=runs, quiet=True, stop=stop, on_record=listen)
-
-
-def metrics(run: TrainedRun) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run.run.path / "metrics.jsonl").read_text().splitlines()]
+def trained(runs: Path, *more: str, stop_at: int | None = None) -> TrainedRun:
+    return train(small(*more), runs_dir=runs, quiet=True, **stop_after(stop_at))
 
 
 @dataclass
@@ -99,16 +78,9 @@ def places(budget: Budget) -> Iterator[At]:
 
 def batches_of(trainer: Trainer, steps: int) -> list[list[Batch]]:
     """The parts of each of the first steps, as they are trained on."""
-    found: list[list[Batch]] = []
-    part = trainer._backward_micro_batch
-
-    def noting(batch: Batch, *rest: Any, **more: Any) -> None:
-        found[-1].append(batch)
-        part(batch, *rest, **more)
-
-    trainer._backward_micro_batch = noting  # type: ignore[method-assign]
+    found = []
     for _ in range(steps):
-        found.append([])
+        found.append(list(trainer.next_batches()[0].micro_batches))
         trainer.training_step(trainer.total_steps)
     return found
 
@@ -266,15 +238,12 @@ def test_no_ramp_and_a_ramp_that_has_nothing_to_climb_are_the_same_run(parts: Tr
 def test_a_run_with_growing_batches_that_was_stopped_is_the_run_that_was_not(tmp_path: Path, budget: str) -> None:
     chosen = ("training.steps=null", f"training.{budget}", *GROWING)
     whole = trained(tmp_path / "whole", *chosen)
-    for stop_after in (7, 19):
-        assert trained(tmp_path / "halves", *chosen, stop_after=stop_after).stop_reason == "stopped"
+    for step in (7, 19):
+        assert trained(tmp_path / "halves", *chosen, stop_at=step).stop_reason == "stopped"
     halves = trained(tmp_path / "halves", *chosen)
     assert whole.stop_reason == halves.stop_reason == "budget"
     assert metrics(whole) == metrics(halves)
-    one, other = (run.run.checkpoints()[0].read() for run in (whole, halves))
-    for group in ("weights", "optimizer"):
-        assert one[group].keys() == other[group].keys()
-        assert all(torch.equal(tensor, other[group][name]) for name, tensor in one[group].items())
+    assert all(same(tensors(whole)[group], tensors(halves)[group]) for group in ("weights", "optimizer"))
 
 
 def test_the_debug_preset_still_grows(tmp_path: Path) -> None:

@@ -111,6 +111,13 @@ def test_the_last_ones_and_the_best_are_kept(tmp_path: Path) -> None:
         put(tmp_path, 8, keep_last=0)
 
 
+def test_steps_are_ordered_as_numbers_and_later_ones_than_that_written_are_never_removed(tmp_path: Path) -> None:
+    for step in (999_999, 1_000_000, 5):
+        put(tmp_path, step, keep_last=1)
+    assert list_steps(tmp_path) == [5, 1_000_000]
+    assert list_steps(tmp_path / "nowhere") == []
+
+
 def test_what_a_kept_checkpoint_knew_as_best_is_kept_with_it(tmp_path: Path) -> None:
     put(tmp_path, 1, best=1)
     put(tmp_path, 2, best=1)
@@ -120,20 +127,6 @@ def test_what_a_kept_checkpoint_knew_as_best_is_kept_with_it(tmp_path: Path) -> 
     assert best.step == 1
     assert is_sound(best)
     assert len(warnings) == 1
-
-
-def test_later_steps_than_the_one_written_are_never_removed(tmp_path: Path) -> None:
-    put(tmp_path, 100)
-    put(tmp_path, 200)
-    put(tmp_path, 50, keep_last=1)
-    assert list_steps(tmp_path) == [50, 100, 200]
-
-
-def test_steps_are_ordered_as_numbers(tmp_path: Path) -> None:
-    for step in (999_999, 1_000_000, 5):
-        put(tmp_path, step, keep_last=None)
-    assert list_steps(tmp_path) == [5, 999_999, 1_000_000]
-    assert list_steps(tmp_path / "nowhere") == []
 
 
 # Corrupted checkpoints
@@ -172,7 +165,7 @@ def test_a_torn_checkpoint_is_recognised_and_the_one_before_is_taken_with_a_warn
     assert name in warnings[0]
     assert warnings[0].endswith(" That of step 100 is used.")
     with pytest.raises(OperationalError, match=rf"(incomplete|corrupt): .*{name}"):
-        checkpoint.read(tmp_path / "step-000200")
+        checkpoint.Checkpoint(tmp_path / "step-000200", 200, None, {}).read()
 
 
 def test_every_single_changed_byte_of_the_state_is_noticed(tmp_path: Path) -> None:
@@ -390,7 +383,7 @@ def test_killed_at_any_moment_of_putting_things_right_it_is_put_right_the_next_t
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EIO])
 def test_a_disk_that_fails_at_any_moment_harms_no_earlier_checkpoint(
-    tmp_path: Path, code: int, failing_at_every_moment: Any
+    tmp_path: Path, code: int, killed_at_every_moment: Any
 ) -> None:
     def write_one(place: Path) -> None:
         put(place, 300, keep_last=1, best=100)
@@ -399,7 +392,7 @@ def test_a_disk_that_fails_at_any_moment_harms_no_earlier_checkpoint(
         assert [at.step for at in select_checkpoints(place, "best")[0]] == [100]
         check_folder(place, 300 if finished else 200)
 
-    assert failing_at_every_moment(tmp_path, code, three, write_one, check) > 15
+    assert killed_at_every_moment(tmp_path, three, write_one, check, code) > 15
 
 
 WRITER = """

@@ -4,8 +4,6 @@ This file is also the work of each of two processes, which torchrun starts: `tes
 """
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,9 @@ from typing import Any
 import pytest
 import torch
 
+sys.path.append(str(Path(__file__).parent.parent))
+
+from launched import ended, launch
 from numerate.api import load, recipe
 from numerate.experiments.stacked import why_not_stacked
 from numerate.experiments.train import train
@@ -29,25 +30,16 @@ MODELS = {
     '"num_attention_heads": 2, "intermediate_size": 64}\')',
 }
 LAYOUTS = {"t5": "Seq2Seq", "llama": "Continuation"}
-SMALL = [
-    "task.digits=1",
-    "training.batch_size=32",
-    "training.shuffle_window=4",
-    "training.log_every=1",
-    "training.evaluate_every=10",
-    "training.checkpoint_every=10",
-    "training.keep_checkpoints=null",
-    "evaluation.validation_examples=16",
-    "evaluation.grid=1:1x1:1",
-    "evaluation.examples_per_cell=40",
-    "schedule=Plateau(warmup=3,patience=1)",
-    "optimizer.learning_rate=0.003",
-    "device=cpu",
-]
+SMALL = (
+    "task.digits=1 training.batch_size=32 training.shuffle_window=4 training.log_every=1 "
+    "training.evaluate_every=10 training.checkpoint_every=10 training.keep_checkpoints=null "
+    "evaluation.validation_examples=16 evaluation.grid=1:1x1:1 evaluation.examples_per_cell=40 "
+    "schedule=Plateau(warmup=3,patience=1) optimizer.learning_rate=0.003 device=cpu"
+)
 
 
 def small(model: str, *more: str) -> Recipe:
-    return recipe("addition_rotary", *SMALL, f"model={MODELS[model]}", f"layout={LAYOUTS[model]}", *more)
+    return recipe("addition_rotary", *SMALL.split(), f"model={MODELS[model]}", f"layout={LAYOUTS[model]}", *more)
 
 
 def losses(runs: Path) -> list[float]:
@@ -88,14 +80,8 @@ def test_a_pretrained_model_learns_is_evaluated_and_resumes_bit_by_bit(model: st
 
 @pytest.mark.slow
 def test_two_processes_with_spread_layers_train_what_one_does(tmp_path: Path) -> None:
-    made = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", __file__, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        timeout=240,
-    )
-    assert made.returncode == 0, made.stderr[-3000:]
+    status, output = ended(launch(__file__, str(tmp_path), processes=2), 240)
+    assert status == 0, output[-3000:]
     train(small("t5", "training.steps=12", "model.dropout=0"), runs_dir=tmp_path / "alone", quiet=True)
     alone = losses(tmp_path / "alone")
     for way in ("fsdp", "all_reduce"):

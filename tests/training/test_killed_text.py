@@ -18,6 +18,7 @@ import torch
 
 sys.path.append(str(Path(__file__).parent.parent))
 
+from launched import ended, last_logged_step, launch
 from numerate.architectures.dual_attention import DualAttention
 from numerate.experiments.train import train
 from numerate.models.backbone import Stack
@@ -33,7 +34,6 @@ from text_corpus import recipe_of, task_in
 torch.set_num_threads(1)
 
 STEPS, EVERY = 50, 10
-LAUNCH = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 
 
 def dual(folder: Path, order: str = "shuffled") -> Recipe:
@@ -61,28 +61,10 @@ def work(folder: Path, runs: list[str]) -> None:
         train(dual(folder), runs_dir=folder / run, quiet=True)
 
 
-def started(folder: Path, processes: int, *runs: str) -> "subprocess.Popen[str]":
-    many = (*LAUNCH, str(processes)) if processes > 1 else ()
-    return subprocess.Popen(
-        [sys.executable, *many, __file__, str(folder), *runs],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        start_new_session=True,
-    )
-
-
-def logged(runs: Path) -> int:
-    found = list(runs.glob("*/*/metrics.jsonl"))
-    lines = [line for line in found[0].read_bytes().split(b"\n")[:-1] if line] if found else []
-    return int(json.loads(lines[-1])["step"]) if lines else 0
-
-
 def killed_after(process: "subprocess.Popen[str]", runs: Path, step: int) -> None:
     """Waits for a step and kills all processes of the run at once, as a power cut does."""
     end = time.monotonic() + 120
-    while logged(runs) < step:
+    while last_logged_step(runs) < step:
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < end
         time.sleep(0.002)
@@ -125,14 +107,14 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.slow
 def test_a_run_that_is_killed_resumes_to_the_bits_of_one_that_was_not(corpus: Path, processes: int) -> None:
-    first = started(corpus, processes, *(["whole"] if processes > 1 else []), "killed")
+    whole = ["whole"] if processes > 1 else []
+    first = launch(__file__, str(corpus), *whole, "killed", processes=processes)
     killed_after(first, corpus / "killed", 2 * EVERY + 3)
     if processes == 1:
         work(corpus, ["whole", "killed"])
     else:
-        again = started(corpus, processes, "killed")
-        out, _ = again.communicate(timeout=120)
-        assert again.returncode == 0, out
+        status, output = ended(launch(__file__, str(corpus), "killed", processes=processes))
+        assert status == 0, output
     assert bits(corpus / "killed") == bits(corpus / "whole")
     (head,) = (corpus / "killed").glob("*/*/starts.jsonl")
     assert len(head.read_text().splitlines()) == 2
@@ -157,10 +139,9 @@ def losses_of(folder: Path, backend: str) -> list[float]:
 
 @pytest.mark.slow
 def test_a_compiled_model_of_dual_attention_has_the_same_losses(corpus: Path) -> None:
-    words = [sys.executable, __file__, str(corpus), "--compiled", "eager"]  # without the shape checks of tests
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    plain, compiled = map(json.loads, done.stdout.splitlines())
+    status, output = ended(launch(__file__, str(corpus), "--compiled", "eager"))  # without the shape checks of tests
+    assert status == 0, output
+    plain, compiled = map(json.loads, output.splitlines()[-2:])
     assert compiled == pytest.approx(plain, abs=1e-5)
     assert plain[0] != plain[-1]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from numerate.api import recipe
+import small_runs
 from numerate.catalogue import parts_by_kind
 from numerate.cli import main
 from numerate.config import override
@@ -20,19 +20,14 @@ from numerate.training.run_folder import RunFolder
 
 TINY = Path(__file__).parent.parent / "text" / "tiny"
 
-SMALL = [
-    "task.digits=1:2",
-    "model.hidden_size=16",
-    "model.backbone.num_layers=1",
-    "training.batch_size=8",
-    "training.shuffle_window=4",
-    "evaluation.validation_examples=8",
-    "device=cpu",
-]
+OWN = (
+    "task.digits=1:2 model.mixer.num_heads=4 training.batch_size=8 training.log_every=25 "
+    "evaluation.validation_examples=8"
+)
 
 
 def small(*more: str) -> Recipe:
-    return recipe("addition_abacus", *SMALL, *more)
+    return small_runs.small(OWN, *more)
 
 
 def test_no_steps_are_a_budget_and_fewer_are_not() -> None:
@@ -64,10 +59,10 @@ def test_the_command_trains_nothing_and_evaluates(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["train", "addition_abacus", *SMALL, "training.steps=0"]) == 0
+    assert main(["train", "addition_abacus", *small_runs.SMALL.split(), *OWN.split(), "training.steps=0"]) == 0
     assert main(["evaluate", "latest", "grid=1:2x1:2", "count=2"]) == 0
     assert "final checkpoint, step 0" in capsys.readouterr().out
-    assert main(["train", "addition_abacus", *SMALL, "training.steps=0"]) == 0
+    assert main(["train", "addition_abacus", *small_runs.SMALL.split(), *OWN.split(), "training.steps=0"]) == 0
     assert "already trained to its budget of 0 steps" in capsys.readouterr().err
 
 

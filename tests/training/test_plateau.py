@@ -9,33 +9,24 @@ from typing import Any
 import pytest
 import torch
 
-from numerate.api import recipe
+import small_runs
 from numerate.batch import StepContext
-from numerate.experiments.train import train
+from numerate.experiments.train import TrainedRun, train
 from numerate.training.distributed import World
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder
 from numerate.training.schedule import Constant, Plateau
 from numerate.training.trainer import Trainer
+from small_runs import metrics, same, weights
 
-SMALL = [
-    "task.digits=1:3",
-    "model.hidden_size=16",
-    "model.backbone.num_layers=1",
-    "model.dropout=0.2",
-    "training.batch_size=16",
-    "training.shuffle_window=4",
-    "training.log_every=1",
-    "training.evaluate_every=3",
-    "training.checkpoint_every=7",
-    "training.keep_checkpoints=null",
-    "evaluation.validation_examples=16",
-    "device=cpu",
-]
+OWN = (
+    "model.mixer.num_heads=4 model.dropout=0.2 training.log_every=1 training.evaluate_every=3 "
+    "training.checkpoint_every=7 training.keep_checkpoints=null"
+)
 
 
 def small(*more: str) -> Recipe:
-    return recipe("addition_abacus", *SMALL, *more)
+    return small_runs.small(OWN, *more)
 
 
 def rates_of(schedule: Plateau, measured: list[float]) -> list[float]:
@@ -85,13 +76,8 @@ def test_by_hand() -> None:
     assert factors == pytest.approx([1, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25])
 
 
-def rates(runs: Path) -> dict[int, float]:
-    (file,) = runs.glob("*/*/metrics.jsonl")
-    return {
-        line["step"]: line["learning_rate"]
-        for line in map(json.loads, file.read_text().splitlines())
-        if "learning_rate" in line
-    }
+def rates(made: TrainedRun) -> dict[int, float]:
+    return {line["step"]: line["learning_rate"] for line in metrics(made) if "learning_rate" in line}
 
 
 PLATEAU = "schedule=Plateau(warmup=2,factor=0.5,patience=0,threshold=0.5)"
@@ -101,18 +87,16 @@ def test_a_run_that_was_stopped_resumes_with_the_same_rates_and_weights(tmp_path
     whole = train(small(PLATEAU, "training.steps=30"), runs_dir=tmp_path / "whole", quiet=True)
     train(small(PLATEAU, "training.steps=14"), runs_dir=tmp_path / "halves", quiet=True)
     halves = train(small(PLATEAU, "training.steps=30"), runs_dir=tmp_path / "halves", quiet=True)
-    assert rates(tmp_path / "whole") == rates(tmp_path / "halves")
-    assert rates(tmp_path / "whole")[14] < rates(tmp_path / "whole")[3], "it was cut before the stop"
+    assert rates(whole) == rates(halves)
+    assert rates(whole)[14] < rates(whole)[3], "it was cut before the stop"
     one, other = (run.run.checkpoints("final")[0] for run in (whole, halves))
     assert one.state["progress"]["schedule_state"] == other.state["progress"]["schedule_state"]
-    weights = [found.read(["weights"])["weights"] for found in (one, other)]
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    assert same(weights(whole), weights(halves))
 
 
 def test_the_validation_loss_is_that_of_the_objective_and_is_recorded(tmp_path: Path) -> None:
     made = train(small(PLATEAU, "training.steps=6"), runs_dir=tmp_path, quiet=True)
-    lines = [json.loads(line) for line in (made.run.path / "metrics.jsonl").read_text().splitlines()]
-    losses = [line["validation_loss"] for line in lines if "validation_loss" in line]
+    losses = [line["validation_loss"] for line in metrics(made) if "validation_loss" in line]
     assert len(losses) == 2
     trainer = Trainer(small(PLATEAU, "training.steps=6"), World.join("cpu"), RunFolder.open(made.run.path))
     trainer.resume()
@@ -129,3 +113,4 @@ def test_other_schedules_measure_no_loss(tmp_path: Path) -> None:
     made = train(small("schedule=Constant(warmup=2)", "training.steps=4"), runs_dir=tmp_path, quiet=True)
     assert "validation_loss" not in (made.run.path / "metrics.jsonl").read_text()
     assert made.run.checkpoints("final")[0].state["progress"]["schedule_state"] == {}
+    assert [rate / rates(made)[4] for rate in rates(made).values()] == pytest.approx([1 / 3, 2 / 3, 1, 1], abs=1e-5)

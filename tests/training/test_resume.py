@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from launched import ended, last_logged_step, launch
 from numerate.api import recipe
 from numerate.experiments.train import train
 
@@ -29,7 +29,6 @@ RECIPE = (
     f"training.evaluate_every=80 "
     "training.checkpoint_every=40 training.keep_checkpoints=null evaluation.validation_examples=16"
 ).split()
-LAUNCH = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 LONGEST = 120.0
 
 
@@ -42,33 +41,21 @@ class Commands:
     output: list[str] = field(default_factory=list)
 
     def start(self) -> "subprocess.Popen[str]":
-        many = (*LAUNCH, str(self.processes)) if self.processes > 1 else ()
-        return subprocess.Popen(
-            [sys.executable, *many, "-m", "numerate", "train", *RECIPE, f"runs_dir={self.runs}"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            preexec_fn=heed_hang_up,
-            start_new_session=True,
-        )
+        words = ("-m", "numerate", "train", *RECIPE, f"runs_dir={self.runs}")
+        return launch(*words, processes=self.processes, prepare=heed_hang_up)
 
     def to_the_end(self) -> int:
         return self.wait_for(self.start())
 
     def wait_for(self, process: "subprocess.Popen[str]") -> int:
-        try:
-            out, _ = process.communicate(timeout=LONGEST)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            raise
+        status, out = ended(process, LONGEST)
         self.output.append(out)
-        return process.returncode
+        return status
 
     def stopped_after(self, step: int, how: "Callable[[subprocess.Popen[str], Commands], None]") -> int:
         """Starts, waits until the step is logged, stops it, waits for its end."""
         process, end = self.start(), time.monotonic() + LONGEST
-        while self.logged() < step:
+        while last_logged_step(self.runs) < step:
             assert process.poll() is None, process.communicate()[0]
             assert time.monotonic() < end
             time.sleep(0.005)
@@ -87,11 +74,6 @@ class Commands:
 
     def metrics(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in (self.folder / "metrics.jsonl").read_text().splitlines()]
-
-    def logged(self) -> int:
-        found = list(self.runs.glob("*/*/metrics.jsonl"))
-        lines = [line for line in found[0].read_bytes().split(b"\n")[:-1] if line] if found else []
-        return int(json.loads(lines[-1])["step"]) if lines else 0
 
     def steps(self) -> list[int]:
         return sorted(int(path.name.removeprefix("step-")) for path in (self.folder / "checkpoints").glob("step-*"))

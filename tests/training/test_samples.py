@@ -1,9 +1,6 @@
 """Promises of samples during training: they change nothing of it, and are the same however it was trained."""
 
-import os
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from launched import ended, launch
 from numerate.api import recipe as named
 from numerate.errors import UserError
 from numerate.evaluation.evaluator import Evaluation
@@ -24,11 +22,11 @@ from numerate.tasks.language_modeling import LanguageModeling
 from numerate.text.tokenizers.stored_tokenizer import load_tokenizer
 from numerate.text.tokenizers.token_ids import TokenIds
 from numerate.tokenizers.layout import NextToken
-from numerate.training import checkpoint
 from numerate.training.distributed import World
 from numerate.training.recipe import Recipe, Training
 from numerate.training.samples import PUBLISHED_PROMPTS, Samples
 from numerate.training.trainer import Trainer
+from small_runs import same, weights
 
 torch.set_num_threads(1)
 
@@ -75,14 +73,6 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
 @pytest.fixture(scope="module")
 def run(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train(recipe, runs_dir=tmp_path_factory.mktemp("runs"), quiet=True).run
-
-
-def weights(run: Run, step: int = 6) -> dict[str, torch.Tensor]:
-    return checkpoint.select_checkpoints(run.folder.checkpoints, str(step))[0][0].read()["weights"]
-
-
-def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return all(torch.equal(tensor, other[name]) for name, tensor in one.items())
 
 
 def samples(run: Run) -> bytes:
@@ -153,18 +143,9 @@ def test_two_processes_leave_the_same_samples_as_one(recipe: Recipe, way: str, t
         "device=cpu",
     ]
     one = train(named("tiny_stories_laptop_width", *words), runs_dir=tmp_path / "one", quiet=True).run
-    many = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "numerate", "train")
-    done = subprocess.run(
-        [
-            *(sys.executable, *many, "tiny_stories_laptop_width", *words),
-            *(f"training.parallel={way}", f"runs_dir={tmp_path / 'two'}"),
-        ],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
+    two = ("-m", "numerate", "train", "tiny_stories_laptop_width", *words, f"training.parallel={way}")
+    status, output = ended(launch(*two, f"runs_dir={tmp_path / 'two'}", processes=2))
+    assert status == 0, output
     (file,) = (tmp_path / "two").glob("*/*/samples.jsonl")
     assert file.read_bytes() == samples(one)
     assert len(samples(one).splitlines()) == 14

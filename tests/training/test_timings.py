@@ -1,6 +1,5 @@
 """Promises of timings: speed and memory are those of what was done, and limits are those of the device's name."""
 
-import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,22 +16,13 @@ from numerate.training.optimizer import AdamW
 from numerate.training.peak_flops import PeakFlops, peak_flops, resolve_matmul_precision, vendor_peak_flops
 from numerate.training.recipe import Training
 from numerate.training.timings import Timings, format_throughput
+from small_runs import metrics, small
 
 CPU = torch.device("cpu")
-SMALL = [
-    "task.digits=1:2",
-    "model.hidden_size=16",
-    "model.backbone.num_layers=2",
-    "model.mixer.num_heads=2",
-    "training.batch_size=8",
-]
-SMALL += [
-    "training.shuffle_window=4",
-    "training.log_every=2",
-    "training.evaluate_every=4",
-    "evaluation.validation_examples=8",
-    "device=cpu",
-]
+OWN = (
+    "task.digits=1:2 model.backbone.num_layers=2 training.batch_size=8 training.log_every=2 training.evaluate_every=4 "
+    "evaluation.validation_examples=8"
+)
 
 
 @dataclass
@@ -91,19 +81,16 @@ def test_a_run_logs_speeds_and_the_norms_of_its_layers_and_evaluates_its_start(t
         "training.evaluate_at_start=true",
         "training.micro_batch_size=4",
     )
-    run = train(recipe("addition_abacus", *SMALL, *more), runs_dir=tmp_path / "one", quiet=True).run
-    folder = Path(run.path)
-    timings = [json.loads(line) for line in (folder / "timings.jsonl").read_text().splitlines()]
+    run = train(small(OWN, *more), runs_dir=tmp_path / "one", quiet=True)
+    timings = run.run.folder.records("timings.jsonl")
     assert [line["step"] for line in timings] == [4, 6]
     assert all(line["flops_per_second"] > 0 and 0 < line["flops_utilization"] < 2 for line in timings)
-    metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    logged = [line for line in metrics if "learning_rate" in line]
+    logged = [line for line in metrics(run) if "learning_rate" in line]
     norms = logged[0]["layer_grad_norms"]
     assert {"embedding", "backbone.blocks.0", "backbone.blocks.1"} <= set(norms)
-    assert [line["step"] for line in metrics if line.get("split") == "validation"] == [0, 4, 6]
-    plain = train(recipe("addition_abacus", *SMALL, "training.steps=6"), runs_dir=tmp_path / "two", quiet=True).run
-    losses = [json.loads(line) for line in (Path(plain.path) / "metrics.jsonl").read_text().splitlines()]
-    for mine, theirs in zip(logged, [line for line in losses if "learning_rate" in line], strict=True):
+    assert [line["step"] for line in metrics(run) if line.get("split") == "validation"] == [0, 4, 6]
+    plain = train(small(OWN, "training.steps=6"), runs_dir=tmp_path / "two", quiet=True)
+    for mine, theirs in zip(logged, [line for line in metrics(plain) if "learning_rate" in line], strict=True):
         assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
 
 
@@ -142,7 +129,7 @@ def test_a_batch_may_be_given_in_tokens_of_text() -> None:
 
 def test_all_of_two_dimensions_decays_where_that_is_wanted() -> None:
     more = ("model.mixer=DualAttention(num_self_heads=1,num_relational_heads=1)", "model.positions=[Rotary]")
-    found = recipe("addition_abacus", *SMALL, *more)
+    found = small(OWN, *more)
     model = found.model.build(found.tokenizer.build_vocabulary(found.task), 0)
     settings = AdamW(decay_parameters="matrices").parameter_options(model)
     assert settings.keys() == dict(model.named_parameters()).keys()

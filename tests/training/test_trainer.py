@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 import torch
 
-from numerate.api import load, recipe
+import small_runs
+from numerate.api import recipe
 from numerate.errors import OperationalError, UserError
 from numerate.evaluation import evaluation_data
 from numerate.evaluation.exact_match import predict
-from numerate.experiments.train import TrainedRun, dry_run, train
+from numerate.experiments.train import TrainedRun, train
 from numerate.training import validation
 from numerate.training.data_stream import StreamPosition
 from numerate.training.distributed import World
@@ -24,46 +25,22 @@ from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder
 from numerate.training.stopping import Stop
 from numerate.training.trainer import Trainer
+from small_runs import SMALL, copied, metrics, same, weights
 
 torch.set_num_threads(1)
 
-SMALL = [
-    "task.digits=1:3",
-    "model.hidden_size=16",
-    "model.backbone.num_layers=1",
-    "model.mixer.num_heads=2",
-    "training.batch_size=16",
-    "training.shuffle_window=4",
-    "training.steps=30",
-    "training.log_every=5",
-    "training.evaluate_every=10",
-    "training.checkpoint_every=10",
-    "training.keep_checkpoints=null",
-    "evaluation.validation_examples=16",
-    "schedule=Constant(warmup=4)",
-    "device=cpu",
-]
+OWN = (
+    "training.steps=30 training.evaluate_every=10 training.checkpoint_every=10 training.keep_checkpoints=null "
+    "schedule=Constant(warmup=4)"
+)
 
 
 def small(*more: str) -> Recipe:
-    return recipe("addition_abacus", *SMALL, *more)
+    return small_runs.small(OWN, *more)
 
 
 def trained(runs: Path, *more: str, lines: list[str] | None = None) -> TrainedRun:
     return train(small(*more), runs_dir=runs, quiet=True, on_message=(lines if lines is not None else []).append)
-
-
-def metrics(run: TrainedRun) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run.run.path / "metrics.jsonl").read_text().splitlines()]
-
-
-def weights(run: TrainedRun, name: str = "final") -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = run.run.checkpoints(name)[0].read(["weights"])["weights"]
-    return found
-
-
-def same(some: Mapping[str, torch.Tensor], others: Mapping[str, torch.Tensor]) -> bool:
-    return some.keys() == others.keys() and all(torch.equal(tensor, others[name]) for name, tensor in some.items())
 
 
 def mean_loss(steps: int, *more: str) -> float:
@@ -83,16 +60,10 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
     return trained(tmp_path_factory.mktemp("finished"))
 
 
-def copied(run: TrainedRun, place: Path) -> Path:
-    """The folder of runs with a copy of this run in it."""
-    shutil.copytree(run.run.path, place / run.run.path.parent.name / run.run.path.name)
-    return place
-
-
 def test_a_larger_budget_resumes_a_finished_run_as_if_it_had_always_been_larger(
     finished: TrainedRun, tmp_path: Path
 ) -> None:
-    longer = trained(copied(finished, tmp_path / "twice"), "training.steps=50")
+    longer = trained(copied(finished.run.path, tmp_path / "twice"), "training.steps=50")
     whole = trained(tmp_path / "whole", "training.steps=50")
     assert longer.stop_reason == whole.stop_reason == "budget"
     assert same(weights(longer), weights(whole))
@@ -114,14 +85,14 @@ def test_dropout_is_drawn_anew_at_every_step_by_the_seed_of_the_run() -> None:
 
 def test_a_finished_run_is_left_as_it_is(finished: TrainedRun, tmp_path: Path) -> None:
     lines: list[str] = []
-    again = trained(copied(finished, tmp_path), lines=lines)
+    again = trained(copied(finished.run.path, tmp_path), lines=lines)
     assert again.stop_reason == "done"
     assert metrics(again) == metrics(finished)
     assert "already trained to its budget of 30 steps" in lines[-1]
 
 
 def test_a_torn_last_checkpoint_falls_back_to_the_one_before_and_says_so(finished: TrainedRun, tmp_path: Path) -> None:
-    runs = copied(finished, tmp_path)
+    runs = copied(finished.run.path, tmp_path)
     lines: list[str] = []
     (file,) = runs.glob("*/*/checkpoints/step-000030/weights.safetensors")
     file.write_bytes(file.read_bytes()[:-7])
@@ -180,7 +151,7 @@ def test_weights_that_are_not_finite_are_refused_before_the_first_step(tmp_path:
 def test_padding_is_a_share_of_all_that_is_read_by_an_encoder_too(tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="the extra huggingface is not installed")
     t5 = "model=T5(hidden_size=16,num_layers=1,num_heads=2,head_dim=8,intermediate_size=16)"
-    others = [word for word in SMALL if not word.startswith("model.")]
+    others = [word for word in f"{SMALL} {OWN}".split() if not word.startswith("model.")]
     pair = recipe("addition_rotary", *others, t5, "layout=Seq2Seq", "training.steps=5")
     made = train(pair, runs_dir=tmp_path, quiet=True)
     (padding,) = [line["padding"] for line in metrics(made) if "padding" in line]
@@ -257,7 +228,7 @@ def test_a_stop_leaves_an_evaluation_after_the_batch_in_progress_and_the_run_res
         assert (parted.run.path / file).read_bytes() == (whole.run.path / file).read_bytes()
     ended, undisturbed = (one.run.checkpoints()[0].state for one in (parted, whole))
     assert ended | {"seconds": None} == undisturbed | {"seconds": None}
-    assert all(torch.equal(tensor, weights(whole)[name]) for name, tensor in weights(parted).items())
+    assert same(weights(parted), weights(whole))
 
 
 @pytest.mark.parametrize(
@@ -282,7 +253,7 @@ def test_init_from_takes_the_weights_and_nothing_else(finished: TrainedRun, tmp_
 
 
 def test_init_from_latest_is_still_the_same_run_at_the_second_start(finished: TrainedRun, tmp_path: Path) -> None:
-    runs = copied(finished, tmp_path)
+    runs = copied(finished.run.path, tmp_path)
     begun = trained(runs, "init_from=latest", "training.steps=2")
     shutil.rmtree(begun.run.path / "checkpoints")
     with pytest.warns(UserWarning, match="latest: .* has no checkpoint yet; taking .*, the newest run that has one"):
@@ -291,26 +262,22 @@ def test_init_from_latest_is_still_the_same_run_at_the_second_start(finished: Tr
     assert again.run.folder.metadata()["began_from"].endswith("step-000030")
 
 
-def test_init_from_another_task_is_refused_that_names_both_and_leaves_no_folder(
-    finished: TrainedRun, tmp_path: Path
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            "init_from={} task=Sorting evaluation.grid=null",
+            r"^init_from: .* of this run \(Sorting, \d+ tokens\), not that of Arithmetic",
+        ),
+        ("init_from={} model.hidden_size=32", r"init_from: .*embedding.weight has the shape"),
+        ("training.precision=fp16", r"training.precision: must be bf16 or fp32 .*fp16 needs a GPU"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_and_leaves_no_folder(
+    settings: str, message: str, finished: TrainedRun, tmp_path: Path
 ) -> None:
-    with pytest.raises(
-        UserError,
-        match=r"^init_from: .* of this run \(Sorting, \d+ tokens\), not that of Arithmetic",
-    ):
-        trained(tmp_path, f"init_from={finished.run.path}", "task=Sorting", "evaluation.grid=null")
-    assert not any(tmp_path.rglob("recipe.yaml"))
-
-
-def test_init_from_another_model_is_refused_and_leaves_no_folder(finished: TrainedRun, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"init_from: .*embedding.weight has the shape"):
-        trained(tmp_path, f"init_from={finished.run.path}", "model.hidden_size=32")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_fp16_needs_a_device(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"training.precision: must be bf16 or fp32 .*fp16 needs a GPU"):
-        trained(tmp_path, "training.precision=fp16")
+    with pytest.raises(UserError, match=message):
+        trained(tmp_path, *(word.format(finished.run.path) for word in settings.split()))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -329,29 +296,13 @@ def test_four_parts_are_as_good_as_one() -> None:
     assert one != mean_loss(20, "seed=1")
 
 
-def test_a_batch_that_does_not_divide_into_its_parts_is_refused() -> None:
-    with pytest.raises(UserError, match=r"gradient_accumulation_steps: must divide the 16 examples of a batch, not 3"):
-        small("training.gradient_accumulation_steps=3")
-
-
-def test_a_dry_run_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    estimate = dry_run(small(), num_timed_steps=2)
-    assert estimate.num_parameters == sum(p.numel() for p in Trainer(small(), World.join("cpu")).model.parameters())
-    assert (estimate.num_steps, estimate.first_batch_shape[0]) == (30, 16)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_run_that_was_trained_is_found_and_answers(finished: TrainedRun) -> None:
-    assert load(finished.run.path).ask("12+3=")
-
-
 COMPILED = """
 import json, sys, torch
 from numerate.api import recipe
 from numerate.training.stopping import Stop
 from numerate.training.data_stream import StreamPosition
 from numerate.training.trainer import Trainer
+from small_runs import SMALL, copied, metrics, same, weights
 from numerate.training.distributed import World
 torch.set_num_threads(1)
 found = []
@@ -381,7 +332,7 @@ def test_a_compiled_forward_is_one_graph_with_the_same_losses(tmp_path: Path) ->
     script = tmp_path / "compiled.py"
     script.write_text(COMPILED)
     done = subprocess.run(
-        [sys.executable, str(script), *SMALL, "task.digits=1:5", "training.batch_size=32"],
+        [sys.executable, str(script), *SMALL.split(), *OWN.split(), "task.digits=1:5", "training.batch_size=32"],
         capture_output=True,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"},

@@ -16,7 +16,7 @@ from pathlib import Path
 import numerate
 from numerate import catalogue, cli
 from numerate.commands.table import COMMANDS, EXECUTOR_OPTIONS
-from numerate.old_names import OLD_CLASS_NAMES, OLD_SETTING_NAMES
+from numerate.old_names import NEW_NAMES
 
 BEFORE = Path(__file__).with_name("inventory-0.1.txt")
 KINDS_OF_PARTS = {
@@ -83,10 +83,9 @@ def changed(now: set[str]) -> dict[str, str]:
     for line in set(BEFORE.read_text().splitlines()) - now - renamed.keys():
         kind, _, name = line.partition(" ")
         part, _, own = name.partition(".")
-        parts = [new for new, old in OLD_CLASS_NAMES.items() if old == part] + [part]
+        parts = [*NEW_NAMES.get(part, ()), part]
         if kind == "setting":
-            names = [path.partition(".")[2] for path, old in OLD_SETTING_NAMES.items() if old == own] + [own]
-            found = [f"setting {one}.{new}" for one in parts for new in dict.fromkeys(names)]
+            found = [f"setting {one}.{new}" for one in parts for new in [*NEW_NAMES.get(own, ()), own]]
         else:
             found = [f"{KINDS_OF_PARTS.get(kind, kind)} {one}" for one in parts]
         renamed[line] = next((one for one in found if one in now), "")

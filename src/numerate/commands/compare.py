@@ -8,12 +8,11 @@ from typing import Any
 
 from numerate.errors import UserError
 from numerate.experiments.run import load
-from numerate.reports.colour import TerminalStyle
-from numerate.reports.compare import Comparison
+from numerate.reports.compare import comparison_text, read_comparison, write_comparison
 from numerate.reports.page import missing_runs_note
 from numerate.reports.plots import FIGURES, write_plot
-from numerate.studies.folder import StudyFolder
-from numerate.studies.missing import MissingRuns, find_missing_in_study
+from numerate.reports.terminal_writer import TerminalStyle
+from numerate.studies.folder import MissingRuns, StudyFolder
 from numerate.training.run_folder import resolve_runs_dir
 
 
@@ -29,11 +28,12 @@ def compare(
         raise UserError(f"out: the suffix of {out} must be one of .html, .png, .svg, .pdf")
     runs = resolve_runs(addresses, runs_dir)
     failed, variants = runs.missing.failed, runs.missing.missing_variants
-    comparison = Comparison.from_folders(runs.folders, labels=runs.labels, baseline=baseline, metric=metric)
-    page = comparison.write(out, failed_runs=failed, missing_variants=variants)
+    subject = read_comparison(runs.folders, labels=runs.labels, baseline=baseline, metric=metric)
+    page = write_comparison(subject, out, failed_runs=failed, missing_variants=variants)
     if warning := missing_runs_note(len(runs.folders), failed, variants):
         print(f"{warning}\n")
-    print(f"{comparison.to_text(TerminalStyle.from_stream(sys.stdout))}\n\n{page}")
+    text = comparison_text(subject.groups, TerminalStyle.from_stream(sys.stdout), subject.answer_metric)
+    print(f"{text}\n\n{page}")
 
 
 def plot(kind: str, *addresses: str, out: str | None = None, runs_dir: str | None = None, **options: Any) -> None:
@@ -79,7 +79,7 @@ def resolve_runs(addresses: Sequence[str], runs_dir: str | None = None) -> Resol
         done = study.done_results(plan)
         if not done and len(addresses) == 1:
             raise UserError(f"{address}: no run of this study is done yet; see `numerate status {address}`")
-        missing = find_missing_in_study(study, plan, done)
+        missing = study.missing_runs(plan, done)
         folders += [study.runs_dir / planned.run for planned in plan if planned.run in done]
         failed += missing.failed
         missing_variants += missing.missing_variants

@@ -1,11 +1,11 @@
 """`numerate results STUDY`: the results of a study as a table, for people and for programs."""
 
+import shutil
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from numerate.errors import UserError
-from numerate.reports.colour import TerminalStyle
 from numerate.tables.describing import describe_runs
 from numerate.tables.grouping import describe_groups, group_results
 from numerate.tables.results import cells_of, results_of
@@ -47,7 +47,7 @@ def results(
     elif file_format == "text":
         num_keys = len(set(parse_list(options.get("group", ""), "group"))) or None
         max_rows = MAX_TERMINAL_ROWS if sys.stdout.isatty() else None
-        width = TerminalStyle.from_stream(sys.stdout).width
+        width = shutil.get_terminal_size((100, 24)).columns
         print(to_text(frame, notes, width, max_rows, "columns" not in options, num_keys))
     else:
         sys.stdout.write(render(frame, file_format, notes))

@@ -17,21 +17,19 @@ from numerate.experiments.tracking import track_results
 from numerate.experiments.train import debug
 from numerate.experiments.train import dry_run as estimate_training
 from numerate.experiments.train import train as train_recipe
-from numerate.reports.colour import TerminalStyle
-from numerate.reports.figure import HeatMap
+from numerate.reports.figure import HeatMap, heat_maps
 from numerate.reports.grid import (
     aggregate_seeds,
     are_named_parts,
     cell_label,
     format_interval,
     format_percent,
-    make_grids,
     metric_label,
 )
 from numerate.reports.records import Cell, cell_from_record
 from numerate.reports.settings import format_settings
 from numerate.reports.table import text_table
-from numerate.reports.terminal_writer import heat_map_text, legend_text
+from numerate.reports.terminal_writer import TerminalStyle, heat_map_text, legend_text
 from numerate.studies.naming import load_recipe
 from numerate.training.progress import ProgressBars
 from numerate.training.recipe import Recipe
@@ -148,9 +146,9 @@ def _show_maps(results: Results) -> None:
             print(f"\n{title}\n{_parts_table(cells)}")
             continue
         title += f", {metric_label(metric, cells)}" * has_unseen_labels
-        for grid in make_grids(aggregate_seeds([[cell.with_metric(metric) for cell in cells]]), title):
-            plotted.append(HeatMap.from_grid(grid, has_tooltips=False))
-            print(f"\n{heat_map_text(plotted[-1], style)}")
+        for one in heat_maps(aggregate_seeds([[cell.with_metric(metric) for cell in cells]]), title):
+            plotted.append(one)
+            print(f"\n{heat_map_text(one, style)}")
     if plotted:
         print(f"\n{legend_text(style, plotted)}")
 

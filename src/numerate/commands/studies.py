@@ -14,8 +14,8 @@ from numerate.executors.executor import Executor
 from numerate.executors.local import Local
 from numerate.executors.slurm import Slurm
 from numerate.experiments.train import debug
-from numerate.reports.colour import TerminalStyle
-from numerate.reports.compare import Comparison
+from numerate.reports.compare import comparison_text, read_comparison
+from numerate.reports.terminal_writer import TerminalStyle
 from numerate.searches.search import search as search_recipe
 from numerate.studies.folder import StudyFolder
 from numerate.studies.naming import load_recipe, load_recipe_or_study
@@ -125,7 +125,7 @@ def show_summary(study: Study, runs_dir: str | None, folders: Sequence[Path]) ->
     plan = StudyFolder.from_title(study.title, resolve_runs_dir(runs_dir)).plan()
     variants = {planned.label for planned in plan if planned.run in runs}
     if len(variants) <= MAX_VARIANTS and len(folders) <= MAX_RUNS:
-        comparison = Comparison.from_folders(folders, labels=study.labels)
-        print(comparison.to_text(TerminalStyle.from_stream(sys.stdout)))
+        groups = read_comparison(folders, labels=study.labels).groups
+        print(comparison_text(groups, TerminalStyle.from_stream(sys.stdout)))
     else:
         results(study.title, group="label", runs_dir=runs_dir)

@@ -341,11 +341,10 @@ COMMANDS: dict[str, Command] = {
         ),
     ),
     "plot": Command(
-        "plot figures of runs: grid, curves, counts, pair, compare, intervals, training or validation",
+        "plot figures of runs: grid, curves, counts, compare, intervals, training or validation",
         "compare:plot",
         "KIND RUN|STUDY ...",
         "numerate plot grid latest out=grid.png\nnumerate plot curves runs/addition_*/* out=curves.pdf\n"
-        "numerate plot pair latest   (sorting: exact match, and the first label)\n"
         "numerate plot compare mine yours labels=Abacus,rotary checkpoint=best\n"
         "numerate plot intervals runs/addition_*/* out=intervals.pdf   (medians and intervals over seeds)\n"
         "numerate plot counts runs/counting_*/* out=counts.pdf   (labels: accuracy per count, with the baseline)\n"

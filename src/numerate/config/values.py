@@ -9,7 +9,7 @@ integers, and does not support fields declared by an abstract class.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING, Field, fields, is_dataclass
 from decimal import Decimal, InvalidOperation
 from functools import cache, partial
@@ -31,7 +31,6 @@ from numerate.config.type_hints import (
 )
 from numerate.config.user_parts import class_address, is_abstract, load_saved_class, load_user_object, missing_methods
 from numerate.errors import UserError, did_you_mean
-from numerate.old_names import new_class_names, new_setting_name
 
 NULL_WORDS = ("null", "none")
 TRUE_WORDS, FALSE_WORDS = ("true", "yes", "on"), ("false", "no", "off")
@@ -98,8 +97,6 @@ def resolve_setting_name(part: type, key: str, path: str) -> str:
     if normalize_name(key) in ALIASES and ALIASES[normalize_name(key)] in known:
         return ALIASES[normalize_name(key)]
     if normalize_name(key) not in known:
-        if (new_name := new_setting_name(part, normalize_name(key))) in known:
-            raise UserError(f"{path}: {part.__name__} renamed this setting to {new_name} in version 0.2")
         available = f"it has: {', '.join(known)}" if known else "it has none"
         raise UserError(f"{path}: {part.__name__} has no setting {key!r}; {available}.{did_you_mean(key, known)}")
     return normalize_name(key)
@@ -239,19 +236,12 @@ def parse_value(text: str, hint: Any, path: str, *, is_saved: bool = False) -> A
             elif len(pieces) == 1 and stripped and str not in options:
                 return _parse_items(pieces, option, path, parse_item)
     classes = part_classes_in(hint)
-    call = _CALL.fullmatch(stripped)
-    one_call = classes and call is not None and pieces is not None and len(pieces) == 1
-    if (
-        one_call
-        and call
-        and (str not in options or normalize_name(call[1]) in map(normalize_name, available_parts(classes)))
-    ):
-        preset = _find_preset(call[1], classes)
-        if preset is not None:
-            return _parse_call(preset, call[2] or "", path, parse_item)
-        return _parse_call(
-            Draft(get_part_class(call[1], classes, path, is_saved=is_saved), {}), call[2] or "", path, parse_item
-        )
+    call = _CALL.fullmatch(stripped) if classes and pieces is not None and len(pieces) == 1 else None
+    if call is not None and (str not in options or _exact_name(call[1], available_parts(classes)) is not None):
+        draft = _find_preset(call[1], classes)
+        if draft is None:
+            draft = Draft(get_part_class(call[1], classes, path, is_saved=is_saved), {})
+        return _parse_call(draft, call[2] or "", path, parse_item)
     if str in options:
         return text
     words = list(map(str, choices_in(hint)))
@@ -324,8 +314,7 @@ def get_part_class(
     `file_sha256`. Raises `UserError` with the available names if there is none.
     """
     kinds, available = " or ".join(c.__name__ for c in classes), available_parts(classes)
-    exact_name = next((names for names in available if normalize_name(names) == normalize_name(name)), None)
-    if exact_name is not None:
+    if (exact_name := _exact_name(name, available)) is not None:
         declared_class = next((c for c in classes if c.__name__ == exact_name), object)
         return catalogue.get_class(available[exact_name], exact_name, path) if available[exact_name] else declared_class
     prefix = f"{path}: " if path else ""
@@ -335,8 +324,6 @@ def get_part_class(
         elif (address := name if re.fullmatch(r"[^:]+:\w+", name) else address_of_name(name)) is not None:
             part = load_packaged_part(address)
         else:
-            if new_name := next((one for one in new_class_names(name) if one in available), None):
-                raise UserError(f"{name} was renamed to {new_name} in version 0.2")
             if list(available.values()) == [""]:  # a class without variants
                 (only,), setting = available, next(iter(settings_of(classes[0])))
                 raise UserError(f"must be {only}(...), not {name!r}; {path}.{setting}=... sets one of its settings")
@@ -398,16 +385,19 @@ def _parse_items(items: list[Any], hint: Any, path: str, parse_item: Any) -> lis
 
 def _find_preset(name: str, classes: list[type]) -> Draft | None:
     """The preset of a name as an editable draft; None for the name of a class."""
-    if normalize_name(name) in map(normalize_name, available_parts(classes)):
-        return None
-    for declared in classes:
-        presets = catalogue.presets(declared.__name__)
-        exact_name = next((there for there in presets if normalize_name(there) == normalize_name(name)), None)
-        if exact_name is not None:
-            draft = to_draft(presets[exact_name])
-            assert isinstance(draft, Draft)
-            return draft
+    if _exact_name(name, available_parts(classes)) is None:
+        for declared in classes:
+            presets = catalogue.presets(declared.__name__)
+            if (exact_name := _exact_name(name, presets)) is not None:
+                draft = to_draft(presets[exact_name])
+                assert isinstance(draft, Draft)
+                return draft
     return None
+
+
+def _exact_name(name: str, names: Iterable[str]) -> str | None:
+    """The one of `names` that equals a name but for `-` and `_`; None if there is none."""
+    return next((one for one in names if normalize_name(one) == normalize_name(name)), None)
 
 
 def _parse_call(draft: Draft, arguments: str, path: str, parse_item: Callable[[str, Any, str], Any]) -> Draft:

@@ -1,17 +1,15 @@
 """Beam search."""
 
-from dataclasses import replace
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.functional import pad
 
 from numerate.batch import Model, Output, Tokens
 from numerate.errors import OperationalError, check_positive
 from numerate.evaluation.evaluation_data import select_rows
-from numerate.evaluation.generate import GenerationOutput, greedy_decode, last_number
+from numerate.evaluation.generate import GenerationOutput, append_tokens, greedy_decode, last_number
 from numerate.vocabulary import EOS, PAD
 
 PUBLISHED_NUM_BEAMS = 4
@@ -184,22 +182,8 @@ class _BeamDecoder:
             self.state = decoding_step.state
             return decoding_step.output
         self.state = None
-        self._append(row_index, ids, number_values)
+        self.tokens = append_tokens(select_rows(self.tokens, row_index), ids, number_values)
         decoding_step = self.model.prefill(
             self.tokens, self.source, capacity=self.capacity, position_offset=self.position_offset
         )
         return decoding_step.output
-
-    def _append(self, row_index: Tensor, ids: Tensor, new_numbers: Tensor | None) -> None:
-        tokens = select_rows(self.tokens, row_index)
-        ends = tokens.lengths[:, None]
-        extended_ids = pad(tokens.ids, (0, 1), value=PAD).scatter(1, ends, ids[:, None])
-        number_values = tokens.number_values
-        if new_numbers is not None or number_values is not None:
-            number_values = torch.ones_like(tokens.ids, dtype=torch.float32) if number_values is None else number_values
-            one = torch.ones_like(ids) if new_numbers is None else new_numbers
-            number_values = pad(number_values, (0, 1), value=1.0).scatter(1, ends, one[:, None].to(number_values.dtype))
-        blocked_keys = None if tokens.blocked_keys is None else pad(tokens.blocked_keys, (0, 1))
-        self.tokens = replace(
-            tokens, ids=extended_ids, lengths=tokens.lengths + 1, number_values=number_values, blocked_keys=blocked_keys
-        )

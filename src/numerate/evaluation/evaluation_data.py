@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from numerate import catalogue
 from numerate.batch import Batch, Model, Tokens
-from numerate.evaluation.kinds.choice import kind_of
+from numerate.tasks.counter_rng import CounterRNG, random_key
 from numerate.tasks.questions import Questions
 from numerate.tasks.task import Task
 from numerate.tokenizers.layout import Continuation, Layout
@@ -25,6 +26,18 @@ MAX_TOKENS_PER_CPU_FORWARD = 4_096
 
 EXTRA_TEXT_TOKENS = 10
 """Number of tokens that a generated text answer may be longer than the longest correct answer of its batch."""
+
+
+def kind_of(task: Task, layout: Layout) -> Any:
+    """The `EvaluationKind` of a task: the one that it names, otherwise `TokenLabels` for a layout with a label per
+    token, `TextAnswers` for questions that are texts in files, and `ExactMatch` for all others."""
+    name = task.named_evaluation_kind()
+    if name is None and not layout.is_autoregressive and not layout.has_mask_tokens:
+        name = "TokenLabels"
+    elif name is None:
+        has_texts = task.draw(CounterRNG(random_key("cost")), np.arange(1)).texts is not None
+        name = "TextAnswers" if has_texts else "ExactMatch"
+    return catalogue.get_class("EvaluationKind", name)()
 
 
 class EvaluationData:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.functional import pad
 
 from numerate.batch import Model, Output, StepContext, Tokens
 from numerate.vocabulary import EOS, PAD
@@ -69,47 +70,42 @@ class UncachedDecoder(IncrementalDecoder):
     It computes all positions, with neither a cache nor `target_positions`.
     """
 
-    def __init__(
-        self, model: Model, prompts: Tokens, max_new_tokens: int, source: Tokens | None = None, position_offset: int = 0
-    ):
-        self.model, self.prompts, self.source, self.position_offset = model, prompts, source, position_offset
-        self.time = prompts.ids.shape[1]
-        self.ids = torch.nn.functional.pad(prompts.ids, (0, max_new_tokens))
-        number_values = prompts.number_values
-        self.number_values = (
-            None if number_values is None else torch.nn.functional.pad(number_values, (0, max_new_tokens), value=1.0)
-        )
-        self.lengths, self.rows = prompts.lengths, torch.arange(len(self.ids), device=self.ids.device)
+    def __init__(self, model: Model, prompts: Tokens, source: Tokens | None = None, position_offset: int = 0) -> None:
+        self.model, self.tokens, self.source, self.position_offset = model, prompts, source, position_offset
         self.output = self._forward()
 
     def step(self, ids: Int[Tensor, " rows"], number_values: Tensor | None) -> None:
-        self.ids[self.rows, self.lengths] = ids
-        if number_values is not None:
-            if self.number_values is None:
-                self.number_values = torch.ones_like(self.ids, dtype=number_values.dtype)
-            self.number_values[self.rows, self.lengths] = number_values.to(self.number_values.dtype)
-        self.lengths, self.time = self.lengths + 1, self.time + 1
+        self.tokens = append_tokens(self.tokens, ids, number_values)
         self.output = self._forward()
 
     def _forward(self) -> Output:
-        number_values = None if self.number_values is None else self.number_values[:, : self.time]
-        tokens = replace(
-            self.prompts,
-            ids=self.ids[:, : self.time],
-            lengths=self.lengths,
-            number_values=number_values,
-            position_ids=None,
-        )
-        output = self.model(
-            self.model.assign_positions(tokens, StepContext.for_evaluation(self.position_offset)), self.source
-        )
-        last_index, values = self.lengths - 1, output.number_predictions
-        row_numbers = None if values is None else values[self.rows, last_index][:, None]
+        tokens = self.model.assign_positions(self.tokens, StepContext.for_evaluation(self.position_offset))
+        output = self.model(tokens, self.source)
+        rows, last_index = torch.arange(len(tokens.ids), device=tokens.ids.device), tokens.lengths - 1
+        values = output.number_predictions
+        row_numbers = None if values is None else values[rows, last_index][:, None]
         return Output(
-            output.hidden_states[self.rows, last_index][:, None],
+            output.hidden_states[rows, last_index][:, None],
             output.lm_head,
             number_head=row_numbers if row_numbers is None else lambda _: row_numbers,
         )
+
+
+def append_tokens(tokens: Tokens, ids: Int[Tensor, " rows"], number_values: Tensor | None) -> Tokens:
+    """Rows with one more token each, without position ids."""
+    ends, values = tokens.lengths[:, None], tokens.number_values
+    if number_values is not None or values is not None:
+        new_values = torch.ones_like(ids, dtype=torch.float32) if number_values is None else number_values
+        values = torch.ones_like(tokens.ids, dtype=new_values.dtype) if values is None else values
+        values = pad(values, (0, 1), value=1.0).scatter(1, ends, new_values[:, None].to(values.dtype))
+    return replace(
+        tokens,
+        ids=pad(tokens.ids, (0, 1), value=PAD).scatter(1, ends, ids[:, None]),
+        lengths=tokens.lengths + 1,
+        number_values=values,
+        blocked_keys=None if tokens.blocked_keys is None else pad(tokens.blocked_keys, (0, 1)),
+        position_ids=None,
+    )
 
 
 def decode_tokens(
@@ -230,7 +226,7 @@ def greedy_decode_uncached(
     """The same without a cache: the reference that `greedy_decode` is tested against."""
     return decode_tokens(
         model,
-        UncachedDecoder(model, prompts, max_new_tokens, source, position_offset),
+        UncachedDecoder(model, prompts, source, position_offset),
         greedy_token,
         len(prompts.ids),
         max_new_tokens,

@@ -115,7 +115,9 @@ class QuestionPrompts(PromptProcessor):
             except (UserError, NotImplementedError):
                 pass  # not a question of the task, but a text to continue
             else:
-                return self._question_prompt(text, *extract_prompts(batch))
+                prompt, answer_length = extract_prompts(batch)
+                values = None if prompt.number_values is None else tuple(prompt.number_values[0].tolist())
+                return Prompt(text, tuple(prompt.ids[0].tolist()), (), True, answer_length, values)
         if self.evaluation_data.has_number_tokens:
             raise UserError(
                 f"prompt: {text!r} must be a question of {type(self.evaluation_data.task).__name__}, whose tokens have "
@@ -124,10 +126,6 @@ class QuestionPrompts(PromptProcessor):
         if not (*self.begin_ids, *ids):
             raise UserError("prompt: must not be empty, as this run needs a question such as '12+34='")
         return Prompt(text, (*self.begin_ids, *ids), unknown)
-
-    def _question_prompt(self, text: str, prompt: Tokens, answer: int) -> Prompt:
-        values = None if prompt.number_values is None else tuple(prompt.number_values[0].tolist())
-        return Prompt(text, tuple(prompt.ids[0].tolist()), (), True, answer, values)
 
     def decode(self, ids: Sequence[int]) -> str:
         return self.evaluation_data.tokenizer.decode(ids, self.evaluation_data.vocabulary)

@@ -33,7 +33,7 @@ from numerate.evaluation.generate import (
     GenerationOutput,
     IncrementalDecoder,
     TokensCallback,
-    UncachedDecoder,
+    append_tokens,
     decode_tokens,
     greedy_token,
 )
@@ -86,7 +86,6 @@ def generate(
     on_tokens: TokensCallback | None = None,
     window: int | None = None,
     position_offset: int = 0,
-    use_cache: bool = True,
 ) -> GenerationOutput:
     """Generates up to `max_new_tokens` tokens after each prompt, or until one of `stop_ids` (which is then the last of
     its `ids`).
@@ -96,8 +95,7 @@ def generate(
     `log_probability` is under the model, before any setting of `sampling`.
 
     With a `window` only the last `window` tokens of a row are used, as if the text started there: each token then costs
-    a forward pass over the window. As long as no row is longer, the cache is used. Without `use_cache` the prefix is
-    read again for every token: the reference that the cache is tested against.
+    a forward pass over the window. As long as no row is longer, the cache is used.
 
         generate(model, prompts, 50, Sampling(temperature=0.8)).lengths.tolist()
     [50]
@@ -106,9 +104,7 @@ def generate(
     NaN logits.
     """
     decoder: IncrementalDecoder
-    if not use_cache:
-        decoder = UncachedDecoder(model, prompts, max_new_tokens, position_offset=position_offset)
-    elif window is None:
+    if window is None:
         decoder = CachedDecoder(model, prompts, max_new_tokens, position_offset=position_offset)
     else:
         decoder = WindowedDecoder(model, prompts, max_new_tokens, window, position_offset)
@@ -127,9 +123,8 @@ class WindowedDecoder(IncrementalDecoder):
     ) -> None:
         if prompts.number_values is not None or prompts.blocked_keys is not None:
             raise UserError("window: must be null for rows with number values or blocked keys")
-        self.model, self.prompts, self.window, self.position_offset = model, prompts, window, position_offset
-        self.ids = torch.nn.functional.pad(prompts.ids, (0, max_new_tokens))
-        self.lengths, self.longest = prompts.lengths, int(prompts.lengths.max())
+        self.model, self.tokens, self.window, self.position_offset = model, prompts, window, position_offset
+        self.longest = int(prompts.lengths.max())
         self.cached_decoder: CachedDecoder | None = None
         if self.longest <= window:
             self.cached_decoder = CachedDecoder(
@@ -140,8 +135,7 @@ class WindowedDecoder(IncrementalDecoder):
             self.output = self._forward()
 
     def step(self, ids: Int[Tensor, " rows"], number_values: Tensor | None) -> None:
-        self.ids.scatter_(1, self.lengths[:, None], ids[:, None])
-        self.lengths, self.longest = self.lengths + 1, self.longest + 1
+        self.tokens, self.longest = append_tokens(self.tokens, ids, None), self.longest + 1
         if self.cached_decoder is not None and self.longest <= self.window:
             self.cached_decoder.step(ids, number_values)
             self.output = self.cached_decoder.output
@@ -150,12 +144,10 @@ class WindowedDecoder(IncrementalDecoder):
             self.output = self._forward()
 
     def _forward(self) -> Output:
-        offsets = torch.arange(min(self.window, self.longest), device=self.ids.device)
-        start = (self.lengths - self.window).clamp(min=0)
-        lengths = self.lengths.clamp(max=self.window)
-        tokens = replace(
-            self.prompts, ids=self.ids.gather(1, start[:, None] + offsets), lengths=lengths, position_ids=None
-        )
+        ids, lengths = self.tokens.ids, self.tokens.lengths.clamp(max=self.window)
+        first = (self.tokens.lengths - self.window).clamp(min=0)[:, None]
+        columns = first + torch.arange(min(self.window, self.longest), device=ids.device)
+        tokens = replace(self.tokens, ids=ids.gather(1, columns), lengths=lengths)
         tokens = self.model.assign_positions(tokens, StepContext.for_evaluation(self.position_offset))
         return self.model(tokens, target_positions=lengths[:, None] - 1)  # type: ignore[no-any-return]
 

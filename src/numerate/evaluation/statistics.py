@@ -8,7 +8,7 @@ proportions are fractions from 0 to 1.
 |---|---|---|
 | how well a model was measured | one cell | `wilson_interval`; with guaranteed coverage Clopper and Pearson's (below) |
 | the same | a region of cells | `region_mean` |
-| how far two models are apart | one seed each | `newcombe_interval`; on the same questions `mcnemar_test` tests it |
+| how far two models are apart | one seed each | `newcombe_interval`; on the same questions `scipy.stats.binomtest` |
 | how often training succeeds | seeds | `success_rate`; `fisher_exact` tests two of them |
 | what a typical seed gives | seeds | `interquartile_mean`, or the median |
 | how uncertain that is | five seeds or more | `stratified_bootstrap_interval`, also over several tasks |
@@ -117,7 +117,8 @@ def newcombe_interval(first: tuple[int, int], second: tuple[int, int], level: fl
 
     The hybrid score interval, method 10 of Newcombe (1998),
     https://doi.org/10.1002/(SICI)1097-0258(19980430)17:8<873::AID-SIM779>3.0.CO;2-I. The samples are assumed to be
-    independent; for two models on the same questions it is slightly too wide, and `mcnemar_test` is the test.
+    independent; for two models on the same questions it is slightly too wide, and the test is McNemar's, the sign test
+    on the questions that only one of them answers correctly (`scipy.stats.binomtest`).
 
     >>> gap = newcombe_interval((56, 70), (48, 80))
     >>> round(gap.value, 4), round(gap.low, 4), round(gap.high, 4)
@@ -254,30 +255,6 @@ def fisher_exact(first: tuple[int, int], second: tuple[int, int]) -> float:
     _check_counts([first[0], second[0]], [first[1], second[1]], whole=True)
     table = [[successes, trials - successes] for successes, trials in (first, second)]
     return float(stats.fisher_exact(table).pvalue)
-
-
-def mcnemar_test(first: ArrayLike, second: ArrayLike) -> float:
-    """The p-value of the exact form of McNemar's test: whether two models answer the same questions equally well. It is
-    the sign test on the questions that only one of them answers correctly.
-
-    McNemar (1947), https://doi.org/10.1007/BF02295996; Dietterich (1998), https://doi.org/10.1162/089976698300017197,
-    recommends it for two models that were each trained once. `first` and `second` say for each question whether the
-    answer was correct, in the same order; without questions it is 1. Two models, not two recipes: another seed may
-    reverse the result.
-
-    >>> round(mcnemar_test([1, 1, 1, 1, 1, 1, 0], [0, 0, 0, 0, 0, 0, 0]), 5)
-    0.03125
-
-    Raises `UserError` for values other than 0 and 1, and for lists of different lengths.
-    """
-    from scipy import stats
-
-    if np.size(first) == np.size(second) == 0:
-        return 1.0
-    one, two = _check_pairs(first, second, "mcnemar_test")
-    _check_counts([one, two], np.ones((2, len(one))), whole=True)
-    wins, losses = int(np.sum(one > two)), int(np.sum(one < two))
-    return float(stats.binomtest(wins, wins + losses).pvalue) if wins + losses else 1.0
 
 
 def paired_permutation_test(first: Sequence[float], second: Sequence[float], *key: object) -> float:

@@ -1,5 +1,6 @@
 """The interface of all executors: they take items and yield results or failures as completed."""
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -192,3 +193,11 @@ def pickle_with(dumps: Callable[[Any], bytes], value: Any, name: str) -> bytes:
         return dumps(value)
     except Exception as error:
         raise UserError(f"{name} cannot be sent to a worker: {error}") from error
+
+
+def sleep_with_ticks(seconds: float, stop: Stop, on_tick: Callable[[], None]) -> None:
+    """Waits, with a tick twice a second, until the time has elapsed or a stop is requested."""
+    end = time.monotonic() + seconds
+    while not stop.requested and (remaining := end - time.monotonic()) > 0:
+        time.sleep(min(0.5, remaining))
+        on_tick()

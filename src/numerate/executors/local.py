@@ -71,6 +71,8 @@ class Local(Executor):
 class ProcessBackend(pool.Backend):
     """Worker processes, each with its own pipe: there is no shared lock that a killed one could leave locked."""
 
+    dumps = staticmethod(pickle.dumps)
+
     def __init__(self, work: bytes, threads: int, memory: float | None, gpus: Sequence[str]) -> None:
         self._work, self._threads, self._memory, self._gpus = work, threads, memory, gpus
         self._pipes: dict[Any, Connection] = {}
@@ -87,7 +89,7 @@ class ProcessBackend(pool.Backend):
             variables["CUDA_VISIBLE_DEVICES"] = self._gpus[slot % len(self._gpus)]
         process = self._context.Process(target=_worker_main, args=(child_end, os.getpid(), self._threads, self._memory))
         try:
-            with _environment(variables), _block_interrupts():
+            with _environment(variables), block_interrupts():
                 process.start()
         except BaseException:
             parent_end.close()
@@ -97,16 +99,12 @@ class ProcessBackend(pool.Backend):
         self._pipes[process] = parent_end
         return process
 
-    def serialize(self, item: Any) -> bytes:
-        return pickle.dumps(item)
-
     def send_item(self, worker: Any, item: bytes) -> None:
         with suppress(OSError):
             self._pipes[worker].send_bytes(item)
 
     def request_stop(self, worker: Any) -> None:
-        with suppress(OSError):
-            self._pipes[worker].send_bytes(_STOP)
+        self.send_item(worker, _STOP)
 
     def wait(self, seconds: float) -> list[tuple[Hashable, pool.Message]]:
         worker_by_pipe: dict[Any, Any] = {pipe: worker for worker, pipe in self._pipes.items()}
@@ -205,10 +203,8 @@ def _worker_main(pipe: Connection, parent: int, threads: int, memory_limit: floa
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, on_signal)
-    if hasattr(signal, "SIGHUP"):
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_receive_messages, args=(pipe, parent, worker.stop, inbox), daemon=True).start()
     try:
         pipe.send_bytes(pickle.dumps("here"))
@@ -263,11 +259,8 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def _block_interrupts() -> Iterator[None]:
+def block_interrupts() -> Iterator[None]:
     """Blocks Ctrl-C while a process starts; the process inherits this until it is ready to ignore the signal."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
     from multiprocessing import resource_tracker
 
     resource_tracker.ensure_running()  # it would let signals through again

@@ -2,9 +2,11 @@
 
 import contextlib
 import re
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
+from numerate.errors import chain_of_causes
 from numerate.training.disk import format_bytes
 
 _OUT_OF_MEMORY_PATTERN = re.compile(
@@ -56,26 +58,19 @@ class OOMKillCounter:
         yield self.system / "proc/vmstat"
 
 
-def limit_memory(num_bytes: float) -> bool:
-    """Limits this process to `num_bytes` bytes more than it uses now; returns False if the system does not support it.
+def limit_memory(num_bytes: float) -> None:
+    """Limits this process to `num_bytes` bytes more than it uses now, if the system supports it.
 
     Its use is its private writable memory (`VmData`), whether touched or not. A request beyond the limit fails in the
     process with `MemoryError` or an error of torch, instead of exhausting the machine's memory.
     """
-    try:
-        import resource
-
-        match = re.search(r"^VmData:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
-        if match is None:
-            return False
+    with contextlib.suppress(OSError, ValueError):
+        used = re.search(r"^VmData:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
         hard_limit = resource.getrlimit(resource.RLIMIT_DATA)[1]
-        soft_limit = int(match[1]) * 1024 + int(num_bytes)
-        resource.setrlimit(
-            resource.RLIMIT_DATA, (soft_limit if hard_limit < 0 else min(soft_limit, hard_limit), hard_limit)
-        )
-    except (ImportError, OSError, ValueError):
-        return False
-    return True
+        if used is not None:
+            limit = int(used[1]) * 1024 + int(num_bytes)
+            soft_limit = limit if hard_limit < 0 else min(limit, hard_limit)
+            resource.setrlimit(resource.RLIMIT_DATA, (soft_limit, hard_limit))
 
 
 def out_of_memory_error(error: BaseException, *, is_limited: bool = False) -> BaseException | None:
@@ -84,27 +79,18 @@ def out_of_memory_error(error: BaseException, *, is_limited: bool = False) -> Ba
 
     Under a limit (`is_memory_limited`), a thread that cannot be started had no memory for its stack.
     """
-    visited: set[int] = set()
-    cause: BaseException | None = error
-    while cause is not None and id(cause) not in visited:
-        visited.add(id(cause))
-        names = {part.__name__ for part in type(cause).__mro__}
-        if names & {"MemoryError", "OutOfMemoryError"}:
+    for cause in chain_of_causes(error):
+        if {part.__name__ for part in type(cause).__mro__} & {"MemoryError", "OutOfMemoryError"}:
             return cause
         if isinstance(cause, RuntimeError | OSError | ImportError) and _OUT_OF_MEMORY_PATTERN.search(str(cause)):
             return cause
         if is_limited and isinstance(cause, RuntimeError) and "can't start new thread" in str(cause):
             return cause
-        cause = cause.__cause__ or cause.__context__
     return None
 
 
 def is_memory_limited() -> bool:
     """Whether the memory of this process is limited (`ulimit -v`, `ulimit -d`)."""
-    try:
-        import resource
-    except ImportError:
-        return False
     limits = (resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA))
     return any(limit != resource.RLIM_INFINITY for limit in limits)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from numerate.errors import OperationalError, UserError
+from numerate.errors import OperationalError
 from numerate.executors.executor import Failure, ItemOutcome, Work
 from numerate.executors.worker import Reply, failure_from_exception, stopped_failure
 from numerate.training.stopping import Stop
@@ -53,15 +53,16 @@ ended. It works no more after the last two."""
 
 
 class Backend(ABC):
-    """The interface between a pool and its workers. It makes no decisions, and only `wait` blocks."""
+    """The interface between a pool and its workers. It makes no decisions, and only `wait` blocks.
+
+    `dumps` pickles an item.
+    """
+
+    dumps: Callable[[Any], bytes]
 
     @abstractmethod
     def start_worker(self, slot: int) -> Hashable:
         """Starts a worker in a slot (0 to workers - 1, unique among running ones) and returns its handle."""
-
-    @abstractmethod
-    def serialize(self, item: Any) -> bytes:
-        """Pickles an item. Raises the errors of pickling."""
 
     @abstractmethod
     def send_item(self, worker: Hashable, item: bytes) -> None:
@@ -136,8 +137,12 @@ class Pool:
                     self._cancel_waiting()
                 self._schedule()
                 if not self._outcomes and not self._workers:
-                    raise self._start_error()
-                for worker, message in self.backend.wait(0 if self._outcomes else self._wait_seconds()):
+                    raise (
+                        OperationalError("no worker could be started")
+                        if self._last_failure is None
+                        else self._last_failure.to_error()
+                    )
+                for worker, message in self.backend.wait(0 if self._outcomes else _TICK_INTERVAL):
                     self._handle_message(worker, message)
                 self._stop_timed_out()
                 self._schedule()
@@ -148,7 +153,12 @@ class Pool:
                     num_remaining -= 1
                     yield self._outcomes.popleft()
                 if self._consecutive_deaths >= max(MAX_CONSECUTIVE_DEATHS, 4 * self.workers):
-                    raise OperationalError(self._deaths_text())
+                    assert self._last_failure is not None
+                    raise OperationalError(
+                        f"{self._consecutive_deaths} consecutive workers died without finishing an item, the last one: "
+                        f"{self._last_failure.text}. Finished items are kept; try `workers=1` if they run out of "
+                        "memory together."
+                    )
         finally:
             try:
                 if not self.stop.requested or num_remaining == 0:  # else a second Ctrl-C: at once
@@ -164,7 +174,7 @@ class Pool:
         while self._waiting and idle and not self.stop.requested:
             index = self._waiting.popleft()
             try:
-                serialized = self.backend.serialize(self.items[index])
+                serialized = self.backend.dumps(self.items[index])
             except Exception as error:
                 text = f"{self._item_name(index)} cannot be sent to a worker: {error}"
                 self._fail_item(index, failure_from_exception(TypeError(text).with_traceback(error.__traceback__)))
@@ -183,7 +193,7 @@ class Pool:
             and num_starting < len(self._waiting)
             and self._failed_starts < _MAX_FAILED_STARTS
         ):
-            slot = next(slot for slot in range(self.workers) if slot not in self._used_slots())
+            slot = min(set(range(self.workers)) - {state.slot for state in self._workers.values()})
             try:
                 self._workers[self.backend.start_worker(slot)] = WorkerState(slot)
                 num_starting += 1
@@ -192,9 +202,6 @@ class Pool:
                 self._last_failure = Failure(
                     "operational error", f"no worker could be started: {error.strerror or error}"
                 )
-
-    def _used_slots(self) -> set[int]:
-        return {state.slot for state in self._workers.values()}
 
     def _handle_message(self, worker: Hashable, message: Message) -> None:
         state = self._workers[worker]
@@ -260,17 +267,6 @@ class Pool:
                 self.backend.kill(worker)
                 self._fail_item(state.item, self._timeout_failure(), now - state.started_at, state.name)
 
-    def _wait_seconds(self) -> float:
-        """Seconds until the pool must act even without events."""
-        now, seconds = time.monotonic(), _TICK_INTERVAL
-        for state in self._workers.values():
-            if self.timeout is not None and state.item is not None:
-                deadline = (
-                    state.started_at + self.timeout if state.timed_out_at is None else state.timed_out_at + STOP_TIMEOUT
-                )
-                seconds = min(seconds, max(0.01, deadline - now))
-        return seconds
-
     def _cancel_waiting(self) -> None:
         while self._waiting:
             failure = Failure("not started", "not started; the same command resumes", self.stop.status or 130)
@@ -301,14 +297,3 @@ class Pool:
             return self.work.item_name(self.items[index])
         except Exception:
             return f"item {index}"
-
-    def _start_error(self) -> UserError | OperationalError:
-        failure = self._last_failure
-        return OperationalError("no worker could be started") if failure is None else failure.to_error()
-
-    def _deaths_text(self) -> str:
-        last_death = "" if self._last_failure is None else f", the last one: {self._last_failure.text}"
-        return (
-            f"{self._consecutive_deaths} consecutive workers died without finishing an item{last_death}. "
-            "Finished items are kept; try `workers=1` if they run out of memory together."
-        )

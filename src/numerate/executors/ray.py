@@ -110,7 +110,7 @@ class ActorBackend(pool.Backend):
     def __init__(
         self, ray: Any, work: bytes, resources: Mapping[str, float], threads: int, memory: float | None
     ) -> None:
-        self._ray, self._resources = ray, resources
+        self._ray, self._resources, self.dumps = ray, resources, ray.cloudpickle.dumps
         self._work = ray.put(work)
         self._oom_kills = OOMKillCounter()
         actor_class = ray.remote(
@@ -127,9 +127,6 @@ class ActorBackend(pool.Backend):
         actor = self._actors[self._num_started] = self._create_actor()
         self._pending[actor.open.remote([self._work], user_files(), list(sys.path), os.getcwd())] = self._num_started
         return self._num_started
-
-    def serialize(self, item: Any) -> bytes:
-        return self._ray.cloudpickle.dumps(item)  # type: ignore[no-any-return]
 
     def send_item(self, worker: Any, item: bytes) -> None:
         self._pending[self._actors[worker].do.remote(item)] = worker
@@ -236,7 +233,7 @@ def _connected_cluster(ray: Any, address: str | None, cpus: float) -> Iterator[N
             "object_store_memory": _OBJECT_STORE_MEMORY,
             "_node_ip_address": "127.0.0.1",
         }
-    with _silence_logging(), _preserve_signal_handlers():
+    with _quietly():
         try:
             ray.init(address, **init_options)
         except Exception as error:
@@ -244,7 +241,7 @@ def _connected_cluster(ray: Any, address: str | None, cpus: float) -> Iterator[N
     try:
         yield
     finally:
-        with _silence_logging(), _preserve_signal_handlers():
+        with _quietly():
             ray.shutdown()
 
 
@@ -288,30 +285,20 @@ def _explain_lost_cluster() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _silence_logging() -> Iterator[None]:
-    """Hides Ray's messages while it starts or stops."""
+def _quietly() -> Iterator[None]:
+    """Hides Ray's messages while it starts or stops, and restores the signal handlers that it replaces."""
     logger = logging.getLogger("ray")
     old_level = logger.level
+    old_handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     logger.setLevel(logging.ERROR)
     try:
         yield
     finally:
         logger.setLevel(old_level)
-
-
-@contextlib.contextmanager
-def _preserve_signal_handlers() -> Iterator[None]:
-    """Restores the signal handlers that Ray replaces."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    old_handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in old_handlers.items():
-            if handler is not None:
-                signal.signal(number, handler)
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in old_handlers.items():
+                if handler is not None:
+                    signal.signal(number, handler)
 
 
 def _resources_text(resources: Mapping[str, float]) -> str:

@@ -3,8 +3,6 @@
 import contextlib
 import io
 import shutil
-import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +10,10 @@ from typing import Any, Literal
 
 from numerate.config import setting
 from numerate.errors import OperationalError, UserError, import_extra, pluralize
-from numerate.executors.chunk import ArrayTask, PickledWork, split_round_robin
-from numerate.executors.executor import DEFAULT_NUM_WORKERS, Executor, Failure, ItemOutcome, Work
-from numerate.executors.following import describe, print_message, sleep_with_ticks, wait_for_items
-from numerate.executors.local import Local
-from numerate.executors.states import ENDED_STATES, process_start_time, task_states
-from numerate.executors.submission import Submission, item_key, next_number
+from numerate.executors.array_task import ArrayTask, PickledWork, pickle_value, split_round_robin
+from numerate.executors.executor import DEFAULT_NUM_WORKERS, Executor, Failure, ItemOutcome, Work, sleep_with_ticks
+from numerate.executors.local import Local, block_interrupts
+from numerate.executors.submission import Submission, item_key, next_number, print_message, wait_for_items
 from numerate.training import disk
 from numerate.training.lock import Lock
 from numerate.training.stopping import Stop, Stopped
@@ -69,9 +65,7 @@ class Slurm(Executor):
     )
     python: str | None = setting(None, "Python interpreter of the tasks; null: the current one")
     wait: bool = setting(True, "wait for the tasks and collect their results; false: submit only")
-    cluster: Literal["slurm", "local", "debug"] = setting(
-        "slurm", "local: run tasks as local processes, to try it out; debug: one after the other in this process"
-    )
+    cluster: Literal["slurm", "local"] = setting("slurm", "local: run tasks as local processes, to try it out")
 
     def conflicts(self) -> Iterator[str]:
         for name in ("sbatch_options", "setup"):
@@ -161,7 +155,7 @@ class Slurm(Executor):
         submissions, new = self._match_submissions(root, keys)
         for submission in submissions:
             print_message(
-                f"{pluralize(len(submission.pending), 'item')} already submitted: {describe(submission)}; "
+                f"{pluralize(len(submission.pending), 'item')} already submitted: {submission}; "
                 f"logs: {submission.path / 'logs'}"
             )
         return [*submissions, self._submit(work, items, keys, new, root)] if new else submissions
@@ -183,7 +177,7 @@ class Slurm(Executor):
                 and item["task"] not in submission.ended
                 and "failure" not in submission.records.get(number, {})
             }
-            running_tasks = self._running_tasks(submission, set(tasks_by_item.values()))
+            running_tasks = submission.running(set(tasks_by_item.values()))
             for number, task in tasks_by_item.items():
                 indices = indices_by_key[submission.items[number]["key"]]
                 if indices and task in running_tasks:
@@ -192,23 +186,12 @@ class Slurm(Executor):
                 matched.append(submission)
         return matched, sorted(index for indices in indices_by_key.values() for index in indices)
 
-    def _running_tasks(self, submission: Submission, tasks: set[int]) -> set[int]:
-        """The tasks of a submission that are queued or running in Slurm."""
-        if not tasks:
-            return set()
-        states = task_states(submission, tasks)
-        if states is None:
-            raise OperationalError(
-                f"{submission.path}: squeue does not answer, so the state of its jobs is unknown; try again"
-            )
-        return {task for task in tasks if states[task] not in ENDED_STATES}
-
     def _submit(
         self, work: Work, items: Sequence[Any], keys: Sequence[str], new: Sequence[int], root: Path
     ) -> Submission:
         pickled_work = PickledWork.from_work(work)
         names = [work.item_name(items[index]) for index in new]
-        pickled_items = [pickled_work.pickle_item(name, items[index]) for name, index in zip(names, new, strict=True)]
+        pickled_items = [(name, pickle_value(items[index], name)) for name, index in zip(names, new, strict=True)]
         tasks = split_round_robin(len(new), self._num_tasks(len(new)))
         path = Submission.create_folder(
             root, [(name, keys[index]) for name, index in zip(names, new, strict=True)], tasks
@@ -227,26 +210,17 @@ class Slurm(Executor):
         except BaseException:
             shutil.rmtree(path, ignore_errors=True)  # a job that was created nevertheless finds nothing to do, and ends
             raise
-        ids = [job.job_id for job in jobs]
-        process_start_times = [process_start_time(job) if self.cluster == "local" else None for job in ids]
-        submission = Submission.create(path, self.cluster, ids, process_start_times)
+        submission = Submission.create(path, self.cluster, [job.job_id for job in jobs])
         submission.pending = dict(enumerate(new))
         print_message(
-            f"submitted {pluralize(len(new), 'item')} in {pluralize(len(tasks), 'task')}: {describe(submission)}; "
+            f"submitted {pluralize(len(new), 'item')} in {pluralize(len(tasks), 'task')}: {submission}; "
             f"logs: {path / 'logs'}"
         )
-        if self.cluster == "debug":
-            for job in jobs:
-                job.results()
         return submission
 
     def _submit_tasks(self, logs: Path, array_tasks: Sequence[ArrayTask]) -> list[Any]:
         submitit = _import_submitit()
         executor: Any
-        if self.cluster == "debug":
-            from submitit.local.debug import DebugExecutor
-
-            return list(DebugExecutor(logs).submit_array(array_tasks))
         if self.cluster == "local":
             executor = submitit.LocalExecutor(logs, max_num_timeout=self.max_requeues, python=self.python)
             executor.update_parameters(
@@ -255,7 +229,7 @@ class Slurm(Executor):
                 gpus_per_node=self.gpus_per_task,
                 setup=list(self.setup),
             )
-            with _ignore_interrupts():
+            with block_interrupts():
                 jobs: list[Any] = executor.submit_array(array_tasks)
             _running_jobs.extend(jobs)
             return jobs
@@ -299,8 +273,7 @@ class Slurm(Executor):
         return min(WARNING_SECONDS, 20 * self.minutes)
 
     def _script(self, logs: Path, tasks: int) -> str:
-        """The job script as submitit writes it, by private names of submitit; the parameters if these are gone."""
-        parameters = self._parameters(tasks)
+        """The job script as submitit writes it, by private names of submitit."""
         submitit = _import_submitit()
 
         class Shown(submitit.SlurmExecutor):  # type: ignore[misc, name-defined]
@@ -309,15 +282,10 @@ class Slurm(Executor):
                 return 2  # a cluster is not required here
 
         executor = Shown(logs, max_num_timeout=self.max_requeues, python=self.python)
-        executor.update_parameters(**parameters)
-        try:
-            if tasks > 1:
-                executor.parameters["map_count"] = tasks
-            return str(executor._make_submission_file_text(executor._submitit_command_str, ""))
-        except (AttributeError, TypeError):
-            non_null = {name: value for name, value in parameters.items() if value is not None}
-            lines = [f"# {name}: {value}" for name, value in sorted(non_null.items())]
-            return "\n".join(["#!/bin/bash", "# parameters of submitit for the job script:", *lines, ""])
+        executor.update_parameters(**self._parameters(tasks))
+        if tasks > 1:
+            executor.parameters["map_count"] = tasks
+        return str(executor._make_submission_file_text(executor._submitit_command_str, ""))
 
 
 def _import_submitit() -> Any:
@@ -328,16 +296,3 @@ def _import_submitit() -> Any:
 def _raise_if_stopped(stop: Stop) -> None:
     if stop.requested:
         raise Stopped
-
-
-@contextlib.contextmanager
-def _ignore_interrupts() -> Iterator[None]:
-    """Processes started inside ignore Ctrl-C at the terminal, like tasks on another machine."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    old_handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, old_handler)

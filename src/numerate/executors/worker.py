@@ -11,7 +11,6 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 from numerate.config import UserFile, load_user_files
@@ -42,21 +41,6 @@ class Reply:
     is_last: bool = False
 
 
-class RequestedStop(Stop):
-    """A `Stop` that is requested through the worker and handles no signals.
-
-    So Ctrl-C, which a terminal sends to every process, is handled once, by the command, and not by each worker.
-    """
-
-    def __enter__(self) -> "RequestedStop":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return
-
-
 class Worker:
     """Processes items one after the other and converts exceptions into a `Failure`.
 
@@ -76,7 +60,7 @@ class Worker:
         name: str | None = None,
     ) -> None:
         self.name = name or unique_worker_name()
-        self.stop = RequestedStop()
+        self.stop = Stop(handles_signals=False)  # the command handles Ctrl-C, which a terminal sends to every process
         self._threads, self._memory_limit, self._dumps = threads, memory_limit, dumps
         self._work: Work
         self._process: Callable[[Any], Any]
@@ -166,6 +150,14 @@ def failure_from_exception(error: BaseException) -> Failure:
     if location is not None and isinstance(error, Exception):
         return Failure("user error", describe_error(error), 2, _trace(error))
     return Failure("error", f"{describe_error(error)} (--traceback shows where)", traceback=_trace(error))
+
+
+def failure_to_record(error: Exception) -> Failure:
+    """The failure of a run that ended with an error. Raises the error again if it is not the run's own: another process
+    trains it, the disk is full, or its worker has no memory left."""
+    if isinstance(error, LockedError) or disk.is_full(error) or memory.out_of_memory_error(error) is not None:
+        raise error
+    return failure_from_exception(error)
 
 
 def _trace(error: BaseException) -> str:

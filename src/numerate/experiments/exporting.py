@@ -1,8 +1,6 @@
 """Export of a run as a Hugging Face folder, and import: `numerate export` and `numerate import`."""
 
 import hashlib
-import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +16,7 @@ from numerate.models.decoder import Decoder
 from numerate.models.strict_weights import StrictWeights, match_state_dict
 from numerate.published.dual_attention_weights import from_published
 from numerate.tasks.language_modeling import LanguageModeling
+from numerate.text.data.new_folder import atomic_folder, check_not_existing
 from numerate.tokenizers.layout import Continuation, NextToken
 from numerate.training import checkpoint, disk, provenance
 from numerate.training.preflight import tokenizer_fingerprint
@@ -33,20 +32,23 @@ def export(run: Run, out: str | Path, *, checkpoint_name: str = "final", tokeniz
     to Hugging Face (`tokenizer=False` leaves it out), and if `out` already exists.
     """
     recipe, path = run.recipe, Path(out).expanduser()
-    if os.path.lexists(path):
-        raise UserError(f"out: {path} already exists; out= must be a new path")
+    check_not_existing(path)
     _check_exportable(recipe)
-    hf = _hugging_face()
+    _check_hugging_face_is_installed()
+    from numerate.integrations import hf_folders, hf_models, hf_tokenizers
+
     vocabulary = run.evaluation_data.vocabulary
-    special_ids = hf.special_ids(recipe.tokenizer, vocabulary)
+    special_ids = hf_tokenizers.special_ids(recipe.tokenizer, vocabulary)
     context_length = recipe.task.context_length if isinstance(recipe.task, LanguageModeling) else None
-    hf_tokenizer = hf.tokenizer_of(recipe.tokenizer, recipe.task, vocabulary, context_length) if tokenizer else None
+    hf_tokenizer = None
+    if tokenizer:
+        hf_tokenizer = hf_tokenizers.to_fast_tokenizer(recipe.tokenizer, recipe.task, vocabulary, context_length)
     checkpoints = run.checkpoints(checkpoint_name)
     if len(checkpoints) != 1:
         raise UserError(
             f"checkpoint: {checkpoint_name} means {len(checkpoints)} checkpoints; must be final, best or a step"
         )
-    config = hf.config_of(
+    config = hf_models.make_config(
         to_tree(recipe),
         vocabulary,
         step=checkpoints[0].step,
@@ -56,23 +58,13 @@ def export(run: Run, out: str | Path, *, checkpoint_name: str = "final", tokeniz
         max_length=context_length,
     )
     model = run.load_model(checkpoints[0]).cpu()
-    temporary_folder = disk.temporary_path(path)
-    disk.make_folder(path.parent, place="out")
-    with disk.convert_os_errors(path, place="out"):
-        try:
-            temporary_folder.mkdir()
-            hf.write_folder(temporary_folder, config, model, special_ids, hf_tokenizer, path.name)
-            mode = (temporary_folder / "config.json").stat().st_mode
-            for file in temporary_folder.iterdir():
-                os.chmod(
-                    file, mode
-                )  # safetensors makes files readable for the owner only; use the user's umask instead
-                disk.fsync(file)
-            disk.fsync(temporary_folder)
-            os.rename(temporary_folder, path)
-            disk.fsync(path.absolute().parent)
-        finally:
-            shutil.rmtree(temporary_folder, ignore_errors=True)
+    with atomic_folder(path) as folder:
+        hf_folders.write_folder(folder, config, model, special_ids, hf_tokenizer, path.name)
+        mode = (folder / "config.json").stat().st_mode
+        for file in folder.iterdir():
+            file.chmod(mode)  # safetensors makes files readable by the owner only; apply the user's umask
+            disk.fsync(file)
+        disk.fsync(folder)
     return path
 
 
@@ -93,15 +85,18 @@ def import_folder(
     `UserError` for any other folder, for weights that do not match the recipe (see `numerate.models.strict_weights`),
     and if the tokenizer or task now has other tokens.
     """
-    hf, path = _hugging_face(), Path(folder).expanduser()
-    config = hf.read_configuration(path)
+    _check_hugging_face_is_installed()
+    from numerate.integrations import hf_folders, hf_models
+
+    path = Path(folder).expanduser()
+    config = hf_folders.read_configuration(path)
     weight_file = read_weights(path)
     recipe = from_tree((config.recipe or {}), path / "config.json", expected_class=Recipe)
     recipe = override(replace(recipe, name=name), settings)
     assert isinstance(recipe, Recipe)
     evaluation_data = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
     exported_fingerprint = (config.vocabulary or {}).get("fingerprint")
-    if exported_fingerprint != hf.fingerprint(evaluation_data.vocabulary):
+    if exported_fingerprint != hf_models.fingerprint(evaluation_data.vocabulary):
         raise UserError(
             f"{path}: was exported with a vocabulary different from the one its {type(recipe.task).__name__} has here; "
             "the tokenizer and texts must be those it was trained with (set their location with task.tokenizer=)"
@@ -184,20 +179,9 @@ def _create_run(
     return Run(run_folder)
 
 
-class _HuggingFace:
-    """The integrations, imported on first use: transformers is a heavy, optional dependency."""
-
-    def __init__(self) -> None:
-        from numerate.integrations import hf_folders, hf_models, hf_tokenizers
-
-        self.write_folder, self.read_configuration = hf_folders.write_folder, hf_folders.read_configuration
-        self.config_of, self.fingerprint = hf_models.make_config, hf_models.fingerprint
-        self.special_ids, self.tokenizer_of = hf_tokenizers.special_ids, hf_tokenizers.to_fast_tokenizer
-
-
-def _hugging_face() -> _HuggingFace:
+def _check_hugging_face_is_installed() -> None:
     try:
-        return _HuggingFace()
+        import transformers  # noqa: F401
     except ImportError as error:
         raise UserError(
             f"export: the package {error.name} is not installed; install it with pip install 'numerate[huggingface]'"

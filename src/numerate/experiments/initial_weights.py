@@ -1,6 +1,6 @@
 """The run whose weights a recipe starts from: `init_from`."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from numerate.config import identity
@@ -13,39 +13,33 @@ from numerate.training.run_folder import RunFolder, find_run
 from numerate.training.trainer import Trainer
 
 
-@dataclass(frozen=True)
-class InitialWeights:
-    """The weights of another run that a run starts from: of the checkpoint at `recorded_path`, if an earlier session of
-    the run chose one, otherwise of the last one of `source`."""
+def find_initial_checkpoint(source: RunFolder, recorded_path: str | None, trainer: Trainer) -> checkpoint.Checkpoint:
+    """The checkpoint whose weights a run starts from: that at `recorded_path`, if an earlier session of the run chose
+    one, otherwise the last one of `source`. Raises `UserError` if there is none, or if it is of another model or
+    vocabulary."""
+    if recorded_path is None:
+        _check_same_vocabulary(Run(source), trainer)
+        found = Run(source).checkpoints("final")[0]
+    elif Path(recorded_path).is_dir():
+        found = checkpoint.read_checkpoint(Path(recorded_path))
+    else:
+        raise UserError(
+            f"init_from: {recorded_path}, from which this run was initialized, no longer exists; another seed= starts "
+            "a new run"
+        )
+    match_state_dict(trainer.model, found.read(only=["weights"])["weights"], f"init_from: {found.path}")
+    return found
 
-    source: RunFolder
-    recorded_path: str | None
 
-    def find_checkpoint(self, trainer: Trainer) -> checkpoint.Checkpoint:
-        """The checkpoint. Raises `UserError` if there is none, or if it is of another model or vocabulary."""
-        if self.recorded_path is None:
-            self._check_same_vocabulary(trainer)
-            found = Run(self.source).checkpoints("final")[0]
-        elif Path(self.recorded_path).is_dir():
-            found = checkpoint.read_checkpoint(Path(self.recorded_path))
-        else:
-            raise UserError(
-                f"init_from: {self.recorded_path}, from which this run was initialized, no longer exists; another "
-                "seed= starts a new run"
-            )
-        match_state_dict(trainer.model, found.read(only=["weights"])["weights"], f"init_from: {found.path}")
-        return found
-
-    def _check_same_vocabulary(self, trainer: Trainer) -> None:
-        """The token ids of a run of another task have other meanings."""
-        source = Run(self.source)
-        source_symbols, symbols = source.evaluation_data.vocabulary.tokens, trainer.evaluation_data.vocabulary.tokens
-        if source_symbols != symbols:
-            kinds = [type(recipe.task).__name__ for recipe in (source.recipe, trainer.recipe)]
-            raise UserError(
-                f"init_from: {source.path} must have the vocabulary of this run ({kinds[1]}, {len(symbols)} tokens), "
-                f"not that of {kinds[0]} ({len(source_symbols)} tokens); tokenizer.vocabulary= can set a common one"
-            )
+def _check_same_vocabulary(source: Run, trainer: Trainer) -> None:
+    """The token ids of a run of another task have other meanings."""
+    source_symbols, symbols = source.evaluation_data.vocabulary.tokens, trainer.evaluation_data.vocabulary.tokens
+    if source_symbols != symbols:
+        kinds = [type(recipe.task).__name__ for recipe in (source.recipe, trainer.recipe)]
+        raise UserError(
+            f"init_from: {source.path} must have the vocabulary of this run ({kinds[1]}, {len(symbols)} tokens), "
+            f"not that of {kinds[0]} ({len(source_symbols)} tokens); tokenizer.vocabulary= can set a common one"
+        )
 
 
 def initial_run(recipe: Recipe, runs: Path) -> RunFolder | None:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,36 +28,28 @@ DEFAULT_TEXT_TOKENS = 64
 
 
 @dataclass(frozen=True)
-class Head:
-    """One head: `weights[i, j]` is the weight of token j for token i, or a relation between them (`relations`)."""
-
-    map_type: MapKind
-    index: int
-    weights: NDArray[np.float32]
-
-
-@dataclass(frozen=True)
 class Layer:
-    """The heads of one layer, in one iteration of a loop; `component` is encoder or decoder if a model has both.
+    """The maps of one layer by type, in one iteration of a loop; `component` is encoder or decoder if a model has both.
 
-    Layers, iterations (`loop`) and heads count from 0.
+    `maps["attention"][h, i, j]` is the weight of token j for token i in head h; that of `relations` is a relation
+    between them. Layers, iterations (`loop`) and heads count from 0.
     """
 
     name: str
     layer: int
     loop: int
     component: str
-    heads: tuple[Head, ...]
+    maps: Mapping[MapKind, NDArray[np.float32]]
 
     def map_types(self) -> tuple[MapKind, ...]:
         """The types of its maps: attention, relational attention, relations, symbols, cross attention."""
-        return tuple(dict.fromkeys(head.map_type for head in self.heads))
+        return tuple(self.maps)
 
     def weights(self, map_type: MapKind) -> NDArray[np.float32]:
         """The maps of one type for all heads: heads x query x key. Raises `UserError` if there are none."""
-        if map_type not in self.map_types():
-            raise UserError(f"{self.name}: has no maps of {map_type!r}; there are: {', '.join(self.map_types())}")
-        return np.stack([head.weights for head in self.heads if head.map_type == map_type])
+        if map_type not in self.maps:
+            raise UserError(f"{self.name}: has no maps of {map_type!r}; there are: {', '.join(self.maps)}")
+        return self.maps[map_type]
 
 
 @dataclass(frozen=True)
@@ -107,7 +99,7 @@ class AttentionMaps:
                     "layer": layer.layer,
                     "loop": layer.loop,
                     "component": layer.component,
-                    "maps": [{"map_type": name, **pack_weights(layer.weights(name))} for name in layer.map_types()],
+                    "maps": [{"map_type": name, **pack_weights(weights)} for name, weights in layer.maps.items()],
                 }
                 for layer in self.layers
             ],
@@ -247,18 +239,13 @@ def _symbols(run: StoredRun, tokens: Tokens) -> tuple[str, ...]:
 
 
 def _make_layer(layer_maps: LayerMaps, is_looped: bool) -> Layer:
-    heads = [
-        Head(map_type, number, weights)
-        for map_type, weights_of_type in layer_maps.maps.items()
-        for number, weights in enumerate(weights_of_type[0].float().cpu().numpy())
-    ]
     name = " ".join(part for part in (layer_maps.component, f"layer {layer_maps.layer}") if part)
     return Layer(
         f"{name}, loop {layer_maps.loop}" if is_looped else name,
         layer_maps.layer,
         layer_maps.loop,
         layer_maps.component,
-        tuple(heads),
+        {map_type: weights[0].float().cpu().numpy() for map_type, weights in layer_maps.maps.items()},
     )
 
 

@@ -30,6 +30,22 @@ def apply_diff(base: Any, changes: Mapping[str, Any]) -> Any:
     return tree
 
 
+def value_at(tree: Any, path: str, default: Any = None) -> Any:
+    """The value at a path of a nested dict, or `default` if there is none.
+
+    >>> value_at({"list": [{"base": 500}]}, "list.0.base")
+    500
+    """
+    for segment in path.split("."):
+        if isinstance(tree, Mapping) and segment in tree:
+            tree = tree[segment]
+        elif isinstance(tree, list) and segment.isdigit() and int(segment) < len(tree):
+            tree = tree[int(segment)]
+        else:
+            return default
+    return tree
+
+
 def _compare(base: Any, tree: Any, path: str, changes: dict[str, Any]) -> None:
     if base is tree:
         return

@@ -289,7 +289,7 @@ class Run(StoredRun):
             maps = run.maps("321+654=")
             maps.tokens[:4]  # ('1', '2', '3', '+')
             maps.layers[0].weights("attention").shape  # (4, 12, 12)
-            maps.layers[0].heads[2].weights[7]
+            maps.layers[0].weights("attention")[2, 7]
 
         Without a prompt, a question of the test split is used, or the beginning of the validation text. `layers`
         selects layers (default: all); with `answer=False` no answer is generated. Raises `UserError` for a model

@@ -10,7 +10,7 @@ from typing import Any
 from numerate.config import identity
 from numerate.errors import UserError
 from numerate.evaluation.evaluator import Evaluation
-from numerate.experiments.start import TrainedRun, TrainingSession
+from numerate.experiments.train import TrainedRun, TrainingSession
 from numerate.models.decoder import Decoder
 from numerate.models.initialization import FanIn
 from numerate.stacking.stacked_trainer import StackedTrainer

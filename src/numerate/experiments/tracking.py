@@ -2,10 +2,11 @@
 
 from numerate.experiments.run import Run
 from numerate.integrations import trackers
+from numerate.reports.figure import Figure, heat_maps
 from numerate.reports.groups import group_runs
 from numerate.reports.language_curves import validation_metrics
 from numerate.reports.matplotlib_writer import draw_figure
-from numerate.reports.plots import maps_figure, validation_figure
+from numerate.reports.plots import validation_figure
 from numerate.reports.records import read_run
 from numerate.reports.settings import format_settings
 
@@ -23,11 +24,11 @@ def track_results(run: Run) -> None:
     step = max([*(cell.step for cell in records.cells), *(one.step for one in records.language)], default=0)
     active_trackers.start(run.folder.metadata(), run.path, step)
     for group in group_runs([records]):
-        if group.grids:
+        if maps := heat_maps(group.points, f"{group.metric_label}, %"):
             settings_text = format_settings(group.settings or {})
             active_trackers.log_figure(
                 f"exact match, {settings_text}" if settings_text else "exact match",
-                draw_figure(maps_figure([("", grid) for grid in group.grids])),
+                draw_figure(Figure(maps)),
                 step,
             )
     if validation_metrics(records):

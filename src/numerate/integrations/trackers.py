@@ -51,12 +51,15 @@ class Tracker(ABC):
     """
 
     package: str
-    """The module that must be importable."""
-    install: str
-    """The package to install for it."""
+    """The package that must be installed, and its module."""
 
     def __init__(self, settings: TrackerSettings) -> None:
         self.settings = settings
+
+    @property
+    def library(self) -> Any:
+        """The module of the package, of which little is typed; imported by its thread."""
+        return importlib.import_module(self.package)
 
     @abstractmethod
     def start(self, run_metadata: Record, folder: Path, step: int) -> None:
@@ -79,15 +82,12 @@ class Wandb(Tracker):
     """Weights & Biases; `WANDB_MODE=offline` writes into the run's folder. https://docs.wandb.ai"""
 
     package = "wandb"
-    install = "wandb"
 
     def start(self, run_metadata: Record, folder: Path, step: int) -> None:
-        import wandb
-
-        online = wandb.setup().settings.mode not in ("offline", "dryrun", "disabled")
-        if online and not wandb.login(prompt=False):  # wandb.init would prompt for a key and block the run
+        online = self.library.setup().settings.mode not in ("offline", "dryrun", "disabled")
+        if online and not self.library.login(prompt=False):  # `init` would prompt for a key and block
             raise PermissionError("no key is known; `wandb login` sets one, WANDB_MODE=offline needs none")
-        self._run = wandb.init(
+        self._run = self.library.init(
             project=self.settings.project_name,
             entity=self.settings.entity_name,
             group=self.settings.group,
@@ -97,7 +97,7 @@ class Wandb(Tracker):
             resume="allow" if step else None,
             dir=str(folder),
             config=dict(run_metadata),
-            settings=wandb.Settings(init_timeout=_FINISH_TIMEOUT / 2, console="off"),
+            settings=self.library.Settings(init_timeout=_FINISH_TIMEOUT / 2, console="off"),
         )
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
@@ -106,14 +106,10 @@ class Wandb(Tracker):
         self._run.log({"step": step, **values})
 
     def log_figure(self, step: int, name: str, png: bytes) -> None:
-        import wandb
-
-        self._run.log({"step": step, name: wandb.Image(_to_image(png))})
+        self._run.log({"step": step, name: self.library.Image(_to_image(png))})
 
     def log_table(self, step: int, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        import wandb
-
-        table = wandb.Table(columns=list(columns), data=[list(row) for row in rows], allow_mixed_types=True)
+        table = self.library.Table(columns=list(columns), data=[list(row) for row in rows], allow_mixed_types=True)
         self._run.log({"step": step, name: table})
 
     def finish(self) -> None:
@@ -124,7 +120,6 @@ class Tensorboard(Tracker):
     """TensorBoard, into `tensorboard/` of the run's folder. https://www.tensorflow.org/tensorboard"""
 
     package = "tensorboard"
-    install = "tensorboard"
 
     def start(self, run_metadata: Record, folder: Path, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -154,12 +149,9 @@ class Trackio(Tracker):
     """Trackio, which keeps its data on this machine. https://huggingface.co/docs/trackio"""
 
     package = "trackio"
-    install = "trackio"
 
     def start(self, run_metadata: Record, folder: Path, step: int) -> None:
-        import trackio
-
-        trackio.init(
+        self.library.init(
             project=self.settings.project_name,
             name=f"{run_name(run_metadata, folder)}-{run_id(run_metadata)[-4:]}",
             group=self.settings.group,
@@ -171,68 +163,53 @@ class Trackio(Tracker):
         )
 
     def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
-        import trackio
-
-        trackio.log(dict(values), step=step)
+        self.library.log(dict(values), step=step)
 
     def log_figure(self, step: int, name: str, png: bytes) -> None:
-        import trackio
-
-        trackio.log({name: trackio.Image(_to_image(png))}, step=step)
+        self.library.log({name: self.library.Image(_to_image(png))}, step=step)
 
     def log_table(self, step: int, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        import trackio
-
-        table = trackio.Table(columns=list(columns), data=[[str(value) for value in row] for row in rows])
-        trackio.log({name: table}, step=step)
+        table = self.library.Table(columns=list(columns), data=[[str(value) for value in row] for row in rows])
+        self.library.log({name: table}, step=step)
 
     def finish(self) -> None:
-        import trackio
-
-        trackio.finish()
+        self.library.finish()
 
 
 class Mlflow(Tracker):
     """MLflow, at MLFLOW_TRACKING_URI or its own default. https://mlflow.org/docs/latest"""
 
     package = "mlflow"
-    install = "mlflow"
 
     def start(self, run_metadata: Record, folder: Path, step: int) -> None:
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")  # its own default tries for many minutes
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
-        import mlflow
-
-        mlflow.set_experiment(self.settings.project_name)
+        self.library.set_experiment(self.settings.project_name)
         key = run_id(run_metadata)
-        earlier = mlflow.search_runs(filter_string=f"tags.numerate = '{key}'", output_format="list") if step else []
+        earlier = (
+            self.library.search_runs(filter_string=f"tags.numerate = '{key}'", output_format="list") if step else []
+        )
         tags = {"numerate": key, **({"group": self.settings.group} if self.settings.group else {})}
         tags |= dict.fromkeys(self.settings.tags, "")
         if earlier:
-            mlflow.start_run(run_id=earlier[0].info.run_id)
+            self.library.start_run(run_id=earlier[0].info.run_id)
         else:
-            mlflow.start_run(run_name=run_name(run_metadata, folder), tags=tags)
-            mlflow.log_params({name: str(value)[:500] for name, value in flatten(run_metadata).items()})
+            self.library.start_run(run_name=run_name(run_metadata, folder), tags=tags)
+            self.library.log_params({name: str(value)[:500] for name, value in flatten(run_metadata).items()})
 
     def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
-        import mlflow
-
-        mlflow.log_metrics(dict(values), step=step)
+        self.library.log_metrics(dict(values), step=step)
 
     def log_figure(self, step: int, name: str, png: bytes) -> None:
-        import mlflow
-
-        mlflow.log_image(_to_image(png), artifact_file=f"{name}-{step:06d}.png")
+        self.library.log_image(_to_image(png), artifact_file=f"{name}-{step:06d}.png")
 
     def log_table(self, step: int, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        import mlflow
-
-        mlflow.log_dict({"columns": list(columns), "rows": [list(row) for row in rows]}, f"{name}-{step:06d}.json")
+        self.library.log_dict(
+            {"columns": list(columns), "rows": [list(row) for row in rows]}, f"{name}-{step:06d}.json"
+        )
 
     def finish(self) -> None:
-        import mlflow
-
-        mlflow.end_run()
+        self.library.end_run()
 
 
 TRACKERS: dict[str, type[Tracker]] = {"wandb": Wandb, "tensorboard": Tensorboard, "trackio": Trackio, "mlflow": Mlflow}
@@ -345,7 +322,7 @@ def make_trackers(
         spec = importlib.util.find_spec(tracker_class.package)
         if spec is None or spec.origin is None:  # a folder ./wandb is no package
             raise UserError(
-                f"trackers: {tracker_class.package} is not installed; `pip install {tracker_class.install}` does that."
+                f"trackers: {tracker_class.package} is not installed; `pip install {tracker_class.package}` does that."
             )
         trackers[name.lower()] = tracker_class(settings or TrackerSettings())
     return Trackers(trackers, warn or _to_stderr)

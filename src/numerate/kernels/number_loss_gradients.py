@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from numerate.kernels.number_loss import TEXT_FACTOR, NumberDistance
+from numerate.kernels.number_loss import TEXT_FACTOR, NumberDistance, difference_loss
 from numerate.kernels.number_table import NumberTokenTable
 
 
@@ -72,16 +72,10 @@ def _gradients_and_losses(
     value_differences = (table.values - table.values[number_indices][:, None]).to(dtype)
     expected_difference = (p * value_differences).sum(-1)
     if number_distance.loss_function == "mse":
-        derivative, losses = 2 * expected_difference, expected_difference * expected_difference
+        derivative = 2 * expected_difference
     elif number_distance.loss_function == "mae":
-        derivative, losses = expected_difference.sign(), expected_difference.abs()
+        derivative = expected_difference.sign()
     else:
-        derivative, losses = (
-            expected_difference.clamp(-1, 1),
-            torch.where(
-                expected_difference.abs() <= 1,
-                0.5 * expected_difference * expected_difference,
-                expected_difference.abs() - 0.5,
-            ),
-        )
+        derivative = expected_difference.clamp(-1, 1)
+    losses = difference_loss(number_distance.loss_function, expected_difference)
     return derivative[:, None] * value_differences, losses

@@ -10,7 +10,8 @@ from torch.nn.functional import cross_entropy
 
 from numerate.batch import IGNORE_INDEX, Batch, Output
 from numerate.config import setting
-from numerate.kernels.fused_head_cross_entropy import MIN_CHUNKED_LOGITS, linear_cross_entropy, linear_head_or_none
+from numerate.kernels.chunked_head import MIN_CHUNKED_LOGITS, linear_head_or_none
+from numerate.kernels.fused_head_cross_entropy import linear_cross_entropy
 from numerate.losses.loss import Loss, LossModule
 from numerate.vocabulary import Vocabulary
 

@@ -19,8 +19,7 @@ from numerate.kernels.fused_number_loss import cross_entropy_and_token_logits
 from numerate.kernels.number_loss import TEXT_FACTOR
 from numerate.kernels.number_table import NumberTokenTable
 from numerate.losses.loss import Loss, LossModule
-from numerate.losses.number_spans import NumberNotation, NumberSpans, find_number_spans
-from numerate.losses.number_tokens import number_table
+from numerate.losses.number_spans import NumberNotation, NumberSpans, find_number_spans, number_table
 from numerate.vocabulary import Vocabulary
 
 PUBLISHED_EPSILON = float(torch.finfo(torch.float32).eps)

@@ -5,24 +5,21 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from numerate.batch import IGNORE_INDEX, Batch, Output
 from numerate.config import setting
 from numerate.errors import UserError
+from numerate.kernels.chunked_head import MIN_CHUNKED_LOGITS, linear_head_or_none
 from numerate.kernels.fused_head_number_loss import linear_cross_entropy_and_number_loss
 from numerate.kernels.fused_number_loss import cross_entropy_and_number_loss
 from numerate.kernels.number_loss import LossFunction, LossSums, NumberDistance, reference_loss_sums
 from numerate.kernels.number_table import NumberTokenTable
 from numerate.losses.loss import Loss, LossModule
-from numerate.losses.number_spans import NumberNotation, place_value_weights
-from numerate.losses.number_tokens import number_table
+from numerate.losses.number_spans import NumberNotation, number_table, place_value_weights
 from numerate.vocabulary import Vocabulary
 
 FusedMode = Literal["auto", "head", "logits", "none"]
-
-MIN_CHUNKED_LOGITS = 2**22
-"""`fused="auto"` computes logits in chunks if there are at least this many: 16 MB of float32."""
 
 
 @dataclass(frozen=True)
@@ -179,18 +176,12 @@ def compute_loss_sums(
 ) -> LossSums:
     """The sums of cross-entropy and number loss of an output, computed by the implementation that `fused` selects."""
     targets = batch.targets_for(output)
-    head = _linear_head_or_none(output.lm_head)
+    head = linear_head_or_none(output.lm_head)
     if fused == "head" and head is None:
         raise UserError("fused: must be 'auto', 'logits' or 'none' for a model whose head is not an nn.Linear")
     loss_kwargs: dict[str, Any] = {"loss_weights": loss_weights, "ignore_index": IGNORE_INDEX}
     if fused != "none":
-        loss_kwargs |= {
-            "loss_function": number_distance.loss_function,
-            "gaussian_sigma": number_distance.gaussian_sigma,
-            "reweigh": number_distance.reweigh,
-            "squash_factor": number_distance.squash_factor,
-            "unit_spacing": number_distance.unit_spacing,
-        }
+        loss_kwargs |= vars(number_distance)
     if head is not None and (
         fused == "head" or (fused == "auto" and targets.numel() * len(head.weight) >= MIN_CHUNKED_LOGITS)
     ):
@@ -200,10 +191,3 @@ def compute_loss_sums(
     if fused == "none":
         return reference_loss_sums(output.logits, targets, table, number_distance, **loss_kwargs)
     return cross_entropy_and_number_loss(output.logits, targets, table, **loss_kwargs)
-
-
-def _linear_head_or_none(head: object) -> nn.Linear | None:
-    """The head, if it is an `nn.Linear`: no subclass, no hooks, no weights sharded over processes."""
-    if type(head) is not nn.Linear or type(head.weight) not in (nn.Parameter, Tensor):
-        return None
-    return None if head._forward_hooks or head._forward_pre_hooks else head

@@ -14,7 +14,7 @@ from numerate.config import setting
 from numerate.kernels.fused_number_loss import cross_entropy_and_token_logits
 from numerate.kernels.number_table import NumberTokenTable
 from numerate.losses.loss import Loss, LossModule
-from numerate.losses.number_tokens import number_table
+from numerate.losses.number_spans import number_table
 from numerate.vocabulary import Vocabulary
 
 

@@ -50,13 +50,18 @@ RunBlock = Callable[[int, Block, Tensor], Tensor]
 class BackboneModule(nn.Module, ABC):
     """The module of a `Backbone`. Its state is a list with one entry per (loop, block)."""
 
-    blocks: nn.ModuleList
+    noise_keys: Tensor | None
+
+    def __init__(self, blocks: list[Block], noise_seed: int | None) -> None:
+        """`noise_seed` is the seed of the noise of the initial state; None: no noise."""
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+        self.register_buffer("noise_keys", None if noise_seed is None else noise_keys(noise_seed), persistent=False)
 
     @abstractmethod
     def run(self, x: Tensor, context: Context, run_block: RunBlock, num_loops: int) -> Tensor:
         """From input embeddings to the last hidden states, by `num_loops` loops over the blocks."""
 
-    @abstractmethod
     def forward(
         self,
         x: Float[Tensor, "rows time width"],
@@ -65,6 +70,20 @@ class BackboneModule(nn.Module, ABC):
         loops: LoopsArgument = None,
     ) -> Float[Tensor, "rows positions width"]:
         """`loops` is the number of loops; a backbone without loops takes only 1."""
+        return self.run(x, context, self._run_in(context, target_positions), self.resolve_loops(loops).total)
+
+    def _run_in(self, context: Context, target_positions: Tensor | None) -> RunBlock:
+        """Runs a block over whole rows; with `target_positions`, the last block ends at those positions only."""
+        last = len(self.blocks) - 1
+        return lambda number, block, x: block(x, context, target_positions if number == last else None)
+
+    def _with_noise(self, x: Tensor, context: Context) -> Tensor:
+        """x plus the noise of its positions, if there is any."""
+        if self.noise_keys is None:
+            return x
+        newest = context.cache_position
+        positions = torch.arange(x.shape[1], device=x.device)[None] if newest is None else newest[:, None]
+        return x + position_noise(self.noise_keys, positions, x.shape[2]).to(x.dtype)
 
     def prefill(self, x: Tensor, context: Context, loops: LoopsArgument = None) -> tuple[Tensor, list[Any]]:
         states: list[Any] = []
@@ -129,32 +148,12 @@ class Stack(Backbone):
 class StackModule(BackboneModule):
     """The module of `Stack`."""
 
-    noise_keys: Tensor
-
     def __init__(
         self, spec: Stack, blocks: list[Block], width: int, seed: int, feed_forward: FeedForward | None
     ) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(blocks)
-        self.has_noise = spec.initial_state == "noise"
-        self.register_buffer("noise_keys", noise_keys(seed) if self.has_noise else None, persistent=False)
+        super().__init__(blocks, seed if spec.initial_state == "noise" else None)
         injections = [build_injection(spec.input_injection, width, feed_forward) for _ in blocks[1:]]
         self.injections = nn.ModuleList([injection for injection in injections if injection is not None])
-
-    def forward(
-        self,
-        x: Float[Tensor, "rows time width"],
-        context: Context,
-        target_positions: Int[Tensor, "rows targets"] | None = None,
-        loops: LoopsArgument = None,
-    ) -> Float[Tensor, "rows positions width"]:
-        last, num_loops = len(self.blocks) - 1, self.resolve_loops(loops).total
-        return self.run(
-            x,
-            context,
-            lambda number, block, x: block(x, context, target_positions if number == last else None),
-            num_loops,
-        )
 
     def resolve_loops(self, loops: LoopsArgument) -> Loops:
         found = Loops.from_argument(loops, 1)
@@ -164,9 +163,7 @@ class StackModule(BackboneModule):
         return found
 
     def run(self, x: Tensor, context: Context, run_block: RunBlock, num_loops: int) -> Tensor:
-        input_embeddings = x
-        if self.has_noise:
-            x = _add_noise(x, context, self.noise_keys)
+        input_embeddings, x = x, self._with_noise(x, context)
         for index, block in enumerate(self.blocks):
             assert isinstance(block, Block)
             x = run_block(
@@ -215,16 +212,12 @@ class Loop(Backbone):
 class LoopModule(BackboneModule):
     """The module of `Loop`."""
 
-    noise_keys: Tensor
-
     def __init__(
         self, spec: Loop, blocks: list[Block], width: int, seed: int, feed_forward: FeedForward | None
     ) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(blocks)
+        super().__init__(blocks, seed if spec.initial_state == "noise" else None)
         self.injection = build_injection(spec.input_injection, width, feed_forward)
-        self.num_loops, self.has_noise = spec.num_loops, spec.initial_state == "noise"
-        self.register_buffer("noise_keys", noise_keys(seed) if self.has_noise else None, persistent=False)
+        self.num_loops = spec.num_loops
         self.compiled_loop: Callable[[Tensor, Tensor, Context, Tensor | None], Tensor] | None = None
 
     def forward(
@@ -263,12 +256,7 @@ class LoopModule(BackboneModule):
         self, hidden_state: Tensor, input_embeddings: Tensor, context: Context, target_positions: Tensor | None
     ) -> Tensor:
         """One loop over whole rows; with `target_positions`, the last block ends at those positions only."""
-        last_index = len(self.blocks) - 1
-        return self._run_blocks(
-            hidden_state,
-            input_embeddings,
-            lambda number, block, x: block(x, context, target_positions if number == last_index else None),
-        )
+        return self._run_blocks(hidden_state, input_embeddings, self._run_in(context, target_positions))
 
     def compile_loops(self) -> None:
         """Compiles one loop, for training: the number of loops may then change at every step.
@@ -291,8 +279,7 @@ class LoopModule(BackboneModule):
 
     def _initial_state(self, x: Tensor, context: Context) -> Tensor:
         """The hidden state before the first loop."""
-        initial_state = x if self.injection is None else torch.zeros_like(x)
-        return _add_noise(initial_state, context, self.noise_keys) if self.has_noise else initial_state
+        return self._with_noise(x if self.injection is None else torch.zeros_like(x), context)
 
     def _run_blocks(self, hidden_state: Tensor, input_embeddings: Tensor, run_block: RunBlock) -> Tensor:
         if self.injection is not None:
@@ -301,13 +288,6 @@ class LoopModule(BackboneModule):
             assert isinstance(block, Block)
             hidden_state = run_block(index, block, hidden_state)
         return hidden_state
-
-
-def _add_noise(x: Tensor, context: Context, keys: Tensor) -> Tensor:
-    """x plus the noise of its positions."""
-    step_positions = context.cache_position
-    positions = torch.arange(x.shape[1], device=x.device)[None] if step_positions is None else step_positions[:, None]
-    return x + position_noise(keys, positions, x.shape[2]).to(x.dtype)
 
 
 def noise_keys(seed: int) -> Int[Tensor, "2"]:

@@ -58,42 +58,25 @@ class FeedForward(Spec):
 
     def build(self, width: int, in_features: int | None = None) -> "FeedForwardModule":
         """The module for a model of this width; `in_features` is the input width where it differs."""
-        is_tanh = self.gelu_approximate == "tanh"
-        return FeedForwardModule(
-            width,
-            self.resolve_intermediate_size(width),
-            self.activation,
-            self.bias,
-            in_features,
-            tanh_approximation=is_tanh,
-        )
+        return FeedForwardModule(self, width, in_features or width)
 
 
 class FeedForwardModule(nn.Module):
     """The module of `FeedForward`."""
 
-    def __init__(
-        self,
-        width: int,
-        intermediate_size: int,
-        activation: str,
-        bias: bool,
-        in_features: int | None = None,
-        *,
-        tanh_approximation: bool = False,
-    ) -> None:
+    def __init__(self, spec: FeedForward, width: int, in_features: int) -> None:
         super().__init__()
-        self.is_gated = activation in ("swiglu", "geglu")
-        gelu_function = partial(gelu, approximate="tanh") if tanh_approximation else gelu
+        self.is_gated, size = spec.activation in ("swiglu", "geglu"), spec.resolve_intermediate_size(width)
+        gelu_function = partial(gelu, approximate="tanh") if spec.gelu_approximate == "tanh" else gelu
         activations: dict[str, Callable[[Tensor], Tensor]] = {
             "gelu": gelu_function,
             "relu": relu,
             "swiglu": silu,
             "geglu": gelu_function,
         }
-        self.activation = activations[activation]
-        self.in_proj = nn.Linear(in_features or width, intermediate_size * (2 if self.is_gated else 1), bias=bias)
-        self.out_proj = nn.Linear(intermediate_size, width, bias=bias)
+        self.activation = activations[spec.activation]
+        self.in_proj = nn.Linear(in_features, size * (2 if self.is_gated else 1), bias=spec.bias)
+        self.out_proj = nn.Linear(size, width, bias=spec.bias)
 
     def forward(self, x: Float[Tensor, "rows time reads"]) -> Float[Tensor, "rows time width"]:
         hidden = self.in_proj(x)

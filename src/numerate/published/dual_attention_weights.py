@@ -246,7 +246,7 @@ def _rotary_head_dim(spec: Decoder, head_width: int) -> int:
 
 def _transpose_rows(tensor: Tensor, sizes: tuple[int, int]) -> Tensor:
     """The rows of heads, of which each is a table of this size, in the order of the table's columns."""
-    return torch.unflatten(tensor, 0, (-1, *sizes)).transpose(1, 2).flatten(0, 2)
+    return tensor.reshape(-1, *sizes, *tensor.shape[1:]).transpose(1, 2).flatten(0, 2)
 
 
 def _rows_from_published(tensor: Tensor, row_slice: RowSlice, where: str) -> Tensor:

@@ -1,41 +1,43 @@
 """The schemas of records in files: their fields and allowed values."""
 
+import re
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
 from numerate.records.schema import (
-    AnyValue,
+    ANY,
+    BOOLEAN,
+    TEXT,
     Array,
-    Boolean,
     Check,
-    DecimalString,
     Either,
     Fields,
     Integer,
     MapOf,
     Number,
     Schema,
-    String,
+    Value,
+    one_of,
 )
 
-ANY, TEXT, BOOLEAN, COUNT, NUMBER = AnyValue(), String(), Boolean(), Integer(), Number()
-FRACTION, NON_NEGATIVE, INTEGER, OBJECT = Number(0, 1), Number(0), Integer(None), MapOf(AnyValue())
+COUNT, INTEGER, NUMBER, NON_NEGATIVE, FRACTION = Integer(), Integer(None), Number(), Number(0), Number(0, 1)
+NON_NEGATIVE_OR_INFINITE, OBJECT = Number(0, finite=False), MapOf(ANY)
 
 # Evaluations ----------------------------------------------------------------------------------------------------------
 
 _EVALUATION_KEY: dict[str, Check] = {
     "cell": MapOf(COUNT),
-    "checkpoint": TEXT,
-    "step": COUNT,
-    "position_offset": COUNT,
+    "checkpoint method": TEXT,
+    "step position_offset": COUNT,
     "settings?": OBJECT,
-    "method": TEXT,
 }
 """The context of a measurement: the grid cell, the checkpoint, and the method."""
 
 _EVALUATION_FIELDS: dict[str, Check] = {
     **_EVALUATION_KEY,
-    "count": COUNT,
+    "count evaluation_seed?": COUNT,
     "seed?": INTEGER,
-    "evaluation_seed?": COUNT,
-    "region": String(("in_distribution", "ood_validation", "ood_test", "100+", "below")),
+    "region": one_of("in_distribution", "ood_validation", "ood_test", "100+", "below"),
     "overlaps_training": BOOLEAN,
 }
 
@@ -44,63 +46,46 @@ _LABEL_METRICS = Fields(
         "targets_by_position": Array(COUNT),
         "correct_by_position": Array(COUNT, bound_field="targets_by_position"),
         "max_training_labels?": COUNT,
-        "ood_accuracy?": FRACTION,
-        "accuracy?": FRACTION,
-        "last_label?": FRACTION,
-        "correct_prefix?": FRACTION,
+        "ood_accuracy? accuracy? last_label? correct_prefix?": FRACTION,
         "baseline?": OBJECT,
         "target_counts?": MapOf(MapOf(COUNT)),
     }
 )
 
-_ERROR_SUMS = Fields(
-    {
-        name: DecimalString()
-        for name in (
-            "absolute_error",
-            "squared_error",
-            "target",
-            "target_squared",
-            "prediction",
-            "prediction_squared",
-            "product",
-        )
-    }
-)
-_HISTOGRAM = MapOf(COUNT, key_pattern=r"0|\D-?\d+", required_keys=("0",))
 
+def _is_decimal(value: Any) -> bool:
+    try:
+        return type(value) is str and Decimal(value).is_finite()
+    except InvalidOperation:
+        return False
+
+
+_SUMS = "absolute_error squared_error target target_squared prediction prediction_squared product"
+_ERROR_SUMS = Fields({_SUMS: Value("a decimal number as text", _is_decimal)})
+_HISTOGRAM = MapOf(COUNT, key_pattern=r"0|\D-?\d+", required_keys=("0",))
 _NUMBER_METRICS = Fields(
     {
-        "count": COUNT,
-        **{name: Integer(high="count") for name in ("correct", "missing", "invalid")},
-        "clipped?": Integer(high="count"),
-        "digits": COUNT,
+        "count digits": COUNT,
+        "correct missing invalid clipped?": Integer(high="count"),
         "correct_digits": Integer(high="digits"),
         "within": MapOf(Integer(high="count")),
-        "linear": _ERROR_SUMS,
-        "log": _ERROR_SUMS,
-        "error_sketch": _HISTOGRAM,
-        "log_error_sketch": _HISTOGRAM,
+        "linear log": _ERROR_SUMS,
+        "error_sketch log_error_sketch": _HISTOGRAM,
         "metrics?": OBJECT,
     }
 )
-
 _TEXT_METRICS = Fields(
     {
-        "count": COUNT,
+        "count prediction_words reference_words tokens": COUNT,
         "totals": Array(COUNT),
         "matches": Array(COUNT, bound_field="totals"),
-        "prediction_words": COUNT,
-        "reference_words": COUNT,
         "rouge": MapOf(NON_NEGATIVE, required_keys=("rouge1", "rouge2", "rougeL")),
         "nll": NUMBER,
-        "tokens": COUNT,
         "correct_tokens": Integer(high="tokens"),
         "ended": Integer(high="count"),
         "metrics?": OBJECT,
     }
 )
-
 _QUESTION_CELL = Fields(
     {
         **_EVALUATION_FIELDS,
@@ -114,42 +99,28 @@ _QUESTION_CELL = Fields(
         "labels?": _LABEL_METRICS,
         "numbers?": _NUMBER_METRICS,
         "texts?": _TEXT_METRICS,
-        "kind?": TEXT,
+        "kind? non_causal_reason?": TEXT,
         "scores?": MapOf(Number(0, "count")),
-        "non_causal_reason?": TEXT,
     }
 )
-
 _LIKELIHOODS = Fields(
     {
-        "nll": NON_NEGATIVE,
-        "tokens": COUNT,
-        "bytes": COUNT,
+        "nll nll_squared? nll_tokens? nll_bytes? batch_losses?": NON_NEGATIVE,
+        "tokens bytes chunks tokens_squared? bytes_squared? batches?": COUNT,
         "correct_tokens": Integer(high="tokens"),
-        "chunks": COUNT,
-        "nll_squared?": NON_NEGATIVE,
-        "nll_tokens?": NON_NEGATIVE,
-        "tokens_squared?": COUNT,
-        "nll_bytes?": NON_NEGATIVE,
-        "bytes_squared?": COUNT,
-        "batches?": COUNT,
-        "batch_losses?": NON_NEGATIVE,
-        "batch_exps?": Number(0, finite=False),
+        "batch_exps?": NON_NEGATIVE_OR_INFINITE,
     }
 )
-
 _LANGUAGE_MODELING_CELL = Fields(
     {
         **_EVALUATION_FIELDS,
         "cell": MapOf(COUNT, required_keys=("context_length",)),
-        "loss": NON_NEGATIVE,
-        "perplexity?": Number(0, finite=False),
-        "bits_per_byte?": NON_NEGATIVE,
+        "loss bits_per_byte?": NON_NEGATIVE,
+        "perplexity?": NON_NEGATIVE_OR_INFINITE,
         "language": _LIKELIHOODS,
         "tokenizer?": TEXT,
     }
 )
-
 _OTHER_KIND_CELL = Fields({**_EVALUATION_FIELDS, "kind": TEXT})
 """A record of an `EvaluationKind` outside numerate, with entries of its own."""
 
@@ -169,17 +140,8 @@ PREDICTIONS = Schema(Fields(_EVALUATION_KEY), _EVALUATE_AGAIN)
 SAMPLES = Schema(
     Either(
         "prompt",
-        Fields({"prompt": TEXT, "step": COUNT, "sample?": COUNT, "text?": TEXT, "tokens?": COUNT, "seed?": INTEGER}),
-        Fields(
-            {
-                "cell?": MapOf(COUNT),
-                "question": TEXT,
-                "correct_answer?": TEXT,
-                "prediction": TEXT,
-                "correct?": BOOLEAN,
-                "model_text?": TEXT,
-            }
-        ),
+        Fields({"prompt text?": TEXT, "step sample? tokens?": COUNT, "seed?": INTEGER}),
+        Fields({"cell?": MapOf(COUNT), "question prediction correct_answer? model_text?": TEXT, "correct?": BOOLEAN}),
     ),
     "The run is intact; this sample is skipped.",
     is_fatal=False,
@@ -192,34 +154,23 @@ METRICS = Schema(
         "split",
         Fields(
             {
-                "step": COUNT,
+                "step count? tokens?": COUNT,
                 "split": TEXT,
                 "correct?": Integer(high="count"),
-                "count?": COUNT,
-                "exact_match?": FRACTION,
-                "digit_accuracy?": FRACTION,
-                "accuracy?": FRACTION,
-                "token_accuracy?": FRACTION,
-                "ood_accuracy?": FRACTION,
-                "loss?": NUMBER,
-                "validation_loss?": NUMBER,
+                "exact_match? digit_accuracy? accuracy? token_accuracy? ood_accuracy?": FRACTION,
+                "loss? validation_loss?": NUMBER,
                 "low?": Number(high="exact_match"),
                 "high?": Number("exact_match"),
-                "perplexity?": Number(0, finite=False),
+                "perplexity?": NON_NEGATIVE_OR_INFINITE,
                 "bits_per_byte?": NON_NEGATIVE,
-                "tokens?": COUNT,
             },
             any_of=("exact_match", "loss"),
         ),
         Fields(
             {
-                "step": COUNT,
-                "examples?": COUNT,
-                "tokens?": COUNT,
-                "flops?": NON_NEGATIVE,
+                "step examples? tokens?": COUNT,
                 "loss": NUMBER,
-                "learning_rate?": NON_NEGATIVE,
-                "grad_norm?": NON_NEGATIVE,
+                "flops? learning_rate? grad_norm?": NON_NEGATIVE,
                 "layer_grad_norms?": MapOf(NON_NEGATIVE),
                 "padding?": FRACTION,
             }
@@ -228,23 +179,14 @@ METRICS = Schema(
     "The weights are unharmed; curves leave this line out.",
     is_fatal=False,
 )
+_SPEED = "tokens_per_second? seconds? training_seconds? flops_per_second? flops_utilization?"
 TIMINGS = Schema(
-    Fields(
-        {
-            "step": COUNT,
-            "tokens_per_second?": NON_NEGATIVE,
-            "seconds?": NON_NEGATIVE,
-            "training_seconds?": NON_NEGATIVE,
-            "flops_per_second?": NON_NEGATIVE,
-            "flops_utilization?": NON_NEGATIVE,
-            "peak_memory_bytes?": COUNT,
-        }
-    ),
+    Fields({"step peak_memory_bytes?": COUNT, _SPEED: NON_NEGATIVE}),
     "The run is unharmed; its speed leaves this line out.",
     is_fatal=False,
 )
 STARTS = Schema(
-    Fields({"command?": ANY, "git?": ANY, "hardware?": ANY, "versions?": OBJECT, "times?": OBJECT}),
+    Fields({"command? git? hardware?": ANY, "versions? times?": OBJECT}),
     "The run is unharmed; this start is left out.",
     is_fatal=False,
 )
@@ -262,35 +204,21 @@ RUN_FILE_SCHEMAS = {
 
 # Studies --------------------------------------------------------------------------------------------------------------
 
-RUN_PATH = String(pattern=r"(?!/)(?!(.*/)?\.\.(/|$)).+", description="a path below the runs folder, such as recipe/id")
+
+def _is_run_path(value: Any) -> bool:
+    return type(value) is str and re.fullmatch(r"(?!/)(?!(.*/)?\.\.(/|$)).+", value) is not None
+
+
+RUN_PATH = Value("a path below the runs folder, such as recipe/id", _is_run_path)
 RERUN_REMEDY = "The runs are unharmed: move the file away, and the same `numerate run` writes it again."
 
-PLAN_HEAD = Schema(Fields({"format": COUNT, "runs": COUNT, "sha256": TEXT}), RERUN_REMEDY)
+PLAN_HEAD = Schema(Fields({"format runs": COUNT, "sha256": TEXT}), RERUN_REMEDY)
 PLAN = Schema(
-    Fields(
-        {
-            "run": RUN_PATH,
-            "key": TEXT,
-            "label": TEXT,
-            "seed": INTEGER,
-            "base": TEXT,
-            "recipe?": OBJECT,
-            "diff?": OBJECT,
-            "current?": BOOLEAN,
-        }
-    ),
+    Fields({"run": RUN_PATH, "key label base": TEXT, "seed": INTEGER, "recipe? diff?": OBJECT, "current?": BOOLEAN}),
     RERUN_REMEDY,
 )
 
-_DURATIONS = Fields(
-    {
-        "seconds?": NON_NEGATIVE,
-        "ended?": NON_NEGATIVE,
-        "start_step?": COUNT,
-        "stack_size?": COUNT,
-        "worker?": TEXT,
-    }
-)
+_DURATIONS = Fields({"seconds? ended?": NON_NEGATIVE, "start_step? stack_size?": COUNT, "worker?": TEXT})
 _REGIONS = MapOf(
     Fields(
         {
@@ -298,9 +226,7 @@ _REGIONS = MapOf(
             "low?": Number(0, "mean"),
             "high?": Number("mean", 1),
             "cells?": COUNT,
-            "labels?": OBJECT,
-            "answers?": OBJECT,
-            "language?": OBJECT,
+            "labels? answers? language?": OBJECT,
             "non_causal_reason?": TEXT,
         }
     )
@@ -309,29 +235,15 @@ RESULT = Schema(
     Fields(
         {
             "run": RUN_PATH,
-            "key": TEXT,
-            "status": String(("done", "failed")),
-            "label?": TEXT,
+            "key label? stop_reason? failure? error? traceback?": TEXT,
+            "status": one_of("done", "failed"),
             "seed?": INTEGER,
-            "stop_reason?": TEXT,
-            "failure?": TEXT,
-            "error?": TEXT,
-            "traceback?": TEXT,
-            "last_step?": COUNT,
-            "worker_deaths?": COUNT,
-            "step?": COUNT,
-            "examples?": COUNT,
-            "tokens?": COUNT,
-            "flops?": NON_NEGATIVE,
-            "loss?": NUMBER,
-            "validation_exact_match?": FRACTION,
-            "ood_validation_exact_match?": FRACTION,
-            "validation_loss?": NUMBER,
-            "validation_perplexity?": Number(0, finite=False),
-            "validation_bits_per_byte?": NON_NEGATIVE,
-            "best_step?": COUNT,
-            "final?": _REGIONS,
-            "best?": _REGIONS,
+            "last_step? worker_deaths? step? examples? tokens? best_step?": COUNT,
+            "flops? validation_bits_per_byte?": NON_NEGATIVE,
+            "loss? validation_loss?": NUMBER,
+            "validation_exact_match? ood_validation_exact_match?": FRACTION,
+            "validation_perplexity?": NON_NEGATIVE_OR_INFINITE,
+            "final? best?": _REGIONS,
             "timing?": _DURATIONS,
         }
     ),
@@ -340,18 +252,11 @@ RESULT = Schema(
 WORKER_STATE = Schema(
     Fields(
         {
-            "worker": TEXT,
-            "host": TEXT,
-            "pid": COUNT,
-            "heartbeat": NON_NEGATIVE,
-            "started?": NON_NEGATIVE,
-            "run?": TEXT,
+            "worker host run? label? phase?": TEXT,
+            "pid step? steps?": COUNT,
+            "heartbeat started?": NON_NEGATIVE,
             "runs?": Array(TEXT),
-            "label?": TEXT,
             "seed?": INTEGER,
-            "step?": COUNT,
-            "steps?": COUNT,
-            "phase?": TEXT,
             "cells?": Array(COUNT),
             "loss?": NUMBER,
         }
@@ -365,8 +270,8 @@ WORKER_STATE = Schema(
 _RESUBMIT_REMEDY = (
     "The runs are unharmed: move the folder of this submission away, and the same command submits what is not done yet."
 )
-_FAILURE = Fields({"kind": TEXT, "text": TEXT, "status?": COUNT, "traceback?": TEXT})
-ITEM = Schema(Fields({"task": COUNT, "name": TEXT, "key": TEXT}), _RESUBMIT_REMEDY)
+_FAILURE = Fields({"kind text traceback?": TEXT, "status?": COUNT})
+ITEM = Schema(Fields({"task": COUNT, "name key": TEXT}), _RESUBMIT_REMEDY)
 TASK = Schema(
     Either(
         "item",
@@ -376,9 +281,7 @@ TASK = Schema(
     _RESUBMIT_REMEDY,
 )
 SUBMISSION = Schema(
-    Fields(
-        {"format": COUNT, "cluster": TEXT, "jobs": Array(TEXT), "started": Array(ANY), "host": TEXT, "items?": COUNT}
-    ),
+    Fields({"format items?": COUNT, "cluster host": TEXT, "jobs": Array(TEXT), "started?": Array(ANY)}),
     _RESUBMIT_REMEDY,
 )
 
@@ -387,12 +290,8 @@ SUBMISSION = Schema(
 JOURNAL = Schema(
     Fields(
         {
-            "op_code": COUNT,
+            "op_code study_id? trial_id? state? step?": COUNT,
             "worker_id?": TEXT,
-            "study_id?": COUNT,
-            "trial_id?": COUNT,
-            "state?": COUNT,
-            "step?": COUNT,
             "values?": Array(NUMBER),
             "intermediate_value?": Number(finite=False),
             "user_attr?": OBJECT,

@@ -5,6 +5,7 @@ removes it, and its work is repeated. Any other line that cannot be read is dama
 """
 
 import json
+import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -186,8 +187,43 @@ class Tail:
             return []
         except OSError as error:
             raise OperationalError(f"{self.path}: cannot be read: {error.strerror}") from error
-        lines = parse_lines(content, self.path, self.schema, self._lines + 1, self.offset)
+        lines = list(parse_lines(content, self.path, self.schema, self._lines + 1, self.offset))
         records = [record for _, record in valid_records(lines, self.path, self.schema)]
-        self.offset += content.rfind(b"\n") + 1
+        is_truncated = bool(lines) and lines[-1].is_truncated
+        self.offset += content.rfind(b"\n") + 1 if is_truncated else len(content)
         self._lines += content.count(b"\n")
         return records
+
+
+class TailFolder:
+    """A folder of files that other processes append to, each of them to its own."""
+
+    def __init__(self, path: Path, schema: Schema) -> None:
+        self.path, self.schema = path, schema
+        self._tails: dict[str, Tail] = {}
+
+    def read_new(self, *names: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The records since the last call, each with the name of its file: of the named files, otherwise of all that
+        have grown. A shared file system may report an old size of a file until it is opened.
+
+        Raises `UserError` for a damaged line.
+        """
+        for name in names or self._grown_files():
+            for record in self._tail(name).read_new():
+                yield name, record
+
+    def _grown_files(self) -> list[str]:
+        try:
+            with os.scandir(self.path) as files:
+                return sorted(
+                    file.name
+                    for file in files
+                    if file.name.endswith(".jsonl") and file.stat().st_size > self._tail(file.name).offset
+                )
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise OperationalError(f"{self.path}: cannot be read: {error.strerror}") from error
+
+    def _tail(self, name: str) -> Tail:
+        return self._tails.setdefault(name, Tail(self.path / name, self.schema))

@@ -3,9 +3,8 @@
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
 from math import isfinite
 from typing import Any
 
@@ -29,22 +28,24 @@ class Check(ABC):
 
 
 @dataclass(frozen=True)
-class AnyValue(Check):
-    def find_violation(self, name: str, value: Any, record: Mapping[str, Any]) -> Violation | None:
-        return None
+class Value(Check):
+    """A value that passes a test; `expected` says in words which do."""
 
-
-@dataclass(frozen=True)
-class Integer(Check):
-    """An integer in a range; the default minimum is 0."""
-
-    low: int | None = 0
-    high: int | str | None = None
+    expected: str
+    is_valid: Callable[[Any], object]
 
     def find_violation(self, name: str, value: Any, record: Mapping[str, Any]) -> Violation | None:
-        if type(value) is int and _is_in_range(value, self.low, self.high, record):
-            return None
-        return name, value, _describe_range("an integer", self.low, self.high, record)
+        return None if self.is_valid(value) else (name, value, self.expected)
+
+
+ANY = Value("something", lambda value: True)
+TEXT = Value("a text", lambda value: type(value) is str)
+BOOLEAN = Value("a boolean", lambda value: type(value) is bool)
+
+
+def one_of(*choices: str) -> Value:
+    """One of some texts."""
+    return Value(" or ".join(map(repr, choices)), lambda value: type(value) is str and value in choices)
 
 
 @dataclass(frozen=True)
@@ -59,45 +60,21 @@ class Number(Check):
         is_number = type(value) in (float, int) and (not self.finite or isfinite(value))
         if is_number and _is_in_range(value, self.low, self.high, record):
             return None
-        return (
-            name,
-            value,
-            _describe_range("a finite number" if self.finite else "a number", self.low, self.high, record),
-        )
+        kind = "a finite number" if self.finite else "a number"
+        return name, value, _describe_range(kind, self.low, self.high, record)
 
 
 @dataclass(frozen=True)
-class String(Check):
-    """A string: any, one of `choices`, or a full match of `pattern`, described by `description`."""
+class Integer(Check):
+    """An integer in a range; the default minimum is 0."""
 
-    choices: tuple[str, ...] = ()
-    pattern: str | None = None
-    description: str = "a text"
+    low: int | None = 0
+    high: int | str | None = None
 
     def find_violation(self, name: str, value: Any, record: Mapping[str, Any]) -> Violation | None:
-        is_allowed = type(value) is str and (not self.choices or value in self.choices)
-        if is_allowed and (self.pattern is None or re.fullmatch(self.pattern, value)):
+        if type(value) is int and _is_in_range(value, self.low, self.high, record):
             return None
-        return name, value, " or ".join(map(repr, self.choices)) or self.description
-
-
-@dataclass(frozen=True)
-class DecimalString(Check):
-    """A finite decimal number as text, which is exact."""
-
-    def find_violation(self, name: str, value: Any, record: Mapping[str, Any]) -> Violation | None:
-        try:
-            if type(value) is str and Decimal(value).is_finite():
-                return None
-        except InvalidOperation:
-            pass
-        return name, value, "a decimal number as text"
-
-
-@dataclass(frozen=True)
-class Boolean(Check):
-    def find_violation(self, name: str, value: Any, record: Mapping[str, Any]) -> Violation | None:
-        return None if type(value) is bool else (name, value, "a boolean")
+        return name, value, _describe_range("an integer", self.low, self.high, record)
 
 
 @dataclass(frozen=True)
@@ -148,17 +125,18 @@ class MapOf(Check):
 class Fields(Check):
     """An object with declared fields; other fields are ignored.
 
-    >>> fields = Fields({"count": Integer(), "correct": Integer(high="count"), "note?": String()})
+    >>> fields = Fields({"count": Integer(), "correct": Integer(high="count"), "note? name?": TEXT})
     >>> fields.find_violation("", {"count": 4, "correct": 900}, {})
     ('correct', 900, 'an integer from 0 to `count` (4)')
 
-    A field whose name ends in `?` may be missing or null. At least one of the fields in `any_of` must be there, be it
-    null.
+    A key may name several fields. One whose name ends in `?` may be missing or null. At least one of the fields in
+    `any_of` must be there, be it null.
     """
 
     def __init__(self, checks: Mapping[str, Check], *, any_of: tuple[str, ...] = ()) -> None:
         self.any_of = any_of
-        self._fields = [(name.removesuffix("?"), not name.endswith("?"), check) for name, check in checks.items()]
+        named = [(name, check) for names, check in checks.items() for name in names.split()]
+        self._fields = [(name.removesuffix("?"), not name.endswith("?"), check) for name, check in named]
 
     def find_violation(self, name: str, value: Any, record: Mapping[str, Any]) -> Violation | None:
         if type(value) is not dict:
@@ -171,7 +149,9 @@ class Fields(Check):
                 if not is_required:
                     continue
                 if item is _MISSING:
-                    return f"{name}.{field}" if name else field, _MISSING, _expected(check, field, value)
+                    missing = check.find_violation(field, None, value)
+                    expected = ANY.expected if missing is None else missing[2]
+                    return f"{name}.{field}" if name else field, _MISSING, expected
             if (violation := check.find_violation(field, item, value)) is not None:
                 return (f"{name}.{violation[0]}" if name else violation[0]), violation[1], violation[2]
         return None
@@ -214,9 +194,8 @@ class Schema:
         if violation is None:
             return None
         path, value, expected = violation
-        return (
-            f"`{path}` must be {expected}, {'and is missing' if value is _MISSING else f'not {_format_value(value)}'}"
-        )
+        found = "and is missing" if value is _MISSING else f"not {_format_value(value)}"
+        return f"`{path}` must be {expected}, {found}"
 
 
 def _is_in_range(value: float, low: Bound, high: Bound, record: Mapping[str, Any]) -> bool:
@@ -246,12 +225,6 @@ def _describe_range(type_name: str, low: Bound, high: Bound, record: Mapping[str
     if minimum is not None:
         return f"{type_name} of at least {minimum}"
     return type_name if maximum is None else f"{type_name} up to {maximum}"
-
-
-def _expected(check: Check, name: str, record: Mapping[str, Any]) -> str:
-    """The expected content of a missing field."""
-    violation = check.find_violation(name, None, record)
-    return "something" if violation is None else violation[2]
 
 
 def _format_value(value: Any) -> str:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from html import escape
 from importlib.resources import files
 from itertools import accumulate
 from pathlib import Path
@@ -14,8 +13,7 @@ from numpy.typing import NDArray
 
 from numerate.reports.colour import COLORMAP_DARK, COLORMAP_LIGHT
 from numerate.reports.content import Content, Folded, Note
-from numerate.reports.html import fill, page
-from numerate.reports.html_writer import to_html
+from numerate.reports.html_writer import fill, frame, page, to_html
 from numerate.reports.map_records import QUANTIZATION_LEVELS, read_attention_maps, read_maps, token_label
 from numerate.reports.table import TextTable
 
@@ -108,10 +106,7 @@ def digit_order_note(record: Mapping[str, Any]) -> str:
 
 def maps_iframe(records: Sequence[Mapping[str, Any]]) -> str:
     """The maps for a notebook, in a separate frame."""
-    inside = escape(page("Attention and relations", maps_html(records)))
-    return (
-        f'<iframe title="Attention and relations" srcdoc="{inside}" style="width:100%;height:860px;border:0"></iframe>'
-    )
+    return frame(page("Attention and relations", maps_html(records)))
 
 
 def maps_page(record: Mapping[str, Any], run: str) -> str:

@@ -26,13 +26,6 @@ class Heading:
 
 
 @dataclass(frozen=True)
-class Bullets:
-    """A list of sentences."""
-
-    items: Sequence[str]
-
-
-@dataclass(frozen=True)
 class Facts:
     """Numbers with their names, side by side."""
 
@@ -55,16 +48,7 @@ class Folded:
     is_open: bool = False
 
 
-@dataclass(frozen=True)
-class Download:
-    """A link that saves a text as a file."""
-
-    label: str
-    file_name: str
-    text: str
-
-
-Block = TextTable | Figure | Note | Heading | Bullets | Facts | Code | Folded | Download | Markup
+Block = TextTable | Figure | Note | Heading | Facts | Code | Folded | Markup
 Content = Sequence[Block]
 """The blocks of a section in order. `Markup` is what only a page can show."""
 

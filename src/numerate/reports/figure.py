@@ -4,16 +4,17 @@
 the units of their axes; a proportion is from 0 to 1 and its ticks read in per cent.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, floor, log10
-from typing import Literal
 
 from numerate.evaluation.labels import METRICS
-from numerate.reports.colour import LegendEntry, Style, legend_entries, split_labels
+from numerate.reports.colour import LegendEntry, Style
 from numerate.reports.grid import (
-    PlotGrid,
+    DIGIT_AXES,
+    MAX_TOOLTIP_SEEDS,
     Point,
     axis_label,
     cell_label,
@@ -22,7 +23,6 @@ from numerate.reports.grid import (
     format_percent,
     length_ticks,
 )
-from numerate.reports.limits import MAX_TOOLTIP_SEEDS
 
 MAX_NUMBER_COLUMNS = 24
 """Lines with more points have no markers, and maps with more columns no numbers in their cells."""
@@ -62,13 +62,6 @@ class Axis:
         ticks = [(10.0**power, power_of_ten(power)) for power in range(first, last + 1)]
         return cls(label, 10.0**first, 10.0**last, ticks, is_log=True)
 
-    @classmethod
-    def log_steps(cls, label: str, low: float, high: float) -> "Axis":
-        """A logarithmic axis with ticks at 1, 2, 5, 10, 20, ... within its ends."""
-        powers = range(floor(log10(low)), ceil(log10(high)))
-        ticks = [step * 10.0**power for power in powers for step in (1, 2, 5)]
-        return cls(label, low, high, [(x, f"{x:g}") for x in ticks if low <= x <= high], is_log=True)
-
 
 def axis_ticks(low: float, high: float) -> list[float]:
     """Four to eight round numbers from low to high."""
@@ -83,22 +76,12 @@ def power_of_ten(power: float) -> str:
     return "1" if power == 0 else "10" + f"{power:.0f}".translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
-def format_short(value: float) -> str:
-    """A number in few letters: 50,000 is "50k", 1,234,567 is "1.2M"."""
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= size:
-            return f"{value / size:.3g}{letter}" if value / size < 100 else f"{value / size:.0f}{letter}"
-    if 0 < value < 0.05:
-        return "<0.1"
-    return f"{value:.0f}" if value >= 9.95 or value == int(value) else f"{value:.1f}"
-
-
 @dataclass(frozen=True)
 class ChartLine:
     """A line of a chart with its band, in the units of the axes; `seed_lines` are thin lines behind it, one per seed.
 
     `label` names the series and has its style; `suffix` follows it in a legend ("5 seeds"). With `is_baseline` it is no
-    series but a neutral dashed line below the others; with `is_bars` a bar stands at each x."""
+    series but a neutral dashed line below the others."""
 
     label: str
     x: Sequence[float]
@@ -110,7 +93,6 @@ class ChartLine:
     has_markers: bool = False
     tooltips: Sequence[str] | None = None
     is_baseline: bool = False
-    is_bars: bool = False
     seed_lines: Sequence[Sequence[float]] = ()
 
     @property
@@ -130,8 +112,8 @@ class Chart:
 
     `is_percent` fixes the vertical axis at 0 to 100 %, `is_log` makes it logarithmic, `has_integer_ticks` puts a tick
     at every whole number, `trained_range` shades what training covered, called `trained_range_label`; `zooms_to_data`
-    starts the vertical axis near the lowest value and cuts values above those after the first tenth. `x_ticks` replaces
-    the ticks of the horizontal axis. `notes` are sentences on the lines and bands."""
+    starts the vertical axis near the lowest value and cuts values above those after the first tenth. `notes` are
+    sentences on the lines and bands."""
 
     title: str
     lines: Sequence[ChartLine]
@@ -141,8 +123,6 @@ class Chart:
     is_log: bool = False
     has_integer_ticks: bool = False
     zooms_to_data: bool = False
-    is_log_x: bool = False
-    x_ticks: Sequence[tuple[float, str]] = ()
     trained_range: tuple[float, float] | None = None
     trained_range_label: str = ""
     notes: Sequence[str] = ()
@@ -160,13 +140,9 @@ class Chart:
     @cached_property
     def x_axis(self) -> Axis:
         xs = [x for line in self.drawn_lines for x in line.x]
-        if self.is_log_x:
-            return Axis.log_steps(self.x_label, 0.8 * min(xs), 1.3 * max(xs))
         if not self.has_integer_ticks:
             return Axis.linear(self.x_label, min(0.0, *xs), max(xs))
         low, high = min(xs) - 0.5, max(xs) + 0.5
-        if self.x_ticks:
-            return Axis(self.x_label, low, high, self.x_ticks)
         # A few lengths far away leave no room for all others.
         are_dense = max(xs) - min(xs) < 2 * len(set(xs))
         return Axis.linear(self.x_label, low, high, length_ticks(xs, 13) if are_dense else None)
@@ -177,12 +153,10 @@ class Chart:
             return Axis.percent(self.y_label)
         lines = self.drawn_lines
         ys = [y for line in lines for y in (*line.y, *(line.low or ()), *(line.high or ())) if y > 0 or not self.is_log]
-        has_bars = any(line.is_bars for line in lines)
         if self.is_log:
-            steps = Axis.log_steps(self.y_label, 0.5 * min(ys), 2.0 * max(ys)) if has_bars else None
-            return steps or Axis.log(self.y_label, ys)
+            return Axis.log(self.y_label, ys)
         if not self.zooms_to_data:
-            return Axis.linear(self.y_label, min(0.0, *ys), (1.05 if has_bars else 1.0) * max(ys) or 1.0)
+            return Axis.linear(self.y_label, min(0.0, *ys), max(ys) or 1.0)
         start = self.x_axis.low + (self.x_axis.high - self.x_axis.low) / 10
         late = [y for line in lines for x, y in zip(line.x, line.y, strict=True) if x >= start]
         low, high = min(ys), max(late, default=max(ys))
@@ -190,13 +164,8 @@ class Chart:
         return Axis.linear(self.y_label, low - margin, high + margin)
 
     def legend_entries(self) -> list[LegendEntry]:
-        """The entries of its legend, with suffixes unless labels have two parts; none for a single line."""
-        if len(self.lines) < 2:
-            return []
-        labels = [line.label for line in self.series]
-        if split_labels(labels) is not None:
-            return legend_entries(labels)
-        return [(line.label_with_suffix, line.style) for line in self.series]
+        """The entries of its legend; none for a single line."""
+        return [(line.label_with_suffix, line.style) for line in self.series] if len(self.lines) > 1 else []
 
 
 @dataclass(frozen=True)
@@ -219,15 +188,11 @@ class Mark:
 
 @dataclass(frozen=True)
 class PointRow:
-    """A row of marks below its label. Rows with one `heading` belong together; `is_trained` shades them, `is_summary`
-    sets the label apart, as of a mean."""
+    """A label with a note below, and its mark, if there is a value."""
 
     label: str
-    marks: Sequence[Mark]
+    mark: Mark | None
     note: str = ""
-    heading: str = ""
-    is_trained: bool = False
-    is_summary: bool = False
 
 
 @dataclass(frozen=True)
@@ -253,8 +218,8 @@ class HeatCell:
 @dataclass(frozen=True)
 class HeatMap:
     """Cells by row and column; a strip of one row has an empty `row_axis`. `title_style` is the marker of its series,
-    `subtitle` quiet text behind the title, `scale` the number of the highest color (per cent by default). On a page it
-    has numbers in its cells, only colors, or it is an image without tips, for large ones."""
+    `subtitle` quiet text behind the title. On a page it has numbers in its cells, or `as_image` is an image without
+    tips, for large ones."""
 
     title: str
     row_axis: str
@@ -264,25 +229,7 @@ class HeatMap:
     cells: Mapping[tuple[int, int], HeatCell]
     title_style: Style | None = None
     subtitle: str = ""
-    scale: float = 100.0
-    detail: Literal["numbers", "colors", "image"] = "numbers"
-
-    @classmethod
-    def from_grid(cls, grid: PlotGrid, operator: str | None = None, *, title: str = "", subtitle: str = "",
-                  title_style: Style | None = None, has_tooltips: bool = True) -> "HeatMap":  # fmt: skip
-        """The map of a grid, by default under its own title."""
-        cells = {
-            place: HeatCell(
-                point.score,
-                format_integer_percent(point.score),
-                tooltip(point, operator) if has_tooltips else "",
-                point.region == "in_distribution",
-                point.overlaps_training,
-            )
-            for place, point in grid.points.items()
-        }
-        title = title or grid.title
-        return cls(title, grid.row_axis, grid.column_axis, grid.rows, grid.columns, cells, title_style, subtitle)
+    as_image: bool = False
 
     @property
     def axes_label(self) -> str:
@@ -309,16 +256,11 @@ Panel = Chart | PointChart | HeatMap
 
 @dataclass(frozen=True)
 class Figure:
-    """Panels in rows of `columns`; the last one fills its row where `is_last_wide`, and all are small on a page where
-    `is_small`. `entries` is a legend of all, by default that of its charts; `caption` is small print."""
+    """Panels in rows of `columns`; `caption` is small print."""
 
     panels: Sequence[Panel]
     columns: int = 3
-    entries: Sequence[LegendEntry] = ()
     caption: str = ""
-    is_last_wide: bool = False
-    is_small: bool = False
-    has_letters: bool = False
 
     @property
     def drawn_panels(self) -> list[Panel]:
@@ -349,9 +291,66 @@ class Figure:
     @cached_property
     def shared_legend(self) -> Sequence[LegendEntry] | None:
         """The entries of one legend for all panels; None where charts need one each."""
-        legends = [self.entries, *(chart.legend_entries() for chart in self.charts)]
-        longest = max(legends, key=len)
+        legends = [chart.legend_entries() for chart in self.charts]
+        longest = max(legends, key=len, default=[])
         return longest if all(set(one) <= set(longest) for one in legends) else None
+
+
+def heat_maps(points: Sequence[Point], title: str = "", operator: str | None = None) -> list[HeatMap]:
+    """The maps of points: one for one or two axes, else one per combination of the further axes.
+
+    The first axis runs down and the second across, as in the published heat maps. Points with all axes equal that are
+    alone in their row and column (equal lengths, `diagonal:101:160`) make a strip of one row instead of a map.
+    """
+    if not points:
+        return []
+    axes = tuple(points[0].coordinates)
+    if len(axes) == 2 and (isolated := _isolated_diagonal_points(points)):
+        lengths = {point.length for point in isolated}
+        others = [point for point in points if not lengths & set(point.coordinates.values())]
+        words = "digits of each number" if axes == DIGIT_AXES else f"{axis_label(axes[0])} = {axis_label(axes[1])}"
+        strip = {(0, point.length): point for point in isolated}
+        return [*heat_maps(others, title, operator), _heat_map(strip, title, "", words, operator)]
+    row_axis, column_axis = ("", axes[0]) if len(axes) == 1 else axes[:2]
+    slices: dict[tuple[tuple[str, int], ...], dict[tuple[int, int], Point]] = {}
+    for point in points:
+        rest = tuple((axis, point.coordinates[axis]) for axis in axes[2:])
+        place = (point.coordinates[row_axis] if row_axis else 0, point.coordinates[column_axis])
+        slices.setdefault(rest, {})[place] = point
+    return [
+        _heat_map(
+            table,
+            ", ".join(filter(None, [title, *(f"{axis_label(axis)} {value}" for axis, value in rest)])),
+            row_axis,
+            column_axis,
+            operator,
+        )
+        for rest, table in sorted(slices.items())
+    ]
+
+
+def _isolated_diagonal_points(points: Sequence[Point]) -> list[Point]:
+    """The points of two equal values whose row and column have no other point, where there are several."""
+    counts = Counter(value for point in points for value in set(point.coordinates.values()))
+    alone = [point for point in points if [counts[value] for value in set(point.coordinates.values())] == [1]]
+    return alone if len(alone) > 1 else []
+
+
+def _heat_map(
+    points: Mapping[tuple[int, int], Point], title: str, row_axis: str, column_axis: str, operator: str | None
+) -> HeatMap:
+    cells = {
+        place: HeatCell(
+            point.score,
+            format_integer_percent(point.score),
+            tooltip(point, operator),
+            point.region == "in_distribution",
+            point.overlaps_training,
+        )
+        for place, point in points.items()
+    }
+    rows, columns = (sorted(set(values)) for values in zip(*points, strict=True))
+    return HeatMap(title, row_axis, column_axis, rows, columns, cells)
 
 
 def tooltip(point: Point, operator: str | None = None) -> str:

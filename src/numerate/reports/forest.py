@@ -10,7 +10,13 @@ from numerate.reports.colour import SERIES, Style
 from numerate.reports.content import Content, Note
 from numerate.reports.figure import Axis, Figure, Mark, PointChart, PointRow
 from numerate.reports.grid import REGION_LABELS, format_counts, format_interval, format_percent
-from numerate.reports.groups import CONVERGENCE_THRESHOLD, Group, common_metric_label, region_labels
+from numerate.reports.groups import (
+    CONVERGENCE_THRESHOLD,
+    Group,
+    common_metric_label,
+    have_unordered_cells,
+    region_labels,
+)
 
 MAX_ROWS = 80
 """Rows of a forest plot on a page."""
@@ -25,17 +31,18 @@ CAPTION = (
     "Dot: the interquartile mean over seeds; upright line: the median; marks below: single seeds. Thick line: the 95 % "
     "bootstrap interval of the interquartile mean, of 2,000 resamples of seeds (over seeds, not over questions; from "
     f"fewer than ten seeds it is somewhat too narrow). Thin line: the lowest to the highest of fewer than {MIN_SEEDS} "
-    "seeds."
+    "seeds, or the 95 % interval over questions of one."
 )
 
 
 @dataclass(frozen=True)
 class SeedSummary:
     """A number from several seeds. `values` are those of the seeds that count, `unconverged_values` those of seeds
-    that did not converge and do not count."""
+    that did not converge and do not count; of a single seed `question_interval` is the 95 % interval over questions."""
 
     values: tuple[float, ...]
     unconverged_values: tuple[float, ...] = ()
+    question_interval: tuple[float, float] | None = None
 
     @cached_property
     def iqm(self) -> float:
@@ -50,7 +57,9 @@ class SeedSummary:
     @cached_property
     def interval(self) -> tuple[float, float]:
         """The 95 % bootstrap interval of the interquartile mean over seeds, deterministic in the values; their range
-        where they are few."""
+        where they are few, and over questions for a single one."""
+        if len(self.values) == 1 and self.question_interval is not None:
+            return self.question_interval
         if not self.has_enough_seeds:
             return min(self.values), max(self.values)
         return stratified_bootstrap_interval([self.values], "report")
@@ -62,8 +71,9 @@ class SeedSummary:
             return "none converged" if self.unconverged_values else ""
         if self.has_enough_seeds:
             return f"{format_percent(self.iqm)} {format_interval(*self.interval)}"
-        ends = " to ".join(map(format_percent, self.interval)) if len(self.values) > 1 else "one seed"
-        return f"{format_percent(self.iqm)}, {ends}"
+        if len(self.values) == 1:
+            return f"{format_percent(self.iqm)}, one seed"
+        return f"{format_percent(self.iqm)}, {' to '.join(map(format_percent, self.interval))}"
 
     @property
     def tooltip(self) -> str:
@@ -89,19 +99,23 @@ def summarize_region(group: Group, region: str) -> SeedSummary:
     return SeedSummary(
         tuple(score for run, score in scores if run in counted),
         tuple(score for run, score in scores if run not in counted),
+        group.region_estimate(region).single_seed_interval if len(scores) == 1 else None,
     )
 
 
 def forest_content(groups: Sequence[Group]) -> Content:
-    """The forest plot of a page; no panels if no group has several seeds."""
+    """The forest plot of a page; nothing if no group has several seeds."""
+    if all(len(group.evaluated_cells) < 2 for group in groups):
+        return []
     more = len(groups) - MAX_ROWS
     notes = [Note(f"{more} more groups are in the table of regions.")] if more > 0 else []
     return [forest_figure(groups[:MAX_ROWS]), *notes]
 
 
 def forest_figure(groups: Sequence[Group]) -> Figure:
-    """A row for each group and a panel for each region; no panels without several seeds of any group."""
-    if all(len(group.evaluated_cells) < 2 for group in groups):
+    """A row for each group and a panel for each region; no panels without several seeds of any group, unless the cells
+    are parts, which have no other figure."""
+    if all(len(group.evaluated_cells) < 2 for group in groups) and not have_unordered_cells(groups):
         return Figure(())
     words, metric = region_labels(groups), common_metric_label(groups)
     styles = [Style(i if len(groups) <= len(SERIES) else 0, 0) for i in range(len(groups))]
@@ -116,55 +130,43 @@ def forest_figure(groups: Sequence[Group]) -> Figure:
         )
     for name in REGION_LABELS:
         if any(name in group.first_region_scores for group in groups):
-            marks = [_marks(summarize_region(group, name), style) for group, style in styled]
+            marks = [_mark(summarize_region(group, name), style) for group, style in styled]
             panels.append(_panel(f"{words[name]}{_baseline(groups, name)}", f"{metric}, %", groups, marks))
     return Figure(panels, columns=len(panels), caption=caption)
 
 
-def _panel(title: str, label: str, groups: Sequence[Group], marks: Sequence[Sequence[Mark]]) -> PointChart:
+def _panel(title: str, label: str, groups: Sequence[Group], marks: Sequence[Mark | None]) -> PointChart:
     rows = [
         PointRow(
             group.label,
-            inside,
+            mark,
             f"{format_counts(group.convergence_rate)} converged"
             if group.convergence_rate
-            else f"{len(group.evaluated_cells)} seeds",
+            else f"{len(group.evaluated_cells)} seed{'s' * (len(group.evaluated_cells) != 1)}",
         )
-        for group, inside in zip(groups, marks, strict=True)
+        for group, mark in zip(groups, marks, strict=True)
     ]
     return PointChart(title, rows, Axis.percent(label, 0.25))
 
 
-def _convergence_mark(group: Group, style: Style) -> list[Mark]:
+def _convergence_mark(group: Group, style: Style) -> Mark | None:
     rate = group.convergence_rate
     if rate is None:
-        return []
+        return None
     text, note = format_counts(rate), format_interval(rate.low, rate.high, 0)
-    return [Mark(style, rate.value, (rate.low, rate.high), text=text, note=note, tooltip=text)]
+    return Mark(style, rate.value, (rate.low, rate.high), text=text, note=note, tooltip=text)
 
 
-def _marks(found: SeedSummary, style: Style) -> list[Mark]:
+def _mark(found: SeedSummary, style: Style) -> Mark:
     """The mark of a region with its number below: `97.2 [93.1, 99]`."""
-    crosses = found.unconverged_values
+    crosses, text = found.unconverged_values, found.text
     if not found.values:
-        text = " " * bool(crosses)
-        return [Mark(style, unconverged_seeds=crosses, text=text, note=found.text, tooltip=found.text)]
+        return Mark(style, unconverged_seeds=crosses, text=" " * bool(crosses), note=text, tooltip=text)
+    number, _, note = text.partition(" ")
     several = found.values if len(found.values) > 1 else ()
-    text, _, note = found.text.partition(" ")
-    return [
-        Mark(
-            style,
-            found.iqm,
-            found.interval if several else None,
-            found.has_enough_seeds,
-            median(several) if several else None,
-            several,
-            crosses,
-            text,
-            note,
-            found.tooltip,
-        )
-    ]
+    middle = median(several) if several else None
+    is_reliable = found.has_enough_seeds
+    return Mark(style, found.iqm, found.interval, is_reliable, middle, several, crosses, number, note, found.tooltip)
 
 
 def _baseline(groups: Sequence[Group], name: str) -> str:

@@ -1,6 +1,5 @@
 """Grids, diagonals and regions of cells, of one run or over seeds."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, zip_longest
@@ -88,18 +87,6 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class PlotGrid:
-    """Points by row and column. A grid of one axis has a single row, its `row_axis` is ""."""
-
-    row_axis: str
-    column_axis: str
-    rows: tuple[int, ...]
-    columns: tuple[int, ...]
-    points: Mapping[tuple[int, int], Point]
-    title: str = ""
-
-
-@dataclass(frozen=True)
 class RegionScore:
     """The mean over the cells of a region, without those that overlap with training, unless all are.
 
@@ -111,7 +98,6 @@ class RegionScore:
     num_cells: int
     num_excluded_cells: int
     all_cells_overlap_training: bool
-    weakest_cell: Cell
     baseline: float | None = None
     labels: LabelCounts | None = None
 
@@ -152,50 +138,6 @@ def _first_error_note(cells: Sequence[Cell]) -> str:
         return ""
     share = f"{100 * max(counts) / sum(counts):.0f} % of them"
     return f"wrong answers first go wrong mostly at token {counts.index(max(counts)) + 1} ({share})"
-
-
-def make_grids(points: Sequence[Point], title: str = "") -> list[PlotGrid]:
-    """The grids of points: one for one or two axes, else one per combination of the further axes.
-
-    The first axis runs down and the second across, as in the published heat maps. Points with all axes equal that are
-    alone in their row and column (equal lengths, `diagonal:101:160`) make a strip of one row instead of a map.
-    """
-    if not points:
-        return []
-    axes = tuple(points[0].coordinates)
-    isolated_points = _isolated_diagonal_points(points) if len(axes) == 2 else []
-    if isolated_points:
-        isolated_values = {point.length for point in isolated_points}
-        others = [point for point in points if not isolated_values & set(point.coordinates.values())]
-        strip = {(0, point.length): point for point in isolated_points}
-        columns = tuple(sorted(column for _, column in strip))
-        words = "digits of each number" if axes == DIGIT_AXES else f"{axis_label(axes[0])} = {axis_label(axes[1])}"
-        return [*make_grids(others, title), PlotGrid("", words, (0,), columns, strip, title)]
-    row_axis, column_axis = ("", axes[0]) if len(axes) == 1 else axes[:2]
-    slices: dict[tuple[tuple[str, int], ...], dict[tuple[int, int], Point]] = {}
-    for point in points:
-        rest = tuple((axis, point.coordinates[axis]) for axis in axes[2:])
-        slices.setdefault(rest, {})[
-            (point.coordinates[row_axis] if row_axis else 0, point.coordinates[column_axis])
-        ] = point
-    return [
-        PlotGrid(
-            row_axis,
-            column_axis,
-            tuple(sorted({row for row, _ in table})),
-            tuple(sorted({column for _, column in table})),
-            table,
-            ", ".join([title] * bool(title) + [f"{axis_label(axis)} {value}" for axis, value in rest]),
-        )
-        for rest, table in sorted(slices.items())
-    ]
-
-
-def _isolated_diagonal_points(points: Sequence[Point]) -> list[Point]:
-    """The points of two equal values whose row and column have no other point, where there are several."""
-    counts = Counter(value for point in points for value in set(point.coordinates.values()))
-    alone = [point for point in points if [counts[value] for value in set(point.coordinates.values())] == [1]]
-    return alone if len(alone) > 1 else []
 
 
 def diagonal_points(points: Iterable[Point]) -> dict[int, Point]:
@@ -269,7 +211,6 @@ def _score_region(name: str, region_cells: Sequence[Cell]) -> RegionScore:
         num_cells=len(scored),
         num_excluded_cells=len(region_cells) - len(scored),
         all_cells_overlap_training=scored[0].overlaps_training,
-        weakest_cell=min(scored, key=lambda cell: (cell.accuracy, [-n for n in cell.coordinates.values()])),
         baseline=labels.baseline(metric) if labels is not None and name != "in_distribution" else None,
         labels=labels,
     )
@@ -371,6 +312,9 @@ def format_counts(rate: Proportion) -> str:
 
 MAX_NAMES = 10
 """Names in one sentence."""
+
+MAX_TOOLTIP_SEEDS = 12
+"""Seeds listed one by one in a tooltip or a table."""
 
 
 def join_names(names: Sequence[str], max_names: int = MAX_NAMES, separator: str = ", ") -> str:

@@ -15,7 +15,6 @@ from numerate.reports.grid import (
     ALL_REGION_LABELS,
     REGION_LABELS,
     Estimate,
-    PlotGrid,
     Point,
     RegionScore,
     aggregate_seeds,
@@ -23,12 +22,11 @@ from numerate.reports.grid import (
     cell_label,
     diagonal_points,
     join_names,
-    make_grids,
     metric_label,
     score_regions,
 )
 from numerate.reports.metrics import (
-    CHARTED_METRICS,
+    MAIN_METRICS,
     METRIC_ORDER,
     MetricKey,
     SeedMetrics,
@@ -149,10 +147,6 @@ class Group:
         recorded = [cells for run in self.runs if (cells := self.recorded_cells(run))]
         each = [[one for cell in cells if (one := cell.with_first_token()) is not None] for cells in recorded]
         return aggregate_seeds(each) if all(each) else []
-
-    @cached_property
-    def grids(self) -> list[PlotGrid]:
-        return make_grids(self.points)
 
     @cached_property
     def has_unordered_cells(self) -> bool:
@@ -337,10 +331,10 @@ def computed_metrics(groups: Sequence[Group]) -> list[str]:
     return answer_metrics.available_metrics(dict.fromkeys([*METRIC_ORDER, *own_scores]), known)
 
 
-def charted_metrics(groups: Sequence[Group]) -> list[str]:
-    """Which of them have a chart."""
+def main_metrics(groups: Sequence[Group]) -> list[str]:
+    """Which of them are tested, and shown unfolded."""
     there = computed_metrics(groups)
-    return [name for name in CHARTED_METRICS if name in there][:2]
+    return [name for name in MAIN_METRICS if name in there][:2]
 
 
 def check_has_metric(groups: Sequence[Group], metric: str | None) -> None:

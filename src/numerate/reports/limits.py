@@ -5,18 +5,14 @@ Tables have every group. Figures show a limited number of groups, with a note.""
 from collections.abc import Sequence
 from statistics import median
 
-from numerate.reports.colour import SERIES, are_distinguishable
 from numerate.reports.grid import ALL_OOD
 from numerate.reports.groups import Group
 
-MAX_DRAWN_GROUPS = 12
-"""Groups that have a map, or a line in a chart."""
+MAX_DRAWN_GROUPS = 8
+"""Groups that have a map, or a line in a chart; each has its own color."""
 
 MAX_GROUPS_WITH_SEED_LINES = 3
 """Groups in a chart that has a thin line for each seed."""
-
-MAX_POINT_GROUPS = 18
-"""Groups that have a point in a chart of parts."""
 
 MAX_GROUP_COLUMNS = 8
 """Groups as columns of a table; more are rows."""
@@ -27,26 +23,12 @@ MAX_UNFOLDED_ROWS = 40
 MAX_MAP_CELLS = 20_000
 """Map cells with tooltips on a page, about 130 bytes each; larger maps are images."""
 
-MAX_SEED_MAP_CELLS = 10_000
-"""The same for the maps of single seeds."""
-
-MAX_SEED_MAPS = 120
-"""Maps of single seeds on a page."""
-
-MAX_CSV_ROWS = 12_000
-"""Rows of numbers inside a page, about 50 bytes each."""
-
 MAX_CURVE_POINTS = 200
 """Points of a curve by step."""
 
-MAX_TOOLTIP_SEEDS = 12
-"""Seeds listed one by one in a tooltip."""
-
 
 def groups_to_draw(groups: Sequence[Group], max_groups: int = MAX_DRAWN_GROUPS) -> list[Group]:
-    """All groups in order; if more than `max_groups`, or too many for distinct colors, the first and the best ones by
-    OOD score."""
-    max_groups = max_groups if are_distinguishable([group.label for group in groups]) else len(SERIES)
+    """All groups in order; if more than `max_groups`, the first and the best ones by OOD score."""
     if len(groups) <= max_groups:
         return list(groups)
     ranked = sorted(range(1, len(groups)), key=lambda i: -ranking_score(groups[i]))

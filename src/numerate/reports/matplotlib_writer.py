@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from contextlib import contextmanager
+from itertools import zip_longest
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ from numerate.reports.colour import (
     format_hex_color,
     text_color,
 )
-from numerate.reports.figure import Axis, Chart, ChartLine, Figure, HeatMap, Mark, Panel, PointChart, format_short
+from numerate.reports.figure import Axis, Chart, ChartLine, Figure, HeatMap, Mark, Panel, PointChart
 from numerate.reports.grid import axis_label, format_percent, tick_step
 from numerate.reports.output_files import check_output_file, write_output
 
@@ -78,13 +79,28 @@ def figure_style() -> Iterator[None]:
         yield
 
 
+def new_drawing(width: float, height: float) -> MatplotlibFigure:
+    """An empty figure of matplotlib, of so many inches."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure as MatplotlibFigure
+
+    drawing = MatplotlibFigure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(drawing)
+    return drawing
+
+
 def save_figure(figure: Figure, path: str | Path) -> Path:
     """Writes a figure by its suffix, .png (300 dpi), .svg or .pdf, without a timestamp, and returns the path.
 
     Raises `UserError` for another suffix, and for a figure without panels.
     """
+    check_figure_path(path)
+    return write_drawing(draw_figure(figure), path)
+
+
+def write_drawing(drawing: MatplotlibFigure, path: str | Path) -> Path:
+    """Writes a figure of matplotlib in the same way."""
     kind, content = check_figure_path(path), io.BytesIO()
-    drawing = draw_figure(figure)
     with figure_style():
         drawing.savefig(content, format=kind, dpi=300, metadata=FORMATS[kind])
     return write_output(path, content.getvalue())
@@ -107,118 +123,91 @@ def draw_figure(figure: Figure) -> MatplotlibFigure:
     """A figure as one of matplotlib, sized in inches for a page. Raises `UserError` for one without panels."""
     if not figure.panels:
         raise UserError("figure: nothing to draw; evaluate the runs first")
+    columns = min(figure.columns, len(figure.panels))
+    width = MAX_WIDTH_INCHES if columns > 1 or figure.point_charts else 5.4
+    panel_width = (width - 1.6 * bool(figure.point_charts)) / columns
+    rows = [figure.panels[i : i + columns] for i in range(0, len(figure.panels), columns)]
+    legend = [(_wrapped(text, width - 0.6, 7.5), style) for text, style in figure.shared_legend or ()]
+    legend_columns, legend_height = _legend_size(legend, width)
+    notes = [line for note in figure.notes.split("\n") for line in wrap(note, int(18 * width))]
+    heights = [
+        max(_height(panel, panel_width, has_legend=figure.shared_legend is None) for panel in row) for row in rows
+    ]
     with figure_style():
-        return _Drawing(figure).draw()
-
-
-class _Drawing:
-    """The panels of a figure in rows of `columns`, sized in inches."""
-
-    def __init__(self, figure: Figure) -> None:
-        self.figure, self.num_small = figure, len(figure.panels) - figure.is_last_wide
-        self.columns = min(figure.columns, self.num_small)
-        self.has_strips = all(not one.row_axis for one in figure.maps)
-        self.side = 6.0 if self.has_strips else min(2.7, (MAX_WIDTH_INCHES - 0.9) / self.columns - 0.2)
-        """The width of a map."""
-        if figure.point_charts:
-            self.width = min(MAX_WIDTH_INCHES, 1.6 + 2.7 * self.columns)
-        elif not figure.charts:
-            self.width = 6.4 if self.has_strips else 0.9 + (self.side + 0.2) * self.columns
-        else:
-            self.width = 5.4 if self.columns == 1 and not figure.maps else MAX_WIDTH_INCHES
-        self.legend = figure.shared_legend
-
-    def draw(self) -> MatplotlibFigure:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure as MatplotlibFigure
-
-        figure, panels, columns = self.figure, self.figure.panels, self.columns
-        indices = [*range(self.num_small), *[-1] * (-self.num_small % columns)]
-        rows = [indices[i : i + columns] for i in range(0, len(indices), columns)]
-        rows += [[self.num_small] * columns] * figure.is_last_wide
-        heights = [max(self._height(panels[i], is_wide=len(set(row)) == 1) for i in row if i >= 0) for row in rows]
-        notes = [line for note in figure.notes.split("\n") for line in wrap(note, int(18 * self.width))]
-        legend = _wrap_entries(self.legend or (), self.width)
-        height = sum(heights) + _legend_height(legend, self.width) + 0.12 * len(notes)
-        drawing = MatplotlibFigure(figsize=(self.width, height), layout="constrained")
-        FigureCanvasAgg(drawing)
-        is_mixed = bool(figure.maps and figure.charts and not figure.is_last_wide)
-        widths = [1.3 if is_mixed and isinstance(panels[i], Chart) else 1.0 for i in rows[0]]
-        mosaic: Any = drawing.subplot_mosaic(rows, empty_sentinel=-1, height_ratios=heights, width_ratios=widths)
-        drawn = [(panel, mosaic[i]) for i, panel in enumerate(panels)]
-        for i, (panel, axes) in enumerate(drawn):
-            self._draw_panel(axes, panel, is_first=i == self.num_small or i % columns == 0)
-            axes.set_title(self._title(panel), pad=_title_pad(panel))
+        drawing = new_drawing(width, sum(heights) + legend_height + 0.12 * len(notes))
+        every: Any = drawing.subplots(len(rows), columns, squeeze=False, gridspec_kw={"height_ratios": heights})
+        drawn = []
+        for i, (panel, axes) in enumerate(zip_longest(figure.panels, every.flat)):
+            if panel is None:
+                axes.remove()
+                continue
+            drawn.append((panel, axes))
+            _draw_panel(axes, panel, panel_width, is_first=i % columns == 0)
+            axes.set_title(_wrapped(panel.title, panel_width, 9), pad=_title_pad(panel))
             if i % columns and axes.get_ylabel() == drawn[i - 1][1].get_ylabel():
                 axes.yaxis.label.set_visible(False)
-            if figure.has_letters:
-                axes.set_title("abcdefghijklmnop"[i], loc="left", fontweight="bold", pad=_title_pad(panel))
-        self._add_colorbars(drawing, [(panel, axes) for panel, axes in drawn if isinstance(panel, HeatMap)])
+            if isinstance(panel, Chart) and figure.shared_legend is None:
+                entries = [(_wrapped(text, panel_width - 0.6, 7.5), style) for text, style in panel.legend_entries()]
+                place: Any = {"loc": "upper left", "bbox_to_anchor": (-0.02, -0.18)}
+                axes.legend(*_handles(figure, entries), **place, ncols=_legend_size(entries, panel_width)[0])
+        _add_colorbar(drawing, [axes for panel, axes in drawn if isinstance(panel, HeatMap)])
         if len(legend) > 1:
-            columns = _legend_columns(legend, self.width)
-            drawing.legend(*self._handles(legend), loc="outside lower center", ncols=columns)
+            drawing.legend(*_handles(figure, legend), loc="outside lower center", ncols=legend_columns)
         if notes:
             drawing.suptitle("\n".join(notes), fontsize=6.5, color=GREY, x=0.01, ha="left")
-        return drawing
+    return drawing
 
-    def _height(self, panel: Panel, *, is_wide: bool) -> float:
-        title = 0.14 * self._title(panel).count("\n")
-        if isinstance(panel, HeatMap):
-            return (0.85 if self.has_strips else self.side + 0.45) + title
-        if isinstance(panel, PointChart):
-            lines = title + 0.12 * _wrapped(panel.axis.label, self._panel_width(panel), 8).count("\n")
-            return 0.75 + sum(max(0.3, 0.075 * len(row.marks) + 0.08) for row in panel.rows) + lines
-        width = self.width if is_wide else self.width / self.columns
-        legend = () if self.legend is not None else _wrap_entries(panel.legend_entries(), width)
-        return min(3.1, 0.6 + 0.7 * width) + _legend_height(legend, width) + title
 
-    def _draw_panel(self, axes: Axes, panel: Panel, *, is_first: bool) -> None:
-        if isinstance(panel, HeatMap):
-            _draw_map(axes, panel, self.side, is_first=is_first)
-        elif isinstance(panel, PointChart):
-            _draw_points(axes, panel, is_first=is_first)
-            axes.set_xlabel(_wrapped(panel.axis.label, self._panel_width(panel), 8))
-        else:
-            _draw_chart(axes, panel)
-            width = self.width / self.columns
-            if self.legend is None and (entries := _wrap_entries(panel.legend_entries(), width)):
-                columns = _legend_columns(entries, width)
-                axes.legend(*self._handles(entries), loc="upper left", bbox_to_anchor=(-0.02, -0.18), ncols=columns)
+def _height(panel: Panel, width: float, *, has_legend: bool) -> float:
+    """The height of a panel in inches."""
+    title = 0.14 * _wrapped(panel.title, width, 9).count("\n")
+    if isinstance(panel, HeatMap):
+        return (min(width, 3.0) + 0.3 if panel.row_axis else 0.85) + title
+    if isinstance(panel, PointChart):
+        return 0.85 + 0.3 * len(panel.rows) + title
+    return min(3.1, 0.6 + 0.7 * width) + _legend_size(panel.legend_entries(), width)[1] * has_legend + title
 
-    def _panel_width(self, panel: Panel) -> float:
-        """The width of a panel without the labels of its rows."""
-        if isinstance(panel, HeatMap):
-            return self.side
-        return (self.width - 1.6 * isinstance(panel, PointChart)) / self.columns
 
-    def _title(self, panel: Panel) -> str:
-        """The title of a panel, in lines that fit above it."""
-        return _wrapped(panel.title, self._panel_width(panel), 9)
+def _draw_panel(axes: Axes, panel: Panel, width: float, *, is_first: bool) -> None:
+    if isinstance(panel, HeatMap):
+        _draw_map(axes, panel, (min(width, 3.0) if panel.row_axis else width) - 0.6, is_first=is_first)
+    elif isinstance(panel, PointChart):
+        _draw_points(axes, panel, is_first=is_first)
+        axes.set_xlabel(_wrapped(panel.axis.label, width, 8))
+    else:
+        _draw_chart(axes, panel)
 
-    def _handles(self, entries: Sequence[LegendEntry]) -> tuple[list[Any], list[str]]:
-        from matplotlib.lines import Line2D
 
-        charts = self.figure.charts
-        has_markers = not charts or any(line.has_markers for chart in charts for line in chart.series)
-        options = (_line_options(style or Style(None), has_markers, bool(charts)) for _, style in entries)
-        return [Line2D([], [], **one) for one in options], [text for text, _ in entries]
+def _handles(figure: Figure, entries: Sequence[LegendEntry]) -> tuple[list[Any], list[str]]:
+    from matplotlib.lines import Line2D
 
-    def _add_colorbars(self, drawing: MatplotlibFigure, maps: Sequence[tuple[HeatMap, Axes]]) -> None:
-        """One color bar for all maps of the same scale, or one for each."""
-        from matplotlib.cm import ScalarMappable
-        from matplotlib.colors import LinearSegmentedColormap, Normalize
+    has_markers = any(line.has_markers for chart in figure.charts for line in chart.series)
+    lines = [Line2D([], [], **_line_options(style, has_markers)) for _, style in entries]
+    return lines, [text for text, _ in entries]
 
+
+def _legend_size(entries: Sequence[LegendEntry], inches: float) -> tuple[int, float]:
+    """The columns of a legend and its height in inches: a letter is about 0.06 inches wide, a handle half an inch."""
+    if len(entries) < 2:
+        return 1, 0.0
+    lines = [text.split("\n") for text, _ in entries]
+    columns = max(1, int(inches / (0.55 + 0.062 * max(len(line) for one in lines for line in one))))
+    return columns, 0.08 + (0.05 + 0.12 * max(map(len, lines))) * -(-len(entries) // columns)
+
+
+def _add_colorbar(drawing: MatplotlibFigure, maps: Sequence[Axes]) -> None:
+    """One color bar for all maps."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import LinearSegmentedColormap, Normalize
+
+    if maps:
         colors = LinearSegmentedColormap.from_list("numerate", list(COLORMAP_LIGHT))
-        is_shared = len({one.scale for one, _ in maps}) == 1
-        for one, axes in maps[:1] if is_shared else maps:
-            beside = [axes for _, axes in maps] if is_shared else [axes]
-            bar = drawing.colorbar(
-                ScalarMappable(Normalize(0, one.scale), colors), ax=beside, fraction=0.035, pad=0.015, aspect=30
-            )
-            bar.ax.set_title("%" if one.scale == 100 else "", fontsize=8)
-            bar.ax.yaxis.set_major_formatter(lambda value, _: format_short(value))
-            bar.outline.set_visible(False)
-            bar.ax.tick_params(length=2)
+        bar = drawing.colorbar(
+            ScalarMappable(Normalize(0, 100), colors), ax=list(maps), fraction=0.035, pad=0.015, aspect=30
+        )
+        bar.ax.set_title("%", fontsize=8)
+        bar.outline.set_visible(False)
+        bar.ax.tick_params(length=2)
 
 
 def _draw_chart(axes: Axes, chart: Chart) -> None:
@@ -235,24 +224,21 @@ def _draw_chart(axes: Axes, chart: Chart) -> None:
         axes.annotate(text, (edge, 1), (0, 3), **place, ha="right" if fits else "left", color=BORDER, fontsize=7)
     for line in chart.drawn_lines:
         _draw_line(axes, line, band_opacity=0.11 if len(chart.series) > 3 else 0.2)
-    axes.set(xlabel=x_axis.label, ylabel=y_axis.label)
-    axes.set(xscale="log" if x_axis.is_log else "linear", yscale="log" if y_axis.is_log else "linear")
-    has_bars = any(line.is_bars for line in chart.drawn_lines)
-    axes.set_xlim(*_limits(x_axis, 0.0 if has_bars else 0.015, 0.015))
-    axes.set_ylim(*_limits(y_axis, 0.0 if has_bars else 0.03, 0.03))
+    axes.set(xlabel=x_axis.label, ylabel=y_axis.label, yscale="log" if y_axis.is_log else "linear")
+    axes.set(xlim=_limits(x_axis, 0.015), ylim=_limits(y_axis, 0.03))
     axes.set_xticks([x for x, _ in x_axis.ticks], [text for _, text in x_axis.ticks], minor=False)
     axes.set_yticks([y for y, _ in y_axis.ticks], [text for _, text in y_axis.ticks], minor=False)
     axes.minorticks_off()
     axes.grid(axis="y")
 
 
-def _limits(axis: Axis, below: float, above: float) -> tuple[float, float]:
-    """The ends of an axis with margins, as shares of its span, so that no marker at an end is cut."""
+def _limits(axis: Axis, margin: float) -> tuple[float, float]:
+    """The ends of an axis with a margin, as a share of its span, so that no marker at an end is cut."""
     if axis.is_log:
-        span = axis.high / axis.low
-        return axis.low / span**below, axis.high * span**above
+        factor = (axis.high / axis.low) ** margin
+        return axis.low / factor, axis.high * factor
     span = axis.high - axis.low
-    return axis.low - below * span, axis.high + above * span
+    return axis.low - margin * span, axis.high + margin * span
 
 
 def _title_pad(panel: Panel) -> int:
@@ -261,70 +247,52 @@ def _title_pad(panel: Panel) -> int:
 
 
 def _draw_line(axes: Axes, line: ChartLine, *, band_opacity: float) -> None:
-    color = _color(line.style)
+    color = SERIES[line.style.color]
     if line.is_baseline:
         axes.plot(
             line.x, line.y, color=GREY, linestyle=(0, BASELINE_DASHES), linewidth=1, zorder=1.5, label="_baseline"
         )
         text = f"baseline {format_percent(line.y[-1])} %"
         axes.text(line.x[-1], line.y[-1] + 0.015, text, color=GREY, fontsize=6.5, ha="right")
-    elif line.is_bars:
-        axes.bar(line.x, line.y, width=0.8 if len(line.x) <= 80 else 1.0, color=color, linewidth=0)
-    else:
-        if line.low is not None and line.high is not None:
-            axes.fill_between(line.x, line.low, line.high, color=color, alpha=band_opacity, linewidth=0)
-        for values in line.seed_lines:
-            axes.plot(line.x, values, color=color, linewidth=0.4, alpha=0.7)
-        axes.plot(line.x, line.y, label=line.label, **_line_options(line.style, line.is_marked))
+        return
+    if line.low is not None and line.high is not None:
+        axes.fill_between(line.x, line.low, line.high, color=color, alpha=band_opacity, linewidth=0)
+    for values in line.seed_lines:
+        axes.plot(line.x, values, color=color, linewidth=0.4, alpha=0.7)
+    axes.plot(line.x, line.y, label=line.label, **_line_options(line.style, line.is_marked))
 
 
 def _draw_points(axes: Axes, chart: PointChart, *, is_first: bool) -> None:
-    """Rows of points with intervals; labels of rows and regions in the first column alone."""
-    rows = chart.rows
-    heading = ""
-    for i, row in enumerate(rows):
-        step = 0.8 / max(len(row.marks), 4)
-        for j, mark in enumerate(row.marks):
-            _draw_mark(axes, mark, i + step * (j - (len(row.marks) - 1) / 2), below=0.27 * (len(row.marks) == 1))
-        if row.is_trained:
-            axes.axhspan(i - 0.5, i + 0.5, color=SHADE, linewidth=0, zorder=0)
-        if row.heading != heading:
-            if i:
-                axes.axhline(i - 0.5, color=BORDER, linewidth=1.1, zorder=1)
-            place: Any = {"transform": axes.get_yaxis_transform(), "ha": "right", "va": "top", "fontsize": 6}
-            axes.text(
-                -0.02, i - 0.42, row.heading if is_first else "", color=BORDER if row.is_trained else GREY, **place
-            )
-        elif i and row.heading:
-            axes.axhline(i - 0.5, color=GRID, linewidth=0.5, zorder=0.5)
-        heading = row.heading
-    labels = ["\n".join(wrap_name(f"{row.label} ({row.note})" if row.note else row.label)) for row in rows]
+    """Rows of points with intervals; labels of rows in the first column alone."""
+    labels = ["\n".join(wrap_name(f"{row.label} ({row.note})" if row.note else row.label)) for row in chart.rows]
+    for i, row in enumerate(chart.rows):
+        if row.mark is not None:
+            _draw_mark(axes, row.mark, i)
     margin = 0.03 * (chart.axis.high - chart.axis.low)
-    axes.set(xlim=(chart.axis.low - margin, chart.axis.high + margin), ylim=(len(rows) - 0.4, -0.6))
+    axes.set(xlim=(chart.axis.low - margin, chart.axis.high + margin), ylim=(len(labels) - 0.4, -0.6))
     axes.set_xticks([x for x, _ in chart.axis.ticks], [text for _, text in chart.axis.ticks])
-    axes.set_yticks(range(len(rows)), labels if is_first else [""] * len(rows), fontsize=6.5)
+    axes.set_yticks(range(len(labels)), labels if is_first else [""] * len(labels), fontsize=6.5)
     axes.grid(axis="x")
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
-    axes.set_visible(bool(rows))
 
 
-def _draw_mark(axes: Axes, mark: Mark, y: float, *, below: float) -> None:
-    color = _color(mark.style)
+def _draw_mark(axes: Axes, mark: Mark, y: float) -> None:
+    color = SERIES[mark.style.color]
     if mark.interval is not None:
         thick: Any = {"linewidth": 1.8, "alpha": 0.5} if mark.is_reliable else {"linewidth": 0.7}
         axes.plot(mark.interval, [y, y], color=color, **thick)
     if mark.median is not None:
         axes.plot([mark.median] * 2, [y - 0.17, y + 0.17], color=color, linewidth=0.9)
     for values, marker, shade in ((mark.unconverged_seeds, "x", "#8a8d95"), (mark.seeds, "|", color)):
-        axes.plot(values, [y + below] * len(values), marker, color=shade, markersize=3.4, markeredgewidth=0.7)
+        axes.plot(values, [y + 0.27] * len(values), marker, color=shade, markersize=3.4, markeredgewidth=0.7)
     if mark.value is not None:
-        shape = MARKERS[MARKER_SHAPES[mark.style.marker or 0]]
+        shape = MARKERS[MARKER_SHAPES[mark.style.marker]]
         axes.plot([mark.value], [y], shape, color=color, markersize=3.6, linestyle="")
 
 
 def _draw_map(axes: Axes, heat_map: HeatMap, side: float, *, is_first: bool) -> None:
-    """A map that is `side` inches wide, numbers in the cells where there is room, the border of training in red."""
+    """A map about `side` inches wide, numbers in the cells where there is room, the border of training in red."""
     rows, columns = heat_map.rows, heat_map.columns
     pixels = np.ones((len(rows), len(columns), 3))
     room = min(7.0, 0.36 * 72 * side / len(columns))
@@ -346,8 +314,6 @@ def _draw_map(axes: Axes, heat_map: HeatMap, side: float, *, is_first: bool) -> 
                     axes.plot([j + part for part in x], [i + part for part in y], color=BORDER, **line)
     is_square = bool(heat_map.row_axis) and 0.5 <= len(rows) / len(columns) <= 2
     axes.imshow(pixels, aspect="equal" if is_square else "auto", interpolation="nearest")
-    if is_square and len(rows) != len(columns):
-        axes.set_anchor("N")
     # So many labels of rows and columns that none touches the next; a cell is as high as wide.
     wide = 0.06 + 0.075 * max(len(str(value)) for value in columns)
     for values, set_ticks, room in ((columns, axes.set_xticks, wide), (rows, axes.set_yticks, 0.13)):
@@ -387,39 +353,14 @@ def wrap_name(name: str, max_characters: int = 22) -> list[str]:
     return [line.strip() for line in lines if line.strip()]
 
 
-def _color(style: Style) -> str:
-    return "#1c1e24" if style.color is None else SERIES[style.color]
-
-
-def _line_options(style: Style, has_markers: bool, has_line: bool = True) -> dict[str, Any]:
+def _line_options(style: Style, has_markers: bool) -> dict[str, Any]:
     """The matplotlib options of a style."""
-    is_marked = has_markers and (style.marker is not None or not has_line)
-    dashes: Any = (0, style.dashes) if style.dashes else "-"
-    options = {"color": _color(style), "marker": MARKERS[MARKER_SHAPES[style.marker or 0]] if is_marked else ""}
-    return options | {"markersize": 3.2, "linestyle": dashes if has_line else "", "linewidth": 1.3}
+    marker = MARKERS[MARKER_SHAPES[style.marker]] if has_markers else ""
+    options = {"color": SERIES[style.color], "marker": marker, "markersize": 3.2, "linewidth": 1.3}
+    return options | {"linestyle": (0, style.dashes) if style.dashes else "-"}
 
 
 def _wrapped(text: str, inches: float, points: float) -> str:
     """A text in lines that fit into a width, broken at spaces and behind underscores, and inside of longer words."""
     most = max(8, int(140 * inches / points))
     return "\n".join(part for line in wrap_name(text, most) for part in wrap(line, most))
-
-
-def _wrap_entries(entries: Sequence[LegendEntry], inches: float) -> list[LegendEntry]:
-    """The entries of a legend, in lines that fit beside their handles."""
-    return [(_wrapped(text, inches - 0.6, 7.5), style) for text, style in entries]
-
-
-def _legend_columns(entries: Sequence[LegendEntry], inches: float) -> int:
-    """The columns of a legend: a letter is about 0.06 inches wide, a handle half an inch."""
-    longest = max(len(line) for text, _ in entries for line in text.split("\n"))
-    columns = max(1, int(inches / (0.55 + 0.062 * longest)))
-    return -(-len(entries) // -(-len(entries) // columns))
-
-
-def _legend_height(entries: Sequence[LegendEntry], inches: float) -> float:
-    """How many inches a legend is high."""
-    if len(entries) < 2:
-        return 0.0
-    lines = max(text.count("\n") for text, _ in entries)
-    return 0.08 + (0.17 + 0.12 * lines) * -(-len(entries) // _legend_columns(entries, inches))

@@ -8,15 +8,15 @@ from numerate.reports.grid import ALL_OOD
 from numerate.reports.groups import (
     SAME_CHECKPOINT,
     Group,
-    charted_metrics,
     computed_metrics,
     have_unordered_cells,
+    main_metrics,
     named_cells,
     part_axis,
     region_labels,
 )
 from numerate.reports.limits import MAX_GROUP_COLUMNS
-from numerate.reports.metrics import COLUMN_LABELS, EXACT_MATCH, METRIC_LABELS, MetricKey, is_proportion, metric_title
+from numerate.reports.metrics import COLUMN_LABELS, EXACT_MATCH, MetricKey, is_proportion, metric_title
 from numerate.reports.table import TextTable
 
 MAX_COLUMNS = 6
@@ -24,79 +24,61 @@ MAX_COLUMNS = 6
 
 
 def metric_tables(groups: Sequence[Group]) -> Content:
-    """Where cells are parts the metrics of each, with a column per metric for a single group, else a table per metric,
-    folded unless it has a chart. Else the metrics by region, and of a single run by cell. Nothing where nothing but
-    exact match of lengths was computed."""
-    have_parts = have_unordered_cells(groups)
+    """All metrics by region, and of parts or of a single run by cell: of a single group with a column per metric, of
+    several with a table per metric, folded unless it is a main one. Nothing where nothing but exact match of lengths
+    was computed."""
+    have_parts, is_single = have_unordered_cells(groups), len(groups) == 1
     evaluated = [one for group in groups for one in (group.at_checkpoints if have_parts else [group])]
     evaluated = [one for one in evaluated if one.metrics_by_seed]
     metrics = computed_metrics(evaluated)
     if not metrics or (metrics == [EXACT_MATCH] and not have_parts):
         return []
     content: list[Block] = []
-    if have_parts and len(groups) > 1:
-        content += _tables_by_metric(groups, evaluated, metrics)
-    else:
-        content += _tables_by_group(groups, evaluated, metrics, with_cells=have_parts)
-        if len(groups) == len(groups[0].runs) == 1 and not have_parts and not groups[0].labels:
-            content.append(Folded("Cell by cell", _tables_by_group(groups, evaluated, metrics, with_cells=True)))
+    if is_single:
+        content += _tables_of_group(groups[0], evaluated, metrics, with_cells=have_parts)
+        if len(groups[0].runs) == 1 and not have_parts and not groups[0].labels:
+            content.append(Folded("Cell by cell", _tables_of_group(groups[0], evaluated, metrics, with_cells=True)))
+    for name in metrics if not is_single else ():
+        table, title = metric_table(groups, name, evaluated), metric_title(name)
+        content += [Heading(title), table] if name in main_metrics(evaluated) else [Folded(title, [table])]
     return [*content, Note(_caption(evaluated, groups, metrics))]
 
 
-def _tables_by_metric(groups: Sequence[Group], evaluated: Sequence[Group], metrics: Sequence[str]) -> list[Block]:
-    """A table for each metric, with a column or, of many groups, a row for each group."""
-    charted = charted_metrics(evaluated)
-    content: list[Block] = []
-    for name in metrics:
-        table = metric_table(groups, name, evaluated)
-        if len(evaluated) > MAX_GROUP_COLUMNS:
-            header, *rows = zip(table.header, *table.rows, strict=True)
-            table = TextTable(header, rows, fold=f"All {len(rows)} lines", style=table.style)
-        title = metric_title(name)
-        content += [Heading(title), table] if name in charted else [Folded(title, [table])]
-    return content
-
-
-def _tables_by_group(
-    groups: Sequence[Group], evaluated: Sequence[Group], metrics: Sequence[str], *, with_cells: bool
+def _tables_of_group(
+    group: Group, evaluated: Sequence[Group], metrics: Sequence[str], *, with_cells: bool
 ) -> list[Block]:
-    """Tables of a few metrics each; the rows of one group after those of the other."""
-    several = len(groups) == 1 and len(evaluated) > 1
+    """Tables of a few metrics each, of a group at its checkpoints."""
     columns = [
         (
-            f"{COLUMN_LABELS.get(name, name)}{', %' * is_proportion(name)}{f', {one.checkpoint_label}' * several}",
+            f"{COLUMN_LABELS.get(name, name)}{', %' * is_proportion(name)}"
+            f"{f', {one.checkpoint_label}' * (len(evaluated) > 1)}",
             one,
             name,
         )
         for name in metrics
-        for one in (evaluated if len(groups) == 1 else evaluated[:1])
+        for one in evaluated
     ]
-    tips = {title: METRIC_LABELS.get(name, name) for title, _, name in columns}
     tables: list[Block] = []
     for begin in range(0, len(columns), MAX_COLUMNS):
-        cut = columns[begin : begin + MAX_COLUMNS]
-        rows = []
-        for group in groups:
-            own = [(title, group if len(groups) > 1 else one, name) for title, one, name in cut]
-            rows += [[group.label] * (len(groups) > 1) + row for row in _rows(groups, own, with_cells)]
-        header = [*["run"] * (len(groups) > 1), _axis(groups), "region", *(title for title, _, _ in cut)]
-        place = int(len(groups) > 1)
-        if all(row[place] == "all" for row in rows):
-            header, *rows = ([*line[:place], *line[place + 1 :]] for line in (header, *rows))
-        tables.append(TextTable(header, rows, fold=f"All {len(rows)} lines", style="tight parts", tips=tips))
+        several = columns[begin : begin + MAX_COLUMNS]
+        rows = _rows([group], several, with_cells)
+        header = [_axis([group]), "region", *(title for title, _, _ in several)]
+        tables.append(TextTable(header, rows, style="tight parts"))
     return tables
 
 
 def metric_table(groups: Sequence[Group], metric: str, evaluated: Sequence[Group]) -> TextTable:
-    """A metric with a row per part and per region, and a column per group and checkpoint."""
+    """A metric with a row per part and per region, and a column, or of many groups a row, per group and checkpoint."""
     several = {one.checkpoint_label for one in evaluated} - {SAME_CHECKPOINT, "final"}
     columns = [
         (f"{one.label}{f', {one.checkpoint_label}' * (one.checkpoint_label in several)}", one, metric)
         for one in evaluated
     ]
-    rows = _rows(groups, columns, with_cells=True)
-    header = [_axis(groups), "region", *(title for title, _, _ in columns)]
-    return TextTable(header, rows, fold=f"All {len(rows)} lines", style="tight parts")
+    rows = _rows(groups, columns, with_cells=have_unordered_cells(groups))
+    lines = [[_axis(groups), "region", *(title for title, _, _ in columns)], *rows]
+    if len(columns) > MAX_GROUP_COLUMNS:
+        lines = [list(line) for line in zip(*lines, strict=True)]
+    return TextTable(lines[0], lines[1:], style="tight parts")
 
 
 def _rows(groups: Sequence[Group], columns: Sequence[tuple[str, Group, str]], with_cells: bool) -> list[list[str]]:

@@ -41,8 +41,8 @@ METRIC_ORDER = (
 )
 """The metrics of a page, in order; the scores of a kind of evaluation are last."""
 
-CHARTED_METRICS = (EXACT_MATCH, "log_mae", "bleu")
-"""The metrics with a chart: the first two of these that were computed."""
+MAIN_METRICS = (EXACT_MATCH, "log_mae", "bleu")
+"""The main metrics: the first two of these that were computed."""
 
 
 @dataclass(frozen=True)

@@ -1,79 +1,59 @@
 """The main figure of a page: a heat map for each group, and all of them by length."""
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from io import StringIO
 
 from numerate.evaluation.labels import METRICS
-from numerate.reports.colour import Style, assign_styles
-from numerate.reports.content import Content, Download, Note
+from numerate.reports.colour import assign_styles
 from numerate.reports.counts import BASELINE_LABEL
-from numerate.reports.figure import Chart, ChartLine, Figure, HeatMap, tooltip
+from numerate.reports.figure import Chart, ChartLine, Figure, HeatMap, heat_maps, tooltip
 from numerate.reports.grid import (
+    CLEAR_MARGIN,
     DIGIT_AXES,
     REGION_LABELS,
-    PlotGrid,
     Point,
     axis_label,
     baseline_curve,
-    make_grids,
+    format_percent,
     span_text,
 )
-from numerate.reports.groups import Group, common_metric_label, have_unordered_cells, not_comparable_notes
+from numerate.reports.groups import Group, common_metric_label, not_comparable_notes
 from numerate.reports.limits import (
-    MAX_CSV_ROWS,
     MAX_GROUPS_WITH_SEED_LINES,
     MAX_MAP_CELLS,
     groups_to_draw,
     left_out_note,
 )
-from numerate.reports.part_chart import part_figure
 from numerate.reports.success import length_curves
-from numerate.reports.summary import group_result
-
-
-def overview_content(groups: Sequence[Group]) -> Content:
-    """The main figure: a heat map per group, then all groups along the diagonal with their intervals.
-
-    It shows the best of many groups (`groups_to_draw`), and images instead of tables where maps are too large for a
-    page. Where cells are parts, it is a chart of these."""
-    figure = part_figure({"": groups}) if have_unordered_cells(groups) else overview_figure(groups)
-    return [figure, _csv(groups)] if figure.drawn_panels else []
+from numerate.reports.summary import GENERALIZATION_THRESHOLD, group_result
 
 
 def overview_figure(groups: Sequence[Group]) -> Figure:
-    """Heat maps of the groups, and all of them by length."""
-    shown = groups_to_draw(groups)
-    styles = assign_styles([group.label for group in shown])
-    maps = [
-        _map(group, grid, styles[group.label], is_single=len(groups) == 1)
-        for group in shown
-        for grid in group.grids
-        if grid.row_axis
-    ]
-    maps += [
-        HeatMap.from_grid(grid, group.operator, title=f"{name} label right, %")
-        for group in shown
-        if group.points and "items" in group.points[0].coordinates
-        for name in [f"{group.label}: first" if len(groups) > 1 else "First"]
-        for grid in make_grids(group.first_token_points)
-        if grid.row_axis
-    ]
-    notes = [_caption(groups)]
+    """The main figure: heat maps of the groups, and all of them by length with their intervals; of many groups the best
+    (`groups_to_draw`), and images instead of tables where maps are too large for a page."""
+    shown, notes = groups_to_draw(groups), [_caption(groups)]
+    maps = [one for one in group_maps(shown) if one.row_axis]
     if sum(len(one.cells) for one in maps) > MAX_MAP_CELLS:
-        maps = [replace(one, detail="image") for one in maps]
+        maps = [replace(one, as_image=True) for one in maps]
         notes.append("The maps are too large for tooltips with numbers; the report of each run has them.")
     return Figure([*maps, length_chart(groups)], caption=" ".join(notes))
 
 
-def _map(group: Group, grid: PlotGrid, style: Style, *, is_single: bool) -> HeatMap:
-    if is_single:
-        metric = group.metric_label
-        return HeatMap.from_grid(grid, group.operator, title=grid.title or f"{metric[:1].upper()}{metric[1:]}, %")
-    title = f"{group.label}, {grid.title}" if grid.title else group.label
-    reach = group_result(group).reach_text
-    return HeatMap.from_grid(grid, group.operator, title=title, subtitle=reach, title_style=style)
+def group_maps(groups: Sequence[Group]) -> list[HeatMap]:
+    """The maps of each group; of tasks with items, such as sorting, also those of the first label."""
+    styles, is_single, maps = assign_styles([group.label for group in groups]), len(groups) == 1, []
+    for group in groups:
+        metric, reach = group.metric_label, "" if is_single else group_result(group).reach_text
+        for one in heat_maps(group.points, operator=group.operator):
+            title = one.title or f"{metric[:1].upper()}{metric[1:]}, %"
+            if not is_single:
+                title = ", ".join(filter(None, (group.label, one.title)))
+            style = None if is_single else styles[group.label]
+            maps.append(replace(one, title=title, subtitle=reach, title_style=style))
+        if group.points and "items" in group.points[0].coordinates:
+            first = "First" if is_single else f"{group.label}: first"
+            maps += heat_maps(group.first_token_points, f"{first} label right, %", group.operator)
+    return maps
 
 
 def _caption(groups: Sequence[Group]) -> str:
@@ -87,9 +67,13 @@ def _caption(groups: Sequence[Group]) -> str:
     words = common_metric_label(groups)
     what = "questions" if words == METRICS["exact_match"] else "row" if counts == [1] else "rows"
     median = ", the median over seeds" * any(len(group.evaluated_cells) > 1 for group in groups)
+    margin = f" and clearly above the baseline (by at least {format_percent(CLEAR_MARGIN)} % of the rest up to 100 %)"
+    margin *= any(group.baseline is not None for group in groups)
+    reach = f" “Up to n”: at least {format_percent(GENERALIZATION_THRESHOLD)} %{margin} at every OOD length up to n."
     return (
         f"{words[:1].upper()}{words[1:]} in per cent{median}, {questions} {what} per cell, {' and '.join(method)}. "
         f"Checkpoint: {', '.join(chosen)}. A cell reads 100 or 0 only where all or none were right."
+        f"{reach * any(group.diagonal for group in groups)}"
     )
 
 
@@ -97,26 +81,6 @@ def _format_steps(steps: Sequence[int]) -> str:
     if len(steps) > 3:
         return f"steps {span_text(steps)}"
     return f"step {' and '.join(f'{step:,}' for step in steps)}"
-
-
-def _csv(groups: Sequence[Group]) -> Download | Note:
-    """The cells as CSV; a note where they are too many for a page."""
-    count = sum(len(cells) for group in groups for cells in group.evaluated_cells)
-    if count > MAX_CSV_ROWS:
-        return Note(f"The numbers of all {count:,} cells, too many for this page, are in evaluation.jsonl of each run.")
-    axes = list(groups[0].points[0].coordinates) if groups and groups[0].points else []
-    named = axes if have_unordered_cells(groups) else []
-    header = ["run", "seed", *axes, *(f"{axis}_name" for axis in named), "correct", "count", "low", "high", "region"]
-    rows: list[list[object]] = [[*header]]
-    for group in groups:
-        for run, cells in group.cells_by_run:
-            for cell in cells:
-                place = [cell.coordinates.get(axis, "") for axis in axes] + [cell.names.get(axis, "") for axis in named]
-                share = (round(cell.correct, 6), cell.count, f"{cell.low:.6g}", f"{cell.high:.6g}", cell.region)
-                rows.append([group.label, run.seed, *place, *share])
-    file = StringIO()
-    csv.writer(file, lineterminator="\n").writerows(rows)
-    return Download("the numbers as CSV", "cells.csv", file.getvalue())
 
 
 def length_chart(groups: Sequence[Group]) -> Chart:

@@ -1,6 +1,7 @@
 """Report pages, one HTML file each that needs nothing else: a headline, warnings and the sections that apply."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from markupsafe import Markup
@@ -8,8 +9,7 @@ from markupsafe import Markup
 from numerate.reports.content import Content
 from numerate.reports.grid import join_names, span_text
 from numerate.reports.groups import Group, different_cells_notes, group_runs, not_comparable_notes
-from numerate.reports.html import fill, page
-from numerate.reports.html_writer import to_html
+from numerate.reports.html_writer import fill, frame, page, to_html
 from numerate.reports.language import language_modeling_groups
 from numerate.reports.output_files import write_output
 from numerate.reports.records import Records, read_run
@@ -43,15 +43,8 @@ def run_page(run: Records) -> str:
 
 
 def run_iframe(run_folder: str | Path) -> str:
-    """The headline and the main figure of a run for a notebook, in a separate frame so that styles do not leak."""
-    run = read_run(run_folder)
-    subject = Subject(group_runs([run])[:1], "run")
-    part = _filled("", [section for section in SECTIONS if section.in_frame], subject)
-    inside = page(
-        run.label, fill("report.html", title="", over="", warnings=[], headlines=[("", subject.headline)], parts=[part])
-    )
-    frame = Markup('<iframe title="{}" srcdoc="{}" style="width:100%;height:760px;border:0"></iframe>')
-    return str(frame.format(run.label, inside))
+    """The page of a run for a notebook, in a separate frame so that styles do not leak."""
+    return frame(run_page(read_run(run_folder)))
 
 
 def comparison_page(
@@ -64,7 +57,8 @@ def comparison_page(
 ) -> str:
     """The page of several groups as text; of several tasks the headlines of all first, then the sections of each.
 
-    `failed_runs` and `missing_variants` as in `write_comparison`, `answer_metric` a metric of numbers or texts.
+    It starts with `failed_runs`, failed runs with their errors, and `missing_variants`, variants without any run;
+    `answer_metric` is a metric of numbers or texts.
     """
     title = title or _names(groups)
     everything = Subject(groups)
@@ -86,14 +80,9 @@ def split_by_task(groups: Sequence[Group]) -> list[TaskGroups]:
     texts = language_modeling_groups(groups)
     others = [group for group in groups if group not in texts]
     found = group_by_task(others) if others else []
-    if not texts:
-        return found
-    task = texts[0].runs[0].recipe.get("task") or {}
-    return [TaskGroups(_names(texts) * bool(found), tuple(texts), task), *(_named(task) for task in found)]
-
-
-def _named(task: TaskGroups) -> TaskGroups:
-    return TaskGroups(task.name or _names(task.groups), task.groups, task.settings)
+    if texts:
+        found.insert(0, TaskGroups("", tuple(texts), texts[0].runs[0].recipe.get("task") or {}))
+    return [replace(task, name=task.name or _names(task.groups)) for task in found] if len(found) > 1 else found
 
 
 def _names(groups: Sequence[Group]) -> str:

@@ -3,7 +3,6 @@
 p values are corrected for the number of pairs of the same measure.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -24,13 +23,12 @@ from numerate.reports.grid import ALL_OOD, ALL_REGION_LABELS, format_percent
 from numerate.reports.groups import (
     CONVERGENCE_THRESHOLD,
     Group,
-    charted_metrics,
     common_metric_label,
     comparable_groups,
+    main_metrics,
     region_labels,
 )
 from numerate.reports.metrics import EXACT_MATCH, MetricKey, format_metric, is_proportion, metric_title
-from numerate.reports.settings import LABEL_SETTINGS, remove_seeds
 from numerate.reports.table import TextTable
 
 MAX_GROUPS_ALL_PAIRS = 4
@@ -94,41 +92,18 @@ def compare_pairs(groups: Sequence[Group], metric: str | None = None) -> list[Gr
 
     With a metric of numbers or texts by that in each region, over all seeds. Else by how many seeds converge, by
     Fisher's exact test, and by the mean over the cells that both groups have in each region out of distribution, over
-    the converged seeds. Of many groups that differ in the objective and in other settings, each is compared with the
-    first that differs from it in the objective alone, and corrected for the pairs of these.
+    the converged seeds.
     """
     several = [group for group in comparable_groups(groups) if len(group.evaluated_cells) > 1]
     regions = [name for name in ALL_REGION_LABELS if any(name in group.first_region_scores for group in several)]
     measures = regions if metric else [CONVERGED, *(name for name in regions if name != "in_distribution")]
-    return [
-        pair
-        for measure in measures
-        for family in _families(several)
-        for pair in _compare_family(family, measure, metric)
-    ]
+    are_many = len(several) > MAX_GROUPS_ALL_PAIRS
+    pairs = [(other, several[0]) for other in several[1:]] if are_many else list(combinations(several, 2))
+    return [pair for measure in measures for pair in _compare_by(pairs, measure, metric)]
 
 
-def _families(groups: Sequence[Group]) -> list[list[Group]]:
-    """Of many groups families that differ in the objective alone; the groups without any such other join the first
-    group."""
-    by_settings: dict[str, list[Group]] = {}
-    for group in groups:
-        recipe = group.runs[0].recipe.items()
-        settings = {name: value for name, value in recipe if name not in LABEL_SETTINGS | {"objective"}}
-        key = json.dumps([remove_seeds(settings), group.settings or {}], sort_keys=True, default=str)
-        by_settings.setdefault(key, []).append(group)
-    large = [family for family in by_settings.values() if len(family) > 1]
-    if not large or len(groups) <= MAX_GROUPS_ALL_PAIRS:
-        return [list(groups)]
-    single = [group for group in groups if not any(group in family for family in large)]
-    rest = [groups[0], *(group for group in single if group is not groups[0])]
-    return [*large, rest] if len(rest) > 1 else large
-
-
-def _compare_family(groups: Sequence[Group], measure: str, metric: str | None) -> list[GroupPair]:
-    """The pairs in which both groups have two values and more, corrected together."""
-    are_many = len(groups) > MAX_GROUPS_ALL_PAIRS
-    pairs = [(other, groups[0]) for other in groups[1:]] if are_many else list(combinations(groups, 2))
+def _compare_by(pairs: Sequence[tuple[Group, Group]], measure: str, metric: str | None) -> list[GroupPair]:
+    """The pairs in which both groups have two values and more by a measure, corrected together."""
     measured = [(pair, values) for pair in pairs if min(map(len, values := _seed_values(*pair, measure, metric))) > 1]
     test = _test_counts if measure == CONVERGED else test_seeds
     tests = [test(*values, len(measured)) for _, values in measured]
@@ -223,7 +198,7 @@ def pair_table(pairs: Sequence[GroupPair], title: str, labels: dict[str, str] = 
             ]
         )
     header = ["pair", "measure", f"{title}, mean of seeds", "difference", "better, %", "p (uncorrected)"]
-    return TextTable(header, rows, _caption(pairs), fold=f"All {len(rows)} pairs", style="pairs")
+    return TextTable(header, rows, _caption(pairs), style="pairs")
 
 
 def _format_p(p: float) -> str:
@@ -239,8 +214,8 @@ def _caption(pairs: Sequence[GroupPair]) -> str:
             f"test. Regions: over the converged seeds, where both groups have two{f', by the {tests}' * bool(tests)}."
         )
     return (
-        f"{what} Of more than {MAX_GROUPS_ALL_PAIRS} groups each is compared with the first, or with the first that "
-        "differs from it in the objective alone. Better: how often a seed of the first beats one of the second. "
+        f"{what} Of more than {MAX_GROUPS_ALL_PAIRS} groups each is compared with the first. Better: how often a seed "
+        "of the first beats one of the second. "
         f"*: significant, p < {SIGNIFICANCE_LEVEL}, two-sided, corrected by Holm's method for all pairs of a measure "
         "(in brackets uncorrected). p does not say how large a difference is, and a large p does not show that there "
         f"is none.{_required_seeds_note([pair.test for pair in pairs])}"
@@ -267,6 +242,6 @@ def pairs_content(groups: Sequence[Group], metric: str | None = None) -> Content
 
 
 def part_pairs_content(groups: Sequence[Group]) -> Content:
-    """The pairs where cells are named parts, by each metric of their chart; nothing without several seeds."""
-    found = [(name, pairs_content(groups, name)) for name in charted_metrics(groups)]
+    """The pairs where cells are named parts, by each main metric; nothing without several seeds."""
+    found = [(name, pairs_content(groups, name)) for name in main_metrics(groups)]
     return [block for name, content in found if content for block in (Heading(metric_title(name)), *content)]

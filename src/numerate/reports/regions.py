@@ -6,19 +6,16 @@ from dataclasses import replace
 from numerate.evaluation.labels import METRICS
 from numerate.reports.content import Block, Content, Facts, Note
 from numerate.reports.counts import MEMORIZATION_NOTE
-from numerate.reports.forest import summarize_region
 from numerate.reports.grid import (
     ALL_OOD,
+    MAX_TOOLTIP_SEEDS,
     REGIONS_NOTE,
     RegionScore,
-    cell_label,
     format_interval,
     format_percent,
     score_regions,
 )
 from numerate.reports.groups import (
-    CONVERGENCE_THRESHOLD,
-    NOT_COMPARABLE,
     Group,
     common_metric,
     common_metric_label,
@@ -26,16 +23,10 @@ from numerate.reports.groups import (
     have_unordered_cells,
     region_labels,
 )
-from numerate.reports.limits import MAX_TOOLTIP_SEEDS
 from numerate.reports.reproduction import run_metadata
 from numerate.reports.settings import format_settings
 from numerate.reports.summary import GENERALIZATION_THRESHOLD, group_result
 from numerate.reports.table import TextTable
-
-WEAK_CELL_THRESHOLD = 0.95
-"""A trained cell whose interval is below this value is named even if the mean of the region is high."""
-
-_CONVERGED = f"seeds at {format_percent(CONVERGENCE_THRESHOLD)} %"
 
 
 def region_table(groups: Sequence[Group]) -> TextTable:
@@ -57,37 +48,17 @@ def _region_row(group: Group, name: str, groups: Sequence[Group]) -> dict[str, s
         "region": region_labels(groups)[name],
         "run": group.label,
         f"{common_metric_label(groups)}, % [{'range over seeds' if is_study else '95 % interval'}]": found.text(),
-        _CONVERGED: _converged_text(group, name) * (is_study and not have_unordered_cells(groups)),
         "baseline, %": "" if found.baseline is None else format_percent(found.baseline),
         "each seed, %": each * is_study,
         "questions" if common_metric(groups) in (None, "exact_match") else "labels or rows": f"{first.score.count:,}",
-        "cells": _cells_text(first, group),
+        "cells": _cells_text(first),
     }
 
 
-def _converged_text(group: Group, name: str) -> str:
-    """How many seeds reach `CONVERGENCE_THRESHOLD` in a region; out of distribution, of those that reach it in
-    distribution."""
-    if group.non_causal_reason is not None:
-        return NOT_COMPARABLE
-    found = summarize_region(group, name)
-    if not found.values:
-        return "none converged"
-    reached = sum(value >= CONVERGENCE_THRESHOLD for value in found.values)
-    return f"{reached} of {len(found.values)}{' converged' * bool(found.unconverged_values)}"
-
-
-def _cells_text(region: RegionScore, group: Group) -> str:
-    text = f"{region.num_cells}"
+def _cells_text(region: RegionScore) -> str:
     if region.all_cells_overlap_training:
-        text += ", all may overlap with training"
-    elif region.num_excluded_cells:
-        text += f" (+{region.num_excluded_cells} not held out)"
-    weakest = region.weakest_cell
-    if region.name == "in_distribution" and weakest.high < WEAK_CELL_THRESHOLD and not group.has_unordered_cells:
-        label = cell_label(weakest.coordinates, group.operator, weakest.names)
-        text += f"\nweakest {label}: {format_percent(weakest.accuracy)} %"
-    return text
+        return f"{region.num_cells}, all may overlap with training"
+    return f"{region.num_cells}" + f" (+{region.num_excluded_cells} not held out)" * (region.num_excluded_cells > 0)
 
 
 def regions_content(groups: Sequence[Group]) -> Content:
@@ -100,12 +71,9 @@ def regions_content(groups: Sequence[Group]) -> Content:
         f"All {weighted} of a region have the same weight.",
         "Cells with too few questions to hold any out are excluded.",
     ]
-    if any("converged" in cell for row in table.rows for cell in row):
-        limit = f"{format_percent(CONVERGENCE_THRESHOLD)} % in distribution"
-        notes.append(f"Seeds below {limit} have not converged and are excluded from the counts out of distribution.")
     notes.append("A 95 % interval covers the sampling of questions only; another seed may fall outside it.")
     notes += [MEMORIZATION_NOTE] * ("baseline, %" in table.header)
-    table = replace(table, caption=" ".join(notes), fold=f"All {len(table.rows)} lines")
+    table = replace(table, caption=" ".join(notes))
     if len(groups) == 1:
         table = replace(
             table, header=[*table.header[:1], *table.header[2:]], rows=[[*row[:1], *row[2:]] for row in table.rows]

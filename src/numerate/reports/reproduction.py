@@ -4,7 +4,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from numerate.reports.content import Block, Bullets, Code, Content, Folded, Heading
+from numerate.reports.content import Block, Code, Content, Folded, Heading, Note
+from numerate.reports.grid import join_names
 from numerate.reports.groups import Group, unique_trainings
 from numerate.reports.limits import MAX_GROUP_COLUMNS, MAX_UNFOLDED_ROWS
 from numerate.reports.records import Records
@@ -13,9 +14,13 @@ from numerate.reports.table import TextTable
 from numerate.training.disk import format_bytes
 
 
+def _last_metrics(run: Records) -> Mapping[str, Any]:
+    return next(reversed(run.training_metrics()), {})
+
+
 def run_metadata(run: Records) -> dict[str, str]:
     """The texts of a run's metadata by name: parameters, steps, examples, times, versions."""
-    last = run.training_metrics()[-1] if run.training_metrics() else {}
+    last = _last_metrics(run)
     counts = {"parameters": run.metadata.get("parameters"), "steps": last.get("step")}
     counts |= {name: last.get(name) for name in ("examples", "tokens")}
     texts = {name: f"{count:,.0f}" for name, count in counts.items() if isinstance(count, int | float)}
@@ -59,7 +64,7 @@ def reproduction_content(runs: Sequence[Records]) -> Content:
     if len(shared) < len(names):
         columns = [name for name in names if name not in shared]
         rows = [[one.get(name, "") for name in columns] for one in known]
-        content.append(TextTable(columns, rows, fold=f"All {len(rows)} runs", style="runs"))
+        content.append(TextTable(columns, rows, style="runs"))
     if shared:
         content += [Heading("Common to all runs")] * (len(runs) > 1)
         content.append(TextTable(["", ""], [[name, known[0][name]] for name in shared]))
@@ -92,15 +97,9 @@ def differences_content(groups: Sequence[Group]) -> Content:
     """The settings in which recipes differ: a column, or with many groups a row, for each group."""
     groups = unique_trainings(groups)
     recipes = [group.runs[0].recipe for group in groups]
-    found = differing_settings(recipes, short=len(groups) > 2) if len(groups) > 1 else {}
+    found = differing_settings(recipes) if len(groups) > 1 else {}
     if not found:
         return []
-    tips = {
-        text: whole
-        for path, wholes in differing_settings(recipes).items()
-        for text, whole in zip(found[path], wholes, strict=True)
-        if text != whole
-    }
     lines = [["setting", *(group.label for group in groups)], *([path, *texts] for path, texts in found.items())]
     if len(groups) > MAX_GROUP_COLUMNS:
         lines = [list(line) for line in zip(*lines, strict=True)]
@@ -110,12 +109,15 @@ def differences_content(groups: Sequence[Group]) -> Content:
         if len(found) == 1
         else f"They differ in {len(found)} settings: a difference in the results may come from any of them."
     )
+    budgets = {group.label: {last.get("examples", 0) for last in map(_last_metrics, group.runs)} for group in groups}
+    if len(set().union(*budgets.values())) > 1:
+        texts = [f"{label} {', '.join(f'{count:,}' for count in sorted(counts))}" for label, counts in budgets.items()]
+        note += f" The budgets are not equal, in examples: {join_names(texts)}."
     header, *rows = lines
-    fold = f"The settings of {len(groups)} groups"
-    return [TextTable(header, rows, note, fold=fold, monospace=range(len(header)), tips=tips)]
+    return [TextTable(header, rows, note, monospace=range(len(header)))]
 
 
 def left_out_content(runs: Sequence[Records]) -> Content:
     """What could not be read."""
     items = [f"{run.id}: {warning}" for run in runs for warning in run.warnings]
-    return [Bullets(items)] if items else []
+    return [Note(text) for text in items]

@@ -11,12 +11,10 @@ from functools import cached_property
 from typing import Literal
 
 from numerate.reports.attention_maps import maps_content
-from numerate.reports.by_length import lengths_content, seeds_content
 from numerate.reports.content import Content, without_empty_blocks
 from numerate.reports.counts import counts_content
 from numerate.reports.forest import forest_content
-from numerate.reports.groups import Group, group_runs, have_unordered_cells, part_axis
-from numerate.reports.how_to_read import reading_content
+from numerate.reports.groups import Group, group_runs, have_unordered_cells
 from numerate.reports.language import (
     difference_table,
     language_facts,
@@ -27,7 +25,7 @@ from numerate.reports.language import (
 )
 from numerate.reports.language_curves import curves_content
 from numerate.reports.metric_tables import metric_tables
-from numerate.reports.overview import overview_content
+from numerate.reports.overview import overview_figure
 from numerate.reports.pairs import pairs_content, part_pairs_content
 from numerate.reports.records import Records
 from numerate.reports.regions import evaluations_content, facts_content, regions_content
@@ -78,21 +76,20 @@ class Subject:
 
 @dataclass(frozen=True)
 class Section:
-    """One section. `title` may name the {axis} of parts and the {metric} of tests; `in_frame`: it is also in the
-    frame (an iframe) that a notebook shows; `in_terminal`: it is also printed."""
+    """One section. `title` may name the {metric} of tests; `in_terminal`: it is also printed."""
 
     title: str
     content: Callable[[Subject], Content]
     kinds: tuple[Kind, ...] = ("exact_match", "token_labels", "named_parts", "language_modeling")
     pages: tuple[Page, ...] = ("run", "comparison")
-    in_frame: bool = False
     in_terminal: bool = False
 
     def of(self, subject: Subject) -> tuple[str, Content]:
         """Its title and content; no content where it does not apply."""
         applies = subject.kind in self.kinds and subject.page in self.pages
-        title = self.title.format(axis=part_axis(subject.groups), metric=subject.answer_metric)
-        return title, without_empty_blocks(self.content(subject) if applies else [])
+        return self.title.format(metric=subject.answer_metric), without_empty_blocks(
+            self.content(subject) if applies else []
+        )
 
 
 def of_groups(content: Callable[[Sequence[Group]], Content]) -> Callable[[Subject], Content]:
@@ -104,7 +101,7 @@ def _other_settings(subject: Subject) -> Content:
     """For a run also evaluated with settings that differ from training (`model.backbone.num_loops=8`): the heat maps of
     its grids and the table of regions for each choice."""
     groups = group_runs(subject.runs)
-    return [*overview_content(groups), *regions_content(groups)] if len(groups) > 1 else []
+    return [overview_figure(groups), *regions_content(groups)] if len(groups) > 1 else []
 
 
 ANSWERS: tuple[Kind, ...] = ("exact_match", "token_labels", "named_parts")
@@ -116,7 +113,7 @@ SEVERAL: tuple[Page, ...] = ("comparison",)
 
 SECTIONS = (
     Section("", lambda it: facts_content(it.groups[0]), ANSWERS, RUN),
-    Section("", of_groups(language_facts), TEXTS, RUN, in_frame=True),
+    Section("", of_groups(language_facts), TEXTS, RUN),
     Section(
         "Which groups differ in {metric}",
         lambda it: pairs_content(it.groups, it.answer_metric) if it.answer_metric else [],
@@ -124,13 +121,12 @@ SECTIONS = (
         SEVERAL,
         in_terminal=True,
     ),
-    Section("Accuracy per count", of_groups(counts_content), ("token_labels",), in_frame=True),
-    Section("", of_groups(overview_content), ("exact_match",), in_frame=True, in_terminal=True),
-    Section("By length of the row", of_groups(overview_content), ("token_labels",), in_frame=True, in_terminal=True),
-    Section("By {axis}", of_groups(overview_content), PARTS, in_frame=True),
+    Section("Accuracy per count", of_groups(counts_content), ("token_labels",)),
+    Section("", lambda it: [overview_figure(it.groups)], ("exact_match",), in_terminal=True),
+    Section("By length of the row", lambda it: [overview_figure(it.groups)], ("token_labels",), in_terminal=True),
     Section("Results", of_groups(metric_tables), PARTS, in_terminal=True),
-    Section("Loss, perplexity, bits per byte", of_groups(metrics_content), TEXTS, in_frame=True, in_terminal=True),
-    Section("Validation curves", of_groups(curves_content), TEXTS, in_frame=True),
+    Section("Loss, perplexity, bits per byte", of_groups(metrics_content), TEXTS, in_terminal=True),
+    Section("Validation curves", of_groups(curves_content), TEXTS),
     Section(
         "Converged seeds by length",
         of_groups(success_content),
@@ -150,14 +146,11 @@ SECTIONS = (
     ),
     Section("Speed and memory", lambda it: [speed_table(it.groups)], TEXTS, SEVERAL, in_terminal=True),
     Section("What differs between the recipes", of_groups(differences_content), pages=SEVERAL),
-    Section("How to read this", of_groups(reading_content), ANSWERS, SEVERAL),
     Section("Regions", of_groups(regions_content), LENGTHS, in_terminal=True),
     Section("Regions", of_groups(regions_content), PARTS, RUN),
     Section("All metrics", of_groups(metric_tables), LENGTHS),
     Section("Checkpoints and position offsets", lambda it: evaluations_content(it.groups[0]), ANSWERS, RUN),
     Section("Run with other settings", _other_settings, ANSWERS, RUN),
-    Section("Accuracy by length", of_groups(lengths_content), LENGTHS, SEVERAL),
-    Section("Results by seed", of_groups(seeds_content), LENGTHS, SEVERAL),
     Section("Training", of_groups(training_content), ANSWERS),
     Section("Samples", of_groups(samples_content), ANSWERS),
     Section("Texts generated during training", of_groups(texts_content), TEXTS),

@@ -15,28 +15,15 @@ LABEL_SETTINGS = {"title", "name", "group", "paper", "trackers", "tracking"}
 """Settings that name and file a recipe and do not change the experiment."""
 
 
-def differing_settings(recipes: Sequence[Mapping[str, Any]], *, short: bool = False) -> dict[str, tuple[str, ...]]:
+def differing_settings(recipes: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
     """The settings in which recipes differ, seeds and labels aside: path to one text per recipe.
 
-    Parts of different kinds are shown whole: `{"model.positions.0": ("Learned(max_offset=10)", "Rotary()")}`; with
-    `short` only with the settings in which parts of one kind differ: `("Learned", "Rotary")`.
+    Parts of different kinds are shown whole: `{"model.positions.0": ("Learned(max_offset=10)", "Rotary()")}`.
     """
     trees = [
         remove_seeds({name: one for name, one in recipe.items() if name not in LABEL_SETTINGS}) for recipe in recipes
     ]
-    return {
-        path: tuple(_short_text(value, values) if short else format_setting(value) for value in values)
-        for path, values in _differences("", trees)
-    }
-
-
-def _short_text(value: Any, values: Sequence[Any]) -> str:
-    """A value as text, a part with only the settings in which it differs from others of its kind."""
-    if not isinstance(value, Mapping) or "kind" not in value:
-        return format_setting(value)
-    same = [other for other in values if isinstance(other, Mapping) and other.get("kind") == value["kind"]]
-    own = {name: one for name, one in value.items() if any(one != other.get(name) for other in same)}
-    return format_setting({"kind": value["kind"], **own}).removesuffix("()")
+    return {path: tuple(map(format_setting, values)) for path, values in _differences("", trees)}
 
 
 def _differences(path: str, values: Sequence[Any]) -> Iterator[tuple[str, Sequence[Any]]]:

@@ -88,8 +88,9 @@ def success_table(groups: Sequence[Group]) -> TextTable:
         elif not one.converged_group.evaluated_cells:
             cells = ["did not converge", *cells[1:]]
         rows.append([one.label, one.checkpoint_label, _converged_text(one), *cells])
-    for label, baselines in _baselines(results) if lengths else ():
-        rows.append([label, "", "", *(f"{format_percent(baselines[n])} %" if n in baselines else "" for n in lengths)])
+    if (baselines := baseline_ranges(one.diagonal for one in results)) and lengths:
+        texts = {n: " to ".join(dict.fromkeys(map(format_percent, ends))) + " %" for n, ends in baselines.items()}
+        rows.append(["baseline", "", "", *(texts.get(n, "") for n in lengths)])
     header = ["group", "checkpoint", "converged", *(f"n={n}{' (in distribution)' * (n <= trained)}" for n in lengths)]
     return TextTable(header, rows, caption=_caption(groups), style="tight")
 
@@ -115,18 +116,6 @@ def _converged_text(group: Group) -> str:
     ]
     text = "" if rate is None else f"{format_counts(rate)} {format_interval(rate.low, rate.high, 0)}"
     return "\n".join([text, join_names(failed, MAX_NAMED_SEEDS)]) if failed else text
-
-
-def _baselines(groups: Sequence[Group]) -> list[tuple[str, dict[int, float]]]:
-    """The baselines by length: one row if they are equal for all groups, otherwise one row per group."""
-    baselines_by_label: dict[str, dict[int, float]] = {}
-    for group in groups:
-        baselines = {n: point.baseline for n, point in group.diagonal.items() if point.baseline is not None}
-        baselines_by_label[group.label] = baselines | baselines_by_label.get(group.label, {})
-    together = baseline_ranges(group.diagonal for group in groups)
-    if together and all(low == high for low, high in together.values()):
-        return [("baseline", {n: low for n, (low, _) in together.items()})]
-    return [(f"baseline of {label}", baselines) for label, baselines in baselines_by_label.items() if baselines]
 
 
 def _caption(groups: Sequence[Group]) -> str:

@@ -1,8 +1,8 @@
 """Tables, described once and written as aligned text, as Markdown, and as HTML by the templates of pages."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
 
@@ -14,18 +14,16 @@ _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 class TextTable:
     """A table of texts, with a caption; columns that hold only numbers are aligned to the right.
 
-    On a page an interval in brackets at the end of a cell and every line after the first are grey. Cells of the columns
-    `monospace` are in fixed width; a text in `tips` has that tip on hover. With more rows than fit the table is folded
-    under `fold`, if given. `style` names classes of the style sheet. A cell that is `markupsafe.Markup` is HTML.
+    On a page an interval in brackets at the end of a cell and every line after the first are grey, cells of the columns
+    `monospace` are in fixed width, and many rows are folded. `style` names classes of the style sheet. A cell that is
+    `markupsafe.Markup` is HTML.
     """
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
     caption: str = ""
-    fold: str = ""
     style: str = ""
     monospace: Sequence[int] = ()
-    tips: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def number_columns(self) -> list[bool]:
@@ -45,7 +43,13 @@ class TextTable:
         )
 
     def to_markdown(self) -> str:
-        """A Markdown table, `|` in a cell escaped, without the caption."""
+        r"""A Markdown table without the caption.
+
+        >>> print(TextTable(["a", "b"], [["x|y", "2"]]).to_markdown())
+        | a | b |
+        |:--|--:|
+        | x\|y | 2 |
+        """
         rule = ["--:" if right else ":--" for right in self.number_columns]
         lines = [
             [f" {cell} ".replace("|", "\\|").replace("\n", " ") for cell in line] for line in (self.header, *self.rows)
@@ -63,17 +67,6 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     OOD test            7 %
     """
     return TextTable(header, rows).to_text()
-
-
-def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The same as a Markdown table, `|` in a cell escaped.
-
-    >>> print(markdown_table(["a", "b"], [["x|y", "2"]]))
-    | a | b |
-    |:--|--:|
-    | x\\|y | 2 |
-    """
-    return TextTable(header, rows).to_markdown()
 
 
 def text_width(text: str) -> int:

@@ -4,26 +4,23 @@
     runs/<search>/locks/            held while a process works: one file per trial, and those for short operations
 
 A trial is completely described by one line of the journal before it is trained, so a process may be killed at any
-moment: a trial without a result whose lock is free is resumed by the next process. Locks are the kernel's (`flock`),
-which are released however a process ends, also on other machines over NFS 4.
+moment: a trial without a result whose lock is free is resumed by the next process.
 """
 
 import contextlib
-import errno
-import os
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from numerate.errors import OperationalError
 from numerate.executors.executor import MAX_DEATHS
 from numerate.records.kinds import JOURNAL
-from numerate.records.reading import check_format, read_records
+from numerate.records.reading import Tail, check_format
 from numerate.searches.sampling import SamplingPlan, distributions, load_optuna, next_point
 from numerate.searches.space import Space
 from numerate.training import disk
+from numerate.training.lock import Lock, LockedError
 
 TrialState = Literal["complete", "pruned", "failed", "running"]
 
@@ -45,6 +42,18 @@ class Trial:
     error: str | None = None
     worker: str = ""
 
+    @classmethod
+    def from_optuna(cls, optuna_trial: Any) -> "Trial":
+        """Converts a trial of Optuna."""
+        attributes = optuna_trial.user_attrs
+        results = attributes.get("results", {})
+        error = results.get("error") if optuna_trial.state.is_finished() else None
+        states: dict[str, TrialState] = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed"}
+        state = "failed" if error is not None else states.get(optuna_trial.state.name, "running")
+        objective = optuna_trial.value if state == "complete" else None
+        parameters = dict(optuna_trial.params)
+        return cls(optuna_trial.number, state, parameters, objective, results, error, attributes.get("worker", ""))
+
 
 class Journal:
     """The trials of a search in its folder. Reading needs no lock; each write is one whole line.
@@ -60,41 +69,35 @@ class Journal:
         self.folder, self.space = folder, space
         self.path = folder / "journal.log"
         self._direction = "minimize" if minimize else "maximize"
-        optuna = load_optuna()
         disk.make_folder(folder / "locks")
-        with _file_lock(folder / "locks" / "ask"), self._quiet_optuna():
-            self._check_journal()
-            backend = optuna.storages.journal.JournalFileBackend(str(self.path), lock_obj=_JournalLock(self.path))
-            self._storage = optuna.storages.JournalStorage(backend)
-            self._study = optuna.create_study(
-                study_name=_STUDY_NAME,
-                storage=self._storage,
-                sampler=optuna.samplers.RandomSampler(0),
-                direction=self._direction,
-                load_if_exists=True,
-            )
-            self._study_id = self._storage.get_study_id_from_name(_STUDY_NAME)
+        optuna = load_optuna()
+        with self._asking():
+            self._storage = optuna.storages.JournalStorage(_JournalFile(self.path, self._lock("journal")))
+            options = {"storage": self._storage, "study_name": _STUDY_NAME, "sampler": optuna.samplers.RandomSampler(0)}
+            try:
+                self._study = optuna.load_study(**options)
+            except KeyError:
+                self._study = optuna.create_study(**options, direction=self._direction)
+        if "question" in self._study.user_attrs:
+            check_format(folder, 1)
 
     def get_or_set_definition(self, definition: Mapping[str, Any]) -> Mapping[str, Any]:
         """Records the description of this search if there is none yet, and returns the recorded one."""
-        with _file_lock(self.folder / "locks" / "ask"), self._quiet_optuna():
-            stored = self._storage.get_study_user_attrs(self._study_id).get("definition")
-            if stored is None:
-                stored = dict(definition)
-                self._storage.set_study_user_attr(self._study_id, "definition", stored)
-        return stored  # type: ignore[no-any-return]
+        with self._asking():
+            if "definition" not in self._study.user_attrs:
+                self._study.set_user_attr("definition", dict(definition))
+            return self._study.user_attrs["definition"]  # type: ignore[no-any-return]
 
     def trials(self) -> list[Trial]:
         """All trials, in the order in which they were started."""
-        return [_from_optuna(one) for one in self._optuna_trials()]
+        return [Trial.from_optuna(one) for one in self._optuna_trials()]
 
     def importances(self) -> dict[str, float]:
         """How much each field matters for the objective, summing to 1, the largest first, by PED-ANOVA (Watanabe et
         al., 2023, https://arxiv.org/abs/2304.10255); empty with fewer than ten complete trials."""
-        optuna = load_optuna()
         if sum(trial.state == "complete" for trial in self.trials()) < 10:
             return {}
-        with self._quiet_optuna():
+        with _quiet_optuna() as optuna:
             try:
                 return dict(optuna.importance.get_param_importances(self._study))
             except (ValueError, RuntimeError):
@@ -105,9 +108,9 @@ class Journal:
     def num_available(self, sampling: SamplingPlan) -> int:
         """The number of trials that a process could take now: those not started yet, and those whose process is
         gone."""
-        with _file_lock(self.folder / "locks" / "ask"):
+        with self._asking():
             trials = self.trials()
-            abandoned = [trial for trial in trials if trial.state == "running" and not self._is_locked(trial.number)]
+            abandoned = [one for one in trials if one.state == "running" and not self._lock(one.number).is_held()]
         return max(0, sampling.trials - len(trials)) + len(abandoned)
 
     @contextlib.contextmanager
@@ -115,7 +118,7 @@ class Journal:
         """Locks and yields a trial to train: one whose process is gone, otherwise a new one. Yields None if nothing is
         left to do."""
         with contextlib.ExitStack() as locks:
-            with _file_lock(self.folder / "locks" / "ask"):
+            with self._asking():
                 number = self._resume_abandoned(worker, locks)
                 if number is None:
                     number = self._create_trial(sampling, worker, locks)
@@ -123,25 +126,20 @@ class Journal:
 
     def _resume_abandoned(self, worker: str, locks: contextlib.ExitStack) -> int | None:
         for trial in self.trials():
-            if trial.state != "running" or not locks.enter_context(
-                _file_lock(self._lock_path(trial.number), wait=False)
-            ):
+            if trial.state != "running" or not self._try_to_lock(trial.number, locks):
                 continue
             if self.trials()[trial.number].state != "running":
-                self._lock_path(trial.number).unlink(missing_ok=True)  # it was finished in the meantime
+                self._unlink_lock(trial.number)  # it was finished in the meantime
                 continue
             self._set_attribute(trial.number, "worker", worker)
             return trial.number
         return None
 
     def _create_trial(self, sampling: SamplingPlan, worker: str, locks: contextlib.ExitStack) -> int | None:
-        optuna = load_optuna()
         trials = self._optuna_trials()
-        if len(trials) >= sampling.trials or not locks.enter_context(
-            _file_lock(self._lock_path(len(trials)), wait=False)
-        ):
+        if len(trials) >= sampling.trials or not self._try_to_lock(len(trials), locks):
             return None
-        with self._quiet_optuna():
+        with _quiet_optuna() as optuna:
             parameters = next_point(sampling, self.space, trials, self._direction)
             if parameters is None:
                 return None
@@ -151,7 +149,7 @@ class Journal:
                 distributions=distributions(self.space),
                 user_attrs={"worker": worker},
             )
-            self._storage.create_new_trial(self._study_id, template_trial=frozen_trial)
+            self._study.add_trial(frozen_trial)
         return len(trials)
 
     # Results ------------------------------------------------------------------------------------------------------
@@ -159,7 +157,7 @@ class Journal:
     def report(self, number: int, step: int, value: float, pruner: Any) -> bool:
         """Records the objective at a step; returns whether a pruner of `searches.sampling` would stop the trial
         there."""
-        with self._quiet_optuna():
+        with _quiet_optuna():
             self._storage.set_trial_intermediate_value(self._trial_id(number), step, value)
             pruned = bool(pruner.prune(self._study, self._storage.get_trial(self._trial_id(number))))
         if pruned:
@@ -198,136 +196,81 @@ class Journal:
 
     def fail_trial_of(self, worker: str, error: str) -> int | None:
         """Records that a worker's trial failed (it timed out, or ran out of memory); returns the trial's number."""
-        with _file_lock(self.folder / "locks" / "ask"):
+        with self._asking(), contextlib.ExitStack() as locks:
             for trial in self.trials():
-                if trial.state == "running" and trial.worker == worker:
-                    with _file_lock(self._lock_path(trial.number), wait=False) as is_free:
-                        if is_free:
-                            self.fail(trial.number, error)
-                            return trial.number
+                if (trial.state, trial.worker) == ("running", worker) and self._try_to_lock(trial.number, locks):
+                    self.fail(trial.number, error)
+                    return trial.number
         return None
 
     def _finish(self, number: int, state: str, results: Mapping[str, Any], objective: float | None = None) -> None:
         self._set_attribute(number, "results", disk.to_plain_data(dict(results), finite=True))
-        with self._quiet_optuna():
-            self._study.tell(number, objective, state=load_optuna().trial.TrialState[state])
-        self._lock_path(number).unlink(missing_ok=True)
+        with _quiet_optuna() as optuna:
+            self._study.tell(number, objective, state=optuna.trial.TrialState[state])
+        self._unlink_lock(number)
 
     # Internals ----------------------------------------------------------------------------------------------------
 
     def _optuna_trials(self) -> list[Any]:
-        with self._quiet_optuna():
-            return self._storage.get_all_trials(self._study_id, deepcopy=False)  # type: ignore[no-any-return]
+        with _quiet_optuna():
+            return self._study.get_trials(deepcopy=False)  # type: ignore[no-any-return]
 
     def _attributes(self, number: int) -> dict[str, Any]:
-        with self._quiet_optuna():
-            return self._storage.get_trial(self._trial_id(number)).user_attrs  # type: ignore[no-any-return]
+        return self._optuna_trials()[number].user_attrs  # type: ignore[no-any-return]
 
     def _set_attribute(self, number: int, name: str, value: object) -> None:
-        with self._quiet_optuna():
+        with _quiet_optuna():
             self._storage.set_trial_user_attr(self._trial_id(number), name, value)
 
     def _trial_id(self, number: int) -> int:
-        return self._storage.get_trial_id_from_study_id_trial_number(self._study_id, number)  # type: ignore[no-any-return]
-
-    def _lock_path(self, number: int) -> Path:
-        return self.folder / "locks" / str(number)
-
-    def _is_locked(self, number: int) -> bool:
-        with _file_lock(self._lock_path(number), wait=False) as is_free:
-            return not is_free
-
-    def _check_journal(self) -> None:
-        """Raises `UserError` for the first damaged line of the journal, and for one that version 0.1 wrote."""
-        if any("question" in record.get("user_attr", {}) for record in read_records(self.path, JOURNAL)):
-            check_format(self.folder, 1)
+        return self._optuna_trials()[number]._trial_id  # type: ignore[no-any-return]
 
     @contextlib.contextmanager
-    def _quiet_optuna(self) -> Iterator[None]:
-        """Silences Optuna's log and warnings, and reports damage of its journal."""
-        optuna = load_optuna()
-        level = optuna.logging.get_verbosity()
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
+    def _asking(self) -> Iterator[None]:
+        """One process at a time decides which trial is next."""
+        with self._lock("ask").hold("choosing a trial", timeout=float("inf")), _quiet_optuna():
+            yield
+
+    def _lock(self, name: int | str) -> Lock:
+        return Lock(self.folder / "locks" / str(name), with_folder=False)
+
+    def _try_to_lock(self, number: int, locks: contextlib.ExitStack) -> bool:
+        """Locks a trial until the end of `locks`, unless another process holds it."""
         try:
-            with warnings.catch_warnings(), disk.convert_os_errors(self.path, "What was written before is safe."):
-                warnings.simplefilter("ignore")
-                yield
-        except (ValueError, TypeError, KeyError, AssertionError):
-            self._check_journal()
-            raise
-        finally:
-            optuna.logging.set_verbosity(level)
+            return locks.enter_context(self._lock(number).hold("a trial"))
+        except LockedError:
+            return False
+
+    def _unlink_lock(self, number: int) -> None:
+        self._lock(number).path.unlink(missing_ok=True)
 
 
-def _from_optuna(optuna_trial: Any) -> Trial:
-    """Converts a trial of Optuna."""
-    results = optuna_trial.user_attrs.get("results", {})
-    error = results.get("error") if optuna_trial.state.is_finished() else None
-    states: dict[str, TrialState] = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed"}
-    state = "failed" if error is not None else states.get(optuna_trial.state.name, "running")
-    objective = optuna_trial.value if state == "complete" else None
-    return Trial(
-        optuna_trial.number,
-        state,
-        dict(optuna_trial.params),
-        objective,
-        results,
-        error,
-        optuna_trial.user_attrs.get("worker", ""),
-    )
+class _JournalFile:
+    """The file behind Optuna's storage: it is read and written like all files of records, so that half a line of a
+    killed process, or of a full disk, is removed by the next writer, and a damaged line is reported by its number."""
+
+    def __init__(self, path: Path, lock: Lock) -> None:
+        self._path, self._lock = path, lock
+        self._tail, self._logs = Tail(path, JOURNAL), list[dict[str, Any]]()
+
+    def read_logs(self, log_number_from: int) -> list[dict[str, Any]]:
+        self._logs += self._tail.read_new()
+        return self._logs[log_number_from:]
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        with self._lock.hold("writing", timeout=float("inf")):
+            disk.append_records(self._path, logs, durable=True, unharmed_note="What was written before is safe.")
 
 
 @contextlib.contextmanager
-def _file_lock(path: Path, wait: bool = True) -> Iterator[bool]:
-    """Holds a lock that ends with this process; yields False if another process holds it and `wait` is false."""
-    import fcntl
-
-    with disk.convert_os_errors(path):
-        file_descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+def _quiet_optuna() -> Iterator[Any]:
+    """Yields Optuna, with its log and warnings silenced."""
+    optuna = load_optuna()
+    level = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
-        is_free = True
-        try:
-            fcntl.flock(file_descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except OSError as error:
-            is_free = False
-            if wait or error.errno not in (errno.EAGAIN, errno.EACCES, errno.EWOULDBLOCK):
-                raise OperationalError(
-                    f"{path}: this file system cannot lock files ({error.strerror}), so two processes could run "
-                    "the same trial; set runs_dir= to another file system."
-                ) from error
-        yield is_free
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield optuna
     finally:
-        os.close(file_descriptor)
-
-
-class _JournalLock:
-    """The lock that Optuna acquires for each line it writes, so that its journal always consists of whole lines.
-
-    Optuna's own lock is a file that a killed process leaves behind, and others then wait half a minute for it; and half
-    a line, left by a process that was killed while writing or by a full disk, would make its journal unreadable. Here
-    the kernel releases the lock, and the next writer removes an incomplete last line.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._exit_stack = contextlib.ExitStack()
-
-    def acquire(self) -> bool:
-        self._exit_stack.enter_context(_file_lock(self._path.parent / "locks" / "journal"))
-        self._truncate_partial_line()
-        return True
-
-    def release(self) -> None:
-        with self._exit_stack:
-            self._truncate_partial_line()
-
-    def _truncate_partial_line(self) -> None:
-        file_descriptor = os.open(self._path, os.O_RDWR)
-        try:
-            end = size = os.fstat(file_descriptor).st_size
-            while end and os.pread(file_descriptor, 1, end - 1) != b"\n":
-                end -= 1
-            if end < size:
-                os.ftruncate(file_descriptor, end)
-        finally:
-            os.close(file_descriptor)
+        optuna.logging.set_verbosity(level)

@@ -12,8 +12,6 @@ well on them, and their scores would be biased.
 import contextlib
 import hashlib
 import json
-import os
-import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,12 +20,13 @@ from typing import Any, get_args
 from numerate.config import to_tree
 from numerate.errors import OperationalError, UserError, check_choice, check_positive
 from numerate.executors.executor import Executor, Failure, ItemOutcome, WorkerContext
+from numerate.executors.worker import unique_worker_name
 from numerate.records.reading import FORMAT, check_format
 from numerate.searches.journal import Journal, Trial
 from numerate.searches.sampling import Pruner, Sampler, SamplingPlan, load_optuna
-from numerate.searches.searched import SearchResult, parameter_text, short_names, value_text, write_results
-from numerate.searches.space import Space
-from numerate.searches.trials import Metric, SearchPlan, Trials, refuse_validation_loss
+from numerate.searches.searched import SearchResult, short_names, write_results
+from numerate.searches.space import Space, value_text
+from numerate.searches.trials import Metric, SearchPlan, Trials
 from numerate.training import provenance
 from numerate.training.preflight import check_unchanged_files
 from numerate.training.progress import ProgressBar
@@ -42,7 +41,6 @@ _MAX_SAME_FAILURES = 3  # identical failures, without any other result, after wh
 _MAX_IDLE_ROUNDS = (
     2  # rounds of an executor without new results; one of them may return results of an earlier command's jobs
 )
-_TIMEOUT_MARGIN = 10.0  # seconds that an executor allows a trial beyond its own timeout
 
 
 def search(
@@ -87,7 +85,10 @@ def search(
     if recipe.task.is_language_modeling and metric == "ood_validation":  # language modeling has no OOD validation
         metric = "validation_loss"
     if metric == "validation_loss" and not recipe.task.is_language_modeling:
-        refuse_validation_loss(recipe)
+        raise UserError(
+            f"metric: validation_loss needs a language modeling task, not {type(recipe.task).__name__}; for example "
+            "metric=validation"
+        )
     for option, number in (("trials", trials), ("workers", workers), ("seeds", seeds)):
         check_positive(option, number)
     if executor is None and workers > 1:
@@ -102,7 +103,6 @@ def search(
         SamplingPlan(sampler, first_seed, _num_trials(space, trials, sampler)),
         pruner,
         tuple(range(first_seed, first_seed + seeds)),
-        executor.timeout if executor is not None else None,
     )
     runs = resolve_runs_dir(runs_dir)
     title, journal = _open_journal(recipe, plan, runs, name)
@@ -171,18 +171,15 @@ def _run_trials(
     Raises `UserError` or `OperationalError` if no trial can continue, and `UserError` if the first ones all fail with
     the same error.
     """
-    previous_trials: list[list[Trial]] = []
-    is_submitted = False
+    num_idle_rounds, is_submitted = 0, False
     while not (stop.requested or is_submitted) and (num_left := journal.num_available(work.plan.sampling)):
-        trials = journal.trials()
-        if previous_trials.count(trials) == _MAX_IDLE_ROUNDS:
+        if num_idle_rounds == _MAX_IDLE_ROUNDS:
             raise OperationalError(f"{journal.folder}: {num_left} trials remain, and no worker starts one")
-        previous_trials.append(trials)
+        before = journal.trials()
         if executor is None:
             outcomes = _run_in_process(work, num_left, stop)
         else:
-            executor_with_margin = replace(executor, timeout=executor.timeout and executor.timeout + _TIMEOUT_MARGIN)
-            outcomes = executor_with_margin.run(
+            outcomes = executor.run(
                 work, range(num_left), folder=journal.folder / "executor", stop=stop, on_tick=on_tick
             )
         with contextlib.closing(outcomes):  # type: ignore[type-var]
@@ -192,22 +189,21 @@ def _run_trials(
                     is_submitted = is_submitted or outcome.failure.kind == "not started"
                 on_tick()
                 _check_failures_differ(journal)
+        num_idle_rounds = num_idle_rounds + 1 if journal.trials() == before else 0
 
 
 def _run_in_process(work: Trials, num_trials: int, stop: Stop) -> Iterator[ItemOutcome]:
     """Trains one trial after the other in this process."""
     import torch
 
-    run_trial = work.open(WorkerContext(f"{socket.gethostname()}-{os.getpid()}", torch.get_num_threads(), stop))
+    run_trial = work.open(WorkerContext(unique_worker_name(), torch.get_num_threads(), stop))
     for index in range(num_trials):
         try:
-            if stop.requested:
-                return
-            run_trial(index)
+            if not stop.requested:
+                run_trial(index)
         except KeyboardInterrupt:
             if not stop.requested:
                 raise
-            return
         yield ItemOutcome(index)
 
 
@@ -240,7 +236,7 @@ class _SearchProgress:
         self._journal, self._plan = journal, plan
         self._printed: set[int] = {trial.number for trial in journal.trials() if trial.state != "running"}
         self._progress = ProgressBar(
-            plan.sampling.trials, label=title, num_done=len(self._printed), unit="trial", silent=quiet
+            plan.sampling.trials, label=title, num_done=len(self._printed), unit="trial", show=not quiet
         )
 
     def __enter__(self) -> "_SearchProgress":
@@ -260,19 +256,13 @@ class _SearchProgress:
             if trial.state != "running" and trial.number not in self._printed:
                 self._printed.add(trial.number)
                 self._progress.print_line(f"trial {trial.number}: {self._trial_text(trial)}")
-        self._progress.step(len(self._printed), **self._best_text(trials))
+        best = next(iter(self._plan.rank(trials)), None)
+        text = "" if best is None else f"{self._plan.value_text(best.results['value'])} (trial {best.number})"
+        self._progress.step(len(self._printed), **({"best": text} if text else {}))
 
     def _trial_text(self, trial: Trial) -> str:
         short = short_names(self._plan.space)
-        point = ", ".join(f"{short[path]}={parameter_text(value)}" for path, value in trial.parameters.items())
+        point = ", ".join(f"{short[path]}={value_text(value)}" for path, value in trial.parameters.items())
         if trial.state == "complete":
-            return f"{value_text(trial.results['value'], self._plan.metric)}, {point}"
+            return f"{self._plan.value_text(trial.results['value'])}, {point}"
         return f"stopped early, {point}" if trial.state == "pruned" else f"failed, {point}: {trial.error}"
-
-    def _best_text(self, trials: Sequence[Trial]) -> dict[str, str]:
-        complete = [trial for trial in trials if trial.objective is not None]
-        if not complete:
-            return {}
-        sign = 1 if self._plan.minimize else -1
-        best = min(complete, key=lambda trial: sign * (trial.objective or 0.0))
-        return {"best": f"{value_text(best.results['value'], self._plan.metric)} (trial {best.number})"}

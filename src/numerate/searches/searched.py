@@ -3,18 +3,19 @@
 import csv
 import io
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from numerate.config import format_value, override
+from numerate.config import override
 from numerate.errors import UserError
 from numerate.reports.table import text_table
 from numerate.searches.journal import Trial
-from numerate.searches.space import Space
-from numerate.searches.trials import Metric, SearchPlan
+from numerate.searches.space import Space, value_text
+from numerate.searches.trials import SearchPlan
 from numerate.training import disk
 from numerate.training.recipe import Recipe
 
@@ -50,9 +51,7 @@ class SearchResult:
     @property
     def ranked_trials(self) -> list[Trial]:
         """The complete trials, best first; ties in the order of the trials."""
-        complete = [trial for trial in self.trials if trial.objective is not None]
-        sign = 1 if self.plan.minimize else -1
-        return sorted(complete, key=lambda trial: (sign * (trial.objective or 0.0), trial.number))
+        return self.plan.rank(self.trials)
 
     @property
     def best_trial(self) -> Trial:
@@ -95,37 +94,34 @@ class SearchResult:
         return "\n\n".join(part for part in (self._table(), "\n".join(self._notes())) if part)
 
     def _table(self) -> str:
-        ranked, metric = self.ranked_trials[:_MAX_SHOWN], self.plan.metric
+        ranked = self.ranked_trials[:_MAX_SHOWN]
         if not ranked:
             return ""
         metric_name = self.best_trial.results["metric"]
         columns: dict[str, Callable[[Trial], str]] = {
             "trial": lambda trial: str(trial.number),
-            metric_name: lambda trial: value_text(trial.results["value"], metric),
+            metric_name: lambda trial: self.plan.value_text(trial.results["value"]),
         }
         if any(trial.results["low"] is not None for trial in ranked):
             has_several_seeds = len(self.plan.seeds) > 1
-            columns[f"of {len(self.plan.seeds)} seeds" if has_several_seeds else "95 % interval"] = self._interval_text
+            name = f"of {len(self.plan.seeds)} seeds" if has_several_seeds else "95 % interval"
+            columns[name] = lambda trial: " to ".join(
+                self.plan.value_text(trial.results[end]) for end in ("low", "high")
+            )
         if metric_name == "ood_validation":
-            columns["validation"] = lambda trial: value_text(median(_run_values(trial, "validation")), metric)
+            columns["validation"] = lambda trial: self.plan.value_text(median(_run_values(trial, "validation")))
         for path, short in short_names(self.plan.space).items():
-            columns[short] = lambda trial, path=path: parameter_text(trial.parameters[path])  # type: ignore[misc]
+            columns[short] = lambda trial, path=path: value_text(trial.parameters[path])  # type: ignore[misc]
         columns["steps"] = lambda trial: ", ".join(dict.fromkeys(map(str, _run_values(trial, "steps"))))
         columns["run"] = lambda trial: ", ".join(run.rpartition("/")[2] for run in _run_values(trial, "run"))
         return text_table(list(columns), [[column(trial) for column in columns.values()] for trial in ranked])
 
-    def _interval_text(self, trial: Trial) -> str:
-        return " to ".join(value_text(trial.results[end], self.plan.metric) for end in ("low", "high"))
-
     def _notes(self) -> Iterator[str]:
-        num_by_state = {
-            state: sum(trial.state == state for trial in self.trials) for state in ("complete", "pruned", "failed")
-        }
-        parts = [
-            f"{num_by_state['complete']} of {max(self.plan.sampling.trials, len(self.trials))} trials are complete"
-        ]
-        parts += [f"{num_by_state['pruned']} stopped early"] * bool(num_by_state["pruned"])
-        parts += [f"{num_by_state['failed']} failed"] * bool(num_by_state["failed"])
+        counts = Counter(trial.state for trial in self.trials)
+        total = max(self.plan.sampling.trials, len(self.trials))
+        parts = [f"{counts['complete']} of {total} trials are complete"]
+        others = (counts["pruned"], "stopped early"), (counts["failed"], "failed")
+        parts += [f"{count} {how}" for count, how in others if count]
         parts += [f"{self.num_left} not finished; the same command resumes"] * bool(self.num_left)
         yield f"{self.path}: {', '.join(parts)}"
         first_by_error = {trial.error: trial for trial in reversed(self.trials) if trial.error is not None}
@@ -170,18 +166,13 @@ def write_results(result: SearchResult) -> None:
         table.writerow(
             [
                 *(record[name] for name in ("trial", "state", "metric", "value", "low", "high")),
-                *(parameter_text(record["parameters"][path]) for path in paths),
+                *(value_text(record["parameters"][path]) for path in paths),
                 " ".join(dict.fromkeys(str(run["steps"]) for run in record["runs"])),
                 " ".join(run["run"] for run in record["runs"]),
                 record["error"],
             ]
         )
     disk.write_atomically(result.path / "results.csv", text.getvalue().encode())
-
-
-def value_text(value: float, metric: Metric) -> str:
-    """An objective as text: a fraction in per cent, a loss as a number."""
-    return f"{value:.4g}" if metric in ("loss", "validation_loss") else f"{value:.1%}"
 
 
 def short_names(space: Space) -> dict[str, str]:
@@ -194,11 +185,6 @@ def short_names(space: Space) -> dict[str, str]:
         unique_suffixes = (end for end in suffixes if sum(other[-len(end) :] == end for other in paths) == 1)
         names[".".join(path)] = ".".join(next(unique_suffixes, path))
     return names
-
-
-def parameter_text(value: Any) -> str:
-    """A parameter as text for the command line."""
-    return value if isinstance(value, str) else format_value(value)
 
 
 def _run_values(trial: Trial, name: str) -> list[Any]:

@@ -51,9 +51,6 @@ class Choice:
         """The values that are validated before anything runs."""
         return self.values
 
-    def edge_text(self, value: Any) -> str | None:
-        return None
-
     def __str__(self) -> str:
         return f"{self.path}={','.join(self.values)}"
 
@@ -111,12 +108,8 @@ class NumberRange:
         )
 
     def __str__(self) -> str:
-        arguments = [
-            format_value(self.low),
-            format_value(self.high),
-            *([format_value(self.step)] if self.step is not None else []),
-        ]
-        return f"{self.path}={'log' if self.log else 'between'}({','.join(arguments)})"
+        arguments = ",".join(format_value(one) for one in (self.low, self.high, self.step) if one is not None)
+        return f"{self.path}={'log' if self.log else 'between'}({arguments})"
 
 
 Field = Choice | NumberRange
@@ -174,8 +167,7 @@ class Space:
             if field.path not in parameters or not field.contains(parameters[field.path]):
                 raise UserError(f"{field}: {parameters.get(field.path)!r}, in the journal, is not in this search space")
         return [
-            item if isinstance(item, str) else f"{item.path}={_value_text(parameters[item.path])}"
-            for item in self.items
+            item if isinstance(item, str) else f"{item.path}={value_text(parameters[item.path])}" for item in self.items
         ]
 
     def size(self) -> int | None:
@@ -200,9 +192,10 @@ class Space:
 
     def edge_warnings(self, parameters: Mapping[str, Any]) -> list[str]:
         """The fields of a point that are near an end of their span, in words."""
-        edges_by_field = [(field, field.edge_text(parameters[field.path])) for field in self.fields]
+        ranges = [field for field in self.fields if isinstance(field, NumberRange)]
+        edges_by_field = [(field, field.edge_text(parameters[field.path])) for field in ranges]
         return [
-            f"{field.path}={_value_text(parameters[field.path])} is at {edge}" for field, edge in edges_by_field if edge
+            f"{field.path}={value_text(parameters[field.path])} is at {edge}" for field, edge in edges_by_field if edge
         ]
 
     def _validate_field(self, recipe: Any, field: Field) -> Field:
@@ -257,11 +250,12 @@ def _split_setting(text: str) -> tuple[str, str]:
 
 def _setting_text(path: str, value: Any) -> str:
     if isinstance(value, list):
-        return f"{path}={','.join(_value_text(one) for one in value)}"
-    return f"{path}={_value_text(value)}"
+        return f"{path}={','.join(value_text(one) for one in value)}"
+    return f"{path}={value_text(value)}"
 
 
-def _value_text(value: Any) -> str:
+def value_text(value: Any) -> str:
+    """A value of a field as text for the command line."""
     return value if isinstance(value, str) else format_value(value)
 
 

@@ -5,13 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 from numerate.config import from_tree, identity, override
-from numerate.errors import OperationalError, UserError
-from numerate.executors import memory
+from numerate.errors import UserError
 from numerate.executors.executor import MAX_DEATHS, Work, WorkerContext
-from numerate.executors.worker import RequestedStop, failure_from_exception
+from numerate.executors.worker import failure_to_record
 from numerate.searches.journal import Journal, Trial
 from numerate.searches.sampling import Pruner, SamplingPlan, make_pruner
 from numerate.searches.space import Space
@@ -19,6 +18,7 @@ from numerate.training import checkpoint
 from numerate.training.lock import LockedError
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder, folder_name
+from numerate.training.stopping import Stop
 
 Metric = Literal["ood_validation", "validation", "loss", "validation_loss"]
 
@@ -26,14 +26,14 @@ _TIE_BREAK_WEIGHT = 1e-6
 """What a share in distribution weighs beside one on OOD validation: less than one question, so it settles ties."""
 
 _POLL_SECONDS = 1.0
-"""Seconds between looks at a run that another process trains."""
+"""Seconds between attempts at a run that another process trains."""
 
 
 @dataclass(frozen=True)
 class SearchPlan:
     """What a search is about: its space, what is to be best, and how points are chosen and given up.
 
-    `seeds` are those of each trial's runs, `timeout` the seconds that a trial may take.
+    `seeds` are those of each trial's runs.
     """
 
     space: Space
@@ -41,7 +41,6 @@ class SearchPlan:
     sampling: SamplingPlan = SamplingPlan()
     pruner: Pruner = "none"
     seeds: tuple[int, ...] = (0,)
-    timeout: float | None = None
 
     def definition(self, recipe: Recipe) -> dict[str, Any]:
         """What must not change during a search, as plain data. How points are chosen, and how many, may."""
@@ -57,6 +56,16 @@ class SearchPlan:
     @property
     def minimize(self) -> bool:
         return self.metric in ("loss", "validation_loss")
+
+    def rank(self, trials: Sequence[Trial]) -> list[Trial]:
+        """The complete ones, best first; ties in the order of the trials."""
+        sign = 1 if self.minimize else -1
+        complete = [trial for trial in trials if trial.objective is not None]
+        return sorted(complete, key=lambda trial: (sign * (trial.objective or 0.0), trial.number))
+
+    def value_text(self, value: float) -> str:
+        """An objective as text: a fraction in per cent, a loss as a number."""
+        return f"{value:.4g}" if self.minimize else f"{value:.1%}"
 
 
 @dataclass(frozen=True)
@@ -91,141 +100,98 @@ class Trials(Work):
         return "a trial"
 
 
-class _TrialStopped(Exception):
-    """A run was stopped before its end: `reason` is stop, late or pruned."""
-
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-
-
 class _TrialRunner:
     """A running trial."""
 
     def __init__(self, work: Trials, journal: Journal, trial: Trial, recipe: Recipe, context: WorkerContext) -> None:
-        self.work, self.plan, self.journal, self.trial, self.context = work, work.plan, journal, trial, context
-        self.recipe = recipe
-        self.start_time = time.monotonic()
+        self.work, self.plan, self.journal, self.number, self.context = work, work.plan, journal, trial.number, context
+        self.recipe, self.parameters = recipe, trial.parameters
 
     def run(self) -> None:
-        """Trains its runs and records them in the journal. Raises `KeyboardInterrupt` when stopped, and errors of the
-        environment: a full disk, a folder that may not be written."""
-        number = self.trial.number
-        run_results: list[dict[str, Any]] = []
+        """Trains its runs and records them in the journal. Raises `KeyboardInterrupt` when stopped, and the errors that
+        `failure_to_record` raises."""
         try:
-            recipes = [
-                replace(override(self.recipe, self.plan.space.settings(self.trial.parameters)), seed=seed)
-                for seed in self.plan.seeds
-            ]
-            if not self.journal.record_start(number, sum(map(self._last_step, recipes))):
-                self.journal.fail(number, f"its process died {MAX_DEATHS} times without progress")
+            settings = self.plan.space.settings(self.parameters)
+            recipes = [replace(override(self.recipe, settings), seed=seed) for seed in self.plan.seeds]
+            last_step = sum(checkpoint.last_step(self._run_folder(recipe).checkpoints) for recipe in recipes)
+            if not self.journal.record_start(self.number, last_step):
+                self.journal.fail(self.number, f"its process died {MAX_DEATHS} times without progress")
                 return
-            if self.journal.is_pruned(number):
-                raise _TrialStopped("pruned")
+            is_pruned = self.journal.is_pruned(self.number)
             for index, recipe in enumerate(recipes):
-                run_results.append(self._train(recipe, is_monitored=index == 0))
-            self.journal.tell(number, *summarize_runs(run_results, self.plan.metric))
-        except _TrialStopped as stopped:
-            if stopped.reason == "stop":
-                self.journal.reset_starts(number)
-                raise KeyboardInterrupt from None
-            if stopped.reason == "late":
-                self.journal.fail(number, f"took longer than timeout={self.plan.timeout:g} s")
+                is_pruned = is_pruned or self._train(recipe, has_pruner=index == 0)
+            trained = recipes[:1] if is_pruned else recipes
+            runs = [run_result(self._run_folder(recipe), recipe, self.plan.metric) for recipe in trained]
+            if is_pruned:
+                self.journal.prune(self.number, {"runs": runs})
             else:
-                first_recipe = recipes[0]
-                self.journal.prune(
-                    number, {"runs": [run_result(self._run_folder(first_recipe), first_recipe, self.plan.metric)]}
-                )
-        except (UserError, OperationalError) as error:
-            if isinstance(error.__cause__, OSError) or (
-                isinstance(error, OperationalError) and "not finite" not in str(error)
-            ):
-                raise
-            self.journal.fail(number, str(error))
+                self.journal.tell(self.number, *summarize_runs(runs, self.plan.metric))
+        except KeyboardInterrupt:
+            self.journal.reset_starts(self.number)
+            raise
         except Exception as error:
-            if memory.out_of_memory_error(error) is not None:
-                self.journal.fail(number, f"out of memory: {str(error).partition(chr(10))[0]}")
-                raise
-            failure = failure_from_exception(error)
-            self.journal.fail(number, failure.text, failure.traceback)
+            failure = failure_to_record(error)
+            self.journal.fail(self.number, failure.text, failure.traceback)
 
     def _run_folder(self, recipe: Recipe) -> RunFolder:
         return RunFolder(self.work.runs_dir / folder_name(recipe.title) / identity(recipe))
 
-    def _last_step(self, recipe: Recipe) -> int:
-        """How far a run is by its checkpoints."""
-        return max(checkpoint.list_steps(self._run_folder(recipe).checkpoints), default=0)
-
-    def _train(self, recipe: Recipe, *, is_monitored: bool) -> dict[str, Any]:
-        """Trains one run, or waits for another process that trains it, and returns its results."""
+    def _train(self, recipe: Recipe, *, has_pruner: bool) -> bool:
+        """Trains one run, or waits for another process that trains it. Returns whether the pruner stopped it."""
         from numerate.experiments.train import train
 
+        monitor = _TrialStop(self, recipe, has_pruner=has_pruner)
         while True:
-            monitor = _TrainingMonitor(self, recipe, is_monitored=is_monitored)
             try:
                 trained = train(
                     recipe,
                     runs_dir=self.work.runs_dir,
                     quiet=True,
                     on_record=monitor.on_record,
-                    stop=monitor.stop,
+                    stop=monitor,
                     command=self.work.command,
                 )
             except LockedError:
-                self._wait_for_run()
-                continue
-            if trained.stop_reason == "stopped":
-                raise _TrialStopped(monitor.reason or "stop")
-            return run_result(trained.run.folder, recipe, self.plan.metric)
-
-    def _wait_for_run(self) -> None:
-        """For another trial, or another command, that trains the very same run."""
-        end = time.monotonic() + _POLL_SECONDS
-        while time.monotonic() < end:
-            if (reason := self.stop_reason()) is not None:
-                raise _TrialStopped(reason)
-            time.sleep(0.05)
-
-    def stop_reason(self) -> str | None:
-        """Why the trial should end now, if it should."""
-        if self.context.stop.requested:
-            return "stop"
-        limit = self.plan.timeout
-        return "late" if limit is not None and time.monotonic() - self.start_time > limit else None
+                time.sleep(_POLL_SECONDS)
+                if not monitor.requested:
+                    continue
+                raise KeyboardInterrupt from None
+            if trained.stop_reason == "stopped" and not monitor.is_pruned:
+                raise KeyboardInterrupt
+            return monitor.is_pruned
 
 
-class _TrainingMonitor:
-    """Listens to the training of a run, and stops it where it should end."""
+class _TrialStop(Stop):
+    """Stops the training of a run when its worker is stopped, or where the pruner stops its trial."""
 
-    def __init__(self, runner: _TrialRunner, recipe: Recipe, *, is_monitored: bool) -> None:
-        self.runner, self.is_monitored = runner, is_monitored
-        self.stop, self.reason = RequestedStop(), ""
-        self._pruner = make_pruner(runner.plan.pruner, recipe.training.steps)
+    def __init__(self, runner: _TrialRunner, recipe: Recipe, *, has_pruner: bool) -> None:
+        super().__init__(handles_signals=False)
+        self.runner, self.plan, self.is_pruned = runner, runner.plan, False
+        self._pruner = make_pruner(runner.plan.pruner, recipe.training.steps) if has_pruner else None
         self._scores: dict[str, float] = {}
         self._step, self._loss = 0, None
 
+    @property
+    def requested(self) -> bool:
+        return self.is_pruned or self.runner.context.stop.requested
+
     def on_record(self, kind: str, record: Mapping[str, Any]) -> None:
-        is_language_modeling = kind == "evaluation" and "perplexity" in record
-        if not is_language_modeling and self.runner.plan.metric != "validation_loss":
-            self._loss = record.get("loss", self._loss)
-        elif is_language_modeling and self.runner.plan.metric == "validation_loss":
-            self._loss = record["loss"]
-        if (reason := self.runner.stop_reason()) is not None:
-            self._request_stop(reason)
+        has_validation_loss = self.plan.metric == "validation_loss"
         if kind == "evaluation":
             # Whole rows of labels are all wrong long before their labels are: those tell good settings from bad ones.
-            name = "token_accuracy" if is_language_modeling else "accuracy" if "accuracy" in record else "exact_match"
-            self._scores[record["split"]] = record[name]
+            names = ("token_accuracy",) if "perplexity" in record else ("accuracy", "exact_match")
+            self._scores[record["split"]] = next(record[name] for name in names if name in record)
             self._step = record["step"]
-        elif self._scores:  # all splits of that step are in
-            plan, journal, number = self.runner.plan, self.runner.journal, self.runner.trial.number
-            value = self._loss if plan.minimize else compute_objective(self._scores, plan.metric)
+            if has_validation_loss and "perplexity" in record:
+                self._loss = record["loss"]
+            return
+        if not has_validation_loss:
+            self._loss = record.get("loss", self._loss)
+        if self._scores:  # all splits of that step are in
+            value = self._loss if self.plan.minimize else compute_objective(self._scores, self.plan.metric)
             self._scores.clear()
-            if self.is_monitored and value is not None and journal.report(number, self._step, value, self._pruner):
-                self._request_stop("pruned")
-
-    def _request_stop(self, reason: str) -> None:
-        self.reason = self.reason or reason
-        self.stop.request()
+            if self._pruner is not None and value is not None and not self.is_pruned:
+                self.is_pruned = self.runner.journal.report(self.runner.number, self._step, value, self._pruner)
 
 
 def compute_objective(scores: Mapping[str, float], metric: Metric) -> float:
@@ -236,81 +202,48 @@ def compute_objective(scores: Mapping[str, float], metric: Metric) -> float:
 
 
 def run_result(folder: RunFolder, recipe: Recipe, metric: Metric) -> dict[str, Any]:
-    """What is to be known of a run, from its own records and from nothing else: the value at its best checkpoint.
+    """What is to be known of a run, from its own records and from nothing else: the value at its best checkpoint, the
+    one of the highest accuracy, or of the lowest validation loss.
 
     Steps beyond the budget (the run was trained further by somebody) do not count. Raises `UserError` for a run that
     was never evaluated in its training.
     """
     budget = recipe.training.steps
     records = [line for line in folder.records("metrics.jsonl") if budget is None or line["step"] <= budget]
-    evaluations: dict[int, dict[str, Mapping[str, Any]]] = {}
-    for line in records:
-        if "split" in line:
-            evaluations.setdefault(line["step"], {})[line["split"]] = line
-    losses = [line for line in records if "loss" in line and "split" not in line]
-    if evaluations and metric == "validation_loss":
-        return _language_result(folder, recipe, evaluations, losses, max(line["step"] for line in records))
+    losses = [line["loss"] for line in records if "split" not in line]
+    evaluations = [line for line in records if "split" in line]
     if not evaluations or (metric == "loss" and not losses):
         raise UserError("training: ended before any evaluation; a larger budget or a smaller training.evaluate_every=")
-    accuracies = {
-        step: {split: _accuracy(line) for split, line in by_split.items()} for step, by_split in evaluations.items()
-    }
-    split = "ood_validation" if any("ood_validation" in each for each in accuracies.values()) else "validation"
-    if metric == "validation":
-        split = metric
-    best = max(accuracies, key=lambda step: (accuracies[step].get(split, -1.0), step))
-    best_line = evaluations[best][split]
-    value = {"value": _accuracy(best_line), "low": best_line["low"], "high": best_line["high"], "metric": split}
-    objective = compute_objective(accuracies[best], metric)
-    if metric == "loss":
-        objective = losses[-1]["loss"]
-        value = {"value": objective, "low": None, "high": None, "metric": "loss"}
+    has_ood_validation = any(line["split"] == "ood_validation" for line in evaluations)
+    split = "ood_validation" if has_ood_validation and metric in ("ood_validation", "loss") else "validation"
+    best = max(
+        (line for line in evaluations if line["split"] == split),
+        key=lambda line: (-line["loss"] if metric == "validation_loss" else _accuracy(line), line["step"]),
+    )
+    accuracies = {line["split"]: _accuracy(line) for line in evaluations if line["step"] == best["step"]}
+    found = {"value": accuracies[split], "low": best.get("low"), "high": best.get("high"), "metric": split}
+    objective, further = compute_objective(accuracies, metric), {}
+    if metric == "validation_loss":
+        found |= {"value": best["loss"], "metric": metric}
+        objective, further = best["loss"], {name: best.get(name) for name in ("perplexity", "bits_per_byte")}
+    elif metric == "loss":
+        found, objective = {"value": losses[-1], "low": None, "high": None, "metric": metric}, losses[-1]
     return {
         "run": f"{folder.recipe_name}/{folder.id}",
         "seed": recipe.seed,
-        **value,
+        **found,
         "objective": objective,
-        "best_step": best,
+        "best_step": best["step"],
         "steps": max(line["step"] for line in records),
-        "loss": losses[-1]["loss"] if losses else None,
-        **accuracies[best],
+        "loss": losses[-1] if losses else None,
+        **accuracies,
+        **further,
     }
 
 
 def _accuracy(line: Mapping[str, Any]) -> float:
     """The accuracy on a split; for language modeling the top-1 accuracy over tokens."""
     return float(line["token_accuracy"] if "perplexity" in line else line["exact_match"])
-
-
-def _language_result(
-    folder: RunFolder,
-    recipe: Recipe,
-    evaluations: Mapping[int, Mapping[str, Mapping[str, Any]]],
-    losses: Sequence[Mapping[str, Any]],
-    steps: int,
-) -> dict[str, Any]:
-    """The result of a language-modeling run: its lowest validation loss, with the interval about the text.
-
-    Raises `UserError` for a run that has no validation loss."""
-    lines = [line for each in evaluations.values() if "perplexity" in (line := each.get("validation", {}))]
-    if not lines:
-        refuse_validation_loss(recipe)
-    best = min(lines, key=lambda line: (line["loss"], -line["step"]))
-    return {
-        "run": f"{folder.recipe_name}/{folder.id}",
-        "seed": recipe.seed,
-        "value": best["loss"],
-        "low": best.get("low"),
-        "high": best.get("high"),
-        "metric": "validation_loss",
-        "objective": best["loss"],
-        "best_step": best["step"],
-        "steps": steps,
-        "loss": losses[-1]["loss"] if losses else None,
-        "validation": best["token_accuracy"],
-        "perplexity": best["perplexity"],
-        "bits_per_byte": best.get("bits_per_byte"),
-    }
 
 
 def summarize_runs(runs: Sequence[Mapping[str, Any]], metric: Metric) -> tuple[float, dict[str, Any]]:
@@ -326,11 +259,3 @@ def summarize_runs(runs: Sequence[Mapping[str, Any]], metric: Metric) -> tuple[f
         "runs": [dict(run) for run in runs],
     }
     return median([run["objective"] for run in runs]), results
-
-
-def refuse_validation_loss(recipe: Recipe) -> NoReturn:
-    """Raises the `UserError` of a search by validation loss whose task has none."""
-    raise UserError(
-        f"metric: validation_loss needs a language modeling task, not {type(recipe.task).__name__}; for example "
-        "metric=validation"
-    )

@@ -17,6 +17,8 @@ from numerate.tokenizers.tokenizer import TokenizedExamples
 from numerate.training.data_stream import StreamPosition
 from numerate.training.objective import ObjectiveModule
 from numerate.training.optimizer import AdamW
+from numerate.training.precision import autocast
+from numerate.training.step import StepSize, TrainingStep, weighted_loss
 from numerate.training.stopping import Stop
 from numerate.training.trainer import Trainer, TrainingResult
 from numerate.vocabulary import PAD
@@ -65,7 +67,7 @@ class StackedTrainer:
             self._remove_finished(outcomes)
             if not self._active:
                 return [outcomes[index] for index in range(len(self.trainers))]
-            self._stack.step()
+            self._stack.take_step([trainer.learning_rate(trainer.total_steps) for trainer in self._stack.trainers])
             for index in self._active:
                 if (error := self._try(index, Trainer.after_step)) is not None:
                     finish(index, error)
@@ -89,7 +91,7 @@ class StackedTrainer:
 
 
 @dataclass
-class _StackedStep:
+class _StackedBatches:
     """The inputs of a step. Positions and target positions are padded to the longest of all members.
 
     `batches` are the separate batches of the members. `fields` are members x rows x ...: ids, lengths, row,
@@ -99,12 +101,12 @@ class _StackedStep:
     batches: list[Batch]
     step_contexts: list[StepContext]
     forward_keys: list[Hashable]
-    flops: list[int]
+    sizes: list[StepSize]
     fields: dict[str, Tensor]
     position_ids: tuple[Tensor, ...]
 
 
-class _Stack:
+class _Stack(TrainingStep):
     """Stacked models, and their joint steps."""
 
     def __init__(self, trainers: Sequence[Trainer]) -> None:
@@ -140,19 +142,7 @@ class _Stack:
             self.flat_parameters.detach_member(member)
             self.trainers[member].flush_hook = lambda: None
 
-    def step(self) -> None:
-        """One optimizer step of each member."""
-        learning_rates = [trainer.learning_rate(trainer.total_steps) for trainer in self.trainers]
-        step = self._next_step()
-        for group in self._groups(step):
-            self._compute_gradients(step, group)
-        self._add_metric("grad_norm", self.flat_parameters.clip_grad_norm(self.max_norms))
-        self.flat_parameters.step(self.specs, learning_rates)
-        for trainer, batch, flops in zip(self.trainers, step.batches, step.flops, strict=True):
-            rows, time = batch.tokens.ids.shape
-            trainer.count_step(rows, batch.num_input_tokens, rows * time, flops)
-
-    def _next_step(self) -> _StackedStep:
+    def next_batches(self) -> tuple[_StackedBatches, list[StepSize]]:
         """The next batches of all members, padded to one shape and moved to the device together."""
         rows_and_indices = [trainer.stream.rows(StreamPosition(trainer.state.examples)) for trainer in self.trainers]
         index = np.concatenate([index for _, index in rows_and_indices])
@@ -179,14 +169,21 @@ class _Stack:
             "target_positions": device_batch.target_positions,
             "target_ids": device_batch.target_ids,
         }
-        return _StackedStep(
+        sizes = [
+            StepSize(
+                rows, own.num_input_tokens, own.tokens.ids.numel(), self._step_flops(own, step_context, forward_key)
+            )
+            for own, step_context, forward_key in zip(batches, step_contexts, forward_keys, strict=True)
+        ]
+        stacked_batches = _StackedBatches(
             batches,
             step_contexts,
             forward_keys,
-            [self._step_flops(*args) for args in zip(batches, step_contexts, forward_keys, strict=True)],
+            sizes,
             {name: field.view(members, rows, *field.shape[1:]) for name, field in fields.items()},
             tuple(x.view(members, rows, *x.shape[1:]) if len(x) == num_rows else x for x in position_ids),
         )
+        return stacked_batches, sizes
 
     def _step_flops(self, batch: Batch, step_context: StepContext, forward_key: Hashable) -> int:
         """The FLOPs of a step of one member, computed once per length and forward key."""
@@ -195,59 +192,64 @@ class _Stack:
             self.flops[key] = self.trainers[0].budget.batch_flops(batch, step_context)
         return self.flops[key]
 
-    def _groups(self, step: _StackedStep) -> list[list[int]]:
+    def _groups(self, batches: _StackedBatches) -> list[list[int]]:
         """Groups of members with joint forward passes: with the same forward key, and of similar length if a joint step
         would be too large."""
         max_flops = MAX_STACKED_FLOPS if self.device.type == "cpu" else float("inf")
         groups_by_key: dict[Hashable, list[list[int]]] = {}
-        for member in sorted(range(len(self.trainers)), key=step.flops.__getitem__):
-            groups = groups_by_key.setdefault(step.forward_keys[member], [[]])
-            if (len(groups[-1]) + 1) * step.flops[member] > max_flops and groups[-1]:
+        for member in sorted(range(len(self.trainers)), key=lambda at: batches.sizes[at].flops):
+            groups = groups_by_key.setdefault(batches.forward_keys[member], [[]])
+            if (len(groups[-1]) + 1) * batches.sizes[member].flops > max_flops and groups[-1]:
                 groups.append([])
             groups[-1].append(member)
         return [sorted(group) for groups in groups_by_key.values() for group in groups]
 
-    def _compute_gradients(self, step: _StackedStep, group: list[int]) -> None:
-        """Computes losses and gradients of some members."""
-        is_bf16 = self.trainers[0].training.precision == "bf16"
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=is_bf16):
-            leaves, loss_sums = (
-                self._forward_member(step, group[0]) if len(group) == 1 else self._forward_group(step, group)
-            )
-        counts = [self.objective.counts(step.batches[member]) for member in group]
-        loss_terms = {
-            term: value
-            / torch.tensor([float(max(1, member_counts[term])) for member_counts in counts], device=value.device)
-            for term, value in loss_sums.items()
-        }
-        total = sum((self.objective.weights[term] * mean for term, mean in loss_terms.items()), torch.zeros(()))
-        self.flat_parameters.set_gradients(group, torch.autograd.grad(total.sum(), leaves, allow_unused=True))
-        self._add_metric("loss", total.detach(), group)
-        if len(loss_terms) > 1:
-            for term, mean in loss_terms.items():
-                self._add_metric(f"loss_{term}", mean.detach(), group)
+    def compute_gradients(self, batches: _StackedBatches) -> None:
+        for group in self._groups(batches):
+            with autocast(self.device, self.trainers[0].training.precision):
+                forward = self._forward_member if len(group) == 1 else self._forward_group
+                leaves, loss_sums = forward(batches, group)
+            counts = [self.objective.counts(batches.batches[member]) for member in group]
+            divisors = {
+                term: torch.tensor([float(max(1, own[term])) for own in counts], device=self.device)
+                for term in loss_sums
+            }
+            loss, metrics = weighted_loss(loss_sums, divisors, self.objective.weights)
+            gradients = torch.autograd.grad(loss.sum(), leaves, allow_unused=True)
+            self.flat_parameters.set_gradients(group, gradients)
+            for name, values in metrics.items():
+                self._add_metric(name, values, group)
 
-    def _forward_member(self, step: _StackedStep, member: int) -> tuple[list[Tensor], dict[str, Tensor]]:
+    def update_weights(self, learning_rates: Sequence[float]) -> None:
+        self._add_metric("grad_norm", self.flat_parameters.clip_grad_norm(self.max_norms))
+        self.flat_parameters.step(self.specs, learning_rates)
+
+    def count_step(self, sizes: Sequence[StepSize]) -> None:
+        for trainer, size in zip(self.trainers, sizes, strict=True):
+            trainer.count_step([size])
+
+    def _forward_member(self, batches: _StackedBatches, group: list[int]) -> tuple[list[Tensor], dict[str, Tensor]]:
         """The weights and terms of one member, as it would compute them by itself."""
-        batch = step.batches[member].to(self.device)
+        (member,) = group
+        batch = batches.batches[member].to(self.device)
         time = batch.tokens.ids.shape[1]
-        position_ids = tuple((x[member] if x.dim() == 3 else x)[..., :time] for x in step.position_ids)
+        position_ids = tuple((x[member] if x.dim() == 3 else x)[..., :time] for x in batches.position_ids)
         batch = replace(batch, tokens=replace(batch.tokens, position_ids=position_ids))
-        terms = self.objective(self.trainers[member].model, batch, step.step_contexts[member])
+        terms = self.objective(self.trainers[member].model, batch, batches.step_contexts[member])
         return list(self.flat_parameters.parameters[member]), {term: value[None] for term, value in terms.items()}
 
-    def _forward_group(self, step: _StackedStep, group: list[int]) -> tuple[list[Tensor], dict[str, Tensor]]:
+    def _forward_group(self, batches: _StackedBatches, group: list[int]) -> tuple[list[Tensor], dict[str, Tensor]]:
         """The weights and terms of some members, each with the members in front."""
-        batches = [step.batches[member] for member in group]
-        time = max(batch.tokens.ids.shape[1] for batch in batches)
-        targets = max(batch.target_positions.shape[1] for batch in batches)
+        members = [batches.batches[member] for member in group]
+        time = max(batch.tokens.ids.shape[1] for batch in members)
+        targets = max(batch.target_positions.shape[1] for batch in members)
         member_index: Any = slice(None) if len(group) == len(self.trainers) else group
-        fields = {name: _truncate(field[member_index], name, time, targets) for name, field in step.fields.items()}
-        position_ids = tuple((x[member_index] if x.dim() == 3 else x)[..., :time] for x in step.position_ids)
+        fields = {name: _truncate(field[member_index], name, time, targets) for name, field in batches.fields.items()}
+        position_ids = tuple((x[member_index] if x.dim() == 3 else x)[..., :time] for x in batches.position_ids)
         leaves = self.flat_parameters.leaf_weights(group)
         tensors = {module_name: leaves[name] for module_name, name in self.parameter_names.items()}
         tensors |= {name: field[member_index] for name, field in self.untrained_tensors.items()}
-        step_context = step.step_contexts[group[0]]
+        step_context = batches.step_contexts[group[0]]
 
         def forward(tensors: Mapping[str, Tensor], fields: Mapping[str, Tensor], positions: tuple[Tensor, ...]) -> Any:
             tokens = Tokens(fields["ids"], fields["lengths"], fields["row"], position_ids=positions)

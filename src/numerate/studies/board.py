@@ -1,18 +1,17 @@
-"""Progress of a study: one progress bar for all runs, read from the state files of workers."""
+"""Progress of a study: one progress bar for all runs, drawn from the status of its folder."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from numerate.studies.folder import PlannedRun, StudyFolder
-from numerate.studies.state import has_ended, is_lost
-from numerate.studies.status import RunDurations, runs_of, time_left
+from numerate.studies.status import StudyStatus, runs_of, study_status
 from numerate.training.progress import ProgressBar
 
 MAX_VERBOSE_RUNS = 20
 """Up to this many runs, all messages are shown; above it only warnings and failures."""
 
-_MIN_INTERVAL = 0.5  # seconds between two looks at the states, and more where a look takes long
+_MIN_INTERVAL = 0.4  # seconds between two looks at the folder, and more where a look takes long
 _MAX_TIME_FRACTION = 0.05  # of the time at most for looking
 _MAX_MESSAGES = 20  # warnings, and failures, that are shown of a large study
 
@@ -24,28 +23,22 @@ class StudyProgress:
     """
 
     def __init__(
-        self,
-        folder: StudyFolder,
-        plan: Sequence[PlannedRun],
-        done: Mapping[str, Mapping[str, Any]],
-        on_message: Callable[[str], None] | None = None,
+        self, folder: StudyFolder, plan: Sequence[PlannedRun], on_message: Callable[[str], None] | None = None
     ) -> None:
-        self.folder, self.on_message = folder, on_message
+        self.folder, self.plan, self.on_message = folder, plan, on_message
         self.verbose = len(plan) <= MAX_VERBOSE_RUNS
-        self._unfinished = {planned.run: planned for planned in plan if planned.run not in done}
-        self._steps = {run: int(_planned_steps(planned) or 0) for run, planned in self._unfinished.items()}
-        self._current_step = dict.fromkeys(self._unfinished, 0)
-        self._num_finished, self._num_failed, self._total = len(done), 0, len(plan)
-        self._durations = RunDurations((planned.label, done[planned.run]) for planned in plan if planned.run in done)
-        self._running: list[dict[str, Any]] = []
         self._last_message_number = {state["worker"]: _last_message(state) for state in folder.states()}
         self._printed: dict[str, None] = {}
+        self._num_failures = 0
+        self._status = study_status(folder, plan)
+        done = folder.done_results(plan)
+        self._steps = {one.run: one.num_steps or 0 for one in plan if one.run not in done}
         self._last_update = (0.0, 0.0)
         self.progress = ProgressBar(
             sum(self._steps.values()),
             label=folder.title,
             log_path=folder.path / "log.txt",
-            estimate_seconds_left=self._seconds_left,
+            estimate_seconds_left=lambda: self._status.seconds_left,
         )
 
     def __enter__(self) -> "StudyProgress":
@@ -53,8 +46,9 @@ class StudyProgress:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._running = []
-        self._draw()
+        if error[0] is None:
+            self._last_update = (0.0, 0.0)
+            self.update()
         self.progress.__exit__(*error)
 
     def print_message(self, text: str) -> None:
@@ -70,21 +64,15 @@ class StudyProgress:
             self.print_message(text)
 
     def update(self) -> None:
-        """Reads the states of the workers, unless that was done just before."""
+        """Reads the status, unless that was done just before."""
         now, (last_update, duration) = time.monotonic(), self._last_update
-        if now - last_update < max(_MIN_INTERVAL - 0.1, duration / _MAX_TIME_FRACTION):
+        if now - last_update < max(_MIN_INTERVAL, duration / _MAX_TIME_FRACTION):
             return
-        self._running = []
-        for state in self.folder.states():
-            runs = [run for run in runs_of(state) if run in self._unfinished]
-            if not runs or has_ended(state) or is_lost(state):
-                continue
-            self._running.append(state)
+        self._status = study_status(self.folder, self.plan)
+        running = [state for state in self._status.running if not self._steps.keys().isdisjoint(runs_of(state))]
+        for state in running:
             self.print_worker_messages(state["worker"], state.get("messages", ()))
-            for run in runs:
-                self._current_step[run] = int(state.get("step") or 0)
-                self._steps[run] = int(state.get("steps") or self._steps[run])
-        self._draw()
+        self._draw(self._status, running)
         self._last_update = (time.monotonic(), time.monotonic() - now)
 
     def print_worker_messages(self, worker: str, messages: Sequence[Sequence[Any]]) -> None:
@@ -99,44 +87,36 @@ class StudyProgress:
                     if len(self._printed) <= _MAX_MESSAGES:
                         self.print_message(text)
 
-    def finish_run(self, planned: PlannedRun, record: Mapping[str, Any]) -> None:
-        """Records how a run ended."""
-        if self._unfinished.pop(planned.run, None) is None:
-            return
-        self._num_finished += 1
-        self._current_step[planned.run] = self._steps[planned.run]
+    def print_end(self, planned: PlannedRun, record: Mapping[str, Any]) -> None:
+        """Prints how a run ended."""
         if record["status"] == "done":
-            self._durations.add(planned.label, record)
             if self.verbose:
                 self.print_message(f"{planned.display_name}: done")
-        else:
-            self._num_failed += 1
-            if self.verbose or self._num_failed <= _MAX_MESSAGES:
-                self.print_message(f"{planned.display_name}: {record.get('error')}")
-            elif self._num_failed == _MAX_MESSAGES + 1:
-                self.print_message("further failures are listed by `numerate status`")
+            return
+        self._num_failures += 1
+        if self.verbose or self._num_failures <= _MAX_MESSAGES:
+            self.print_message(f"{planned.display_name}: {record.get('error')}")
+        elif self._num_failures == _MAX_MESSAGES + 1:
+            self.print_message("further failures are listed by `numerate status`")
 
-    def _draw(self) -> None:
+    def _draw(self, status: StudyStatus, running: Sequence[Mapping[str, Any]]) -> None:
+        steps_left = {planned.run: self._steps.get(planned.run, 0) for planned in status.remaining}
+        for state in running:
+            for run in self._steps.keys() & runs_of(state):
+                self._steps[run] = int(state.get("steps") or self._steps[run])
+                steps_left[run] = self._steps[run] - int(state.get("step") or 0)
         total = sum(self._steps.values())
         if total != self.progress.total:
             self.progress.set_total(total)
-        parts = [f"{self._num_finished:,}/{self._total:,} runs"]
-        parts += [f"{self._num_failed:,} failed"] if self._num_failed else []
+        num_failed = len(status.failed)
+        parts = [f"{status.num_done + num_failed:,}/{status.num_runs:,} runs"]
+        parts += [f"{num_failed:,} failed"] if num_failed else []
         if self.verbose:
-            losses = [(state["label"], state["loss"]) for state in self._running if state.get("loss") is not None]
+            losses = [(state["label"], state["loss"]) for state in running if state.get("loss") is not None]
             parts += [f"{label} {loss:.2g}" for label, loss in losses[:3]]
         else:
-            parts += [f"{len(self._running)} running"]
-        self.progress.update(sum(self._current_step.values()), ", ".join(parts))
-
-    def _seconds_left(self) -> float | None:
-        running_runs = {run for state in self._running for run in runs_of(state)}
-        waiting = [planned.label for run, planned in self._unfinished.items() if run not in running_runs]
-        return time_left(waiting, self._running, self._durations.means())
-
-
-def _planned_steps(planned: PlannedRun) -> Any:
-    return planned.tree.get("training", {}).get("steps")
+            parts += [f"{len(running)} running"]
+        self.progress.update(total - sum(steps_left.values()), ", ".join(parts))
 
 
 def _last_message(state: Mapping[str, Any]) -> int:

@@ -13,8 +13,9 @@ The runs are stored in `runs/<recipe>/<id>/` as usual, and may belong to several
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from numerate.errors import UserError, did_you_mean
 from numerate.executors.executor import MAX_DEATHS, Failure
 from numerate.records.heads import CHECKSUM_KEY, checksum, read_checked_yaml
 from numerate.records.kinds import RESULT, WORKER_STATE
-from numerate.records.reading import FORMAT, Tail, read_object
+from numerate.records.reading import FORMAT, TailFolder, read_bytes, read_object
 from numerate.studies.plan import SETTINGS_WITHOUT_EFFECT as SETTINGS_WITHOUT_EFFECT
 from numerate.studies.plan import PlannedRun as PlannedRun
 from numerate.studies.plan import RequestedRun as RequestedRun
@@ -37,6 +38,15 @@ from numerate.training.run_folder import folder_name
 _REPAIR_HINT = "Remove the file; the command that created the study writes it again. The runs are not affected."
 
 _LOCK_TIMEOUT = 60.0  # seconds to wait for another process that writes the plan
+
+
+@dataclass(frozen=True)
+class MissingRuns:
+    """`failed`: name and error of each failed run. `missing_variants`: variants of which every finished run failed, so
+    that a comparison lacks them."""
+
+    failed: tuple[tuple[str, str], ...] = ()
+    missing_variants: tuple[str, ...] = ()
 
 
 class StudyFolder:
@@ -52,7 +62,7 @@ class StudyFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._results: dict[tuple[str, str], dict[str, Any]] = {}
-        self._tails: dict[str, Tail] = {}
+        self._result_files = TailFolder(path / "results", RESULT)
 
     @classmethod
     def find_existing(cls, address: str, runs: Path) -> "StudyFolder | None":
@@ -74,7 +84,7 @@ class StudyFolder:
                     "search ...` that started it shows its results"
                 )
         recipe = text.replace("-", "_")
-        if recipe in catalogue.parts_by_kind().get("Recipe", {}) or catalogue.is_in_family("Recipe", recipe):
+        if recipe in catalogue.parts_by_kind().get("Recipe", {}) or catalogue.family_row("Recipe", recipe) is not None:
             raise UserError(f"{address} is a recipe, not a study; `numerate run {recipe}` creates one in {runs}")
         titles = sorted(plan.parent.name for plan in runs.glob("*/plan.jsonl"))
         titles_text = f"; there are: {', '.join(titles[:12])}{', ...' if len(titles) > 12 else ''}" if titles else ""
@@ -138,7 +148,7 @@ class StudyFolder:
             all_labels = {**old_metadata.get("labels", {}), **(labels or {})}
             merged = merge_plans(self.all_runs(), requested, all_labels)
             content = plan_lines(merged.values())
-            if not _has_content(self.path / "plan.jsonl", content):
+            if read_bytes(self.path / "plan.jsonl") != content:
                 disk.write_atomically(self.path / "plan.jsonl", content, unharmed_note="The runs are unharmed.")
             self._write_metadata(
                 old_metadata, {"title": self.title, "question": question, "labels": all_labels, "format": FORMAT}
@@ -167,28 +177,12 @@ class StudyFolder:
         If a run has several lines, one with status "done" is preferred, otherwise the latest. Raises `UserError` for a
         damaged line.
         """
-        names = [f"{worker}.jsonl"]  # opened even if a shared file system still reports its earlier size
-        if worker is None:
-            try:
-                with os.scandir(self.path / "results") as files:
-                    names = sorted(file.name for file in files if file.stat().st_size > self._tail(file.name).offset)
-            except FileNotFoundError:
-                return self._results
-            except OSError as error:
-                raise disk.convert_os_error(error, self.path / "results") from error
-        for name in names:
-            if name.endswith(".jsonl"):
-                self._merge(self._tail(name).read_new())
-        return self._results
-
-    def _tail(self, name: str) -> Tail:
-        return self._tails.setdefault(name, Tail(self.path / "results" / name, RESULT))
-
-    def _merge(self, records: Sequence[dict[str, Any]]) -> None:
-        for record in records:
+        names = [f"{worker}.jsonl"] if worker is not None else []
+        for _, record in self._result_files.read_new(*names):
             key = (record["run"], record["key"])
             if key not in self._results or _priority(record) >= _priority(self._results[key]):
                 self._results[key] = record
+        return self._results
 
     def add_results(self, worker: str, records: Sequence[Mapping[str, Any]]) -> None:
         """Appends results of runs to the file of one worker: all lines, or none if the disk is full."""
@@ -227,6 +221,15 @@ class StudyFolder:
             if run.result_key in results and is_failed(results[run.result_key])
         }
 
+    def missing_runs(self, plan: Sequence[PlannedRun], shown: Collection[str]) -> "MissingRuns":
+        """The failed runs that a comparison of the `shown` runs of a plan must report."""
+        records = self.failed_results(plan)
+        failed = [planned for planned in plan if planned.run in records and planned.run not in shown]
+        present_variants = {planned.label for planned in plan if planned.run in shown}
+        missing_variants = [planned.label for planned in failed if planned.label not in present_variants]
+        errors = [(one.display_name, str(records[one.run].get("error") or "no error was recorded")) for one in failed]
+        return MissingRuns(tuple(errors), tuple(dict.fromkeys(missing_variants)))
+
     # States ---------------------------------------------------------------------------------------------------------
 
     def states(self) -> list[dict[str, Any]]:
@@ -260,10 +263,3 @@ def is_failed(record: Mapping[str, Any]) -> bool:
 
 def _priority(record: Mapping[str, Any]) -> tuple[bool, float]:
     return record["status"] == "done", (record.get("timing") or {}).get("ended") or 0.0
-
-
-def _has_content(path: Path, content: bytes) -> bool:
-    try:
-        return path.read_bytes() == content
-    except OSError:
-        return False

@@ -43,8 +43,8 @@ def load_recipe_or_study(text: str) -> Any:
         if name in kinds.get(kind, {}):
             factory: Callable[[], Any] = catalogue.get_class(kind, name)
             return factory()
-        if (result := catalogue.make_from_family(kind, name)) is not None:
-            return result
+        if (row := catalogue.family_row(kind, name)) is not None:
+            return row.build(name)
     known = [*kinds.get("Recipe", {}), *kinds.get("Study", {}), *catalogue.family_names("Recipe")]
     raise UserError(
         f"no recipe or study is named {text!r}; `numerate list` shows all of them.{did_you_mean(text, known)}"

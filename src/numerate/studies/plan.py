@@ -12,7 +12,7 @@ from typing import Any
 from numerate.config import fingerprint
 from numerate.config.saving import TreeCache
 from numerate.errors import UserError
-from numerate.experiments.patch import apply_diff, tree_diff
+from numerate.experiments.patch import apply_diff, tree_diff, value_at
 from numerate.records.kinds import PLAN, PLAN_HEAD
 from numerate.records.reading import FORMAT, check_format, damage_message, parse_lines, parse_record, read_bytes
 
@@ -88,6 +88,12 @@ class PlannedRun:
     def result_key(self) -> tuple[str, str]:
         """Identifies the results of a run: its path and its content key."""
         return self.run, self.key
+
+    @property
+    def num_steps(self) -> int | None:
+        """Its budget in steps, if it has one."""
+        steps: int | None = self.tree.get("training", {}).get("steps")
+        return steps
 
     @property
     def display_name(self) -> str:
@@ -188,7 +194,7 @@ def variant_labels(group: Sequence[PlannedRun], labels: Mapping[str, str], base:
     shown = sorted(path for path in paths if not any(path.startswith(f"{other}.") for other in paths))
     labels_by_run = {}
     for one in group:
-        settings_text = ", ".join(f"{path}={format_setting(_value_at(one.tree, path))}" for path in shown)
+        settings_text = ", ".join(f"{path}={format_setting(value_at(one.tree, path))}" for path in shown)
         labels_by_run[one.run] = f"{label} ({settings_text})" if settings_text else label
     return labels_by_run
 
@@ -197,15 +203,6 @@ def _has_no_effect(path: str) -> bool:
     first, _, second = path.partition(".")
     ignored = SETTINGS_WITHOUT_EFFECT["Recipe"] | {"seed", ""}
     return first in ignored or (first == "training" and second in SETTINGS_WITHOUT_EFFECT["Training"])
-
-
-def _value_at(tree: Any, path: str) -> Any:
-    for part in path.split("."):
-        if isinstance(tree, list) and part.isdigit() and int(part) < len(tree):
-            tree = tree[int(part)]
-        else:
-            tree = tree.get(part) if isinstance(tree, Mapping) else None
-    return tree
 
 
 def _group_by_base(plan: Iterable[PlannedRun]) -> dict[str, list[PlannedRun]]:

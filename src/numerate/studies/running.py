@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from numerate.errors import OperationalError, UserError, pluralize
-from numerate.executors.executor import Executor, Failure, ItemOutcome
+from numerate.executors.executor import Executor, Failure, ItemOutcome, sleep_with_ticks
 from numerate.executors.worker import unique_worker_name
 from numerate.studies.board import MAX_VERBOSE_RUNS, StudyProgress
 from numerate.studies.folder import PlannedRun, StudyFolder, is_failed
@@ -24,8 +23,7 @@ from numerate.training.lock import Lock
 from numerate.training.recipe import Recipe
 from numerate.training.stopping import Stop
 
-_RETRY_SECONDS = 1.0  # seconds until a run that another process trains is checked again; doubled each time,
-_MAX_RETRY_SECONDS = 30.0  # up to this
+_RETRY_SECONDS = 0.5  # seconds until runs that other processes train are checked again
 
 
 @dataclass(frozen=True)
@@ -46,15 +44,6 @@ class RunOutcome:
     failure_kind: str | None = None
 
 
-@dataclass
-class _BusyRun:
-    """A run that another process trains: when to check again, and how long to wait after that."""
-
-    planned: PlannedRun
-    retry_at: float
-    wait_seconds: float
-
-
 class StudyRunner:
     """The runs that a command requests, and their state: `done_results`, `failed_results` (not retried),
     `remaining`."""
@@ -69,27 +58,15 @@ class StudyRunner:
         retry: bool = False,
         on_message: Callable[[str], None] | None = None,
     ) -> None:
-        self.folder, self.plan, self.recipes, self.executor, self.on_message = (
-            folder,
-            plan,
-            recipes,
-            executor,
-            on_message,
-        )
-        results = folder.results()
-        self._earlier_results = dict(results)
+        self.folder, self.plan, self.recipes, self.executor = folder, plan, recipes, executor
+        self.on_message = on_message
+        self._earlier_results = dict(folder.results())
         self.done_results: dict[str, Mapping[str, Any]] = {**folder.done_results(plan)}
         failed: dict[str, Mapping[str, Any]] = {**folder.failed_results(plan)}
-        self._runs_that_died = {
-            planned.run for planned in plan if results.get(planned.result_key, {}).get("failure") == "died"
-        }
         self._retried = [planned for planned in plan if planned.run in failed] if retry else []
         self.failed_results = {} if retry else failed
-        self.remaining = [
-            planned
-            for planned in plan
-            if planned.run not in self.done_results and planned.run not in self.failed_results
-        ]
+        ended_runs = {*self.done_results, *self.failed_results}
+        self.remaining = [planned for planned in plan if planned.run not in ended_runs]
         self.work = RunWork(
             str(folder.path.absolute()), provenance.command_line(), os.getcwd(), len(plan) <= MAX_VERBOSE_RUNS
         )
@@ -97,7 +74,7 @@ class StudyRunner:
         self._stop = Stop()
         self._disk_full_message: str | None = None
         self._interrupted: dict[str, Failure] = {}
-        self._busy_runs: dict[str, _BusyRun] = {}
+        self._busy_runs: dict[str, PlannedRun] = {}  # other processes train them
 
     @property
     def stopped(self) -> bool:
@@ -105,11 +82,13 @@ class StudyRunner:
         return self._stop.requested and bool(self._interrupted)
 
     def items(self) -> list[Item]:
-        """The remaining runs, as items for workers."""
-        items = order_items(self.remaining, self.recipes, self.executor.stack_size)
-        return sorted(
-            items, key=lambda item: any(planned.run in self._runs_that_died for planned in item)
-        )  # the others first
+        """The remaining runs, as items for workers; those whose worker died come last."""
+
+        def has_died(item: Item) -> bool:
+            results = (self._earlier_results.get(planned.result_key, {}) for planned in item)
+            return any(result.get("failure") == "died" for result in results)
+
+        return sorted(order_items(self.remaining, self.recipes, self.executor.stack_size), key=has_died)
 
     def run(self) -> list[RunOutcome]:
         """Executes the remaining runs, and returns how each run of the plan ended, in the order of the plan."""
@@ -122,13 +101,10 @@ class StudyRunner:
         with (
             self._stop,
             state_file.publish_temporarily(run=None, phase=COMMAND_PHASE),
-            StudyProgress(self.folder, shown_runs, self.done_results, self.on_message) as progress,
+            StudyProgress(self.folder, shown_runs, self.on_message) as progress,
         ):
             self._save_results(
-                [
-                    failed_record(planned, Failure("not started", ""), self._worker_name, 0.0)
-                    for planned in self._retried
-                ],
+                [failed_record(one, Failure("not started", ""), self._worker_name, 0.0) for one in self._retried],
                 progress,
             )
             items = self.items()
@@ -189,7 +165,7 @@ class StudyRunner:
     def _finish(self, planned: PlannedRun, record: Mapping[str, Any], progress: StudyProgress) -> None:
         self._busy_runs.pop(planned.run, None)
         (self.done_results if record["status"] == "done" else self.failed_results)[planned.run] = record
-        progress.finish_run(planned, record)
+        progress.print_end(planned, record)
 
     def _handle_failure(self, planned: PlannedRun, outcome: ItemOutcome, progress: StudyProgress) -> None:
         """Handles a run without a record: its worker died, was killed, or is out of memory, or another process trains
@@ -197,9 +173,7 @@ class StudyRunner:
         text = f"its worker finished, but {self.folder.path / 'results'} lacks its record; all workers must share it"
         failure = outcome.failure or Failure("operational error", text)
         if failure.kind == "busy":
-            busy_run = self._busy_runs.get(planned.run)
-            wait = min(_MAX_RETRY_SECONDS, 2 * busy_run.wait_seconds) if busy_run else _RETRY_SECONDS
-            self._busy_runs[planned.run] = _BusyRun(planned, time.monotonic() + wait, wait)
+            self._busy_runs[planned.run] = planned
             return
         record = failed_record(planned, failure, outcome.worker or self._worker_name, outcome.seconds)
         if failure.kind == "died":
@@ -209,7 +183,7 @@ class StudyRunner:
 
     def _death_count(self, planned: PlannedRun) -> dict[str, int]:
         """How often in a row its worker died at the current checkpoint."""
-        last_step = max(checkpoint.list_steps(self.folder.runs_dir / planned.run / "checkpoints"), default=0)
+        last_step = checkpoint.last_step(self.folder.runs_dir / planned.run / "checkpoints")
         old_result = self.folder.results().get(planned.result_key, {})
         is_repeated = old_result.get("failure") == "died" and old_result.get("last_step") == last_step
         return {"last_step": last_step, "worker_deaths": 1 + (old_result.get("worker_deaths", 0) if is_repeated else 0)}
@@ -229,31 +203,21 @@ class StudyRunner:
             progress.print_message(text)
             self._stop.request()
 
-    # Runs that another process trains --------------------------------------------------------------------------------
-
     def _released_items(self, progress: StudyProgress) -> list[Item]:
-        """Postponed runs that can start now; waits a moment if there are none. Results of the other process are taken
-        over."""
+        """The runs that no other process trains any more; waits a moment if there are none. Results of the other
+        processes are taken over."""
         results = self.folder.results()
         items: list[Item] = []
-        for busy in list(self._busy_runs.values()):
-            if (record := self._final_record(busy.planned, results)) is not None:
-                self._finish(busy.planned, record, progress)
-            elif (
-                time.monotonic() >= busy.retry_at
-                and not Lock(self.folder.runs_dir / busy.planned.run / "lock").is_held()
-            ):
-                items.append((busy.planned,))
+        for planned in list(self._busy_runs.values()):
+            if (record := self._final_record(planned, results)) is not None:
+                self._finish(planned, record, progress)
+            elif not Lock(self.folder.runs_dir / planned.run / "lock").is_held():
+                items.append((planned,))
         if not items and self._busy_runs:
-            self._wait(progress)
+            count = pluralize(len(self._busy_runs), "run")
+            progress.print_once(f"waiting for {count} that other processes are training")
+            sleep_with_ticks(_RETRY_SECONDS, self._stop, progress.update)
         return items
-
-    def _wait(self, progress: StudyProgress) -> None:
-        progress.print_once(f"waiting for {pluralize(len(self._busy_runs), 'run')} that other processes are training")
-        progress.update()
-        end = time.monotonic() + 0.5
-        while time.monotonic() < end and not self._stop.requested:
-            time.sleep(0.05)
 
     # Outcomes -------------------------------------------------------------------------------------------------------
 
@@ -325,13 +289,8 @@ def estimated_cost(tree: Mapping[str, Any]) -> float:
     steps, batch = training.get("steps"), training.get("batch_size") or 1
     examples = training.get("examples") or (steps or 1) * batch
     backbone = model.get("backbone") if isinstance(model.get("backbone"), Mapping) else {}
-    factors = (
-        model.get("hidden_size"),
-        model.get("hidden_size"),
-        backbone.get("num_layers"),
-        backbone.get("num_loops"),
-    )
-    for factor in factors:
+    width = model.get("hidden_size")
+    for factor in (width, width, backbone.get("num_layers"), backbone.get("num_loops")):
         if isinstance(factor, int | float) and not isinstance(factor, bool):
             examples *= factor
     return float(examples)

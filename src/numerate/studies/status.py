@@ -4,6 +4,7 @@ without torch."""
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean as mean
 from typing import Any
 
 from numerate.errors import pluralize
@@ -20,10 +21,10 @@ MAX_SHOWN_FAILURES = 10
 class StudyStatus:
     """How a study stood when its folder was read.
 
-    `died` are the remaining runs whose worker died. `is_starting` says that a command is running, whose workers may
-    still be starting. `num_earlier` counts the done runs of earlier plans, which no other number includes. `running`
-    and `lost` are states of workers; lost ones have had no heartbeat for a minute. `seconds_left` is None if it is not
-    known yet or no worker is running.
+    `remaining` are the runs that are neither done, running nor failed, `died` those of them whose worker died.
+    `is_starting` says that a command is running, whose workers may still be starting. `num_earlier` counts the done
+    runs of earlier plans, which no other number includes. `running` and `lost` are states of workers; lost ones have
+    had no heartbeat for a minute. `seconds_left` is None if it is not known yet or no worker is running.
     """
 
     folder: StudyFolder
@@ -34,10 +35,14 @@ class StudyStatus:
     failed: Sequence[tuple[PlannedRun, Mapping[str, Any]]]
     died: Sequence[tuple[PlannedRun, Mapping[str, Any]]]
     lost: Sequence[Mapping[str, Any]]
-    num_remaining: int
+    remaining: Sequence[PlannedRun]
     seconds_left: float | None
     is_starting: bool = False
     num_earlier: int = 0
+
+    @property
+    def num_remaining(self) -> int:
+        return len(self.remaining)
 
     @property
     def is_finished(self) -> bool:
@@ -45,9 +50,10 @@ class StudyStatus:
         return not self.num_remaining and not self.running
 
 
-def study_status(folder: StudyFolder) -> StudyStatus:
-    """Reads the status of a study. A run that was stopped or whose worker died counts as remaining, not as failed."""
-    all_runs = folder.all_runs()
+def study_status(folder: StudyFolder, all_runs: Sequence[PlannedRun] | None = None) -> StudyStatus:
+    """Reads the status of a study, or of some of its runs. A run that was stopped or whose worker died counts as
+    remaining, not as failed."""
+    all_runs = folder.all_runs() if all_runs is None else all_runs
     plan = [planned for planned in all_runs if planned.current]
     done, all_failed, results = folder.done_results(plan), folder.failed_results(plan), folder.results()
     earlier = folder.done_results([planned for planned in all_runs if not planned.current])
@@ -62,7 +68,7 @@ def study_status(folder: StudyFolder) -> StudyStatus:
     died = [
         (planned, ended[planned.run]) for planned in remaining if ended.get(planned.run, {}).get("failure") == "died"
     ]
-    waiting = [planned.label for planned in remaining]
+    mean_seconds = mean_durations((planned.label, done[planned.run]) for planned in plan if planned.run in done)
     return StudyStatus(
         folder,
         str(folder.metadata()["question"]),
@@ -72,12 +78,8 @@ def study_status(folder: StudyFolder) -> StudyStatus:
         failed,
         died,
         [state for state in active if is_lost(state)],
-        len(waiting),
-        time_left(
-            waiting,
-            running,
-            RunDurations((planned.label, done[planned.run]) for planned in plan if planned.run in done).means(),
-        ),
+        remaining,
+        time_left([planned.label for planned in remaining], running, mean_seconds),
         any(state.get("phase") == COMMAND_PHASE and not is_lost(state) for state in alive),
         len(earlier),
     )
@@ -99,26 +101,16 @@ def _has_ended(state: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]
     )
 
 
-class RunDurations:
-    """Mean seconds of the runs of each variant, by label, and of all runs under ""; only of runs that were never
-    resumed."""
-
-    def __init__(self, done: Iterable[tuple[str, Mapping[str, Any]]] = ()) -> None:
-        self._sums: dict[str, tuple[float, int]] = {}
-        for label, record in done:
-            self.add(label, record)
-
-    def add(self, variant: str, record: Mapping[str, Any]) -> None:
-        """Adds a completed run of a variant."""
+def mean_durations(done: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, float]:
+    """Mean seconds of the completed runs of each variant, by label, and of all runs under ""; only of runs that were
+    never resumed."""
+    seconds: dict[str, list[float]] = {}
+    for variant, record in done:
         timing = record.get("timing", {})
         if timing.get("start_step") == 0 and isinstance(timing.get("seconds"), int | float):
             for label in (variant, ""):
-                seconds, count = self._sums.get(label, (0.0, 0))
-                self._sums[label] = (seconds + timing["seconds"], count + 1)
-
-    def means(self) -> dict[str, float]:
-        """Seconds, by label."""
-        return {label: seconds / count for label, (seconds, count) in self._sums.items()}
+                seconds.setdefault(label, []).append(timing["seconds"])
+    return {label: mean(values) for label, values in seconds.items()}
 
 
 def time_left(

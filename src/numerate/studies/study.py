@@ -292,7 +292,7 @@ def _warn_if_trained_further(runner: StudyRunner) -> None:
     trained_further = []
     for planned in runner.plan:
         record, path = runner.done_results.get(planned.run), runner.folder.runs_dir / planned.run
-        if record is not None and max(checkpoint.list_steps(path / "checkpoints"), default=0) > record.get("step", 0):
+        if record is not None and checkpoint.last_step(path / "checkpoints") > record.get("step", 0):
             trained_further.append(planned.display_name)
     if trained_further:
         more = f" and {len(trained_further) - 3} more" if len(trained_further) > 3 else ""

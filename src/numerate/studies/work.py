@@ -5,7 +5,7 @@ import importlib
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,13 @@ from numerate.config import from_tree
 from numerate.evaluation.answer_metrics import own_scores
 from numerate.evaluation.evaluator import resolve_grid
 from numerate.executors.executor import Failure, Work, WorkerContext
-from numerate.executors.memory import out_of_memory_error
-from numerate.executors.worker import failure_from_exception
+from numerate.executors.worker import failure_to_record
 from numerate.experiments.results import Results
-from numerate.experiments.start import TrainedRun
 from numerate.experiments.tracking import track_results
-from numerate.experiments.train import train
+from numerate.experiments.train import TrainedRun, train
 from numerate.studies.folder import PlannedRun, StudyFolder, is_done
 from numerate.studies.state import WorkerStateFile
-from numerate.training import checkpoint, disk
+from numerate.training import checkpoint
 from numerate.training.lock import LockedError
 from numerate.training.recipe import Recipe
 
@@ -98,7 +96,8 @@ class _Worker:
         errors of memory and of a full disk, and `KeyboardInterrupt` when stopped.
         """
         start_time = time.monotonic()
-        before = [(self._last_checkpoint_step(planned), self._seconds_before(planned)) for planned in group]
+        folders = [self.folder.runs_dir / planned.run / "checkpoints" for planned in group]
+        before = [(checkpoint.last_step(one), checkpoint.last_state(one).get("seconds", 0.0)) for one in folders]
         try:
             outcomes = self._train(group)
         except Exception as error:
@@ -116,64 +115,45 @@ class _Worker:
         return True
 
     def _train(self, group: Sequence[PlannedRun]) -> Sequence[TrainedRun | Exception]:
-        runs_dir, stop, command = self.folder.runs_dir, self.context.stop, self.work.command
         recipes = [self._recipe(planned) for planned in group]
+        options: dict[str, Any] = {
+            "runs_dir": self.folder.runs_dir,
+            "on_message": self._add_message,
+            "stop": self.context.stop,
+            "command": self.work.command,
+        }
 
         def on_record(index: int, kind: str, record: Mapping[str, Any]) -> None:
             self._on_record(group[index], kind, record)
 
-        if len(group) > 1:
-            from numerate.experiments.stacked import train_stacked
+        if len(group) == 1:
+            return [train(recipes[0], quiet=True, on_record=functools.partial(on_record, 0), **options)]
+        from numerate.experiments.stacked import train_stacked
 
-            return train_stacked(
-                recipes,
-                runs_dir=runs_dir,
-                on_record=on_record,
-                on_message=self._add_message,
-                stop=stop,
-                command=command,
-            )
-        trained = train(
-            recipes[0],
-            runs_dir=runs_dir,
-            quiet=True,
-            on_record=functools.partial(on_record, 0),
-            on_message=self._add_message,
-            stop=stop,
-            command=command,
-        )
-        return [trained]
+        return train_stacked(recipes, on_record=on_record, **options)
 
     def _evaluate_and_record(
         self, planned: PlannedRun, outcome: TrainedRun | Exception, seconds: float, stack_size: int, first_step: int
     ) -> None:
         """Evaluates a trained run and appends its record, or that of its error; `seconds` are those of its training, or
-        its share of the stack's, and of earlier sessions."""
+        its share of the stack's, and of earlier sessions. Until then the run is locked, so that nobody else does the
+        same."""
         worker, start_time = self.context.worker, time.monotonic() - seconds
-        try:
-            if isinstance(outcome, Exception):
-                raise outcome
-            record = self._evaluate(planned, outcome)
-            record["timing"] = _timing_record(time.monotonic() - start_time, worker, stack_size, first_step)
-        except Exception as error:
-            if isinstance(error, LockedError) or disk.is_full(error) or out_of_memory_error(error) is not None:
-                raise
-            record = failed_record(planned, failure_from_exception(error), worker, time.monotonic() - start_time)
-        self.folder.add_results(worker, [record])
+        with ExitStack() as lock:
+            try:
+                if isinstance(outcome, Exception):
+                    raise outcome
+                lock.enter_context(outcome.run.folder.lock("evaluation"))
+                record = self._evaluate(planned, outcome)
+                record["timing"] = _timing_record(time.monotonic() - start_time, worker, stack_size, first_step)
+            except Exception as error:
+                record = failed_record(planned, failure_to_record(error), worker, time.monotonic() - start_time)
+            self.folder.add_results(worker, [record])
 
     def _recipe(self, planned: PlannedRun) -> Recipe:
         recipe = from_tree(planned.tree, Path(self.work.working_directory) / "study", expected_class=Recipe)
         assert isinstance(recipe, Recipe)
         return recipe
-
-    def _last_checkpoint_step(self, planned: PlannedRun) -> int:
-        """The step of the last checkpoint of a run before it resumes, 0 for a new one."""
-        return max(checkpoint.list_steps(self.folder.runs_dir / planned.run / "checkpoints"), default=0)
-
-    def _seconds_before(self, planned: PlannedRun) -> float:
-        """Seconds of training before this session, summed over all earlier ones, up to the last checkpoint."""
-        seconds: float = checkpoint.last_state(self.folder.runs_dir / planned.run / "checkpoints").get("seconds", 0.0)
-        return seconds
 
     def _evaluate(self, planned: PlannedRun, trained: TrainedRun) -> dict[str, Any]:
         """Evaluates a trained run with the grid and count of this command (another command may have trained it), and
@@ -286,7 +266,7 @@ def _initial_state(planned: PlannedRun) -> dict[str, Any]:
         "label": planned.label,
         "seed": planned.seed,
         "step": 0,
-        "steps": planned.tree.get("training", {}).get("steps"),
+        "steps": planned.num_steps,
         "phase": "training",
         "cells": None,
         "loss": None,
@@ -307,14 +287,10 @@ def _timing_record(seconds: float, worker: str, stack_size: int, first_step: int
 
 def _language_metrics(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """For language modeling, the last validation metrics of training."""
-    names = {
-        "validation_loss": "loss",
-        "validation_perplexity": "perplexity",
-        "validation_bits_per_byte": "bits_per_byte",
-    }
     if not any("perplexity" in line for line in metrics):
         return {}
-    return {column: _last_value(metrics, name, "validation") for column, name in names.items()}
+    names = ("loss", "perplexity", "bits_per_byte")
+    return {f"validation_{name}": _last_value(metrics, name, "validation") for name in names}
 
 
 def _last_value(metrics: Sequence[Mapping[str, Any]], name: str, split: str | None = None) -> Any:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from numerate.experiments.patch import tree_diff
+from numerate.experiments.patch import tree_diff, value_at
 from numerate.studies.folder import SETTINGS_WITHOUT_EFFECT, PlannedRun
 
 IGNORED_SETTINGS = {
@@ -27,7 +27,7 @@ def differing_settings(plan: Sequence[PlannedRun]) -> dict[str, list[Any]]:
     """
     columns: dict[str, list[Any]] = {}
     for root in _roots(plan):
-        values = [_get_path(planned.tree, root) for planned in plan]
+        values = [value_at(planned.tree, root, _MISSING) for planned in plan]
         for path, column in _expand_columns(root, values, [0] * len(values)):
             if not {path, path.partition(".")[0]} & IGNORED_SETTINGS:
                 columns[path] = column
@@ -46,17 +46,6 @@ def _roots(plan: Sequence[PlannedRun]) -> list[str]:
     return sorted(outermost, key=lambda path: order.get(path.partition(".")[0], len(order)))
 
 
-def _get_path(tree: Any, path: str) -> Any:
-    for part in path.split("."):
-        if isinstance(tree, Mapping) and part in tree:
-            tree = tree[part]
-        elif isinstance(tree, list) and part.isdigit() and int(part) < len(tree):
-            tree = tree[int(part)]
-        else:
-            return _MISSING
-    return tree
-
-
 def _expand_columns(path: str, values: Sequence[Any], part_ids: Sequence[int]) -> Iterator[tuple[str, list[Any]]]:
     """The columns at and below a path. `part_ids` numbers the parts that contain the values: settings of parts that
     already differ (an LSTM and an Attention) are not compared."""
@@ -68,7 +57,7 @@ def _expand_columns(path: str, values: Sequence[Any], part_ids: Sequence[int]) -
     parts: dict[tuple[int, str], int] = {}
     below = [parts.setdefault((part, str(one)), len(parts)) for part, one in zip(part_ids, shown, strict=True)]
     for name in dict.fromkeys(name for value in values for name in _child_names(value)):
-        children = [_get_path(value, name) if _child_names(value) else _MISSING for value in values]
+        children = [value_at(value, name, _MISSING) if _child_names(value) else _MISSING for value in values]
         yield from _expand_columns(f"{path}.{name}", children, below)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from numerate.errors import UserError, check_choice
 from numerate.reports.grid import format_interval, format_percent
 from numerate.reports.output_files import check_output_file, write_output
-from numerate.reports.table import markdown_table, text_table, text_width
+from numerate.reports.table import TextTable, text_table, text_width
 from numerate.tables.selecting import display_format, is_identifier, plain_rows, short_names
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def to_text(
 
 def to_markdown(frame: "DataFrame", notes: Sequence[str] = ()) -> str:
     """A Markdown table, with its notes as a paragraph below."""
-    return "\n\n".join([markdown_table(*_texts(frame)), *(["\n".join(notes)] if notes else [])])
+    return "\n\n".join([TextTable(*_texts(frame)).to_markdown(), *(["\n".join(notes)] if notes else [])])
 
 
 def to_latex(frame: "DataFrame", notes: Sequence[str] = ()) -> str:

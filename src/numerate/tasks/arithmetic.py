@@ -1,10 +1,11 @@
 """Integer arithmetic with two operands, sampled by operand length."""
 
 import re
+from abc import ABC
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,8 +39,34 @@ OPERATORS = {
 }
 
 
+class OperandTask(Task, ABC):
+    """A task with two operands, whose axes are their numbers of digits."""
+
+    digits: int | Span
+    first_digits: int | Span | None
+    second_digits: int | Span | None
+
+    @property
+    def operand_spans(self) -> tuple[Span, Span]:
+        """The lengths of the first and of the second operand."""
+        first = self.digits if self.first_digits is None else self.first_digits
+        second = self.digits if self.second_digits is None else self.second_digits
+        return Span.from_value(first), Span.from_value(second)
+
+    def axes(self) -> tuple[str, ...]:
+        return ("first_digits", "second_digits")
+
+    def training_spans(self) -> dict[str, Span]:
+        return dict(zip(self.axes(), self.operand_spans, strict=True))
+
+    def ood_validation_task(self) -> Self | None:
+        """Both operands are longer than in training, by up to 20 %: `Span(1, 20)` is followed by `Span(21, 24)`."""
+        first, second = (Span(span.high + 1, span.high + max(1, span.high // 5)) for span in self.operand_spans)
+        return replace(self, first_digits=first, second_digits=second)  # type: ignore[type-var]
+
+
 @dataclass(frozen=True)
-class Arithmetic(Task):
+class Arithmetic(OperandTask):
     """Integer addition, subtraction or multiplication: `12+9=` is `21`, `9-12=` is `-3`, `12x9=` is `108`.
 
     McLeish et al. (2024), "Transformers Can Do Arithmetic with the Right Embeddings", https://arxiv.org/abs/2405.17399.
@@ -74,13 +101,6 @@ class Arithmetic(Task):
     def conflicts(self) -> Iterator[str]:
         if self.no_carry and self.operator != "+":
             yield f"no_carry: must be false for operator {self.operator!r}; only sums have carries"
-
-    @property
-    def operand_spans(self) -> tuple[Span, Span]:
-        """The lengths of the first and of the second operand."""
-        first = self.digits if self.first_digits is None else self.first_digits
-        second = self.digits if self.second_digits is None else self.second_digits
-        return Span.from_value(first), Span.from_value(second)
 
     def draw(self, rng: CounterRNG, indices: NDArray[np.int64]) -> Questions:
         rows = len(indices)
@@ -161,17 +181,6 @@ class Arithmetic(Task):
         return self.parse_question(
             f"{'1' + '0' * (first - 1) if is_negative_difference else '9' * first}{self.operator}{'9' * second}="
         )
-
-    def axes(self) -> tuple[str, ...]:
-        return ("first_digits", "second_digits")
-
-    def training_spans(self) -> dict[str, Span]:
-        return dict(zip(self.axes(), self.operand_spans, strict=True))
-
-    def ood_validation_task(self) -> "Arithmetic":
-        """Both operands are longer than in training, by up to 20 %: `Span(1, 20)` is followed by `Span(21, 24)`."""
-        first, second = (Span(span.high + 1, span.high + max(1, span.high // 5)) for span in self.operand_spans)
-        return replace(self, first_digits=first, second_digits=second)
 
     def question_hashes(self, questions: Questions) -> NDArray[np.uint64]:
         """A hash of the two operands, independent of their order if the operator is commutative."""

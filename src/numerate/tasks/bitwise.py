@@ -4,15 +4,17 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from numerate.config import Span, setting
 from numerate.errors import UserError
+from numerate.tasks.arithmetic import OperandTask
 from numerate.tasks.counter_rng import CounterRNG, mix_bits, random_key
 from numerate.tasks.questions import EMPTY, Numbers, Questions
-from numerate.tasks.task import Task, match_question
+from numerate.tasks.task import match_question
 
 MAX_DIGITS = 250
 """All pairs of lengths up to this have five million questions, which can still be enumerated quickly."""
@@ -22,7 +24,7 @@ QuestionRows = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class BitwiseOr(Task):
+class BitwiseOr(OperandTask):
     """Positional OR of two bit strings with a single 1: `0000+01=` is `0100`.
 
     McLeish et al. (2024), "Transformers Can Do Arithmetic with the Right Embeddings", https://arxiv.org/abs/2405.17399,
@@ -61,13 +63,6 @@ class BitwiseOr(Task):
                 f"max_examples: must be at most {space}, the number of questions with digits={self.digits}, not "
                 f"{self.max_examples}"
             )
-
-    @property
-    def operand_spans(self) -> tuple[Span, Span]:
-        """The lengths of the first and of the second operand."""
-        first = self.digits if self.first_digits is None else self.first_digits
-        second = self.digits if self.second_digits is None else self.second_digits
-        return Span.from_value(first), Span.from_value(second)
 
     def draw(self, rng: CounterRNG, indices: NDArray[np.int64]) -> Questions:
         """Samples with replacement. (`examples` instead enumerates the questions of a split in epochs.)"""
@@ -139,18 +134,10 @@ class BitwiseOr(Task):
         place = (ones.argmax(axis=1) - questions.prompt_lengths).astype(np.uint64)
         return mix_bits(lengths[:, 0] << np.uint64(40) | lengths[:, 1] << np.uint64(20) | place)
 
-    def axes(self) -> tuple[str, ...]:
-        return ("first_digits", "second_digits")
-
-    def training_spans(self) -> dict[str, Span]:
-        return dict(zip(self.axes(), self.operand_spans, strict=True))
-
-    def ood_validation_task(self) -> "BitwiseOr | None":
-        """Both operands are longer than in training, by up to 20 %: 1 to 20 bits are followed by 21 to 24."""
-        first, second = (Span(span.high + 1, span.high + max(1, span.high // 5)) for span in self.operand_spans)
-        if max(first.high, second.high) > MAX_DIGITS:
-            return None
-        return replace(self, first_digits=first, second_digits=second)
+    def ood_validation_task(self) -> Self | None:
+        """As of sums; None if those questions would be too long."""
+        longest = max(span.high for span in self.operand_spans)
+        return None if longest + max(1, longest // 5) > MAX_DIGITS else super().ood_validation_task()
 
     def num_questions(self) -> int:
         return _count_questions(*self.operand_spans)

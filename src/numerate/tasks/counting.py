@@ -1,7 +1,7 @@
 """Counting symbols: the label of every symbol is the number of symbols so far."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from string import ascii_lowercase
 from typing import Any, Literal
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from numerate.config import Span, setting
 from numerate.errors import UserError
-from numerate.tasks.counter_rng import CounterRNG, random_key
+from numerate.tasks.counter_rng import CounterRNG
 from numerate.tasks.questions import EMPTY, Numbers, Questions
 from numerate.tasks.starts import (
     CountTask,
@@ -18,6 +18,7 @@ from numerate.tasks.starts import (
     cell_hashes,
     held_out_splits,
     move_into_splits,
+    numbers_in,
 )
 from numerate.tasks.task import can_be_split, check_question
 from numerate.vocabulary import SPECIAL_TOKENS
@@ -149,53 +150,32 @@ class Counting(CountTask):
         >>> format_question(questions, 0)
         ('65 a a', '. 66 67')
         """
-        alphabet, tokens_per_symbol, first = self.alphabet(), 1 + (self.helper != "none"), int(bool(self.prefix))
-        symbol, helper = (
-            alphabet.index("a"),
-            alphabet.index(HELPER_CHOICES[self.helper]) if tokens_per_symbol == 2 else EMPTY,
-        )
-        has_number_before = self.start_number in ("before", "both")
+        alphabet, has_helper = self.alphabet(), self.helper != "none"
         max_count = int(count.max(initial=0)) if max_count is None else max_count
-        width = (
-            first
-            + max_count * tokens_per_symbol
-            + (tokens_per_symbol if has_number_before else int(self.start_number == "after"))
-        )
-        positions = np.arange(width)
-        first_symbol_position = (
-            first + tokens_per_symbol * before[:, None]
-            if self.start_number == "both"
-            else np.int64(first + tokens_per_symbol * has_number_before)
-        )
-        symbol_offsets = positions - first_symbol_position  # places into the counted symbols
-        is_symbol = (symbol_offsets >= 0) & (symbol_offsets < tokens_per_symbol * count[:, None])
-        symbol_index = symbol_offsets // tokens_per_symbol
-        counts = symbol_index + 1 if not has_number_before else symbol_index + 1 + (start * before)[:, None]
-        if self.modulus is not None:
-            counts = symbol_index % self.modulus + 1
-        symbol_ids: Any = (
-            symbol
-            if letters is None
-            else symbol + np.take_along_axis(letters, _letter_indices(symbol_index, letters), axis=1)
-        )
-        if tokens_per_symbol == 2:
-            symbol_ids = np.where(symbol_offsets % 2 == 0, symbol_ids, helper)
-        symbols = np.where(is_symbol, symbol_ids, EMPTY).astype(np.int16)
-        labels = np.where(
-            is_symbol & (symbol_offsets % tokens_per_symbol == tokens_per_symbol - 1), counts, EMPTY
-        ).astype(np.int16)
-        if first:
-            symbols[:, 0] = alphabet.index(self.prefix)
+        has_number_before = self.start_number in ("before", "both")
+        shifts = before[:, None] if self.start_number == "both" else before[:1, None]  # otherwise all rows are alike
+        offsets = np.arange(max_count + has_number_before) - shifts  # places into the counted symbols
+        is_symbol = (offsets >= 0) & (offsets < count[:, None])
+        counts = (offsets if self.modulus is None else offsets % self.modulus) + 1
         if has_number_before:
-            symbols[:, first] = np.where(before, start, symbols[:, first])
-            labels[:, first] = np.where(before, EMPTY, labels[:, first])
-            if tokens_per_symbol == 2:
-                symbols[:, first + 1] = np.where(before, helper, symbols[:, first + 1])
-                labels[:, first + 1] = np.where(before, start, labels[:, first + 1])
+            counts = counts + (start * before)[:, None]
+        symbol_ids: Any = alphabet.index("a")
+        if letters is not None:
+            symbol_ids = symbol_ids + np.take_along_axis(letters, np.clip(offsets, 0, letters.shape[1] - 1), axis=1)
+        symbols, labels = (np.where(is_symbol, part, EMPTY).astype(np.int16) for part in (symbol_ids, counts))
+        if has_number_before:
+            symbols[:, 0] = np.where(before, start, symbols[:, 0])
+            labels[:, 0] = np.where(before, start if has_helper else EMPTY, labels[:, 0])
+        if has_helper:
+            symbols, labels = insert_helpers(symbols, labels, alphabet.index(HELPER_CHOICES[self.helper]))
+        if self.start_number == "after":
+            symbols, labels = (np.pad(part, ((0, 0), (0, 1)), constant_values=EMPTY) for part in (symbols, labels))
         if self.start_number in ("after", "both"):
             row = np.flatnonzero(~before)
-            last = first + tokens_per_symbol * count[row]
+            last = count[row] * (1 + has_helper)
             symbols[row, last], labels[row, last] = start[row], (start + count)[row]
+        if self.prefix:
+            symbols, labels = insert_prefix(symbols, labels, alphabet.index(self.prefix))
         return Questions(alphabet, symbols, Numbers.empty(len(count)), labels=labels, metadata={"count": count})
 
     def _before_mask(self, rows: int) -> NDArray[np.bool_]:
@@ -220,7 +200,7 @@ class Counting(CountTask):
             num_sides * int(starts) * letters**count for count, starts in zip(counts.tolist(), width, strict=True)
         )
 
-    def all_questions(self, split: str = "test") -> Questions | None:
+    def _list_questions(self, split: str) -> Questions | None:
         """Every question of a split, smaller counts and smaller starts first; None for random letters, or for more than
         20,000.
 
@@ -229,9 +209,6 @@ class Counting(CountTask):
         >>> [format_question(questions, row) for row in (0, 1)]
         [('a a', '1 2'), ('a a a', '1 2 3')]
         """
-        if split == "ood_validation":
-            ood_task = self.ood_validation_task()
-            return None if ood_task is None else ood_task.all_questions()
         if self.symbol == "different":
             return None
         counts = np.arange(self.eval_span.low, self.eval_span.high + 1)
@@ -241,11 +218,7 @@ class Counting(CountTask):
         count, start = cells.T
         is_in_split = self._split_indices(count, start) == (_SPLIT_NAMES.index(split) if split in _SPLIT_NAMES else 0)
         is_in_split_or_unsplit = is_in_split | ~self._has_held_out_starts(count)
-        questions = self._build_rows_on_all_sides(count[is_in_split_or_unsplit], start[is_in_split_or_unsplit])
-        return replace(
-            questions,
-            random_bits=CounterRNG(random_key(self, split, "whole")).random_words(len(questions)),
-        )
+        return self._build_rows_on_all_sides(count[is_in_split_or_unsplit], start[is_in_split_or_unsplit])
 
     def question_distribution(self) -> tuple[Questions, NDArray[np.float64]] | None:
         """Every distinct training row with its probability; None for random letters."""
@@ -291,7 +264,7 @@ class Counting(CountTask):
         rows = len(questions)
         if self.start_number == "none":
             return np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=np.int64)
-        table = np.array([int(text) if text.isdecimal() else -1 for text in questions.alphabet])
+        table = numbers_in(questions.alphabet)
         first, tokens_per_symbol = int(bool(self.prefix)), 1 + (self.helper != "none")
         numbers_before = table[questions.symbols[:, first]]
         if self.start_number == "before":
@@ -344,7 +317,7 @@ class Counting(CountTask):
         before = self.start_number in ("before", "both") and bool(pieces) and pieces[0].isdecimal()
         number = "" if self.start_number == "none" or not pieces else pieces.pop(0 if before else -1)
         valid_letters = ascii_lowercase if self.symbol == "different" else "a"
-        has_number = (self.start_number != "none") == number.isdecimal()
+        has_number = (self.start_number != "none") == number.isdecimal() and before >= (self.start_number == "before")
         is_question = pieces and all(piece in valid_letters for piece in pieces) and has_number
         check_question(is_question, text, self._example_text())
         count, start = len(pieces), int(number or 0)
@@ -361,6 +334,23 @@ class Counting(CountTask):
         ]
 
 
+def insert_helpers(symbols: NDArray[Any], labels: NDArray[Any], helper: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Rows with a helper after each symbol, which carries the label of the symbol."""
+    helpers = np.where(symbols == EMPTY, symbols, symbols.dtype.type(helper))
+    return (
+        np.stack([symbols, helpers], axis=2).reshape(len(symbols), -1),
+        np.stack([np.full_like(labels, EMPTY), labels], axis=2).reshape(len(labels), -1),
+    )
+
+
+def insert_prefix(symbols: NDArray[Any], labels: NDArray[Any], prefix: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Rows with a prefix in front, which has no label."""
+    return (
+        np.pad(symbols, ((0, 0), (1, 0)), constant_values=prefix),
+        np.pad(labels, ((0, 0), (1, 0)), constant_values=EMPTY),
+    )
+
+
 def prefix_conflicts(prefix: str, symbols: Sequence[str], advice: str) -> Iterator[str]:
     """The errors of an unsuitable prefix: several words, or a symbol, helper or special token; `advice` ends them."""
     if prefix and prefix.split() != [prefix]:
@@ -375,9 +365,3 @@ MIN_HELD_OUT_LETTERS = next(count for count in range(1, 9) if can_be_split(len(a
 """Rows with fewer random letters are too few to hold any out."""
 
 _SPLIT_NAMES = ("train", "test", "validation")
-
-
-def _letter_indices(symbol_index: NDArray[np.int64], letters: NDArray[np.int16]) -> NDArray[np.int64]:
-    """The letter index of each position, clipped outside of the counted symbols."""
-    clipped = np.clip(symbol_index, 0, letters.shape[1] - 1)
-    return np.broadcast_to(clipped, (len(letters), clipped.shape[-1])) if clipped.ndim == 1 else clipped

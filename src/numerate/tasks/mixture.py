@@ -96,6 +96,10 @@ class Mixture(Task):
             else range(self.task_index, self.task_index + 1)
         )
 
+    @property
+    def _evaluated_tasks(self) -> list[Task]:
+        return [self.tasks[index] for index in self._evaluated_task_indices()]
+
     def _with_tasks(self, tasks: Sequence[Task]) -> Self:
         """The same mixture with the evaluated tasks replaced, and without the others."""
         graded = self._evaluated_task_indices()
@@ -117,7 +121,7 @@ class Mixture(Task):
         )
 
     def named_evaluation_kind(self) -> str | None:
-        names = {self.tasks[index].named_evaluation_kind() for index in self._evaluated_task_indices()}
+        names = {task.named_evaluation_kind() for task in self._evaluated_tasks}
         if len(names) > 1:
             kinds = ", ".join(sorted(name or "the default" for name in names))
             raise UserError(f"tasks: must have the same kind of evaluation, not {kinds}; task_index= selects one task")
@@ -127,32 +131,28 @@ class Mixture(Task):
         return self._shared_axes()
 
     def training_spans(self) -> dict[str, Span]:
-        spans = [self.tasks[number].training_spans() for number in self._evaluated_task_indices()]
+        spans = [task.training_spans() for task in self._evaluated_tasks]
         return {
             axis: Span(min(span[axis].low for span in spans), max(span[axis].high for span in spans))
             for axis in self.axes()
         }
 
     def max_training_labels(self) -> int | None:
-        known = [self.tasks[number].max_training_labels() for number in self._evaluated_task_indices()]
+        known = [task.max_training_labels() for task in self._evaluated_tasks]
         return max((count for count in known if count is not None), default=None)
 
     def ood_validation_task(self) -> "Mixture | None":
         """The mixture of the OOD validation tasks of the evaluated tasks; None if one of them has none."""
-        ood_tasks = [self.tasks[number].ood_validation_task() for number in self._evaluated_task_indices()]
+        ood_tasks = [task.ood_validation_task() for task in self._evaluated_tasks]
         existing_tasks = [ood_task for ood_task in ood_tasks if ood_task is not None]
         return self._with_tasks(existing_tasks) if len(existing_tasks) == len(ood_tasks) else None
 
     def cells(self) -> list[tuple[int, ...]] | None:
         """The cells that all evaluated tasks have."""
-        cells_by_task = [
-            cells for number in self._evaluated_task_indices() if (cells := self.tasks[number].cells()) is not None
-        ]
-        return (
-            [cell for cell in cells_by_task[0] if all(cell in cells for cells in cells_by_task)]
-            if cells_by_task
-            else None
-        )
+        cells_by_task = [cells for task in self._evaluated_tasks if (cells := task.cells()) is not None]
+        if not cells_by_task:
+            return None
+        return [cell for cell in cells_by_task[0] if all(cell in cells for cells in cells_by_task)]
 
     def all_questions(self, split: str = "test") -> Questions | None:
         """All questions of its single task, if it can enumerate them; None with several tasks."""
@@ -210,7 +210,7 @@ class Mixture(Task):
         return sum(known) if len(known) == len(counts) else None
 
     def is_held_out(self, split: str) -> bool:
-        return all(self.tasks[number].is_held_out(split) for number in self._evaluated_task_indices())
+        return all(task.is_held_out(split) for task in self._evaluated_tasks)
 
     def alphabet(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(text for task in self.tasks for text in task.alphabet()))

@@ -6,17 +6,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.config import Span, setting
-from numerate.tasks.arithmetic import MAX_DIGITS, Arithmetic
+from numerate.tasks.arithmetic import MAX_DIGITS, Arithmetic, OperandTask
 from numerate.tasks.counter_rng import CounterRNG
 from numerate.tasks.questions import Questions
-from numerate.tasks.task import Task, match_question
+from numerate.tasks.task import match_question
 
 ALPHABET = ("What is ", " times ", "?")
 _SYMBOLS = np.array([0, -1, 1, -2, 2, -3], dtype=np.int16)
 
 
 @dataclass(frozen=True)
-class Multiplication(Task):
+class Multiplication(OperandTask):
     """Multiplication in words, `What is 12 times 34?` is 408: the task of Zausinger et al. (2024).
 
     https://arxiv.org/abs/2411.02083: factors of 1 to 5 digits, tested up to 6. All pairs of lengths are equally
@@ -45,17 +45,6 @@ class Multiplication(Task):
     def longest_questions(self) -> Questions | None:
         questions = self._arithmetic.longest_questions()
         return None if questions is None else products_to_words(questions)
-
-    def axes(self) -> tuple[str, ...]:
-        return self._arithmetic.axes()
-
-    def training_spans(self) -> dict[str, Span]:
-        return self._arithmetic.training_spans()
-
-    def ood_validation_task(self) -> "Multiplication":
-        """Both factors are longer than in training: `Span(1, 5)` is followed by 6."""
-        ood_task = self._arithmetic.ood_validation_task()
-        return replace(self, first_digits=ood_task.first_digits, second_digits=ood_task.second_digits)
 
     def question_hashes(self, questions: Questions) -> NDArray[np.uint64]:
         """A hash of the two factors, independent of their order: the same as for `12x34=`."""

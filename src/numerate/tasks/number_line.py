@@ -1,6 +1,6 @@
 """Auxiliary tasks of counting: the successor of each number, and the sum of two."""
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -10,17 +10,17 @@ from numpy.typing import NDArray
 
 from numerate.config import Span, setting
 from numerate.errors import UserError
-from numerate.tasks.counter_rng import CounterRNG, random_key
-from numerate.tasks.counting import HELPER_CHOICES, MAX_LISTED_QUESTIONS, MAX_NUMBER
+from numerate.tasks.counter_rng import CounterRNG
+from numerate.tasks.counting import HELPER_CHOICES, MAX_LISTED_QUESTIONS, MAX_NUMBER, insert_helpers
 from numerate.tasks.questions import EMPTY, Numbers, Questions
-from numerate.tasks.starts import Cells, CountTask, Starts, cell_hashes
+from numerate.tasks.starts import Cells, CountTask, Starts, cell_hashes, numbers_in
 from numerate.tasks.task import check_question
 
 FILLER_CHOICES = {"none": "", "blank": "<b>", "null": "<null>"}
 """The tokens that replace all but the first number of a line."""
 
 
-class _StartAndCountTask(CountTask):
+class _StartAndCountTask(CountTask, ABC):
     """A task whose rows count on from a start number: all pairs of count and start are equally frequent. Nothing is
     held out: every row up to the trained counts occurs in training."""
 
@@ -49,18 +49,10 @@ class _StartAndCountTask(CountTask):
         cells = self._cells()
         return self.build_rows(*cells[rng.integers(len(cells), (len(indices),))].T)
 
-    def all_questions(self, split: str = "test") -> Questions | None:
+    def _list_questions(self, split: str) -> Questions | None:
         """Every row, smaller counts and smaller starts first; None for more than 20,000."""
-        if split == "ood_validation":
-            ood_task = self.ood_validation_task()
-            return None if ood_task is None else ood_task.all_questions()
         cells = self._cells()
-        if len(cells) > MAX_LISTED_QUESTIONS:
-            return None
-        return replace(
-            self.build_rows(*cells.T),
-            random_bits=CounterRNG(random_key(self, split, "whole")).random_words(len(cells)),
-        )
+        return None if len(cells) > MAX_LISTED_QUESTIONS else self.build_rows(*cells.T)
 
     def question_distribution(self) -> tuple[Questions, NDArray[np.float64]]:
         """Every row once, with its probability."""
@@ -72,8 +64,7 @@ class _StartAndCountTask(CountTask):
 
     def question_hashes(self, questions: Questions) -> NDArray[np.uint64]:
         """A hash of count and start."""
-        table = np.array([int(text) if text.isdecimal() else -1 for text in questions.alphabet])
-        return cell_hashes(questions.metadata["count"], table[questions.symbols[:, 0]])
+        return cell_hashes(questions.metadata["count"], numbers_in(questions.alphabet)[questions.symbols[:, 0]])
 
     def splittable_mask(self, questions: Questions) -> NDArray[np.bool_]:
         return np.zeros(len(questions), dtype=np.bool_)
@@ -174,12 +165,7 @@ class AdditionTable(_StartAndCountTask):
         alphabet = self.alphabet()
         symbols, labels = np.stack([start, count], axis=1), np.stack([start, start + count], axis=1)
         if self.helper != "none":
-            helper, no_labels = (
-                np.full_like(symbols, alphabet.index(HELPER_CHOICES[self.helper])),
-                np.full_like(labels, EMPTY),
-            )
-            symbols = np.stack([symbols, helper], axis=2).reshape(len(count), 4)
-            labels = np.stack([no_labels, labels], axis=2).reshape(len(count), 4)
+            symbols, labels = insert_helpers(symbols, labels, alphabet.index(HELPER_CHOICES[self.helper]))
         no_numbers = Numbers.empty(len(count))
         return Questions(
             alphabet, symbols.astype(np.int16), no_numbers, labels=labels.astype(np.int16), metadata={"count": count}

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from numerate.config import Span, setting
 from numerate.errors import UserError
-from numerate.tasks.counter_rng import CounterRNG, random_key
+from numerate.tasks.counter_rng import CounterRNG
 from numerate.tasks.counting import MAX_NUMBER
 from numerate.tasks.questions import EMPTY, Numbers, Questions
-from numerate.tasks.starts import CountTask, cell_hashes, ood_counts
+from numerate.tasks.starts import CountTask, cell_hashes, numbers_in, ood_counts
 from numerate.tasks.task import match_question
 
 _BEGIN, _FIRST, _LAST, _SEPARATOR, _COUNTED = range(5)
@@ -164,25 +164,15 @@ class RaspCounting(CountTask):
         """Number of blocks; None for streams."""
         return None if self.packed else len(_list_pairs(self.eval_span, 1, self.max_number))
 
-    def all_questions(self, split: str = "test") -> Questions | None:
+    def _list_questions(self, split: str) -> Questions | None:
         """Every block once, ordered by its first and second number; None for streams."""
-        if split == "ood_validation":
-            ood_task = self.ood_validation_task()
-            return None if ood_task is None else ood_task.all_questions()
-        if self.packed:
-            return None
-        pairs = _list_pairs(self.eval_span, 1, self.max_number)
-        return replace(
-            self.build_blocks(pairs),
-            random_bits=CounterRNG(random_key(self, split, "whole")).random_words(len(pairs)),
-        )
+        return None if self.packed else self.build_blocks(_list_pairs(self.eval_span, 1, self.max_number))
 
     def question_hashes(self, questions: Questions) -> NDArray[np.uint64]:
         """A hash of the whole row; for blocks of the two numbers."""
         if self.packed:
             return questions.hashes()
-        table = np.array([int(text) if text.isdecimal() else -1 for text in questions.alphabet])
-        return cell_hashes(questions.metadata["count"], table[questions.symbols[:, 1]])
+        return cell_hashes(questions.metadata["count"], numbers_in(questions.alphabet)[questions.symbols[:, 1]])
 
     def splittable_mask(self, questions: Questions) -> NDArray[np.bool_]:
         """Rows of a stream are held out by a hash; every single block of the trained counts occurs in training."""

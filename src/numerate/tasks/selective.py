@@ -14,7 +14,7 @@ from numerate.config import Span, setting
 from numerate.errors import UserError
 from numerate.tasks.compositions import Compositions
 from numerate.tasks.counter_rng import CounterRNG
-from numerate.tasks.counting import HELPER_CHOICES, MAX_NUMBER, prefix_conflicts
+from numerate.tasks.counting import HELPER_CHOICES, MAX_NUMBER, insert_helpers, insert_prefix, prefix_conflicts
 from numerate.tasks.questions import EMPTY, Numbers, Questions
 from numerate.tasks.starts import CountTask
 from numerate.tasks.task import can_be_split, check_question
@@ -151,12 +151,9 @@ class SelectiveCounting(CountTask):
             np.where(is_present, counts, EMPTY),
         )
         if self.helper != "none":
-            helper = np.where(is_present, alphabet.index(HELPER_CHOICES[self.helper]), EMPTY)
-            symbols = np.stack([symbols, helper], axis=2).reshape(len(symbol_indices), -1)
-            labels = np.stack([np.full_like(labels, EMPTY), labels], axis=2).reshape(len(symbol_indices), -1)
+            symbols, labels = insert_helpers(symbols, labels, alphabet.index(HELPER_CHOICES[self.helper]))
         if self.prefix:
-            symbols, labels = (np.pad(part, ((0, 0), (1, 0)), constant_values=EMPTY) for part in (symbols, labels))
-            symbols[:, 0] = alphabet.index(self.prefix)
+            symbols, labels = insert_prefix(symbols, labels, alphabet.index(self.prefix))
         no_numbers = Numbers.empty(len(symbol_indices))
         return Questions(
             alphabet, symbols.astype(np.int16), no_numbers, labels=labels.astype(np.int16), metadata={"count": count}

@@ -1,7 +1,7 @@
 """Tasks whose difficulty is a count; the start numbers of counts, and which of them are held out."""
 
-from abc import abstractmethod
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Self
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from numerate.config import Span
 from numerate.errors import UserError
-from numerate.tasks.counter_rng import CounterRNG, mix_bits
+from numerate.tasks.counter_rng import CounterRNG, mix_bits, random_key
 from numerate.tasks.questions import Questions
 from numerate.tasks.task import SPLITS, Task
 
@@ -123,6 +123,11 @@ def held_out_splits(counts: Span, starts: Starts, num_held_out: int) -> NDArray[
     return split
 
 
+def numbers_in(alphabet: Sequence[str]) -> NDArray[np.int64]:
+    """The number that each text of an alphabet is; -1 for other texts."""
+    return np.array([int(text) if text.isdecimal() else -1 for text in alphabet])
+
+
 def cell_hashes(
     counts: NDArray[np.int64], starts: NDArray[np.int64], side: NDArray[np.int64] | int = 0
 ) -> NDArray[np.uint64]:
@@ -140,7 +145,7 @@ def move_into_splits(hashes: NDArray[np.uint64], split: NDArray[np.int8]) -> NDA
     return (low + ((hashes >> half) * width >> half) << half) | (hashes & np.uint64(0xFFFFFFFF))
 
 
-class CountTask(Task):
+class CountTask(Task, ABC):
     """A task with one axis, the `count`. A cell of a grid sets `eval_count`, not the counts of training."""
 
     count: int | Span
@@ -151,8 +156,18 @@ class CountTask(Task):
     def max_possible_count(self) -> int:
         """The largest count that the other settings allow."""
 
-    @abstractmethod
-    def draw(self, rng: CounterRNG, indices: NDArray[np.int64]) -> Questions: ...
+    def _list_questions(self, split: str) -> Questions | None:
+        """Every question of a split; None if there are too many."""
+        return None
+
+    def all_questions(self, split: str = "test") -> Questions | None:
+        if split == "ood_validation":
+            ood_task = self.ood_validation_task()
+            return None if ood_task is None else ood_task.all_questions()
+        if (questions := self._list_questions(split)) is None:
+            return None
+        rng = CounterRNG(random_key(self, split, "whole"))
+        return replace(questions, random_bits=rng.random_words(len(questions)))
 
     @property
     def eval_span(self) -> Span:

@@ -90,7 +90,7 @@ class Task(Spec, ABC):
 
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
-        if cls.draw is Task.draw and cls.example is Task.example:
+        if ABC not in cls.__bases__ and cls.draw is Task.draw and cls.example is Task.example:
             raise TypeError(f"{cls.__name__}: must implement draw(self, rng, indices) or example(self, rng)")
 
     def draw(self, rng: CounterRNG, indices: NDArray[np.int64]) -> Questions:

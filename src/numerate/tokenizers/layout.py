@@ -73,28 +73,11 @@ class NextToken(Layout):
     """
 
     def build_batch(self, rows: TokenizedExamples, row_index: NDArray[np.int64]) -> Batch:
-        self.check_unlabeled(rows)
-        lengths = rows.lengths - 1
-        if int(rows.target_mask.sum()) < int(lengths.sum()):
+        if int(rows.target_mask.sum()) < int((rows.lengths - 1).sum()):
             raise UserError(
                 "layout: NextToken supports language modeling only; for questions with answers use layout=Continuation"
             )
-        longest = int(lengths.max(initial=0))
-        input_mask = np.arange(longest) < lengths[:, None]
-        targets = np.where(input_mask, rows.ids[:, 1 : longest + 1].astype(np.int64), IGNORE_INDEX)
-        num_targets, target_ids = int(lengths.sum()), _to_tensor(targets)
-        return Batch(
-            Tokens(
-                _to_tensor(np.where(input_mask, rows.ids[:, :longest].astype(np.int64), PAD)),
-                _to_tensor(lengths.copy()),
-                _to_tensor(row_index.copy()),
-            ),
-            targets=target_ids,
-            target_positions=_to_tensor(np.minimum(np.arange(longest), np.maximum(lengths - 1, 0)[:, None])),
-            target_ids=target_ids,
-            counts={"tokens": num_targets, "examples": len(lengths)},
-            num_input_tokens=num_targets,
-        )
+        return Continuation(targets="all").build_batch(rows, row_index)
 
 
 @dataclass(frozen=True)

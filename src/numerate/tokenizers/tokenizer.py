@@ -176,10 +176,17 @@ class Characters(Tokenizer):
         questions = questions.split_into_characters()
         if any(len(text) != 1 for text in questions.alphabet):  # such as a word label of sorting
             questions = _split_alphabet(questions)
-        encoded = _BlockEncoder(
-            questions, self.number_format, vocabulary, self.add_bos_token, self.interleave_operands
-        ).encode()
-        encoded = replace(encoded, vocabulary=vocabulary)
+        symbols, slots = _number_slots(questions)
+        number_ids = [
+            self.number_format.encode_numbers(
+                questions.numbers, slot, vocabulary, is_answer=is_answer, random_bits=questions.random_bits
+            )
+            for slot, is_answer in slots
+        ]
+        if self.interleave_operands:
+            symbols = _interleave_operands(symbols, number_ids)
+        text_ids = [vocabulary.token_to_id.get(text, UNK) for text in questions.alphabet]
+        encoded = BlockEncoder(questions, symbols, text_ids, number_ids, vocabulary, self.add_bos_token).encode()
         if not self.space_probability or questions.random_bits is None:
             return encoded
         return _insert_spaces(
@@ -269,7 +276,7 @@ def _split_alphabet(questions: Questions) -> Questions:
     )
 
 
-class _BlockEncoder:
+class BlockEncoder:
     """Writes the rows of one block element by element, from left to right, all rows at once.
 
     An element is an entry of `Questions.symbols[row]` and becomes a text token or the tokens of a number: symbol
@@ -283,51 +290,21 @@ class _BlockEncoder:
     def __init__(
         self,
         questions: Questions,
-        number_format: NumberFormat,
+        symbols: NDArray[np.int16],
+        text_ids: Sequence[int],
+        number_ids: list[tuple[Ids, NDArray[np.int64]]],
         vocabulary: Vocabulary,
         add_bos_token: bool,
-        interleave_operands: bool,
     ) -> None:
-        self.questions, self.bos_length = questions, int(add_bos_token)
+        self.questions, self.number_ids, self.vocabulary = questions, number_ids, vocabulary
+        self.bos_length = int(add_bos_token)
         self.dtype = np.dtype(id_dtype(vocabulary))
-        self.text_ids = np.array(
-            [vocabulary.token_to_id.get(text, UNK) for text in questions.alphabet], dtype=self.dtype
-        )
-        symbols, slots = _number_slots(questions)
-        self.number_ids = [
-            number_format.encode_numbers(
-                questions.numbers, slot, vocabulary, is_answer=answer, random_bits=questions.random_bits
-            )
-            for slot, answer in slots
-        ]
-        if interleave_operands:
-            symbols = self._interleave_operands(symbols)
+        self.text_ids = np.array(text_ids, dtype=self.dtype)
         # Without numbers every element is one token or empty.
         self.text_symbols = None if self.number_ids else symbols
         self.elements = [
             _Element.from_symbols(symbols[:, index]) for index in range(symbols.shape[1] if self.number_ids else 0)
         ]
-
-    def _interleave_operands(self, symbols: NDArray[np.int16]) -> NDArray[np.int16]:
-        """The operands merged into one number of alternating digits, without the operator."""
-        has_two_operands = symbols.shape[1] > 2 and bool(
-            ((symbols[:, [0, 2]] == (-1, -2)).all(1) & (symbols[:, 1] >= 0)).all()
-        )
-        if not has_two_operands:
-            raise UserError("interleave_operands: questions must have two operands with an operator between them")
-        (first_ids, lengths), (second_ids, second_lengths) = self.number_ids[:2]
-        unequal_rows = np.flatnonzero(lengths != second_lengths)
-        if len(unequal_rows):
-            raise UserError(
-                f"interleave_operands: operands of {lengths[unequal_rows[0]]} and {second_lengths[unequal_rows[0]]} "
-                "digits must have the same number of digits; set tokenizer.number_format.min_digits"
-            )
-        width = min(first_ids.shape[1], second_ids.shape[1])
-        interleaved_ids = np.stack([first_ids[:, :width], second_ids[:, :width]], axis=2).reshape(
-            len(first_ids), 2 * width
-        )
-        self.number_ids[0] = interleaved_ids, lengths + second_lengths
-        return np.concatenate([symbols[:, :1], np.full((len(symbols), 2), EMPTY, np.int16), symbols[:, 3:]], axis=1)
 
     def encode(self) -> TokenizedExamples:
         labels = self.questions.labels
@@ -350,7 +327,7 @@ class _BlockEncoder:
             positions = np.arange(longest, dtype=position_dtype)
             target_mask = np.greater_equal(positions, answer_starts.astype(position_dtype)[:, None])
             target_mask &= np.less(positions, lengths.astype(position_dtype)[:, None])
-            return TokenizedExamples(ids, lengths, target_mask)
+            return TokenizedExamples(ids, lengths, target_mask, vocabulary=self.vocabulary)
         element_ends = np.stack([*starts[1:], lengths], axis=1)
         row, element_index = np.nonzero(labels >= 0)
         label_positions = element_ends[row, element_index] - 1
@@ -358,7 +335,7 @@ class _BlockEncoder:
         target_mask[row, label_positions] = True
         label_ids = np.zeros_like(ids)
         label_ids[row, label_positions] = self.text_ids[labels[row, element_index]]
-        return TokenizedExamples(ids, lengths, target_mask, label_ids)
+        return TokenizedExamples(ids, lengths, target_mask, label_ids, vocabulary=self.vocabulary)
 
     def _element_starts(self) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
         """The start of each element in each row, and the end of each row."""
@@ -426,9 +403,31 @@ class _BlockEncoder:
         )
 
 
+def _interleave_operands(
+    symbols: NDArray[np.int16], number_ids: list[tuple[Ids, NDArray[np.int64]]]
+) -> NDArray[np.int16]:
+    """Merges the operands into the first number, with alternating digits; the symbols without the operator."""
+    has_two_operands = symbols.shape[1] > 2 and bool(
+        ((symbols[:, [0, 2]] == (-1, -2)).all(1) & (symbols[:, 1] >= 0)).all()
+    )
+    if not has_two_operands:
+        raise UserError("interleave_operands: questions must have two operands with an operator between them")
+    (first_ids, lengths), (second_ids, second_lengths) = number_ids[:2]
+    unequal_rows = np.flatnonzero(lengths != second_lengths)
+    if len(unequal_rows):
+        raise UserError(
+            f"interleave_operands: operands of {lengths[unequal_rows[0]]} and {second_lengths[unequal_rows[0]]} "
+            "digits must have the same number of digits; set tokenizer.number_format.min_digits"
+        )
+    width = min(first_ids.shape[1], second_ids.shape[1])
+    interleaved_ids = np.stack([first_ids[:, :width], second_ids[:, :width]], axis=2).reshape(len(first_ids), 2 * width)
+    number_ids[0] = interleaved_ids, lengths + second_lengths
+    return np.concatenate([symbols[:, :1], np.full((len(symbols), 2), EMPTY, np.int16), symbols[:, 3:]], axis=1)
+
+
 @dataclass(frozen=True, eq=False)
 class _Element:
-    """One element of every row: its symbols (see `_BlockEncoder`), the one that all rows share (None if they differ),
+    """One element of every row: its symbols (see `BlockEncoder`), the one that all rows share (None if they differ),
     and, if they differ, the number slots among them."""
 
     symbols: NDArray[np.int16]

@@ -38,9 +38,23 @@ class Checkpoint:
     best: int | None
     state: dict[str, Any]
 
-    def read(self, only: Collection[str] | None = None, device: str = "cpu") -> "dict[str, dict[str, Tensor]]":
-        """Its tensors by group and name; `only=["weights"]` reads only that file. See `read`."""
-        return read(self.path, only, device)[0]
+    def read(self, only: Collection[str] | None = None) -> "dict[str, dict[str, Tensor]]":
+        """Its tensors by group and name; `only=["weights"]` reads one group. Every file read is checked against its
+        checksum. Raises `OperationalError` for an incomplete or corrupted checkpoint, `UserError` for a group that it
+        does not have.
+        """
+        from safetensors.torch import load_file
+
+        content = _read_state_file(self.path)
+        groups = {}
+        for group in content["tensors"] if only is None else only:
+            name = f"{group}.safetensors"
+            if name not in content["files"]:
+                raise UserError(f"{self.path}: has no {group!r}; available: {', '.join(content['tensors'])}.")
+            _check_file(self.path, name, content["files"][name])
+            tensors = load_file(self.path / name)
+            groups[group] = {name: tensors[entry["under"]] for name, entry in content["tensors"][group].items()}
+        return groups
 
 
 def write(
@@ -185,6 +199,11 @@ def list_steps(folder: Path) -> list[int]:
     return sorted(int(match[1]) for match in found if match)
 
 
+def last_step(folder: Path) -> int:
+    """The step of the last checkpoint in a folder, 0 if there is none."""
+    return max(list_steps(folder), default=0)
+
+
 def read_checkpoint(path: Path) -> Checkpoint:
     """Loads a checkpoint's `state.json`. Raises `OperationalError` if it is missing or corrupted."""
     content = _read_state_file(path)
@@ -240,28 +259,6 @@ def _check_file(path: Path, name: str, expected: Mapping[str, Any]) -> None:
         raise OperationalError(f"{path}: this checkpoint is incomplete: {name} is missing.") from error
     except OSError as error:
         raise disk.convert_os_error(error, file) from error
-
-
-def read(
-    path: Path, only: Collection[str] | None = None, device: str = "cpu"
-) -> "tuple[dict[str, dict[str, Tensor]], dict[str, Any]]":
-    """The tensors of a checkpoint by group and name, and its state. Every file read is checked against its checksum.
-
-    `only=["weights"]` reads one group. Raises `OperationalError` for an incomplete or corrupted checkpoint, `UserError`
-    for a group that it does not have.
-    """
-    from safetensors.torch import load_file
-
-    content = _read_state_file(path)
-    groups = {}
-    for group in content["tensors"] if only is None else only:
-        name = f"{group}.safetensors"
-        if name not in content["files"]:
-            raise UserError(f"{path}: has no {group!r}; available: {', '.join(content['tensors'])}.")
-        _check_file(path, name, content["files"][name])
-        tensors = load_file(path / name, device=device)
-        groups[group] = {name: tensors[entry["under"]] for name, entry in content["tensors"][group].items()}
-    return groups, content["state"]
 
 
 def find_corruption(path: Path, *, weights_only: bool = False) -> str | None:
@@ -320,41 +317,39 @@ def select_checkpoints(folder: Path, selector: str) -> tuple[list[Checkpoint], l
     Raises `UserError` for a missing one, listing those that exist; `OperationalError` for a selected one that is
     incomplete or corrupted, with the file, what is wrong with it, and the checkpoints that can be used.
     """
-    existing_steps = list_steps(folder)
-    steps_text = ", ".join(map(str, existing_steps)) or "none yet"
-    if selector == "all":
-        corruption_by_step = [
-            (at, find_corruption(folder / step_folder(at), weights_only=True)) for at in existing_steps
-        ]
-        selected = [read_checkpoint(folder / step_folder(at)) for at, reason in corruption_by_step if reason is None]
-        warnings = [f"{reason} It is skipped." for _, reason in corruption_by_step if reason is not None]
-    elif selector in ("final", "best"):
-        last, warnings = latest_valid(folder)
-        if last is None and existing_steps:
-            last = _valid_checkpoint(folder, existing_steps[-1])
-        selected = [last] if last else []
-        if last and selector == "best":
-            if last.best is None:
-                raise UserError(
-                    f"{folder}: no best checkpoint was chosen in this run; there are final, all and {steps_text}."
-                )
-            selected = [last if last.best == last.step else _valid_checkpoint(folder, last.best)]
-    elif re.fullmatch(r"(step-)?\d+", selector):
-        selected, warnings = [_valid_checkpoint(folder, int(selector.removeprefix("step-")))], []
-    else:
+    steps = list_steps(folder)
+    if not re.fullmatch(r"final|best|all|(step-)?\d+", selector):
+        steps_text = ", ".join(map(str, steps)) or "none yet"
         raise UserError(f"checkpoint: {selector!r} must be final, best, all or a step ({steps_text}).")
-    if not existing_steps:
+    if not steps:
         renamed = ", ".join(path.name for path in sorted(folder.glob("torn-*")))
         damaged_text = f"; {renamed} cannot be used" if renamed else ""
         raise UserError(f"{folder}: has no checkpoint yet{damaged_text}; train the run first.")
-    return selected or [_valid_checkpoint(folder, existing_steps[-1])], warnings  # which raises why there is none
+    if selector == "all":
+        reasons = {at: find_corruption(folder / step_folder(at), weights_only=True) for at in steps}
+        selected = [read_checkpoint(folder / step_folder(at)) for at, reason in reasons.items() if reason is None]
+        warnings = [f"{reason} It is skipped." for reason in reasons.values() if reason is not None]
+        return selected or [_valid_checkpoint(folder, steps[-1])], warnings  # which raises why there is none
+    if selector not in ("final", "best"):
+        return [_valid_checkpoint(folder, int(selector.removeprefix("step-")))], []
+    last, warnings = latest_valid(folder)
+    found = last or _valid_checkpoint(folder, steps[-1])
+    if selector == "best" and found.best is None:
+        raise UserError(
+            f"{folder}: no best checkpoint was chosen in this run; there are final, all and "
+            f"{', '.join(map(str, steps))}."
+        )
+    if selector == "best" and found.best not in (None, found.step):
+        found = _valid_checkpoint(folder, found.best)
+    return [found], warnings
 
 
 def _valid_checkpoint(folder: Path, step: int) -> Checkpoint:
     path, existing_steps = folder / step_folder(step), list_steps(folder)
     if step not in existing_steps:
-        steps_text = ", ".join(map(str, existing_steps)) or "none yet"
-        raise UserError(f"{folder}: has no checkpoint of step {step}; there are: {steps_text}.")
+        raise UserError(
+            f"{folder}: has no checkpoint of step {step}; there are: {', '.join(map(str, existing_steps))}."
+        )
     if (reason := find_corruption(path, weights_only=True)) is None:
         return read_checkpoint(path)
     others = [str(at) for at in existing_steps if find_corruption(folder / step_folder(at), weights_only=True) is None]

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from numerate.errors import OperationalError, UserError
+from numerate.errors import OperationalError, UserError, chain_of_causes
 from numerate.records.reading import parse_record
 
 TEMPORARY_PREFIX = ".tmp-"
@@ -67,15 +67,11 @@ def convert_os_error(
 
 def is_full(error: BaseException) -> bool:
     """Whether an error, or one of its causes, means a full disk or quota."""
-    checked_ids: set[int] = set()
-    cause: BaseException | None = error
-    while cause is not None and id(cause) not in checked_ids:
+    for cause in chain_of_causes(error):
         wrapped = _OS_ERROR_PATTERN.search(str(cause))
         code = cause.errno if isinstance(cause, OSError) else int(wrapped[1]) if wrapped else None
         if code in _DISK_FULL_ERRNOS:
             return True
-        checked_ids.add(id(cause))
-        cause = cause.__cause__ or cause.__context__
     return False
 
 

@@ -118,17 +118,16 @@ class World:
 
     def sum_counts(self, counts: Mapping[str, int]) -> dict[str, int]:
         """Integers by name, summed over all processes."""
-        if self.size == 1:
-            return dict(counts)
-        total = torch.tensor(list(counts.values()), dtype=torch.int64)
-        dist.all_reduce(total)
-        return dict(zip(counts, total.tolist(), strict=True))
+        return self._sum(counts, torch.int64)
 
     def sum_values(self, values: Mapping[str, float]) -> dict[str, float]:
         """Numbers by name, summed over all processes in double precision."""
+        return self._sum(values, torch.float64)
+
+    def _sum(self, values: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Any]:
         if self.size == 1:
             return dict(values)
-        total = torch.tensor(list(values.values()), dtype=torch.float64)
+        total = torch.tensor(list(values.values()), dtype=dtype)
         dist.all_reduce(total)
         return dict(zip(values, total.tolist(), strict=True))
 

@@ -30,11 +30,11 @@ class Lock:
 
     The kernel releases it when the process ends in any way, so there are no stale locks; the existence of the file
     means nothing. A forked child does not inherit it. The folder is locked as well, if the file system supports it, so
-    that deleting the lock file does not admit a second writer.
+    that deleting the lock file does not admit a second writer; not with `with_folder=False`, for folders of many locks.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, with_folder: bool = True) -> None:
+        self.path, self._with_folder = path, with_folder
         self._fds: list[int] = []
         self._depth = 0
         _open_locks.add(self)
@@ -65,13 +65,8 @@ class Lock:
 
     def _acquire(self, activity: str) -> None:
         try:
-            folder_fd = os.open(self.path.parent, os.O_RDONLY)
-            self._fds.append(folder_fd)
-            try:
-                _flock_with_retries(folder_fd)
-            except OSError as error:
-                if error.errno in (errno.EAGAIN, errno.EWOULDBLOCK):
-                    raise self._locked_error() from error  # other errors: this file system locks files only
+            if self._with_folder:
+                self._lock_folder()
             file_fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
             self._fds.append(file_fd)
             try:
@@ -92,6 +87,14 @@ class Lock:
         with contextlib.suppress(OSError):  # a full disk: then a second process is refused without a name
             os.ftruncate(file_fd, 0)
             os.pwrite(file_fd, json.dumps(holder).encode() + b"\n", 0)
+
+    def _lock_folder(self) -> None:
+        self._fds.append(os.open(self.path.parent, os.O_RDONLY))
+        try:
+            _flock_with_retries(self._fds[-1])
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EWOULDBLOCK):
+                raise self._locked_error() from error  # other errors: this file system locks files only
 
     def _release(self) -> None:
         with contextlib.suppress(OSError):

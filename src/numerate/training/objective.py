@@ -17,13 +17,16 @@ from numerate.vocabulary import Vocabulary
 
 
 class ObjectiveModule(nn.Module, ABC):
-    """The module of an objective. Its random numbers depend on (seed, step), never on the rank."""
+    """The module of an objective and its loss. Its random numbers depend on (seed, step), never on the rank."""
 
-    weights: Mapping[str, float]
+    def __init__(self, loss: Loss, vocabulary: Vocabulary) -> None:
+        super().__init__()
+        self.loss = loss.build(vocabulary)
+        self.weights: Mapping[str, float] = self.loss.weights
 
-    @abstractmethod
     def counts(self, batch: Batch) -> dict[str, int]:
         """The divisor of each term for this (micro-)batch, known before the forward pass."""
+        return self.loss.counts(batch)
 
     @abstractmethod
     def forward(self, model: nn.Module, batch: Batch, step_context: StepContext) -> dict[str, Tensor]:
@@ -65,13 +68,8 @@ class SupervisedModule(ObjectiveModule):
     """The module of `Supervised`."""
 
     def __init__(self, spec: Supervised, vocabulary: Vocabulary) -> None:
-        super().__init__()
-        self.loss = spec.loss.build(vocabulary)
+        super().__init__(spec.loss, vocabulary)
         self.targets_only = spec.targets_only
-        self.weights = self.loss.weights
-
-    def counts(self, batch: Batch) -> dict[str, int]:
-        return self.loss.counts(batch)
 
     def forward_key(self, model: Model, step_context: StepContext) -> Hashable:
         return None
@@ -154,13 +152,8 @@ class ProgressiveModule(ObjectiveModule):
     """The module of `Progressive`."""
 
     def __init__(self, spec: Progressive, vocabulary: Vocabulary) -> None:
-        super().__init__()
+        super().__init__(spec.loss, vocabulary)
         self.spec = spec
-        self.loss = spec.loss.build(vocabulary)
-        self.weights = self.loss.weights
-
-    def counts(self, batch: Batch) -> dict[str, int]:
-        return self.loss.counts(batch)
 
     def forward_key(self, model: Model, step_context: StepContext) -> Hashable:
         return tuple(self._forwards(model.default_num_loops(), step_context))

@@ -1,7 +1,6 @@
 """Progress of a run: a bar on a terminal, plain lines elsewhere, and a log file."""
 
 import contextlib
-import io
 import os
 import sys
 import time
@@ -15,13 +14,6 @@ from numerate.errors import OperationalError, UserError
 from numerate.training import disk
 
 
-class NullStream(io.StringIO):
-    """A stream that discards everything, for runs that only write their log."""
-
-    def write(self, text: str) -> int:
-        return len(text)
-
-
 class ProgressBar:
     """Shows the progress of a run of `total` steps.
 
@@ -29,10 +21,9 @@ class ProgressBar:
 
         2026-03-01 12:00:30  addition_abacus 500/2500 (20 %), 2:04 left, loss 0.0123
 
-    Lines go to `log_path` as well. A closed terminal, or a log that cannot be written, never stops the run. `silent`
-    shows and writes nothing, for ranks other than 0. `position` is the line of the bar if several runs share a
-    terminal. `estimate_seconds_left` returns a better estimate of the seconds left than the average time per step.
-    Times are taken from a monotonic clock.
+    Lines go to `log_path` as well; without `show` they go only there. A closed terminal, or a log that cannot be
+    written, never stops the run. `estimate_seconds_left` returns a better estimate of the seconds left than the average
+    time per step. Times are taken from a monotonic clock.
     """
 
     def __init__(
@@ -43,20 +34,14 @@ class ProgressBar:
         num_done: int = 0,
         log_path: Path | None = None,
         log_interval: float = 30.0,
-        silent: bool = False,
-        position: int = 0,
+        show: bool = True,
         unit: str = "step",
         estimate_seconds_left: Callable[[], float | None] | None = None,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.total, self.label, self.log_path, self.log_interval, self.silent = (
-            total,
-            label,
-            log_path,
-            log_interval,
-            silent,
-        )
+        self.total, self.label, self.log_path, self.log_interval = total, label, log_path, log_interval
+        self._show = show
         self._stream = sys.stderr if stream is None else stream
         self._clock = clock
         self._estimate_seconds_left = estimate_seconds_left
@@ -65,7 +50,7 @@ class ProgressBar:
         self._last_line: tuple[float, int, str] | None = None
         self._postfix_text = ""
         self._bar: Any = None
-        if not silent and _is_terminal(self._stream):
+        if show and _is_terminal(self._stream):
             from tqdm import tqdm
 
             tqdm.monitor_interval = 0  # no thread of its own: runs fork
@@ -73,11 +58,9 @@ class ProgressBar:
                 total=total,
                 initial=num_done,
                 desc=label or None,
-                position=position,
                 file=terminal.raw_stream(self._stream),
                 dynamic_ncols=_terminal_width(self._stream) > 0,
                 ncols=80,  # for terminals without a known width, as in some containers
-                leave=position == 0,
                 mininterval=0.2,
                 unit=unit,
                 bar_format=None
@@ -97,8 +80,6 @@ class ProgressBar:
 
     def update(self, num_done: int, text: str) -> None:
         """Updates the progress to `num_done` steps, with a text to show next to it."""
-        if self.silent:
-            return
         now = self._clock()
         if self._start is None:
             self._start = (now, num_done)
@@ -127,19 +108,15 @@ class ProgressBar:
 
     def print_line(self, text: str) -> None:
         """Prints a line above the bar, and writes it to the log."""
-        if self.silent:
-            return
         with self._ignore_terminal_errors():
             if self._bar is not None:
                 self._bar.write(terminal.escape_control_characters(text), file=terminal.raw_stream(self._stream))
-            else:
+            elif self._show:
                 print(text, file=self._stream, flush=True)
         self._write_log(text)
 
     def close(self) -> None:
         """Shows the final state once and restores the terminal."""
-        if self.silent:
-            return
         if self._last_line is not None and self._last_line[1:] != (self._num_done, self._postfix_text):
             self._write_line(self._clock())
         if self._bar is not None:
@@ -170,7 +147,7 @@ class ProgressBar:
         if seconds_left is not None and self._num_done < self.total:
             parts.append(f"{format_duration(seconds_left)} left")
         text = ", ".join([*parts, *([self._postfix_text] if self._postfix_text else [])])
-        if self._bar is None:
+        if self._bar is None and self._show:
             with self._ignore_terminal_errors():
                 print(f"{_timestamp()}  {text}", file=self._stream, flush=True)
         self._write_log(text)

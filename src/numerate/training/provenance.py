@@ -6,10 +6,9 @@ import importlib.metadata
 import os
 import platform
 import shlex
-import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ def provenance() -> dict[str, Any]:
         "command": command_line(),
         "git": git_state(),
         "hardware": hardware(),
-        "versions": versions(),
+        "versions": dict(versions()),
         "times": {"started": utc_now()},
     }
 
@@ -49,14 +48,9 @@ def command_line(args: Sequence[str] | None = None) -> str:
     return shlex.join(args).encode(errors="replace").decode()
 
 
-def versions() -> dict[str, str]:
-    """Versions of Python and of the installed packages that results depend on."""
-    return dict(_installed_versions())
-
-
 @functools.cache
-def _installed_versions() -> dict[str, str]:
-    """Computed once per process, which takes 5 ms."""
+def versions() -> Mapping[str, str]:
+    """Versions of Python and of the installed packages that results depend on."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -64,7 +58,7 @@ def _installed_versions() -> dict[str, str]:
     return found
 
 
-def changed_versions(old_versions: dict[str, str]) -> list[str]:
+def changed_versions(old_versions: Mapping[str, str]) -> list[str]:
     """The differences from the versions that a run was made with: `["torch 2.12.0, now 2.13.0"]`."""
     current_versions = versions()
     return [
@@ -78,43 +72,19 @@ def git_state() -> dict[str, dict[str, Any]]:
     """Commit, and whether files differ from it, of the current repository (`here`) and of the package's own
     (`numerate`, if it runs from a checkout). Empty without git or a repository."""
     package = Path(__file__).resolve().parents[3]
-    repositories = {"here": Path.cwd()}
-    if (package / ".git").exists():
-        repositories["numerate"] = package
-    if shutil.which("git") is None:
-        return {}
-    processes = {name: _git_status(repository) for name, repository in repositories.items()}
-    states = {name: _parse_git_status(process) for name, process in processes.items()}
-    return {name: answer for name, answer in states.items() if answer is not None}
+    repositories = {"here": Path.cwd(), **({"numerate": package} if (package / ".git").exists() else {})}
+    states = {name: _git_status(repository) for name, repository in repositories.items()}
+    return {name: state for name, state in states.items() if state is not None}
 
 
-def _git_status(repository: Path) -> "subprocess.Popen[str] | None":
-    """Starts `git status`, which must not write the index: another git command may be at work in this tree."""
+def _git_status(repository: Path) -> dict[str, Any] | None:
+    """The state of a repository, without writing its index: another git command may be at work in this tree."""
     args = ["git", "--no-optional-locks", "-C", str(repository), "status", "--porcelain=v2", "--branch"]
     try:
-        return subprocess.Popen(
-            args,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            errors="replace",
-        )
-    except OSError:
+        done = subprocess.run(args, stdin=subprocess.DEVNULL, capture_output=True, check=True, timeout=_GIT_TIMEOUT)
+    except (OSError, subprocess.SubprocessError):
         return None
-
-
-def _parse_git_status(process: "subprocess.Popen[str] | None") -> dict[str, Any] | None:
-    if process is None:
-        return None
-    with process:
-        try:
-            lines = process.communicate(timeout=_GIT_TIMEOUT)[0].splitlines()
-        except subprocess.TimeoutExpired:
-            process.kill()
-            return None
-    if process.returncode != 0:
-        return None
+    lines = done.stdout.decode(errors="replace").splitlines()
     commit = next((line.split()[-1] for line in lines if line.startswith("# branch.oid")), None)
     dirty = any(not line.startswith("#") for line in lines)
     return {"commit": None if commit == "(initial)" else commit, "dirty": dirty}

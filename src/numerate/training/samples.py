@@ -127,18 +127,16 @@ class SampleGenerator:
             for completion in completions
         ]
         if folder is not None:
-            kept, _ = _split_at_step(folder, step - 1)
-            folder.write(SAMPLES_FILE, kept + b"".join(map(disk.json_line, records)))
+            folder.write(SAMPLES_FILE, _samples_until(folder, step - 1) + b"".join(map(disk.json_line, records)))
         return records
 
 
 def remove_later_samples(folder: RunFolder, step: int) -> None:
     """Removes the samples of steps after `step`, which a resumed run generates again, the same."""
-    kept, later = _split_at_step(folder, step)
-    if later:
-        folder.write(SAMPLES_FILE, kept)
+    if folder.file(SAMPLES_FILE).exists():
+        folder.write(SAMPLES_FILE, _samples_until(folder, step))
 
 
-def _split_at_step(folder: RunFolder, step: int) -> tuple[bytes, list[dict[str, Any]]]:
-    """The unchanged lines of the file without samples of steps after `step`; and those samples."""
-    return folder.split_records(SAMPLES_FILE, lambda one: "prompt" not in one or one["step"] <= step)
+def _samples_until(folder: RunFolder, step: int) -> bytes:
+    """The unchanged lines of the file without samples of steps after `step`."""
+    return folder.split_records(SAMPLES_FILE, lambda one: "prompt" not in one or one["step"] <= step)[0]

@@ -23,11 +23,12 @@ class Stop:
                 step()
 
     A second Ctrl-C stops immediately with `KeyboardInterrupt`. An ignored SIGHUP (`nohup`) stays ignored. The previous
-    handlers are restored at the end. Outside the main thread, where Python allows no handlers, `request` still works.
-    The context may be nested.
+    handlers are restored at the end. Outside the main thread, where Python allows no handlers, and with
+    `handles_signals=False`, `request` still works. The context may be nested.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, handles_signals: bool = True) -> None:
+        self._handles_signals = handles_signals
         self.signal: signal.Signals | None = None
         self._requested = False
         self._depth = 0
@@ -50,7 +51,8 @@ class Stop:
 
     def __enter__(self) -> "Stop":
         self._depth += 1
-        if self._depth == 1 and threading.current_thread() is threading.main_thread():
+        is_outermost = self._depth == 1 and self._handles_signals
+        if is_outermost and threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 handler = signal.getsignal(number)
                 if number == signal.SIGHUP and handler == signal.SIG_IGN:

@@ -2,11 +2,13 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from numerate.batch import Batch, Model, StepContext
 from numerate.errors import OperationalError
@@ -31,6 +33,7 @@ from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder
 from numerate.training.running_sums import LAYER_PREFIX, MetricSums, metrics_record
 from numerate.training.samples import SampleGenerator, remove_later_samples
+from numerate.training.step import StepSize, TrainingStep, weighted_loss
 from numerate.training.stopping import Stop, Stopped
 from numerate.training.timings import Timings
 from numerate.training.training_state import TrainingState
@@ -51,7 +54,17 @@ class TrainingResult:
     exit_status: int = 0
 
 
-class Trainer:
+@dataclass(frozen=True)
+class _GlobalBatch:
+    """The micro-batches of this process of a global batch, and the counts of the global batch that divide each term of
+    the loss."""
+
+    micro_batches: Sequence[Batch]
+    step_context: StepContext
+    divisors: Mapping[str, int]
+
+
+class Trainer(TrainingStep):
     """Trains a recipe in its run folder, resuming from the last checkpoint if there is one.
 
     `pretrained_config` is the configuration of a pretrained model stored in that checkpoint; the pretrained weights are
@@ -287,8 +300,12 @@ class Trainer:
 
     def training_step(self, total_steps: int) -> None:
         """One optimizer step on the next global batch."""
+        self.take_step([self.learning_rate(total_steps)])
+
+    def next_batches(self) -> tuple[_GlobalBatch, list[StepSize]]:
+        """The micro-batches of this process, and the size of the global batch."""
         training, state = self.training, self.state
-        step_context, learning_rate = StepContext(self.recipe.seed, state.step), self.learning_rate(total_steps)
+        step_context = StepContext(self.recipe.seed, state.step)
         num_examples = training.base_batch_size * self.budget.batch_size_multiple(self.budget.fraction_used(state))
         micro_batches = [
             self.stream.batch(
@@ -297,35 +314,50 @@ class Trainer:
             for start in range(state.examples, state.examples + num_examples, training.base_batch_size)
             for micro_batch_index in range(self.num_micro_batches)
         ]
-        counts: dict[str, int] = {"real_tokens": 0, "total_tokens": 0, "flops": 0}
+        sizes: Counter[str] = Counter(real_tokens=0, total_tokens=0, flops=0)
         for batch in micro_batches:
-            counts["real_tokens"] += batch.num_input_tokens
-            counts["total_tokens"] += num_total_tokens(batch)
-            counts["flops"] += self.budget.batch_flops(batch, step_context)
+            sizes["real_tokens"] += batch.num_input_tokens
+            sizes["total_tokens"] += num_total_tokens(batch)
+            sizes["flops"] += self.budget.batch_flops(batch, step_context)
             # The terms of a loss, such as cross_entropy and number, are means, each with its own denominator.
-            for term, count in self.objective.counts(batch).items():
-                counts[f"term {term}"] = counts.get(f"term {term}", 0) + count
-        counts = self.world.sum_counts(counts)
-        _seed_dropout(self.world.device, _dropout_seed(self.recipe.seed, state.step, self.world.rank))
+            sizes.update({f"term {term}": count for term, count in self.objective.counts(batch).items()})
+        total = self.world.sum_counts(sizes)
+        divisors = {
+            name.removeprefix("term "): max(1, count) for name, count in total.items() if name.startswith("term ")
+        }
+        size = StepSize(num_examples, total["real_tokens"], total["total_tokens"], total["flops"])
+        return _GlobalBatch(micro_batches, step_context, divisors), [size]
+
+    def compute_gradients(self, batches: _GlobalBatch) -> None:
+        _seed_dropout(self.world.device, _dropout_seed(self.recipe.seed, self.state.step, self.world.rank))
         self.optimizer.zero_grad(set_to_none=True)
-        for index, batch in enumerate(micro_batches):
-            self._backward_micro_batch(
-                batch.to(self.world.device), step_context, counts, is_last=index == len(micro_batches) - 1
-            )
+        last = batches.micro_batches[-1]
+        for micro_batch in batches.micro_batches:
+            batch = micro_batch.to(self.world.device)
+            batch = replace(batch, tokens=self.model.assign_positions(batch.tokens, batches.step_context))
+            with self.parallel_strategy.backward(is_last=micro_batch is last):
+                with autocast(self.world.device, self.training.precision):
+                    loss_sums = self.objective(self.parallel_strategy.forward, batch, batches.step_context)
+                loss, metrics = weighted_loss(loss_sums, batches.divisors, self.objective.weights)
+                # The multiplier undoes the mean over processes of DDP and FSDP: divisors are those of all processes.
+                self.scaler.scale(loss * self.parallel_strategy.loss_multiplier).backward()  # type: ignore[no-untyped-call]
+            for name, value in metrics.items():
+                self.add_metric(name, value)
         self.parallel_strategy.sync_gradients()
+
+    def update_weights(self, learning_rates: Sequence[float]) -> None:
         self.scaler.unscale_(self.optimizer)
-        if training.log_layer_grad_norms:
+        if self.training.log_layer_grad_norms:
             for name, layer_grad_norm in self.parallel_strategy.layer_grad_norms().items():
                 self.add_metric(LAYER_PREFIX + name, layer_grad_norm)
         grad_norm = self.parallel_strategy.clip_grad_norm(self.recipe.optimizer.max_grad_norm)
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate * group["factor"]
+            group["lr"] = learning_rates[0] * group["factor"]
         self.scaler.step(self.optimizer)
         self.scaler.update()
         if self.scaler.is_enabled():  # skips a step with a non-finite gradient and reduces the loss scale
             grad_norm = grad_norm.nan_to_num(0.0, 0.0, 0.0)
         self.add_metric("grad_norm", grad_norm)
-        self.count_step(num_examples, counts["real_tokens"], counts["total_tokens"], counts["flops"])
 
     def learning_rate(self, total_steps: int) -> float:
         """The learning rate of the next step."""
@@ -336,37 +368,20 @@ class Trainer:
         self._learning_rate = self.recipe.optimizer.learning_rate * multiplier
         return self._learning_rate
 
-    def count_step(self, num_examples: int, num_tokens: int, num_total_tokens: int, flops: int) -> None:
-        """Updates the counters after a step: examples, tokens without and with padding, FLOPs."""
-        state = self.state
+    def count_step(self, sizes: Sequence[StepSize]) -> None:
+        (size,), state = sizes, self.state
         state.step += 1
-        state.examples += num_examples
-        state.tokens += num_tokens
-        state.flops += flops
-        self.add_metric("real_tokens", num_tokens)
-        self.add_metric("padded_tokens", num_total_tokens)  # the name in checkpoints; padding included
+        state.examples += size.examples
+        state.tokens += size.tokens
+        state.flops += size.flops
+        self.add_metric("real_tokens", size.tokens)
+        self.add_metric("padded_tokens", size.total_tokens)  # the name in checkpoints; padding included
         self.add_metric("steps", 1)
-        self.on_event("step", {"step": state.step, "steps": self.total_steps, "tokens": num_tokens})
-
-    def _backward_micro_batch(
-        self, batch: Batch, step_context: StepContext, counts: Mapping[str, int], *, is_last: bool
-    ) -> None:
-        batch = replace(batch, tokens=self.model.assign_positions(batch.tokens, step_context))
-        with self.parallel_strategy.backward(is_last):
-            with autocast(self.world.device, self.training.precision):
-                loss_sums = self.objective(self.parallel_strategy.forward, batch, step_context)
-            loss_terms = {term: value / max(1, counts[f"term {term}"]) for term, value in loss_sums.items()}
-            total = sum((self.objective.weights[term] * mean for term, mean in loss_terms.items()), torch.zeros(()))
-            # The multiplier undoes the mean over processes of DDP and FSDP: `counts` are those of all processes.
-            self.scaler.scale(total * self.parallel_strategy.loss_multiplier).backward()
-        self.add_metric("loss", total.detach())
-        if len(loss_terms) > 1:
-            for term, mean in loss_terms.items():
-                self.add_metric(f"loss_{term}", mean.detach())
+        self.on_event("step", {"step": state.step, "steps": self.total_steps, "tokens": size.tokens})
 
     # Records ------------------------------------------------------------------------------------------------------
 
-    def add_metric(self, name: str, value: float | torch.Tensor) -> None:
+    def add_metric(self, name: str, value: float | Tensor) -> None:
         """Adds to a sum on the device, without synchronization until a line is logged or a checkpoint is written."""
         self._sums.add(name, value)
 

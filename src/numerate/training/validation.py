@@ -15,11 +15,11 @@ from numerate.evaluation.kinds.text_likelihood import compute_chunk_losses
 from numerate.evaluation.likelihoods import Likelihoods
 from numerate.evaluation.statistics import wilson_interval
 from numerate.tasks.questions import Questions
-from numerate.training.best_checkpoint import BestStepRule, ValidationScore
 from numerate.training.distributed import World
 from numerate.training.objective import ObjectiveModule
 from numerate.training.precision import autocast
 from numerate.training.recipe import Recipe
+from numerate.training.training_state import BestStepRule, ValidationScore
 
 BatchCallback = Callable[[], None]
 """Called between two batches; an exception aborts the evaluation."""

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from numerate.config import UserFile, load_user_files, user_files
@@ -28,12 +28,8 @@ PREEMPTION_WAIT = 900.0
 running."""
 
 
-@dataclass(frozen=True)
-class PickledItem:
-    """A pickled item for another machine; only the worker that processes it unpickles it."""
-
-    name: str
-    content: bytes
+PickledItem = tuple[str, bytes]
+"""The name of an item and the item pickled, for another machine; only the worker that processes it unpickles it."""
 
 
 @dataclass(frozen=True)
@@ -56,20 +52,16 @@ class PickledWork(Work):
         sys_path = tuple(os.path.abspath(place) for place in sys.path)
         return cls(pickle_value(work, type(work).__name__), user_files(), sys_path)
 
-    def pickle_item(self, name: str, item: Any) -> PickledItem:
-        """Raises `UserError` for an item that cannot be pickled."""
-        return PickledItem(name, pickle_value(item, name))
-
     def open(self, context: WorkerContext) -> Callable[[PickledItem], Any]:
         signal.signal(_preemption_signal(), signal.SIG_IGN)  # Slurm may send the signal to every process of a task
         sys.path += [place for place in self.sys_path if place not in sys.path]
         load_user_files(self.files)
         work: Work = pickle.loads(self.content)
         process = work.open(context)
-        return lambda item: _to_plain_data(process(pickle.loads(item.content)), item.name)
+        return lambda item: _to_plain_data(process(pickle.loads(item[1])), item[0])
 
     def item_name(self, item: PickledItem) -> str:
-        return item.name
+        return item[0]
 
 
 def pickle_value(value: Any, name: str) -> bytes:
@@ -87,6 +79,9 @@ class ArrayTask:
     Every line of `results_file` is one of: `{"started": .., "host": .., "pid": ..}`; `{"item": number, ..}`,
     as soon as that item is finished; `{"refused": failure}` if the task could not start; `{"signal": name}` if it was
     stopped; `{"finished": true}` as the last line. A requeued task processes the items without a line.
+
+    The pool is stopped when Slurm warns the task (SIGUSR2) or ends it (SIGTERM). When runs have written their
+    checkpoints, the warning is passed on to submitit, which requeues the task.
     """
 
     results_file: str
@@ -100,20 +95,28 @@ class ArrayTask:
         self._append({"started": time.time(), "host": socket.gethostname(), "pid": os.getpid()})
         done = {record.get("item") for record in read_records(Path(self.results_file), TASK)}
         remaining = {number: item for number, item in self.items if number not in done}
-        with PreemptionHandler() as handler:
+        warning: list[str] = []  # by Slurm, before the time limit or preemption
+
+        def on_warning(number: int, frame: FrameType | None) -> None:
+            warning.append(signal.Signals(number).name)
+            stop.request()
+
+        with Stop() as stop:
+            requeue = signal.signal(_preemption_signal(), on_warning)
             try:
-                self._run_items(remaining, handler.stop)
+                self._run_items(remaining, stop)
             except Exception as error:
                 self._append({"refused": asdict(failure_from_exception(error))})
                 raise
+            finally:
+                signal.signal(_preemption_signal(), requeue)
         if not remaining:
             self._append({"finished": True})
             return
-        stop_signal = handler.stop.signal
-        self._append({"signal": handler.signal_name or (stop_signal.name if stop_signal else None)})
-        if handler.signal_name:
-            handler.forward_signal()
-        elif stop_signal == signal.SIGTERM and os.environ.get("SUBMITIT_EXECUTOR") == "slurm":
+        self._append({"signal": warning[0] if warning else stop.signal and stop.signal.name})
+        if warning and callable(requeue):  # by submitit, where it can; it ends this process
+            requeue(_preemption_signal(), None)
+        elif not warning and stop.signal == signal.SIGTERM and os.environ.get("SUBMITIT_EXECUTOR") == "slurm":
             time.sleep(PREEMPTION_WAIT)
 
     def checkpoint(self) -> Any:
@@ -164,37 +167,6 @@ def outcome_from_record(record: Mapping[str, Any], index: int, work: Work) -> It
     except (KeyError, TypeError, ValueError, AttributeError):
         text = "its recorded result is damaged; the same command repeats it"
         return ItemOutcome(index, failure=Failure("operational error", text))
-
-
-class PreemptionHandler:
-    """Stops the pool when Slurm warns a task (SIGUSR2, before its time limit or preemption) or ends it (SIGTERM). When
-    the pool has ended and runs have written their checkpoints, the warning is passed on to submitit, which requeues the
-    task."""
-
-    def __init__(self) -> None:
-        self.stop = Stop()
-        self.signal_name: str | None = None
-        self._previous_handler: Any = None
-
-    def __enter__(self) -> "PreemptionHandler":
-        self.stop.__enter__()
-        self._previous_handler = signal.signal(_preemption_signal(), self._on_signal)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        signal.signal(_preemption_signal(), self._previous_handler)
-        self.stop.__exit__(kind, error, trace)
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self.signal_name = signal.Signals(number).name
-        self.stop.request()
-
-    def forward_signal(self) -> None:
-        """Ends this process if submitit can requeue the task."""
-        if callable(self._previous_handler):
-            self._previous_handler(_preemption_signal(), None)
 
 
 def _preemption_signal() -> signal.Signals:

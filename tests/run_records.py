@@ -1,0 +1,70 @@
+"""Made-up runs and studies: folders of records, as training, an evaluator and workers would have left them."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from numerate.evaluation.statistics import wilson_interval
+from numerate.training import disk
+from numerate.training.run_folder import header_yaml
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+def cell_record(cell: Mapping[str, int], correct: float, count: int, region: str, **more: Any) -> dict[str, Any]:
+    """The record of an evaluated cell of a final checkpoint, with its interval."""
+    low, high = wilson_interval(correct, count)
+    line = {"cell": dict(cell), "correct": correct, "count": count, "low": low, "high": high, "region": region}
+    line |= {"seed": 0, "checkpoint": "final", "step": 100, "position_offset": 0, "overlaps_training": False}
+    return line | {"method": "one pass"} | more
+
+
+def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def write_run(folder: Path, recipe: Mapping[str, Any], cells: Iterable[Mapping[str, Any]] = (), **files: Any) -> Path:
+    """A run folder with a recipe and the records of cells; `metrics`, `samples` and `timings` are the lines of these
+    files, everything else stands in the head."""
+    folder.mkdir(parents=True)
+    lines = {name: files.pop(name, ()) for name in ("metrics", "samples", "timings")} | {"evaluation": cells}
+    (folder / "recipe.yaml").write_bytes(header_yaml({"recipe": recipe, "id": folder.name} | files))
+    for name, found in lines.items():
+        if found := list(found):
+            write_lines(folder / f"{name}.jsonl", found)
+    return folder
+
+
+Runs = Sequence[tuple[Mapping[str, Any], Mapping[str, Any] | None]]
+
+
+class Studies:
+    """Makes folders of studies: recipes as plain data, each with what came of it, or None."""
+
+    def __init__(self, runs: Path) -> None:
+        self.runs = runs
+
+    def __call__(
+        self, runs: Runs, title: str = "widths", labels: Mapping[str, str] | None = None, cells: Any = None
+    ) -> "DataFrame":
+        from numerate.studies.folder import RequestedRun, StudyFolder
+        from numerate.tables.results import results_of
+
+        folder = StudyFolder.from_title(title, self.runs)
+        requested = [
+            RequestedRun(f"{tree['title']}/{number:012x}", f"key{number}", tree)
+            for number, (tree, _) in enumerate(runs)
+        ]
+        planned = folder.update_plan(requested, question="How wide?", labels=labels)
+        for number, (one, (_, record)) in enumerate(zip(planned, runs, strict=True)):
+            if record is not None:
+                base = {"run": one.run, "key": one.key, "label": one.label, "seed": one.seed}
+                folder.add_results(f"w{number % 2}", [{**base, **record}])
+                place = self.runs / one.run
+                place.mkdir(parents=True)
+                (place / "recipe.yaml").write_text("format: 3\n")
+                if cells is not None:
+                    disk.append_records(place / "evaluation.jsonl", cells(number))
+        return results_of(title, self.runs)
