@@ -11,8 +11,8 @@ import pytest
 from numerate.cli import main
 from numerate.errors import UserError
 from numerate.published import counting_files as published
-from numerate.published.writing import write_published
 from numerate.tasks.questions import Questions
+from numerate.text.data.new_folder import write_lines
 
 RANDOM = ("counting_samesymbol/val", "diffsymbol", "blankhelper/val", "shiftedstart/val", "shiftedstart2/val")
 RANDOM += ("10items", "raspL", "counting_samesymbol_addbigram")
@@ -109,7 +109,7 @@ def test_the_lengths_of_selective_tests_are_the_published_ones() -> None:
 
 
 def test_files_of_an_auxiliary_task_stand_beside_those_of_its_task(tmp_path: Path) -> None:
-    rows = write_published(
+    rows = write_lines(
         published.published_lines("counting_samesymbol_shiftedstart3_addtablelarge", 5000), tmp_path / "x"
     )
     assert rows == {

@@ -12,9 +12,9 @@ from cases import whole
 from numerate.cli import main
 from numerate.errors import UserError
 from numerate.published import number_loss_files as published_texts
-from numerate.published.writing import write_published
 from numerate.tasks import GSM8K, Mathematics, MultiRC, RJokes
 from numerate.tasks.multiplication import Multiplication
+from numerate.text.data.new_folder import write_lines
 
 TEXTS = Path(__file__).parents[1] / "text" / "texts"
 
@@ -47,7 +47,7 @@ WRITTEN: list[tuple[Any, str, list[str]]] = [
 def test_files_are_written_with_their_names_and_read_again(
     task: Any, folder: str, names: list[str], tmp_path: Path
 ) -> None:
-    written = write_published(published_texts.published_files(task), tmp_path / "out")
+    written = write_lines(published_texts.published_files(task), tmp_path / "out")
     assert sorted(path.name for path in (tmp_path / "out" / folder).iterdir()) == names
     assert all(written.values())
     for place in (tmp_path / "out", tmp_path / "out" / folder):
@@ -65,11 +65,11 @@ def test_a_second_writing_gives_the_same_and_never_appends(
 ) -> None:
     contents = []
     for number in range(2):
-        write_published(published_texts.published_files(task), tmp_path / str(number))
+        write_lines(published_texts.published_files(task), tmp_path / str(number))
         contents.append([(tmp_path / str(number) / folder / name).read_bytes() for name in names])
     assert contents[0] == contents[1]
     with pytest.raises(UserError, match=r"^out: .* already exists and is not overwritten"):
-        write_published(published_texts.published_files(task), tmp_path / "0")
+        write_lines(published_texts.published_files(task), tmp_path / "0")
     assert [(tmp_path / "0" / folder / name).read_bytes() for name in names] == contents[0]
 
 

@@ -222,15 +222,3 @@ def test_what_cannot_become_a_corpus_is_refused(texts: Path, tmp_path: Path) -> 
     blank.write_text("\n \n")
     with pytest.raises(UserError, match=r"blank\.txt: contains no document"):
         write_corpus([blank], out, CHARACTER_TOKENIZER, processes=1)
-
-
-def test_real_stories_come_back(shared: Path, tmp_path: Path) -> None:
-    source = shared / "data/tinystories/czhou578_train-gpt2/test.decoded.txt"
-    text = tmp_path / "test.txt"
-    text.write_text(source.read_text(encoding="utf-8")[:200_000], encoding="utf-8")
-    known = load_tokenizer(str(shared / "data/tokenizers/mistral"))
-    corpus = write_corpus([text], tmp_path / "out", str(shared / "data/tokenizers/mistral"), processes=1)
-    stories = [story.strip() for story in text.read_text(encoding="utf-8").split("<|endoftext|>")]
-    assert [known.decode(one) for one in known.split_documents(corpus.shards[0].ids)] == stories
-    assert corpus.text_bytes == sum(len(story.encode()) for story in stories)
-    assert corpus.shards[0].ids[0] == known.document_start_id

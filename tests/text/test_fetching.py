@@ -19,7 +19,7 @@ import pytest
 
 from numerate.cli import main
 from numerate.errors import OperationalError, UserError
-from numerate.tasks import GSM8K, contents
+from numerate.tasks import GSM8K
 from numerate.text.data import archives, datasets, fetching
 from numerate.text.data.datasets import DATASETS, Dataset, RemoteFile
 from numerate.text.tasks.fetched_files import check_unmodified
@@ -522,19 +522,6 @@ def test_a_mirror_gives_the_same_files_checked_alike(server: Server, place: Path
     assert "matches the pinned hash" in fetched(pinned(server), mirror=mirror)[0]
     assert (place / "thing/f.bin").read_bytes() == CONTENT
     assert server.requests == []
-
-
-@pytest.mark.parametrize("mirrored", [False, True])
-def test_what_came_is_read_once_for_its_checksum(
-    mirrored: bool, server: Server, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read: list[str] = []
-    monkeypatch.setattr(fetching, "file_sha256", lambda path: read.append(path.name) or contents.file_sha256(path))
-    server.files["/f.bin"] = CONTENT
-    (tmp_path / "f.bin").write_bytes(CONTENT)
-    fetched(pinned(server), mirror=tmp_path if mirrored else None)
-    assert len(read) == 1
-    assert json.loads((place / "thing" / fetching.RECORD_FILE).read_text())["f.bin"]["sha256"] == SHA256
 
 
 def test_a_mirror_may_be_the_folder_of_the_dataset_itself(server: Server, place: Path, tmp_path: Path) -> None:

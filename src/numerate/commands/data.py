@@ -60,7 +60,7 @@ def _write_published(
 ) -> None:
     """Writes the files of a published task in the format of its original code."""
     from numerate.published import counting_files, number_loss_files
-    from numerate.published.writing import write_published
+    from numerate.text.data.new_folder import write_lines
 
     plain = name.replace("-", "_")
     is_text = plain in number_loss_files.NAMES
@@ -75,7 +75,7 @@ def _write_published(
     else:
         files, total = counting_files.published_lines(name, count, seed), counting_files.num_rows(name, count)
     with ProgressBar(total, label="write") as progress:
-        written = write_published(files, out, lambda done, file: progress.update(min(done, total), file))
+        written = write_lines(files, out, lambda done, file: progress.update(min(done, total), file))
     for file, num_rows in written.items():
         path, unit = Path(out) / file, "questions" if is_text else "rows"
         print(f"{path}  {num_rows:,} {unit}  {disk.format_bytes(path.stat().st_size)}")

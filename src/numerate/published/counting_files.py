@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from numerate.config import Span
 from numerate.errors import UserError, did_you_mean
 from numerate.published.counting_names import AUXILIARY_TASKS, PublishedTask, published_tasks
-from numerate.published.writing import LineBlocks
 from numerate.tasks.counter_rng import CounterRNG, random_key
 from numerate.tasks.counting import Counting
 from numerate.tasks.mixture import Mixture
@@ -25,6 +24,7 @@ from numerate.tasks.questions import EMPTY, Questions
 from numerate.tasks.rasp import RaspCounting
 from numerate.tasks.selective import SelectiveCounting
 from numerate.tasks.task import Task
+from numerate.text.data.new_folder import LineBlocks
 
 BLOCK_ROWS = 1 << 13
 """Rows per block."""

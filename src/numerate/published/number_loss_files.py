@@ -16,10 +16,10 @@ import numpy as np
 
 from numerate.errors import UserError
 from numerate.published.datasets import presets as dataset_presets
-from numerate.published.writing import LineBlocks
 from numerate.tasks.counter_rng import permute, random_key
 from numerate.tasks.multiplication import Multiplication
 from numerate.tasks.texts import Example
+from numerate.text.data.new_folder import LineBlocks
 from numerate.text.tasks.gsm8k import GSM8K, PREPARED_FILES
 from numerate.text.tasks.mathematics import PREPARED_SPLIT_FILES, Mathematics
 from numerate.text.tasks.multirc import MultiRC

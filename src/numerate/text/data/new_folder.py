@@ -7,7 +7,7 @@ process left is recognized by its free lock, and removed when a folder is next w
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from numerate.errors import OperationalError, UserError
@@ -16,6 +16,9 @@ from numerate.training import disk
 from numerate.training.lock import Lock
 
 _LOCK_FILE = ".lock"
+
+LineBlocks = Callable[[], Iterator[Sequence[bytes]]]
+"""The lines of a file, block by block."""
 
 
 def check_not_existing(out: Path) -> None:
@@ -55,3 +58,29 @@ def atomic_folder(out: Path) -> Iterator[Path]:
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
+
+
+def write_lines(
+    files: Mapping[str, LineBlocks], out: str | Path, on_progress: Callable[[int, str], None] | None = None
+) -> dict[str, int]:
+    """Writes the files below a new folder, which appears under its name when all is written, and returns how many lines
+    (or other entries of a block) each has.
+
+    `on_progress` gets how many there are so far, and the file that is being written. Raises `UserError` for a folder
+    that exists already.
+    """
+    num_lines: dict[str, int] = {}
+    with atomic_folder(Path(out)) as temporary:
+        for file, blocks in files.items():
+            path = temporary / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            num_lines[file] = 0
+            with open(path, "xb") as stream:
+                for lines in blocks():
+                    stream.write(b"".join(lines))
+                    num_lines[file] += len(lines)
+                    if on_progress is not None:
+                        on_progress(sum(num_lines.values()), file)
+                stream.flush()
+                os.fsync(stream.fileno())
+    return num_lines
