@@ -160,7 +160,7 @@ def headline(groups: Sequence[Group]) -> str:
     opening = (
         f"Trained on {span}, "
         if all(_covers(trained, task) for task in tasks)
-        else f"In distribution evaluated on {span} alone, "
+        else f"Evaluated in distribution on {span} only, "
     )
     opening = opening if span else "No trained cell was evaluated, so low scores may be slow learning: "
     is_long = len(results) > MAX_NAMES
