@@ -152,7 +152,7 @@ def _raise_unknown_flag(flag: str, name: str) -> NoReturn:
         words = [f"{one.name}=" for one in command.options if not one.is_flag]
         advice = f"There are: {', '.join([*words, *flags])}"
     hint = did_you_mean(key, [one.lstrip("-") for one in flags]).replace(" '", " '--")
-    raise UserError(f"unknown option {flag!r}.{hint or ' ' + advice}; see numerate {name} --help")
+    raise UserError(f"unknown option {flag!r}.{hint or f' {advice}.'} See numerate {name} --help")
 
 
 class _Parser(argparse.ArgumentParser):
