@@ -51,7 +51,7 @@ ALLOWED = {
     ("config/saving.py", "yaml.load"): "by a loader of plain data",
     ("config/user_parts.py", "compile"): "a file that the user named, or approved before",
     ("config/user_parts.py", "exec"): "a file that the user named, or approved before",
-    ("executors/chunk.py", "pickle.loads"): "the work that submitit's own job file brought",
+    ("executors/array_task.py", "pickle.loads"): "the work that submitit's own job file brought",
     ("executors/local.py", "pickle.loads"): PIPE,
     ("executors/pool.py", "pickle.loads"): PIPE,
     ("executors/worker.py", "pickle.loads"): PIPE,
@@ -63,7 +63,7 @@ ALLOWED = {
     ("records/heads.py", "yaml.load"): "by a loader of plain data",
     ("tasks/corpus_files.py", "np.load"): "allow_pickle=False",
     ("experiments/run.py", "store.load"): "the records of an evaluation, as JSON",
-    ("executors/states.py", "subprocess.run"): "squeue, asked for the jobs of a submission",
+    ("executors/submission.py", "subprocess.run"): "squeue, asked for the jobs of a submission",
     ("training/provenance.py", "subprocess.run"): "git, asked for the commit of the current folder",
     ("training/trainer.py", "self.load"): "a checkpoint, by safetensors and JSON",
 }

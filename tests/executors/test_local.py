@@ -36,11 +36,12 @@ def _short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(params=["local", pytest.param("ray", marks=pytest.mark.slow)])
-def anywhere(request: pytest.FixtureRequest) -> Any:
+def anywhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The class of an executor that has a pool of workers."""
     if request.param == "local":
         return Local
     request.getfixturevalue("cluster")
+    monkeypatch.setattr("numerate.executors.ray.WARN_AFTER", 300.0)  # for busy machines
     return Ray
 
 

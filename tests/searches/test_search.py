@@ -715,7 +715,7 @@ def trials_in(place: Path) -> list[Trial]:
 def test_a_killed_search_is_finished_by_two_commands_that_share_what_is_left(tmp_path: Path) -> None:
     """kill -9 of the command while both of its workers train; then the same command again, twice at once."""
     killed = searching(tmp_path, "trials=6", "workers=2")
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while time.monotonic() < deadline and killed.poll() is None:
         there = trials_in(tmp_path) if (tmp_path / "runs" / "s" / "journal.log").exists() else []
         if any(t.state == "complete" for t in there) and any(t.state == "running" for t in there):

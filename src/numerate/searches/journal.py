@@ -25,6 +25,7 @@ from numerate.training.lock import Lock, LockedError
 TrialState = Literal["complete", "pruned", "failed", "running"]
 
 _STUDY_NAME = "search"
+_DEATH_SECONDS = 1.0  # until a killed process has released its locks
 
 
 @dataclass(frozen=True)
@@ -198,7 +199,8 @@ class Journal:
         """Records that a worker's trial failed (it timed out, or ran out of memory); returns the trial's number."""
         with self._asking(), contextlib.ExitStack() as locks:
             for trial in self.trials():
-                if (trial.state, trial.worker) == ("running", worker) and self._try_to_lock(trial.number, locks):
+                is_its_trial = (trial.state, trial.worker) == ("running", worker)
+                if is_its_trial and self._try_to_lock(trial.number, locks, timeout=_DEATH_SECONDS):
                     self.fail(trial.number, error)
                     return trial.number
         return None
@@ -234,10 +236,10 @@ class Journal:
     def _lock(self, name: int | str) -> Lock:
         return Lock(self.folder / "locks" / str(name), with_folder=False)
 
-    def _try_to_lock(self, number: int, locks: contextlib.ExitStack) -> bool:
+    def _try_to_lock(self, number: int, locks: contextlib.ExitStack, timeout: float = 0.0) -> bool:
         """Locks a trial until the end of `locks`, unless another process holds it."""
         try:
-            return locks.enter_context(self._lock(number).hold("a trial"))
+            return locks.enter_context(self._lock(number).hold("a trial", timeout=timeout))
         except LockedError:
             return False
 
