@@ -56,11 +56,6 @@ class Tracker(ABC):
     def __init__(self, settings: TrackerSettings) -> None:
         self.settings = settings
 
-    @property
-    def library(self) -> Any:
-        """The module of the package, of which little is typed; imported by its thread."""
-        return importlib.import_module(self.package)
-
     @abstractmethod
     def start(self, run_metadata: Record, folder: Path, step: int) -> None:
         """Starts a run, or resumes it at `step`."""
@@ -82,6 +77,12 @@ class Wandb(Tracker):
     """Weights & Biases; `WANDB_MODE=offline` writes into the run's folder. https://docs.wandb.ai"""
 
     package = "wandb"
+
+    @property
+    def library(self) -> Any:
+        import wandb  # by its thread; little of it is typed
+
+        return wandb
 
     def start(self, run_metadata: Record, folder: Path, step: int) -> None:
         online = self.library.setup().settings.mode not in ("offline", "dryrun", "disabled")
@@ -150,6 +151,12 @@ class Trackio(Tracker):
 
     package = "trackio"
 
+    @property
+    def library(self) -> Any:
+        import trackio  # by its thread; little of it is typed
+
+        return trackio
+
     def start(self, run_metadata: Record, folder: Path, step: int) -> None:
         self.library.init(
             project=self.settings.project_name,
@@ -180,6 +187,12 @@ class Mlflow(Tracker):
     """MLflow, at MLFLOW_TRACKING_URI or its own default. https://mlflow.org/docs/latest"""
 
     package = "mlflow"
+
+    @property
+    def library(self) -> Any:
+        import mlflow  # by its thread; little of it is typed
+
+        return mlflow
 
     def start(self, run_metadata: Record, folder: Path, step: int) -> None:
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")  # its own default tries for many minutes
