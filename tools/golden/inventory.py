@@ -38,6 +38,7 @@ WORDS = {
     "word search optimizer.decay=": "word search optimizer.weight_decay=",
     "word search optimizer.rate=": "word search optimizer.learning_rate=",
     "word search training.batch=": "word search training.batch_size=",
+    "word tokens kind=": "removed: a vocabulary is of characters, with a token for each byte",
 }
 """Lines of 0.1 that follow from no table of `numerate.old_names`."""
 
@@ -97,7 +98,7 @@ def table(renamed: dict[str, str]) -> str:
     lines = ["| 0.1 | now |", "|---|---|"]
     for line in sorted(renamed, key=lambda one: (one.split()[0] in ("setting", "word"), one)):
         old, new = (one.removeprefix("setting ").removeprefix("word ") for one in (line, renamed[line]))
-        lines.append(f"| `{old}` | `{new}` |")
+        lines.append(f"| `{old}` | {new} |" if new.startswith("removed: ") else f"| `{old}` | `{new}` |")
     return "\n".join(lines)
 
 
