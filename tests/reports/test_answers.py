@@ -114,7 +114,8 @@ def test_compare_takes_a_metric_of_numbers(
     folders = list(map(str, two_groups(make_run, 2)))
     assert main(["compare", *folders, "metric=mae", "out=a.html"]) == 0
     text = capsys.readouterr().out
-    assert re.search(r"mae, mean of seeds +difference +better, %", text)
+    assert re.search(r"means of seeds +difference +better, %", text)
+    assert "Means of mae." in text
     assert "1.5 : 15" in text
     assert main(["compare", *folders, "metric=maee", "out=a.html"]) == 2
     assert "of numbers and texts number_accuracy" in capsys.readouterr().err

@@ -170,8 +170,8 @@ def test_long_names_are_broken_and_lose_nothing() -> None:
 def test_losses_are_tested_by_numbers_without_asking(tmp_path: Path) -> None:
     page = write_comparison(losses(tmp_path / "runs", 6), tmp_path / "a.html").read_text()
     section = page.split("<h2>Significant differences</h2>")[1].split("<h2>")[0]
-    assert "log_mae, mean of seeds" in section
-    assert "exact_match, mean of seeds" in section
+    assert "Means of log_mae." in section
+    assert "Means of exact_match." in section
     assert "sign-flip test, seed by seed" in section
 
 

@@ -63,7 +63,7 @@ def _tables_of_group(
         several = columns[begin : begin + MAX_COLUMNS]
         rows = _rows([group], several, with_cells)
         header = [_axis([group]), "region", *(title for title, _, _ in several)]
-        tables.append(TextTable(header, rows, style="tight parts"))
+        tables.append(_table(header, rows))
     return tables
 
 
@@ -78,7 +78,13 @@ def metric_table(groups: Sequence[Group], metric: str, evaluated: Sequence[Group
     lines = [[_axis(groups), "region", *(title for title, _, _ in columns)], *rows]
     if len(columns) > MAX_GROUP_COLUMNS:
         lines = [list(line) for line in zip(*lines, strict=True)]
-    return TextTable(lines[0], lines[1:], style="tight parts")
+    return _table(lines[0], lines[1:])
+
+
+def _table(header: list[str], rows: list[list[str]]) -> TextTable:
+    """A table, without the column of cells where each row is of all cells."""
+    first = int(all(row[0] == "all" for row in rows))
+    return TextTable(header[first:], [row[first:] for row in rows], style="tight parts")
 
 
 def _rows(groups: Sequence[Group], columns: Sequence[tuple[str, Group, str]], with_cells: bool) -> list[list[str]]:

@@ -197,8 +197,8 @@ def pair_table(pairs: Sequence[GroupPair], title: str, labels: dict[str, str] = 
                 pair.test.text,
             ]
         )
-    header = ["pair", "measure", f"{title}, mean of seeds", "difference", "better, %", "p (uncorrected)"]
-    return TextTable(header, rows, _caption(pairs), style="pairs")
+    header = ["pair", "measure", "means of seeds", "difference", "better, %", "p (uncorrected)"]
+    return TextTable(header, rows, f"Means of {title}. {_caption(pairs)}", style="pairs")
 
 
 def _format_p(p: float) -> str:
