@@ -302,7 +302,6 @@ from numerate.api import recipe
 from numerate.training.stopping import Stop
 from numerate.training.data_stream import StreamPosition
 from numerate.training.trainer import Trainer
-from small_runs import SMALL, copied, metrics, same, weights
 from numerate.training.distributed import World
 torch.set_num_threads(1)
 found = []
