@@ -1,7 +1,9 @@
 """Promises of the warnings before training: digits that a number loss does not see, rows that are left out."""
 
 import json
-from dataclasses import replace
+import random
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,12 +12,15 @@ import pytest
 import torch
 
 from numerate.api import recipe
+from numerate.config import setting
 from numerate.errors import UserError
 from numerate.experiments.train import train
 from numerate.losses.cross_entropy import CrossEntropy
 from numerate.losses.number_level import NumberLevel
 from numerate.losses.number_token import NumberToken
+from numerate.mixers.recurrent import LSTM, RecurrentMixer
 from numerate.tasks.sorting import Sorting
+from numerate.tasks.task import Example, Task
 from numerate.text.tasks.question_files import QuestionFiles
 from numerate.text.tokenizers.coverage import Coverage
 from numerate.text.tokenizers.subwords import Subwords
@@ -23,9 +28,11 @@ from numerate.text.tokenizers.text_number_formats import PerDigit
 from numerate.tokenizers.layout import Seq2Seq
 from numerate.tokenizers.number_formats import Digits
 from numerate.tokenizers.tokenizer import Characters
+from numerate.training.distributed import World
 from numerate.training.objective import Supervised
 from numerate.training.preflight import TrainingParts, check_digit_order, check_number_coverage
 from numerate.training.recipe import Recipe
+from numerate.training.trainer import Trainer
 
 tokenizers = pytest.importorskip("tokenizers", reason="the extra huggingface is not installed")
 
@@ -157,3 +164,69 @@ def test_a_number_term_above_cross_entropy_in_the_first_line_of_metrics_warns_on
     assert all(
         text.endswith("use a lower objective.loss.weight (now 30) or objective.loss.squash_factor=20") for text in found
     )
+
+
+# Parts of users -------------------------------------------------------------------------------------------------------
+
+
+TINY = ("model.hidden_size=32", "model.backbone.num_layers=1", "training.batch_size=8")
+
+
+class LeakingModule(RecurrentMixer):
+    def forward(self, x: Any, context: Any) -> Any:
+        return super().forward(x.roll(-1, 1), context)
+
+
+class WrongStepModule(RecurrentMixer):
+    def step(self, x: Any, context: Any, state: Any) -> Any:
+        return super().step(2 * x, context, state)
+
+
+@dataclass(frozen=True)
+class OwnMixer(LSTM):
+    module: type[RecurrentMixer] = RecurrentMixer
+
+    def build(self, width: int, layer: int, depth: int, positions: Any) -> Any:
+        made = super().build(width, layer, depth, positions)
+        made.__class__ = self.module
+        return made
+
+
+@pytest.mark.parametrize(
+    ("module", "problem"),
+    [
+        (LeakingModule, "LeakingModule depends on later tokens"),
+        (WrongStepModule, "WrongStepModule must compute in prefill and step what it computes in forward"),
+        (type("Right", (RecurrentMixer,), {}), None),
+    ],
+)
+def test_a_users_mixer_is_refused_if_it_sees_later_tokens_or_steps_otherwise(module: Any, problem: str | None) -> None:
+    made = recipe("addition_abacus", *TINY)
+    made = replace(made, model=replace(made.model, mixer=OwnMixer(module=module), positions=made.model.positions[:1]))
+    with pytest.raises(UserError, match=problem) if problem else nullcontext():
+        Trainer(made, World.join("cpu"))
+
+
+@dataclass(frozen=True)
+class Shout(Task):
+    """`ab` with the answer `ab!`, or `ab!` with the answer `ab`."""
+
+    in_question: bool = setting(False, "whether the question has the mark")
+
+    def example(self, rng: random.Random) -> Example:
+        word = rng.choice("ab") + rng.choice("ab")
+        return Example(f"{word}{'!' * self.in_question}>", f"{word}{'' if self.in_question else '!'}", {})
+
+    def num_questions(self) -> int:
+        return 4
+
+    def alphabet(self) -> tuple[str, ...]:
+        return ("a", "b", ">")
+
+
+def test_what_the_alphabet_of_a_users_task_lacks_is_refused_in_answers_and_warned_of_in_questions() -> None:
+    made = replace(recipe("addition_abacus", *TINY, "evaluation.grid=null"), task=Shout())
+    with pytest.raises(UserError, match=r"task: Shout.alphabet\(\) lacks '!', .*answers would be \[UNK\]"):
+        Trainer(made, World.join("cpu"))
+    warnings = Trainer(replace(made, task=Shout(in_question=True)), World.join("cpu")).warnings
+    assert "task: Shout.alphabet() lacks '!', which its examples have: the model reads [UNK]" in warnings

@@ -5,14 +5,14 @@ tasks or tokenizers can tell is a method of theirs: `Task.data_warnings`, `Token
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from numerate.batch import Model, Tokens
+from numerate.batch import Model, StepContext, Tokens
 from numerate.errors import OperationalError, UserError
 from numerate.evaluation import evaluator
 from numerate.evaluation.evaluation_data import EvaluationData
@@ -28,6 +28,7 @@ from numerate.training.distributed import World
 from numerate.training.objective import ObjectiveModule
 from numerate.training.recipe import Recipe
 from numerate.training.samples import SampleGenerator
+from numerate.vocabulary import UNK
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,69 @@ def check_causal(parts: TrainingParts) -> list[str]:
     """A model that sees later tokens cannot answer token by token."""
     parts.evaluation_data.kind.check_causal(parts.model, parts.evaluation_data)
     return []
+
+
+def check_own_modules(parts: TrainingParts) -> list[str]:
+    """A module of a user must not see later tokens, and must decode token by token what it computes for whole rows:
+    otherwise a score is of answers that it has seen. Checked on the first tokens of a row, in evaluation mode."""
+    model, rows, last = parts.model, parts.longest_rows, min(int(parts.longest_rows.lengths[0]), 24) - 1
+    own = dict.fromkeys(type(module).__name__ for module in model.modules() if not _is_from_library(type(module)))
+    if not own or not parts.recipe.layout.is_autoregressive or rows.blocked_keys is not None or last < 3:
+        return []
+    tokens = model.assign_positions(_first_tokens(rows, last + 1), StepContext.for_evaluation())
+    changed_ids = tokens.ids.clone()
+    changed_ids[0, last] = (tokens.ids[0, last] + 1) % parts.evaluation_data.vocabulary.size
+    half, was_training = last // 2, model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            whole = model(tokens).hidden_states[0]
+            changed = model(replace(tokens, ids=changed_ids)).hidden_states[0]
+            step = model.prefill(_first_tokens(rows, half), capacity=last + 1)
+            decoded = [step.output.hidden_states[0, -1]]
+            for t in range(half, last + 1):
+                step = model.step(tokens.ids[:, t], _at(tokens.number_values, t), step.state)
+                decoded.append(step.output.hidden_states[0, -1])
+    finally:
+        model.train(was_training)
+    names, tolerance = " or ".join(own), 1e-2 * float(whole.abs().max())
+    if float((whole - changed)[:last].abs().max()) > tolerance:
+        raise UserError(f"model: {names} depends on later tokens, so that it would see the answers; it must be causal")
+    if float((whole[half - 1 :] - torch.stack(decoded)).abs().max()) > tolerance:
+        raise UserError(f"model: {names} must compute in prefill and step what it computes in forward, token by token")
+    return []
+
+
+def _first_tokens(rows: Tokens, length: int) -> Tokens:
+    """The first tokens of the first row."""
+    values = None if rows.number_values is None else rows.number_values[:1, :length]
+    return Tokens(rows.ids[:1, :length], torch.full_like(rows.lengths[:1], length), rows.example_indices[:1], values)
+
+
+def _at(values: torch.Tensor | None, t: int) -> torch.Tensor | None:
+    return None if values is None else values[:, t]
+
+
+def _is_from_library(module: type) -> bool:
+    return module.__module__.partition(".")[0] in ("numerate", "torch", "transformers")
+
+
+def check_vocabulary(parts: TrainingParts) -> list[str]:
+    """What the alphabet of a user's task lacks would be read, and be right if predicted, as [UNK]."""
+    task, vocabulary = parts.recipe.task, parts.evaluation_data.vocabulary
+    if _is_from_library(type(task)) or task.is_language_modeling:
+        return []
+    questions = task.examples("train", 0, 0, 64)
+    tokenized = parts.recipe.tokenizer.encode_examples(questions, vocabulary)
+    unknown = tokenized.ids == UNK
+    if not unknown.any():
+        return []
+    known = {*vocabulary.tokens, *"0123456789"}
+    missing = ", ".join(map(repr, sorted({character for text in questions.alphabet for character in text} - known)))
+    message = f"task: {type(task).__name__}.alphabet() lacks {missing or 'tokens'}, which its examples have"
+    if (unknown & tokenized.target_mask).any():
+        raise UserError(f"{message}: answers would be [UNK]")
+    return [f"{message}: the model reads [UNK]"]
 
 
 def check_scoring(parts: TrainingParts) -> list[str]:
@@ -175,8 +239,10 @@ def check_samples(parts: TrainingParts) -> list[str]:
 CHECKS: tuple[Callable[[TrainingParts], list[str]], ...] = (
     check_precision,
     check_causal,
+    check_vocabulary,
     check_scoring,
     check_training_rows,
+    check_own_modules,
     check_grid,
     check_held_out,
     check_ood_validation,
