@@ -51,14 +51,14 @@ def parts_by_kind() -> dict[str, dict[str, str]]:
     return modules_by_kind
 
 
-def _path(room: str, module: str) -> str:
+def _path(folder: str, module: str) -> str:
     """The full name of a module in a catalogue: relative to `numerate` if it starts with a dot, otherwise to the
     folder."""
-    return f"numerate.{module}" if "." in module else f"numerate.{room}.{module}"
+    return f"numerate.{module}" if "." in module else f"numerate.{folder}.{module}"
 
 
 def import_by_name(module: str) -> Any:
-    """A module of the shelf, `text.data.prepared`, for what the core does only with it."""
+    """A module outside the core, such as `text.data.prepared`, which the core imports only when it needs it."""
     return importlib.import_module(f"numerate.{module}")
 
 
@@ -68,10 +68,10 @@ def register(kind: str, part: type) -> None:
 
 
 def get_class(kind: str, name: str, setting_path: str = "") -> type:
-    """The class with a name among the parts of a kind.
+    """The class with a name among the parts of a kind; of recipes and studies, the function that makes one.
 
-    Raises `UserError` with the available names: `find("Mixer", "LTSM", "model.mixer")` says `model.mixer: no Mixer is
-    named 'LTSM'; there are: Attention, LSTM. Did you mean 'LSTM'?`
+    Raises `UserError` with the available names: `get_class("Mixer", "LTSM", "model.mixer")` says `model.mixer: no Mixer
+    is named 'LTSM'; there are: Attention, LSTM. Did you mean 'LSTM'?`
     """
     if name in _user_classes.get(kind, {}):
         return _user_classes[kind][name]

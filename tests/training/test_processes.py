@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 sys.path.append(str(Path(__file__).parent.parent))
 
@@ -288,6 +289,14 @@ def test_a_process_alone_is_the_first_and_adds_nothing() -> None:
     assert world.sum_counts({"a": 3}) == {"a": 3}
     assert world.max_over_processes(143) == 143
     assert world.all_gather("x") == ["x"]
+
+
+def test_of_several_processes_the_largest_status_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def reduce_with_another(tensor: torch.Tensor, operation: Any) -> None:
+        tensor.fill_({dist.ReduceOp.MAX: max, dist.ReduceOp.MIN: min}[operation](int(tensor), 143))
+
+    monkeypatch.setattr(dist, "all_reduce", reduce_with_another)
+    assert World(torch.device("cpu"), rank=1, size=2).max_over_processes(0) == 143
 
 
 if __name__ == "__main__":

@@ -75,9 +75,10 @@ def train(
 class TrainingSession:
     """A training session of a run: call `start`, the trainer's loop, and `finish`.
 
-    The constructor writes nothing, and raises `UserError` for a recipe that cannot be trained. `show_progress`: show a
-    progress bar; `on_record` is called with every step and record, `on_message` with every message; `provenance_info`
-    is the provenance of the run (`provenance.provenance()`), if known already.
+    The constructor raises `UserError` for a recipe that cannot be trained, and writes nothing into the folder of runs;
+    texts are tokenized into the cache (`Task.prepare_files`). `show_progress`: show a progress bar; `on_record` is
+    called with every step and record, `on_message` with every message; `provenance_info` is the provenance of the run
+    (`provenance.provenance()`), if known already.
     """
 
     def __init__(

@@ -48,6 +48,10 @@ def format_settings(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{_short_path(path, settings)}={_format_value(value)}" for path, value in settings.items())
 
 
+FORM_KEYS = ("kind", "source")
+"""Keys of a saved part that are no settings: its class, after the file of a part of a user, and this file's hash."""
+
+
 def _short_path(path: str, paths: Iterable[str]) -> str:
     """The shortest end of a path that no other path has."""
     others, parts = [f".{other}" for other in paths if other != path], path.split(".")
@@ -62,8 +66,8 @@ def _format_value(value: Any) -> str:
 def format_setting(value: Any) -> str:
     """A setting as one would write it in Python: `Learned(position_ids=DigitIndex(max_offset=10))`."""
     if isinstance(value, Mapping):
-        inner = ", ".join(f"{key}={format_setting(item)}" for key, item in value.items() if key != "kind")
-        return f"{value.get('kind', '')}({inner})"
+        inner = ", ".join(f"{key}={format_setting(item)}" for key, item in value.items() if key not in FORM_KEYS)
+        return f"{value.get('kind', '').rpartition(':')[2]}({inner})"
     return f"[{', '.join(map(format_setting, value))}]" if isinstance(value, list | tuple) else str(value)
 
 

@@ -183,7 +183,7 @@ def variant_labels(group: Sequence[PlannedRun], labels: Mapping[str, str], base:
     """Labels of the runs of one base, by run: the base's label, and the settings in which they differ.
 
     `{"addition_abacus/3f2a9c01b7de": "Abacus (model.hidden_size=64)", ...}`; the seed, and settings that do not affect
-    results, are ignored.
+    results, are ignored. Of parts whose classes tell them apart, the class is shown: `model.mixer=LSTM`.
     """
     from numerate.reports.settings import format_setting
 
@@ -192,11 +192,17 @@ def variant_labels(group: Sequence[PlannedRun], labels: Mapping[str, str], base:
     label = labels.get(base, str(name or base))
     paths = {path for one in group for path in one.diff if not _has_no_effect(path)}
     shown = sorted(path for path in paths if not any(path.startswith(f"{other}.") for other in paths))
-    labels_by_run = {}
-    for one in group:
-        settings_text = ", ".join(f"{path}={format_setting(value_at(one.tree, path))}" for path in shown)
-        labels_by_run[one.run] = f"{label} ({settings_text})" if settings_text else label
-    return labels_by_run
+    texts: dict[str, list[str]] = {}
+    for path in shown:
+        values = [value_at(one.tree, path) for one in group]
+        texts[path] = list(map(format_setting, values))
+        classes = [text.partition("(")[0] for text in texts[path]]
+        if len(set(classes)) == len(set(texts[path])) > 1:
+            texts[path] = classes
+    return {
+        one.run: f"{label} ({', '.join(f'{path}={texts[path][i]}' for path in shown)})" if shown else label
+        for i, one in enumerate(group)
+    }
 
 
 def _has_no_effect(path: str) -> bool:

@@ -41,7 +41,7 @@ class BatchStream:
     which are shuffled by a key of (seed, split, window). Each rank or micro-batch gets an equal slice of a global
     batch, padded to its own longest row: together they contain the same examples as in a single process.
 
-    A task with `shuffled_row_indices` is read in its own order, without sorting or shuffling, and `window` is ignored.
+    A task that `is_ordered` is read in its own order, without sorting or shuffling, and `window` is ignored.
     If such a task has `has_order_per_rank`, each rank has its own order.
     """
 
