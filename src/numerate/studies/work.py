@@ -51,7 +51,7 @@ class RunWork(Work):
 
     def open(self, context: WorkerContext) -> Callable[[Item], list[Message]]:
         importlib.import_module("torch._dynamo")  # otherwise the first optimizer imports it, which takes a second
-        return _Worker(self, context).run_item
+        return _StudyWorker(self, context).run_item
 
     def check_result(self, result: Any) -> None:
         if not all(isinstance(number, int) and isinstance(text, str) for number, text in result):
@@ -62,7 +62,7 @@ class RunWork(Work):
         return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more in its stack"
 
 
-class _Worker:
+class _StudyWorker:
     def __init__(self, work: RunWork, context: WorkerContext) -> None:
         self.work, self.context = work, context
         self.folder = StudyFolder(Path(work.study))
@@ -75,10 +75,10 @@ class _Worker:
         state_fields |= {"stack_size": len(runs), "runs": [planned.run for planned in runs]} if len(runs) > 1 else {}
         with self.state.publish(**state_fields), _redirect_warnings(self._warn):
             remaining = [planned for planned in runs if not self._is_done(planned)]
-            if len(remaining) > 1 and self._run_together(remaining):
+            if len(remaining) > 1 and self._run_group(remaining):
                 remaining = []
             for planned in remaining:
-                self._run_together([planned])
+                self._run_group([planned])
         return self.state.messages(num_messages_before)
 
     def _is_done(self, planned: PlannedRun) -> bool:
@@ -88,7 +88,7 @@ class _Worker:
         result = self.folder.results().get(planned.result_key)
         return result is not None and is_done(result)
 
-    def _run_together(self, group: Sequence[PlannedRun]) -> bool:
+    def _run_group(self, group: Sequence[PlannedRun]) -> bool:
         """Trains one run, or several as a stack, evaluates each, and records it. Returns False if a stack cannot be
         trained: each run is then trained separately, so that only the faulty one fails.
 

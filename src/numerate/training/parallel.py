@@ -35,7 +35,8 @@ class ParallelStrategy:
 
     def __init__(self, model: Model, world: World, *, compiled: bool = False) -> None:
         self.model, self.world = model, world
-        self.forward: nn.Module = compile_forward(model) if compiled else model
+        self.training_model: nn.Module = compile_forward(model) if compiled else model
+        """The model as training calls it: compiled, or wrapped by DDP."""
 
     def backward(self, is_last: bool) -> AbstractContextManager[None]:
         """The context of the forward and backward pass of one micro-batch; `is_last`: the last one of a step."""
@@ -120,13 +121,13 @@ class DDPStrategy(ParallelStrategy):
         super().__init__(model, world, compiled=compiled)
         self.loss_multiplier = float(world.size)
         self.ddp_model = nn.parallel.DistributedDataParallel(
-            self.forward,
+            self.training_model,
             device_ids=[world.device.index] if world.device.type == "cuda" else None,
             process_group=world.nccl_group,
             gradient_as_bucket_view=True,
             **_no_buffer_sync(),
         )
-        self.forward = self.ddp_model
+        self.training_model = self.ddp_model
 
     def backward(self, is_last: bool) -> AbstractContextManager[None]:
         return nullcontext() if is_last else self.ddp_model.no_sync()

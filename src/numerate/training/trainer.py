@@ -299,7 +299,7 @@ class Trainer(TrainingStep):
         )
 
     def training_step(self, total_steps: int) -> None:
-        """One optimizer step on the next global batch."""
+        """One optimizer step on the next global batch, at the rate that the schedule has for `total_steps`."""
         self.take_step([self.learning_rate(total_steps)])
 
     def next_batches(self) -> tuple[_GlobalBatch, list[StepSize]]:
@@ -337,7 +337,7 @@ class Trainer(TrainingStep):
             batch = replace(batch, tokens=self.model.assign_positions(batch.tokens, batches.step_context))
             with self.parallel_strategy.backward(is_last=micro_batch is last):
                 with autocast(self.world.device, self.training.precision):
-                    loss_sums = self.objective(self.parallel_strategy.forward, batch, batches.step_context)
+                    loss_sums = self.objective(self.parallel_strategy.training_model, batch, batches.step_context)
                 loss, metrics = weighted_loss(loss_sums, batches.divisors, self.objective.weights)
                 # The multiplier undoes the mean over processes of DDP and FSDP: divisors are those of all processes.
                 self.scaler.scale(loss * self.parallel_strategy.loss_multiplier).backward()  # type: ignore[no-untyped-call]
