@@ -89,9 +89,9 @@ def test_stacked_models_take_the_form_in_torch(monkeypatch: pytest.MonkeyPatch) 
     assert found == [False]
 
 
-@pytest.mark.parametrize("there", [{"fla"}, {"triton"}, {"fla", "triton"}], ids=str)
+@pytest.mark.parametrize("there", [("fla",), ("triton",), ("fla", "triton")], ids=" ".join)
 def test_the_package_counts_only_with_the_compiler_of_its_kernels(
-    there: set[str], monkeypatch: pytest.MonkeyPatch
+    there: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kernels.importlib.util, "find_spec", lambda name: object() if name in there else None)
     assert kernels.is_fla_installed.__wrapped__() == (len(there) == 2)
