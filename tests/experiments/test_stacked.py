@@ -270,7 +270,7 @@ class Peeking(TokenMixer):
     """A mixer that looks at a value, which no stack can."""
 
     def forward(self, x: torch.Tensor, context: Context) -> torch.Tensor:
-        return x if float(x.detach().sum()) > 0 else -x
+        return x if float(x.detach().abs().sum()) > 0 else -x
 
     def prefill(self, x: torch.Tensor, context: Context) -> Any:
         raise NotImplementedError
