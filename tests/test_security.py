@@ -63,8 +63,8 @@ ALLOWED = {
     ("records/heads.py", "yaml.load"): "by a loader of plain data",
     ("tasks/corpus_files.py", "np.load"): "allow_pickle=False",
     ("experiments/run.py", "store.load"): "the records of an evaluation, as JSON",
-    ("executors/submission.py", "subprocess.run"): "squeue, asked for the jobs of a submission",
-    ("training/provenance.py", "subprocess.run"): "git, asked for the commit of the current folder",
+    ("executors/submission.py", "subprocess.run"): "squeue, for the jobs of a submission",
+    ("training/provenance.py", "subprocess.run"): "git, for the commit of the current folder",
     ("training/trainer.py", "self.load"): "a checkpoint, by safetensors and JSON",
 }
 KEYWORDS = {

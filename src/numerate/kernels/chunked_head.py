@@ -33,7 +33,7 @@ three."""
 
 class ChunkSum(NamedTuple):
     """The sum of a loss over the rows of a chunk, and its gradient by logits: of some rows only (None: all of them),
-    and of the columns `HeadLoss.columns`. None: no gradient was asked for."""
+    and of the columns `HeadLoss.columns`. None: no gradient is needed."""
 
     total: Tensor
     slope: Tensor | None
