@@ -131,6 +131,9 @@ def test_seeds_share_a_label_and_variants_are_distinguished_by_what_differs(tiny
     ]
     alone = StudyFolder(tmp_path / "t").update_plan(requested(override(tiny, ["name=mine"])))
     assert alone[0].label == "mine"
+    both = [override(one, ["name=mine"]) for one in (tiny, recurrent)]
+    plan = StudyFolder(tmp_path / "u").update_plan(requested(*both))
+    assert [planned.label for planned in plan] == ["mine", "mine, lstm"], "recipes of one name are told apart"
 
 
 def test_a_plan_of_an_older_version_is_made_anew_from_recipes_that_know_more(tiny: Recipe, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from numerate.api import recipe
 from numerate.config import setting
@@ -19,6 +20,8 @@ from numerate.losses.cross_entropy import CrossEntropy
 from numerate.losses.number_level import NumberLevel
 from numerate.losses.number_token import NumberToken
 from numerate.mixers.recurrent import LSTM, RecurrentMixer
+from numerate.positions.added import Learned
+from numerate.positions.position_ids import PositionIds
 from numerate.tasks.sorting import Sorting
 from numerate.tasks.task import Example, Task
 from numerate.text.tasks.question_files import QuestionFiles
@@ -33,6 +36,7 @@ from numerate.training.objective import Supervised
 from numerate.training.preflight import TrainingParts, check_digit_order, check_number_coverage
 from numerate.training.recipe import Recipe
 from numerate.training.trainer import Trainer
+from numerate.vocabulary import DIGIT
 
 tokenizers = pytest.importorskip("tokenizers", reason="the extra huggingface is not installed")
 
@@ -177,6 +181,16 @@ class LeakingModule(RecurrentMixer):
         return super().forward(x.roll(-1, 1), context)
 
 
+class GatedLeakModule(LeakingModule):
+    """Sees nothing later as long as its gate is 0, as at the start; decodes nothing."""
+
+    def forward(self, x: Any, context: Any) -> Any:
+        return RecurrentMixer.forward(self, x, context) + self.gate * super().forward(x, context)
+
+    def prefill(self, x: Any, context: Any) -> Any:
+        raise NotImplementedError
+
+
 class WrongStepModule(RecurrentMixer):
     def step(self, x: Any, context: Any, state: Any) -> Any:
         return super().step(2 * x, context, state)
@@ -189,6 +203,7 @@ class OwnMixer(LSTM):
     def build(self, width: int, layer: int, depth: int, positions: Any) -> Any:
         made = super().build(width, layer, depth, positions)
         made.__class__ = self.module
+        made.gate = nn.Parameter(torch.zeros(width))
         return made
 
 
@@ -196,6 +211,7 @@ class OwnMixer(LSTM):
     ("module", "problem"),
     [
         (LeakingModule, "LeakingModule depends on later tokens"),
+        (GatedLeakModule, "GatedLeakModule depends on later tokens"),
         (WrongStepModule, "WrongStepModule must compute in prefill and step what it computes in forward"),
         (type("Right", (RecurrentMixer,), {}), None),
     ],
@@ -208,13 +224,30 @@ def test_a_users_mixer_is_refused_if_it_sees_later_tokens_or_steps_otherwise(mod
 
 
 @dataclass(frozen=True)
+class FromTheEnd(PositionIds):
+    def assign(self, tokens: Any, token_kinds: Any, step_context: Any) -> Any:
+        return (token_kinds == DIGIT).long().flip(1).cumsum(1).flip(1)
+
+
+def test_position_ids_of_a_user_that_depend_on_later_tokens_are_refused() -> None:
+    made = recipe("addition_abacus", *TINY)
+    positions = (Learned(position_ids=FromTheEnd(), max_position_embeddings=64),)
+    with pytest.raises(UserError, match="FromTheEnd depends on later tokens"):
+        Trainer(replace(made, model=replace(made.model, positions=positions)), World.join("cpu"))
+
+
+@dataclass(frozen=True)
 class Shout(Task):
-    """`ab` with the answer `ab!`, or `ab!` with the answer `ab`."""
+    """`ab` with the answer `ab!`, or `ab!` with the answer `ab`; of OOD validation, with another letter."""
 
     in_question: bool = setting(False, "whether the question has the mark")
+    letters: str = setting("ab", "the letters of words")
+
+    def ood_validation_task(self) -> "Shout":
+        return replace(self, letters="ac")
 
     def example(self, rng: random.Random) -> Example:
-        word = rng.choice("ab") + rng.choice("ab")
+        word = rng.choice(self.letters) + rng.choice(self.letters)
         return Example(f"{word}{'!' * self.in_question}>", f"{word}{'' if self.in_question else '!'}", {})
 
     def num_questions(self) -> int:
@@ -229,4 +262,8 @@ def test_what_the_alphabet_of_a_users_task_lacks_is_refused_in_answers_and_warne
     with pytest.raises(UserError, match=r"task: Shout.alphabet\(\) lacks '!', .*answers would be \[UNK\]"):
         Trainer(made, World.join("cpu"))
     warnings = Trainer(replace(made, task=Shout(in_question=True)), World.join("cpu")).warnings
-    assert "task: Shout.alphabet() lacks '!', which its examples have: the model reads [UNK]" in warnings
+    assert "task: Shout.alphabet() lacks '!', which examples of train have: the model reads [UNK]" in warnings
+    assert (
+        "task: Shout.alphabet() lacks '!', 'c', which examples of ood_validation have: the model reads [UNK]"
+        in warnings
+    )

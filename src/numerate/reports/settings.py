@@ -1,5 +1,6 @@
 """Settings of recipes as text, and those in which recipes differ."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -69,6 +70,15 @@ def format_setting(value: Any) -> str:
         inner = ", ".join(f"{key}={format_setting(item)}" for key, item in value.items() if key not in FORM_KEYS)
         return f"{value.get('kind', '').rpartition(':')[2]}({inner})"
     return f"[{', '.join(map(format_setting, value))}]" if isinstance(value, list | tuple) else str(value)
+
+
+def shortest_texts(texts: Sequence[str]) -> list[str]:
+    """Texts of `format_setting` without the settings of parts, if their classes alone tell them apart:
+    `[Rotary, Learned]`."""
+    short = list(texts)
+    while (shorter := [re.sub(r"\([^()]*\)", "", text) for text in short]) != short:
+        short = shorter
+    return short if len(set(short)) == len(set(texts)) > 1 else list(texts)
 
 
 def flatten_settings(tree: Any, path: str = "") -> dict[str, str]:

@@ -162,8 +162,12 @@ def headline(groups: Sequence[Group]) -> str:
         if all(_covers(trained, task) for task in tasks)
         else f"Evaluated in distribution on {span} only, "
     )
-    opening = opening if span else "No trained cell was evaluated, so low scores may be slow learning: "
-    is_long = len(results) > MAX_NAMES
+    spans = {range_label([p for p in one.group.points if p.region == "in_distribution"]) for one in compared}
+    if len(spans) > 1:
+        opening = "Trained on different sizes: "
+    elif not span:
+        opening = "No trained cell was evaluated, so low scores may be slow learning: "
+    is_long = len(results) > MAX_NAMES // 2
     text = _many(compared) if is_long else "; ".join(one.clause for one in results)
     return f"{opening}{text}. {_uncertainty([one.group for one in compared])}."
 

@@ -173,9 +173,11 @@ def merge_plans(
         tree = base_trees.setdefault(one.recipe_title, one.tree)
         seed = int(one.tree.get("seed", 0))
         merged[one.run] = PlannedRun(one.run, one.key, "", seed, one.recipe_title, tree_diff(tree, one.tree), tree)
+    base_by_label: dict[str, str] = {}
     for base, group in _group_by_base(merged.values()).items():
         for run, label in variant_labels(group, labels, base).items():
-            merged[run] = replace(merged[run], label=label)
+            is_own = base_by_label.setdefault(label, base) == base
+            merged[run] = replace(merged[run], label=label if is_own else f"{label}, {base}")
     return merged | {one.run: replace(one, current=False) for one in earlier_runs}
 
 
@@ -185,20 +187,14 @@ def variant_labels(group: Sequence[PlannedRun], labels: Mapping[str, str], base:
     `{"addition_abacus/3f2a9c01b7de": "Abacus (model.hidden_size=64)", ...}`; the seed, and settings that do not affect
     results, are ignored. Of parts whose classes tell them apart, the class is shown: `model.mixer=LSTM`.
     """
-    from numerate.reports.settings import format_setting
+    from numerate.reports.settings import format_setting, shortest_texts
 
     names = {one.tree.get("name") for one in group}
     name = next(iter(names)) if len(names) == 1 else None
     label = labels.get(base, str(name or base))
     paths = {path for one in group for path in one.diff if not _has_no_effect(path)}
     shown = sorted(path for path in paths if not any(path.startswith(f"{other}.") for other in paths))
-    texts: dict[str, list[str]] = {}
-    for path in shown:
-        values = [value_at(one.tree, path) for one in group]
-        texts[path] = list(map(format_setting, values))
-        classes = [text.partition("(")[0] for text in texts[path]]
-        if len(set(classes)) == len(set(texts[path])) > 1:
-            texts[path] = classes
+    texts = {path: shortest_texts([format_setting(value_at(one.tree, path)) for one in group]) for path in shown}
     return {
         one.run: f"{label} ({', '.join(f'{path}={texts[path][i]}' for path in shown)})" if shown else label
         for i, one in enumerate(group)

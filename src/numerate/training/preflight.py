@@ -85,29 +85,42 @@ def check_causal(parts: TrainingParts) -> list[str]:
 
 
 def check_own_modules(parts: TrainingParts) -> list[str]:
-    """A module of a user must not see later tokens, and must decode token by token what it computes for whole rows:
-    otherwise a score is of answers that it has seen. Checked on the first tokens of a row, in evaluation mode."""
-    model, rows, last = parts.model, parts.longest_rows, min(int(parts.longest_rows.lengths[0]), 24) - 1
-    own = dict.fromkeys(type(module).__name__ for module in model.modules() if not _is_from_library(type(module)))
+    """Mixers, other modules and position ids of a user must not see later tokens, and must decode token by token what
+    they compute for whole rows: otherwise a score is of answers that the model has seen.
+
+    Checked on the first tokens of a row, in evaluation mode; parameters that begin at 0, such as gates, are 0.1 here.
+    """
+    model, rows, length = parts.model, parts.longest_rows, min(int(parts.longest_rows.lengths[0]), 24)
+    modules = [module for module in model.modules() if not _is_from_library(type(module))]
+    position_ids = [one.position_ids for one in getattr(parts.recipe.model, "positions", ())]
+    own_ids = [one for one in position_ids if not _is_from_library(type(one))]
     is_checked = parts.recipe.layout.is_autoregressive and not parts.recipe.model.is_hugging_face
-    if not own or not is_checked or rows.blocked_keys is not None or last < 3:
+    if not (modules or own_ids) or not is_checked or rows.blocked_keys is not None or length < 4:
         return []
-    tokens = model.assign_positions(_first_tokens(rows, last + 1), StepContext.for_evaluation())
-    changed_ids = tokens.ids.clone()
-    changed_ids[0, last] = (tokens.ids[0, last] + 1) % parts.evaluation_data.vocabulary.size
-    half, was_training = last // 2, model.training
+    half, evaluation = length // 2, StepContext.for_evaluation()
+    tokens = model.assign_positions(_first_tokens(rows, length), evaluation)
+    changed = replace(tokens, ids=tokens.ids.clone())
+    changed.ids[0, half:] = (tokens.ids[0, half:] + 1) % parts.evaluation_data.vocabulary.size
+    if own_ids:  # those of numerate may look at what kind the next token is
+        changed = model.assign_positions(replace(changed, position_ids=None), evaluation)
+    zeros = [parameter for module in modules for parameter in module.parameters() if not parameter.any()]
+    was_training = model.training
     model.eval()
     try:
         with torch.no_grad():
-            whole = model(tokens).hidden_states[0]
-            changed = model(replace(tokens, ids=changed_ids)).hidden_states[0]
+            for parameter in zeros:
+                parameter.fill_(0.1)
+            whole, other = (model(one).hidden_states[0] for one in (tokens, changed))
             decoded = _decode(model, rows, tokens, half)
     finally:
+        with torch.no_grad():
+            for parameter in zeros:
+                parameter.zero_()
         model.train(was_training)
-    names, tolerance = " or ".join(own), 1e-2 * float(whole.abs().max())
-    if float((whole - changed)[:last].abs().max()) > tolerance:
+    names, largest = " or ".join(dict.fromkeys(type(one).__name__ for one in (*modules, *own_ids))), whole.abs().max()
+    if (whole - other)[:half].abs().max() > 1e-4 * largest:
         raise UserError(f"model: {names} depends on later tokens, so that it would see the answers; it must be causal")
-    if decoded is not None and float((whole[half - 1 :] - decoded).abs().max()) > tolerance:
+    if decoded is not None and (whole[half - 1 :] - decoded).abs().max() > 1e-2 * largest:
         raise UserError(f"model: {names} must compute in prefill and step what it computes in forward, token by token")
     return []
 
@@ -142,20 +155,23 @@ def _is_from_library(module: type) -> bool:
 
 def check_vocabulary(parts: TrainingParts) -> list[str]:
     """What the alphabet of a user's task lacks would be read, and be right if predicted, as [UNK]."""
-    task, vocabulary = parts.recipe.task, parts.evaluation_data.vocabulary
-    if _is_from_library(type(task)) or task.is_language_modeling:
-        return []
-    questions = task.examples("train", 0, 0, 64)
-    tokenized = parts.recipe.tokenizer.encode_examples(questions, vocabulary)
-    unknown = tokenized.ids == UNK
-    if not unknown.any():
-        return []
-    known = {*vocabulary.tokens, *"0123456789"}
-    missing = ", ".join(map(repr, sorted({character for text in questions.alphabet for character in text} - known)))
-    message = f"task: {type(task).__name__}.alphabet() lacks {missing or 'tokens'}, which its examples have"
-    if (unknown & tokenized.target_mask).any():
-        raise UserError(f"{message}: answers would be [UNK]")
-    return [f"{message}: the model reads [UNK]"]
+    task, tokenizer, vocabulary = parts.recipe.task, parts.recipe.tokenizer, parts.evaluation_data.vocabulary
+    if _is_from_library(type(task)) or task.is_language_modeling or tokenizer.fingerprint() is not None:
+        return []  # a tokenizer of a file has a vocabulary of its own
+    warnings = []
+    for split in ("train", "ood_validation") if task.ood_validation_task() is not None else ("train",):
+        questions = task.examples(split, 0, 0, 256)
+        tokenized = tokenizer.encode_examples(questions, vocabulary)
+        unknown = tokenized.ids == UNK
+        if not unknown.any():
+            continue
+        characters = {character for text in questions.alphabet for character in text} - {*vocabulary.tokens}
+        missing = ", ".join(map(repr, sorted(characters.difference("0123456789")))) or "tokens"
+        message = f"task: {type(task).__name__}.alphabet() lacks {missing}, which examples of {split} have"
+        if split == "train" and (unknown & tokenized.target_mask).any():
+            raise UserError(f"{message}: answers would be [UNK]")
+        warnings.append(f"{message}: the model reads [UNK]")
+    return warnings
 
 
 def check_scoring(parts: TrainingParts) -> list[str]:
