@@ -26,6 +26,7 @@ from unittest import mock
 
 import torch
 from torch import Tensor
+from torch.nn import Module, Parameter
 from torch.optim import optimizer
 from torch.utils import backend_registration
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
@@ -122,7 +123,7 @@ class SimulatedTensor(Tensor):
 
     def __deepcopy__(self, memo: Any) -> Tensor:
         copied = SimulatedTensor(self.values.clone()).requires_grad_(self.requires_grad)
-        return torch.nn.Parameter(copied, self.requires_grad) if isinstance(self, torch.nn.Parameter) else copied
+        return Parameter(copied, self.requires_grad) if isinstance(self, Parameter) else copied
 
     def __repr__(self) -> str:
         return f"{self.values!r} on {DEVICE}"
@@ -138,6 +139,7 @@ def simulated_device() -> Iterator[DeviceLog]:
     # Backward passes in this thread: the threads of a device would be started, or not, once for the whole process.
     with (
         torch.autograd.set_multithreading_enabled(False),
+        mock.patch.object(Module, "_apply", _apply),
         mock.patch.object(Tensor, "pin_memory", _pin_memory),
         mock.patch.object(Tensor, "is_pinned", lambda tensor, *args: getattr(tensor, "_simulated_pin", False)),
     ):
@@ -149,6 +151,15 @@ def simulated_device() -> Iterator[DeviceLog]:
 
 
 _log: DeviceLog | None = None
+
+
+_module_apply = Module._apply
+
+
+def _apply(module: Module, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Module:
+    """`Module.to`, by which parameters stay the same objects on the device, so that tied ones stay tied."""
+    with mock.patch.object(torch.__future__, "get_swap_module_params_on_conversion", return_value=True):
+        return _module_apply(module, fn, recurse)
 
 
 def _pin_memory(tensor: Tensor, *args: Any) -> Tensor:
@@ -166,6 +177,8 @@ def _run(func: Any, args: Any, kwargs: Any) -> Any:
     name = func._schema.name.partition("::")[2]
     _check_devices(name, func, args, tensors)
     _record(name, func, args, kwargs)
+    # Below autograd torch does not look at the mark of a conjugated view.
+    func = {torch.ops.aten._conj.default: torch.ops.aten.conj_physical.default}.get(func, func)
     cpu_args, cpu_kwargs = tree_map(_to_cpu, (args, kwargs))
     inputs = {id(_to_cpu(tensor)): tensor for tensor in tensors}
     to_host = kwargs.get("device") is not None and torch.device(kwargs["device"]).type != NAME
