@@ -27,7 +27,7 @@ from numerate.training.recipe import Recipe
 from simulated_device import DEVICE, DeviceLog, Wait, simulated_device
 from small_runs import ADDING, metrics, stop_after
 from text_corpus import recipe_of, task_in
-from variants import FURTHER, TINY_TOKENIZER, every, name_of
+from variants import FURTHER, TINY_TOKENIZER, Slope, every, name_of
 
 ALLOWED = ("_fields_on_device", "encode_source", "t5.py:227 forward")
 """What still waits: copies of batches, as long as they are not in pinned memory, and masks of transformers' T5."""
@@ -87,7 +87,7 @@ FAST: dict[str, Callable[[], Recipe]] = {
 """What crosses most."""
 
 SLOW: dict[str, Callable[[], Recipe]] = {
-    **named(every("Position"), lambda part: decoder(positions=(part,))),
+    **named([part for part in every("Position") if not isinstance(part, Slope)], lambda p: decoder(positions=(p,))),
     **named(
         [part for part in every("PositionIds") if part.causal and part.is_integer and part != Sequential()],
         lambda part: decoder(positions=(Learned(position_ids=part),)),
