@@ -114,6 +114,69 @@ SLOW: dict[str, Callable[[], Recipe]] = {
 }
 
 
+def nothing(x: torch.Tensor) -> object:
+    return x + 1, x[:, :1].expand(2, 3), x.where(x > 0, 0.0), x.repeat_interleave(2, 1), x.masked_fill(x > 1, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("work", "waits"),
+    [
+        (nothing, []),
+        (lambda x: x.sum().item(), ["_local_scalar_dense"]),
+        (lambda x: bool((x > 0).any()), ["_local_scalar_dense"]),
+        (lambda x: x[x > 0], ["index with a mask"]),
+        (lambda x: x.nonzero(), ["nonzero"]),
+        (lambda x: x.tolist(), ["copy to the host"]),
+        (lambda x: x.add_(torch.ones(2, 3).to(DEVICE)), ["copy from memory that is not pinned"]),
+        (lambda x: x.add_(torch.ones(2, 3).pin_memory().to(DEVICE, non_blocking=True)), []),
+        (lambda x: torch.tensor([0], device=DEVICE), ["copy from memory that is not pinned"]),
+    ],
+)
+def test_what_waits_for_the_device_is_counted(work: Callable[[torch.Tensor], object], waits: list[str]) -> None:
+    with simulated_device() as log:
+        work(torch.zeros(2, 3, device=DEVICE))
+        assert [wait.operator for wait in log.waits] == waits
+
+
+def test_tensors_of_two_devices_do_not_mix() -> None:
+    with simulated_device():
+        x = torch.zeros(3, device=DEVICE)
+        assert (x + torch.tensor(2.0)).tolist() == [2.0, 2.0, 2.0]
+        for work in (lambda: x + torch.ones(3), lambda: x[torch.tensor([0])], lambda: torch.cat([x, torch.ones(1)])):
+            with pytest.raises(RuntimeError, match="some are on the CPU"):
+                work()
+        with pytest.raises(TypeError, match=r"Tensor.cpu\(\)"):
+            x.numpy()
+
+
+def test_views_and_gradients_on_the_device_are_those_of_the_cpu() -> None:
+    def work(device: torch.device) -> list[Any]:
+        x = torch.arange(6.0).view(2, 3).to(device).requires_grad_()
+        y = x * 2
+        y[:, 1] += 1
+        y.t()[0].mul_(3)
+        (y.square().sum() + torch.polar(y, y).conj().imag.sum()).backward()
+        return [y.tolist(), x.grad.tolist()]
+
+    with simulated_device():
+        assert work(DEVICE) == work(torch.device("cpu"))
+
+
+@torch.no_grad()
+def test_masks_biases_and_noise_are_made_once_for_all_loops(vocabulary: Any, make_tokens: Any) -> None:
+    model = looped(Progressive(), positions=(FIRE(),), backbone=Loop(initial_state="noise")).model.build(vocabulary, 0)
+    per_loop = []
+    with simulated_device() as log:
+        model, tokens = model.to(DEVICE), make_tokens([7, 5]).to(DEVICE)
+        for loops in (1, 1, 2, 3):
+            log.clear()
+            model(tokens, loops=loops)
+            per_loop.append(log.kernels.copy())
+    _, one, two, three = per_loop
+    assert two - one == three - two
+    assert not {"masked_fill", "arange", "le", "log", "bitwise_xor"} & set(two - one)
+
+
 @pytest.mark.parametrize(
     "name", [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW if name not in FAST)]
 )
