@@ -30,7 +30,8 @@ from triton_stand_in import imported
 
 KERNELS = "numerate.kernels.number_loss_triton"
 IN_INTERPRETER = os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None
-pytestmark = [pytest.mark.filterwarnings("ignore::RuntimeWarning")] * IN_INTERPRETER  # of numpy: the logarithm of 0, NaN
+# The interpreter computes with numpy, which warns of NaN and of the logarithm of 0.
+pytestmark = [pytest.mark.filterwarnings("ignore::RuntimeWarning")] * IN_INTERPRETER
 
 VOCABULARY, WIDTH = 45, 5
 TABLE = NumberTokenTable.from_values({3: 0.0, 5: 1.0, 6: 2.5, 7: -4.0, 20: 10.0, 44: 10.0}, VOCABULARY)

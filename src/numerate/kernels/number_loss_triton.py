@@ -80,7 +80,7 @@ def _launch_scaled_softmax(logits: Tensor, lse: Tensor, factor: Tensor, out: Ten
         )  # fmt: skip
 
 
-# Operators of torch, so that fake tensors pass. (`torch.library.custom_op` would import torch._dynamo, which takes 2 s.)
+# Operators of torch, so that fake tensors pass. (`torch.library.custom_op` would import torch._dynamo, in 2 s.)
 _OPERATORS = torch.library.Library("numerate", "FRAGMENT")
 _OPERATORS.define("logsumexp(Tensor logits, Tensor mask) -> Tensor")
 _OPERATORS.define("scaled_softmax(Tensor logits, Tensor lse, Tensor factor, Tensor(a!) out) -> ()")
