@@ -53,7 +53,7 @@ class Kernel:
         return self.function(*given, **named)
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
-        def run(*given: Any, **named: Any) -> None:
+        def run(*given: Any, num_warps: int, num_stages: int, **named: Any) -> None:
             passed = [
                 Pointer(one.as_strided((one.untyped_storage().nbytes() // one.element_size(),), (1,), 0))
                 if isinstance(one, torch.Tensor)
