@@ -40,7 +40,7 @@ class Kernel:
         return self.function(*given, **named)
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
-        def run(*given: Any, num_warps: int = 4, **named: Any) -> None:
+        def run(*given: Any, num_warps: int, num_stages: int = 3, **named: Any) -> None:
             assert num_warps & (num_warps - 1) == 0
             passed = [
                 Pointer(

@@ -63,7 +63,7 @@ def _scaled_softmax_kernel(logits, lse, factor, out, row_stride, out_stride, voc
         tl.store(out + row * out_stride + column, scaled.to(out.dtype.element_ty), mask=column < vocabulary)
 
 
-def _launch_logsumexp(logits: Tensor, mask: Tensor) -> Tensor:
+def launch_logsumexp(logits: Tensor, mask: Tensor) -> Tensor:
     lse = logits.new_empty(len(logits), dtype=torch.float32)
     with torch.cuda.device_of(logits):
         _logsumexp_kernel[(len(logits),)](
@@ -72,7 +72,7 @@ def _launch_logsumexp(logits: Tensor, mask: Tensor) -> Tensor:
     return lse
 
 
-def _launch_scaled_softmax(logits: Tensor, lse: Tensor, factor: Tensor, out: Tensor) -> None:
+def launch_scaled_softmax(logits: Tensor, lse: Tensor, factor: Tensor, out: Tensor) -> None:
     with torch.cuda.device_of(logits):
         _scaled_softmax_kernel[(len(logits),)](
             logits, lse, factor, out, logits.stride(0), out.stride(0), logits.shape[1],
@@ -85,8 +85,8 @@ _OPERATORS = torch.library.Library("numerate", "FRAGMENT")
 _OPERATORS.define("logsumexp(Tensor logits, Tensor mask) -> Tensor")
 _OPERATORS.define("scaled_softmax(Tensor logits, Tensor lse, Tensor factor, Tensor(a!) out) -> ()")
 for _device in ("CUDA", "CPU"):
-    _OPERATORS.impl("logsumexp", _launch_logsumexp, _device)
-    _OPERATORS.impl("scaled_softmax", _launch_scaled_softmax, _device)
+    _OPERATORS.impl("logsumexp", launch_logsumexp, _device)
+    _OPERATORS.impl("scaled_softmax", launch_scaled_softmax, _device)
 torch.library.register_fake(
     "numerate::logsumexp", lambda logits, mask: logits.new_empty(len(logits), dtype=torch.float32), lib=_OPERATORS
 )
