@@ -1,19 +1,15 @@
 """The kernel for CUDA against the definition.
 
-The kernel runs in Triton's own interpreter where triton can be imported. Everywhere, its lines run with a stand-in for
-the few operations of `triton.language` that they use, on tensors of torch: that tests its arithmetic, its masks and its
-addresses, and not what Triton's compiler makes of them.
+The kernel runs in Triton's own interpreter where triton can be imported, and everywhere with `triton_stand_in`.
 """
 
-import importlib
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
-from types import ModuleType
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,107 +21,15 @@ from numerate.kernels import relational_kernel
 from numerate.kernels.relational import Activation, RelationalHeads, reference_attention
 from numerate.kernels.relational_fast import relational_attention, select_backend
 from numerate.kernels.relational_kernel import KERNEL_ACTIVATIONS
+from triton_stand_in import imported
 
 FLOATING = ("queries", "keys", "symbols", "relation_queries", "relation_keys", "relation_proj")
-KERNEL = "numerate.kernels.relational_triton"
-
-
-class Pointer:
-    """The numbers of a tensor in memory, from a place on."""
-
-    def __init__(self, flat: torch.Tensor, at: Any = 0) -> None:
-        self.flat, self.at = flat, at
-        self.dtype = type("Kind", (), {"element_ty": flat.dtype})
-
-    def __add__(self, more: Any) -> "Pointer":
-        return Pointer(self.flat, self.at + more)
-
-
-class Kernel:
-    """A function of a program, or a part of one."""
-
-    program: tuple[int, ...] = ()
-
-    def __init__(self, function: Any) -> None:
-        self.function = function
-
-    def __call__(self, *given: Any, **named: Any) -> Any:
-        return self.function(*given, **named)
-
-    def __getitem__(self, grid: tuple[int, ...]) -> Any:
-        def run(*given: Any, **named: Any) -> None:
-            passed = [
-                Pointer(one.as_strided((one.untyped_storage().nbytes() // one.element_size(),), (1,), 0))
-                if isinstance(one, torch.Tensor)
-                else one
-                for one in given
-            ]
-            for x in range(grid[0]):
-                for y in range(grid[1]):
-                    for z in range(grid[2]):
-                        Kernel.program = (x, y, z)
-                        self.function(*passed, **named)
-
-        return run
-
-
-def load(at: Pointer, mask: torch.Tensor, other: float) -> torch.Tensor:
-    assert bool((mask <= (at.at >= 0)).all())
-    found = at.flat[torch.where(mask, at.at, 0)]  # an address beyond the tensor raises
-    return torch.where(mask, found, torch.tensor(other, dtype=found.dtype))
-
-
-def store(at: Pointer, found: torch.Tensor, mask: torch.Tensor) -> None:
-    at.flat[at.at.expand(mask.shape)[mask]] = found.expand(mask.shape)[mask].to(at.flat.dtype)
-
-
-def dot(one: torch.Tensor, other: torch.Tensor, input_precision: str) -> torch.Tensor:
-    assert one.dtype == other.dtype
-    assert min(*one.shape[-2:], other.shape[-1]) >= 16
-    return one.float() @ other.float()
-
-
-def stand_in() -> dict[str, ModuleType]:
-    triton, language = ModuleType("triton"), ModuleType("triton.language")
-    both: dict[str, Any] = {"cdiv": lambda one, other: -(-one // other)}
-    vars(triton).update(both, jit=Kernel, next_power_of_2=lambda n: 1 << (n - 1).bit_length(), language=language)
-    vars(language).update(
-        both,
-        constexpr=int,
-        float32=torch.float32,
-        int64=torch.int64,
-        program_id=lambda axis: torch.tensor(Kernel.program[axis]),
-        arange=torch.arange,
-        zeros=lambda shape, kind: torch.zeros(shape, dtype=kind),
-        full=lambda shape, value, kind: torch.full(shape, value, dtype=kind),
-        minimum=lambda one, other: torch.minimum(torch.as_tensor(one), torch.as_tensor(other)),
-        maximum=lambda one, other: torch.maximum(one, torch.as_tensor(other, dtype=one.dtype)),
-        where=lambda shown, one, other: torch.where(shown, one, other),
-        max=lambda x, axis: x.amax(axis),
-        sum=lambda x, axis: x.sum(axis),
-        exp=torch.exp,
-        log=torch.log,
-        permute=torch.permute,
-        load=load,
-        store=store,
-        dot=dot,
-    )
-    triton.__spec__ = language.__spec__ = ModuleSpec("triton", None)
-    return {"triton": triton, "triton.language": language}
 
 
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The kernel's module, where nothing but a stand-in for triton is at hand."""
-    for name, module in stand_in().items():
-        monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
-    monkeypatch.delitem(sys.modules, KERNEL, raising=False)
-    mixers = importlib.import_module("numerate.mixers")
-    made = importlib.import_module(KERNEL)
-    yield made
-    sys.modules.pop(KERNEL, None)
-    vars(mixers).pop("relational_triton", None)
+    with imported("numerate.kernels.relational_triton", monkeypatch) as module:
+        yield module
 
 
 def drawn(
@@ -201,7 +105,7 @@ INTERPRETED = """
 import sys
 from dataclasses import replace
 import torch
-sys.path.insert(0, {folder!r})
+sys.path[:0] = {folders!r}
 from test_relational_triton import FLOATING, drawn, same, shared_keys
 for activation in ("identity", "relu", "sigmoid", "tanh", "gelu", "silu"):
     same(drawn(), activation, "triton", 2e-4)
@@ -220,7 +124,7 @@ same(less, "gelu", "triton", 6e-2, replace(less, **{{name: getattr(less, name).d
 )
 @pytest.mark.slow
 def test_the_kernel_is_the_definition_in_tritons_interpreter() -> None:
-    line = [sys.executable, "-c", INTERPRETED.format(folder=os.path.dirname(__file__))]
+    line = [sys.executable, "-c", INTERPRETED.format(folders=[str(Path(__file__).parents[i]) for i in range(2)])]
     done = subprocess.run(line, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
