@@ -29,11 +29,11 @@ SUMS = {
 """How gradients are summed, and by how many collective operations in a step."""
 
 
-class Sent(TorchDispatchMode):
+class Sent(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts collective operations."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.counts: Counter[str] = Counter()
 
     def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -41,7 +41,7 @@ class Sent(TorchDispatchMode):
             self.counts[operator._opname] += 1
         return operator(*args, **(kwargs or {}))
 
-    def bucket(self, state: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    def bucket(self, state: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
         """Sums a bucket of DDP, whose operations are out of sight."""
         self.counts["bucket"] += 1
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future()

@@ -229,8 +229,8 @@ class FSDPStrategy(ParallelStrategy):
 
 @contextmanager
 def _registered_outside_blocks(model: nn.Module, shared: set[nn.Parameter]) -> Iterator[None]:
-    """Registers the modules that hold parameters shared by blocks outside of the blocks too, as FSDP does not look inside
-    sharded blocks for more. Such a module may also hold parameters that the block has sharded (`sharing=library`)."""
+    """Registers the modules that hold parameters shared by blocks outside of the blocks too, since FSDP does not look
+    into sharded blocks. Such a module may also hold parameters that its block has sharded (`sharing=library`)."""
     holders = [part for part in model.modules() if any(own in shared for own in part.parameters(recurse=False))]
     model.add_module(_SHARED_MODULES_NAME, nn.ModuleList(holders))
     try:
