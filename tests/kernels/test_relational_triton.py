@@ -90,7 +90,7 @@ def dot(one: torch.Tensor, other: torch.Tensor, input_precision: str) -> torch.T
 def stand_in() -> dict[str, ModuleType]:
     triton, language = ModuleType("triton"), ModuleType("triton.language")
     both: dict[str, Any] = {"cdiv": lambda one, other: -(-one // other)}
-    vars(triton).update(both, jit=Kernel, next_power_of_2=lambda n: 1 << (n - 1).bit_length(), language=language)
+    vars(triton).update(both, jit=Kernel, language=language)
     vars(language).update(
         both,
         constexpr=int,
