@@ -1,9 +1,9 @@
 """Triton kernels compiled for GPUs that are not there, in the configurations in which they would be launched.
 
-`compiled_for(gpu, call)` calls a function that launches kernels on tensors of the device `meta`. Every launch is compiled
-for the GPU instead, with the constants, options and specialized arguments that Triton's launcher derives, and its shared
-memory, registers and spills are read from the binary. What was compiled before is read from a cache, by a hash of the
-kernel's source, everything that the compiler is told, and Triton's version.
+`compiled_for(gpu, call)` calls a function that launches kernels on tensors of the device `meta`. Every launch is
+compiled for the GPU instead, with the constants, options and specialized arguments that Triton's launcher derives, and
+its shared memory, registers and spills are read from the binary. What was compiled before is read from a cache, by a
+hash of the kernel's source, everything that the compiler is told, and Triton's version.
 """
 
 import hashlib
@@ -122,7 +122,7 @@ def _launches(gpu: Gpu, found: list[CompiledKernel]) -> Iterator[None]:
             mock.patch.object(JITFunction, "run", run),
             mock.patch.object(knobs.runtime, "jit_cache_hook", is_cached),
             mock.patch.object(knobs.cache, "dir", folder),
-            mock.patch.object(torch.cuda, "get_device_properties", lambda device: properties),
+            mock.patch.object(torch.cuda, "get_device_properties", return_value=properties),
             mock.patch.object(torch.version, "hip", "6.4" if gpu.target.backend == "hip" else None),
         ):
             yield

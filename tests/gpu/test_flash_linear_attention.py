@@ -58,7 +58,7 @@ def signature(module: str, function: str) -> ast.arguments:
             if isinstance(node, ast.FunctionDef) and node.name == function:
                 return node.args
         module = next(
-            node.module
+            f"{module}.{node.module}" if node.level else node.module
             for node in tree.body
             if isinstance(node, ast.ImportFrom) and node.module and function in [alias.name for alias in node.names]
         )

@@ -1,17 +1,17 @@
 """Every Triton kernel compiles for GPUs that are not there, fits their shared memory, and spills little.
 
-To add a kernel: a function in `KERNELS` that launches all of its kernels, forward and backward, on tensors of the device
-`meta`, for a dtype and a width.
+To add a kernel: a function in `KERNELS` that launches all of its kernels, forward and backward, on tensors of the
+device `meta`, for a dtype and a width.
 """
 
 import os
 from collections.abc import Callable
 from importlib.util import find_spec
+from unittest import mock
 
 import pytest
 import torch
 
-from numerate.kernels import relational_kernel
 from numerate.kernels.relational import RelationalHeads
 
 if not os.environ.get("GPU_READINESS"):
@@ -27,13 +27,25 @@ MAX_SPILLED_BYTES = 256
 
 def relational_attention(dtype: torch.dtype, width: int) -> None:
     """8 heads and 8 relations of the same width, with the activation that takes the most arithmetic."""
-    from numerate.kernels.relational_triton import attended_symbols_and_relations
+    from numerate.kernels.relational_triton import RelationalInputs, attended_symbols_and_relations
 
-    shape = (8, 512, 8, width)
-    tensors = (torch.empty(shape, dtype=dtype, device="meta", requires_grad=True) for _ in range(5))
-    heads = RelationalHeads(*(x.transpose(1, 2) for x in tensors))
+    inputs = {
+        name: torch.empty(8, 512, 8, width, dtype=dtype, device="meta", requires_grad=True).transpose(1, 2)
+        for name in RelationalInputs._fields
+    }
+    heads = RelationalHeads(**inputs)
     output, relations = attended_symbols_and_relations(heads, "gelu")
     (output.sum() + relations.sum()).backward()
 
 
 KERNELS: dict[str, Callable[[torch.dtype, int], None]] = {"relational_attention": relational_attention}
+
+WIDTHS = (16, 32, 64, 128)
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "tf32": torch.float32}
+"""`tf32` is float32 with `training.tf32=true`."""
+
+
+def launched(kernel: str, dtype: str, width: int, gpu: str) -> list[CompiledKernel]:
+    precision = "high" if dtype == "tf32" else "highest"
+    with mock.patch.object(torch, "get_float32_matmul_precision", return_value=precision):
+        return compiled_for(GPUS[gpu], lambda: KERNELS[kernel](DTYPES[dtype], width))

@@ -16,7 +16,13 @@ def max_shared_memory(device: torch.device) -> int:
 
 
 def matmul_precision(dtype: torch.dtype) -> str:
-    """The `input_precision` of `tl.dot`: for float32 `tf32` where `training.tf32` allows it, else..."""
+    """The `input_precision` of `tl.dot`, which matters for float32 alone.
+
+    `tf32` where `torch.get_float32_matmul_precision()` allows it (`training.tf32`), else `tf32x3`: each factor is split
+    into two numbers of TF32, and three of their four products are added on matrix units. That keeps 22 of 24 bits
+    of each product; exact products (`ieee`) would not run on matrix units, and spill 2 to 10 times as many registers.
+    The matrix units of AMD multiply float32 exactly.
+    """
     if dtype != torch.float32 or torch.version.hip:
         return "ieee"
     return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"

@@ -378,9 +378,10 @@ def _contiguous_last_dim(x: Tensor) -> Tensor:
 
 
 def _tiles(inputs: RelationalInputs) -> Tiles:
-    q = inputs.queries
-    tiles = select_tiles(q.dtype, q.shape[-1], inputs.relation_keys.shape[-1], max_shared_memory(q.device))
-    assert tiles is not None, "tested by relational_kernel"
+    q, relation_width = inputs.queries, inputs.relation_keys.shape[-1]
+    limit, precision = max_shared_memory(q.device), matmul_precision(q.dtype)
+    tiles = select_tiles(q.dtype, q.shape[-1], relation_width, limit, precision)
+    assert tiles is not None, "relational_kernel.tiles_problem finds this first"
     return tiles
 
 
@@ -399,7 +400,7 @@ def _constants(inputs: RelationalInputs, activation: Activation) -> dict[str, An
         "KEYS": tiles.keys,
         "ACTIVATION": activation,
         "PRECISION": matmul_precision(q.dtype),
-        "num_stages": tiles.stages,
+        "num_stages": 2,
     }
 
 
