@@ -163,9 +163,7 @@ class RecipeSizes:
 
     @classmethod
     def from_recipe(cls, recipe: Recipe, num_processes: int = 1) -> "RecipeSizes":
-        training, vocabulary = recipe.training, recipe.tokenizer.build_vocabulary(recipe.task)
-        config = recipe.model.pretrained_config(vocabulary) if recipe.model.is_hugging_face else None
-        model = recipe.model.build_on_meta(vocabulary, recipe.seed, config)
+        training = recipe.training
         stream = BatchStream(
             recipe.task,
             recipe.tokenizer,
@@ -174,6 +172,16 @@ class RecipeSizes:
             batch_size=training.base_batch_size,
             window=training.shuffle_window * (training.batch_size // training.base_batch_size),
         )
+        return cls.from_stream(recipe, stream.vocabulary, stream, num_processes)
+
+    @classmethod
+    def from_stream(
+        cls, recipe: Recipe, vocabulary: Vocabulary, stream: BatchStream, num_processes: int = 1
+    ) -> "RecipeSizes":
+        """The sizes of a recipe with this data."""
+        training = recipe.training
+        config = recipe.model.pretrained_config(vocabulary) if recipe.model.is_hugging_face else None
+        model = recipe.model.build_on_meta(vocabulary, recipe.seed, config)
         batches = [stream.batch(StreamPosition(n * stream.batch_size)) for n in range(stream.window)]
         num_micro_batches = training.num_micro_batches(num_processes)
         rows = training.base_batch_size // (num_processes * num_micro_batches)

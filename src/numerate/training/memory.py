@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import _engine_run_backward
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
@@ -104,13 +105,14 @@ def step_memory(
     for parameter in parameters:
         parameter.grad = torch.empty_like(parameter)
     optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
+    if num_micro_batches == 1:
+        optimizer.zero_grad(set_to_none=True)
     weights = meter.track(*model.parameters(), *model.buffers(), *objective.buffers())
     moments = meter.track(*tree_leaves([optimizer.state[parameter] for parameter in parameters]))
+    meter.track(*(parameter.grad for parameter in parameters))  # of earlier micro-batches
     try:
         with meter, simulated_gpu(), meter.labels_of(model):
-            for _ in range(min(2, num_micro_batches)):
-                _forward_and_backward(recipe, model, objective, batch, step_context, meter)
+            _forward_and_backward(recipe, model, objective, batch, step_context, meter)
     except (NotImplementedError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
         raise OperationalError(f"model: its memory cannot be estimated without running it: {reason}") from error
@@ -121,7 +123,7 @@ def step_memory(
         moments=moments,
         activations=dict(meter.activations),
         peak=meter.peak,
-        num_kernels=meter.num_kernels // min(2, num_micro_batches),
+        num_kernels=meter.num_kernels,
     )
 
 
@@ -151,7 +153,10 @@ def _forward_and_backward(
         loss_sums = objective(model, batch, step_context)
     loss, _ = weighted_loss(loss_sums, dict.fromkeys(loss_sums, 1), objective.weights)
     meter.record_activations()
-    loss.backward()  # type: ignore[no-untyped-call]
+    # `loss.backward()` would leave the mode of `simulated_gpu`, in which checkpointed blocks are computed again.
+    _engine_run_backward(
+        (loss,), (torch.ones_like(loss),), False, False, (), allow_unreachable=True, accumulate_grad=True
+    )
 
 
 # Memory of tensors ----------------------------------------------------------------------------------------------------
@@ -199,9 +204,7 @@ class MemoryMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def record_activations(self) -> None:
         """Records what the forward pass has left, by part of the model."""
-        self._label = ""
-        if not self.activations:
-            self.activations = {label: size for label, size in self._by_label.items() if label and size}
+        self.activations = {label: size for label, size in self._by_label.items() if label and size}
 
     @contextmanager
     def labels_of(self, model: nn.Module) -> Iterator[None]:
@@ -233,24 +236,32 @@ def _size(tensor: Tensor) -> int:
 def simulated_gpu() -> Iterator[None]:
     """A context in which tensors on the meta device are computed as by a GPU: with autocast, of which torch has none
     there, and attention by a kernel that does not store its weights."""
-    originals = {name: getattr(torch, name) for name in ("autocast", "is_autocast_enabled", "get_autocast_dtype")}
     mode = _GPUMode()
-
-    def for_meta(name: str, on_meta: Callable[..., Any]) -> Callable[..., Any]:
-        def function(device_type: str = "cuda", *args: Any, **kwargs: Any) -> Any:
-            return on_meta(*args, **kwargs) if device_type == "meta" else originals[name](device_type, *args, **kwargs)
-
-        return function
-
+    replaced = [
+        (torch, "autocast", mode.autocast),
+        (torch.amp, "autocast", mode.autocast),
+        (torch.amp, "is_autocast_available", lambda: True),
+        (torch, "is_autocast_enabled", lambda: mode.dtype is not None),
+        (torch, "get_autocast_dtype", lambda: mode.dtype or torch.bfloat16),
+    ]
+    originals = [(module, name, getattr(module, name)) for module, name, _ in replaced]
     try:
-        torch.autocast = for_meta("autocast", mode.autocast)  # type: ignore[assignment,misc]
-        torch.is_autocast_enabled = for_meta("is_autocast_enabled", lambda: mode.dtype is not None)
-        torch.get_autocast_dtype = for_meta("get_autocast_dtype", lambda: mode.dtype)
+        for (module, name, simulated), (_, _, original) in zip(replaced, originals, strict=True):
+            setattr(module, name, _where_simulated(simulated, original))
         with mode:
             yield
     finally:
-        for name, original in originals.items():
-            setattr(torch, name, original)
+        for module, name, original in originals:
+            setattr(module, name, original)
+
+
+def _where_simulated(simulated: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of a device type that is simulated for the meta device."""
+
+    def function(device_type: str = "cuda", *args: Any, **kwargs: Any) -> Any:
+        return (simulated if device_type == "meta" else partial(original, device_type))(*args, **kwargs)
+
+    return function
 
 
 class _GPUMode(TorchFunctionMode):
