@@ -26,6 +26,7 @@ def setting(
     in_run_id: bool = True,
     added_later: bool = False,
     stored_name: str | None = None,
+    stored_default: T | None = None,
 ) -> T:
     """One field of a spec, with its one-line meaning (what `numerate show` prints) and its bounds.
 
@@ -36,7 +37,8 @@ def setting(
     another. `added_later=True` is for a field added to a spec after runs had used it: it is part of a run's identity,
     and of the random key of a task's data, only if it differs from its default, so that older runs keep their id and
     data. `stored_name` is for a renamed field: its name in 0.2, or when it was added, under which it is hashed in both
-    (`stored_class_name` does the same for a class).
+    (`stored_class_name` does the same for a class). `stored_default` is for a default that was another: as which it is
+    hashed.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -59,6 +61,7 @@ def setting(
             "identity": in_run_id,
             "later": added_later,
             "stored_name": stored_name,
+            "stored_default": stored_default,
         },
     )
 
@@ -219,9 +222,12 @@ def stored_settings(spec: Any, fields: Iterable[Field[Any]]) -> dict[str, Any]:
     >>> stored_settings(LSTM(), LSTM.__dataclass_fields__.values())
     {'layers': 2}
     """
-    values = {field: getattr(spec, field.name) for field in fields}
-    return {
-        field.metadata.get("stored_name") or field.name: value
-        for field, value in values.items()
-        if not (field.metadata.get("later") and value == field.default)
-    }
+    stored = {}
+    for field in fields:
+        value, metadata = getattr(spec, field.name), field.metadata
+        if value == field.default and (metadata.get("later") or metadata.get("stored_default") is not None):
+            if metadata.get("later"):
+                continue
+            value = metadata["stored_default"]
+        stored[metadata.get("stored_name") or field.name] = value
+    return stored
