@@ -223,11 +223,11 @@ def stored_settings(spec: Any, fields: Iterable[Field[Any]]) -> dict[str, Any]:
     {'layers': 2}
     """
     stored = {}
-    for field in fields:
-        value, metadata = getattr(spec, field.name), field.metadata
-        if value == field.default and (metadata.get("later") or metadata.get("stored_default") is not None):
-            if metadata.get("later"):
-                continue
+    for one in fields:
+        value, metadata = getattr(spec, one.name), one.metadata
+        is_default = value == one.default
+        if is_default and metadata.get("stored_default") is not None:
             value = metadata["stored_default"]
-        stored[metadata.get("stored_name") or field.name] = value
+        if not (is_default and metadata.get("later")):
+            stored[metadata.get("stored_name") or one.name] = value
     return stored

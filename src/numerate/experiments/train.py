@@ -224,7 +224,9 @@ class TrainingSession:
         if started != chosen:
             self._precision_note = f"precision: {started}, with which this run was started"
         elif stated == "auto" and chosen != "fp32":
-            self._precision_note = f"precision: {chosen}, which this device supports; training.precision=fp32 for float32"
+            self._precision_note = (
+                f"precision: {chosen}, which this device supports; training.precision=fp32 for float32"
+            )
         return replace(self.recipe, training=replace(self.recipe.training, precision=started))
 
     def _open_folder(self) -> RunFolder:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 Tensors = Sequence[Tensor | None]
 
-_AUTOGRAD = torch._C.DispatchKey.AutogradFunctionality  # type: ignore[attr-defined]
+_AUTOGRAD = torch._C.DispatchKey.AutogradFunctionality
 
 
 def as_operator(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -69,7 +69,7 @@ class _Recomputed:
             return self.forward(*_merge(list(given.values()), ctx.constants))
 
         inputs = tuple(ctx.saved_tensors[place] for place in places)
-        found = iter(torch.autograd.functional.vjp(of_needed, inputs, gradients)[1])
+        found = iter(torch.autograd.functional.vjp(of_needed, inputs, gradients)[1])  # type: ignore[no-untyped-call]
         return [next(found) if need else None for need in ctx.needs_input_grad]
 
 

@@ -37,7 +37,7 @@ def bucket_length(length: int, limit: int | None = None) -> int:
     >>> [bucket_length(length) for length in (0, 1, 8, 9, 64, 65, 200, 513)]
     [0, 8, 8, 16, 64, 80, 224, 640]
     """
-    step = max(8, 2 ** ((length - 1).bit_length() - 1) // 4)
+    step = max(8, 1 << max(0, (length - 1).bit_length() - 3))
     padded = -(-length // step) * step
     return padded if limit is None else max(length, min(padded, limit))
 
@@ -97,6 +97,6 @@ class CompiledShapes:
         shape = (batch.tokens.ids.shape, batch.target_positions.shape, source)
         if shape not in self.shapes and len(self.shapes) >= MAX_SHAPES:
             self.is_full = True
-            return torch.compiler.set_stance("force_eager")  # type: ignore[no-untyped-call]
+            return torch.compiler.set_stance("force_eager")  # type: ignore[no-any-return]
         self.shapes.add(shape)
         return nullcontext()
