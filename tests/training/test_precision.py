@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 import torch
-from small_runs import small
 
 from numerate.config import identity
 from numerate.errors import UserError
 from numerate.experiments import train as training_session
 from numerate.training import checkpoint
 from numerate.training.precision import resolve_precision
+from small_runs import small
 
 RUN = "task.digits=1:2 training.evaluate_every=100 evaluation.grid=1x1"
 
