@@ -291,6 +291,10 @@ class Model(nn.Module, ABC):
         """Default number of loops; 1 for a model that is not looped."""
         return 1
 
+    def max_length(self) -> int | None:
+        """The longest row that it can read, padding included; None for any."""
+        return None
+
     def non_causal_reason(self) -> str | None:
         """A description of how its outputs depend on later tokens; None for a causal model.
 

@@ -1,10 +1,6 @@
 """Promises of the loop: its budgets, its stops, its precisions, and what it says when something goes wrong."""
 
-import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -294,54 +290,3 @@ def test_four_parts_are_as_good_as_one() -> None:
     one, four = mean_loss(20), mean_loss(20, "training.gradient_accumulation_steps=4")
     assert one == pytest.approx(four, abs=1e-5)
     assert one != mean_loss(20, "seed=1")
-
-
-COMPILED = """
-import json, sys, torch
-from numerate.api import recipe
-from numerate.training.stopping import Stop
-from numerate.training.data_stream import StreamPosition
-from numerate.training.trainer import Trainer
-from numerate.training.distributed import World
-torch.set_num_threads(1)
-found = []
-for compiled in ("false", "true"):
-    trainer = Trainer(recipe("addition_abacus", *sys.argv[1:], f"training.compile={compiled}"), World.join("cpu"))
-    trainer.model.train()
-    losses, lengths = [], set()
-    for step in range(12):
-        trainer.training_step(12)
-        trainer.save()
-        losses.append(trainer.state.sums.pop("loss"))
-        lengths.add(trainer.stream.batch(StreamPosition(step * 32)).tokens.ids.shape[1])
-    found.append(losses)
-from torch._dynamo.utils import counters
-counted = {"graphs": counters["stats"]["unique_graphs"], "breaks": counters["graph_break"]}
-print(json.dumps({"losses": found, "lengths": len(lengths), **counted}))
-"""
-
-
-@pytest.mark.skipif(
-    not any(shutil.which(name) for name in (os.environ.get("CXX", "c++"), "g++", "clang++")),
-    reason="torch.compile needs a C++ compiler on the CPU, and none is here",
-)
-@pytest.mark.skipif(" " in torch.__file__, reason="torch.compile links with nothing in a folder whose path has a space")
-@pytest.mark.slow
-def test_a_compiled_forward_is_one_graph_with_the_same_losses(tmp_path: Path) -> None:
-    script = tmp_path / "compiled.py"
-    script.write_text(COMPILED)
-    done = subprocess.run(
-        [sys.executable, str(script), *SMALL.split(), *OWN.split(), "task.digits=1:5", "training.batch_size=32"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"},
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    eager, compiled = found["losses"]
-    assert max(abs(a - b) for a, b in zip(eager, compiled, strict=True)) < 1e-4
-    assert eager[-1] != eager[0]
-    assert found["lengths"] >= 4
-    assert found["graphs"] <= 2, "lengths are compiled one by one"
-    assert found["breaks"] == {}

@@ -22,7 +22,7 @@ from numerate.architectures.rwkv import (
 )
 from numerate.config import setting
 from numerate.kernels.linear_scan import linear_scan
-from numerate.kernels.token_shift import disable_compile, gather_last_tokens, shift_tokens
+from numerate.kernels.token_shift import gather_last_tokens, shift_tokens
 from numerate.mixers.mixer import Context
 from numerate.positions.position import Position
 
@@ -128,7 +128,6 @@ def recurrent_wkv(
     return torch.cat(found, dim=1), numerator, denominator, max_exponent
 
 
-@disable_compile
 def parallel_wkv(
     k: Float[Tensor, "rows time width"],
     v: Float[Tensor, "rows time width"],

@@ -26,7 +26,8 @@ from numerate.architectures.rwkv import (
 )
 from numerate.config import setting
 from numerate.kernels.backends import Backend, stacking_problem
-from numerate.kernels.token_shift import disable_compile, zero_padding
+from numerate.kernels.operators import as_operator
+from numerate.kernels.token_shift import zero_padding
 from numerate.mixers.mixer import Context
 from numerate.positions.position import Position
 
@@ -152,7 +153,6 @@ def recurrent_wkv(
     return torch.stack(outputs, dim=1), state
 
 
-@disable_compile
 def chunked_wkv(
     r: Float[Tensor, "rows time heads size"],
     decays: Float[Tensor, "rows time heads size"],
@@ -166,13 +166,19 @@ def chunked_wkv(
     with torch.autocast(r.device.type, enabled=False):
         r, k, v = split_chunks(r), split_chunks(k), split_chunks(v)
         products, r, k, whole = decayed_scores(r[..., None, :], k[..., None, :], split_chunks(decays, 1.0))
-        brought = (k.squeeze(-2).transpose(-1, -2) @ v).unbind(2)
-        state, begun = torch.zeros_like(brought[0]), []
-        for left, new in zip(whole[..., None].unbind(2), brought, strict=True):
-            begun.append(state)
-            state = left * state + new
-        output = products.squeeze((-3, -1)) @ v + r.squeeze(-2) @ torch.stack(begun, dim=2)
+        begun, state = _chunk_states(whole[..., None], k.squeeze(-2).transpose(-1, -2) @ v)
+        output = products.squeeze((-3, -1)) @ v + r.squeeze(-2) @ begun
     return merge_chunks(output, time) + newest, state
+
+
+@as_operator
+def _chunk_states(decays: Tensor, written: Tensor) -> tuple[Tensor, Tensor]:
+    """The states before each chunk, and behind the last."""
+    state, begun = torch.zeros_like(written[:, :, 0]), []
+    for decay, new in zip(decays.unbind(2), written.unbind(2), strict=True):
+        begun.append(state)
+        state = decay * state + new
+    return torch.stack(begun, dim=2), state
 
 
 def chunked_wkv_fla(r: Tensor, log_decays: Tensor, k: Tensor, v: Tensor, bonus: Tensor) -> tuple[Tensor, Tensor]:

@@ -26,7 +26,8 @@ from numerate.architectures.rwkv import (
 )
 from numerate.config import setting
 from numerate.kernels.backends import Backend, stacking_problem
-from numerate.kernels.token_shift import disable_compile, zero_padding
+from numerate.kernels.operators import as_operator
+from numerate.kernels.token_shift import zero_padding
 from numerate.mixers.mixer import Context
 from numerate.positions.position import Position
 
@@ -189,7 +190,6 @@ def recurrent_wkv(
     return torch.stack(outputs, dim=1), state
 
 
-@disable_compile
 def chunked_wkv(
     r: Float[Tensor, "rows time heads size"],
     decays: Float[Tensor, "rows time heads size"],
@@ -218,15 +218,23 @@ def chunked_wkv(
         right_hand_sides = torch.cat([minus_k @ v, minus], dim=-1)
         solved = torch.linalg.solve_triangular(-minus_plus, right_hand_sides, upper=False, unitriangular=True)
         removed, removed_by_state = solved.split((v.shape[-1], minus.shape[-1]), dim=-1)
-        written = k @ v
-        state, states, removals = torch.zeros_like(written[:, :, 0]), [], []
-        parts = (chunk_decays[..., None], written, plus, removed, removed_by_state)
-        for decay, new, key, own, by_state in zip(*(part.unbind(2) for part in parts), strict=True):
-            states.append(state)
-            removals.append(own + by_state @ state)
-            state = decay * state + new + key @ removals[-1]
-        output = r_k @ v + r_plus @ torch.stack(removals, dim=2) + r @ torch.stack(states, dim=2)
+        removals, states, state = _chunk_states(chunk_decays[..., None], k @ v, plus, removed, removed_by_state)
+        output = r_k @ v + r_plus @ removals + r @ states
     return merge_chunks(output, time), state
+
+
+@as_operator
+def _chunk_states(
+    decays: Tensor, written: Tensor, plus: Tensor, removed: Tensor, removed_by_state: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What each chunk removes, the states before each chunk, and behind the last."""
+    state, states, removals = torch.zeros_like(written[:, :, 0]), [], []
+    parts = (part.unbind(2) for part in (decays, written, plus, removed, removed_by_state))
+    for decay, new, key, own, by_state in zip(*parts, strict=True):
+        states.append(state)
+        removals.append(own + by_state @ state)
+        state = decay * state + new + key @ removals[-1]
+    return torch.stack(removals, dim=2), torch.stack(states, dim=2), state
 
 
 def chunked_wkv_fla(

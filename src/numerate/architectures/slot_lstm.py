@@ -9,7 +9,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from numerate.config import setting
-from numerate.kernels.token_shift import disable_compile, zero_padding
+from numerate.kernels.operators import as_operator
+from numerate.kernels.token_shift import zero_padding
 from numerate.mixers.mixer import Context, Mixer
 from numerate.mixers.recurrence import Recurrence
 from numerate.positions.position import Position
@@ -73,26 +74,8 @@ class SlotLSTMMixer(Recurrence):
         memory = x.new_zeros(x.shape[0], self.num_slots, 2 * self.hidden_size) if state is None else state
         shares = zero_padding(self.write_weights(x), lengths)  # a token with weight 0 changes no slot
         reading = (self.sharpness * self.read_proj(x)).softmax(-1)
-        hidden, memory = self._loop(self.in_proj(x), reading, shares, memory)
+        hidden, memory = _loop(self.in_proj(x), reading, shares, memory, self.recurrent_proj.weight)
         return self.out_proj(hidden), memory
-
-    @disable_compile
-    def _loop(
-        self,
-        tokens: Float[Tensor, "rows time gates"],
-        reading: Float[Tensor, "rows time slots"],
-        shares: Float[Tensor, "rows time slots"],
-        memory: Float[Tensor, "rows slots both"],
-    ) -> tuple[Tensor, Tensor]:
-        outputs = []
-        for token, read, share in zip(tokens.unbind(1), reading.unbind(1), shares.unbind(1), strict=True):
-            h, c = (read[:, None] @ memory)[:, 0].chunk(2, dim=-1)
-            enter, keep, value, show = (token + self.recurrent_proj(h)).chunk(4, dim=-1)
-            c = keep.sigmoid() * c + enter.sigmoid() * value.tanh()
-            h = show.sigmoid() * c.tanh()
-            memory = torch.addcmul(memory, share[..., None], torch.cat([h, c], dim=-1)[:, None] - memory)
-            outputs.append(h)
-        return torch.stack(outputs, dim=1), memory
 
     def write_weights(self, x: Float[Tensor, "rows time width"]) -> Float[Tensor, "rows time slots"]:
         """The softmax weights of slots."""
@@ -101,3 +84,23 @@ class SlotLSTMMixer(Recurrence):
 
     def flops(self, time: int) -> int:
         return super().flops(time) + 10 * time * self.num_slots * self.hidden_size
+
+
+@as_operator
+def _loop(
+    tokens: Float[Tensor, "rows time gates"],
+    reading: Float[Tensor, "rows time slots"],
+    shares: Float[Tensor, "rows time slots"],
+    memory: Float[Tensor, "rows slots both"],
+    recurrent_weight: Float[Tensor, "gates cells"],
+) -> tuple[Tensor, Tensor]:
+    """h after each token, and the slots after the last."""
+    outputs = []
+    for token, read, share in zip(tokens.unbind(1), reading.unbind(1), shares.unbind(1), strict=True):
+        h, c = (read[:, None] @ memory)[:, 0].chunk(2, dim=-1)
+        enter, keep, value, show = (token + nn.functional.linear(h, recurrent_weight)).chunk(4, dim=-1)
+        c = keep.sigmoid() * c + enter.sigmoid() * value.tanh()
+        h = show.sigmoid() * c.tanh()
+        memory = torch.addcmul(memory, share[..., None], torch.cat([h, c], dim=-1)[:, None] - memory)
+        outputs.append(h)
+    return torch.stack(outputs, dim=1), memory

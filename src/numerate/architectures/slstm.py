@@ -11,7 +11,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import group_norm, logsigmoid, silu
 
 from numerate.config import setting
-from numerate.kernels.token_shift import ShortConvolution, disable_compile, gather_last_tokens
+from numerate.kernels.operators import as_operator
+from numerate.kernels.token_shift import ShortConvolution, gather_last_tokens
 from numerate.mixers.mixer import Context, Mixer, check_divides, check_output_width
 from numerate.mixers.recurrence import Recurrence
 from numerate.positions.position import Position
@@ -110,14 +111,13 @@ class SLSTMMixer(Recurrence):
         return super().flops(time) + 20 * time * self.hidden_size
 
 
-@disable_compile
 def slstm(
     inputs: Float[Tensor, "rows time 4 heads head"],
     recurrent_weight: Float[Tensor, "heads four head"],
     sigmoid_forget: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """h, the means and log n after each token, rows x time x heads x head each."""
-    h, means, totals, *_ = _SLSTMFunction.apply(inputs, recurrent_weight, sigmoid_forget)  # type: ignore[no-untyped-call]
+    h, means, totals, *_ = _apply_slstm(inputs, recurrent_weight, sigmoid_forget)
     return h, means, totals
 
 
@@ -244,3 +244,6 @@ class _SLSTMFunction(torch.autograd.Function):
         states = (x.reshape(*x.shape[:2], members, heads, -1).movedim(2, 0) for x in found[:3])
         kept = (x.reshape(x.shape[0], members, heads, *x.shape[2:]).movedim(1, 0) for x in found[3:])
         return (*states, *kept), (0,) * 5
+
+
+_apply_slstm = as_operator(_SLSTMFunction)

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn.functional import dropout, gelu, glu, pad
 
-from numerate.kernels.token_shift import disable_compile, upcast
+from numerate.kernels.operators import as_operator
+from numerate.kernels.token_shift import upcast
 from numerate.mixers.mixer import Context, Mixer
 from numerate.mixers.recurrence import Recurrence
 
@@ -99,7 +100,7 @@ def impulse_responses(
     weights: Complex[Tensor, "width kinds pairs"], base: Complex[Tensor, "width pairs"], time: int
 ) -> Float[Tensor, "width kinds time"]:
     """`ImpulseResponses`, without the powers that it keeps."""
-    return _first_output(ImpulseResponses, weights, base, time)
+    return _apply_impulse_responses(weights, base, time)[0]  # type: ignore[no-any-return]
 
 
 def complex_powers(base: Complex[Tensor, "*width pairs"], time: int) -> Complex[Tensor, "*width time pairs"]:
@@ -170,7 +171,7 @@ def causal_convolution(
     """The causal convolution of signals with each channel's kernel: by matrices, very long ones by FFT."""
     if kernel.shape[-1] > FFT_MIN_LENGTH:
         return _fft_convolution(kernel[..., None], signal, dim=-2)
-    return _first_output(Convolution, kernel, signal)
+    return _apply_convolution(kernel, signal)[0]  # type: ignore[no-any-return]
 
 
 def series_product(
@@ -221,13 +222,12 @@ def series_quotient(
     numerator: Float[Tensor, "width time"], feedback: Float[Tensor, "width time"]
 ) -> Float[Tensor, "width time"]:
     """`SeriesQuotient`, without the reciprocal that it keeps. The first coefficient of `feedback` must not be -1."""
-    return _first_output(SeriesQuotient, numerator, feedback)
+    return _apply_series_quotient(numerator, feedback)[0]  # type: ignore[no-any-return]
 
 
-def _first_output(function: Any, *given: Any) -> Tensor:
-    """The result, without the tensors saved for the gradient."""
-    made: Tensor = function.apply(*given)[0]
-    return made
+_apply_impulse_responses, _apply_convolution, _apply_series_quotient = map(
+    as_operator, (ImpulseResponses, Convolution, SeriesQuotient)
+)
 
 
 def _fft_convolution(first: Tensor, second: Tensor, dim: int) -> Tensor:
@@ -324,7 +324,6 @@ class StateSpaceMixer(Recurrence):
         y = torch.addcmul(y, x, self.D).to(x.dtype)
         return self._channel_dropout(glu(self.out_proj(self._channel_dropout(gelu(y))))), state
 
-    @disable_compile
     def _convolve(self, signal: Float[Tensor, "width time rows"]) -> Float[Tensor, "width time rows"]:
         with torch.autocast(signal.device.type, enabled=False):
             return causal_convolution(self.kernel(signal.shape[1]), signal)

@@ -27,6 +27,7 @@ def setting(
     hashed_as_default: bool = False,
     added_later: bool = False,
     stored_name: str | None = None,
+    stored_default: T | None = None,
 ) -> T:
     """One field of a spec, with its one-line meaning (what `numerate show` prints) and its bounds.
 
@@ -38,7 +39,8 @@ def setting(
     value, so that older runs keep their id. `added_later=True` is for a field added to a spec after runs had used it:
     it is part of a run's identity, and of the random key of a task's data, only if it differs from its default, so that
     older runs keep their id and data. `stored_name` is for a renamed field: its name in 0.2, or when it was added,
-    under which it is hashed in both (`stored_class_name` does the same for a class).
+    under which it is hashed in both (`stored_class_name` does the same for a class). `stored_default` is for a default
+    that was another: as which it is hashed.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -62,6 +64,7 @@ def setting(
             "hashed_as_default": hashed_as_default,
             "later": added_later,
             "stored_name": stored_name,
+            "stored_default": stored_default,
         },
     )
 
@@ -222,12 +225,13 @@ def stored_settings(spec: Any, fields: Iterable[Field[Any]]) -> dict[str, Any]:
     >>> stored_settings(LSTM(), LSTM.__dataclass_fields__.values())
     {'layers': 2}
     """
-    values = {
-        field: field.default if field.metadata.get("hashed_as_default") else getattr(spec, field.name)
-        for field in fields
-    }
-    return {
-        field.metadata.get("stored_name") or field.name: value
-        for field, value in values.items()
-        if not (field.metadata.get("later") and value == field.default)
-    }
+    stored = {}
+    for one in fields:
+        metadata = one.metadata
+        value = one.default if metadata.get("hashed_as_default") else getattr(spec, one.name)
+        is_default = value == one.default
+        if is_default and metadata.get("stored_default") is not None:
+            value = metadata["stored_default"]
+        if not (is_default and metadata.get("later")):
+            stored[metadata.get("stored_name") or one.name] = value
+    return stored

@@ -55,7 +55,7 @@ def stack_key(recipe: Recipe) -> Hashable | None:
         init_from=None,
         paper=None,
     )
-    return identity(shared_recipe), recipe.device, recipe.training.threads
+    return identity(shared_recipe), recipe.device, recipe.training.threads, recipe.training.precision
 
 
 def why_not_stacked(recipe: Recipe) -> str | None:

@@ -22,6 +22,7 @@ from numerate.records.heads import read_metrics
 from numerate.training import checkpoint, provenance
 from numerate.training.budget import format_flops
 from numerate.training.distributed import World
+from numerate.training.precision import resolve_precision
 from numerate.training.preflight import check_unchanged_files
 from numerate.training.progress import ProgressBar, format_values
 from numerate.training.recipe import Recipe
@@ -98,6 +99,7 @@ class TrainingSession:
         self.on_record, self.on_message = on_record, on_message
         self._exit_stack = contextlib.ExitStack()
         self._progress: ProgressBar | None = None
+        self._precision_note = ""
         source = initial_run(recipe, runs)
         if source is not None:
             recipe = replace(recipe, init_from=source.id)
@@ -112,7 +114,9 @@ class TrainingSession:
             check_unchanged_files(recipe.task, earlier, self.path)
         set_threads(recipe.training.threads, last_checkpoint)
         self.trainer = Trainer(
-            recipe, world, pretrained_config=None if last_checkpoint is None else last_checkpoint.state.get("origin")
+            self._with_precision(last_checkpoint),
+            world,
+            pretrained_config=None if last_checkpoint is None else last_checkpoint.state.get("origin"),
         )
         self.initial_checkpoint = None
         if source is not None and last_checkpoint is None:
@@ -164,6 +168,8 @@ class TrainingSession:
             return False
         if is_main_process:
             self._record_start()
+            if self._precision_note:
+                self._print_message(self._precision_note)
         if trainer.state.step:
             self._print_message(f"{self.path}: resuming from step {trainer.state.step} of {steps}")
         elif self.initial_checkpoint is not None:
@@ -202,6 +208,27 @@ class TrainingSession:
         """The outcome of a session with nothing left to train."""
         self._exit_stack.close()
         return TrainedRun(Run(self.folder), "done")
+
+    def _with_precision(self, last_checkpoint: checkpoint.Checkpoint | None) -> Recipe:
+        """The recipe with the precision of this device, or that with which the run was started.
+
+        Raises `UserError` for a recipe that states another."""
+        stated = self.recipe.training.precision
+        chosen: Any = resolve_precision(stated, self.world.device)
+        # A checkpoint without it is older than the default `auto`, which was fp32.
+        started = chosen if last_checkpoint is None else last_checkpoint.state.get("precision", "fp32")
+        if stated not in ("auto", started):
+            raise UserError(
+                f"training.precision: must be {started}, in which this run was started, or auto, not {stated}; "
+                f"another seed is another run"
+            )
+        if started != chosen:
+            self._precision_note = f"precision: {started}, with which this run was started"
+        elif stated == "auto" and chosen != "fp32":
+            self._precision_note = (
+                f"precision: {chosen}, which this device supports; training.precision=fp32 for float32"
+            )
+        return replace(self.recipe, training=replace(self.recipe.training, precision=started))
 
     def _open_folder(self) -> RunFolder:
         """The run folder, created and locked by the main process."""

@@ -7,6 +7,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from numerate.errors import UserError
 
@@ -27,7 +28,7 @@ def should_use_fla(backend: Backend, x: Tensor, mixer_name: str, requires_half_p
     if backend == "auto" and _is_vmapped(x):
         return False
     if backend == "auto" and requires_half_precision and x.element_size() > 2:
-        if is_supported_input and is_fla_installed():
+        if is_supported_input and is_fla_installed() and not is_compiling():
             _warn_half_only(mixer_name)
         return False
     if backend == "fla":
@@ -36,7 +37,7 @@ def should_use_fla(backend: Backend, x: Tensor, mixer_name: str, requires_half_p
             unsupported = "runs in fp32, bf16 or fp16 on a CUDA device; use backend=auto"
             raise UserError(f"model.mixer.backend: fla {unsupported if is_fla_installed() else missing}")
         return True
-    if is_supported_input and not is_fla_installed():
+    if is_supported_input and not is_fla_installed() and not is_compiling():
         _warn_missing(mixer_name)
     return is_supported_input and is_fla_installed()
 

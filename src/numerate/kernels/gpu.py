@@ -26,3 +26,7 @@ def matmul_precision(dtype: torch.dtype) -> str:
     if dtype != torch.float32 or torch.version.hip:
         return "ieee"
     return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+
+
+# `torch.compiler.assume_constant_result`, which is slow to import: the compiler cannot trace how torch is set.
+matmul_precision._dynamo_marked_constant = True  # type: ignore[attr-defined]

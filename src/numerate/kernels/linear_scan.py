@@ -8,7 +8,7 @@ from jaxtyping import Inexact
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from numerate.kernels.token_shift import disable_compile
+from numerate.kernels.operators import as_operator
 
 MIN_SEQUENTIAL_SIZE = 2048
 """Real numbers per position above which the work on a position exceeds its overhead on a CPU. Positions are then
@@ -16,7 +16,6 @@ processed one by one, which touches each number once; a second level would touch
 positions."""
 
 
-@disable_compile
 def linear_scan(
     a: Inexact[Tensor, "#rows #time channels"],
     b: Inexact[Tensor, "rows time channels"],
@@ -38,8 +37,8 @@ def linear_scan(
     it the starting of 50 operations.
     """
     kept = torch.promote_types(torch.promote_types(a.dtype, b.dtype), torch.float32)
-    found: Tensor = _Scan.apply(a.to(kept), b.to(kept), None if initial_state is None else initial_state.to(kept))  # type: ignore[no-untyped-call]
-    return found
+    (found,) = _apply_scan(a.to(kept), b.to(kept), None if initial_state is None else initial_state.to(kept))
+    return found  # type: ignore[no-any-return]
 
 
 class _Scan(torch.autograd.Function):
@@ -47,13 +46,13 @@ class _Scan(torch.autograd.Function):
     g_t conj(h_{t-1})."""
 
     @staticmethod
-    def forward(a: Tensor, b: Tensor, start: Tensor | None) -> Tensor:
-        return _scan(a, b, start)
+    def forward(a: Tensor, b: Tensor, start: Tensor | None) -> tuple[Tensor]:
+        return (_scan(a, b, start),)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: Tensor) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: tuple[Tensor]) -> None:
         a, _, start = inputs
-        ctx.save_for_backward(a, start, output)
+        ctx.save_for_backward(a, start, *output)
 
     @staticmethod
     @once_differentiable
@@ -74,7 +73,7 @@ class _Scan(torch.autograd.Function):
     @staticmethod
     def vmap(
         info: Any, in_dims: tuple[int | None, ...], a: Tensor, b: Tensor, start: Tensor | None
-    ) -> tuple[Tensor, int]:
+    ) -> tuple[tuple[Tensor], tuple[int]]:
         """The members of a stack become further rows."""
         members, rows = info.batch_size, b.shape[0 if in_dims[1] is None else 1 if in_dims[1] == 0 else 0]
 
@@ -82,10 +81,13 @@ class _Scan(torch.autograd.Function):
             x = x.expand(members, *x.shape) if dim is None else x.movedim(dim, 0)
             return x.expand(members, rows, *x.shape[2:]).flatten(0, 1)
 
-        found: Tensor = _Scan.apply(  # type: ignore[no-untyped-call]
+        (found,) = _Scan.apply(  # type: ignore[no-untyped-call]
             folded(a, in_dims[0]), folded(b, in_dims[1]), None if start is None else folded(start, in_dims[2])
         )
-        return found.reshape(members, rows, *found.shape[1:]), 0
+        return (found.reshape(members, rows, *found.shape[1:]),), (0,)
+
+
+_apply_scan = as_operator(_Scan)
 
 
 def _scan(a: Tensor, b: Tensor, start: Tensor | None = None, reverse: bool = False) -> Tensor:

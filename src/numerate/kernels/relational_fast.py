@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.autograd.function import Function, once_differentiable
 from torch.nn.functional import pad, scaled_dot_product_attention
 
+from numerate.kernels.operators import as_operator
 from numerate.kernels.relational import (
     Activation,
     RelationalHeads,
@@ -20,7 +21,6 @@ from numerate.kernels.relational import (
     reference_attention,
 )
 from numerate.kernels.relational_kernel import kernel_relational_attention, should_use_kernel, unsupported_feature
-from numerate.kernels.token_shift import disable_compile
 
 RelationalBackend = Literal["auto", "plain", "values", "chunks", "triton"]
 
@@ -270,9 +270,8 @@ def _should_use_sdpa(row: _RowTensors, dropout: float) -> bool:
     return bool(row.queries.is_cuda or has_fewer_queries or has_fused_kernel)
 
 
-@disable_compile
 def _chunked_attention(row: _RowTensors, dropout: float) -> Tensor:
-    output: Tensor = _ChunkedAttention.apply(*row, dropout)[0]  # type: ignore[no-untyped-call]
+    output: Tensor = _apply_chunked_attention(*row, dropout)[0]
     return output
 
 
@@ -357,15 +356,17 @@ class _ChunkedAttention(Function):
         return (torch.unflatten(output, 0, (info.batch_size, -1)),), (0,)
 
 
+_apply_chunked_attention = as_operator(_ChunkedAttention)
+
+
 # Chunks ------------------------------------------------------------------------------------------------------------
 
 
-@disable_compile
 def _chunked_relational_attention(
     heads: RelationalHeads, variant: Variant, activation: Activation
 ) -> tuple[Tensor, Tensor | None]:
     inputs = (*_row_tensors(heads), variant, activation, heads.dropout)
-    outputs = _ChunkedRelationalAttention.apply(*inputs)  # type: ignore[no-untyped-call]
+    outputs = _apply_chunked_relational_attention(*inputs)
     return outputs[0], outputs[1] if variant == "relational" else None
 
 
@@ -411,6 +412,9 @@ class _ChunkedRelationalAttention(Function):
     def vmap(info: Any, dims: tuple[int | None, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         outputs = _ChunkedRelationalAttention.apply(*_fold_models(info.batch_size, dims, inputs))  # type: ignore[no-untyped-call]
         return tuple(torch.unflatten(x, 0, (info.batch_size, -1)) for x in outputs), (0,) * len(outputs)
+
+
+_apply_chunked_relational_attention = as_operator(_ChunkedRelationalAttention)
 
 
 def _drop_none(tensors: tuple[Tensor, Tensor | None]) -> list[Tensor]:

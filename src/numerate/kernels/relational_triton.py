@@ -27,9 +27,9 @@ from torch import Tensor
 from torch.autograd.function import Function, once_differentiable
 
 from numerate.kernels.gpu import matmul_precision, max_shared_memory
+from numerate.kernels.operators import as_operator, has_data
 from numerate.kernels.relational import Activation, RelationalHeads
 from numerate.kernels.relational_tiles import Tiles, padded_width, select_tiles
-from numerate.kernels.token_shift import disable_compile
 
 MAX_RELATIONS = 16
 """The maximum number of relations whose sums a program of the forward pass holds; others are for further programs."""
@@ -294,14 +294,13 @@ class RelationalInputs(NamedTuple):
     relation_keys: Float[Tensor, "rows relations time relation_width"]
 
 
-@disable_compile
 def attended_symbols_and_relations(heads: RelationalHeads, activation: Activation) -> tuple[Tensor, Tensor]:
     """The weighted sums of symbols, rows x heads x time x width, and of relations, rows x heads x time x relations."""
     assert heads.symbols is not None
     symbols = heads.symbols.expand(len(heads.queries), -1, -1, -1)
     tensors = (heads.queries, heads.keys, symbols, heads.relation_queries, heads.relation_keys)
     inputs = (x.to(heads.queries.dtype) for x in tensors if x is not None)
-    output, relations, _ = _RelationalAttention.apply(*inputs, activation)
+    output, relations, _ = _apply_relational_attention(*inputs, activation)
     return output, relations
 
 
@@ -320,10 +319,11 @@ class _RelationalAttention(Function):
         head_block = _block_size(heads, tiles)
         relation_block = min(MAX_RELATIONS, 1 << (relations - 1).bit_length())
         num_blocks = triton.cdiv(heads, head_block) * triton.cdiv(relations, relation_block)
-        _forward[(triton.cdiv(time, tiles.queries), rows, num_blocks)](
-            *inputs, output, attended_relations, logsumexp, *_strides(*inputs), *_scalars(inputs),
-            HEADS=head_block, RELATIONS=relation_block, **constants, num_warps=head_block,
-        )  # fmt: skip
+        if has_data(output):
+            _forward[(triton.cdiv(time, tiles.queries), rows, num_blocks)](
+                *inputs, output, attended_relations, logsumexp, *_strides(*inputs), *_scalars(inputs),
+                HEADS=head_block, RELATIONS=relation_block, **constants, num_warps=head_block,
+            )  # fmt: skip
         return output, attended_relations, logsumexp
 
     @staticmethod
@@ -352,6 +352,8 @@ class _RelationalAttention(Function):
             (False, tiles.queries, grad_q, grad_a),
             (True, tiles.keys, grad_k, grad_b),
         ):
+            if not has_data(output):
+                break
             _backward_heads[(triton.cdiv(time, own), rows, triton.cdiv(heads, head_block))](
                 *inputs, logsumexp, row_dot, grad_output, grad_relation_output, head_target, grad_s,
                 *_strides(*inputs), *_scalars(inputs),
@@ -363,6 +365,9 @@ class _RelationalAttention(Function):
             )  # fmt: skip
         gradients = (grad_q, grad_k, grad_s, grad_a, grad_b)
         return *(_sum_groups(*pair) for pair in zip(gradients, inputs, strict=True)), None
+
+
+_apply_relational_attention = as_operator(_RelationalAttention)
 
 
 def _sum_groups(

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
-from numerate.kernels.token_shift import disable_compile
+from numerate.kernels.operators import as_operator
 
 SAVE_INTERVAL = 4
 """The forward pass saves every n-th state; the backward pass recomputes those in between."""
@@ -19,7 +19,6 @@ MIN_ELEMENTS = {"cpu": 2**14, "cuda": 2**20}
 """Numbers in one operation from which on its work outweighs the call: rows are cut into chunks up to there."""
 
 
-@disable_compile
 def selective_scan(
     dt: Float[Tensor, "rows time channels"],
     inputs: Float[Tensor, "rows time channels"],
@@ -53,7 +52,7 @@ def selective_scan(
         dtype = A.dtype
         tensors = (part.to(dtype) for part in (dt, inputs, B, C))
         args = (*tensors, A[None], allow_neg_eigval, min(num_chunks, time), torch.is_grad_enabled())
-        output, final_state, *_ = _SelectiveScan.apply(*args)  # type: ignore[no-untyped-call]
+        output, final_state, *_ = _apply_selective_scan(*args)
     return output, final_state
 
 
@@ -130,6 +129,9 @@ class _SelectiveScan(torch.autograd.Function):
         )
         found = (output.unflatten(0, (size, -1)), last.unflatten(0, (size, -1)), *more)
         return found, (0, 0, *(None for _ in more))
+
+
+_apply_selective_scan = as_operator(_SelectiveScan)
 
 
 class _ChunkScan:

@@ -1,17 +1,12 @@
 """Token shift, short convolutions and helpers of recurrent mixers."""
 
-from collections.abc import Callable
-from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import torch
 from jaxtyping import Float, Inexact, Int, Shaped
 from torch import Tensor, nn
 from torch.autograd.function import Function, once_differentiable
 from torch.nn.functional import pad
-
-Params = ParamSpec("Params")
-Result = TypeVar("Result")
 
 
 def gather_last_tokens(
@@ -48,23 +43,6 @@ def zero_padding(
 def upcast(x: Tensor) -> Tensor:
     """x in at least single precision: recurrences accumulate rounding errors, and complex numbers need it."""
     return x.float() if x.element_size() < 4 else x
-
-
-def disable_compile(function: Callable[Params, Result]) -> Callable[Params, Result]:
-    """Excludes a function from torch.compile (a graph break).
-
-    For loops over a row, which would be unrolled, taking minutes, and again for other lengths.
-    (`torch.compiler.disable` is resolved at the first call, because importing it is slow.)
-    """
-
-    @wraps(function)
-    def guarded(*given: Params.args, **named: Params.kwargs) -> Result:
-        if torch.compiler.is_compiling():
-            made: Result = torch.compiler.disable(function)(*given, **named)  # type: ignore[no-untyped-call]
-            return made
-        return function(*given, **named)
-
-    return guarded
 
 
 class ShortConvolution(nn.Module):

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from numerate.config import setting
+from numerate.kernels.operators import as_operator
 from numerate.kernels.token_shift import gather_last_tokens
 from numerate.mixers.mixer import Context, Mixer, check_output_width
 from numerate.mixers.recurrence import Recurrence
@@ -133,8 +134,27 @@ class RecurrentMixer(Recurrence):
             packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
             found, state = self.rnn(packed)
             hidden, _ = pad_packed_sequence(found, batch_first=True, total_length=x.shape[1])
+        elif state is None and lengths is None and torch.compiler.is_compiling():
+            (hidden,) = whole_rows(x, *self.rnn.parameters(), self.rnn.mode)
         else:
             hidden, state = self.rnn(x, state)
             if lengths is not None and not is_lstm:
                 state = gather_last_tokens(hidden, lengths)[None]
         return self.out_proj(hidden), state
+
+
+@as_operator
+def whole_rows(x: Tensor, *weights_and_mode: Any) -> tuple[Tensor]:
+    """The outputs of a layer of torch (LSTM, GRU or RNN_TANH) with these weights; `torch.compile` would write its loop
+    out."""
+    *weights, mode = weights_and_mode
+    zeros = x.new_zeros(1, x.shape[0], weights[1].shape[1])
+    settings = (
+        len(weights) == 4,
+        1,
+        0.0,
+        True,
+        False,
+        True,
+    )  # biases, layers, dropout, training, directions, batch first
+    return (getattr(torch, mode.lower())(x, (zeros, zeros) if mode == "LSTM" else zeros, weights, *settings)[0],)

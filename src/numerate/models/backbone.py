@@ -273,15 +273,13 @@ class LoopModule(BackboneModule):
         """One loop over whole rows; with `target_positions`, the last block ends at those positions only."""
         return self._run_blocks(hidden_state, input_embeddings, self._run_in(context, target_positions))
 
-    def compile_loops(self) -> None:
+    def compile_loops(self, mode: str = "default") -> None:
         """Compiles one loop, for training: the number of loops may then change at every step.
 
-        There are about a dozen graphs: with and without a gradient, first and later loops, all positions or only the
-        targets, and again where two sizes happen to be equal. Torch's default limit is 8.
+        Each shape has several graphs: with and without a gradient, first and later loops, all positions or only the
+        targets.
         """
-        dynamo_config = torch._dynamo.config
-        dynamo_config.recompile_limit = max(32, dynamo_config.recompile_limit)
-        self.compiled_loop = torch.compile(self.run_loop, dynamic=True)
+        self.compiled_loop = torch.compile(self.run_loop, dynamic=False, mode=mode)
 
     def resolve_loops(self, loops: LoopsArgument) -> Loops:
         return Loops.from_argument(loops, self.num_loops)

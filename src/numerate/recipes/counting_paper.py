@@ -116,6 +116,7 @@ def published(task: str, model: str) -> Recipe:
         training=Training(
             steps=epochs * steps_per_epoch,
             batch_size=32,
+            precision="fp32",
             shuffle_window=1,
             log_every=100,
             evaluate_every=steps_per_epoch,

@@ -42,6 +42,7 @@ def published() -> Recipe:
         training=Training(
             steps=2_500_000,
             batch_size=32,
+            precision="fp32",
             shuffle_window=1,
             log_every=2000,
             evaluate_every=25_000,

@@ -1,18 +1,19 @@
 """Training objectives: the forward passes for a batch, and the sums of their losses."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from numerate.batch import Batch, Loops, Model, StepContext
+from numerate.batch import Batch, Loops, Model, Output, StepContext
 from numerate.config import Spec, setting
 from numerate.losses.cross_entropy import CrossEntropy
 from numerate.losses.loss import Loss
 from numerate.positions.counter import random_integers
+from numerate.training.compilation import CompileMode
 from numerate.vocabulary import Vocabulary
 
 
@@ -23,6 +24,18 @@ class ObjectiveModule(nn.Module, ABC):
         super().__init__()
         self.loss = loss.build(vocabulary)
         self.weights: Mapping[str, float] = self.loss.weights
+        self._compiled_loss: Callable[[Output, Batch], dict[str, Tensor]] | None = None
+
+    def compile_loss(self, mode: CompileMode) -> None:
+        """Compiles the head and the loss, for training."""
+        self._compiled_loss = torch.compile(self.loss.forward, dynamic=False, mode=mode)
+
+    def loss_sums(self, output: Output, batch: Batch) -> dict[str, Tensor]:
+        """The sum of each term of the loss."""
+        if self._compiled_loss is not None and torch.is_grad_enabled():
+            return self._compiled_loss(output, batch)
+        sums: dict[str, Tensor] = self.loss(output, batch)
+        return sums
 
     def counts(self, batch: Batch) -> dict[str, int]:
         """The divisor of each term for this (micro-)batch, known before the forward pass."""
@@ -78,8 +91,7 @@ class SupervisedModule(ObjectiveModule):
         output = model(
             batch.tokens, batch.source, target_positions=batch.target_positions_or_none if self.targets_only else None
         )
-        loss_terms: dict[str, Tensor] = self.loss(output, batch)
-        return loss_terms
+        return self.loss_sums(output, batch)
 
 
 @dataclass(frozen=True)
@@ -167,7 +179,7 @@ class ProgressiveModule(ObjectiveModule):
         for weight, loops in self._forwards(num_loops, step_context):
             scaled_loops = Loops(*loops, average_gradients=self.spec.throttle == "described")
             output = model(batch.tokens, batch.source, target_positions=target_positions, loops=scaled_loops)
-            for term, value in self.loss(output, batch).items():
+            for term, value in self.loss_sums(output, batch).items():
                 weighted_value = value if weight * factor == 1.0 else weight * factor * value
                 loss_terms[term] = loss_terms[term] + weighted_value if term in loss_terms else weighted_value
         return loss_terms

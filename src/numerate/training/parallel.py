@@ -18,6 +18,7 @@ from numerate.batch import Model
 from numerate.models.backbone import LoopModule
 from numerate.models.block import Block
 from numerate.models.strict_weights import match_state_dict
+from numerate.training.compilation import CompileMode, allow_compiling
 from numerate.training.distributed import World
 
 _SHARED_MODULES_NAME = "shared_by_blocks"
@@ -33,9 +34,9 @@ class ParallelStrategy:
     loss_multiplier = 1.0
     """Factor on the loss of a micro-batch if gradients are averaged over processes."""
 
-    def __init__(self, model: Model, world: World, *, compiled: bool = False) -> None:
+    def __init__(self, model: Model, world: World, *, compile_mode: CompileMode | None = None) -> None:
         self.model, self.world = model, world
-        self.training_model: nn.Module = compile_forward(model) if compiled else model
+        self.training_model: nn.Module = model if compile_mode is None else compile_forward(model, compile_mode)
         """The model as training calls it: compiled, or wrapped by DDP."""
 
     def backward(self, is_last: bool) -> AbstractContextManager[None]:
@@ -117,8 +118,8 @@ class DDPStrategy(ParallelStrategy):
     uninterrupted one in the last bits; `all_reduce` does not.
     """
 
-    def __init__(self, model: Model, world: World, *, compiled: bool = False) -> None:
-        super().__init__(model, world, compiled=compiled)
+    def __init__(self, model: Model, world: World, *, compile_mode: CompileMode | None = None) -> None:
+        super().__init__(model, world, compile_mode=compile_mode)
         self.loss_multiplier = float(world.size)
         self.ddp_model = nn.parallel.DistributedDataParallel(
             self.training_model,
@@ -143,7 +144,7 @@ class FSDPStrategy(ParallelStrategy):
     share, such as a symbol library, which would otherwise be gathered and freed once per block.
     """
 
-    def __init__(self, model: Model, world: World, *, compiled: bool = False) -> None:
+    def __init__(self, model: Model, world: World, *, compile_mode: CompileMode | None = None) -> None:
         from torch.distributed.device_mesh import DeviceMesh
         from torch.distributed.fsdp import fully_shard
 
@@ -153,8 +154,8 @@ class FSDPStrategy(ParallelStrategy):
         names = set(parameters_shared_by_blocks(model))
         shared = {parameter for name, parameter in model.named_parameters() if name in names}
         for block in model_blocks(model):
-            if compiled:
-                block.compile(dynamic=True)
+            if compile_mode is not None:
+                block.compile(dynamic=False, mode=compile_mode)
             fully_shard(block, mesh=self.mesh, ignored_params=shared)
         sharded = {parameter for parameter in model.parameters() if _is_dtensor(parameter)}
         with _registered_outside_blocks(model, shared):
@@ -245,16 +246,17 @@ def _no_buffer_sync() -> dict[str, Any]:
     return {"forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers": False}
 
 
-def compile_forward(model: Model) -> nn.Module:
-    """The model, compiled once for all batch sizes and lengths. Position assignment and head are not compiled. Of a
-    looped backbone one iteration is compiled; otherwise it would be recompiled for every number of loops.
+def compile_forward(model: Model, mode: CompileMode = "default") -> nn.Module:
+    """The model, compiled once for each shape of a batch; position assignment and head are not compiled. Of a looped
+    backbone one iteration is compiled; otherwise it would be recompiled for every number of loops.
     """
+    allow_compiling()
     loops = [part for part in model.modules() if isinstance(part, LoopModule)]
     if loops:
         for loop in loops:
-            loop.compile_loops()
+            loop.compile_loops(mode)
         return model
-    compiled: nn.Module = torch.compile(model, dynamic=True)  # type: ignore[assignment]
+    compiled: nn.Module = torch.compile(model, dynamic=False, mode=mode)  # type: ignore[assignment]
     return compiled
 
 
@@ -282,11 +284,13 @@ def parameters_shared_by_blocks(model: nn.Module) -> list[str]:
     return [name for name, parameter in model.named_parameters() if num_blocks[parameter] > 1]
 
 
-def make_parallel_strategy(name: str, model: Model, world: World, *, compiled: bool = False) -> ParallelStrategy:
+def make_parallel_strategy(
+    name: str, model: Model, world: World, *, compile_mode: CompileMode | None = None
+) -> ParallelStrategy:
     """`all_reduce`, `ddp` or `fsdp`; a single process always uses `all_reduce`."""
     strategies: dict[str, type[ParallelStrategy]] = {
         "all_reduce": ParallelStrategy,
         "ddp": DDPStrategy,
         "fsdp": FSDPStrategy,
     }
-    return (strategies[name] if world.size > 1 else ParallelStrategy)(model, world, compiled=compiled)
+    return (strategies[name] if world.size > 1 else ParallelStrategy)(model, world, compile_mode=compile_mode)

@@ -9,6 +9,13 @@ HALF_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 """The half precision types by their names in a recipe."""
 
 
+def resolve_precision(precision: str, device: torch.device) -> str:
+    """What `training.precision` is on a device: `auto` is bf16 on a CUDA device that computes in it, else fp32."""
+    if precision != "auto":
+        return precision
+    return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+
+
 def autocast(device: torch.device, precision: str) -> torch.autocast:
     """Autocast for a forward pass: half precision if a recipe sets it; no autocast for `fp32`."""
     dtype = HALF_DTYPES.get(precision)

@@ -13,6 +13,7 @@ from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.task import Task
 from numerate.tokenizers.layout import Continuation, Layout
 from numerate.tokenizers.tokenizer import Characters, Tokenizer
+from numerate.training.compilation import CompileMode
 from numerate.training.objective import Objective, Supervised
 from numerate.training.optimizer import AdamW, Optimizer
 from numerate.training.samples import Samples
@@ -77,11 +78,22 @@ class Training(Spec):
         "batches drawn together: sorted by length, split into batches, the batches shuffled; 1: not sorted",
         at_least=1,
     )
-    precision: Literal["fp32", "bf16", "fp16"] = setting(
-        "fp32", "precision of the forward pass; fp16 scales the loss and needs a GPU"
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = setting(
+        "auto",
+        "precision of the forward pass; auto: bf16 on a CUDA device that has it, else fp32, and when resuming what the "
+        "run started with; fp16 scales the loss and needs a GPU",
+        stored_default="fp32",
     )
     tf32: bool = setting(False, "whether CUDA rounds float32 matrix products to TF32, which is much faster")
-    compile: bool = setting(False, "whether the forward pass is compiled by torch.compile")
+    compile: bool = setting(
+        False, "whether forward pass and loss are compiled by torch.compile, once per padded length"
+    )
+    compile_mode: CompileMode = setting(
+        "default",
+        "with compile: mode of torch.compile; reduce-overhead (CUDA graphs) and max-autotune need CUDA, where neither "
+        "has been tested",
+        added_later=True,
+    )
     parallel: Literal["all_reduce", "ddp", "fsdp"] = setting(
         "all_reduce",
         "several processes: one all-reduce in a fixed order (all_reduce), DDP (ddp), or FSDP2, sharded weights (fsdp)",

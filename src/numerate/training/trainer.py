@@ -15,12 +15,13 @@ from numerate.errors import OperationalError
 from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.training import checkpoint
 from numerate.training.budget import Budget
+from numerate.training.compilation import TOO_MANY_SHAPES, CompiledShapes, pad_to_buckets
 from numerate.training.data_stream import BatchStream, StreamPosition, num_total_tokens
 from numerate.training.distributed import World
 from numerate.training.objective import ObjectiveModule
 from numerate.training.parallel import make_parallel_strategy
 from numerate.training.peak_flops import resolve_matmul_precision
-from numerate.training.precision import autocast, tf32_matmul
+from numerate.training.precision import autocast, resolve_precision, tf32_matmul
 from numerate.training.preflight import (
     TrainingParts,
     check_finite_weights,
@@ -84,6 +85,8 @@ class Trainer(TrainingStep):
         pretrained_config: Mapping[str, Any] | None = None,
         use_meta_device: bool = False,
     ) -> None:
+        precision: Any = resolve_precision(recipe.training.precision, world.device)
+        recipe = replace(recipe, training=replace(recipe.training, precision=precision))
         self.recipe, self.world, self.folder, self.on_event = recipe, world, folder, on_event
         self.training = recipe.training
         self.evaluation_data = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
@@ -116,9 +119,14 @@ class Trainer(TrainingStep):
         self.flush_hook: Callable[[], None] = lambda: None
         """Called before metric sums are read or weights are saved: `StackedTrainer`, which trains many small models as
         one, writes its sums back to each `Trainer`."""
+        compile_mode = self.training.compile_mode if self.training.compile else None
         self.parallel_strategy = make_parallel_strategy(
-            self.training.parallel, self.model, world, compiled=self.training.compile
+            self.training.parallel, self.model, world, compile_mode=compile_mode
         )
+        self.compiled_shapes: CompiledShapes | None = None
+        if compile_mode is not None:
+            self.objective.compile_loss(compile_mode)
+            self.compiled_shapes = CompiledShapes()
         self.optimizer = recipe.optimizer.build(self.model, self.parameter_options)
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=self.training.precision == "fp16")
         self.state = TrainingState()
@@ -331,12 +339,15 @@ class Trainer(TrainingStep):
     def compute_gradients(self, batches: _GlobalBatch) -> None:
         _seed_dropout(self.world.device, _dropout_seed(self.recipe.seed, self.state.step, self.world.rank))
         self.optimizer.zero_grad(set_to_none=True)
+        if self.compiled_shapes is not None and self.world.device.type == "cuda":
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         last = batches.micro_batches[-1]
         for micro_batch in batches.micro_batches:
             batch = micro_batch.to(self.world.device)
             batch = replace(batch, tokens=self.model.assign_positions(batch.tokens, batches.step_context))
+            batch, stance = self._prepare_compiled(batch)
             with self.parallel_strategy.backward(is_last=micro_batch is last):
-                with autocast(self.world.device, self.training.precision):
+                with autocast(self.world.device, self.training.precision), stance:
                     loss_sums = self.objective(self.parallel_strategy.training_model, batch, batches.step_context)
                 loss, metrics = weighted_loss(loss_sums, batches.divisors, self.objective.weights)
                 # The multiplier undoes the mean over processes of DDP and FSDP: divisors are those of all processes.
@@ -344,6 +355,16 @@ class Trainer(TrainingStep):
             for name, value in metrics.items():
                 self.add_metric(name, value)
         self.parallel_strategy.sync_gradients()
+
+    def _prepare_compiled(self, batch: Batch) -> tuple[Batch, contextlib.AbstractContextManager[object]]:
+        """With `training.compile`, the batch in one of few shapes, and the context of its forward pass."""
+        if self.compiled_shapes is None:
+            return batch, contextlib.nullcontext()
+        batch, was_full = pad_to_buckets(batch, self.model.max_length()), self.compiled_shapes.is_full
+        stance = self.compiled_shapes.stance(batch)
+        if self.compiled_shapes.is_full and not was_full:
+            self.on_event("warning", {"text": TOO_MANY_SHAPES})
+        return batch, stance
 
     def update_weights(self, learning_rates: Sequence[float]) -> None:
         self.scaler.unscale_(self.optimizer)
@@ -469,6 +490,7 @@ class Trainer(TrainingStep):
                 "progress": asdict(self.state),
                 "threads": torch.get_num_threads(),
                 "processes": self.world.size,
+                "precision": self.training.precision,
                 "seconds": round(self._previous_seconds + self.time_share * (time.monotonic() - self._start_time), 3),
                 "tokenizer": tokenizer_fingerprint(self.recipe.tokenizer, self.recipe.task),
                 "origin": self.model.pretrained_config(),  # to rebuild the model without its pretrained weights

@@ -1,0 +1,53 @@
+"""Promises of `training.precision=auto`: bf16 where a device has it, one id everywhere, no change within a run."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from numerate.config import identity
+from numerate.errors import UserError
+from numerate.experiments import train as training_session
+from numerate.training import checkpoint
+from numerate.training.precision import resolve_precision
+from small_runs import small
+
+RUN = "task.digits=1:2 training.evaluate_every=100 evaluation.grid=1x1"
+
+
+@pytest.mark.parametrize(("has_bf16", "expected"), [(True, "bf16"), (False, "fp32")])
+def test_auto_is_bf16_on_a_cuda_device_that_computes_in_it(
+    monkeypatch: pytest.MonkeyPatch, has_bf16: bool, expected: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: has_bf16 or including_emulation)
+    assert resolve_precision("auto", torch.device("cuda")) == expected
+    assert resolve_precision("fp16", torch.device("cuda")) == "fp16"
+    assert resolve_precision("auto", torch.device("cpu")) == "fp32"
+
+
+def test_auto_has_the_id_of_the_earlier_default_on_every_device() -> None:
+    assert identity(small(RUN)) == identity(small(RUN, "training.precision=fp32"))
+    assert identity(small(RUN)) != identity(small(RUN, "training.precision=bf16"))
+
+
+def test_a_run_keeps_the_precision_that_it_started_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def trained(*settings: str) -> tuple[Any, list[str]]:
+        said: list[str] = []
+        done = training_session.train(small(RUN, *settings), runs_dir=tmp_path, quiet=True, on_message=said.append)
+        saved, _ = checkpoint.latest_valid(done.run.path / "checkpoints")
+        assert saved is not None
+        return saved.state["precision"], [text for text in said if text.startswith("precision")]
+
+    with monkeypatch.context() as on_a_gpu:
+        on_a_gpu.setattr(
+            training_session, "resolve_precision", lambda stated, _: "bf16" if stated == "auto" else stated
+        )
+        assert trained("training.steps=1") == (
+            "bf16",
+            ["precision: bf16, which this device supports; training.precision=fp32 for float32"],
+        )
+    assert trained("training.steps=2") == ("bf16", ["precision: bf16, with which this run was started"])
+    with pytest.raises(UserError, match=r"^training\.precision: must be bf16, in which this run was started"):
+        trained("training.steps=3", "training.precision=fp32")
+    assert trained("training.steps=1", "seed=1") == ("fp32", [])
