@@ -57,7 +57,8 @@ def run_stack(
 def replace_forward(block: Any) -> None:
     """Gives a `T5Block` the forward below, which it takes if called by `run_stack`. It is still called as a module, as
     FSDP and activation checkpointing need."""
-    block.__class__ = _block_class(type(block))
+    block_class: Any = type(block)
+    block.__class__ = _block_class(block_class)
 
 
 @cache
