@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 READY := $(VENV)/.ready
 READY_TO_TEST := $(VENV)/.ready-to-test
 
-.PHONY: demo test test-all test-shapes check golden golden-outside test-oldest test-newest clean help
+.PHONY: demo test test-all test-shapes check golden golden-outside test-oldest test-newest test-gpu-readiness clean help
 
 help:
 	@echo "make demo    installs into $(VENV) if need be, then: numerate run quickstart"
@@ -20,6 +20,7 @@ help:
 	@echo "make golden-outside BASE=COMMIT   compares what 130 commands print and write here and there"
 	@echo "make test-oldest   the whole test suite with the oldest versions that pyproject.toml promises, in $(VENV)-oldest"
 	@echo "make test-newest   the whole test suite with the newest version of everything, in $(VENV)-newest"
+	@echo "make test-gpu-readiness   compiles the kernels for GPUs that are not there, in $(VENV)-gpu (1.7 GB); see docs/gpu.md"
 	@echo "make clean   removes these environments; runs are left alone"
 
 demo: $(READY)
@@ -60,6 +61,19 @@ test-newest:
 	$(VENV)-newest/bin/python -m pip install --upgrade --upgrade-strategy eager -e ".[dev]"
 	$(VENV)-newest/bin/python -m pytest -n 2
 
+# The versions of Triton and flash-linear-attention: Triton is the one that this torch has where it is built for CUDA.
+GPU_PACKAGES := triton==3.7.1 flash-linear-attention==0.6.0 fla-core==0.6.0
+
+test-gpu-readiness: $(VENV)-gpu/.ready
+	GPU_READINESS=1 $(VENV)-gpu/bin/python -m pytest -n 2 tests/gpu
+
+$(VENV)-gpu/.ready: pyproject.toml constraints.txt
+	@echo "Making $(VENV)-gpu, 1.7 GB: torch for the CPU, Triton with its compilers, flash-linear-attention. No GPU is needed."
+	@test -x $(VENV)-gpu/bin/python || $(PYTHON) -m venv $(VENV)-gpu
+	$(VENV)-gpu/bin/python -m pip install -c constraints.txt -e ".[dev]"
+	$(VENV)-gpu/bin/python -m pip install --no-deps $(GPU_PACKAGES)
+	@touch $@
+
 # The stamp is newer than what decides what is installed, or the installation is done again (quickly: pip keeps what fits).
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
@@ -76,4 +90,4 @@ $(READY_TO_TEST): $(READY)
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest $(VENV)-gpu

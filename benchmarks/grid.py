@@ -27,9 +27,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -67,9 +67,10 @@ class Clocked(Work):
 class Watched(Executor):
     """Local workers, with the time of each shard and the memory of workers."""
 
-    by_processor: list[float] = field(default_factory=list)
-    by_the_wall: list[float] = field(default_factory=list)
-    megabytes: list[float] = field(default_factory=lambda: [0.0])
+    # Of the class: a process makes one, and a setting of a spec cannot change.
+    by_processor: ClassVar[list[float]] = []
+    by_the_wall: ClassVar[list[float]] = []
+    megabytes: ClassVar[list[float]] = [0.0]
 
     def run(
         self,

@@ -60,6 +60,7 @@ ALLOWED = {
     ("text/models/pretrained_weights.py", "auto_class.from_pretrained"): "trust_remote_code=False",
     ("text/models/pretrained_weights.py", "package.AutoConfig.from_pretrained"): "trust_remote_code=False",
     ("kernels/relational_triton.py", "tl.load"): "a load from memory in a kernel",
+    ("kernels/number_loss_triton.py", "tl.load"): "a load from memory in a kernel",
     ("records/heads.py", "yaml.load"): "by a loader of plain data",
     ("tasks/corpus_files.py", "np.load"): "allow_pickle=False",
     ("experiments/run.py", "store.load"): "the records of an evaluation, as JSON",

@@ -1,19 +1,15 @@
 """The kernel for CUDA against the definition.
 
-The kernel runs in Triton's own interpreter where triton can be imported. Everywhere, its lines run with a stand-in for
-the few operations of `triton.language` that they use, on tensors of torch: that tests its arithmetic, its masks and its
-addresses, and not what Triton's compiler makes of them.
+The kernel runs in Triton's own interpreter where triton can be imported, and everywhere with `triton_stand_in`.
 """
 
-import importlib
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
-from types import ModuleType
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,110 +18,20 @@ import torch
 from numerate.architectures.dual_attention import DualAttention
 from numerate.errors import UserError
 from numerate.kernels import relational_kernel
+from numerate.kernels.gpu import matmul_precision, max_shared_memory
 from numerate.kernels.relational import Activation, RelationalHeads, reference_attention
 from numerate.kernels.relational_fast import relational_attention, select_backend
 from numerate.kernels.relational_kernel import KERNEL_ACTIVATIONS
+from numerate.kernels.relational_tiles import select_tiles
+from triton_stand_in import imported
 
 FLOATING = ("queries", "keys", "symbols", "relation_queries", "relation_keys", "relation_proj")
-KERNEL = "numerate.kernels.relational_triton"
-
-
-class Pointer:
-    """The numbers of a tensor in memory, from a place on."""
-
-    def __init__(self, flat: torch.Tensor, at: Any = 0) -> None:
-        self.flat, self.at = flat, at
-        self.dtype = type("Kind", (), {"element_ty": flat.dtype})
-
-    def __add__(self, more: Any) -> "Pointer":
-        return Pointer(self.flat, self.at + more)
-
-
-class Kernel:
-    """A function of a program, or a part of one."""
-
-    program: tuple[int, ...] = ()
-
-    def __init__(self, function: Any) -> None:
-        self.function = function
-
-    def __call__(self, *given: Any, **named: Any) -> Any:
-        return self.function(*given, **named)
-
-    def __getitem__(self, grid: tuple[int, ...]) -> Any:
-        def run(*given: Any, **named: Any) -> None:
-            passed = [
-                Pointer(one.as_strided((one.untyped_storage().nbytes() // one.element_size(),), (1,), 0))
-                if isinstance(one, torch.Tensor)
-                else one
-                for one in given
-            ]
-            for x in range(grid[0]):
-                for y in range(grid[1]):
-                    for z in range(grid[2]):
-                        Kernel.program = (x, y, z)
-                        self.function(*passed, **named)
-
-        return run
-
-
-def load(at: Pointer, mask: torch.Tensor, other: float) -> torch.Tensor:
-    assert bool((mask <= (at.at >= 0)).all())
-    found = at.flat[torch.where(mask, at.at, 0)]  # an address beyond the tensor raises
-    return torch.where(mask, found, torch.tensor(other, dtype=found.dtype))
-
-
-def store(at: Pointer, found: torch.Tensor, mask: torch.Tensor) -> None:
-    at.flat[at.at.expand(mask.shape)[mask]] = found.expand(mask.shape)[mask].to(at.flat.dtype)
-
-
-def dot(one: torch.Tensor, other: torch.Tensor, input_precision: str) -> torch.Tensor:
-    assert one.dtype == other.dtype
-    assert min(*one.shape[-2:], other.shape[-1]) >= 16
-    return one.float() @ other.float()
-
-
-def stand_in() -> dict[str, ModuleType]:
-    triton, language = ModuleType("triton"), ModuleType("triton.language")
-    both: dict[str, Any] = {"cdiv": lambda one, other: -(-one // other)}
-    vars(triton).update(both, jit=Kernel, next_power_of_2=lambda n: 1 << (n - 1).bit_length(), language=language)
-    vars(language).update(
-        both,
-        constexpr=int,
-        float32=torch.float32,
-        int64=torch.int64,
-        program_id=lambda axis: torch.tensor(Kernel.program[axis]),
-        arange=torch.arange,
-        zeros=lambda shape, kind: torch.zeros(shape, dtype=kind),
-        full=lambda shape, value, kind: torch.full(shape, value, dtype=kind),
-        minimum=lambda one, other: torch.minimum(torch.as_tensor(one), torch.as_tensor(other)),
-        maximum=lambda one, other: torch.maximum(one, torch.as_tensor(other, dtype=one.dtype)),
-        where=lambda shown, one, other: torch.where(shown, one, other),
-        max=lambda x, axis: x.amax(axis),
-        sum=lambda x, axis: x.sum(axis),
-        exp=torch.exp,
-        log=torch.log,
-        permute=torch.permute,
-        load=load,
-        store=store,
-        dot=dot,
-    )
-    triton.__spec__ = language.__spec__ = ModuleSpec("triton", None)
-    return {"triton": triton, "triton.language": language}
 
 
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The kernel's module, where nothing but a stand-in for triton is at hand."""
-    for name, module in stand_in().items():
-        monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
-    monkeypatch.delitem(sys.modules, KERNEL, raising=False)
-    mixers = importlib.import_module("numerate.mixers")
-    made = importlib.import_module(KERNEL)
-    yield made
-    sys.modules.pop(KERNEL, None)
-    vars(mixers).pop("relational_triton", None)
+    with imported("numerate.kernels.relational_triton", monkeypatch) as module:
+        yield module
 
 
 def drawn(
@@ -201,7 +107,7 @@ INTERPRETED = """
 import sys
 from dataclasses import replace
 import torch
-sys.path.insert(0, {folder!r})
+sys.path[:0] = {folders!r}
 from test_relational_triton import FLOATING, drawn, same, shared_keys
 for activation in ("identity", "relu", "sigmoid", "tanh", "gelu", "silu"):
     same(drawn(), activation, "triton", 2e-4)
@@ -220,69 +126,99 @@ same(less, "gelu", "triton", 6e-2, replace(less, **{{name: getattr(less, name).d
 )
 @pytest.mark.slow
 def test_the_kernel_is_the_definition_in_tritons_interpreter() -> None:
-    line = [sys.executable, "-c", INTERPRETED.format(folder=os.path.dirname(__file__))]
+    line = [sys.executable, "-c", INTERPRETED.format(folders=[str(Path(__file__).parents[i]) for i in range(2)])]
     done = subprocess.run(line, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
-@pytest.mark.parametrize(("kind", "width"), [(torch.float32, 16), (torch.bfloat16, 32)])
+@pytest.mark.parametrize(("kind", "width"), [(torch.float32, 64), (torch.bfloat16, 128)])
 def test_the_kernel_on_a_device_is_the_definition(kind: torch.dtype, width: int) -> None:
-    """At widths that an A100 and an H100 have shared memory for."""
     heads = drawn(8, 8, 300, width, width, kind)
     there = replace(heads, **{name: getattr(heads, name).cuda() for name in FLOATING})
     exact = replace(there, **{name: getattr(there, name).double() for name in FLOATING})
     same(there, "tanh", "triton", 5e-3 if kind is torch.float32 else 0.5, exact)
 
 
-H100, A100, CONSUMER = 232_448, 166_912, 101_376
+H100, A100, CONSUMER, MI300 = 232_448, 166_912, 101_376, 65_536
 """Bytes of shared memory that one program may take."""
 
 
 @pytest.mark.parametrize(
-    ("kind", "width", "compared", "on"),
+    ("kind", "width", "compared", "precision", "tiles"),
     [
-        (torch.float32, 64, 64, ()),
-        (torch.float32, 32, 64, (H100,)),
-        (torch.float32, 33, 64, ()),
-        (torch.float32, 32, 16, (H100, A100)),
-        (torch.float32, 16, 16, (H100, A100)),
-        (torch.bfloat16, 64, 64, (H100, A100)),
-        (torch.float16, 64, 64, (H100, A100)),
-        (torch.bfloat16, 64, 128, (H100,)),
-        (torch.bfloat16, 20, 32, (H100, A100, CONSUMER)),
-        (torch.bfloat16, 128, 64, ()),
-        (torch.float64, 16, 16, ()),
+        (torch.bfloat16, 20, 32, "ieee", [(4, 32, 32)] * 4),
+        (torch.bfloat16, 64, 64, "ieee", [(4, 32, 16)] * 3 + [(2, 32, 16)]),
+        (torch.float16, 64, 128, "ieee", [(4, 16, 16)] * 3 + [(2, 16, 16)]),
+        (torch.float32, 5, 7, "tf32x3", [(4, 32, 32)] * 4),
+        (torch.float32, 64, 33, "tf32x3", [(4, 16, 16)] * 3 + [(2, 16, 16)]),
+        (torch.float32, 64, 65, "tf32x3", [None] * 4),  # too many registers
+        (torch.float32, 128, 16, "tf32", [(4, 16, 16), (2, 16, 16), (2, 16, 16), (1, 16, 16)]),
+        (torch.bfloat16, 129, 16, "ieee", [None] * 4),
+        (torch.float64, 16, 16, "ieee", [None] * 4),
     ],
 )
-def test_the_kernel_is_taken_only_where_its_shared_memory_is_there(
-    kind: torch.dtype, width: int, compared: int, on: tuple[int, ...]
+def test_tiles_are_the_largest_that_fit_shared_memory(
+    kind: torch.dtype, width: int, compared: int, precision: str, tiles: list[tuple[int, int, int] | None]
 ) -> None:
-    heads = drawn(4, 4, 32, width, compared, kind)
-    fits = [
-        limit for limit in (H100, A100, CONSUMER, 0) if relational_kernel.shared_memory_shortage(heads, limit) is None
-    ]
-    assert fits == [*on]
-    if kind is torch.float32 and width == 32 and compared == 64:
-        assert relational_kernel.shared_memory_shortage(heads, A100) == (
-            "head width 32 and relation width 64 in float32 need 229,376 bytes of shared memory; this device has "
-            "166,912 bytes"
-        )
+    limits = (H100, A100, CONSUMER, MI300)
+    assert [select_tiles(kind, width, compared, limit, precision) for limit in limits] == tiles
+    assert select_tiles(kind, width, compared, 1000, precision) is None
 
 
-def test_shared_memory_was_measured_for_the_tiles_of_the_kernel(kernel: Any) -> None:
-    """Whoever changes these compiles ahead of time again: `relational_kernel.SHARED_MEMORY_BYTES`."""
-    assert (kernel.MAX_HEADS, kernel.MAX_RELATIONS, kernel.TILE_SIZE) == (4, 4, 32)
-
-
-def test_the_kernel_is_taken_on_a_device_for_what_it_can_do(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def consumer_card(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relational_kernel, "can_run_kernel", lambda heads: True)
-    monkeypatch.setattr(relational_kernel, "max_shared_memory", lambda device: H100)
+    monkeypatch.setattr(relational_kernel, "max_shared_memory", lambda device: CONSUMER)
+
+
+@pytest.mark.usefixtures("consumer_card")
+def test_where_no_tiles_fit_relations_run_in_torch_and_one_warning_says_so() -> None:
+    relational_kernel._warn_no_tiles.cache_clear()
+    heads = drawn(2, 2, 32, 128, 16)
+    with pytest.warns(
+        UserWarning, match="^relational attention runs in torch, not by its Triton kernel: head width 128"
+    ):
+        assert select_backend(heads, "relational", "tanh") == "chunks"
+    assert select_backend(heads, "relational", "tanh") == "chunks", "warnings are errors here: there is no second one"
+    assert relational_kernel.tiles_problem(heads) == (
+        "head width 128 and relation width 16 in float32 do not fit the registers, or the 101,376 bytes of shared "
+        "memory, of this device (training.tf32=true or training.precision=bf16 need less)"
+    )
+
+
+def test_float32_is_multiplied_in_tf32_where_the_setting_allows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "highest")
+    assert [matmul_precision(kind) for kind in (torch.float32, torch.bfloat16)] == ["tf32x3", "ieee"]
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
+    assert matmul_precision(torch.float32) == "tf32"
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    assert matmul_precision(torch.float32) == "ieee"
+    assert max_shared_memory(torch.device("cuda")) == MI300
+
+
+def test_split_products_are_nearly_as_exact_as_float32() -> None:
+    """What `tf32x3` computes: the two halves of each factor in TF32, which has 10 bits after the leading one."""
+
+    def tf32(x: torch.Tensor) -> torch.Tensor:
+        return ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+
+    generator = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(64, 64, generator=generator) for _ in range(2))
+    (x_high, x_low), (y_high, y_low) = ((tf32(z), tf32(z - tf32(z))) for z in (x, y))
+    split, exact = x_high @ y_low + x_low @ y_high + x_high @ y_high, x.double() @ y.double()
+    rounded, whole = ((z - exact).abs().max() for z in (x_high @ y_high, x @ y))
+    assert (split - exact).abs().max() < 2 * whole < 0.01 * rounded
+
+
+@pytest.mark.usefixtures("consumer_card")
+@pytest.mark.filterwarnings("ignore:relational attention runs in torch")
+def test_the_kernel_is_taken_on_a_device_for_what_it_can_do() -> None:
     assert select_backend(drawn(time=64), "relational", "tanh") == "triton"
     assert select_backend(drawn(time=64), "relational", "identity") == "values"  # 5 + 14 numbers: narrow values
     assert select_backend(drawn(8, 8, 64, 64, 64, torch.bfloat16), "relational", "identity") == "triton"
-    assert select_backend(drawn(8, 8, 64, 64, 64), "relational", "identity") == "chunks"
-    assert select_backend(drawn(8, 8, 64, 64, 64), "relational", "tanh") == "chunks"
+    assert select_backend(drawn(8, 8, 64, 64, 64), "relational", "identity") == "triton"
+    assert select_backend(drawn(8, 8, 64, 64, 64), "relational", "tanh") == "triton"
     assert select_backend(drawn(time=64), "relational", "softmax") == "chunks"
     assert select_backend(drawn(time=64), "disrca", "tanh") == "chunks"
     assert select_backend(replace(drawn(time=64), dropout=0.1), "relational", "tanh") == "chunks"

@@ -5,6 +5,7 @@ This file is also the work of each process in `together`, which torchrun starts:
 
 import json
 import shutil
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -33,7 +34,8 @@ from numerate.vocabulary import Vocabulary
 torch.set_num_threads(1)
 
 WAYS = ("all_reduce", "ddp", "fsdp")
-STEPS, LONGER = 24, 30
+STEPS, LONGER = 24, {"plain": 30, "machines": 12}
+GROUP_OF_RESUMED = {"plain": "further", "machines": "machines"}
 SMALL = (
     "task.digits=1:4 model.hidden_size=24 model.mixer=Attention(num_heads=2) training.batch_size=24 "
     f"training.shuffle_window=4 training.steps={STEPS} training.log_every=1 "
@@ -74,24 +76,41 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("ddp", "fsdp"),
     ),
     "recurrent": (("model.mixer=LSTM", "model.hidden_size=25", "training.steps=20"), ("fsdp",)),
+    "machines": (
+        (
+            "model.backbone=Loop(num_layers=2,num_loops=2,input_injection=linear)",
+            "model.mixer=DualAttention(num_self_heads=1,num_relational_heads=1,symbols=SymbolicAttention(sharing=library))",
+            "model.positions=[Rotary,FIRE(share_across_layers=true)]",
+            "model.tie_word_embeddings=true",
+            "training.gradient_accumulation_steps=2",
+            "training.steps=8",
+        ),
+        ("fsdp",),
+    ),
 }
-"""What is trained, and in which ways; a width that does not divide among the processes is one of them."""
+"""What is trained, and in which ways; a width that does not divide among the processes is one of them. `machines` has
+looped blocks that share what they can, and is trained by two processes on each of two machines."""
 
 
 def small(case: str, *more: str) -> Recipe:
     return recipe("addition_abacus", *SMALL, *CASES[case][0], *more)
 
 
+def group_of(case: str) -> str:
+    return case if case in ("plain", "machines") else "further"
+
+
 def work(folder: Path, group: str) -> None:
-    """What each process does: the plain case in every way; or every other case, and further starts of runs that are
-    there."""
+    """What each process does: the cases of a group in every way; or further starts of runs that are there too."""
     torch.set_num_threads(1)
     for case, way in RUNS:
-        if (case == "plain") == (group == "plain"):
+        if group_of(case) == group:
             train(small(case, f"training.parallel={way}"), runs_dir=folder / f"{case}-{way}")
+    for case, way in RESUMED:
+        if group == GROUP_OF_RESUMED[case]:
+            longer = small(case, f"training.parallel={way}", f"training.steps={LONGER[case]}")
+            train(longer, runs_dir=folder / f"from-one-{case}-{way}")
     for way in WAYS if group == "further" else ():
-        longer = small("plain", f"training.parallel={way}", f"training.steps={LONGER}")
-        train(longer, runs_dir=folder / f"from-one-{way}")
         for steps in (STEPS // 2, STEPS):
             chosen = (f"training.parallel={way}", f"training.steps={steps}", "model.dropout=0.1")
             train(small("plain", *chosen), runs_dir=folder / f"halves-{way}")
@@ -99,6 +118,7 @@ def work(folder: Path, group: str) -> None:
 
 
 RUNS = [(case, way) for case, (_, ways) in CASES.items() for way in ways]
+RESUMED = [(case, way) for case, way in RUNS if case in LONGER]
 every_run = pytest.mark.parametrize(
     ("case", "way"), [pytest.param(*run, marks=[pytest.mark.slow] * (run[0] != "plain")) for run in RUNS]
 )
@@ -136,15 +156,22 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Folders:
 
 @pytest.fixture(scope="module")
 def together(tmp_path_factory: pytest.TempPathFactory, alone: Folders) -> Folders:
-    """What two processes did: `plain`, or `further`, while two others trained another run on the same machine."""
+    """What two processes did: `plain`, or `further`, while two others trained another run on the same machine; and
+    `machines`: what four did, started by a command on each of two machines, which are this one."""
 
     @cache
     def runs(group: str) -> Path:
         folder = tmp_path_factory.mktemp("together")
-        jobs = [launch(__file__, str(folder), group, processes=2)]
+        for case, way in RESUMED:
+            if group == GROUP_OF_RESUMED[case]:
+                shutil.copytree(alone(case), folder / f"from-one-{case}-{way}")
+        work = (__file__, str(folder), group)
+        if group == "machines":
+            line = f"-m torch.distributed.run --nnodes 2 --nproc-per-node 2 --rdzv-endpoint localhost:{free_port()}"
+            jobs = [launch(*line.split(), "--rdzv-backend", "c10d", *work) for _ in range(2)]
+        else:
+            jobs = [launch(*work, processes=2)]
         if group == "further":
-            for way in WAYS:
-                shutil.copytree(alone("plain"), folder / f"from-one-{way}")
             beside = ("addition_rotary", *SMALL, "seed=5", f"runs_dir={folder / 'beside'}")
             jobs.append(launch("-m", "numerate", "train", *beside, processes=2))
         for job in jobs:
@@ -155,20 +182,27 @@ def together(tmp_path_factory: pytest.TempPathFactory, alone: Folders) -> Folder
     return runs
 
 
+def free_port() -> int:
+    with socket.create_server(("localhost", 0)) as server:
+        return int(server.getsockname()[1])
+
+
 def folder_of(together: Folders, case: str, way: str) -> Path:
-    return together("plain" if case == "plain" else "further") / f"{case}-{way}"
+    return together(group_of(case)) / f"{case}-{way}"
 
 
 @every_run
-def test_two_processes_have_the_loss_curve_of_one(alone: Folders, together: Folders, case: str, way: str) -> None:
-    one, two = losses(alone(case)), losses(folder_of(together, case, way))
-    assert len(one) in (20, STEPS)
-    assert farthest(one, two) < 1e-4
+def test_several_processes_have_the_loss_curve_of_one(alone: Folders, together: Folders, case: str, way: str) -> None:
+    one, several = losses(alone(case)), losses(folder_of(together, case, way))
+    assert len(one) in (8, 20, STEPS)
+    assert farthest(one, several) < 1e-4
     assert max(one) - min(one) > 0.1
 
 
 @every_run
-def test_a_checkpoint_of_two_processes_is_one_of_one(alone: Folders, together: Folders, case: str, way: str) -> None:
+def test_a_checkpoint_of_several_processes_is_one_of_one(
+    alone: Folders, together: Folders, case: str, way: str
+) -> None:
     (one,), (two,) = (load_all(alone(case)), load_all(folder_of(together, case, way)))
     for group in ("weights", "optimizer"):
         own, other = one.read([group])[group], two.read([group])[group]
@@ -184,21 +218,23 @@ def load_all(runs: Path) -> list[Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", WAYS)
-def test_a_run_of_two_processes_answers_and_resumes_in_one(
-    alone: Folders, together: Folders, way: str, tmp_path: Path
+@pytest.mark.parametrize(("case", "way"), RESUMED)
+def test_a_run_of_several_processes_answers_and_resumes_in_one_and_back(
+    alone: Folders, together: Folders, case: str, way: str, tmp_path: Path
 ) -> None:
-    shutil.copytree(folder_of(together, "plain", way), tmp_path / "two")
-    shutil.copytree(alone("plain"), tmp_path / "one")
+    resumed_by_several = together(GROUP_OF_RESUMED[case]) / f"from-one-{case}-{way}"
+    shutil.copytree(folder_of(together, case, way), tmp_path / "several")
+    shutil.copytree(alone(case), tmp_path / "one")
     lines: list[str] = []
-    longer = small("plain", f"training.steps={LONGER}")
-    train(longer, runs_dir=tmp_path / "two", quiet=True, on_message=lines.append)
+    longer = small(case, f"training.steps={LONGER[case]}")
+    train(longer, runs_dir=tmp_path / "several", quiet=True, on_message=lines.append)
     train(longer, runs_dir=tmp_path / "one", quiet=True)
-    assert any("was written by 2 processes and resumes with 1" in text for text in lines)
-    assert len(losses(tmp_path / "one")) == LONGER
-    assert farthest(losses(tmp_path / "one"), losses(tmp_path / "two")) < 1e-4
-    assert farthest(losses(tmp_path / "one"), losses(together("further") / f"from-one-{way}")) < 1e-4
-    assert load(next((tmp_path / "two").glob("*/*"))).ask("12+3=")
+    count = 4 if case == "machines" else 2
+    assert any(f"was written by {count} processes and resumes with 1" in text for text in lines)
+    assert len(losses(tmp_path / "one")) == LONGER[case]
+    assert farthest(losses(tmp_path / "one"), losses(tmp_path / "several")) < 1e-4
+    assert farthest(losses(tmp_path / "one"), losses(resumed_by_several)) < 1e-4
+    assert load(next((tmp_path / "several").glob("*/*"))).ask("12+3=")
 
 
 @pytest.mark.slow
@@ -213,6 +249,49 @@ def test_two_processes_go_on_to_the_bits_of_an_uninterrupted_run(together: Folde
 def test_two_jobs_on_one_machine_do_not_disturb_each_other(together: Folders, tmp_path: Path) -> None:
     train(recipe("addition_rotary", *SMALL, "seed=5"), runs_dir=tmp_path, quiet=True)
     assert farthest(losses(tmp_path), losses(together("further") / "beside")) < 1e-4
+
+
+@pytest.mark.slow
+def test_sharded_processes_decode_and_judge_answers_as_one_does_and_stop_at_its_target(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from typing import ClassVar\n"
+        "from numerate.evaluation.kinds.answers import AnswerKind\n"
+        "from numerate.tasks.arithmetic import Arithmetic\n"
+        "@dataclass(frozen=True)\n"
+        "class Judged(AnswerKind):\n"
+        "    columns: ClassVar = {'judged': 'more for shorter answers'}\n"
+        "    def score_answer(self, question, correct_answer, prediction):\n"
+        "        return {'judged': 1 / (1 + len(prediction))}\n"
+        "@dataclass(frozen=True)\n"
+        "class JudgedSums(Arithmetic):\n"
+        "    evaluation_kind: ClassVar = 'Judged'\n"
+    )
+    settings = (
+        *("--parts", str(tmp_path / "mine.py"), *SMALL[1:], "task=JudgedSums", "evaluation.validation_examples=15"),
+        *("training.evaluate_at_start=true", "training.evaluate_every=4", "training.target_accuracy=0.24"),
+        *("samples.when=evaluation", "samples.prompts=[12+3=,7+80=]", "samples.max_new_tokens=6"),
+    )
+    jobs = [
+        launch(
+            *("-m", "numerate", "train", "addition_abacus", *settings, "training.parallel=fsdp"),
+            *("training.checkpoint_every=null", f"runs_dir={tmp_path / str(processes)}"),
+            processes=processes,
+        )
+        for processes in (1, 2)
+    ]
+    for job in jobs:
+        status, output = ended(job)
+        assert status == 0, output
+    found = []
+    for processes in ("1", "2"):
+        (folder,) = (tmp_path / processes).glob("*/*")
+        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        samples = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
+        best = load(folder).checkpoints("best")[0].step
+        found.append(([one for one in lines if "judged" in one], [(one["step"], one["text"]) for one in samples], best))
+    assert found[0] == found[1]
+    assert 0 < found[0][0][-1]["step"] < STEPS, "the target is reached in the middle"
 
 
 @pytest.mark.slow

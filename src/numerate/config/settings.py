@@ -24,6 +24,7 @@ def setting(
     at_most: float | None = None,
     below: float | None = None,
     in_run_id: bool = True,
+    hashed_as_default: bool = False,
     added_later: bool = False,
     stored_name: str | None = None,
 ) -> T:
@@ -33,10 +34,11 @@ def setting(
     `Span` and each item of a tuple; null is not compared. Infinity is allowed only as a bound: `at_most=inf`.
 
     `in_run_id=False` excludes the field from a run's identity: a larger budget extends a run instead of defining
-    another. `added_later=True` is for a field added to a spec after runs had used it: it is part of a run's identity,
-    and of the random key of a task's data, only if it differs from its default, so that older runs keep their id and
-    data. `stored_name` is for a renamed field: its name in 0.2, or when it was added, under which it is hashed in both
-    (`stored_class_name` does the same for a class).
+    another. `hashed_as_default=True` excludes a field that was part of it before: its default is hashed, whatever its
+    value, so that older runs keep their id. `added_later=True` is for a field added to a spec after runs had used it:
+    it is part of a run's identity, and of the random key of a task's data, only if it differs from its default, so that
+    older runs keep their id and data. `stored_name` is for a renamed field: its name in 0.2, or when it was added,
+    under which it is hashed in both (`stored_class_name` does the same for a class).
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -57,6 +59,7 @@ def setting(
             "help": help,
             "bounds": Bounds(at_least, above, at_most, below),
             "identity": in_run_id,
+            "hashed_as_default": hashed_as_default,
             "later": added_later,
             "stored_name": stored_name,
         },
@@ -209,7 +212,7 @@ def stored_class_name(part: type) -> str:
 
 def stored_settings(spec: Any, fields: Iterable[Field[Any]]) -> dict[str, Any]:
     """The settings of a spec in identities and random keys, by their stored names: all of `fields` except those that
-    were added later and have their default.
+    were added later and have their default; the default of those that are `hashed_as_default`.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -219,7 +222,10 @@ def stored_settings(spec: Any, fields: Iterable[Field[Any]]) -> dict[str, Any]:
     >>> stored_settings(LSTM(), LSTM.__dataclass_fields__.values())
     {'layers': 2}
     """
-    values = {field: getattr(spec, field.name) for field in fields}
+    values = {
+        field: field.default if field.metadata.get("hashed_as_default") else getattr(spec, field.name)
+        for field in fields
+    }
     return {
         field.metadata.get("stored_name") or field.name: value
         for field, value in values.items()

@@ -9,7 +9,8 @@ logits twice instead.
 A loss may have several sums. As their incoming gradients are unknown in the forward pass, the gradients of each sum are
 kept by themselves. Positions without a label cost nothing on a CPU: their rows are left out before the first product. A
 second backward through the same graph computes everything again; the gradient has no derivative, and raises an error
-with `create_graph=True`.
+with `create_graph=True`. On a GPU the losses turn a chunk into its gradient by Triton kernels (`number_loss_triton`),
+in the dtype of the logits; without triton by operations of torch, in float32.
 """
 
 from abc import ABC, abstractmethod
@@ -19,7 +20,13 @@ import torch
 from torch import Tensor, nn
 
 from numerate.errors import UserError
-from numerate.kernels.fused_number_loss import find_target_rows, needs_gradient, once_differentiable, vmap_sequentially
+from numerate.kernels.fused_number_loss import (
+    can_read_values,
+    find_target_rows,
+    needs_gradient,
+    once_differentiable,
+    vmap_sequentially,
+)
 from numerate.kernels.number_loss import compute_dtype
 
 CHUNK_LOGITS = {"cpu": 2**23}
@@ -116,7 +123,7 @@ class HeadGradients(NamedTuple):
             else:
                 self.head.add_(factors[0] @ factors[1])
         if self.bias.numel():
-            self.bias.add_(slope.sum(0))
+            self.bias.add_(slope.sum(0, dtype=self.bias.dtype))
 
 
 class ChunkedHeadFunction(torch.autograd.Function):
@@ -213,7 +220,7 @@ def _sums_and_gradients(
             torch.mm(x, weight.T, out=logits)
         else:
             torch.addmm(bias, x, weight.T, out=logits)
-        if x.device.type != "cpu":  # there the target rows are all rows, which may hold anything
+        if not can_read_values(x):  # there the target rows are all rows, which may hold anything
             x = torch.where(mask[:, None], x, 0)
         chunk_tensors = [None if one is None else one[chunk_rows] for one in row_tensors]
         found = loss.sums(logits, mask, chunk_tensors, needs_hidden_gradient or needs_head_gradient)

@@ -7,11 +7,13 @@ takes the softmax of a few rows at a time, so that each row stays in the cache b
 buffer that becomes the gradient; whatever depends on the incoming gradients is one number per row, and a few columns.
 
 A second backward through the same graph works the softmax out again. Second derivatives are not supported:
-`create_graph=True` raises an error; `reference_loss_sums` has all of them. On a GPU the same rows are taken many at a
-time; compiled, the operation is one chunk for `torch.compile` to make its own kernels of (Triton's on a GPU).
+`create_graph=True` raises an error; `reference_loss_sums` has all of them. On a GPU whatever is as wide as the
+vocabulary is done by two Triton kernels (`number_loss_triton`), which keep no softmax; without triton, the same rows
+are taken many at a time. Compiled, the operation is one chunk for `torch.compile` to make its own kernels of.
 """
 
 import functools
+import importlib.util
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -28,7 +30,7 @@ from numerate.kernels.number_loss import (
     number_indices_and_weights,
 )
 from numerate.kernels.number_loss_gradients import number_loss_gradients
-from numerate.kernels.number_table import NumberTokenTable
+from numerate.kernels.number_table import NumberTokenTable, is_traced
 
 CHUNK_LOGITS = {"cpu": 2**18}
 """Number of logits processed at a time, by device: a megabyte of float32, which a core's own cache holds."""
@@ -48,6 +50,7 @@ def cross_entropy_and_number_loss(
     loss_weights: Float[Tensor, "*positions"] | None = None,
     quantity_mask: Bool[Tensor, "*positions"] | None = None,
     ignore_index: int = -100,
+    overwrite_logits: bool = False,
 ) -> LossSums:
     """The sums of cross-entropy and of a number token loss, and the counts to divide them by.
 
@@ -56,6 +59,10 @@ def cross_entropy_and_number_loss(
     settings, and `reference_loss_sums` for the reference implementation. Inputs of any float type; computed in float32
     at least. Raises `UserError` for labels of another shape, for logits too narrow for the number tokens, for labels
     outside the vocabulary where checking is cheap (on a CPU), and for invalid settings.
+
+    With `overwrite_logits` the backward pass of the Triton kernels (on a GPU) writes the gradient over the logits,
+    which saves a second tensor of their size: for logits that nobody reads afterwards, made by an operation whose own
+    backward does not need them, as a linear head. Otherwise torch raises its error for tensors that were modified.
     """
     number_distance = NumberDistance(loss_function, gaussian_sigma, reweigh, squash_factor, unit_spacing)
     table.check_same_shape(logits.shape[:-1], labels.shape)
@@ -75,6 +82,7 @@ def cross_entropy_and_number_loss(
         table,
         number_distance,
         requires_grad,
+        overwrite_logits,
     )
     return LossSums(cross_entropy, number_loss, target_mask.sum(), weights.sum())
 
@@ -86,6 +94,27 @@ def needs_gradient(tensor: Tensor | None) -> bool:
     if torch.compiler.is_compiling():
         return True
     return tensor.requires_grad or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+def can_read_values(tensor: Tensor) -> bool:
+    """Whether its values can be read without waiting for a device or breaking a compiled graph."""
+    return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+@functools.lru_cache
+def is_triton_installed() -> bool:
+    """Whether the package triton is installed, as it is with PyTorch for CUDA."""
+    return importlib.util.find_spec("triton") is not None
+
+
+def should_use_kernel(logits: Tensor) -> bool:
+    """Whether the Triton kernels compute what is as wide as these logits."""
+    return (
+        logits.is_cuda
+        and logits.dtype in (torch.float32, torch.bfloat16, torch.float16)
+        and not is_traced(logits)
+        and is_triton_installed()
+    )
 
 
 class SavedForBackward(NamedTuple):
@@ -108,7 +137,7 @@ class SavedForBackward(NamedTuple):
 
 def find_number_rows(number_indices: Int[Tensor, " rows"]) -> Int[Tensor, " numbers"]:
     """The rows with a number loss; all rows where finding them would synchronize, or cannot be compiled."""
-    if number_indices.device.type == "cpu" and not torch.compiler.is_compiling():
+    if can_read_values(number_indices):
         return (number_indices >= 0).nonzero()[:, 0]
     return torch.arange(len(number_indices), device=number_indices.device)
 
@@ -117,7 +146,7 @@ def softmax_with_logsumexp(x: Tensor, out: Tensor, labels: Tensor) -> tuple[Tens
     """The softmax of rows, into `out`; the log-sum-exp of each and the probability of its label `labels`."""
     torch.softmax(x, -1, dtype=out.dtype, out=out)
     label_probabilities = out.gather(-1, labels[:, None])[:, 0]
-    if x.device.type == "cpu" and bool((label_probabilities > torch.finfo(out.dtype).tiny * 1e6).all()):
+    if can_read_values(x) and bool((label_probabilities > torch.finfo(out.dtype).tiny * 1e6).all()):
         return x.gather(-1, labels[:, None])[:, 0].to(out.dtype) - label_probabilities.log(), label_probabilities
     # The largest probability is never too small for its logarithm.
     return x.amax(-1).to(out.dtype) - out.amax(-1).log(), label_probabilities
@@ -176,9 +205,10 @@ class CrossEntropyAndNumberLossFunction(torch.autograd.Function):
         table: NumberTokenTable,
         number_distance: NumberDistance,
         requires_grad: bool,
+        overwrite_logits: bool = False,
     ) -> tuple[Tensor, ...]:
         safe_labels = torch.where(target_mask, labels, 0)
-        probabilities, lse, label_probabilities = _chunked_softmax(logits, safe_labels, requires_grad)
+        probabilities, lse, label_probabilities = _softmax(logits, safe_labels, target_mask, requires_grad)
         number_row_indices = find_number_rows(number_indices)
         label_logits = logits.gather(-1, safe_labels[:, None])[:, 0].to(lse.dtype)
         cross_entropies = torch.where(target_mask, lse - label_logits, 0)
@@ -216,12 +246,13 @@ class CrossEntropyAndNumberLossFunction(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-        logits, labels, target_mask, number_indices, _, table, number_distance, _ = inputs
+        logits, labels, target_mask, number_indices, _, table, number_distance, _, overwrite_logits = inputs
         _, _, probabilities, *saved = output
         ctx.mark_non_differentiable(probabilities, *saved)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(logits, labels, target_mask, number_indices, table.ids, *saved)
         ctx.buffer, ctx.smooth = probabilities, number_distance.has_smooth_targets
+        ctx.overwrite_logits = overwrite_logits
 
     @staticmethod
     @once_differentiable
@@ -232,9 +263,8 @@ class CrossEntropyAndNumberLossFunction(torch.autograd.Function):
         grad_cross_entropy, grad_number_loss = (zero if g is None else g.to(saved.lse.dtype) for g in grad_outputs[:2])
         # Given away, not kept: autograd then takes the buffer itself for the gradient, without a copy.
         probabilities, ctx.buffer = ctx.buffer, None
-        if probabilities is None or probabilities.shape != logits.shape:
-            probabilities = _chunked_softmax(logits, torch.where(target_mask, labels, 0), True)[0]
-        gradient = softmax_to_gradient_(
+        gradient = gradient_by_logits(
+            logits,
             probabilities,
             labels,
             target_mask,
@@ -244,8 +274,9 @@ class CrossEntropyAndNumberLossFunction(torch.autograd.Function):
             grad_cross_entropy,
             grad_number_loss,
             ctx.smooth,
+            ctx.overwrite_logits,
         )
-        return gradient, *[None] * 7
+        return gradient, *[None] * 8
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
@@ -255,7 +286,7 @@ class CrossEntropyAndNumberLossFunction(torch.autograd.Function):
 
 def find_target_rows(target_mask: Bool[Tensor, " rows"]) -> Int[Tensor, " targets"]:
     """The rows with a label; all rows where finding them would synchronize, or cannot be compiled."""
-    if target_mask.device.type == "cpu" and not torch.compiler.is_compiling():
+    if can_read_values(target_mask):
         return target_mask.nonzero()[:, 0]
     return torch.arange(len(target_mask), device=target_mask.device)
 
@@ -274,11 +305,16 @@ def vmap_sequentially(
     return (*stacked_outputs, *other_outputs), (*[0] * num_stacked_outputs, *[None] * len(other_outputs))
 
 
-def _chunked_softmax(logits: Tensor, labels: Tensor, requires_grad: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """In chunks of rows: the softmax (empty without `requires_grad`), each row's log-sum-exp, its label's
-    probability."""
+def _softmax(logits: Tensor, labels: Tensor, mask: Tensor, requires_grad: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """In chunks of rows: the softmax (empty without `requires_grad`), each row's log-sum-exp, its label's probability.
+    The kernel makes no softmax, and the rest only of the rows in the mask."""
     num_rows, vocabulary = logits.shape
     dtype = compute_dtype(logits.dtype)
+    if should_use_kernel(logits):
+        from numerate.kernels import number_loss_triton
+
+        kernel_lse = number_loss_triton.logsumexp(logits, mask)
+        return logits.new_empty(0), kernel_lse, (logits.gather(-1, labels[:, None])[:, 0] - kernel_lse).exp()
     if torch.compiler.is_compiling():
         float_logits = logits.to(dtype)
         compiled_lse = float_logits.logsumexp(-1)
@@ -301,8 +337,32 @@ def _chunked_softmax(logits: Tensor, labels: Tensor, requires_grad: bool) -> tup
     return probabilities, lse, label_probabilities
 
 
-def softmax_to_gradient_(
-    probabilities: Tensor,
+def _scaled_softmax(
+    logits: Tensor,
+    buffer: Tensor | None,
+    lse: Tensor,
+    factor: Tensor,
+    labels: Tensor,
+    mask: Tensor,
+    overwrite_logits: bool = False,
+) -> Tensor:
+    """The softmax of each row x `factor`: in the buffer where the forward pass left the softmax, or by the kernel."""
+    if should_use_kernel(logits):
+        from numerate.kernels import number_loss_triton
+
+        return number_loss_triton.scaled_softmax(logits, lse, factor, overwrite_logits)
+    if buffer is None or buffer.shape != logits.shape:
+        buffer = _softmax(logits, labels, mask, True)[0]
+    if not (can_read_values(factor) and bool((factor == 1).all())):
+        buffer.mul_(factor[:, None])
+    if can_read_values(factor) and not bool(mask.all()):
+        buffer[(factor == 0) & ~mask] = 0  # also where a logit is not finite
+    return buffer
+
+
+def gradient_by_logits(
+    logits: Tensor,
+    buffer: Tensor | None,
     labels: Tensor,
     target_mask: Tensor,
     number_indices: Tensor,
@@ -311,8 +371,9 @@ def softmax_to_gradient_(
     grad_cross_entropy: Tensor,
     grad_number_loss: Tensor,
     has_smooth_targets: bool,
+    overwrite_logits: bool = False,
 ) -> Tensor:
-    """Turns the softmax into the gradient, in place, for incoming gradients of the two sums."""
+    """The gradient for incoming gradients of the two sums, in the buffer that holds the softmax if there is one."""
     factor = torch.where(target_mask, grad_cross_entropy, 0)
     has_number = number_indices[saved.number_rows] >= 0
     if len(saved.number_rows) and has_smooth_targets:  # a spread target adds up to a hair less than 1
@@ -325,24 +386,20 @@ def softmax_to_gradient_(
         factor = factor.index_add(
             0, saved.number_rows, torch.where(has_number, grad_number_loss * saved.softmax_scale, 0)
         )
-    if not (probabilities.device.type == "cpu" and not torch.compiler.is_compiling() and bool((factor == 1).all())):
-        probabilities.mul_(factor[:, None])
-    if probabilities.device.type == "cpu" and not torch.compiler.is_compiling() and not bool(target_mask.all()):
-        probabilities[~target_mask] = 0  # also where a logit is not finite
     safe_labels = torch.where(target_mask, labels, 0)
+    gradient = _scaled_softmax(logits, buffer, saved.lse, factor, safe_labels, target_mask, overwrite_logits)
     label_gradient = torch.where(target_mask, saved.label_probabilities * factor - grad_cross_entropy, 0)
-    probabilities.scatter_(1, safe_labels[:, None], label_gradient[:, None].to(probabilities.dtype))
+    gradient.scatter_(1, safe_labels[:, None], label_gradient[:, None].to(gradient.dtype))
     number_gradient = (
         saved.number_probabilities * factor[saved.number_rows][:, None]
         - grad_cross_entropy * saved.target_probabilities
         + grad_number_loss * saved.number_gradients
-    )
-    if probabilities.device.type == "cpu" and not torch.compiler.is_compiling():
-        probabilities[saved.number_rows[:, None], ids] = number_gradient.to(probabilities.dtype)
-        return probabilities
-    columns = probabilities[:, ids]
-    probabilities[:, ids] = torch.where(has_number[:, None], number_gradient.to(probabilities.dtype), columns)
-    return probabilities
+    ).to(gradient.dtype)
+    if can_read_values(gradient):
+        gradient[saved.number_rows[:, None], ids] = number_gradient
+    else:
+        gradient[:, ids] = torch.where(has_number[:, None], number_gradient, gradient[:, ids])
+    return gradient
 
 
 def cross_entropy_and_token_logits(
@@ -372,7 +429,8 @@ class CrossEntropyAndTokenLogitsFunction(torch.autograd.Function):
         logits: Tensor, labels: Tensor, target_mask: Tensor, ids: Tensor, requires_grad: bool
     ) -> tuple[Tensor, ...]:
         safe_labels = torch.where(target_mask, labels, 0)
-        probabilities, lse, label_probabilities = _chunked_softmax(logits, safe_labels, requires_grad)
+        all_rows = torch.ones_like(target_mask)  # the log-sum-exp of each is a result
+        probabilities, lse, label_probabilities = _softmax(logits, safe_labels, all_rows, requires_grad)
         label_logits = logits.gather(-1, safe_labels[:, None])[:, 0].to(lse.dtype)
         return (
             torch.where(target_mask, lse - label_logits, 0).sum(),
@@ -385,30 +443,24 @@ class CrossEntropyAndTokenLogitsFunction(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
         logits, labels, target_mask, ids, _ = inputs
-        *_, probabilities, label_probabilities = output
+        *_, lse, probabilities, label_probabilities = output
         ctx.mark_non_differentiable(probabilities, label_probabilities)
-        ctx.save_for_backward(logits, labels, target_mask, ids, label_probabilities)
+        ctx.save_for_backward(logits, labels, target_mask, ids, lse, label_probabilities)
         ctx.buffer = probabilities
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        logits, labels, target_mask, ids, label_probabilities = ctx.saved_tensors
+        logits, labels, target_mask, ids, lse, label_probabilities = ctx.saved_tensors
         grad_cross_entropy, grad_token_logits, grad_lse = grad_outputs[:3]
         probabilities, ctx.buffer = ctx.buffer, None
-        if probabilities is None or probabilities.shape != logits.shape:
-            probabilities = _chunked_softmax(logits, torch.where(target_mask, labels, 0), True)[0]
         label_factor = torch.where(target_mask, grad_cross_entropy, 0)
         factor = label_factor + grad_lse
-        probabilities.mul_(factor[:, None])
-        if probabilities.device.type == "cpu" and not torch.compiler.is_compiling() and not bool(target_mask.all()):
-            probabilities[(factor == 0) & ~target_mask] = 0  # also where a logit is not finite
         safe_labels = torch.where(target_mask, labels, 0)
+        gradient = _scaled_softmax(logits, probabilities, lse, factor, safe_labels, target_mask)
         label_gradient = torch.where(factor == 0, 0, label_probabilities * factor)
-        probabilities.scatter_(
-            1, safe_labels[:, None], (label_gradient - label_factor)[:, None].to(probabilities.dtype)
-        )
-        return probabilities.index_add_(1, ids, grad_token_logits.to(probabilities.dtype)), None, None, None, None
+        gradient.scatter_(1, safe_labels[:, None], (label_gradient - label_factor)[:, None].to(gradient.dtype))
+        return gradient.index_add_(1, ids, grad_token_logits.to(gradient.dtype)), None, None, None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:

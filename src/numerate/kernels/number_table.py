@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
 
 import torch
 from jaxtyping import Int
@@ -66,6 +67,7 @@ class NumberTokenTable(nn.Module):
             "index_of_id": index_of_id,
         }.items():
             self.register_buffer(name, buffer, persistent=False)
+        self._copies: dict[torch.device, NumberTokenTable] = {}
 
     @classmethod
     def from_values(
@@ -88,10 +90,22 @@ class NumberTokenTable(nn.Module):
         """Number of tokens with a value."""
         return len(self.ids)
 
+    def on(self, device: torch.device) -> "NumberTokenTable":
+        """The table on the device of some labels, which are counted before they are copied to that of the model."""
+        if self.ids.device == device:
+            return self
+        if device not in self._copies:
+            self._copies[device] = deepcopy(self).to(device)
+        return self._copies[device]
+
     def number_indices(self, labels: Int[Tensor, "*positions"]) -> Int[Tensor, "*positions"]:
         """The number token index of each label; -1 for any other or ignored label."""
         valid_mask = (labels >= 0) & (labels < self.vocabulary_size)
         return torch.where(valid_mask, self.index_of_id[torch.where(valid_mask, labels, 0)], -1)
+
+    def count_numbers(self, labels: Int[Tensor, "*positions"]) -> int:
+        """How many labels, on any device, are number tokens."""
+        return int((self.on(labels.device).number_indices(labels) >= 0).sum())
 
     def check_logits_and_labels(self, num_logits: int, labels: Tensor | None = None, ignore_index: int = -100) -> None:
         """Raises `UserError` for logits too narrow for these tokens, and, if checking is cheap, for labels outside the

@@ -75,9 +75,9 @@ def relational_attention(
 def select_backend(heads: RelationalHeads, variant: Variant, activation: Activation) -> RelationalBackend:
     """The backend that `auto` selects: `values` if it is available and faster.
 
-    On a CUDA device with Triton it is the kernel, if it supports the settings and the device has enough shared memory
-    (`relational_kernel.SHARED_MEMORY_BYTES`), except for relations without activation and values with a total width of
-    at most 128, which PyTorch's fused attention handles well. (This threshold was not measured.)
+    On a CUDA device with Triton it is the kernel, if it supports the settings and has tiles that fit the device
+    (`relational_tiles`), except for relations without activation and values with a total width of at most 128, which
+    PyTorch's fused attention handles well. (This threshold was not measured.)
 
     For a pair of tokens `values` multiplies heads x relations x width numbers, `chunks` a fraction of them but with
     passes over memory for every relation. The threshold between them was measured on one CPU core with rows of 512

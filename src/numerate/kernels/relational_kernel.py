@@ -1,6 +1,8 @@
 """Where relational attention runs by its Triton kernel (`relational_triton`)."""
 
 import os
+import warnings
+from functools import lru_cache
 from importlib.util import find_spec
 
 import torch
@@ -8,7 +10,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from numerate.errors import UserError
+from numerate.kernels.gpu import matmul_precision, max_shared_memory
 from numerate.kernels.relational import Activation, RelationalHeads, Variant
+from numerate.kernels.relational_tiles import select_tiles
 
 KERNEL_ACTIVATIONS = ("identity", "relu", "sigmoid", "tanh", "gelu", "silu")
 """Elementwise activations of relations: a softmax of relations would need its own running sum."""
@@ -30,51 +34,34 @@ def unsupported_feature(heads: RelationalHeads, variant: Variant, activation: Ac
 
 
 def should_use_kernel(heads: RelationalHeads, activation: Activation) -> bool:
-    """Whether to use the kernel for what it supports: if `can_run_kernel`, with enough shared memory, unless
-    relations have no activation and the total width of values is at most 128."""
+    """Whether to use the kernel for what it supports: if `can_run_kernel`, with tiles that fit the device, unless
+    relations have no activation and the total width of values is at most 128. Warns once where no tiles fit."""
     assert heads.relation_keys is not None
     _, relations, _, relation_width = heads.relation_keys.shape
     is_narrow = activation == "identity" and heads.queries.shape[-1] + relations * relation_width <= 128
-    return (
-        not is_narrow
-        and can_run_kernel(heads)
-        and shared_memory_shortage(heads, max_shared_memory(heads.queries.device)) is None
-    )
+    if is_narrow or not can_run_kernel(heads):
+        return False
+    if (problem := tiles_problem(heads)) is not None:
+        _warn_no_tiles(problem)
+    return problem is None
 
 
-SHARED_MEMORY_BYTES = {
-    4: {16: {16: 106_496, 32: 131_072, 64: 180_224}, 32: {16: 155_648, 32: 180_224, 64: 229_376}},
-    2: {
-        16: {16: 55_296, 32: 67_584, 64: 92_160, 128: 141_312},
-        32: {16: 79_872, 32: 92_160, 64: 116_736, 128: 165_888},
-        64: {16: 129_024, 32: 141_312, 64: 165_888, 128: 215_040},
-        128: {16: 227_328},
-    },
-}
-"""Bytes of shared memory per program of the kernel, by element size, head width and relation width (both rounded up to
-a power of two, at least 16): the maximum over the forward pass and both kernels of the backward pass, for 4 heads and 4
-relations. Measured by compiling ahead of time with Triton 3.7.1; the same for compute capabilities 8.0, 9.0 and 12.0.
-All other widths up to 256 need more than an H100 has (232,448; an A100 166,912, consumer cards 101,376).
-"""
+@lru_cache
+def _warn_no_tiles(problem: str) -> None:
+    warnings.warn(f"relational attention runs in torch, not by its Triton kernel: {problem}", stacklevel=5)
 
 
-def max_shared_memory(device: torch.device) -> int:
-    """Bytes of shared memory available to one program on a CUDA device; 0 if PyTorch does not report it (ROCm)."""
-    return int(getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0))
-
-
-def shared_memory_shortage(heads: RelationalHeads, limit: int) -> str | None:
-    """Why the kernel cannot be launched with `limit` bytes of shared memory per program; None if it can."""
+def tiles_problem(heads: RelationalHeads) -> str | None:
+    """Why the kernel has no tiles for these widths on this device; None if it has."""
     assert heads.relation_keys is not None
-    x, widths = heads.queries, (heads.queries.shape[-1], heads.relation_keys.shape[-1])
-    width, relation_width = (max(16, 1 << (size - 1).bit_length()) for size in widths)
-    needed = SHARED_MEMORY_BYTES.get(x.element_size(), {}).get(width, {}).get(relation_width)
-    if needed is not None and needed <= limit:
+    x, relation_width = heads.queries, heads.relation_keys.shape[-1]
+    limit, precision = max_shared_memory(x.device), matmul_precision(x.dtype)
+    if select_tiles(x.dtype, x.shape[-1], relation_width, limit, precision) is not None:
         return None
-    bytes_needed = "too much" if needed is None else f"{needed:,} bytes of"
+    advice = " (training.tf32=true or training.precision=bf16 need less)" if precision == "tf32x3" else ""
     return (
-        f"head width {widths[0]} and relation width {widths[1]} in {str(x.dtype).removeprefix('torch.')} need "
-        f"{bytes_needed} shared memory; this device has {limit:,} bytes"
+        f"head width {x.shape[-1]} and relation width {relation_width} in {str(x.dtype).removeprefix('torch.')} do not "
+        f"fit the registers, or the {limit:,} bytes of shared memory, of this device{advice}"
     )
 
 
@@ -110,5 +97,5 @@ def _reason_against(heads: RelationalHeads, variant: Variant, activation: Activa
     if not heads.queries.is_cuda:
         is_interpreted = os.environ.get("TRITON_INTERPRET") == "1"
         return None if is_interpreted else f"needs a CUDA device, not {heads.queries.device.type}; use auto"
-    shortage = shared_memory_shortage(heads, max_shared_memory(heads.queries.device))
-    return None if shortage is None else f"cannot run: {shortage}; use auto or chunks"
+    problem = tiles_problem(heads)
+    return None if problem is None else f"cannot run: {problem}; use auto or chunks"

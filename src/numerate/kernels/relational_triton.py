@@ -1,16 +1,14 @@
 """Triton kernels of relational attention with an online softmax, one program per block of a row.
 
-Each block of queries loops over the blocks of its visible keys, for several heads at once. Scores are computed per head
-and relations once for all heads; the running sums are rescaled whenever the maximum score grows, as in FlashAttention
-(Dao et al., 2022, https://arxiv.org/abs/2205.14135), including the heads x relations weighted sums of relations of each
-query. Only one tile of pairs is in memory at a time. The backward pass recomputes each tile from the log-sum-exp of the
-queries.
+Each block of queries loops over the blocks of its visible keys, as in FlashAttention (Dao et al., 2022,
+https://arxiv.org/abs/2205.14135): only one tile of pairs is in memory at a time, and the backward pass recomputes each
+tile from the log-sum-exp of the queries. A program holds the attention weights of up to `Tiles.heads` heads for a tile
+and loops over the relations, each of which it computes once for all of these heads. The kernel of the gradients of
+relations has the roles exchanged: it holds up to `Tiles.heads` relations and loops over the heads.
 
-A program handles a block of queries (in the second kernel of the backward pass, of keys) of one row, for up to
-`MAX_HEADS` heads and `MAX_RELATIONS` relations; if there are more of either, other programs compute them, and recompute
-scores and relations. Besides the weighted sums of symbols it keeps heads x relations numbers for each query. Gradients
-to which several programs contribute are written separately and then added, so that results are deterministic. Products
-are accumulated in float32; matrix units receive tiles in the dtype of the inputs (float32 without rounding to TF32).
+Every number is written by one program, so that results are deterministic. Products are accumulated in float32; matrix
+units receive tiles in the dtype of the inputs, float32 by `gpu.matmul_precision`. `relational_tiles` has the sizes of
+tiles; `make test-gpu-readiness` compiles the kernels for GPUs that are not there (docs/gpu.md).
 
 The kernels support causal `relational` attention with elementwise activations of relations, without masked keys,
 attention biases, dropout, or symbols by distance; other backends support those (`relational_fast.select_backend`).
@@ -19,7 +17,6 @@ kernels run on a CPU.
 """
 
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
-# ruff: noqa: SIM102  (one condition is known to the compiler, the other is not)
 from typing import Any, NamedTuple
 
 import torch
@@ -29,17 +26,17 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import Function, once_differentiable
 
+from numerate.kernels.gpu import matmul_precision, max_shared_memory
 from numerate.kernels.relational import Activation, RelationalHeads
+from numerate.kernels.relational_tiles import Tiles, padded_width, select_tiles
 from numerate.kernels.token_shift import disable_compile
 
-MAX_HEADS, MAX_RELATIONS, TILE_SIZE = 4, 4, 32
-"""The maximum number of heads and of relations per program, and the number of queries and of keys per tile. 4 x 4 x 32
-x 32 products of weights and relations are 128 for each of 128 threads. Not tuned: no GPU was available.
-`relational_kernel.SHARED_MEMORY_BYTES` was measured for these values."""
+MAX_RELATIONS = 16
+"""The maximum number of relations whose sums a program of the forward pass holds; others are for further programs."""
 
 
 @triton.jit
-def _load_tile(base, head_stride, time_stride, head, heads, position, time, channel, width):
+def _load_heads(base, head_stride, time_stride, head, heads, position, time, channel, width):
     """Loads heads (or relations) x positions x channels; 0 outside the tensor."""
     offsets = head[:, None, None] * head_stride + position[None, :, None] * time_stride + channel[None, None, :]
     mask = (head < heads)[:, None, None] & (position < time)[None, :, None] & (channel < width)[None, None, :]
@@ -47,7 +44,21 @@ def _load_tile(base, head_stride, time_stride, head, heads, position, time, chan
 
 
 @triton.jit
-def _store_tile(base, values, head, heads, position, time, channel, width):
+def _load_head(base, time_stride, position, time, channel, width):
+    """Loads positions x channels of one head (or relation); 0 outside the tensor."""
+    offsets = position[:, None] * time_stride + channel[None, :]
+    return tl.load(base + offsets, mask=(position < time)[:, None] & (channel < width)[None, :], other=0.0)
+
+
+@triton.jit
+def _load_numbers(base, head_stride, time_stride, head, heads, position, time):
+    """Loads one number per head (or relation) and position."""
+    mask = (head < heads)[:, None] & (position < time)[None, :]
+    return tl.load(base + head[:, None] * head_stride + position[None, :] * time_stride, mask=mask, other=0.0)
+
+
+@triton.jit
+def _store_heads(base, values, head, heads, position, time, channel, width):
     """Stores heads (or relations) x positions x channels in a contiguous tensor."""
     offsets = (head[:, None, None] * time + position[None, :, None]) * width + channel[None, None, :]
     mask = (head < heads)[:, None, None] & (position < time)[None, :, None] & (channel < width)[None, None, :]
@@ -55,16 +66,9 @@ def _store_tile(base, values, head, heads, position, time, channel, width):
 
 
 @triton.jit
-def _load_line(base, head, heads, position, time):
-    """Loads one number per head and position from a contiguous tensor."""
-    mask = (head < heads)[:, None] & (position < time)[None, :]
-    return tl.load(base + head[:, None] * time + position[None, :], mask=mask, other=0.0)
-
-
-@triton.jit
-def _matmul_transposed(a, b):
-    """a @ b.mT for each head or relation."""
-    return tl.dot(a, tl.permute(b, (0, 2, 1)), input_precision="ieee")
+def _swap(x):
+    """The transpose of the last two dimensions of heads x rows x columns."""
+    return tl.permute(x, (0, 2, 1))
 
 
 @triton.jit
@@ -106,147 +110,178 @@ def _activation_derivative(x, y, ACTIVATION: tl.constexpr):
 def _forward(
     queries, keys, symbols, relation_queries, relation_keys, output, relation_output, logsumexp,
     q_stride_r, q_stride_h, q_stride_t, k_stride_r, k_stride_h, k_stride_t, s_stride_r, s_stride_h, s_stride_t,
-    rq_stride_r, rq_stride_h, rq_stride_t, rk_stride_r, rk_stride_h, rk_stride_t,
-    time, heads, relations, width, relation_width, scale, relation_scale,
-    GROUP: tl.constexpr, HEADS: tl.constexpr, RELATIONS: tl.constexpr,
-    WIDTH: tl.constexpr, RELATION_WIDTH: tl.constexpr, TILE: tl.constexpr, ACTIVATION: tl.constexpr,
+    a_stride_r, a_stride_h, a_stride_t, b_stride_r, b_stride_h, b_stride_t,
+    time, heads, group_size, relations, width, relation_width, scale, relation_scale,
+    HEADS: tl.constexpr, RELATIONS: tl.constexpr, WIDTH: tl.constexpr, RELATION_WIDTH: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, ACTIVATION: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
+    """The weighted sums of symbols and of up to `RELATIONS` relations, and the log-sum-exp of the scores."""
     row = tl.program_id(1).to(tl.int64)
-    num_relation_splits = tl.cdiv(relations, RELATIONS)
-    head = tl.program_id(2) // num_relation_splits * HEADS + tl.arange(0, HEADS)
-    relation = tl.program_id(2) % num_relation_splits * RELATIONS + tl.arange(0, RELATIONS)
-    query = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    relation_blocks = tl.cdiv(relations, RELATIONS)
+    head = tl.program_id(2) // relation_blocks * HEADS + tl.arange(0, HEADS)
+    first_relation = tl.program_id(2) % relation_blocks * RELATIONS
+    relation_index = first_relation + tl.arange(0, RELATIONS)
+    query = tl.program_id(0) * QUERIES + tl.arange(0, QUERIES)
     channel, relation_channel = tl.arange(0, WIDTH), tl.arange(0, RELATION_WIDTH)
-    q = _load_tile(queries + row * q_stride_r, q_stride_h, q_stride_t, head, heads, query, time, channel, width)
-    a = _load_tile(
-        relation_queries + row * rq_stride_r, rq_stride_h, rq_stride_t,
-        relation, relations, query, time, relation_channel, relation_width,
-    )  # fmt: skip
-    row_max = tl.full([HEADS, TILE], float("-inf"), tl.float32)
-    row_sum = tl.zeros([HEADS, TILE], tl.float32)
-    symbol_sums = tl.zeros([HEADS, TILE, WIDTH], tl.float32)
-    relation_sums = tl.zeros([HEADS, RELATIONS, TILE], tl.float32)
-    num_groups = heads // GROUP
-    for start in range(0, tl.minimum((tl.program_id(0) + 1) * TILE, time), TILE):
-        key = start + tl.arange(0, TILE)
-        k = _load_tile(
-            keys + row * k_stride_r, k_stride_h, k_stride_t, head // GROUP, num_groups, key, time, channel, width
-        )
-        s = _load_tile(
-            symbols + row * s_stride_r, s_stride_h, s_stride_t, head // GROUP, num_groups, key, time, channel, width
-        )
-        b = _load_tile(
-            relation_keys + row * rk_stride_r, rk_stride_h, rk_stride_t,
-            relation, relations, key, time, relation_channel, relation_width,
-        )  # fmt: skip
+    groups, group = heads // group_size, head // group_size
+    q = _load_heads(queries + row * q_stride_r, q_stride_h, q_stride_t, head, heads, query, time, channel, width)
+    row_max = tl.full([HEADS, QUERIES], float("-inf"), tl.float32)
+    row_sum = tl.zeros([HEADS, QUERIES], tl.float32)
+    symbol_sums = tl.zeros([HEADS, QUERIES, WIDTH], tl.float32)
+    relation_sums = tl.zeros([HEADS, QUERIES, RELATIONS], tl.float32)
+    for start in range(0, tl.minimum((tl.program_id(0) + 1) * QUERIES, time), KEYS):
+        key = start + tl.arange(0, KEYS)
+        k = _load_heads(keys + row * k_stride_r, k_stride_h, k_stride_t, group, groups, key, time, channel, width)
+        s = _load_heads(symbols + row * s_stride_r, s_stride_h, s_stride_t, group, groups, key, time, channel, width)
         visible = (key[None, :] <= query[:, None]) & (key < time)[None, :]
-        scores = tl.where(visible[None, :, :], _matmul_transposed(q, k) * scale, float("-inf"))
+        scores = tl.dot(q, _swap(k), input_precision=PRECISION) * scale
+        scores = tl.where(visible[None, :, :], scores, float("-inf"))
         new_max = tl.maximum(row_max, tl.max(scores, 2))
         weights = tl.exp(scores - new_max[:, :, None])
         rescale = tl.exp(row_max - new_max)
-        row_sum = row_sum * rescale + tl.sum(weights, 2)
-        symbol_sums = symbol_sums * rescale[:, :, None] + tl.dot(weights.to(s.dtype), s, input_precision="ieee")
-        r = _activation(_matmul_transposed(a, b) * relation_scale, ACTIVATION)
-        relation_sums = relation_sums * rescale[:, None, :] + tl.sum(weights[:, None, :, :] * r[None, :, :, :], 3)
         row_max = new_max
-    if tl.program_id(2) % num_relation_splits == 0:
-        _store_tile(
-            output + row * heads * time * width, (symbol_sums / row_sum[:, :, None]).to(output.dtype.element_ty),
-            head, heads, query, time, channel, width,
-        )  # fmt: skip
+        row_sum = row_sum * rescale + tl.sum(weights, 2)
+        symbol_sums = symbol_sums * rescale[:, :, None] + tl.dot(weights.to(s.dtype), s, input_precision=PRECISION)
+        relation_sums = relation_sums * rescale[:, :, None]
+        for relation in range(first_relation, tl.minimum(first_relation + RELATIONS, relations)):
+            a_base = relation_queries + row * a_stride_r + relation * a_stride_h
+            b_base = relation_keys + row * b_stride_r + relation * b_stride_h
+            a = _load_head(a_base, a_stride_t, query, time, relation_channel, relation_width)
+            b = _load_head(b_base, b_stride_t, key, time, relation_channel, relation_width)
+            x = tl.dot(a, tl.permute(b, (1, 0)), input_precision=PRECISION) * relation_scale
+            sums = tl.sum(weights * _activation(x, ACTIVATION)[None, :, :], 2)
+            relation_sums += tl.where((relation_index == relation)[None, None, :], sums[:, :, None], 0.0)
+    if first_relation == 0:
+        values = (symbol_sums / row_sum[:, :, None]).to(output.dtype.element_ty)
+        _store_heads(output + row * heads * time * width, values, head, heads, query, time, channel, width)
         mask = (head < heads)[:, None] & (query < time)[None, :]
-        offsets = logsumexp + row * heads * time + head[:, None] * time + query[None, :]
-        tl.store(offsets, row_max + tl.log(row_sum), mask=mask)
-    relation_values = (relation_sums / row_sum[:, None, :]).to(relation_output.dtype.element_ty)
-    offsets = ((row * heads + head)[:, None, None] * time + query[None, None, :]) * relations + relation[None, :, None]
-    mask = (head < heads)[:, None, None] & (relation < relations)[None, :, None] & (query < time)[None, None, :]
-    tl.store(relation_output + offsets, relation_values, mask=mask)
+        offsets = head[:, None] * time + query[None, :]
+        tl.store(logsumexp + row * heads * time + offsets, row_max + tl.log(row_sum), mask=mask)
+    values = (relation_sums / row_sum[:, :, None]).to(relation_output.dtype.element_ty)
+    base = relation_output + row * heads * time * relations
+    _store_heads(base, values, head, heads, query, time, relation_index, relations)
 
 
 @triton.jit
-def _backward(
-    queries, keys, symbols, relation_queries, relation_keys, logsumexp, row_dot,
-    grad_symbol_output, grad_relation_output, grad_head_ptr, grad_symbols_ptr, grad_relation_ptr,
+def _backward_heads(
+    queries, keys, symbols, relation_queries, relation_keys, logsumexp, row_dot, grad_output, grad_relation_output,
+    grad_heads, grad_symbols,
     q_stride_r, q_stride_h, q_stride_t, k_stride_r, k_stride_h, k_stride_t, s_stride_r, s_stride_h, s_stride_t,
-    rq_stride_r, rq_stride_h, rq_stride_t, rk_stride_r, rk_stride_h, rk_stride_t,
-    time, heads, relations, width, relation_width, scale, relation_scale, rows,
-    GROUP: tl.constexpr, HEADS: tl.constexpr, RELATIONS: tl.constexpr,
-    WIDTH: tl.constexpr, RELATION_WIDTH: tl.constexpr, TILE: tl.constexpr, ACTIVATION: tl.constexpr,
+    a_stride_r, a_stride_h, a_stride_t, b_stride_r, b_stride_h, b_stride_t,
+    time, heads, group_size, relations, width, relation_width, scale, relation_scale,
+    HEADS: tl.constexpr, WIDTH: tl.constexpr, RELATION_WIDTH: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, ACTIVATION: tl.constexpr, PRECISION: tl.constexpr,
     OF_KEYS: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of queries and relation queries; with `OF_KEYS`, of keys, symbols and relation keys."""
+    """Gradients of queries; with `OF_KEYS`, of keys and symbols, for each head."""
     row = tl.program_id(1).to(tl.int64)
-    num_relation_splits = tl.cdiv(relations, RELATIONS)
-    head_block, relation_block = tl.program_id(2) // num_relation_splits, tl.program_id(2) % num_relation_splits
-    head, relation = head_block * HEADS + tl.arange(0, HEADS), relation_block * RELATIONS + tl.arange(0, RELATIONS)
-    block_start = tl.program_id(0) * TILE
+    head = tl.program_id(2) * HEADS + tl.arange(0, HEADS)
     channel, relation_channel = tl.arange(0, WIDTH), tl.arange(0, RELATION_WIDTH)
-    grad_heads = tl.zeros([HEADS, TILE, WIDTH], tl.float32)
-    grad_symbols = tl.zeros([HEADS, TILE, WIDTH], tl.float32)
-    grad_relations = tl.zeros([RELATIONS, TILE, RELATION_WIDTH], tl.float32)
-    num_groups = heads // GROUP
-    # A query block loops over key blocks up to its own, a key block over query blocks from its own on.
-    first_start, end = 0, tl.minimum(block_start + TILE, time)
+    groups, group = heads // group_size, head // group_size
+    OWN: tl.constexpr = KEYS if OF_KEYS else QUERIES
+    block_start = tl.program_id(0) * OWN
+    own = block_start + tl.arange(0, OWN)
+    # A block of queries loops over the keys up to its own, a block of keys over the queries from its own on.
+    begin, end = 0, tl.minimum(block_start + OWN, time)
     if OF_KEYS:
-        first_start, end = block_start, time
-    for start in range(first_start, end, TILE):
-        query = (start if OF_KEYS else block_start) + tl.arange(0, TILE)
-        key = (block_start if OF_KEYS else start) + tl.arange(0, TILE)
-        q = _load_tile(queries + row * q_stride_r, q_stride_h, q_stride_t, head, heads, query, time, channel, width)
-        k = _load_tile(
-            keys + row * k_stride_r, k_stride_h, k_stride_t, head // GROUP, num_groups, key, time, channel, width
-        )
-        s = _load_tile(
-            symbols + row * s_stride_r, s_stride_h, s_stride_t, head // GROUP, num_groups, key, time, channel, width
-        )
-        a = _load_tile(
-            relation_queries + row * rq_stride_r, rq_stride_h, rq_stride_t,
-            relation, relations, query, time, relation_channel, relation_width,
-        )  # fmt: skip
-        b = _load_tile(
-            relation_keys + row * rk_stride_r, rk_stride_h, rk_stride_t,
-            relation, relations, key, time, relation_channel, relation_width,
-        )  # fmt: skip
-        g_base = grad_symbol_output + row * heads * time * width
-        g = _load_tile(g_base, time * width, width, head, heads, query, time, channel, width)
-        offsets = ((row * heads + head)[:, None, None] * time + query[None, None, :]) * relations + relation[
-            None, :, None
-        ]
-        mask = (head < heads)[:, None, None] & (relation < relations)[None, :, None] & (query < time)[None, None, :]
-        f = tl.load(grad_relation_output + offsets, mask=mask, other=0.0).to(tl.float32)
-        visible = (key[None, :] <= query[:, None]) & (query < time)[:, None]
-        row_logsumexp = _load_line(logsumexp + row * heads * time, head, heads, query, time)
-        scores = tl.where(
-            visible[None, :, :], _matmul_transposed(q, k) * scale - row_logsumexp[:, :, None], float("-inf")
-        )
-        weights = tl.exp(scores)
-        x = _matmul_transposed(a, b) * relation_scale
-        r = _activation(x, ACTIVATION)
-        grad_weights = tl.sum(f[:, :, :, None] * r[None, :, :, :], 1)
-        # Only the programs of the first block of relations add the terms of symbols and of row_dot.
-        row_dots = _load_line(row_dot + row * heads * time, head, heads, query, time)
-        grad_weights += tl.where(relation_block == 0, 1.0, 0.0) * (_matmul_transposed(g, s) - row_dots[:, :, None])
-        grad_scores = (weights * grad_weights * scale).to(q.dtype)
-        grad_relation_scores = tl.sum(f[:, :, :, None] * weights[:, None, :, :], 0)
-        grad_relation_scores = (grad_relation_scores * _activation_derivative(x, r, ACTIVATION) * relation_scale).to(
-            a.dtype
-        )
+        begin, end = block_start, time
+    head_sums = tl.zeros([HEADS, OWN, WIDTH], tl.float32)
+    if OF_KEYS:
+        symbol_sums = tl.zeros([HEADS, OWN, WIDTH], tl.float32)
+    for start in range(begin, end, QUERIES if OF_KEYS else KEYS):
+        query, key = own, own
         if OF_KEYS:
-            grad_heads += tl.dot(tl.permute(grad_scores, (0, 2, 1)), q, input_precision="ieee")
-            grad_symbols += tl.dot(tl.permute(weights.to(g.dtype), (0, 2, 1)), g, input_precision="ieee")
-            grad_relations += tl.dot(tl.permute(grad_relation_scores, (0, 2, 1)), a, input_precision="ieee")
+            query = start + tl.arange(0, QUERIES)
         else:
-            grad_heads += tl.dot(grad_scores, k, input_precision="ieee")
-            grad_relations += tl.dot(grad_relation_scores, b, input_precision="ieee")
-    time_index = block_start + tl.arange(0, TILE)
-    head_base = grad_head_ptr + (relation_block * rows + row) * heads * time * width
-    _store_tile(head_base, grad_heads, head, heads, time_index, time, channel, width)
+            key = start + tl.arange(0, KEYS)
+        q = _load_heads(queries + row * q_stride_r, q_stride_h, q_stride_t, head, heads, query, time, channel, width)
+        k = _load_heads(keys + row * k_stride_r, k_stride_h, k_stride_t, group, groups, key, time, channel, width)
+        s = _load_heads(symbols + row * s_stride_r, s_stride_h, s_stride_t, group, groups, key, time, channel, width)
+        g_base = grad_output + row * heads * time * width
+        g = _load_heads(g_base, time * width, width, head, heads, query, time, channel, width)
+        lse = _load_numbers(logsumexp + row * heads * time, time, 1, head, heads, query, time)
+        dots = _load_numbers(row_dot + row * heads * time, time, 1, head, heads, query, time)
+        visible = (key[None, :] <= query[:, None]) & (query < time)[:, None]
+        scores = tl.dot(q, _swap(k), input_precision=PRECISION) * scale - lse[:, :, None]
+        weights = tl.exp(tl.where(visible[None, :, :], scores, float("-inf")))
+        grad_weights = tl.dot(g, _swap(s), input_precision=PRECISION) - dots[:, :, None]
+        for relation in range(0, relations):
+            a_base = relation_queries + row * a_stride_r + relation * a_stride_h
+            b_base = relation_keys + row * b_stride_r + relation * b_stride_h
+            f_base = grad_relation_output + row * heads * time * relations + relation
+            a = _load_head(a_base, a_stride_t, query, time, relation_channel, relation_width)
+            b = _load_head(b_base, b_stride_t, key, time, relation_channel, relation_width)
+            f = _load_numbers(f_base, time * relations, relations, head, heads, query, time).to(tl.float32)
+            x = tl.dot(a, tl.permute(b, (1, 0)), input_precision=PRECISION) * relation_scale
+            grad_weights += f[:, :, None] * _activation(x, ACTIVATION)[None, :, :]
+        grad_scores = (weights * grad_weights * scale).to(q.dtype)
+        if OF_KEYS:
+            head_sums += tl.dot(_swap(grad_scores), q, input_precision=PRECISION)
+            symbol_sums += tl.dot(_swap(weights.to(g.dtype)), g, input_precision=PRECISION)
+        else:
+            head_sums += tl.dot(grad_scores, k, input_precision=PRECISION)
+    offset = row * heads * time * width
+    _store_heads(grad_heads + offset, head_sums, head, heads, own, time, channel, width)
     if OF_KEYS:
-        if relation_block == 0:
-            symbol_base = grad_symbols_ptr + row * heads * time * width
-            _store_tile(symbol_base, grad_symbols, head, heads, time_index, time, channel, width)
-    relation_base = grad_relation_ptr + (head_block * rows + row) * relations * time * relation_width
-    _store_tile(relation_base, grad_relations, relation, relations, time_index, time, relation_channel, relation_width)
+        _store_heads(grad_symbols + offset, symbol_sums, head, heads, own, time, channel, width)
+
+
+@triton.jit
+def _backward_relations(
+    queries, keys, relation_queries, relation_keys, logsumexp, grad_relation_output, grad_relations,
+    q_stride_r, q_stride_h, q_stride_t, k_stride_r, k_stride_h, k_stride_t,
+    a_stride_r, a_stride_h, a_stride_t, b_stride_r, b_stride_h, b_stride_t,
+    time, heads, group_size, relations, width, relation_width, scale, relation_scale,
+    RELATIONS: tl.constexpr, WIDTH: tl.constexpr, RELATION_WIDTH: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, ACTIVATION: tl.constexpr, PRECISION: tl.constexpr,
+    OF_KEYS: tl.constexpr,
+):  # fmt: skip
+    """Gradients of relation queries; with `OF_KEYS`, of relation keys."""
+    row = tl.program_id(1).to(tl.int64)
+    relation = tl.program_id(2) * RELATIONS + tl.arange(0, RELATIONS)
+    channel, relation_channel = tl.arange(0, WIDTH), tl.arange(0, RELATION_WIDTH)
+    OWN: tl.constexpr = KEYS if OF_KEYS else QUERIES
+    block_start = tl.program_id(0) * OWN
+    own = block_start + tl.arange(0, OWN)
+    begin, end = 0, tl.minimum(block_start + OWN, time)
+    if OF_KEYS:
+        begin, end = block_start, time
+    relation_sums = tl.zeros([RELATIONS, OWN, RELATION_WIDTH], tl.float32)
+    for start in range(begin, end, QUERIES if OF_KEYS else KEYS):
+        query, key = own, own
+        if OF_KEYS:
+            query = start + tl.arange(0, QUERIES)
+        else:
+            key = start + tl.arange(0, KEYS)
+        visible = (key[None, :] <= query[:, None]) & (query < time)[:, None]
+        grad_values = tl.zeros([RELATIONS, QUERIES, KEYS], tl.float32)
+        for head in range(0, heads):
+            q_base = queries + row * q_stride_r + head * q_stride_h
+            k_base = keys + row * k_stride_r + head // group_size * k_stride_h
+            f_base = grad_relation_output + (row * heads + head) * time * relations
+            q = _load_head(q_base, q_stride_t, query, time, channel, width)
+            k = _load_head(k_base, k_stride_t, key, time, channel, width)
+            f = _load_numbers(f_base, 1, relations, relation, relations, query, time).to(tl.float32)
+            lse = tl.load(logsumexp + (row * heads + head) * time + query, mask=query < time, other=0.0)
+            scores = tl.dot(q, tl.permute(k, (1, 0)), input_precision=PRECISION) * scale - lse[:, None]
+            weights = tl.exp(tl.where(visible, scores, float("-inf")))
+            grad_values += f[:, :, None] * weights[None, :, :]
+        a_base, b_base = relation_queries + row * a_stride_r, relation_keys + row * b_stride_r
+        a = _load_heads(
+            a_base, a_stride_h, a_stride_t, relation, relations, query, time, relation_channel, relation_width
+        )
+        b = _load_heads(
+            b_base, b_stride_h, b_stride_t, relation, relations, key, time, relation_channel, relation_width
+        )
+        x = tl.dot(a, _swap(b), input_precision=PRECISION) * relation_scale
+        derivative = _activation_derivative(x, _activation(x, ACTIVATION), ACTIVATION)
+        grad_x = (grad_values * derivative * relation_scale).to(a.dtype)
+        if OF_KEYS:
+            relation_sums += tl.dot(_swap(grad_x), a, input_precision=PRECISION)
+        else:
+            relation_sums += tl.dot(grad_x, b, input_precision=PRECISION)
+    base = grad_relations + row * relations * time * relation_width
+    _store_heads(base, relation_sums, relation, relations, own, time, relation_channel, relation_width)
 
 
 class RelationalInputs(NamedTuple):
@@ -275,15 +310,20 @@ class _RelationalAttention(Function):
 
     @staticmethod
     def forward(*args: Any) -> tuple[Tensor, ...]:
-        inputs, activation = RelationalInputs(*map(_contiguous_last_dim, args[:-1])), args[-1]
+        inputs = RelationalInputs(*map(_contiguous_last_dim, args[:-1]))
         rows, heads, time, _ = inputs.queries.shape
+        relations = inputs.relation_keys.shape[1]
         output = torch.empty_like(inputs.queries, memory_format=torch.contiguous_format)
-        attended_relations = output.new_empty(rows, heads, time, inputs.relation_keys.shape[1])
+        attended_relations = output.new_empty(rows, heads, time, relations)
         logsumexp = torch.empty(rows, heads, time, dtype=torch.float32, device=output.device)
-        sizes = _constexpr_sizes(inputs, activation)
-        _forward[_launch_grid(inputs, sizes)](
-            *inputs, output, attended_relations, logsumexp, *_strides(inputs), *_scalar_arguments(inputs), **sizes
-        )
+        tiles, constants = _tiles(inputs), _constants(inputs, args[-1])
+        head_block = _block_size(heads, tiles)
+        relation_block = min(MAX_RELATIONS, triton.next_power_of_2(relations))
+        num_blocks = triton.cdiv(heads, head_block) * triton.cdiv(relations, relation_block)
+        _forward[(triton.cdiv(time, tiles.queries), rows, num_blocks)](
+            *inputs, output, attended_relations, logsumexp, *_strides(*inputs), *_scalars(inputs),
+            HEADS=head_block, RELATIONS=relation_block, **constants, num_warps=head_block,
+        )  # fmt: skip
         return output, attended_relations, logsumexp
 
     @staticmethod
@@ -294,77 +334,82 @@ class _RelationalAttention(Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_symbols: Tensor, grad_relations: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        *tensors, symbol_output, relation_output, logsumexp = ctx.saved_tensors
+    def backward(ctx: Any, grad_output: Tensor, grad_relation_output: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        *tensors, output, relation_output, logsumexp = ctx.saved_tensors
         inputs = RelationalInputs(*map(_contiguous_last_dim, tensors))
+        q, k, _, a, b = inputs
+        (rows, heads, time, _), relations = q.shape, b.shape[1]
         # The gradient of a softmax: weight x (gradient of the weight - row_dot), row_dot as `delta` in FlashAttention.
-        row_dot = (grad_symbols.float() * symbol_output.float()).sum(-1)
-        row_dot = row_dot + (grad_relations.float() * relation_output.float()).sum(-1)
-        rows, time = inputs.queries.shape[0], inputs.queries.shape[2]
-        sizes = _constexpr_sizes(inputs, ctx.activation)
-        grid = _launch_grid(inputs, sizes)
-        num_relation_splits = triton.cdiv(inputs.relation_keys.shape[1], sizes["RELATIONS"])
-
-        def empty_gradients(copies: int, like: Tensor) -> Tensor:
-            shape = (copies, rows, like.shape[1], time, like.shape[3])
-            return torch.empty(shape, dtype=torch.float32, device=logsumexp.device)
-
-        grad_queries, grad_keys = (empty_gradients(num_relation_splits, inputs.queries) for _ in range(2))
-        grad_symbol_inputs = empty_gradients(1, inputs.queries)
-        grad_relation_queries, grad_relation_keys = (
-            empty_gradients(grid[2] // num_relation_splits, inputs.relation_keys) for _ in range(2)
-        )
-        saved = (logsumexp, row_dot.contiguous(), grad_symbols.contiguous(), grad_relations.contiguous())
-        for for_keys, targets in (
-            (False, (grad_queries, grad_symbol_inputs, grad_relation_queries)),
-            (True, (grad_keys, grad_symbol_inputs, grad_relation_keys)),
+        row_dot = (grad_output.float() * output.float()).sum(-1)
+        row_dot = (row_dot + (grad_relation_output.float() * relation_output.float()).sum(-1)).contiguous()
+        grad_output, grad_relation_output = grad_output.contiguous(), grad_relation_output.contiguous()
+        grad_q, grad_k, grad_s = (torch.empty_like(output, dtype=torch.float32) for _ in range(3))
+        grad_a, grad_b = (torch.empty(b.shape, dtype=torch.float32, device=b.device) for _ in range(2))
+        tiles, constants = _tiles(inputs), _constants(inputs, ctx.activation)
+        head_block, relation_block = _block_size(heads, tiles), _block_size(relations, tiles)
+        for of_keys, own, head_target, relation_target in (
+            (False, tiles.queries, grad_q, grad_a),
+            (True, tiles.keys, grad_k, grad_b),
         ):
-            numbers = (*_strides(inputs), *_scalar_arguments(inputs), rows)
-            _backward[grid](*inputs, *saved, *targets, *numbers, **sizes, OF_KEYS=for_keys)
-        gradients = (grad_queries, grad_keys, grad_symbol_inputs, grad_relation_queries, grad_relation_keys)
-        return *(_sum_copies(*pair) for pair in zip(gradients, inputs, strict=True)), None
+            _backward_heads[(triton.cdiv(time, own), rows, triton.cdiv(heads, head_block))](
+                *inputs, logsumexp, row_dot, grad_output, grad_relation_output, head_target, grad_s,
+                *_strides(*inputs), *_scalars(inputs),
+                HEADS=head_block, **constants, OF_KEYS=of_keys, num_warps=head_block,
+            )  # fmt: skip
+            _backward_relations[(triton.cdiv(time, own), rows, triton.cdiv(relations, relation_block))](
+                q, k, a, b, logsumexp, grad_relation_output, relation_target, *_strides(q, k, a, b), *_scalars(inputs),
+                RELATIONS=relation_block, **constants, OF_KEYS=of_keys, num_warps=relation_block,
+            )  # fmt: skip
+        gradients = (grad_q, grad_k, grad_s, grad_a, grad_b)
+        return *(_sum_groups(*pair) for pair in zip(gradients, inputs, strict=True)), None
 
 
-def _sum_copies(
-    gradient: Float[Tensor, "copies rows heads time width"], like: Float[Tensor, "rows groups time width"]
+def _sum_groups(
+    gradient: Float[Tensor, "rows heads time width"], like: Float[Tensor, "rows groups time width"]
 ) -> Float[Tensor, "rows groups time width"]:
-    """Sums what several programs wrote, and the gradients of the heads of each group."""
-    total = gradient[0] if len(gradient) == 1 else gradient.sum(0)
-    if total.shape[1] != like.shape[1]:
-        total = torch.unflatten(total, 1, (like.shape[1], -1)).sum(2)
-    return total.to(like.dtype)
+    """Sums the gradients of the heads of each group."""
+    if gradient.shape[1] != like.shape[1]:
+        gradient = torch.unflatten(gradient, 1, (like.shape[1], -1)).sum(2)
+    return gradient.to(like.dtype)
 
 
 def _contiguous_last_dim(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
-def _constexpr_sizes(inputs: RelationalInputs, activation: Activation) -> dict[str, Any]:
-    """The compile-time constants of the kernels: powers of two, at least 16 for dimensions of matrix products."""
-    heads, relations = inputs.queries.shape[1], inputs.relation_keys.shape[1]
+def _tiles(inputs: RelationalInputs) -> Tiles:
+    q, relation_width = inputs.queries, inputs.relation_keys.shape[-1]
+    limit, precision = max_shared_memory(q.device), matmul_precision(q.dtype)
+    tiles = select_tiles(q.dtype, q.shape[-1], relation_width, limit, precision)
+    assert tiles is not None, "relational_kernel.tiles_problem finds this first"
+    return tiles
+
+
+def _block_size(heads: int, tiles: Tiles) -> int:
+    """How many heads (or relations) a program holds; each has a warp."""
+    return min(tiles.heads, triton.next_power_of_2(heads))
+
+
+def _constants(inputs: RelationalInputs, activation: Activation) -> dict[str, Any]:
+    """The constants of all kernels, known when they are compiled, with widths as in `relational_tiles.padded_width`."""
+    tiles, q = _tiles(inputs), inputs.queries
     return {
-        "GROUP": heads // inputs.keys.shape[1],
-        "HEADS": min(MAX_HEADS, triton.next_power_of_2(heads)),
-        "RELATIONS": min(MAX_RELATIONS, triton.next_power_of_2(relations)),
-        "WIDTH": max(16, triton.next_power_of_2(inputs.queries.shape[-1])),
-        "RELATION_WIDTH": max(16, triton.next_power_of_2(inputs.relation_keys.shape[-1])),
-        "TILE": TILE_SIZE,
+        "WIDTH": padded_width(q.shape[-1]),
+        "RELATION_WIDTH": padded_width(inputs.relation_keys.shape[-1]),
+        "QUERIES": tiles.queries,
+        "KEYS": tiles.keys,
         "ACTIVATION": activation,
+        "PRECISION": matmul_precision(q.dtype),
+        "num_stages": 2,
     }
 
 
-def _launch_grid(inputs: RelationalInputs, sizes: dict[str, Any]) -> tuple[int, int, int]:
-    """Number of blocks per row, rows, and blocks of heads x blocks of relations."""
-    rows, heads, time, _ = inputs.queries.shape
-    num_blocks = triton.cdiv(heads, sizes["HEADS"]) * triton.cdiv(inputs.relation_keys.shape[1], sizes["RELATIONS"])
-    return triton.cdiv(time, TILE_SIZE), rows, num_blocks
+def _strides(*tensors: Tensor) -> tuple[int, ...]:
+    return tuple(size for x in tensors for size in x.stride()[:3])
 
 
-def _strides(inputs: RelationalInputs) -> tuple[int, ...]:
-    return tuple(size for x in inputs for size in x.stride()[:3])
-
-
-def _scalar_arguments(inputs: RelationalInputs) -> tuple[float, ...]:
+def _scalars(inputs: RelationalInputs) -> tuple[float, ...]:
     _, heads, time, width = inputs.queries.shape
     _, relations, _, relation_width = inputs.relation_keys.shape
-    return time, heads, relations, width, relation_width, width**-0.5, relation_width**-0.5
+    group_size = heads // inputs.keys.shape[1]
+    return time, heads, group_size, relations, width, relation_width, width**-0.5, relation_width**-0.5

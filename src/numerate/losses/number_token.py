@@ -133,7 +133,7 @@ class NumberTokenModule(LossModule):
         tokens = batch.counts["tokens"]
         if self.spec.mean_over == "tokens":
             return {"cross_entropy": tokens, "number": tokens}
-        return {"cross_entropy": tokens, "number": int((self.table.number_indices(batch.targets) >= 0).sum())}
+        return {"cross_entropy": tokens, "number": self.table.count_numbers(batch.targets)}
 
     def forward(self, output: Output, batch: Batch) -> dict[str, Tensor]:
         weights = None

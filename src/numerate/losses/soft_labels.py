@@ -57,8 +57,7 @@ class SoftLabelsModule(LossModule):
         self.weights: Mapping[str, float] = {"cross_entropy": 1.0, "number": spec.weight}
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        num_number_labels = int((self.table.number_indices(batch.targets) >= 0).sum())
-        return {"cross_entropy": batch.counts["tokens"], "number": num_number_labels}
+        return {"cross_entropy": batch.counts["tokens"], "number": self.table.count_numbers(batch.targets)}
 
     def forward(self, output: Output, batch: Batch) -> dict[str, Tensor]:
         logits, targets = output.logits, batch.targets_for(output)

@@ -194,18 +194,32 @@ class SelfAttention(TokenMixer):
         """The factor on the logits, and the attention mask: of visible keys, or with biases the biases there and minus
         infinity elsewhere; None for a plain causal mask, which suffices as real tokens never attend to padding on the
         right."""
-        if query_positions is None:
-            scale = self._query_scale(torch.arange(1, queries.shape[2] + 1, device=queries.device)[None])
-        else:
-            scale = self._query_scale(query_positions + 1)
-        visible, bias = self.positions.visibility_and_bias(queries, keys, context, query_positions, scale)
-        if bias is None or visible is None:
-            return scale, visible
-        return scale, bias.masked_fill(~visible, float("-inf"))
+        scale = self._query_scale(queries, query_positions)
+        # The mask of whole rows is shared by layers that share their biases, and by the loops of a looped model.
+        cache_key = (
+            "mask",
+            *map(id, self.positions.attention_biases.values()),
+            *(self.logit_scale, self.log_scale_start, self.layer_scale),
+            *(self.positions.blocked_attend_to_themselves, torch.is_grad_enabled()),
+        )
+        is_shared = query_positions is None and not self.positions.contextual_biases
+        if is_shared and cache_key in context.forward_cache:
+            return scale, context.forward_cache[cache_key]
+        mask, bias = self.positions.visibility_and_bias(queries, keys, context, query_positions, scale)
+        if bias is not None and mask is not None:
+            mask = bias.masked_fill(~mask, float("-inf"))
+        if is_shared:
+            context.forward_cache[cache_key] = mask
+        return scale, mask
 
-    def _query_scale(self, num_visible_keys: Int[Tensor, "#rows query"]) -> Scale:
-        """The factor on the logits of queries with this number of visible keys."""
+    def _query_scale(self, queries: Tensor, query_positions: Tensor | None) -> Scale:
+        """The factor on the logits of queries, of whole rows or at some positions."""
         if self.logit_scale == "log":
+            num_visible_keys = (
+                torch.arange(1, queries.shape[2] + 1, device=queries.device)[None]
+                if query_positions is None
+                else query_positions + 1
+            )
             return (num_visible_keys.float().log() / math.log(self.log_scale_start)).clamp(min=1.0) * self.layer_scale
         scale = float(self.logit_scale) * self.layer_scale
         return None if scale == 1.0 else scale

@@ -57,6 +57,7 @@ class BackboneModule(nn.Module, ABC):
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
         self.register_buffer("noise_keys", None if noise_seed is None else noise_keys(noise_seed), persistent=False)
+        self._kept_noise: tuple[Tensor | None, Tensor] = None, torch.empty(0)
 
     @abstractmethod
     def run(self, x: Tensor, context: Context, run_block: RunBlock, num_loops: int) -> Tensor:
@@ -82,8 +83,21 @@ class BackboneModule(nn.Module, ABC):
         if self.noise_keys is None:
             return x
         newest = context.cache_position
-        positions = torch.arange(x.shape[1], device=x.device)[None] if newest is None else newest[:, None]
-        return x + position_noise(self.noise_keys, positions, x.shape[2]).to(x.dtype)
+        if newest is None:
+            noise = self._noise_from_the_start(self.noise_keys, *x.shape[1:])
+        else:
+            noise = position_noise(self.noise_keys, newest[:, None], x.shape[2])
+        return x + noise.to(x.dtype)
+
+    def _noise_from_the_start(self, keys: Tensor, time: int, width: int) -> Tensor:
+        """The noise of the first positions, kept from one forward to the next: it takes some 60 operators."""
+        if torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(keys):
+            return position_noise(keys, torch.arange(time, device=keys.device)[None], width)
+        kept_keys, noise = self._kept_noise
+        if kept_keys is not keys or noise.shape[1] < time:
+            noise = position_noise(keys, torch.arange(time, device=keys.device)[None], width)
+            self._kept_noise = keys, noise
+        return noise[:, :time]
 
     def prefill(self, x: Tensor, context: Context, loops: LoopsArgument = None) -> tuple[Tensor, list[Any]]:
         states: list[Any] = []

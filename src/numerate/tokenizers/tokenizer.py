@@ -186,7 +186,10 @@ class Characters(Tokenizer):
         if self.interleave_operands:
             symbols = _interleave_operands(symbols, number_ids)
         text_ids = [vocabulary.token_to_id.get(text, UNK) for text in questions.alphabet]
-        encoded = BlockEncoder(questions, symbols, text_ids, number_ids, vocabulary, self.add_bos_token).encode()
+        if number_ids:
+            encoded = BlockEncoder(questions, symbols, text_ids, number_ids, vocabulary, self.add_bos_token).encode()
+        else:
+            encoded = encode_texts(questions, text_ids, vocabulary, self.add_bos_token)
         if not self.space_probability or questions.random_bits is None:
             return encoded
         return _insert_spaces(
@@ -276,6 +279,41 @@ def _split_alphabet(questions: Questions) -> Questions:
     )
 
 
+def encode_texts(
+    questions: Questions, text_ids: Sequence[int], vocabulary: Vocabulary, add_bos_token: bool
+) -> TokenizedExamples:
+    """Encodes questions without numbers: every element is one token, or empty. See `BlockEncoder` for others."""
+    symbols, labels, prompt_lengths = questions.symbols, questions.labels, questions.prompt_lengths
+    is_token = symbols != EMPTY
+    if prompt_lengths is not None:
+        prompt_lengths = (is_token & (np.arange(symbols.shape[1]) < prompt_lengths[:, None])).sum(axis=1)
+    if not bool((is_token[:, 1:] <= is_token[:, :-1]).all()):  # empty elements between tokens
+        order = np.argsort(~is_token, axis=1, kind="stable")
+        symbols = np.take_along_axis(symbols, order, axis=1)
+        labels = None if labels is None else np.take_along_axis(labels, order, axis=1)
+    bos, lengths = int(add_bos_token), is_token.sum(axis=1) + add_bos_token
+    longest = int(lengths.max(initial=bos)) + (labels is None)
+    id_table = np.array([*text_ids, PAD], dtype=id_dtype(vocabulary))  # EMPTY is at -1
+
+    def to_ids(elements: NDArray[np.int16]) -> Ids:
+        ids = np.full((len(elements), longest), PAD, dtype=id_table.dtype)
+        written = elements[:, : longest - bos]
+        ids[:, bos : bos + written.shape[1]] = id_table[np.maximum(written, -1)]
+        return ids
+
+    ids = to_ids(symbols)
+    ids[:, :bos] = BOS
+    if labels is not None:
+        target_mask = np.zeros(ids.shape, dtype=np.bool_)
+        target_mask[:, bos:] = labels[:, : longest - bos] >= 0
+        return TokenizedExamples(ids, lengths, target_mask, to_ids(labels), vocabulary=vocabulary)
+    assert prompt_lengths is not None  # questions have either labels or a prompt
+    ids[np.arange(len(ids)), lengths] = EOS
+    positions = np.arange(longest)
+    target_mask = (positions >= bos + prompt_lengths[:, None]) & (positions <= lengths[:, None])
+    return TokenizedExamples(ids, lengths + 1, target_mask, vocabulary=vocabulary)
+
+
 class BlockEncoder:
     """Writes the rows of one block element by element, from left to right, all rows at once.
 
@@ -300,11 +338,7 @@ class BlockEncoder:
         self.bos_length = int(add_bos_token)
         self.dtype = np.dtype(id_dtype(vocabulary))
         self.text_ids = np.array(text_ids, dtype=self.dtype)
-        # Without numbers every element is one token or empty.
-        self.text_symbols = None if self.number_ids else symbols
-        self.elements = [
-            _Element.from_symbols(symbols[:, index]) for index in range(symbols.shape[1] if self.number_ids else 0)
-        ]
+        self.elements = [_Element.from_symbols(column) for column in symbols.T]
 
     def encode(self) -> TokenizedExamples:
         labels = self.questions.labels
@@ -313,7 +347,7 @@ class BlockEncoder:
             lengths = lengths + 1
         longest = int(lengths.max(initial=0))
         num_rows = len(lengths)
-        num_extra_tokens = max((ids.shape[1] for ids, _ in self.number_ids), default=0) + 8
+        num_extra_tokens = max(ids.shape[1] for ids, _ in self.number_ids) + 8
         padded_ids = np.zeros((num_rows, longest + num_extra_tokens), dtype=self.dtype)
         if self.bos_length:
             padded_ids[:, 0] = BOS
@@ -340,9 +374,6 @@ class BlockEncoder:
     def _element_starts(self) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
         """The start of each element in each row, and the end of each row."""
         position = np.full(len(self.questions), self.bos_length, dtype=np.int64)
-        if self.text_symbols is not None:
-            ends = position[:, None] + (self.text_symbols >= 0).cumsum(axis=1, dtype=np.int64)
-            return [position, *ends.T[:-1]][: ends.shape[1]], ends[:, -1] if ends.shape[1] else position
         starts = []
         for element in self.elements:
             starts.append(position)
@@ -358,10 +389,6 @@ class BlockEncoder:
         return starts, position
 
     def _write_elements(self, padded_ids: Ids, starts: list[NDArray[np.int64]]) -> None:
-        if self.text_symbols is not None:
-            row, index = np.nonzero(self.text_symbols >= 0)
-            padded_ids[row, np.stack(starts, axis=1)[row, index]] = self.text_ids[self.text_symbols[row, index]]
-            return
         flat_ids = padded_ids.reshape(-1)
         # Eight bytes from every position on: a view without alignment.
         windows: NDArray[np.uint64] = np.ndarray(

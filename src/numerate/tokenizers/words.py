@@ -10,7 +10,7 @@ from numerate.config import setting
 from numerate.errors import UserError
 from numerate.tasks.questions import EMPTY, Example, Questions
 from numerate.tasks.task import Task
-from numerate.tokenizers.tokenizer import BlockEncoder, TokenizedExamples, Tokenizer
+from numerate.tokenizers.tokenizer import TokenizedExamples, Tokenizer, encode_texts
 from numerate.vocabulary import BOS, EOS, PAD, SPECIAL_TOKENS, UNK, Vocabulary
 
 
@@ -41,14 +41,14 @@ class Words(Tokenizer):
         if bool(((questions.symbols < 0) & (questions.symbols > EMPTY)).any()):
             raise UserError("tokenizer: Words does not support questions with number slots; use tokenizer=Characters")
         text_ids = [_token_id(text, vocabulary) for text in questions.alphabet]
-        labels = () if questions.labels is None else np.unique(questions.labels[questions.labels >= 0]).tolist()
-        for label in labels:
-            if text_ids[label] == UNK:
+        unknown = [index for index, token_id in enumerate(text_ids) if token_id == UNK]
+        if unknown and questions.labels is not None:
+            for label in np.intersect1d(questions.labels, unknown).tolist():
                 raise UserError(
                     f"tokenizer: the label {questions.alphabet[label]!r} must be in the vocabulary; add it to the "
                     "task's alphabet"
                 )
-        return BlockEncoder(questions, questions.symbols, text_ids, [], vocabulary, self.add_bos_token).encode()
+        return encode_texts(questions, text_ids, vocabulary, self.add_bos_token)
 
     def encode(self, text: str, vocabulary: Vocabulary) -> list[int]:
         return [_token_id(word, vocabulary) for word in text.split()]

@@ -6,7 +6,7 @@ any number of processes, up to the order of additions.
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -156,7 +156,9 @@ class FSDPStrategy(ParallelStrategy):
             if compiled:
                 block.compile(dynamic=True)
             fully_shard(block, mesh=self.mesh, ignored_params=shared)
-        self.root: Any = _shard_with_shared_parameters(model, shared, lambda: fully_shard(model, mesh=self.mesh))
+        sharded = {parameter for parameter in model.parameters() if _is_dtensor(parameter)}
+        with _registered_outside_blocks(model, shared):
+            self.root: Any = fully_shard(model, mesh=self.mesh, ignored_params=sharded)
 
     @contextmanager
     def backward(self, is_last: bool) -> Iterator[None]:
@@ -225,15 +227,14 @@ class FSDPStrategy(ParallelStrategy):
         return distribute_tensor(value.to(like.device), self.mesh, like.placements, src_data_rank=None)  # type: ignore[attr-defined]
 
 
-def _shard_with_shared_parameters(model: nn.Module, shared: set[nn.Parameter], shard: Callable[[], Any]) -> Any:
-    """Shards a model whose blocks share parameters: FSDP does not look for them inside the blocks, so the modules that
-    hold them are temporarily registered outside of the blocks."""
+@contextmanager
+def _registered_outside_blocks(model: nn.Module, shared: set[nn.Parameter]) -> Iterator[None]:
+    """Registers the modules that hold parameters shared by blocks outside of the blocks too, since FSDP does not look
+    into sharded blocks. Such a module may also hold parameters that its block has sharded (`sharing=library`)."""
     holders = [part for part in model.modules() if any(own in shared for own in part.parameters(recurse=False))]
-    if not holders:
-        return shard()
     model.add_module(_SHARED_MODULES_NAME, nn.ModuleList(holders))
     try:
-        return shard()
+        yield
     finally:
         delattr(model, _SHARED_MODULES_NAME)
 

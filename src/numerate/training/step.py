@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import torch
@@ -54,6 +55,7 @@ def weighted_loss(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The loss to differentiate, and the metrics to log: the loss, and each of its terms if there are several."""
     means = {term: value / divisors[term] for term, value in loss_sums.items()}
-    loss = sum((weights[term] * mean for term, mean in means.items()), torch.zeros(()))
+    weighted = (mean if weights[term] == 1 else weights[term] * mean for term, mean in means.items())
+    loss = reduce(torch.add, weighted)
     terms = {f"loss_{term}": mean.detach() for term, mean in means.items()} if len(means) > 1 else {}
     return loss, {"loss": loss.detach(), **terms}

@@ -1,0 +1,28 @@
+"""What Triton kernels need to know about the GPU that they are launched on."""
+
+import sys
+
+import torch
+
+
+def max_shared_memory(device: torch.device) -> int:
+    """Bytes of shared memory that one program may have: 232,448 on an H100; 65,536 with ROCm, for which PyTorch does
+    not report it; no limit in Triton's interpreter, on a CPU."""
+    if device.type == "cpu":
+        return sys.maxsize
+    if torch.version.hip:
+        return 65_536
+    return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)
+
+
+def matmul_precision(dtype: torch.dtype) -> str:
+    """The `input_precision` of `tl.dot`, which matters for float32 alone.
+
+    `tf32` where `torch.get_float32_matmul_precision()` allows it (`training.tf32`), else `tf32x3`: each factor is split
+    into two numbers of TF32, and three of their four products are added on matrix units. That keeps 22 of 24 bits
+    of each product; exact products (`ieee`) would not run on matrix units, and spill 2 to 10 times as many registers.
+    The matrix units of AMD multiply float32 exactly.
+    """
+    if dtype != torch.float32 or torch.version.hip:
+        return "ieee"
+    return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
