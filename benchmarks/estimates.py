@@ -83,7 +83,7 @@ def sizes_of(name: str) -> RecipeSizes:
     if isinstance(recipe.task, LanguageModeling):
         words = 2048 if "laptop" in name else VOCABULARY_SIZES[prefix]
         return _with_stand_in(
-            recipe, Vocabulary.with_digits(map(str, range(words - 14))), 0, recipe.task.context_length
+            recipe, Vocabulary.with_digits([str(n) for n in range(words - 14)]), 0, recipe.task.context_length
         )
     if prefix not in PADDED_LENGTHS or name.startswith("number_loss_small"):
         return RecipeSizes.from_recipe(recipe)

@@ -4,6 +4,7 @@ import contextlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -17,6 +18,7 @@ from numerate.training.disk import format_bytes
 from numerate.training.distributed import World
 from numerate.training.memory import StepMemory, num_row_tokens, step_memory
 from numerate.training.peak_flops import GPUS, find_gpu, resolve_matmul_precision
+from numerate.training.precision import resolve_precision
 from numerate.training.progress import format_duration
 from numerate.training.recipe import Recipe
 from numerate.vocabulary import Vocabulary
@@ -118,6 +120,9 @@ def estimate_on_device(recipe: Recipe) -> DeviceEstimate:
     name, training = find_gpu(recipe.device), recipe.training
     if name is None:
         raise UserError(f"device: must be one of {', '.join(map(short_name, GPUS))}, not {recipe.device!r}")
+    if training.precision == "auto":
+        training = replace(training, precision="bf16" if GPUS[name].has_bf16 else "fp32")
+        recipe = replace(recipe, training=training)
     precision = resolve_matmul_precision(training.precision, training.tf32, torch.device("cuda"))
     peak = GPUS[name].flops(precision)
     if peak is None:
@@ -236,7 +241,8 @@ def explained_out_of_memory(recipe: Recipe, world: World) -> Iterator[None]:
 
 
 def _out_of_memory_text(recipe: Recipe, world: World) -> str:
-    sizes = RecipeSizes.from_recipe(recipe, world.size)
+    precision: Any = resolve_precision(recipe.training.precision, world.device)
+    sizes = RecipeSizes.from_recipe(replace(recipe, training=replace(recipe.training, precision=precision)), world.size)
     rows = len(sizes.longest.tokens.ids)
     there, has = math.inf, ""
     if world.device.type == "cuda":
