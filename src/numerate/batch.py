@@ -106,7 +106,7 @@ class Batch:
     source: Tokens | None = None
 
     def to(self, device: torch.device) -> "Batch":
-        """The batch on a device. Copies of pinned memory to a CUDA device do not wait for the device."""
+        """The batch on a device. Copies of pinned memory do not wait for a CUDA device."""
         return _on_device(self, device)
 
     def pin_memory(self) -> "Batch":
@@ -127,7 +127,12 @@ Fields = TypeVar("Fields", Tokens, Batch)
 
 
 def _on_device(instance: Fields, device: torch.device) -> Fields:
-    return _map_tensors(instance, lambda tensor: tensor.to(device, non_blocking=device.type == "cuda"))
+    return _map_tensors(instance, lambda tensor: tensor.to(device, non_blocking=copies_from_pinned_memory(device)))
+
+
+def copies_from_pinned_memory(device: torch.device) -> bool:
+    """Whether the device copies from page-locked memory while the CPU goes on."""
+    return device.type not in ("cpu", "mps")
 
 
 def _map_tensors(instance: Fields, change: Callable[[Tensor], Tensor]) -> Fields:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from numerate.batch import IGNORE_INDEX, Batch, Model, StepContext, Tokens
+from numerate.batch import IGNORE_INDEX, Batch, Model, StepContext, Tokens, copies_from_pinned_memory
 from numerate.errors import UserError
 from numerate.stacking.flat_optimizer import FlatParameters
 from numerate.stacking.folding import FoldedAttentionMode
@@ -194,7 +194,7 @@ class _Stack(TrainingStep):
             )
             for own, step_context, forward_key in zip(batches, step_contexts, forward_keys, strict=True)
         ]
-        batch = batch.pin_memory() if self.device.type == "cuda" else batch
+        batch = batch.pin_memory() if copies_from_pinned_memory(self.device) else batch
         return _CPUBatches(batch, batches, step_contexts, forward_keys, sizes)
 
     def next_batches(self) -> tuple[_StackedBatches, list[StepSize]]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from numerate.batch import Batch, Model, StepContext
+from numerate.batch import Batch, Model, StepContext, copies_from_pinned_memory
 from numerate.errors import OperationalError
 from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.training import checkpoint
@@ -351,7 +351,7 @@ class Trainer(TrainingStep):
             sizes["flops"] += self.budget.batch_flops(batch, step_context)
             # The terms of a loss, such as cross_entropy and number, are means, each with its own denominator.
             sizes.update({f"term {term}": count for term, count in self.objective.counts(batch).items()})
-        if self.world.device.type == "cuda":
+        if copies_from_pinned_memory(self.world.device):
             micro_batches = [batch.pin_memory() for batch in micro_batches]
         return micro_batches, sizes
 
