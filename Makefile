@@ -20,7 +20,7 @@ help:
 	@echo "make golden-outside BASE=COMMIT   compares what 130 commands print and write here and there"
 	@echo "make test-oldest   the whole test suite with the oldest versions that pyproject.toml promises, in $(VENV)-oldest"
 	@echo "make test-newest   the whole test suite with the newest version of everything, in $(VENV)-newest"
-	@echo "make test-gpu-readiness   compiles the kernels for GPUs that are not there, in $(VENV)-gpu (1.7 GB); see docs/gpu.md"
+	@echo "make test-gpu-readiness   compiles the kernels for GPUs that are not there, in $(VENV)-gpu (3 GB); see docs/gpu.md"
 	@echo "make clean   removes these environments; runs are left alone"
 
 demo: $(READY)
@@ -68,7 +68,7 @@ test-gpu-readiness: $(VENV)-gpu/.ready
 	GPU_READINESS=1 $(VENV)-gpu/bin/python -m pytest -n 2 tests/gpu
 
 $(VENV)-gpu/.ready: pyproject.toml constraints.txt
-	@echo "Making $(VENV)-gpu, 1.7 GB: torch for the CPU, Triton with its compilers, flash-linear-attention. No GPU is needed."
+	@echo "Making $(VENV)-gpu, 3 GB: torch for the CPU, Triton with its compilers, flash-linear-attention. No GPU is needed."
 	@test -x $(VENV)-gpu/bin/python || $(PYTHON) -m venv $(VENV)-gpu
 	$(VENV)-gpu/bin/python -m pip install -c constraints.txt -e ".[dev]"
 	$(VENV)-gpu/bin/python -m pip install --no-deps $(GPU_PACKAGES)

@@ -74,6 +74,12 @@ FACTORIES = (
 """Operators without a tensor among their arguments, beside those that fill an empty one."""
 
 
+IN_HALF = ("addmm", "baddbmm", "bmm", "conv1d", "linear", "lstm.input", "matmul", "mm", "scaled_dot_product_attention")
+IN_FLOAT32 = ("cumsum", "exp", "layer_norm", "log", "log_softmax.int", "logsumexp", "nll_loss", "pow.Tensor_Scalar")
+IN_FLOAT32 += ("reciprocal", "rsqrt", "softmax.int", "softplus", "sum", "sum.dim_IntList")
+"""Operators that autocast computes in half precision, and in float32: those of CUDA that are used here."""
+
+
 @dataclass(frozen=True)
 class Wait:
     """A wait for the device: the operator, and the line of numerate that it is for, such as `batch.py:97 to`."""
@@ -262,7 +268,7 @@ class _Guard(torch._C._acc.DeviceGuard):
         return torch._C._autograd.DeviceType.PrivateUse1
 
 
-_GUARD, _LIBRARY = _Guard(), torch.library.Library("aten", "IMPL")
+_GUARD, _LIBRARY, _FALLBACK = _Guard(), torch.library.Library("aten", "IMPL"), torch.library.Library("_", "IMPL")
 
 
 @cache
@@ -287,7 +293,26 @@ def _register() -> torch.device:
         _LIBRARY.impl(name, _factory(name), "PrivateUse1")
     for name in FUSED:
         _LIBRARY.impl(name, _fused(name), "AutogradPrivateUse1")
+    for name in (*IN_HALF, *IN_FLOAT32):
+        _LIBRARY.impl(name, _autocast(name), "AutocastPrivateUse1")
+    _FALLBACK.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     return torch.device(NAME, 0)
+
+
+def _autocast(name: str) -> Callable[..., Any]:
+    _, func = _operator(name)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        dtype = torch.get_autocast_dtype(NAME) if name in IN_HALF else torch.float32
+
+        def cast(x: Any) -> Any:
+            is_cast = isinstance(x, SimulatedTensor) and x.is_floating_point() and x.dtype != torch.float64
+            return x.to(dtype) if is_cast else x
+
+        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)):
+            return func(*tree_map(cast, args), **tree_map(cast, kwargs))
+
+    return run
 
 
 def _operator(name: str) -> tuple[str, Any]:

@@ -15,7 +15,7 @@ number."""
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -80,7 +80,7 @@ class Tokens:
     position_ids: tuple[Tensor, ...] | None = None
 
     def to(self, device: torch.device) -> "Tokens":
-        return replace(self, **_fields_on_device(self, device))
+        return _on_device(self, device)
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,12 @@ class Batch:
     source: Tokens | None = None
 
     def to(self, device: torch.device) -> "Batch":
-        return replace(self, **_fields_on_device(self, device))
+        """The batch on a device. Copies of pinned memory to a CUDA device do not wait for the device."""
+        return _on_device(self, device)
+
+    def pin_memory(self) -> "Batch":
+        """The batch in page-locked memory, from which a CUDA device copies without making the CPU wait."""
+        return _map_tensors(self, Tensor.pin_memory)
 
     @property
     def target_positions_or_none(self) -> Tensor | None:
@@ -118,14 +123,22 @@ class Batch:
         return self.targets if output.target_positions is None else self.target_ids
 
 
-def _fields_on_device(instance: Any, device: torch.device) -> dict[str, Any]:
-    moved_fields: dict[str, Any] = {}
-    for name, value in vars(instance).items():
-        if isinstance(value, Tensor | Tokens):
-            moved_fields[name] = value.to(device)
-        elif isinstance(value, tuple):
-            moved_fields[name] = tuple(item.to(device) for item in value)
-    return moved_fields
+Fields = TypeVar("Fields", Tokens, Batch)
+
+
+def _on_device(instance: Fields, device: torch.device) -> Fields:
+    return _map_tensors(instance, lambda tensor: tensor.to(device, non_blocking=device.type == "cuda"))
+
+
+def _map_tensors(instance: Fields, change: Callable[[Tensor], Tensor]) -> Fields:
+    def changed(value: Any) -> Any:
+        if isinstance(value, Tokens):
+            return _map_tensors(value, change)
+        if isinstance(value, tuple):
+            return tuple(map(change, value))
+        return change(value) if isinstance(value, Tensor) else value
+
+    return replace(instance, **{name: changed(value) for name, value in vars(instance).items()})
 
 
 class Output:

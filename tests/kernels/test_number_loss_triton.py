@@ -33,7 +33,7 @@ from numerate.kernels.fused_head_cross_entropy import linear_cross_entropy
 from numerate.kernels.fused_head_number_loss import linear_cross_entropy_and_number_loss
 from numerate.kernels.fused_number_loss import cross_entropy_and_number_loss, cross_entropy_and_token_logits
 from numerate.kernels.number_loss import LOSS_FUNCTIONS, NumberDistance, reference_loss_sums
-from numerate.kernels.number_table import NumberTokenTable
+from numerate.kernels.number_table import NumberTokenTable, is_traced
 from triton_stand_in import imported
 
 KERNELS = "numerate.kernels.number_loss_triton"
@@ -72,7 +72,9 @@ def kernels(imported_kernels: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The module of the kernels, with blocks of 16 columns and chunks of 4 rows; the rest is what a device does, where
     nothing looks at the values of a tensor."""
     for module in (fused_number_loss, chunked_head, fused_head_cross_entropy, fused_head_number_loss):
-        monkeypatch.setattr(module, "should_use_kernel", lambda logits: logits.element_size() < 8, raising=False)
+        monkeypatch.setattr(
+            module, "should_use_kernel", lambda z: z.element_size() < 8 and not is_traced(z), raising=False
+        )
         monkeypatch.setattr(module, "can_read_values", lambda tensor: False, raising=False)
     monkeypatch.setattr(chunked_head, "CHUNK_LOGITS", {"cpu": 4 * VOCABULARY})
     monkeypatch.setattr(imported_kernels, "MAX_BLOCK", 16)
@@ -195,14 +197,18 @@ def test_one_row_and_the_first_and_the_last_token_of_any_vocabulary(kernels: Any
         )
 
 
-def test_masked_logits_have_no_probability_whole_blocks_of_them_included(kernels: Any) -> None:
-    fused, plain, (drawn_logits,) = from_logits()
-    for first, last in ((16, 31), (0, 31), (32, 44)):
-        logits = drawn_logits.clone()
-        logits[..., first : last + 1] = -torch.inf
-        logits[..., TABLE.ids] = 1.0  # a number loss is over all of them
-        labels = LABELS.where(logits.gather(-1, LABELS.clamp(min=0)[..., None])[..., 0].isfinite(), 5)
-        assert_is_plain((fused, plain, [logits]), labels)
+@pytest.mark.parametrize("masked", [slice(0, 32), slice(16, 32), slice(0, 44), slice(0, 20)])
+def test_masked_logits_have_no_probability_whole_blocks_of_them_included(kernels: Any, masked: slice) -> None:
+    table, logits = NumberTokenTable.from_values({44: 3.0}, VOCABULARY), 2 * drawn(2, 7, VOCABULARY)
+    logits[..., masked] = -torch.inf
+    assert_is_plain(
+        (
+            lambda z, y: cross_entropy_and_number_loss(z, y, table, reweigh=True)[:2],
+            lambda z, y: reference_loss_sums(z, y, table, NumberDistance(reweigh=True))[:2],
+            [logits],
+        ),
+        torch.full((2, 7), 44),
+    )
 
 
 @pytest.mark.parametrize("form", [from_logits, from_head, entropy])
@@ -240,6 +246,23 @@ def test_without_gradients_nothing_as_wide_as_the_vocabulary_is_made(
     fused, plain, (logits,) = from_logits()
     monkeypatch.delattr(kernels, "scaled_softmax")
     assert_same([one.double() for one in fused(logits.float(), LABELS)], plain(logits, LABELS), rtol=1e-5)
+
+
+@pytest.mark.parametrize("form", [from_logits, from_head])
+def test_stacked_models_have_each_its_own_sums_and_gradients(kernels: Any, form: Any) -> None:
+    fused, plain, inputs = form(reweigh=True)
+    stacked = [torch.stack([part, -part]).float().requires_grad_() for part in inputs]
+    exact = [part.detach().double().requires_grad_() for part in stacked]
+    found = torch.vmap(lambda *parts: fused(*parts, LABELS))(*stacked)
+    expected = [
+        torch.stack(sums) for sums in zip(*(plain(*parts, LABELS) for parts in zip(*exact, strict=True)), strict=True)
+    ]
+    assert_same([part.double() for part in found], expected, rtol=1e-5)
+    ours, theirs = (
+        torch.autograd.grad(sum(part.sum() for part in parts), of)  # type: ignore[arg-type]
+        for parts, of in ((found, stacked), (expected, exact))
+    )
+    assert_same([part.double() for part in ours], theirs, atol=1e-5, rtol=1e-4)
 
 
 # The gradient in place ------------------------------------------------------------------------------------------------
@@ -298,12 +321,14 @@ def test_they_are_used_on_a_device_with_triton_for_what_they_can_do(monkeypatch:
         assert not choose(torch.zeros(2, 3, device="cuda"))
 
 
-def test_fake_tensors_pass_through_the_operators(imported_kernels: Any) -> None:
+def test_fake_tensors_pass_through_the_operators_which_tell_autograd_what_they_overwrite(imported_kernels: Any) -> None:
     with FakeTensorMode():
         logits, mask = torch.empty(3, 9, device="cuda").bfloat16(), torch.empty(3, device="cuda").bool()
         lse = imported_kernels.logsumexp(logits, mask)
         assert (lse.shape, lse.dtype, lse.device.type) == ((3,), torch.float32, "cuda")
-        assert imported_kernels.scaled_softmax(logits, lse, lse, True).shape == (3, 9)
+        before = logits._version
+        assert imported_kernels.scaled_softmax(logits, lse, lse, overwrite_logits=True).shape == (3, 9)
+        assert logits._version > before
 
 
 class WideOperators(TorchDispatchMode):

@@ -186,3 +186,20 @@ def test_the_root_scale_multiplies_the_tokens_before_positions_are_added() -> No
             - model.embedding(ids) * factor
         )
     torch.testing.assert_close(added[1], added[0])
+
+
+def test_a_large_head_read_by_columns_gives_the_logits_of_whole_rows() -> None:
+    vocabulary = Vocabulary.with_digits([f"w{number}" for number in range(2**17)])
+    model = Decoder(hidden_size=32, backbone=Stack(num_layers=1), head_bias=True).build(vocabulary, 0).eval()
+    tokens = Tokens(torch.tensor([[20, 21, 22]]), torch.tensor([2]), torch.tensor([0]))
+    with torch.no_grad():
+        started = model.prefill(tokens, capacity=40)
+        after = model.step(tokens.ids[:, 2], None, started.state)
+        whole = model(Tokens(tokens.ids, torch.tensor([3]), tokens.example_indices)).logits
+        assert started.state.head is not None
+        assert after.state.head is started.state.head
+        torch.testing.assert_close(after.output.logits[:, 0], whole[:, 2], atol=1e-6, rtol=1e-6)
+        assert model.prefill(tokens, capacity=10).state.head is None, "copying takes longer than reading few times"
+        with torch.autocast("cpu", torch.bfloat16):
+            assert model.prefill(tokens, capacity=40).state.head is None
+    assert model.prefill(tokens, capacity=40).state.head is None, "its gradient would be lost"

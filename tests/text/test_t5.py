@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from numerate.batch import Tokens
 from numerate.errors import UserError
@@ -92,9 +93,58 @@ def test_pretrained_logits_are_theirs_up_to_the_order_of_the_vocabulary(folder: 
     ids = vocabulary.pretrained_ids
     assert ids is not None
     known = ids >= 0
-    torch.testing.assert_close(found[..., known], expected[..., ids[known]], rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(found[..., known], expected[..., ids[known]], rtol=2e-6, atol=2e-6)
     assert found.shape[-1] == vocabulary.size == model.hf_model.config.vocab_size
     assert model.hf_model.lm_head.out_features == vocabulary.size
+
+
+class Operations(TorchDispatchMode):
+    """The names of the operations that torch carries out, views left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not func.is_view:
+            self.names.append(func.name())
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    "spec", [replace(TINY, dropout=0.2), replace(TINY, feed_forward="geglu", num_decoder_layers=3)]
+)
+@pytest.mark.parametrize("gradient_checkpointing", [False, True])
+def test_a_step_is_theirs_with_its_dropout_in_fewer_operations_and_reads_nothing_from_the_device(
+    spec: T5, gradient_checkpointing: bool, vocabulary: Vocabulary
+) -> None:
+    model = replace(spec, gradient_checkpointing=gradient_checkpointing).build(vocabulary, 0).double().train()
+    source = Tokens(torch.randint(4, 19, (4, 20)), torch.tensor([20, 3, 7, 1]), torch.arange(4))
+    tokens = Tokens(torch.randint(4, 19, (4, 6)), torch.tensor([6, 3, 1, 2]), torch.arange(4))
+
+    def transformers_forward() -> torch.Tensor:
+        mask = (torch.arange(20) < source.lengths[:, None]).long()
+        encoded = model.hf_model.encoder(inputs_embeds=model.embed(source), attention_mask=mask).last_hidden_state
+        hidden: torch.Tensor = model.hf_model.decoder(
+            inputs_embeds=model.embed(tokens),
+            encoder_hidden_states=encoded,
+            encoder_attention_mask=mask,
+            use_cache=False,
+        ).last_hidden_state
+        return hidden * model.head_scale
+
+    found, names = [], []
+    for forward in (transformers_forward, lambda: model(tokens, source).hidden_states):
+        torch.manual_seed(1)
+        model.zero_grad()
+        with Operations() as operations:
+            hidden = forward()
+            hidden.pow(3).sum().backward()
+        found.append((hidden.detach(), [parameter.grad for parameter in model.parameters()]))
+        names.append(operations.names)
+    torch.testing.assert_close(found[1], found[0], rtol=2e-6, atol=2e-6)
+    assert len(names[1]) < 0.9 * len(names[0])
+    assert [name for name in names[1] if name in ("aten::_local_scalar_dense", "aten::nonzero")] == []
 
 
 @torch.no_grad()
@@ -172,12 +222,12 @@ def test_a_regression_head_says_one_number_per_question_that_no_answer_changes(v
     numbers = model(begun, source).number_predictions
     longer = Tokens(torch.cat([begun.ids, torch.randint(4, 19, (3, 4))], 1), torch.full((3,), 5), torch.arange(3))
     found = model(longer, source, target_positions=torch.tensor([[0, 1, 4]] * 3)).number_predictions
-    torch.testing.assert_close(found, numbers.expand(3, 3), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(found, numbers.expand(3, 3), rtol=2e-6, atol=2e-6)
     assert len(set(numbers[:, 0].tolist())) == 3
     started = model.prefill(begun, source, capacity=3)
-    torch.testing.assert_close(started.output.number_predictions, numbers, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(started.output.number_predictions, numbers, rtol=2e-6, atol=2e-6)
     further = model.step(torch.full((3,), EOS), started.output.number_predictions[:, 0], started.state)
-    torch.testing.assert_close(further.output.number_predictions, numbers, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(further.output.number_predictions, numbers, rtol=2e-6, atol=2e-6)
 
 
 def test_a_model_with_a_regression_head_answers_with_its_number_whatever_it_finds_likely() -> None:

@@ -99,8 +99,6 @@ def test_parts_are_as_many_as_it_takes() -> None:
     assert Training(batch_size=512, gradient_accumulation_steps=4).num_micro_batches(2) == 4
     with pytest.raises(UserError, match="micro_batch_size: must divide the 512 examples of a batch, not 100"):
         Training(batch_size=512, micro_batch_size=100)
-    with pytest.raises(UserError, match="set only one of them"):
-        Training(batch_size=512, micro_batch_size=16, gradient_accumulation_steps=2)
     with pytest.raises(UserError, match="must divide equally into micro-batches of 16 on 3 processes"):
         Training(batch_size=512, micro_batch_size=16).num_micro_batches(3)
 

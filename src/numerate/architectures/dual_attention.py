@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from numerate.architectures.dual_decoding import DecodingCache, DecodingProjections, can_decode_exactly, decode_step
+from numerate.architectures.dual_decoding import DecodingCache, DecodingProjections, decode_step
 from numerate.architectures.symbols import DistanceSymbols, SymbolicAttention, Symbols, TokenSymbols
 from numerate.config import setting
 from numerate.errors import UserError
@@ -23,7 +23,7 @@ from numerate.kernels.relational import (
 )
 from numerate.kernels.relational_fast import RelationalBackend, causal_attention, relational_attention, supports_values
 from numerate.mixers.attention_positions import AttentionPositions, common_cache_position
-from numerate.mixers.mixer import Context, Mixer, TokenMixer, gather_positions
+from numerate.mixers.mixer import Context, Mixer, TokenMixer, can_copy_weights, gather_positions
 from numerate.positions.position import Position
 from numerate.positions.rotary import split_and_rotate
 
@@ -272,7 +272,7 @@ class DualAttentionMixer(TokenMixer):
             and not (spec.shared_queries or spec.num_key_value_heads is not None or not self.num_self_heads)
             and not (context.blocked_keys is not None or positions.attention_biases or positions.contextual_biases)
             and all(type(module) is nn.Linear for module in linears)
-            and can_decode_exactly(x, self.q_proj.weight)
+            and can_copy_weights(x, self.q_proj.weight)
             and not (self.training and spec.dropout)
         )
 

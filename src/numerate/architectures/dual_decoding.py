@@ -63,15 +63,6 @@ class DecodingCache:
     projections: DecodingProjections
 
 
-def can_decode_exactly(x: Tensor, weight: Tensor) -> bool:
-    """Whether decoding with packed projections is exact: at least float32, without gradients."""
-    is_vmapped: bool = torch._C._functorch.is_functorch_wrapped_tensor(x)
-    needs_general_path = (
-        torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.is_autocast_enabled(x.device.type)
-    )
-    return x.dtype == weight.dtype and x.element_size() >= 4 and not (is_vmapped or needs_general_path)
-
-
 def decode_step(
     x: Float[Tensor, "rows 1 width"],
     context: Context,

@@ -10,6 +10,7 @@ from numerate.evaluation.labels import Metric
 from numerate.evaluation.statistics import wilson_interval
 from numerate.executors.executor import Executor
 from numerate.experiments import exporting
+from numerate.experiments.device_estimate import estimate_on_device
 from numerate.experiments.results import Results
 from numerate.experiments.run import load
 from numerate.experiments.shards import check_no_shard
@@ -31,6 +32,7 @@ from numerate.reports.settings import format_settings
 from numerate.reports.table import text_table
 from numerate.reports.terminal_writer import TerminalStyle, heat_map_text, legend_text
 from numerate.studies.naming import load_recipe
+from numerate.training.peak_flops import find_gpu
 from numerate.training.progress import ProgressBars
 from numerate.training.recipe import Recipe
 
@@ -47,7 +49,8 @@ def train(
     is_main_process = os.environ.get("RANK", "0") == "0"
     for recipe in sweep(load_recipe(name), settings, preset):
         if dry_run:
-            estimate = estimate_training(recipe)
+            is_named = find_gpu(recipe.device) is not None
+            estimate = estimate_on_device(recipe) if is_named else estimate_training(recipe)
             if is_main_process:
                 print(f"{recipe.title} seed={recipe.seed}\n{estimate}")
             continue

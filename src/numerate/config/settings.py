@@ -24,6 +24,7 @@ def setting(
     at_most: float | None = None,
     below: float | None = None,
     in_run_id: bool = True,
+    hashed_as_default: bool = False,
     added_later: bool = False,
     stored_name: str | None = None,
     stored_default: T | None = None,
@@ -34,11 +35,12 @@ def setting(
     `Span` and each item of a tuple; null is not compared. Infinity is allowed only as a bound: `at_most=inf`.
 
     `in_run_id=False` excludes the field from a run's identity: a larger budget extends a run instead of defining
-    another. `added_later=True` is for a field added to a spec after runs had used it: it is part of a run's identity,
-    and of the random key of a task's data, only if it differs from its default, so that older runs keep their id and
-    data. `stored_name` is for a renamed field: its name in 0.2, or when it was added, under which it is hashed in both
-    (`stored_class_name` does the same for a class). `stored_default` is for a default that was another: as which it is
-    hashed.
+    another. `hashed_as_default=True` excludes a field that was part of it before: its default is hashed, whatever its
+    value, so that older runs keep their id. `added_later=True` is for a field added to a spec after runs had used it:
+    it is part of a run's identity, and of the random key of a task's data, only if it differs from its default, so that
+    older runs keep their id and data. `stored_name` is for a renamed field: its name in 0.2, or when it was added,
+    under which it is hashed in both (`stored_class_name` does the same for a class). `stored_default` is for a default
+    that was another: as which it is hashed.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -59,6 +61,7 @@ def setting(
             "help": help,
             "bounds": Bounds(at_least, above, at_most, below),
             "identity": in_run_id,
+            "hashed_as_default": hashed_as_default,
             "later": added_later,
             "stored_name": stored_name,
             "stored_default": stored_default,
@@ -212,7 +215,7 @@ def stored_class_name(part: type) -> str:
 
 def stored_settings(spec: Any, fields: Iterable[Field[Any]]) -> dict[str, Any]:
     """The settings of a spec in identities and random keys, by their stored names: all of `fields` except those that
-    were added later and have their default.
+    were added later and have their default; the default of those that are `hashed_as_default`.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -224,7 +227,8 @@ def stored_settings(spec: Any, fields: Iterable[Field[Any]]) -> dict[str, Any]:
     """
     stored = {}
     for one in fields:
-        value, metadata = getattr(spec, one.name), one.metadata
+        metadata = one.metadata
+        value = one.default if metadata.get("hashed_as_default") else getattr(spec, one.name)
         is_default = value == one.default
         if is_default and metadata.get("stored_default") is not None:
             value = metadata["stored_default"]

@@ -22,7 +22,7 @@ MAX_TOKENS_PER_BATCH = 32_768
 """Tokens per batch (rows x time): a fixed number, so that a cell is always computed in the same batches."""
 
 MAX_TOKENS_PER_CPU_FORWARD = 4_096
-"""Tokens of one forward pass of `score_batch` on a CPU, so that the activations of a layer fit into the CPU cache."""
+"""Tokens of one forward pass of `split_batch` on a CPU, so that the activations of a layer fit into the CPU cache."""
 
 EXTRA_TEXT_TOKENS = 10
 """Number of tokens that a generated text answer may be longer than the longest correct answer of its batch."""
@@ -90,12 +90,16 @@ class EvaluationData:
         ).tokens
 
 
-def split_batch(batch: Batch) -> Sequence[Batch]:
-    """Splits a batch into groups of consecutive rows, small enough on a CPU that activations stay in its cache."""
+def split_batch(batch: Batch, max_rows: int | None = None) -> Sequence[Batch]:
+    """Splits a batch into groups of consecutive rows: on a CPU so small that activations stay in its cache, elsewhere
+    of at most `MAX_TOKENS_PER_BATCH` tokens and `max_rows` rows."""
     rows, time = batch.tokens.ids.shape
-    if batch.tokens.ids.device.type != "cpu" or rows * time <= MAX_TOKENS_PER_CPU_FORWARD:
+    is_on_cpu = batch.tokens.ids.device.type == "cpu"
+    rows_per_piece = max(1, (MAX_TOKENS_PER_CPU_FORWARD if is_on_cpu else MAX_TOKENS_PER_BATCH) // max(1, time))
+    if max_rows is not None and not is_on_cpu:
+        rows_per_piece = min(rows_per_piece, max_rows)
+    if rows <= rows_per_piece:
         return [batch]
-    rows_per_piece = max(1, MAX_TOKENS_PER_CPU_FORWARD // time)
     return [slice_rows(batch, slice(first, first + rows_per_piece)) for first in range(0, rows, rows_per_piece)]
 
 

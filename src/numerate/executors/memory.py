@@ -10,7 +10,9 @@ from numerate.errors import chain_of_causes
 from numerate.training.disk import format_bytes
 
 _OUT_OF_MEMORY_PATTERN = re.compile(
-    r"can't allocate memory|cannot allocate memory|failed to map segment|out of memory|std::bad_alloc", re.IGNORECASE
+    r"can't allocate memory|cannot allocate memory|failed to map segment|out of memory|std::bad_alloc|"
+    r"STATUS_ALLOC_FAILED",
+    re.IGNORECASE,
 )
 
 
@@ -89,6 +91,12 @@ def out_of_memory_error(error: BaseException, *, is_limited: bool = False) -> Ba
     return None
 
 
+def is_on_gpu(cause: BaseException) -> bool:
+    """Whether an out-of-memory error is a GPU's, or one of its libraries'."""
+    text = f"{type(cause).__module__} {cause}"
+    return "cuda" in text.lower() or any(library in text for library in ("CUBLAS", "CUDNN", "HIP"))
+
+
 def is_memory_limited() -> bool:
     """Whether the memory of this process is limited (`ulimit -v`, `ulimit -d`)."""
     limits = (resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA))
@@ -100,7 +108,7 @@ def out_of_memory_text(cause: BaseException, limit: float | None = None) -> str:
     message = f"{type(cause).__name__}: {next(iter(str(cause).splitlines()), '')}".removesuffix(": ")
     if size := re.search(r"tried to allocate (\d+) bytes", message):  # torch on the CPU
         message = f"{format_bytes(int(size[1]))} for one tensor"
-    if "cuda" in f"{type(cause).__module__} {cause}".lower() or "HIP" in str(cause):
+    if is_on_gpu(cause):
         return f"the GPU is out of memory ({message}); use a smaller batch or model, or fewer workers per GPU"
     if limit is not None:
         reason = f"its worker may take {format_bytes(limit)} ({message})"

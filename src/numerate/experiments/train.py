@@ -10,6 +10,7 @@ import torch
 
 from numerate.config import identity, to_tree
 from numerate.errors import UserError
+from numerate.experiments.device_estimate import explained_out_of_memory
 from numerate.experiments.initial_weights import find_initial_checkpoint, initial_run
 from numerate.experiments.run import Run
 from numerate.experiments.trial import TrainingEstimate as TrainingEstimate
@@ -68,7 +69,7 @@ def train(
         ) as session:
             if not session.start():
                 return session.finish_untrained()
-            with stop:
+            with stop, explained_out_of_memory(recipe, world):
                 outcome = session.trainer.train(stop)
             return session.finish(outcome)
 

@@ -12,7 +12,7 @@ def max_shared_memory(device: torch.device) -> int:
         return sys.maxsize
     if torch.version.hip:
         return 65_536
-    return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)
+    return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)  # type: ignore[attr-defined]
 
 
 def matmul_precision(dtype: torch.dtype) -> str:

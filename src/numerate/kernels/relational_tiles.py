@@ -17,8 +17,9 @@ class Tiles(NamedTuple):
 
     def shared_memory(self, width: int, dtype: torch.dtype) -> int:
         """An upper bound of the bytes that a program needs: for tiles of queries, keys, symbols and gradients, and two
-        that are stored once more in another order. `width` is the larger one of heads and relations."""
-        return 6 * self.heads * max(self.queries, self.keys) * padded_width(width) * dtype.itemsize
+        that are stored once more in another order, and 1 KiB for sums. `width` is the larger one of heads and
+        relations."""
+        return 6 * self.heads * max(self.queries, self.keys) * padded_width(width) * dtype.itemsize + 1024
 
 
 def padded_width(width: int) -> int:

@@ -317,7 +317,7 @@ class _RelationalAttention(Function):
         logsumexp = torch.empty(rows, heads, time, dtype=torch.float32, device=output.device)
         tiles, constants = _tiles(inputs), _constants(inputs, args[-1])
         head_block = _block_size(heads, tiles)
-        relation_block = min(MAX_RELATIONS, triton.next_power_of_2(relations))
+        relation_block = min(MAX_RELATIONS, 1 << (relations - 1).bit_length())
         num_blocks = triton.cdiv(heads, head_block) * triton.cdiv(relations, relation_block)
         if has_data(output):
             _forward[(triton.cdiv(time, tiles.queries), rows, num_blocks)](
@@ -338,7 +338,8 @@ class _RelationalAttention(Function):
         *tensors, output, relation_output, logsumexp = ctx.saved_tensors
         inputs = RelationalInputs(*map(_contiguous_last_dim, tensors))
         q, k, _, a, b = inputs
-        (rows, heads, time, _), relations = q.shape, b.shape[1]
+        rows, heads, time = q.shape[:3]
+        relations = b.shape[1]
         # The gradient of a softmax: weight x (gradient of the weight - row_dot), row_dot as `delta` in FlashAttention.
         row_dot = (grad_output.float() * output.float()).sum(-1)
         row_dot = (row_dot + (grad_relation_output.float() * relation_output.float()).sum(-1)).contiguous()
@@ -392,7 +393,7 @@ def _tiles(inputs: RelationalInputs) -> Tiles:
 
 def _block_size(heads: int, tiles: Tiles) -> int:
     """How many heads (or relations) a program holds; each has a warp."""
-    return min(tiles.heads, triton.next_power_of_2(heads))
+    return min(tiles.heads, 1 << (heads - 1).bit_length())
 
 
 def _constants(inputs: RelationalInputs, activation: Activation) -> dict[str, Any]:

@@ -47,6 +47,15 @@ class RowIndependentState:
     for speed: reordering rows leaves it unchanged."""
 
 
+def can_copy_weights(x: Tensor, weight: Tensor) -> bool:
+    """Whether decoding may use a copy of a weight in another arrangement: at least float32, without gradients."""
+    is_vmapped: bool = torch._C._functorch.is_functorch_wrapped_tensor(x)
+    needs_general_path = (
+        torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.is_autocast_enabled(x.device.type)
+    )
+    return x.dtype == weight.dtype and x.element_size() >= 4 and not (is_vmapped or needs_general_path)
+
+
 class TokenMixer(nn.Module, ABC):
     """A layer's token mixer. `forward` and `step` compute the same function (tested for every mixer).
 

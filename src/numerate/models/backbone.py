@@ -90,12 +90,13 @@ class BackboneModule(nn.Module, ABC):
         return x + noise.to(x.dtype)
 
     def _noise_from_the_start(self, keys: Tensor, time: int, width: int) -> Tensor:
-        """The noise of the first positions, kept from one forward to the next: it takes some 60 operators."""
+        """The noise of the first positions, kept between forward passes: it takes some 60 operators."""
         if torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(keys):
             return position_noise(keys, torch.arange(time, device=keys.device)[None], width)
         kept_keys, noise = self._kept_noise
         if kept_keys is not keys or noise.shape[1] < time:
-            noise = position_noise(keys, torch.arange(time, device=keys.device)[None], width)
+            capacity = 1 << (time - 1).bit_length()
+            noise = position_noise(keys, torch.arange(capacity, device=keys.device)[None], width)
             self._kept_noise = keys, noise
         return noise[:, :time]
 

@@ -69,10 +69,16 @@ class FlatParameters:
         self._groups: list[list[_ParameterGroup]] = [[] for _ in models]
         self._leaf_weights: dict[str, Tensor] = {}
 
+    def member_index(self, members: Sequence[int]) -> "slice | Tensor":
+        """The index of some members: a slice if it is all of them, else a tensor, which a device does not wait for."""
+        if len(members) == len(self.weights):
+            return slice(None)
+        return torch.tensor(members).to(self.weights.device, non_blocking=True)
+
     def leaf_weights(self, members: Sequence[int]) -> dict[str, Tensor]:
         """The weights of some members by name, each members x its shape, to be differentiated by."""
         if len(members) < len(self.weights):
-            return self._split_by_parameter(self.weights[list(members)])
+            return self._split_by_parameter(self.weights[self.member_index(members)])
         self._leaf_weights = self._leaf_weights or self._split_by_parameter(self.weights)
         return self._leaf_weights
 
@@ -86,7 +92,7 @@ class FlatParameters:
         if count == len(self.weights):
             torch.cat(parts, dim=1, out=self.gradients)
         else:
-            self.gradients[list(members)] = torch.cat(parts, dim=1)
+            self.gradients[self.member_index(members)] = torch.cat(parts, dim=1)
         has_gradient = tuple(gradient is not None for gradient in gradients)
         for member in members:
             if self._has_gradient[member] != has_gradient:

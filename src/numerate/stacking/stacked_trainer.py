@@ -18,9 +18,10 @@ from numerate.training.data_stream import StreamPosition
 from numerate.training.objective import ObjectiveModule
 from numerate.training.optimizer import AdamW
 from numerate.training.precision import autocast
+from numerate.training.prefetch import Prefetcher
 from numerate.training.step import StepSize, TrainingStep, weighted_loss
 from numerate.training.stopping import Stop
-from numerate.training.trainer import Trainer, TrainingResult
+from numerate.training.trainer import BatchKey, Trainer, TrainingResult
 from numerate.vocabulary import PAD
 
 MAX_STACKED_FLOPS = 2e9
@@ -47,10 +48,19 @@ class StackedTrainer:
         self.trainers = list(trainers)
         self._active = list(range(len(self.trainers)))
         self._stack = _Stack(self.trainers)
+        self._prefetcher: Prefetcher[_Keys, _CPUBatches] = Prefetcher(
+            lambda keys: self._stack.make_batches(keys), lambda keys: self._stack.next_batch_keys(keys)
+        )
+        for trainer in self.trainers:
+            trainer.prefetcher = self._prefetcher
 
     def train(self, stop: Stop, on_end: EndCallback = lambda index, outcome: None) -> list[TrainingResult | Exception]:
         """Trains until all runs have ended, and returns results in the order of the trainers; `on_end` is called as
         soon as a run ends."""
+        with self._prefetcher.running(enabled=self.trainers[0].makes_batches_ahead):
+            return self._train(stop, on_end)
+
+    def _train(self, stop: Stop, on_end: EndCallback) -> list[TrainingResult | Exception]:
         outcomes: dict[int, TrainingResult | Exception] = {}
 
         def finish(index: int, outcome: TrainingResult | Exception) -> None:
@@ -84,24 +94,40 @@ class StackedTrainer:
         """Removes the runs that have ended."""
         remaining = [index for index in self._active if index not in outcomes]
         if remaining != self._active:
+            self._prefetcher.wait()  # for what the old stack makes
             self._stack.remove([member for member, index in enumerate(self._active) if index in outcomes])
             self._active = remaining
             if remaining:
                 self._stack = _Stack([self.trainers[index] for index in remaining])
 
 
-@dataclass
-class _StackedBatches:
-    """The inputs of a step. Positions and target positions are padded to the longest of all members.
+_Keys = tuple[BatchKey, ...]
+"""What the batches of a step are a function of, of each member."""
 
-    `batches` are the separate batches of the members. `fields` are members x rows x ...: ids, lengths, row,
-    targets, target_positions, target_ids; `position_ids` too, or 1 x time where all rows of all members have the same.
+
+@dataclass
+class _CPUBatches:
+    """The joint batch of a step, padded to the longest of all members, and what is read of it on the CPU.
+
+    `batches` are the separate batches of the members.
     """
 
+    batch: Batch
     batches: list[Batch]
     step_contexts: list[StepContext]
     forward_keys: list[Hashable]
     sizes: list[StepSize]
+
+
+@dataclass
+class _StackedBatches:
+    """The inputs of a step, on the device.
+
+    `made` is what they were made of. `fields` are members x rows x ...: ids, lengths, row,
+    targets, target_positions, target_ids; `position_ids` too, or 1 x time where all rows of all members have the same.
+    """
+
+    made: _CPUBatches
     fields: dict[str, Tensor]
     position_ids: tuple[Tensor, ...]
 
@@ -142,48 +168,59 @@ class _Stack(TrainingStep):
             self.flat_parameters.detach_member(member)
             self.trainers[member].flush_hook = lambda: None
 
-    def next_batches(self) -> tuple[_StackedBatches, list[StepSize]]:
-        """The next batches of all members, padded to one shape and moved to the device together."""
-        rows_and_indices = [trainer.stream.rows(StreamPosition(trainer.state.examples)) for trainer in self.trainers]
+    def next_batch_keys(self, keys: _Keys) -> _Keys | None:
+        """The keys of the step after that of `keys`; None if a member ends there."""
+        next_keys = [trainer.next_batch_key(key) for trainer, key in zip(self.trainers, keys, strict=True)]
+        return None if None in next_keys else tuple(key for key in next_keys if key is not None)
+
+    def make_batches(self, keys: _Keys) -> _CPUBatches:
+        """The batches of a step of all members, padded to one shape."""
+        rows_and_indices = [
+            trainer.stream.rows(StreamPosition(key.examples)) for trainer, key in zip(self.trainers, keys, strict=True)
+        ]
         index = np.concatenate([index for _, index in rows_and_indices])
         batch = self.trainers[0].stream.layout.build_batch(
             _concatenate_rows([rows for rows, _ in rows_and_indices]), index
         )
-        step_contexts = [StepContext(trainer.recipe.seed, trainer.state.step) for trainer in self.trainers]
+        step_contexts = [
+            StepContext(trainer.recipe.seed, key.step) for trainer, key in zip(self.trainers, keys, strict=True)
+        ]
         forward_keys = [self.objective.forward_key(self.model, draw) for draw in step_contexts]
         members, rows = len(rows_and_indices), len(rows_and_indices[0][1])
         batches = _split_batch(batch, members)
-        device_batch = batch.to(self.device)
-        position_ids = (
-            self.model.assign_positions(
-                device_batch.tokens, StepContext.from_contexts(step_contexts, rows)
-            ).position_ids
-            or ()
-        )
-        tokens, num_rows = device_batch.tokens, members * rows
-        fields = {
-            "ids": tokens.ids,
-            "lengths": tokens.lengths,
-            "row": tokens.example_indices,
-            "targets": device_batch.targets,
-            "target_positions": device_batch.target_positions,
-            "target_ids": device_batch.target_ids,
-        }
         sizes = [
             StepSize(
                 rows, own.num_input_tokens, own.tokens.ids.numel(), self._step_flops(own, step_context, forward_key)
             )
             for own, step_context, forward_key in zip(batches, step_contexts, forward_keys, strict=True)
         ]
-        stacked_batches = _StackedBatches(
-            batches,
-            step_contexts,
-            forward_keys,
-            sizes,
-            {name: field.view(members, rows, *field.shape[1:]) for name, field in fields.items()},
-            tuple(x.view(members, rows, *x.shape[1:]) if len(x) == num_rows else x for x in position_ids),
+        batch = batch.pin_memory() if self.device.type == "cuda" else batch
+        return _CPUBatches(batch, batches, step_contexts, forward_keys, sizes)
+
+    def next_batches(self) -> tuple[_StackedBatches, list[StepSize]]:
+        """The next batches of all members, moved to the device together."""
+        made: _CPUBatches = self.trainers[0].prefetcher.get(
+            tuple(trainer.batch_key(trainer.state) for trainer in self.trainers)
         )
-        return stacked_batches, sizes
+        batch, members, rows = made.batch.to(self.device), len(made.batches), made.sizes[0].examples
+        tokens = batch.tokens
+        position_ids = (
+            self.model.assign_positions(tokens, StepContext.from_contexts(made.step_contexts, rows)).position_ids or ()
+        )
+        fields = {
+            "ids": tokens.ids,
+            "lengths": tokens.lengths,
+            "row": tokens.example_indices,
+            "targets": batch.targets,
+            "target_positions": batch.target_positions,
+            "target_ids": batch.target_ids,
+        }
+        stacked_batches = _StackedBatches(
+            made,
+            {name: field.view(members, rows, *field.shape[1:]) for name, field in fields.items()},
+            tuple(x.view(members, rows, *x.shape[1:]) if len(x) == members * rows else x for x in position_ids),
+        )
+        return stacked_batches, made.sizes
 
     def _step_flops(self, batch: Batch, step_context: StepContext, forward_key: Hashable) -> int:
         """The FLOPs of a step of one member, computed once per length and forward key."""
@@ -192,33 +229,33 @@ class _Stack(TrainingStep):
             self.flops[key] = self.trainers[0].budget.batch_flops(batch, step_context)
         return self.flops[key]
 
-    def _groups(self, batches: _StackedBatches) -> list[list[int]]:
+    def _groups(self, made: _CPUBatches) -> list[list[int]]:
         """Groups of members with joint forward passes: with the same forward key, and of similar length if a joint step
         would be too large."""
         max_flops = MAX_STACKED_FLOPS if self.device.type == "cpu" else float("inf")
         groups_by_key: dict[Hashable, list[list[int]]] = {}
-        for member in sorted(range(len(self.trainers)), key=lambda at: batches.sizes[at].flops):
-            groups = groups_by_key.setdefault(batches.forward_keys[member], [[]])
-            if (len(groups[-1]) + 1) * batches.sizes[member].flops > max_flops and groups[-1]:
+        for member in sorted(range(len(self.trainers)), key=lambda at: made.sizes[at].flops):
+            groups = groups_by_key.setdefault(made.forward_keys[member], [[]])
+            if (len(groups[-1]) + 1) * made.sizes[member].flops > max_flops and groups[-1]:
                 groups.append([])
             groups[-1].append(member)
         return [sorted(group) for groups in groups_by_key.values() for group in groups]
 
     def compute_gradients(self, batches: _StackedBatches) -> None:
-        for group in self._groups(batches):
+        for group in self._groups(batches.made):
             with autocast(self.device, self.trainers[0].training.precision):
                 forward = self._forward_member if len(group) == 1 else self._forward_group
                 leaves, loss_sums = forward(batches, group)
-            counts = [self.objective.counts(batches.batches[member]) for member in group]
+            counts = [self.objective.counts(batches.made.batches[member]) for member in group]
             divisors = {
-                term: torch.tensor([float(max(1, own[term])) for own in counts], device=self.device)
+                term: torch.tensor([float(max(1, own[term])) for own in counts]).to(self.device, non_blocking=True)
                 for term in loss_sums
             }
             loss, metrics = weighted_loss(loss_sums, divisors, self.objective.weights)
             gradients = torch.autograd.grad(loss.sum(), leaves, allow_unused=True)
             self.flat_parameters.set_gradients(group, gradients)
             for name, values in metrics.items():
-                self._add_metric(name, values, group)
+                self._add_metric(name, values, self.flat_parameters.member_index(group))
 
     def update_weights(self, learning_rates: Sequence[float]) -> None:
         self._add_metric("grad_norm", self.flat_parameters.clip_grad_norm(self.max_norms))
@@ -231,25 +268,25 @@ class _Stack(TrainingStep):
     def _forward_member(self, batches: _StackedBatches, group: list[int]) -> tuple[list[Tensor], dict[str, Tensor]]:
         """The weights and terms of one member, as it would compute them by itself."""
         (member,) = group
-        batch = batches.batches[member].to(self.device)
+        batch = batches.made.batches[member].to(self.device)
         time = batch.tokens.ids.shape[1]
         position_ids = tuple((x[member] if x.dim() == 3 else x)[..., :time] for x in batches.position_ids)
         batch = replace(batch, tokens=replace(batch.tokens, position_ids=position_ids))
-        terms = self.objective(self.trainers[member].model, batch, batches.step_contexts[member])
+        terms = self.objective(self.trainers[member].model, batch, batches.made.step_contexts[member])
         return list(self.flat_parameters.parameters[member]), {term: value[None] for term, value in terms.items()}
 
     def _forward_group(self, batches: _StackedBatches, group: list[int]) -> tuple[list[Tensor], dict[str, Tensor]]:
         """The weights and terms of some members, each with the members in front."""
-        members = [batches.batches[member] for member in group]
+        members = [batches.made.batches[member] for member in group]
         time = max(batch.tokens.ids.shape[1] for batch in members)
         targets = max(batch.target_positions.shape[1] for batch in members)
-        member_index: Any = slice(None) if len(group) == len(self.trainers) else group
+        member_index = self.flat_parameters.member_index(group)
         fields = {name: _truncate(field[member_index], name, time, targets) for name, field in batches.fields.items()}
         position_ids = tuple((x[member_index] if x.dim() == 3 else x)[..., :time] for x in batches.position_ids)
         leaves = self.flat_parameters.leaf_weights(group)
         tensors = {module_name: leaves[name] for module_name, name in self.parameter_names.items()}
         tensors |= {name: field[member_index] for name, field in self.untrained_tensors.items()}
-        step_context = batches.step_contexts[group[0]]
+        step_context = batches.made.step_contexts[group[0]]
 
         def forward(tensors: Mapping[str, Tensor], fields: Mapping[str, Tensor], positions: tuple[Tensor, ...]) -> Any:
             tokens = Tokens(fields["ids"], fields["lengths"], fields["row"], position_ids=positions)

@@ -1,7 +1,6 @@
 """Trains, evaluates and reports one run of a study, and records the result."""
 
 import functools
-import importlib
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +49,6 @@ class RunWork(Work):
     """Whether all messages of a run are shown, or only its warnings."""
 
     def open(self, context: WorkerContext) -> Callable[[Item], list[Message]]:
-        importlib.import_module("torch._dynamo")  # otherwise the first optimizer imports it, which takes a second
         return _StudyWorker(self, context).run_item
 
     def check_result(self, result: Any) -> None:

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from numerate.errors import OperationalError, UserError
+from numerate.training.peak_flops import find_gpu
 
 _ERROR_KEY = "ended"
 _num_joins = 0
@@ -197,6 +198,8 @@ def resolve_device(text: str, local_rank: int | None = None) -> torch.device:
     """
     if text == "auto":
         text = "cuda" if torch.cuda.is_available() else "cpu"
+    if find_gpu(text) is not None:
+        raise UserError(f"device: {text} is a name for --dry-run, which estimates for it; to train, device=cuda")
     try:
         device = torch.device(text)
     except RuntimeError as error:

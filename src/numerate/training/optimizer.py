@@ -1,5 +1,6 @@
 """Optimizers, with parameter groups by learning rate factor and weight decay."""
 
+import inspect
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -69,4 +70,13 @@ class AdamW(Optimizer):
             for (lr_factor, has_weight_decay), parameters in parameters_by_options.items()
         ]
         fused = all(p.device.type in ("cpu", "cuda") and type(p) is nn.Parameter for p in model.parameters())
-        return torch.optim.AdamW(groups, lr=self.learning_rate, betas=self.betas, eps=self.eps, fused=fused)
+        return _EagerAdamW(groups, lr=self.learning_rate, betas=self.betas, eps=self.eps, fused=fused)
+
+
+class _EagerAdamW(torch.optim.AdamW):
+    """`torch.optim.AdamW` without the decorators that keep it out of compiled code: each of them imports torch._dynamo,
+    which takes longer than all other imports of a small run together."""
+
+    add_param_group = inspect.unwrap(torch.optim.AdamW.add_param_group)
+    zero_grad = inspect.unwrap(torch.optim.AdamW.zero_grad)
+    step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))

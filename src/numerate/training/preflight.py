@@ -73,7 +73,8 @@ def check_precision(parts: TrainingParts) -> list[str]:
         ("bf16", "cuda"): "must be fp16 or fp32; this GPU does not support bf16",
     }
     problem = problems.get((parts.recipe.training.precision, parts.device.type))
-    if problem is not None and not (parts.device.type == "cuda" and torch.cuda.is_bf16_supported()):
+    has_bf16 = parts.device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    if problem is not None and not has_bf16:
         raise UserError(f"training.precision: {problem}")
     return []
 

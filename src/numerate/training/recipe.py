@@ -69,8 +69,9 @@ class Training(Spec):
     gradient_accumulation_steps: int = setting(1, "micro-batches per optimizer step", at_least=1)
     micro_batch_size: int | None = setting(
         None,
-        "examples per micro-batch and process, instead of gradient_accumulation_steps",
+        "examples per micro-batch and process, for less memory; null: those by gradient_accumulation_steps",
         at_least=1,
+        hashed_as_default=True,
     )
     shuffle_window: int = setting(
         64,
@@ -138,11 +139,6 @@ class Training(Spec):
             yield f"initial_batch_size: must divide batch_size={self.batch_size}, not {self.initial_batch_size}"
         if self.batch_tokens is not None:  # `Recipe` converts it to examples
             return
-        if self.micro_batch_size is not None and self.gradient_accumulation_steps > 1:
-            yield (
-                f"gradient_accumulation_steps: must be 1 with micro_batch_size={self.micro_batch_size}, not "
-                f"{self.gradient_accumulation_steps}; set only one of them"
-            )
         for name in ("gradient_accumulation_steps", "micro_batch_size"):
             if self.base_batch_size % (getattr(self, name) or 1):
                 yield f"{name}: must divide the {self.base_batch_size} examples of a batch, not {getattr(self, name)}"
@@ -197,7 +193,9 @@ class Recipe(Spec):
     samples: Samples = setting(Samples(), "texts generated during training", in_run_id=False)
     seed: int = setting(0, "seed of weights, data, position offsets and dropout", at_least=0, at_most=2**63 - 1)
     init_from: str | None = setting(None, "another run to take the initial weights from: path, id, name or latest")
-    device: str = setting("auto", "cpu, cuda, cuda:1, mps; auto uses CUDA if available", in_run_id=False)
+    device: str = setting(
+        "auto", "cpu, cuda, cuda:1, mps; auto: CUDA if available; for --dry-run also h100", in_run_id=False
+    )
     name: str | None = setting(None, "name by which the run can be loaded", in_run_id=False)
     group: str | None = setting(None, "a label shared by several runs", in_run_id=False)
     trackers: tuple[str, ...] = setting(

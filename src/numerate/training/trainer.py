@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from numerate.training.objective import ObjectiveModule
 from numerate.training.parallel import make_parallel_strategy
 from numerate.training.peak_flops import resolve_matmul_precision
 from numerate.training.precision import autocast, resolve_precision, tf32_matmul
+from numerate.training.prefetch import Prefetcher
 from numerate.training.preflight import (
     TrainingParts,
     check_finite_weights,
@@ -53,6 +54,14 @@ class TrainingResult:
     state: TrainingState
     stop_reason: str
     exit_status: int = 0
+
+
+class BatchKey(NamedTuple):
+    """What the batches of a step are a function of: steps and examples before it, and its number of examples."""
+
+    step: int
+    examples: int
+    num_examples: int
 
 
 @dataclass(frozen=True)
@@ -134,6 +143,10 @@ class Trainer(TrainingStep):
         self.timings = Timings(
             world, resolve_matmul_precision(self.training.precision, self.training.tf32, world.device)
         )
+        self.makes_batches_ahead = world.device.type != "cpu"
+        """Whether a background thread makes the batches of the next step. On the CPU it would compete with the step."""
+        self.prefetcher: Prefetcher[Any, Any] = Prefetcher(self._make_micro_batches, self.next_batch_key)
+        """What makes batches. `StackedTrainer`, which makes those of several trainers at once, replaces it."""
         self._learning_rate = 0.0  # of the last step
         self._start_time = self._last_save_time = 0.0
         self._previous_seconds = 0.0  # training time of earlier sessions, from the checkpoint
@@ -223,7 +236,8 @@ class Trainer(TrainingStep):
         """Trains until the budget is used up, the target accuracy or the time limit is reached, or `stop` is
         requested."""
         stop = stop or Stop()
-        with tf32_matmul(self.world.device, tf32=self.training.tf32):
+        prefetching = self.prefetcher.running(enabled=self.makes_batches_ahead)
+        with tf32_matmul(self.world.device, tf32=self.training.tf32), prefetching:
             self.start_training(stop)
             while self.should_continue():
                 self.training_step(self.total_steps)
@@ -310,16 +324,24 @@ class Trainer(TrainingStep):
         """One optimizer step on the next global batch, at the rate that the schedule has for `total_steps`."""
         self.take_step([self.learning_rate(total_steps)])
 
-    def next_batches(self) -> tuple[_GlobalBatch, list[StepSize]]:
-        """The micro-batches of this process, and the size of the global batch."""
-        training, state = self.training, self.state
-        step_context = StepContext(self.recipe.seed, state.step)
-        num_examples = training.base_batch_size * self.budget.batch_size_multiple(self.budget.fraction_used(state))
+    def batch_key(self, state: TrainingState) -> BatchKey:
+        """The key of the batches of the step after `state`."""
+        multiple = self.budget.batch_size_multiple(self.budget.fraction_used(state))
+        return BatchKey(state.step, state.examples, self.training.base_batch_size * multiple)
+
+    def next_batch_key(self, key: BatchKey) -> BatchKey | None:
+        """The key of the step after that of `key`; None if the budget ends there (in tokens or FLOPs it may)."""
+        state = replace(self.state, step=key.step + 1, examples=key.examples + key.num_examples)
+        return None if self.budget.is_spent(state) else self.batch_key(state)
+
+    def _make_micro_batches(self, key: BatchKey) -> tuple[list[Batch], Counter[str]]:
+        """The micro-batches of this process, on the CPU, and their sizes."""
+        step_context = StepContext(self.recipe.seed, key.step)
         micro_batches = [
             self.stream.batch(
                 StreamPosition(start), self.world.rank, self.world.size, micro_batch_index, self.num_micro_batches
             )
-            for start in range(state.examples, state.examples + num_examples, training.base_batch_size)
+            for start in range(key.examples, key.examples + key.num_examples, self.training.base_batch_size)
             for micro_batch_index in range(self.num_micro_batches)
         ]
         sizes: Counter[str] = Counter(real_tokens=0, total_tokens=0, flops=0)
@@ -329,12 +351,20 @@ class Trainer(TrainingStep):
             sizes["flops"] += self.budget.batch_flops(batch, step_context)
             # The terms of a loss, such as cross_entropy and number, are means, each with its own denominator.
             sizes.update({f"term {term}": count for term, count in self.objective.counts(batch).items()})
+        if self.world.device.type == "cuda":
+            micro_batches = [batch.pin_memory() for batch in micro_batches]
+        return micro_batches, sizes
+
+    def next_batches(self) -> tuple[_GlobalBatch, list[StepSize]]:
+        """The micro-batches of this process, and the size of the global batch."""
+        key = self.batch_key(self.state)
+        micro_batches, sizes = self.prefetcher.get(key)
         total = self.world.sum_counts(sizes)
         divisors = {
             name.removeprefix("term "): max(1, count) for name, count in total.items() if name.startswith("term ")
         }
-        size = StepSize(num_examples, total["real_tokens"], total["total_tokens"], total["flops"])
-        return _GlobalBatch(micro_batches, step_context, divisors), [size]
+        size = StepSize(key.num_examples, total["real_tokens"], total["total_tokens"], total["flops"])
+        return _GlobalBatch(micro_batches, StepContext(self.recipe.seed, key.step), divisors), [size]
 
     def compute_gradients(self, batches: _GlobalBatch) -> None:
         _seed_dropout(self.world.device, _dropout_seed(self.recipe.seed, self.state.step, self.world.rank))
@@ -428,6 +458,7 @@ class Trainer(TrainingStep):
         """Evaluates this step and generates its samples. If interrupted, `state.pending` is what the next session has
         to do first: "evaluation" (and then samples) or "samples"; "" if nothing."""
         state = self.state
+        self.prefetcher.wait()  # the task may not be thread-safe
         with contextlib.suppress(Stopped):
             if state.pending != "samples":
                 state.pending = "evaluation"
@@ -473,6 +504,7 @@ class Trainer(TrainingStep):
 
     def save(self) -> None:
         """Writes a checkpoint. Every process must call it; the main process writes."""
+        self.prefetcher.wait()
         self._flush_metrics()
         with self.timings.pause():
             self._write_checkpoint()

@@ -43,18 +43,20 @@ class ValidationResult:
 @dataclass(frozen=True)
 class _ValidationShard:
     """A process's share of a validation split: one batch, processed in `num_rounds` parts, as many as in every other
-    process. The longest target of the split has `extra_tokens` more tokens than that of the share."""
+    process. A part has at most `max_rows` rows on a GPU, as a micro-batch of training. The longest target of the split
+    has `extra_tokens` more tokens than that of the share."""
 
     split: str
     questions: Questions
     batch: Batch
     num_rounds: int
+    max_rows: int | None
     extra_tokens: int
 
     def padded_rounds(self) -> Iterator[tuple[Batch, bool]]:
         """The parts, and whether each counts: every process calls the model equally often, and one with fewer parts
         repeats its last one without counting it."""
-        batches = split_batch(self.batch)
+        batches = split_batch(self.batch, self.max_rows)
         for index in range(self.num_rounds):
             yield batches[min(index, len(batches) - 1)], index < len(batches)
 
@@ -220,10 +222,11 @@ class Validator:
             questions = task.examples(split, self.recipe.seed, 0, num_examples)
             own_questions = questions.take(slice(self.world.rank, None, self.world.size))
             batch = self.evaluation_data.batch(own_questions).to(self.world.device)
-            num_rounds = self.world.max_over_processes(len(split_batch(batch)))
+            max_rows = self.recipe.training.micro_batch_size
+            num_rounds = self.world.max_over_processes(len(split_batch(batch, max_rows)))
             num_targets = batch.target_ids.shape[1]
             extra_tokens = self.world.max_over_processes(num_targets) - num_targets
-            self._shards.append(_ValidationShard(split, own_questions, batch, num_rounds, extra_tokens))
+            self._shards.append(_ValidationShard(split, own_questions, batch, num_rounds, max_rows, extra_tokens))
         return self._shards
 
 

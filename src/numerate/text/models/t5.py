@@ -30,6 +30,7 @@ from numerate.text.models.pretrained_weights import (
     resize_to_vocabulary,
     to_pretrained_config,
 )
+from numerate.text.models.t5_forward import replace_forward, run_stack
 from numerate.vocabulary import Vocabulary
 
 
@@ -69,8 +70,9 @@ FEED_FORWARD_PROJ = {"relu": "relu", "geglu": "gated-gelu"}
 class T5(HuggingFaceSpec):
     """T5 encoder-decoder, pretrained or random, for the layout Seq2Seq.
 
-    Raffel et al. (2020), https://arxiv.org/abs/1910.10683, as Hugging Face's transformers computes it. A size is one of
-    the published ones, of which each dimension may be another; weights from a folder or the hub bring their own.
+    Raffel et al. (2020), https://arxiv.org/abs/1910.10683, of transformers, computed in fewer operations
+    (`numerate.text.models.t5_forward`). A size is one of the published ones, of which each dimension may be another;
+    weights from a folder or the hub bring their own.
 
     >>> from numerate.models import RegressionTransformerEmbedding
     >>> spec = T5(size="small", hidden_size=128, num_layers=2, num_decoder_layers=2, num_heads=4, head_dim=32)
@@ -178,6 +180,8 @@ class T5Model(HuggingFaceModel):
             if spec.weights is not None:
                 nn.init.zeros_(self.position_embedding.weight)  # no change to the pretrained function
         self.add_number_modules(vocabulary, spec.number_embedding, spec.number_head)
+        for block in self.blocks():
+            replace_forward(block)
         if spec.gradient_checkpointing:
             enable_gradient_checkpointing(model)
 
@@ -224,13 +228,13 @@ class T5Model(HuggingFaceModel):
         self.check_inputs(tokens, source)
         encoder_hidden_states, encoder_attention_mask = self.encode_source(source)
         # No mask for the decoder's input: with right padding and causal attention no real token sees the padding.
-        output = self.hf_model.decoder(
-            inputs_embeds=self.embed(tokens),
-            encoder_hidden_states=encoder_hidden_states,
-            encoder_attention_mask=encoder_attention_mask,
-            use_cache=False,
+        hidden = run_stack(
+            self.hf_model.decoder,
+            self.embed(tokens),
+            encoded=encoder_hidden_states,
+            encoded_mask=encoder_attention_mask,
         )
-        return self.make_output(output.last_hidden_state, target_positions)
+        return self.make_output(hidden, target_positions)
 
     def check_tokens(self, tokens: Tokens, training_tokens: Tokens | None = None) -> list[str]:
         self.check_length(int(tokens.lengths.max()))
@@ -279,8 +283,7 @@ class T5Model(HuggingFaceModel):
     def encode_source(self, source: Tokens | None) -> tuple[Tensor, Tensor]:
         assert source is not None
         attention_mask = make_attention_mask(source)
-        output = self.hf_model.encoder(inputs_embeds=self.embed(source), attention_mask=attention_mask.long())
-        return output.last_hidden_state, attention_mask
+        return run_stack(self.hf_model.encoder, self.embed(source), attention_mask), attention_mask
 
     def empty_cache(self) -> Any:
         package = import_transformers("model: T5")
@@ -303,7 +306,8 @@ class T5Model(HuggingFaceModel):
         if self.position_embedding is None:
             return x
         if position_ids is None:
-            position_ids = torch.arange(tokens.ids.shape[1], device=x.device)
+            self.check_length(x.shape[1])
+            return x + self.position_embedding.weight[: x.shape[1]]
         if x.device.type == "cpu":
             self.check_length(int(position_ids.max()) + 1)
         position_embeddings: Tensor = self.position_embedding(position_ids)

@@ -1,0 +1,247 @@
+"""Promises of batches made ahead: the same run as without, errors where they belong, and a thread that ends with it."""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+
+import small_runs
+from numerate.batch import Batch, Tokens
+from numerate.errors import OperationalError
+from numerate.experiments.train import TrainedRun, train
+from numerate.stacking.stacked_trainer import StackedTrainer
+from numerate.tasks.arithmetic import Arithmetic
+from numerate.tasks.task import Questions
+from numerate.training.distributed import World
+from numerate.training.prefetch import Prefetcher
+from numerate.training.stopping import Stop
+from numerate.training.trainer import Trainer
+from small_runs import metrics, same, stop_after, weights
+
+torch.set_num_threads(1)
+
+OWN = "training.steps=12 training.evaluate_every=4 training.checkpoint_every=4 training.log_every=1"
+GROWING = ("training.batch_size_warmup=0.6", "training.initial_batch_size=4")
+
+
+@pytest.fixture
+def ahead(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+    """Makes batches ahead, or not, whatever the device."""
+    running = Prefetcher.running
+
+    def switch(on: bool) -> None:
+        monkeypatch.setattr(Prefetcher, "running", lambda self, *, enabled: running(self, enabled=on))
+
+    return switch
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "prefetch"]
+
+
+# One class -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_next_result_is_made_while_the_current_one_is_used_by_one_thread_at_a_time() -> None:
+    made: list[tuple[int, int]] = []
+    at_once: list[int] = []
+
+    def make(key: int) -> int:
+        at_once.append(key)
+        assert len(at_once) == 1, "two threads make results"
+        time.sleep(0.002)
+        made.append((key, threading.get_ident()))
+        at_once.remove(key)
+        return key * key
+
+    prefetcher = Prefetcher(make, lambda key: key + 1 if key < 5 else None)
+    assert prefetcher.get(0) == 0
+    prefetcher.wait()
+    assert made == [(0, threading.get_ident())], "outside of its context nothing is made ahead"
+    with prefetcher.running(enabled=True):
+        assert prefetcher.get(1) == 1
+        prefetcher.wait()
+        assert made[-1][0] == 2, "before it is asked for"
+        assert [prefetcher.get(key) for key in (2, 3, 9, 4, 5)] == [4, 9, 81, 16, 25], "a key that is not the next one"
+    assert len({ident for _, ident in made}) == 2
+    assert [key for key, _ in made] == [0, 1, 2, 3, 4, 9, 4, 5], "nothing after the last key"
+    assert threads() == []
+
+
+def test_an_error_is_raised_where_its_result_is_asked_for_with_the_lines_that_raised_it() -> None:
+    def make(key: int) -> int:
+        return 1 // (key - 2)
+
+    prefetcher = Prefetcher(make, lambda key: key + 1)
+    with prefetcher.running(enabled=True):
+        prefetcher.get(1)
+        prefetcher.wait()  # raises nothing
+        with pytest.raises(ZeroDivisionError) as raised:
+            prefetcher.get(2)
+        assert "return 1 // (key - 2)" in "".join(traceback.format_tb(raised.value.__traceback__))
+        assert prefetcher.get(3) == 1, "it goes on"
+    assert threads() == []
+
+
+def test_a_task_that_does_not_return_does_not_hold_back_the_end_of_the_process() -> None:
+    program = (
+        "import time\n"
+        "from numerate.training.prefetch import Prefetcher\n"
+        "prefetcher = Prefetcher(lambda key: time.sleep(1000 * key), lambda key: key + 1)\n"
+        "with prefetcher.running(enabled=True):\n"
+        "    prefetcher.get(0)\n"
+        "    print('made', flush=True)\n"
+        "    time.sleep(1000)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        deadline = time.monotonic() + 20
+        while process.poll() is None and time.monotonic() < deadline:  # the first Ctrl-C waits for the thread
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.1)
+        status = process.poll()
+        process.kill()
+    assert status in (130, -signal.SIGINT)
+
+
+# Runs ----------------------------------------------------------------------------------------------------------------
+
+
+def trained(runs: Path, *more: str, **options: Any) -> TrainedRun:
+    return train(small_runs.small(OWN, *more), runs_dir=runs, quiet=True, **options)
+
+
+@pytest.mark.parametrize(
+    "more", [("training.gradient_accumulation_steps=2", "model.dropout=0.1"), GROWING], ids=["parts", "growing"]
+)
+def test_a_run_is_the_same_to_the_last_bit_stopped_and_resumed_too(
+    ahead: Callable[[bool], None], tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    ahead(False)
+    plain = trained(tmp_path / "plain", *more)
+    ahead(True)
+    trained(tmp_path / "ahead", *more, **stop_after(7))
+    assert threads() == []
+    resumed = trained(tmp_path / "ahead", *more)
+    assert same(weights(plain), weights(resumed))
+    assert metrics(plain) == metrics(resumed)
+
+
+def test_a_text_is_read_in_its_order(
+    ahead: Callable[[bool], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("tokenizers", reason="the extra huggingface has it")
+    from numerate.tasks.language_modeling import LanguageModeling
+    from numerate.text.tokenizers.tokenizer_files import CHARACTER_TOKENIZER
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name, numbers in (("a", range(60)), ("b", range(60, 70))):
+        stories = [json.dumps({"text": f"Story {number}: once there were {number} cats."}) for number in numbers]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(stories))
+    paths = (str(tmp_path / f"{name}.jsonl") for name in ("a", "b"))
+    settings = "tokenizer=TokenIds layout=NextToken evaluation.grid=null model.positions=[Rotary] task=LanguageModeling"
+    text = LanguageModeling(*paths, CHARACTER_TOKENIZER, context_length=24, order="published")
+    runs = []
+    for on in (False, True):
+        ahead(on)
+        small = replace(small_runs.small(OWN, *settings.split()), task=text)
+        runs.append(train(small, runs_dir=tmp_path / str(on), quiet=True))
+    assert metrics(runs[0]) == metrics(runs[1])
+    assert same(weights(runs[0]), weights(runs[1]))
+
+
+def test_stacked_runs_are_the_same_when_one_of_them_leaves(ahead: Callable[[bool], None]) -> None:
+    def losses() -> list[float]:
+        trainers = [
+            Trainer(small_runs.small(OWN, f"training.steps={steps}", f"seed={steps}"), World.join("cpu"))
+            for steps in (5, 9)
+        ]
+        StackedTrainer(trainers).train(Stop())
+        return [float(parameter.detach().sum()) for one in trainers for parameter in one.model.parameters()]
+
+    ahead(False)
+    plain = losses()
+    ahead(True)
+    assert losses() == plain
+    assert threads() == []
+
+
+@dataclass(frozen=True)
+class Failing(Arithmetic):
+    """Additions, of which some cannot be drawn."""
+
+    block_size: ClassVar[int] = 64
+
+    def examples(self, split: str, seed: int, start: int, count: int) -> Questions:
+        if split == "train" and start >= 128:
+            raise OperationalError(f"no examples from {start} on")
+        return super().examples(split, seed, start, count)  # type: ignore[arg-type]
+
+
+def test_an_error_in_drawing_ends_the_run_after_the_steps_before_it(
+    ahead: Callable[[bool], None], tmp_path: Path
+) -> None:
+    found = []
+    for on in (False, True):
+        ahead(on)
+        recipe = small_runs.small(OWN, "training.shuffle_window=4")
+        recipe = replace(recipe, task=Failing(**vars(recipe.task)))
+        trainer = Trainer(recipe, World.join("cpu"))
+        with pytest.raises(OperationalError, match="no examples from 128 on"):
+            trainer.train()
+        found.append((trainer.state.step, [float(p.detach().sum()) for p in trainer.model.parameters()]))
+    assert found[0] == found[1]
+    assert found[0][0] == 8
+    assert threads() == []
+
+
+def test_nothing_is_drawn_in_the_background_during_an_evaluation(
+    ahead: Callable[[bool], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawing: list[int] = []
+    examples = Arithmetic.examples
+
+    def slowly(self: Arithmetic, *arguments: Any) -> Questions:
+        drawing.append(threading.get_ident())
+        assert len(set(drawing)) == 1, "two threads use the task at once"
+        time.sleep(0.001)
+        found = examples(self, *arguments)
+        drawing.clear()
+        return found
+
+    monkeypatch.setattr(Arithmetic, "examples", slowly)
+    ahead(True)
+    trainer = Trainer(small_runs.small(OWN, "training.evaluate_every=1"), World.join("cpu"))
+    monkeypatch.setattr(trainer.stream, "window", 1)
+    trainer.train()
+
+
+# Batches -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_moves_with_all_that_it_holds() -> None:
+    def tokens() -> Tokens:
+        ones = torch.ones(2, 3, dtype=torch.long)
+        return Tokens(ones, ones[:, 0], ones[:, 0], ones.float(), ones.bool(), (ones, ones))
+
+    ones = torch.ones(2, 3, dtype=torch.long)
+    batch = Batch(tokens(), ones, ones, ones, {"tokens": 6}, 6, ones.double(), tokens())
+    moved = batch.to(torch.device("meta"))
+    tensors = [value for part in (moved, moved.tokens, moved.source) for value in vars(part).values()]
+    held = [value for value in tensors if isinstance(value, torch.Tensor)]
+    held += [value for part in tensors if isinstance(part, tuple) for value in part]
+    assert len(held) == 4 + 2 * 7
+    assert {tensor.device.type for tensor in held} == {"meta"}
+    assert moved.counts == batch.counts
+    assert moved.num_input_tokens == 6
