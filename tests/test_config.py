@@ -348,7 +348,7 @@ def test_no_warning_comes_from_a_recipe_of_the_house() -> None:
             "throttle: must be none, described or published, not 'descibed'",
         ),
         (lambda: Recipe(objective=Progressive(throttle="descibed")), "Did you mean 'described'?"),
-        (lambda: Recipe(training=Training(precision="fp8")), "precision: must be fp32, bf16 or fp16, not 'fp8'"),
+        (lambda: Recipe(training=Training(precision="fp8")), "precision: must be auto, fp32, bf16 or fp16, not 'fp8'"),
     ],
 )
 def test_a_word_that_a_setting_does_not_know_is_refused_from_python_too(make: Any, message: str) -> None:

@@ -34,6 +34,12 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         yield module
 
 
+@pytest.fixture
+def loaded_compiler() -> None:
+    """It must not see the stand-in for Triton when it is imported."""
+    torch.compile(torch.sin, backend="aot_eager")(torch.ones(1, requires_grad=True)).backward()
+
+
 def drawn(
     heads: int = 3, relations: int = 2, time: int = 37, width: int = 5, compared: int = 7, kind: Any = torch.float32
 ) -> RelationalHeads:
@@ -245,3 +251,19 @@ def test_without_a_device_the_kernel_is_refused_in_words() -> None:
     if find_spec("triton") is None:
         with pytest.raises(UserError, match=r"^model\.mixer\.backend: triton needs the package triton"):
             relational_attention(drawn(), "relational", "tanh", "triton")
+
+
+@pytest.mark.skipif("CHECK_SHAPES" in os.environ, reason="torch.compile cannot trace the checks of shapes")
+@pytest.mark.slow
+def test_in_a_compiled_graph_it_is_one_operator_with_the_same_gradients(loaded_compiler: None, kernel: Any) -> None:
+    def gradients(function: Any) -> list[torch.Tensor]:
+        heads = drawn(time=9)
+        heads = replace(heads, **{name: getattr(heads, name).requires_grad_() for name in FLOATING})
+        output, relations = function(heads, "sigmoid")
+        (output.sum() + relations.square().sum()).backward()
+        return [output, relations, *(getattr(heads, name).grad for name in FLOATING[:-1])]
+
+    plain = kernel.attended_symbols_and_relations
+    compiled = torch.compile(plain, backend="aot_eager", fullgraph=True, dynamic=False)
+    for found, expected in zip(gradients(compiled), gradients(plain), strict=True):
+        assert torch.equal(found, expected)
