@@ -1,4 +1,4 @@
-"""Promises of the table of what recipes would take on a GPU (`benchmarks/estimates.py`), against the page that shows it."""
+"""Promises of the table of what recipes would take on a GPU (`benchmarks/estimates.py`), and of the page with it."""
 
 import importlib.util
 from pathlib import Path
