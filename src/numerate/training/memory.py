@@ -237,7 +237,7 @@ def simulated_gpu() -> Iterator[None]:
     """A context in which tensors on the meta device are computed as by a GPU: with autocast, of which torch has none
     there, and attention by a kernel that does not store its weights."""
     mode = _GPUMode()
-    replaced = [
+    replaced: list[tuple[Any, str, Callable[..., Any]]] = [
         (torch, "autocast", mode.autocast),
         (torch.amp, "autocast", mode.autocast),
         (torch.amp, "is_autocast_available", lambda: True),
