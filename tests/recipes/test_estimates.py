@@ -1,0 +1,39 @@
+"""Promises of the table of what recipes would take on a GPU (`benchmarks/estimates.py`), and of the page with it."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def estimates() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("benchmark_estimates", ROOT / "benchmarks" / "estimates.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["addition_abacus", "tiny_stories_laptop_dual"])
+def test_the_page_has_the_rows_that_are_printed(estimates: ModuleType, name: str) -> None:
+    header, row = estimates.table([name])
+    page = (ROOT / "docs" / "gpu.md").read_text()
+    assert header in page
+    [shown] = [line for line in page.splitlines() if f"`{name}`" in line and line.startswith("|")]
+    assert shown.split("|")[2:] == row.split("|")[2:]
+
+
+def test_data_that_must_be_fetched_has_a_stand_in_of_its_shape(estimates: ModuleType) -> None:
+    sizes = estimates.sizes_of("fineweb_edu_dual_343m")
+    assert tuple(sizes.longest.tokens.ids.shape) == (16, 1024)
+    assert sizes.num_parameters == pytest.approx(343e6, rel=0.02)
+    pytest.importorskip("transformers", reason="the extra huggingface is not installed")
+    sizes = estimates.sizes_of("rjokes_t5_regression_head")
+    assert sizes.longest.source is not None
+    assert sizes.tokens_per_example == pytest.approx(150, abs=2)
+    assert sizes.num_parameters == pytest.approx(60.5e6, rel=0.01)
