@@ -22,22 +22,30 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, 
 
 
 def launched(
-    dtype: str, width: int, gpu: str, relation_width: int | None = None, activation: str = "gelu"
+    dtype: str,
+    width: int,
+    gpu: str,
+    *,
+    relation_width: int | None = None,
+    num_heads: int = 8,
+    num_groups: int | None = None,
+    num_relations: int = 8,
+    time: int = 512,
+    activation: str = "gelu",
 ) -> list[CompiledKernel] | None:
     """The kernels of a forward and a backward pass: forward; gradients of queries, of relation queries, of keys and
     symbols, of relation keys. None where no tiles fit, and the kernels are not launched.
 
-    8 heads and 8 relations, with the activation that takes the most arithmetic.
+    The default activation takes the most arithmetic.
     """
-    widths = {"relation_queries": relation_width or width, "relation_keys": relation_width or width}
-    heads = RelationalHeads(
-        **{
-            name: torch.empty(
-                8, 512, 8, widths.get(name, width), dtype=DTYPES[dtype], device="meta", requires_grad=True
-            ).transpose(1, 2)
-            for name in RelationalInputs._fields
-        }
-    )
+    groups = num_heads if num_groups is None else num_groups
+    sizes = dict.fromkeys(("keys", "symbols"), (groups, width)) | {"queries": (num_heads, width)}
+    sizes |= dict.fromkeys(("relation_queries", "relation_keys"), (num_relations, relation_width or width))
+    inputs = {
+        name: torch.empty(8, time, *sizes[name], dtype=DTYPES[dtype], device="meta", requires_grad=True)
+        for name in RelationalInputs._fields
+    }
+    heads = RelationalHeads(**{name: x.transpose(1, 2) for name, x in inputs.items()})
     found: list[CompiledKernel] | None = None
 
     def call() -> None:

@@ -49,6 +49,13 @@ def test_so_they_do_where_relations_have_another_width(width: int, relation_widt
     check("sm86", "bf16", width, relation_width=relation_width)
 
 
+@pytest.mark.parametrize("sizes", [(1, 1, 2), (6, 2, 20)], ids=str)
+def test_so_they_do_for_sizes_that_are_no_powers_of_two_and_few_heads(sizes: tuple[int, int, int]) -> None:
+    """Where no stride is known to be a multiple of 16: Triton compiles other kernels for those."""
+    heads, groups, relations = sizes
+    check("sm86", "fp32", 20, num_heads=heads, num_groups=groups, num_relations=relations, time=37)
+
+
 @pytest.mark.parametrize("activation", KERNEL_ACTIVATIONS)
 def test_every_activation_compiles(activation: str) -> None:
     check("sm90", "bf16", 16, activation=activation)

@@ -388,6 +388,8 @@ def _tiles(inputs: RelationalInputs) -> Tiles:
     limit, precision = max_shared_memory(q.device), matmul_precision(q.dtype)
     tiles = select_tiles(q.dtype, q.shape[-1], relation_width, limit, precision)
     assert tiles is not None, "relational_kernel.tiles_problem finds this first"
+    if min(q.shape[1], inputs.relation_keys.shape[1]) < tiles.heads:  # fewer warps hold the tile of a relation
+        tiles = tiles._replace(queries=16, keys=16)
     return tiles
 
 
