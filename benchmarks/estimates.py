@@ -80,6 +80,8 @@ class StandIn:
 def sizes_of(name: str) -> RecipeSizes:
     """The sizes of a recipe, from its own data where that is generated."""
     recipe, prefix = named_recipe(name), name.split("_")[0]
+    if recipe.training.precision == "auto":
+        recipe = replace(recipe, training=replace(recipe.training, precision="bf16"))
     if isinstance(recipe.task, LanguageModeling):
         words = 2048 if "laptop" in name else VOCABULARY_SIZES[prefix]
         return _with_stand_in(

@@ -24,8 +24,8 @@ def test_the_page_has_the_rows_that_are_printed(estimates: ModuleType, name: str
     header, row = estimates.table([name])
     page = (ROOT / "docs" / "gpu.md").read_text()
     assert header in page
-    [shown] = [line for line in page.splitlines() if f"`{name}`" in line and line.startswith("|")]
-    assert shown.split("|")[2:] == row.split("|")[2:]
+    rows = [line.split("|") for line in page.splitlines() if line.startswith("| `") and f"`{name}`" in line]
+    assert row.split("|")[2:] in [shown[2:] for shown in rows]
 
 
 def test_data_that_must_be_fetched_has_a_stand_in_of_its_shape(estimates: ModuleType) -> None:

@@ -18,6 +18,7 @@ from numerate.evaluation.evaluator import evaluate_cell
 from numerate.evaluation.exact_match import predict, score_batch
 from numerate.evaluation.generate import greedy_decode, greedy_decode_uncached
 from numerate.tasks.arithmetic import Arithmetic
+from numerate.text.models.hugging_face import enable_gradient_checkpointing
 from numerate.text.models.number_inputs import NumberHead
 from numerate.text.models.t5 import SIZES, T5
 from numerate.tokenizers.layout import Seq2Seq
@@ -119,14 +120,18 @@ def test_a_step_is_theirs_with_its_dropout_in_fewer_operations_and_reads_nothing
     spec: T5, gradient_checkpointing: bool, vocabulary: Vocabulary
 ) -> None:
     model = replace(spec, gradient_checkpointing=gradient_checkpointing).build(vocabulary, 0).double().train()
+    theirs = type(model.hf_model)(model.hf_model.config).double().train()
+    theirs.load_state_dict(model.hf_model.state_dict())
+    if gradient_checkpointing:
+        enable_gradient_checkpointing(theirs)
     source = Tokens(torch.randint(4, 19, (4, 20)), torch.tensor([20, 3, 7, 1]), torch.arange(4))
     tokens = Tokens(torch.randint(4, 19, (4, 6)), torch.tensor([6, 3, 1, 2]), torch.arange(4))
 
     def transformers_forward() -> torch.Tensor:
         mask = (torch.arange(20) < source.lengths[:, None]).long()
-        encoded = model.hf_model.encoder(inputs_embeds=model.embed(source), attention_mask=mask).last_hidden_state
-        hidden: torch.Tensor = model.hf_model.decoder(
-            inputs_embeds=model.embed(tokens),
+        encoded = theirs.encoder(inputs_embeds=theirs.shared(source.ids), attention_mask=mask).last_hidden_state
+        hidden: torch.Tensor = theirs.decoder(
+            inputs_embeds=theirs.shared(tokens.ids),
             encoder_hidden_states=encoded,
             encoder_attention_mask=mask,
             use_cache=False,
@@ -134,15 +139,17 @@ def test_a_step_is_theirs_with_its_dropout_in_fewer_operations_and_reads_nothing
         return hidden * model.head_scale
 
     found, names = [], []
-    for forward in (transformers_forward, lambda: model(tokens, source).hidden_states):
+    for module, forward in ((theirs, transformers_forward), (model, lambda: model(tokens, source).hidden_states)):
         torch.manual_seed(1)
-        model.zero_grad()
         with Operations() as operations:
             hidden = forward()
             hidden.pow(3).sum().backward()
-        found.append((hidden.detach(), [parameter.grad for parameter in model.parameters()]))
+        found.append((hidden.detach(), {name: parameter.grad for name, parameter in module.named_parameters()}))
         names.append(operations.names)
-    torch.testing.assert_close(found[1], found[0], rtol=2e-6, atol=2e-6)
+    (expected, gradients), (hidden, own_gradients) = found
+    torch.testing.assert_close(hidden, expected, rtol=2e-6, atol=2e-6)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(own_gradients[f"hf_model.{name}"], gradient, rtol=2e-6, atol=2e-6)
     assert len(names[1]) < 0.9 * len(names[0])
     assert [name for name in names[1] if name in ("aten::_local_scalar_dense", "aten::nonzero")] == []
 
@@ -222,12 +229,12 @@ def test_a_regression_head_says_one_number_per_question_that_no_answer_changes(v
     numbers = model(begun, source).number_predictions
     longer = Tokens(torch.cat([begun.ids, torch.randint(4, 19, (3, 4))], 1), torch.full((3,), 5), torch.arange(3))
     found = model(longer, source, target_positions=torch.tensor([[0, 1, 4]] * 3)).number_predictions
-    torch.testing.assert_close(found, numbers.expand(3, 3), rtol=2e-6, atol=2e-6)
+    torch.testing.assert_close(found, numbers.expand(3, 3), rtol=1e-9, atol=1e-9)
     assert len(set(numbers[:, 0].tolist())) == 3
     started = model.prefill(begun, source, capacity=3)
-    torch.testing.assert_close(started.output.number_predictions, numbers, rtol=2e-6, atol=2e-6)
+    torch.testing.assert_close(started.output.number_predictions, numbers, rtol=1e-9, atol=1e-9)
     further = model.step(torch.full((3,), EOS), started.output.number_predictions[:, 0], started.state)
-    torch.testing.assert_close(further.output.number_predictions, numbers, rtol=2e-6, atol=2e-6)
+    torch.testing.assert_close(further.output.number_predictions, numbers, rtol=1e-9, atol=1e-9)
 
 
 def test_a_model_with_a_regression_head_answers_with_its_number_whatever_it_finds_likely() -> None:

@@ -180,8 +180,8 @@ class T5Model(HuggingFaceModel):
             if spec.weights is not None:
                 nn.init.zeros_(self.position_embedding.weight)  # no change to the pretrained function
         self.add_number_modules(vocabulary, spec.number_embedding, spec.number_head)
-        for block in self.blocks():
-            replace_forward(block)
+        for stack in (model.encoder, model.decoder):
+            replace_forward(stack)
         if spec.gradient_checkpointing:
             enable_gradient_checkpointing(model)
 

@@ -50,20 +50,33 @@ def run_stack(
     x = stack.dropout(x)
     for block in stack.block:
         x, inputs = block(x, inputs)
-    output: Tensor = stack.dropout(_norm(stack.final_layer_norm, x))
+    output: Tensor = stack.dropout(stack.final_layer_norm(x))
     return output
 
 
-def replace_forward(block: Any) -> None:
-    """Gives a `T5Block` the forward below, which it takes if called by `run_stack`. It is still called as a module, as
-    FSDP and activation checkpointing need."""
-    block_class: Any = type(block)
-    block.__class__ = _block_class(block_class)
+def replace_forward(stack: Any) -> None:
+    """Gives the norms of a `T5Stack` torch's RMSNorm, and its blocks the forward below, which they take if called by
+    `run_stack`. They are still called as modules, as FSDP and activation checkpointing need."""
+    for module in stack.modules():
+        if type(module).__name__ == "T5LayerNorm":
+            module.__class__ = _subclass(_Norm, type(module))
+    for block in stack.block:
+        block.__class__ = _subclass(_Block, type(block))
 
 
 @cache
-def _block_class(block_class: Any) -> Any:
-    return type(block_class.__name__, (_Block, block_class), {})
+def _subclass(own: Any, module_class: Any) -> Any:
+    return type(module_class.__name__, (own, module_class), {})
+
+
+class _Norm(nn.Module):
+    """The norm of T5, computed in the type of its input or float32, where transformers' computes in float32."""
+
+    weight: Tensor
+    variance_epsilon: float
+
+    def forward(self, x: Hidden) -> Hidden:
+        return rms_norm(x, x.shape[-1:], self.weight, self.variance_epsilon)
 
 
 class _Block(nn.Module):
@@ -75,13 +88,11 @@ class _Block(nn.Module):
         if inputs.bias is None:
             bias = attention.compute_bias(x.shape[1], x.shape[1], device=x.device).to(_attention_dtype(x))
             inputs = inputs._replace(bias=_masked(bias, inputs.mask))
-        x = x + self_attention.dropout(_attend(attention, _norm(self_attention.layer_norm, x), inputs.bias))
+        x = x + self_attention.dropout(_attend(attention, self_attention.layer_norm(x), inputs.bias))
         for layer in cross_attention:
-            attended = _attend(
-                layer.EncDecAttention, _norm(layer.layer_norm, x), inputs.encoded_bias, encoded=inputs.encoded
-            )
+            attended = _attend(layer.EncDecAttention, layer.layer_norm(x), inputs.encoded_bias, encoded=inputs.encoded)
             x = x + layer.dropout(attended)
-        x = x + feed_forward.dropout(feed_forward.DenseReluDense(_norm(feed_forward.layer_norm, x)))
+        x = x + feed_forward.dropout(feed_forward.DenseReluDense(feed_forward.layer_norm(x)))
         return x, inputs
 
 
@@ -110,10 +121,6 @@ def _project(x: Hidden, *maps: nn.Linear) -> Sequence[Tensor]:
     if x.device.type == "cpu":
         return [linear_map(x) for linear_map in maps]
     return linear(x, torch.cat([linear_map.weight for linear_map in maps])).chunk(len(maps), dim=-1)
-
-
-def _norm(layer_norm: Any, x: Hidden) -> Hidden:
-    return rms_norm(x, x.shape[-1:], layer_norm.weight, layer_norm.variance_epsilon)
 
 
 def _masked(bias: Tensor, mask: Tensor) -> Tensor:
