@@ -59,9 +59,13 @@ def replace_forward(stack: Any) -> None:
     `run_stack`. They are still called as modules, as FSDP and activation checkpointing need."""
     for module in stack.modules():
         if type(module).__name__ == "T5LayerNorm":
-            module.__class__ = _subclass(_Norm, type(module))
+            _add_class(module, _Norm)
     for block in stack.block:
-        block.__class__ = _subclass(_Block, type(block))
+        _add_class(block, _Block)
+
+
+def _add_class(module: Any, own: Any) -> None:
+    module.__class__ = _subclass(own, module.__class__)
 
 
 @cache
