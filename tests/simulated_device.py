@@ -268,7 +268,23 @@ class _Guard(torch._C._acc.DeviceGuard):
         return torch._C._autograd.DeviceType.PrivateUse1
 
 
-_GUARD, _LIBRARY, _FALLBACK = _Guard(), torch.library.Library("aten", "IMPL"), torch.library.Library("_", "IMPL")
+class _Hooks(torch._C._acc.PrivateUse1Hooks):
+    def is_available(self) -> bool:
+        return _is_available()
+
+    def has_primary_context(self, device_index: int) -> bool:
+        return True
+
+    def is_built(self) -> bool:
+        return True
+
+
+def _is_available() -> bool:
+    return _log is not None
+
+
+_GUARD, _HOOKS = _Guard(), _Hooks()
+_LIBRARY, _FALLBACK = torch.library.Library("aten", "IMPL"), torch.library.Library("_", "IMPL")
 
 
 @cache
@@ -280,13 +296,13 @@ def _register() -> torch.device:
     vars(module).update(
         current_device=lambda: 0,
         device_count=lambda: 1,
-        is_available=lambda: True,
+        is_available=_is_available,  # elsewhere libraries would take the device for an accelerator
         is_initialized=lambda: True,
         _is_in_bad_fork=lambda: False,
         manual_seed_all=lambda seed: None,
         get_amp_supported_dtype=lambda: [torch.bfloat16, torch.float16],
     )
-    backend_registration._setup_privateuseone_for_python_backend(NAME, module, device_guard=_GUARD)
+    backend_registration._setup_privateuseone_for_python_backend(NAME, module, _HOOKS, _GUARD)
     _LIBRARY.impl("empty.memory_format", _empty, "PrivateUse1")
     _LIBRARY.impl("empty_strided", _empty_strided, "PrivateUse1")
     for name in FACTORIES:

@@ -51,4 +51,4 @@ def test_no_loop_over_a_row_is_written_out_for_the_compiler(tmp_path: Path) -> N
     found = json.loads(done.stdout.splitlines()[-1])
     assert set(found) == set(LOOPING)
     for name, (short, long) in found.items():
-        assert 0 < long < 1.1 * short, name
+        assert 0 < long < 1.5 * short, name  # a scan by halves grows by the logarithm of the length
