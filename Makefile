@@ -64,11 +64,14 @@ test-newest:
 # The versions of Triton and flash-linear-attention: Triton is the one that this torch has where it is built for CUDA.
 GPU_PACKAGES := triton==3.7.1 flash-linear-attention==0.6.0 fla-core==0.6.0
 
-GPU_TESTS := tests/gpu $(addprefix tests/kernels/,test_relational_triton.py test_number_loss_triton.py) \
+# Those in Triton's interpreter apart: a process has one definition of a kernel.
+INTERPRETED := $(addprefix tests/kernels/,test_relational_triton.py test_number_loss_triton.py)
+GPU_TESTS := tests/gpu \
   $(addprefix tests/training/,test_simulated_device.py test_compilation.py test_precision.py test_prefetch.py test_collectives.py)
 
 test-gpu-readiness: $(VENV)-gpu/.ready
 	GPU_READINESS=1 $(VENV)-gpu/bin/python -m pytest -n 2 $(GPU_TESTS)
+	TRITON_INTERPRET=1 $(VENV)-gpu/bin/python -m pytest -n 2 $(INTERPRETED)
 
 $(VENV)-gpu/.ready: pyproject.toml constraints.txt
 	@echo "Making $(VENV)-gpu, 3 GB: torch for the CPU, Triton with its compilers, flash-linear-attention. No GPU is needed."
