@@ -131,7 +131,7 @@ def _on_device(instance: Fields, device: torch.device) -> Fields:
 
 
 def copies_from_pinned_memory(device: torch.device) -> bool:
-    """Whether the device copies from page-locked memory while the CPU goes on."""
+    """Whether the device copies from page-locked memory while the CPU continues."""
     return device.type not in ("cpu", "mps")
 
 

@@ -107,7 +107,7 @@ def scaled_softmax(
 ) -> Float[Tensor, "rows vocabulary"]:
     """factor x the softmax of each row, given its log-sum-exp; zeros where the factor is 0, whatever the logits are.
 
-    With `overwrite_logits` it is written over the logits, and autograd is told so: whatever else has saved them for its
+    With `overwrite_logits` it is written over the logits, and autograd knows it: whatever else has saved them for its
     backward raises torch's error for tensors that were modified.
     """
     logits = _contiguous_last_dim(logits.detach())
