@@ -194,6 +194,8 @@ class _Stack(TrainingStep):
             )
             for own, step_context, forward_key in zip(batches, step_contexts, forward_keys, strict=True)
         ]
+        joint_context = StepContext.from_contexts(step_contexts, rows)
+        batch = replace(batch, tokens=self.model.assign_positions(batch.tokens, joint_context))
         batch = batch.pin_memory() if copies_from_pinned_memory(self.device) else batch
         return _CPUBatches(batch, batches, step_contexts, forward_keys, sizes)
 
@@ -204,9 +206,6 @@ class _Stack(TrainingStep):
         )
         batch, members, rows = made.batch.to(self.device), len(made.batches), made.sizes[0].examples
         tokens = batch.tokens
-        position_ids = (
-            self.model.assign_positions(tokens, StepContext.from_contexts(made.step_contexts, rows)).position_ids or ()
-        )
         fields = {
             "ids": tokens.ids,
             "lengths": tokens.lengths,
@@ -218,7 +217,10 @@ class _Stack(TrainingStep):
         stacked_batches = _StackedBatches(
             made,
             {name: field.view(members, rows, *field.shape[1:]) for name, field in fields.items()},
-            tuple(x.view(members, rows, *x.shape[1:]) if len(x) == members * rows else x for x in position_ids),
+            tuple(
+                x.view(members, rows, *x.shape[1:]) if len(x) == members * rows else x
+                for x in tokens.position_ids or ()
+            ),
         )
         return stacked_batches, made.sizes
 

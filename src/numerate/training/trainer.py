@@ -335,14 +335,17 @@ class Trainer(TrainingStep):
         return None if self.budget.is_spent(state) else self.batch_key(state)
 
     def _make_micro_batches(self, key: BatchKey) -> tuple[list[Batch], Counter[str]]:
-        """The micro-batches of this process, on the CPU, and their sizes."""
+        """The micro-batches of this process, on the CPU, with position ids, and their sizes."""
         step_context = StepContext(self.recipe.seed, key.step)
-        micro_batches = [
+        batches = (
             self.stream.batch(
                 StreamPosition(start), self.world.rank, self.world.size, micro_batch_index, self.num_micro_batches
             )
             for start in range(key.examples, key.examples + key.num_examples, self.training.base_batch_size)
             for micro_batch_index in range(self.num_micro_batches)
+        )
+        micro_batches = [
+            replace(batch, tokens=self.model.assign_positions(batch.tokens, step_context)) for batch in batches
         ]
         sizes: Counter[str] = Counter(real_tokens=0, total_tokens=0, flops=0)
         for batch in micro_batches:
@@ -373,9 +376,7 @@ class Trainer(TrainingStep):
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         last = batches.micro_batches[-1]
         for micro_batch in batches.micro_batches:
-            batch = micro_batch.to(self.world.device)
-            batch = replace(batch, tokens=self.model.assign_positions(batch.tokens, batches.step_context))
-            batch, stance = self._prepare_compiled(batch)
+            batch, stance = self._prepare_compiled(micro_batch.to(self.world.device))
             with self.parallel_strategy.backward(is_last=micro_batch is last):
                 with autocast(self.world.device, self.training.precision), stance:
                     loss_sums = self.objective(self.parallel_strategy.training_model, batch, batches.step_context)
