@@ -215,8 +215,9 @@ class TrainingSession:
         Raises `UserError` for a recipe that states another."""
         stated = self.recipe.training.precision
         chosen: Any = resolve_precision(stated, self.world.device)
-        # A checkpoint without it is older than the default `auto`, which was fp32.
-        started = chosen if last_checkpoint is None else last_checkpoint.state.get("precision", "fp32")
+        started = chosen
+        if last_checkpoint is not None:  # one that does not say is older than `auto`: what is stated, else fp32
+            started = last_checkpoint.state.get("precision", "fp32" if stated == "auto" else stated)
         if stated not in ("auto", started):
             raise UserError(
                 f"training.precision: must be {started}, in which this run was started, or auto, not {stated}; "
