@@ -10,7 +10,7 @@ import torch
 
 from numerate.config import identity, to_tree
 from numerate.errors import UserError
-from numerate.experiments.device_estimate import explained_out_of_memory
+from numerate.experiments.device_estimate import batch_advice, explained_out_of_memory
 from numerate.experiments.initial_weights import find_initial_checkpoint, initial_run
 from numerate.experiments.run import Run
 from numerate.experiments.trial import TrainingEstimate as TrainingEstimate
@@ -69,8 +69,9 @@ def train(
         ) as session:
             if not session.start():
                 return session.finish_untrained()
-            with stop, explained_out_of_memory(recipe, world):
-                outcome = session.trainer.train(stop)
+            trainer = session.trainer
+            with stop, explained_out_of_memory(world.device, lambda: batch_advice(trainer.recipe, world)):
+                outcome = trainer.train(stop)
             return session.finish(outcome)
 
 
