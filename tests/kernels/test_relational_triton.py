@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -100,6 +101,27 @@ def test_the_kernel_reads_keys_that_heads_share(kernel: Any) -> None:
     same(shared_keys(drawn(heads=4)), "tanh", "triton", 2e-4)
 
 
+def test_the_kernel_is_launched_on_the_device_of_its_inputs(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton launches on the current device, which `device=cuda:1` is not."""
+    current: list[torch.Tensor] = []
+
+    @contextmanager
+    def device_of(x: torch.Tensor) -> Iterator[None]:
+        current.append(x)
+        yield
+        current.pop()
+
+    launch = kernel._forward.function
+
+    def launched(*given: Any, **named: Any) -> None:
+        assert current
+        launch(*given, **named)
+
+    monkeypatch.setattr(torch.cuda, "device_of", device_of)
+    monkeypatch.setattr(kernel._forward, "function", launched)
+    relational_attention(drawn(), "relational", "identity", "triton")
+
+
 def test_what_is_less_exact_is_summed_in_float32(kernel: Any) -> None:
     """Against the definition of the same rounded numbers in float64: outputs are rounded once, at the end."""
     heads = drawn(kind=torch.bfloat16)
@@ -111,6 +133,7 @@ def test_what_is_less_exact_is_summed_in_float32(kernel: Any) -> None:
 
 INTERPRETED = """
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 import torch
 sys.path[:0] = {folders!r}
