@@ -247,7 +247,6 @@ def compile_forward(model: Model, mode: CompileMode = "default") -> nn.Module:
     """The model, compiled once for each shape of a batch; position assignment and head are not compiled. Of a looped
     backbone one iteration is compiled; otherwise it would be recompiled for every number of loops.
     """
-    allow_compiling()
     loops = [part for part in model.modules() if isinstance(part, LoopModule)]
     if loops:
         for loop in loops:
@@ -290,4 +289,6 @@ def make_parallel_strategy(
         "ddp": DDPStrategy,
         "fsdp": FSDPStrategy,
     }
+    if compile_mode is not None:
+        allow_compiling()
     return (strategies[name] if world.size > 1 else ParallelStrategy)(model, world, compile_mode=compile_mode)
