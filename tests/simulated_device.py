@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.optim import optimizer
-from torch.utils import backend_registration
+from torch.utils import _foreach_utils, backend_registration
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 import numerate
@@ -396,4 +396,5 @@ class _Fused(torch.autograd.Function):
 
 
 DEVICE = _register()
-optimizer._foreach_supported_types.append(SimulatedTensor)  # the optimizers take all parameters at once, as on CUDA
+for _types in (optimizer._foreach_supported_types, _foreach_utils._foreach_supported_types):
+    _types.append(SimulatedTensor)  # clipping and the optimizer take all parameters at once, as on CUDA

@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 from numerate.batch import Model
 from numerate.config import expand_sweep
 from numerate.errors import UserError, check_choice, check_positive
+from numerate.evaluation.evaluation_data import MAX_TOKENS_PER_BATCH, EvaluationData
 from numerate.evaluation.evaluator import METHODS, CellRequest, Method, resolve_grid, warn_replaced_grid
 from numerate.evaluation.grid import Cell, Grid, parse_shard, shard
+from numerate.experiments.device_estimate import explained_out_of_memory
 from numerate.experiments.store import EvaluationStore, RecordKey
 from numerate.experiments.stored_run import StoredRun
 from numerate.reports.records import settings_key
@@ -21,6 +23,12 @@ operations that a core does in that time: 5 ms at 50 GFLOP/s, measured for addit
 
 DECODING_STEP_OVERHEAD_FLOPS = 1e8
 """Overhead of a decoded token in the same unit: 2 ms, for two layers on a core."""
+
+LESS_MEMORY = (
+    f"up to {MAX_TOKENS_PER_BATCH:,} tokens are evaluated at a time; a smaller count= needs less, or device=cpu, which "
+    "resumes this evaluation"
+)
+"""What to do when evaluating takes more memory than a GPU has."""
 
 ProgressCallback = Callable[[int, int], None]
 """Called with the number of cells done and of all cells."""
@@ -191,7 +199,7 @@ class EvaluationPlan:
     def score(self, task: CellTask) -> dict[str, Any]:
         """The record of one cell."""
         run, (label, checkpoint) = self.runs[task.run], self.checkpoints[task.checkpoint]
-        record: dict[str, Any] = self.kind.score(self._model(task), run.evaluation_data, self._request(task))
+        record: dict[str, Any] = self._evaluate(self.kind.score, task)
         return record | {
             "seed": run.recipe.seed,
             "checkpoint": label,
@@ -205,7 +213,7 @@ class EvaluationPlan:
     def predict(self, task: CellTask) -> list[dict[str, Any]]:
         """The model's answer to each question of a cell."""
         label, checkpoint = self.checkpoints[task.checkpoint]
-        lines = self.kind.predict(self._model(task), self.runs[task.run].evaluation_data, self._request(task))
+        lines: list[dict[str, Any]] = self._evaluate(self.kind.predict, task)
         shared = {
             "checkpoint": label,
             "step": checkpoint.step,
@@ -214,6 +222,12 @@ class EvaluationPlan:
             **self.settings_entry(task),
         }
         return [line | shared for line in lines]
+
+    def _evaluate(self, function: Callable[[Model, EvaluationData, CellRequest], Any], task: CellTask) -> Any:
+        """What `score` or `predict` of the kind of evaluation finds in a cell."""
+        model = self._model(task)
+        with explained_out_of_memory(next(model.parameters()).device, lambda: LESS_MEMORY):
+            return function(model, self.runs[task.run].evaluation_data, self._request(task))
 
     def _request(self, task: CellTask) -> CellRequest:
         return CellRequest(dict(task.cell), self.num_questions(task), self.seed, task.position_offset, self.method)

@@ -232,12 +232,13 @@ class _Stack(TrainingStep):
         return self.flops[key]
 
     def _groups(self, made: _CPUBatches) -> list[list[int]]:
-        """Groups of members with joint forward passes: with the same forward key, and of similar length if a joint step
-        would be too large."""
+        """Groups of members with joint forward passes: of the same precision (that with which each began) and the same
+        forward key, and of similar length if a joint step would be too large."""
         max_flops = MAX_STACKED_FLOPS if self.device.type == "cpu" else float("inf")
         groups_by_key: dict[Hashable, list[list[int]]] = {}
         for member in sorted(range(len(self.trainers)), key=lambda at: made.sizes[at].flops):
-            groups = groups_by_key.setdefault(made.forward_keys[member], [[]])
+            key = self.trainers[member].training.precision, made.forward_keys[member]
+            groups = groups_by_key.setdefault(key, [[]])
             if (len(groups[-1]) + 1) * made.sizes[member].flops > max_flops and groups[-1]:
                 groups.append([])
             groups[-1].append(member)
@@ -245,7 +246,7 @@ class _Stack(TrainingStep):
 
     def compute_gradients(self, batches: _StackedBatches) -> None:
         for group in self._groups(batches.made):
-            with autocast(self.device, self.trainers[0].training.precision):
+            with autocast(self.device, self.trainers[group[0]].training.precision):
                 forward = self._forward_member if len(group) == 1 else self._forward_group
                 leaves, loss_sums = forward(batches, group)
             counts = [self.objective.counts(batches.made.batches[member]) for member in group]

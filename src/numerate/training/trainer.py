@@ -15,7 +15,7 @@ from numerate.errors import OperationalError
 from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.training import checkpoint
 from numerate.training.budget import Budget
-from numerate.training.compilation import TOO_MANY_SHAPES, CompiledShapes, pad_to_buckets
+from numerate.training.compilation import TOO_MANY_SHAPES, CompiledShapes, check_compile_mode, pad_to_buckets
 from numerate.training.data_stream import BatchStream, StreamPosition, num_total_tokens
 from numerate.training.distributed import World
 from numerate.training.objective import ObjectiveModule
@@ -129,6 +129,9 @@ class Trainer(TrainingStep):
         """Called before metric sums are read or weights are saved: `StackedTrainer`, which trains many small models as
         one, writes its sums back to each `Trainer`."""
         compile_mode = self.training.compile_mode if self.training.compile else None
+        if compile_mode is not None:
+            num_parts = self.num_micro_batches * self.training.batch_size // self.training.base_batch_size
+            check_compile_mode(compile_mode, world.device, num_parts)
         self.parallel_strategy = make_parallel_strategy(
             self.training.parallel, self.model, world, compile_mode=compile_mode
         )
