@@ -16,7 +16,8 @@ NOTEBOOKS = sorted((TOP / "examples").glob("*.ipynb"))
 def test_a_notebook_runs_and_shows_what_it_stores(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers may differ by machine; which cells have outputs of which kind may not."""
     monkeypatch.syspath_prepend(TOP / "tools")
-    assert kinds_of_outputs(import_module("notebooks").execute(path)) == kinds_of_outputs(nbformat.read(path, as_version=4))
+    stored = nbformat.read(path, as_version=4)
+    assert kinds_of_outputs(import_module("notebooks").execute(path)) == kinds_of_outputs(stored)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

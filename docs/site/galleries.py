@@ -14,6 +14,9 @@ from numerate.tasks.task import Task
 MAX_SAMPLE = 64
 """The number of characters of a question or an answer that are shown."""
 
+WIDE = "---\nhide: [navigation]\n---\n\n"
+"""What stands above a page of wide tables."""
+
 RESULTS = Path(__file__).parents[1] / "results.md"
 
 
@@ -28,7 +31,7 @@ def tasks() -> str:
     names, presets = catalogue.parts_by_kind()["Task"], catalogue.presets("Task")
     rows = [[f"`{name}`", catalogue.part_summary("Task", name), *sample(name)] for name in sorted(names)]
     preset_rows = [[f"`{name}`", *sample(name)] for name in presets]
-    return f"""# Tasks
+    return f"""{WIDE}# Tasks
 
 The first training example of each task with its default settings, as `numerate sample NAME` prints it; `numerate show
 NAME` has the settings. A label belongs to the token at its place; a dot is no label.
@@ -68,14 +71,10 @@ def recipes() -> str:
     for name in parts["Recipe"]:
         build: Any = catalogue.get_class("Recipe", name)
         summary, _, notes = build.__doc__.partition("\n\n")
-        row = [f"`{name}`", summary, " ".join(notes.split()), measured.get(name, "")]
+        row = [f"`{name}`", summary, " ".join([*notes.split(), measured.get(name, "")]).strip()]
         by_paper.setdefault(build().paper, []).append(row)
     for paper, rows in sorted(by_paper.items(), key=lambda entry: -len(entry[1])):
-        head = ["recipe", "what it is", "what the published run costs; notes", "measured here"]
-        used = [i for i in range(len(head)) if any(row[i] for row in rows)]
-        sections.append(
-            f"{heading(paper)}\n\n{table([head[i] for i in used], [[row[i] for i in used] for row in rows])}"
-        )
+        sections.append(f"{heading(paper)}\n\n{table(['recipe', 'what it is', 'cost and result'], rows)}")
     families = [
         [f"`{pattern}`", catalogue.module_summary(module), f"`numerate list recipes {pattern.partition('_')[0]}_`"]
         for pattern, module in catalogue.family_modules("Recipe").items()
@@ -83,10 +82,10 @@ def recipes() -> str:
     studies = [[f"`{name}`", catalogue.part_summary("Study", name)] for name in parts["Study"]]
     return "\n\n".join(
         [
-            "# Recipes",
+            f"{WIDE}# Recipes",
             "`numerate train RECIPE` trains one; `numerate show RECIPE` has its settings, its size and the paper as "
-            "BibTeX. Costs are those of the published runs, as far as they are known. "
-            "[Results](../results.md) has what was measured here, with the cost of each command.",
+            "BibTeX. Costs are those of the published runs, as far as they are known; a link leads to what was "
+            "measured here, with the cost of its command ([results](../results.md)).",
             "## Studies\n\nSeveral recipes with one question, for `numerate run STUDY`.",
             table(["study", "question"], studies),
             *sections,
@@ -117,7 +116,7 @@ def results_by_recipe() -> dict[str, str]:
             names = {name} if name in parts["Recipe"] else set()
         anchor = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
         for recipe in names:
-            found.setdefault(recipe, f"[{name}](../results.md#{anchor})")
+            found.setdefault(recipe, f"[Measured: {name}](../results.md#{anchor})")
     return found
 
 

@@ -1,5 +1,6 @@
 """The API reference: a page for the names of `import numerate`, and one for the interfaces of parts."""
 
+import ast
 import importlib
 import inspect
 import re
@@ -68,11 +69,17 @@ def page(title: str, line: str, names: dict[str, str]) -> str:
     return "\n\n".join([f"# {title}", line, *entries])
 
 
-class FencedExamples(griffe.Extension):
-    """Puts the `>>>` examples of docstrings into fences, since docstrings are read as Markdown."""
+class Docstrings(griffe.Extension):
+    """Gives fields the default and the meaning that `setting(default, "meaning")` declares, and puts `>>>` examples into
+    fences, since docstrings are read as Markdown."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
-        if obj.docstring is not None:
+        declared = getattr(obj, "value", None)
+        if isinstance(declared, griffe.ExprCall) and str(declared.function) == "setting":
+            if isinstance(meaning := declared.arguments[1], str):  # otherwise the name of a constant
+                obj.docstring = griffe.Docstring(ast.literal_eval(meaning), parent=obj)
+                obj.value = declared.arguments[0]
+        elif obj.docstring is not None:
             obj.docstring.value = re.sub(
                 r"^>>> .*?(?=\n\n|\Z)", r"```pycon\n\g<0>\n```", obj.docstring.value, flags=re.MULTILINE | re.DOTALL
             )
