@@ -106,9 +106,8 @@ def notebook_page(source: str, notebook: dict[str, Any]) -> dict[str, str | byte
                 found[picture] = base64.b64decode(data["image/png"])
                 lines.append(f'<img src="{posixpath.basename(picture)}" alt="figure" width="560">')
             elif "text/html" in data:
-                lines.append(
-                    re.sub("<style.*?</style>|(?<=<table) [^>]*", "", "".join(data["text/html"]), flags=re.DOTALL)
-                )
+                html = "".join(data["text/html"])
+                lines.append(re.sub("<style.*?</style>|(?<=<table) [^>]*", "", html, flags=re.DOTALL))
             else:
                 printed = "".join(output.get("text") or data.get("text/plain", ""))
                 lines.append(f"```text\n{printed.rstrip()}\n```")

@@ -70,8 +70,8 @@ def page(title: str, line: str, names: dict[str, str]) -> str:
 
 
 class Docstrings(griffe.Extension):
-    """Gives fields the default and the meaning that `setting(default, "meaning")` declares, and puts `>>>` examples into
-    fences, since docstrings are read as Markdown."""
+    """Gives fields the default and the meaning that `setting(default, "meaning")` declares, and fences `>>>` examples,
+    since docstrings are read as Markdown."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         declared = getattr(obj, "value", None)
