@@ -149,8 +149,8 @@ def _map_tensors(instance: Fields, change: Callable[[Tensor], Tensor]) -> Fields
 class Output:
     """The output of a model: hidden states, the language modeling head, and the number head if there is one.
 
-    A number head predicts one number per position, in xVal that of [NUM]. It may predict on another scale, such as the
-    signed logarithm; `unscale` maps its predictions back to numbers.
+    A number head predicts one number per position, in xVal that of [NUM]. If it predicts sign(x) ln(1 + |x|) of a
+    number x, `unscale` maps its predictions back to numbers; else it is None.
 
     Logits are computed on access, so that a fused loss can use `hidden_states` and `lm_head` without rows x time x
     vocabulary logits in memory. With `target_positions`, `hidden_states` covers only those positions of each row."""
