@@ -7,6 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils import backend_registration
+
+if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
+    pytest.skip("this torch has no devices in Python", allow_module_level=True)
 
 from numerate.api import recipe
 from numerate.architectures.dual_attention import DualAttention
