@@ -106,11 +106,11 @@ class Batch:
     source: Tokens | None = None
 
     def to(self, device: torch.device) -> "Batch":
-        """The batch on a device. Copies of pinned memory do not wait for a CUDA device."""
+        """The batch on a device; the CPU does not wait for a CUDA device."""
         return _on_device(self, device)
 
     def pin_memory(self) -> "Batch":
-        """The batch in page-locked memory, from which a CUDA device copies without making the CPU wait."""
+        """The batch in page-locked memory, which takes the CPU a while; `to` does it where it was not done before."""
         return _map_tensors(self, Tensor.pin_memory)
 
     @property
@@ -127,12 +127,19 @@ Fields = TypeVar("Fields", Tokens, Batch)
 
 
 def _on_device(instance: Fields, device: torch.device) -> Fields:
-    return _map_tensors(instance, lambda tensor: tensor.to(device, non_blocking=copies_from_pinned_memory(device)))
+    return _map_tensors(instance, lambda tensor: to_device(tensor, device))
+
+
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor on a device, for which the CPU does not wait if it copies from page-locked memory."""
+    if tensor.device.type == "cpu" and copies_from_pinned_memory(device):
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
 
 
 def copies_from_pinned_memory(device: torch.device) -> bool:
     """Whether the device copies from page-locked memory while the CPU continues."""
-    return device.type not in ("cpu", "mps")
+    return device.type not in ("cpu", "mps", "meta")
 
 
 def _map_tensors(instance: Fields, change: Callable[[Tensor], Tensor]) -> Fields:
@@ -149,8 +156,8 @@ def _map_tensors(instance: Fields, change: Callable[[Tensor], Tensor]) -> Fields
 class Output:
     """The output of a model: hidden states, the language modeling head, and the number head if there is one.
 
-    A number head predicts one number per position, in xVal that of [NUM]. It may predict on another scale, such as the
-    signed logarithm; `unscale` maps its predictions back to numbers.
+    A number head predicts one number per position, in xVal that of [NUM]. If it predicts sign(x) ln(1 + |x|) of a
+    number x, `unscale` maps its predictions back to numbers; else it is None.
 
     Logits are computed on access, so that a fused loss can use `hidden_states` and `lm_head` without rows x time x
     vocabulary logits in memory. With `target_positions`, `hidden_states` covers only those positions of each row."""

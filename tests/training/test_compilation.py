@@ -23,8 +23,13 @@ from numerate.training.compilation import (
 from numerate.training.distributed import World
 from numerate.training.trainer import Trainer
 from small_runs import small
+from variants import TINY_TOKENIZER
 
 TINY_T5 = "model=T5(hidden_size=16,num_layers=1,num_heads=2,head_dim=8,intermediate_size=32,dropout=0) layout=Seq2Seq"
+TINY_XVAL = (
+    f"{TINY_T5.replace('dropout=0', 'dropout=0,number_head=NumberHead(scale=ln),number_embedding=XValScaling')} "
+    f"tokenizer=Subwords({TINY_TOKENIZER},XVal) objective.loss=XValLoss"
+)
 GRAPH_BREAKS = {
     "model.mixer=Attention": 0,
     "model.backbone=Loop": 0,
@@ -43,6 +48,7 @@ GRAPH_BREAKS = {
     "model.mixer=DeltaNet": 0,
     "model.mixer=DualAttention": 0,
     TINY_T5: 0,
+    TINY_XVAL: 0,
 }
 """The graph breaks in the forward pass and loss of a recipe with these settings."""
 EQUAL = ("model.mixer=Attention", "model.mixer=LSTM", "model.mixer=Mamba", "model.mixer=DualAttention", TINY_T5)

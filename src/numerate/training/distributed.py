@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from numerate.errors import OperationalError, UserError
-from numerate.training.peak_flops import find_gpu
+from numerate.training.peak_flops import GPU_NAMES, find_gpu
 
 _ERROR_KEY = "ended"
 _num_joins = 0
@@ -203,7 +203,7 @@ def resolve_device(text: str, local_rank: int | None = None) -> torch.device:
     try:
         device = torch.device(text)
     except RuntimeError as error:
-        raise UserError(f"device: must be auto, cpu, cuda, cuda:1 or mps, not {text!r}") from error
+        raise _unknown_device(text) from error
     if device.type == "cuda":
         if local_rank is not None and device.index is not None:
             raise UserError(f"device: {text} is one device for several processes; device=cuda gives each its own")
@@ -221,5 +221,11 @@ def resolve_device(text: str, local_rank: int | None = None) -> torch.device:
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise UserError("device: mps: this machine has no Apple GPU that torch can use; device=cpu works everywhere")
     if device.type not in ("cpu", "cuda", "mps"):
-        raise UserError(f"device: must be auto, cpu, cuda, cuda:1 or mps, not {text!r}")
+        raise _unknown_device(text)
     return device
+
+
+def _unknown_device(text: str) -> UserError:
+    return UserError(
+        f"device: must be auto, cpu, cuda, cuda:1 or mps, not {text!r}; --dry-run also estimates for {GPU_NAMES}"
+    )

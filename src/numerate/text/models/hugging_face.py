@@ -113,7 +113,7 @@ class HuggingFaceModel(Model):
             head,
             target_positions=target_positions,
             number_head=lambda _: number_head(states),  # of the states before their scaling
-            unscale=number_head.unscale,
+            unscale=number_head.unscale if number_head.scale == "ln" else None,
         )
 
     # Generation -------------------------------------------------------------------------------------------------------
