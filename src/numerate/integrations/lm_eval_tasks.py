@@ -1,0 +1,153 @@
+"""Tasks of numerate as tasks of lm-evaluation-harness: a folder for `lm_eval --include_path`. See docs/lm-eval.md."""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+
+from numerate.config import to_tree
+from numerate.errors import UserError
+from numerate.evaluation.evaluation_data import cell_questions
+from numerate.evaluation.grid import Cell
+from numerate.evaluation.numbers_in_texts import last_number
+from numerate.integrations import lm_eval_functions as functions
+from numerate.tasks.plain import format_question
+from numerate.tasks.questions import Questions
+from numerate.tasks.task import Task
+from numerate.text.data.new_folder import atomic_folder
+from numerate.training.provenance import versions
+
+MAX_CELLS = 400
+"""Every cell is a task, with a row in the table of lm-eval."""
+
+NUM_TRAINING_EXAMPLES = 64
+"""Questions of the training split, from all cells, of which few-shot examples are drawn."""
+
+_EXTRA_TOKENS = 10
+"""Tokens that may be generated beyond the bytes of the longest answer, so that an answer that does not end is wrong."""
+
+_SETTINGS = """# Settings of every task in this folder. A prompt of your own: doc_to_text: "Question: {{{{question}}}}\\nAnswer:"
+custom_dataset: !function {functions}.load
+training_split: train
+fewshot_split: train
+test_split: test
+doc_to_text: question
+doc_to_target: answer
+target_delimiter: {delimiter}
+fewshot_delimiter: "\\n\\n"
+output_type: generate_until
+generation_kwargs: {{do_sample: false, temperature: 0.0, max_gen_toks: {max_tokens}, until: [{until}]}}
+process_results: !function {functions}.{score}
+metric_list:
+  - {{metric: exact_match, aggregation: mean, higher_is_better: true}}
+"""
+_NUMBER_METRIC = "  - {{metric: {name}, aggregation: !function {functions}.{name}, higher_is_better: {higher}}}\n"
+
+
+class Pair(NamedTuple):
+    """A question and its answer in plain notation."""
+
+    question: str
+    answer: str
+
+
+def write_tasks(
+    task: Task,
+    cells: Sequence[Cell],
+    out: Path,
+    name: str,
+    *,
+    count: int = 100,
+    seed: int = 0,
+    split: str = "test",
+    on_progress: Callable[[int], None] | None = None,
+) -> str:
+    """Writes a task of lm-evaluation-harness for each cell, and a group `numerate_NAME` of them, whose name is returned.
+
+    The questions of a cell are those of `numerate evaluate` with this `count` and `seed`, in plain notation. Few-shot
+    examples are questions of the training split that are in no cell. The folder is created by one rename; `on_progress`
+    gets the number of cells after each. Raises `UserError` for more than `MAX_CELLS` cells, and if `out` exists.
+    """
+    if len(cells) > MAX_CELLS:
+        raise UserError(
+            f"grid: {len(cells):,} cells would be as many tasks; must be at most {MAX_CELLS}, "
+            "for example grid=1:5x1:5 or grid=diagonal:1:40"
+        )
+    group = f"numerate_{_slug(name)}"
+    with atomic_folder(out) as folder:
+        labels, answers, training, tested = [], [], [], set()
+        for cell in cells:
+            label = "x".join(_slug(task.cell_name(axis, size)) for axis, size in cell) or "all"
+            label += f"_{len(labels) + 1}" * (label in labels)
+            pairs = _pairs(cell_questions(task, dict(cell), count=count, seed=seed, split=split))
+            cell_task = task.at_cell(**dict(cell))
+            _write_rows(folder / f"{label}.jsonl", pairs)
+            _write_yaml(
+                folder / f"{label}.yaml",
+                {
+                    "include": "settings",
+                    "task": f"{group}_{label}",
+                    "task_alias": label,
+                    "dataset_kwargs": {"file": f"{label}.jsonl"},
+                    "metadata": {"version": 1.0, "overlaps_training": not cell_task.is_held_out(split)},
+                },
+            )
+            training.append(cell_task.examples("train", seed, 0, -(-NUM_TRAINING_EXAMPLES // len(cells))))
+            labels.append(label)
+            answers += [pair.answer for pair in pairs]
+            tested |= {pair.question for pair in pairs}
+            if on_progress is not None:
+                on_progress(len(labels))
+        few_shot = dict.fromkeys(pair for questions in training for pair in _pairs(questions))
+        _write_rows(folder / "train.jsonl", [pair for pair in few_shot if pair.question not in tested])
+        settings = _settings(answers, " " if training[0].texts is not None else "")
+        (folder / "settings").write_text(settings, encoding="utf-8")
+        source = Path(functions.__file__)
+        (folder / source.name).write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
+        _write_yaml(
+            folder / "group.yaml",
+            {
+                "group": group,
+                "task": [f"{group}_{label}" for label in labels],
+                "aggregate_metric_list": [{"metric": "exact_match", "aggregation": "mean", "weight_by_size": True}],
+                "metadata": {"version": 1.0, "numerate": dict(versions()), "task": to_tree(task), "seed": seed},
+            },
+        )
+    return group
+
+
+def _pairs(questions: Questions) -> list[Pair]:
+    """Questions and answers in plain notation; of labels, a line of words and below it a line of their labels."""
+    pairs = [Pair(*format_question(questions, row)) for row in range(len(questions))]
+    return pairs if questions.labels is None else [Pair(f"{pair.question}\n", pair.answer) for pair in pairs]
+
+
+def _settings(answers: Sequence[str], delimiter: str) -> str:
+    has_numbers = any(last_number(answer).value is not None for answer in answers)
+    text = _SETTINGS.format(
+        functions=(module := Path(functions.__file__).stem),
+        delimiter=json.dumps(delimiter),
+        max_tokens=max(len(answer.encode()) for answer in answers) + _EXTRA_TOKENS,
+        until=json.dumps("\n\n" if any("\n" in answer for answer in answers) else "\n"),
+        score="score_number" if has_numbers else "score_text",
+    )
+    metrics = functions.NUMBER_METRICS.items() if has_numbers else ()
+    return text + "".join(
+        _NUMBER_METRIC.format(name=name, functions=module, higher=json.dumps(higher)) for name, higher in metrics
+    )
+
+
+def _write_rows(path: Path, pairs: Sequence[Pair]) -> None:
+    path.write_text("".join(f"{json.dumps(pair._asdict(), ensure_ascii=False)}\n" for pair in pairs), encoding="utf-8")
+
+
+def _write_yaml(path: Path, tree: object) -> None:
+    path.write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")
+
+
+def _slug(name: str) -> str:
+    """A name with letters, digits and single underscores alone."""
+    return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
