@@ -44,13 +44,13 @@ def write(
     **options: Any,
 ) -> None:
     """Writes the rows of a task, recipe or file into a new folder."""
-    if format == "lm-eval" and as_ is None:
-        _write_lm_eval_tasks(name, settings, out, grid, **options)
-        return
-    if grid is not None:
+    if grid is not None and (format != "lm-eval" or as_ is not None):
         raise UserError("grid: is of format=lm-eval; sizes of other rows are settings of the task, such as digits=1:5")
     if as_ is not None:
         _write_published(name, settings, out, **options)
+        return
+    if format == "lm-eval":
+        _write_lm_eval_tasks(name, settings, out, grid, **options)
         return
     data = _load_questions(name, settings, options.get("split"))
     source = _source(data, DEFAULT_WRITE_ROWS, **options)

@@ -38,6 +38,8 @@ class NumerateLM(HFLM):  # type: ignore[misc]
     other text is read as it is. All other arguments are those of `hf`. Raises `UserError` as `numerate export`.
     """
 
+    add_bos_token: bool | None
+
     def __init__(
         self,
         pretrained: str | None = None,
@@ -47,13 +49,17 @@ class NumerateLM(HFLM):  # type: ignore[misc]
         **options: Any,
     ) -> None:
         if (pretrained is None) == (run is None):
-            raise UserError("model_args: must be either run=latest or pretrained=exported, a folder of `numerate export`")
+            raise UserError(
+                "model_args: must be either run=latest or pretrained=exported, a folder of `numerate export`"
+            )
         with TemporaryDirectory() as temporary:
             if run is not None:
                 pretrained = str(export(load(run, runs_dir), Path(temporary) / "run", checkpoint_name=str(checkpoint)))
             super().__init__(pretrained, **options)
         if not isinstance(self.config, NumerateConfig):
-            raise UserError(f"pretrained: {pretrained} must be a folder of `numerate export`; for others use --model hf")
+            raise UserError(
+                f"pretrained: {pretrained} must be a folder of `numerate export`; for others use --model hf"
+            )
         recipe = from_tree(self.config.recipe or {}, "config.json", expected_class=Recipe)
         assert isinstance(recipe, Recipe)
         self.evaluation_data = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)

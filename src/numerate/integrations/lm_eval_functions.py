@@ -1,7 +1,7 @@
 """What the tasks beside this file call: their questions, and the scores of an answer.
 
-`numerate data write TASK out=FOLDER format=lm-eval` copies this file into the folder. It needs lm-eval alone; the errors
-of numbers are computed where the package numerate is installed too.
+`numerate data write TASK out=FOLDER format=lm-eval` copies this file into the folder. It needs lm-eval alone; where
+the package numerate is installed too, the errors of numbers are computed.
 """
 
 import json
@@ -22,7 +22,9 @@ def load(file: str, **unused: Any) -> dict[str, Any]:
 
     files = {"test": file, "train": "train.jsonl"}
     texts = {split: Path(__file__).with_name(name).read_text(encoding="utf-8") for split, name in files.items()}
-    return {split: Dataset.from_list([json.loads(row) for row in text.split("\n")[:-1]]) for split, text in texts.items()}
+    return {
+        split: Dataset.from_list([json.loads(row) for row in text.split("\n")[:-1]]) for split, text in texts.items()
+    }
 
 
 def score_text(doc: Mapping[str, str], results: Sequence[str]) -> dict[str, Any]:

@@ -2,13 +2,13 @@
 
 import json
 import re
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from string import Template
 from typing import NamedTuple
 
-import yaml
-
-from numerate.config import to_tree
+from numerate.config import to_tree, yaml_text
 from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import cell_questions
 from numerate.evaluation.grid import Cell
@@ -29,22 +29,23 @@ NUM_TRAINING_EXAMPLES = 64
 _EXTRA_TOKENS = 10
 """Tokens that may be generated beyond the bytes of the longest answer, so that an answer that does not end is wrong."""
 
-_SETTINGS = """# Settings of every task in this folder. A prompt of your own: doc_to_text: "Question: {{{{question}}}}\\nAnswer:"
-custom_dataset: !function {functions}.load
+_SETTINGS = Template("""# Settings of all tasks in this folder. Another prompt is, for example:
+# doc_to_text: "Question: {{question}}\\nAnswer:"
+custom_dataset: !function $functions.load
 training_split: train
 fewshot_split: train
 test_split: test
 doc_to_text: question
 doc_to_target: answer
-target_delimiter: {delimiter}
+target_delimiter: $delimiter
 fewshot_delimiter: "\\n\\n"
 output_type: generate_until
-generation_kwargs: {{do_sample: false, temperature: 0.0, max_gen_toks: {max_tokens}, until: [{until}]}}
-process_results: !function {functions}.{score}
+generation_kwargs: {do_sample: false, temperature: 0.0, max_gen_toks: $max_tokens, until: [$until]}
+process_results: !function $functions.$score
 metric_list:
-  - {{metric: exact_match, aggregation: mean, higher_is_better: true}}
-"""
-_NUMBER_METRIC = "  - {{metric: {name}, aggregation: !function {functions}.{name}, higher_is_better: {higher}}}\n"
+  - {metric: exact_match, aggregation: mean, higher_is_better: true}
+""")
+_NUMBER_METRIC = Template("  - {metric: $name, aggregation: !function $functions.$name, higher_is_better: $higher}\n")
 
 
 class Pair(NamedTuple):
@@ -65,7 +66,7 @@ def write_tasks(
     split: str = "test",
     on_progress: Callable[[int], None] | None = None,
 ) -> str:
-    """Writes a task of lm-evaluation-harness for each cell, and a group `numerate_NAME` of them, whose name is returned.
+    """Writes a task of lm-evaluation-harness for each cell, and the group `numerate_NAME` of them; returns its name.
 
     The questions of a cell are those of `numerate evaluate` with this `count` and `seed`, in plain notation. Few-shot
     examples are questions of the training split that are in no cell. The folder is created by one rename; `on_progress`
@@ -77,46 +78,47 @@ def write_tasks(
             "for example grid=1:5x1:5 or grid=diagonal:1:40"
         )
     group = f"numerate_{_slug(name)}"
+    labels: list[str] = []
+    tested: list[Pair] = []
+    training: list[Pair] = []
     with atomic_folder(out) as folder:
-        labels, answers, training, tested = [], [], [], set()
         for cell in cells:
-            label = "x".join(_slug(task.cell_name(axis, size)) for axis, size in cell) or "all"
-            label += f"_{len(labels) + 1}" * (label in labels)
-            pairs = _pairs(cell_questions(task, dict(cell), count=count, seed=seed, split=split))
             cell_task = task.at_cell(**dict(cell))
-            _write_rows(folder / f"{label}.jsonl", pairs)
-            _write_yaml(
-                folder / f"{label}.yaml",
-                {
-                    "include": "settings",
-                    "task": f"{group}_{label}",
-                    "task_alias": label,
-                    "dataset_kwargs": {"file": f"{label}.jsonl"},
-                    "metadata": {"version": 1.0, "overlaps_training": not cell_task.is_held_out(split)},
-                },
-            )
-            training.append(cell_task.examples("train", seed, 0, -(-NUM_TRAINING_EXAMPLES // len(cells))))
-            labels.append(label)
-            answers += [pair.answer for pair in pairs]
-            tested |= {pair.question for pair in pairs}
+            label = "x".join(_slug(task.cell_name(axis, size)) for axis, size in cell) or "all"
+            labels.append(f"{label}_{len(labels) + 1}" if label in labels else label)
+            pairs = _pairs(cell_questions(task, dict(cell), count=count, seed=seed, split=split))
+            _write_cell(folder, group, labels[-1], pairs, overlaps_training=not cell_task.is_held_out(split))
+            tested += pairs
+            questions = cell_task.examples("train", seed, 0, -(-NUM_TRAINING_EXAMPLES // len(cells)))
+            training += _pairs(questions)
             if on_progress is not None:
                 on_progress(len(labels))
-        few_shot = dict.fromkeys(pair for questions in training for pair in _pairs(questions))
-        _write_rows(folder / "train.jsonl", [pair for pair in few_shot if pair.question not in tested])
-        settings = _settings(answers, " " if training[0].texts is not None else "")
+        asked = {pair.question for pair in tested}
+        few_shot = [pair for pair in dict.fromkeys(training) if pair.question not in asked]
+        _write_rows(folder / "train.jsonl", few_shot)
+        settings = _settings([pair.answer for pair in tested], " " if questions.texts is not None else "")
         (folder / "settings").write_text(settings, encoding="utf-8")
-        source = Path(functions.__file__)
-        (folder / source.name).write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
-        _write_yaml(
-            folder / "group.yaml",
-            {
-                "group": group,
-                "task": [f"{group}_{label}" for label in labels],
-                "aggregate_metric_list": [{"metric": "exact_match", "aggregation": "mean", "weight_by_size": True}],
-                "metadata": {"version": 1.0, "numerate": dict(versions()), "task": to_tree(task), "seed": seed},
-            },
-        )
+        shutil.copyfile(functions.__file__, folder / Path(functions.__file__).name)
+        group_settings = {
+            "group": group,
+            "task": [f"{group}_{label}" for label in labels],
+            "aggregate_metric_list": [{"metric": "exact_match", "aggregation": "mean", "weight_by_size": True}],
+            "metadata": {"version": 1.0, "numerate": dict(versions()), "task": to_tree(task), "seed": seed},
+        }
+        (folder / "group.yaml").write_text(yaml_text(group_settings), encoding="utf-8")
     return group
+
+
+def _write_cell(folder: Path, group: str, label: str, pairs: Sequence[Pair], *, overlaps_training: bool) -> None:
+    _write_rows(folder / f"{label}.jsonl", pairs)
+    settings = {
+        "include": "settings",
+        "task": f"{group}_{label}",
+        "task_alias": label,
+        "dataset_kwargs": {"file": f"{label}.jsonl"},
+        "metadata": {"version": 1.0, "overlaps_training": overlaps_training},
+    }
+    (folder / f"{label}.yaml").write_text(yaml_text(settings), encoding="utf-8")
 
 
 def _pairs(questions: Questions) -> list[Pair]:
@@ -127,7 +129,7 @@ def _pairs(questions: Questions) -> list[Pair]:
 
 def _settings(answers: Sequence[str], delimiter: str) -> str:
     has_numbers = any(last_number(answer).value is not None for answer in answers)
-    text = _SETTINGS.format(
+    text = _SETTINGS.substitute(
         functions=(module := Path(functions.__file__).stem),
         delimiter=json.dumps(delimiter),
         max_tokens=max(len(answer.encode()) for answer in answers) + _EXTRA_TOKENS,
@@ -136,16 +138,12 @@ def _settings(answers: Sequence[str], delimiter: str) -> str:
     )
     metrics = functions.NUMBER_METRICS.items() if has_numbers else ()
     return text + "".join(
-        _NUMBER_METRIC.format(name=name, functions=module, higher=json.dumps(higher)) for name, higher in metrics
+        _NUMBER_METRIC.substitute(name=name, functions=module, higher=json.dumps(higher)) for name, higher in metrics
     )
 
 
 def _write_rows(path: Path, pairs: Sequence[Pair]) -> None:
     path.write_text("".join(f"{json.dumps(pair._asdict(), ensure_ascii=False)}\n" for pair in pairs), encoding="utf-8")
-
-
-def _write_yaml(path: Path, tree: object) -> None:
-    path.write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")
 
 
 def _slug(name: str) -> str:
