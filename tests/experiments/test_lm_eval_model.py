@@ -1,5 +1,6 @@
 """Promises of runs in lm-evaluation-harness: its numbers are those of `numerate evaluate`."""
 
+import importlib.metadata
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,13 @@ from numerate.tasks.plain import format_question
 from numerate.vocabulary import BOS
 from small_runs import small
 
-lm_eval = pytest.importorskip("lm_eval", reason="lm-eval is not installed: pip install lm_eval")
+lm_eval = pytest.importorskip("lm_eval", reason="lm-eval is not installed: make test-integrations")
 
 from lm_eval.api.instance import Instance  # noqa: E402
 from lm_eval.models.huggingface import HFLM  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
 
-from numerate.experiments.lm_eval_model import NumerateLM  # noqa: E402
+from numerate.experiments.lm_eval_model import NumerateLM, check_version  # noqa: E402
 
 pytestmark = QUIET
 
@@ -120,6 +121,18 @@ def test_an_exported_run_reads_texts_as_they_are(run: Run, exported: str) -> Non
     ]
     ours = NumerateLM(exported, device="cpu").generate_until(requests("generate_until", (prompts[0], stop)))
     assert ours == [samples[0].prediction]
+
+
+@pytest.mark.parametrize("version", ["0.3.0", "0.4.12", None])
+def test_another_version_of_lm_eval_is_named(version: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def installed(name: str) -> str:
+        if version is None:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return version
+
+    monkeypatch.setattr(importlib.metadata, "version", installed)
+    with pytest.raises(UserError, match=f"lm-eval: must be 0.4.13 or newer, not {version or 'none'}; install it"):
+        check_version()
 
 
 def test_a_model_is_a_run_or_an_exported_folder(exported: str, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ Importing this file registers the model `numerate`; the command is that of lm-ev
 See docs/lm-eval.md.
 """
 
+import importlib.metadata
 import re
 from copy import copy
 from decimal import Decimal
@@ -24,6 +25,25 @@ from numerate.experiments.run import load
 from numerate.integrations.hf_models import NumerateConfig
 from numerate.tokenizers.tokenizer import Characters
 from numerate.training.recipe import Recipe
+
+OLDEST_VERSION = (0, 4, 13)
+"""Of lm-eval: earlier ones need a maximum length, which not every run has."""
+
+
+def check_version() -> None:
+    """Raises `UserError` if lm-eval is missing or too old."""
+    try:
+        version = importlib.metadata.version("lm_eval")
+    except importlib.metadata.PackageNotFoundError:
+        version = "none"
+    if tuple(map(int, re.findall(r"\d+", version)[:3])) < OLDEST_VERSION:
+        oldest = ".".join(map(str, OLDEST_VERSION))
+        raise UserError(
+            f"lm-eval: must be {oldest} or newer, not {version}; install it with pip install 'numerate[lm-eval]'"
+        )
+
+
+check_version()
 
 HFLM: Any = import_module("lm_eval.models.huggingface").HFLM
 register_model: Any = import_module("lm_eval.api.registry").register_model

@@ -24,7 +24,8 @@ MAX_CELLS = 400
 """Every cell is a task, with a row in the table of lm-eval."""
 
 NUM_TRAINING_EXAMPLES = 64
-"""Questions of the training split, from all cells, of which few-shot examples are drawn."""
+"""Questions of the training split, from which few-shot examples are drawn: those of the cells, or of all sizes of
+training if fewer than a quarter of them are in no test."""
 
 _EXTRA_TOKENS = 10
 """Tokens that may be generated beyond the bytes of the longest answer, so that an answer that does not end is wrong."""
@@ -89,15 +90,13 @@ def write_tasks(
             pairs = _pairs(cell_questions(task, dict(cell), count=count, seed=seed, split=split))
             _write_cell(folder, group, labels[-1], pairs, overlaps_training=not cell_task.is_held_out(split))
             tested += pairs
-            questions = cell_task.examples("train", seed, 0, -(-NUM_TRAINING_EXAMPLES // len(cells)))
-            training += _pairs(questions)
+            training += _pairs(cell_task.examples("train", seed, 0, -(-NUM_TRAINING_EXAMPLES // len(cells))))
             if on_progress is not None:
                 on_progress(len(labels))
-        asked = {pair.question for pair in tested}
-        few_shot = [pair for pair in dict.fromkeys(training) if pair.question not in asked]
+        if len(few_shot := _untested(training, tested)) < NUM_TRAINING_EXAMPLES // 4:
+            few_shot = _untested(_pairs(task.examples("train", seed, 0, NUM_TRAINING_EXAMPLES)), tested)
         _write_rows(folder / "train.jsonl", few_shot)
-        settings = _settings([pair.answer for pair in tested], " " if questions.texts is not None else "")
-        (folder / "settings").write_text(settings, encoding="utf-8")
+        (folder / "settings").write_text(_settings(tested), encoding="utf-8")
         shutil.copyfile(functions.__file__, folder / Path(functions.__file__).name)
         group_settings = {
             "group": group,
@@ -127,11 +126,18 @@ def _pairs(questions: Questions) -> list[Pair]:
     return pairs if questions.labels is None else [Pair(f"{pair.question}\n", pair.answer) for pair in pairs]
 
 
-def _settings(answers: Sequence[str], delimiter: str) -> str:
+def _untested(pairs: Sequence[Pair], tested: Sequence[Pair]) -> list[Pair]:
+    """Each question once that is not tested."""
+    questions = {pair.question for pair in tested}
+    return [pair for pair in dict.fromkeys(pairs) if pair.question not in questions]
+
+
+def _settings(pairs: Sequence[Pair]) -> str:
+    answers = [pair.answer for pair in pairs]
     has_numbers = any(last_number(answer).value is not None for answer in answers)
     text = _SETTINGS.substitute(
         functions=(module := Path(functions.__file__).stem),
-        delimiter=json.dumps(delimiter),
+        delimiter=json.dumps("" if pairs[0].question.endswith(("=", "\n")) else " "),
         max_tokens=max(len(answer.encode()) for answer in answers) + _EXTRA_TOKENS,
         until=json.dumps("\n\n" if any("\n" in answer for answer in answers) else "\n"),
         score="score_number" if has_numbers else "score_text",
