@@ -74,7 +74,8 @@ class NumerateLM(HFLM):  # type: ignore[misc]
             )
         with TemporaryDirectory() as temporary:
             if run is not None:
-                pretrained = str(export(load(run, runs_dir), Path(temporary) / "run", checkpoint_name=str(checkpoint)))
+                folder = Path(temporary) / "run"
+                pretrained = str(export(load(str(run), runs_dir), folder, checkpoint_name=str(checkpoint)))
             super().__init__(pretrained, **options)
         if not isinstance(self.config, NumerateConfig):
             raise UserError(
