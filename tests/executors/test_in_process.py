@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from executor_deeds import Deeds, done
 
 import numerate
 from numerate.errors import UserError
 from numerate.executors.in_process import InProcess
 from numerate.training.stopping import Stop
+
+sys.path.append(str(Path(__file__).parent))
+
+from executor_deeds import Deeds, done
 
 
 def test_items_are_done_one_after_the_other_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:

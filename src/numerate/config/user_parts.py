@@ -141,7 +141,7 @@ def class_address(part: type) -> tuple[str, str | None]:
     Parts of numerate are named by class (`LSTM`); those of a user's file by file and class (`my.py:Bitter`), relative
     to the current folder if possible; those of an installed package by entry point (`acme.mixers:Bitter`).
 
-    Raises `UserError` for a class inside a function, which could not be loaded again.
+    Raises `UserError` for a class inside a function, or under another name, which could not be loaded again.
     """
     module, name = part.__module__, part.__name__
     if module.partition(".")[0] == "numerate":
@@ -154,6 +154,11 @@ def class_address(part: type) -> tuple[str, str | None]:
     if part.__qualname__ != name:
         raise UserError(f"{part.__qualname__} must be defined at the top level of its module to be saved")
     loaded_module = sys.modules.get(module)
+    if loaded_module is not None and vars(loaded_module).get(name) is not part:
+        raise UserError(
+            f"{name}: {module} has no such part under this name, or has defined it again since; define it there as "
+            f"{name}, and make the recipe again"
+        )
     if loaded_module is None or getattr(loaded_module, "__file__", None) is None or "." in module:
         return f"{module}:{name}", None
     file = _files.setdefault(module, _user_file(loaded_module))
@@ -166,9 +171,28 @@ def add_packaged_parts() -> None:
     """Imports the components of installed packages into the catalogue. Those that fail are skipped with a warning."""
     for address in packaged_parts.declared_entry_points():
         try:
-            register_parts([packaged_parts.load_packaged_part(address)], address)
+            _register_packaged_part(address)
         except UserError as error:
             warnings.warn(str(error), stacklevel=2)
+
+
+def add_packaged_part(name: str) -> None:
+    """Imports the component with a name that an installed package declares, if one does, into the catalogue."""
+    is_known = any(name in parts for parts in catalogue.parts_by_kind().values())
+    if not is_known and (address := packaged_parts.address_of_name(name)) is not None:
+        _register_packaged_part(address)
+
+
+def _register_packaged_part(address: str) -> None:
+    """Adds a declared class to the catalogue, or a function that returns a recipe or a study."""
+    part = packaged_parts.load_packaged_part(address)
+    kind = packaged_parts.kind_of_function(part)
+    if kind is None:
+        register_parts([part], address)
+        return
+    if catalogue.parts_by_kind().get(kind, {}).get(part.__name__, part.__module__) != part.__module__:
+        raise UserError(f"{address}: a {kind} named {part.__name__!r} already exists; rename this function")
+    catalogue.register(kind, part)
 
 
 def register_parts(candidates: Iterable[Any], file_name: str) -> None:
