@@ -30,7 +30,7 @@ from numerate.training.recipe import Recipe
 from numerate.vocabulary import HELPER, PAD, Vocabulary
 
 VOCABULARY = Vocabulary.with_digits(["+", "-", "x", "=", " "])
-EXACT = {"atol": 1e-9, "rtol": 1e-9}
+EXACT: dict[str, Any] = {"atol": 1e-9, "rtol": 1e-9}
 
 # All parts -----------------------------------------------------------------------------------------------------------
 
@@ -273,8 +273,8 @@ def test_a_batch_in_parts_has_the_sums_and_counts_of_the_whole(any_loss: Any) ->
 
 
 def same_questions(one: Questions, other: Questions) -> bool:
-    arrays = [(one.symbols, other.symbols), (one.numbers.lengths, other.numbers.lengths)]
-    arrays += [(one.prompt_lengths, other.prompt_lengths), (one.numbers.digits, other.numbers.digits)]  # type: ignore[list-item]
+    arrays: list[tuple[Any, Any]] = [(one.symbols, other.symbols), (one.numbers.lengths, other.numbers.lengths)]
+    arrays += [(one.prompt_lengths, other.prompt_lengths), (one.numbers.digits, other.numbers.digits)]
     arrays += [(one.metadata[name], other.metadata[name]) for name in one.metadata]
     return one.alphabet == other.alphabet and all(np.array_equal(a, b) for a, b in arrays)
 
@@ -306,7 +306,7 @@ def test_no_question_that_can_be_held_out_is_in_two_splits(any_generated_task: T
     if task.all_questions() is not None:
         return  # its questions are listed, not divided by their hashes
     # One at a time is slower by far, and thirty are drawn for each that is held out.
-    count = 150 if type(task).draw is Task.draw else 3000
+    count = 3000 if type(task).example is Task.example else 150
     seen: dict[str, set[int]] = {}
     for split in splits_of(task):
         source = (task.ood_validation_task() if split == "ood_validation" else None) or task

@@ -55,6 +55,7 @@ class _Promises:
         from numerate.mixers.mixer import Mixer
         from numerate.positions.position_ids import PositionIds
         from numerate.tasks.task import Task
+        from numerate.text.tasks.text_task import RowTask
 
         classes = [part for part in parts if isinstance(part, type)]
 
@@ -68,7 +69,7 @@ class _Promises:
             "each_mixing": mixings,
             "any_causal_position_ids": made(PositionIds, lambda scheme: scheme.causal),
             "any_loss": made(Loss),
-            "any_generated_task": made(Task, lambda task: task.has_ood_sizes and not task.is_language_modeling),
+            "any_generated_task": made(Task, lambda task: not (isinstance(task, RowTask) or task.is_language_modeling)),
             "any_answer_kind": made(AnswerKind),
             "any_recipe": [part for part in parts if packaged_parts.kind_of_function(part) == "Recipe"],
         }

@@ -3,8 +3,9 @@
 import random
 from abc import ABC
 from collections.abc import Callable
-from typing import Concatenate, ParamSpec
+from typing import Any, ClassVar, Concatenate, ParamSpec, Self
 
+from numerate.config import Span
 from numerate.config.function_specs import FunctionSpec, spec_from_function
 from numerate.errors import UserError
 from numerate.tasks.task import Example, Task
@@ -35,7 +36,9 @@ def wrap_task(
 
 
 class WrappedTask(Task, FunctionSpec, ABC):
-    """The base of specs that `wrap_task` makes."""
+    """The base of specs that `wrap_task` makes. Questions have no sizes: all are of one part, as those of a file."""
+
+    has_ood_sizes: ClassVar[bool] = False
 
     def example(self, rng: random.Random) -> Example:
         drawn = self.call_function(rng)
@@ -43,4 +46,19 @@ class WrappedTask(Task, FunctionSpec, ABC):
             raise UserError(
                 f"task: {type(self).__name__} must return a question and its answer, two texts, not {drawn!r}"
             )
-        return Example(*drawn)
+        return Example(drawn[0], drawn[1], {"test": 1})
+
+    def axes(self) -> tuple[str, ...]:
+        return ("test",)
+
+    def training_spans(self) -> dict[str, Span]:
+        return {"test": Span(1, 1)}
+
+    def at_cell(self, **cell: Any) -> Self:
+        return self
+
+    def cells(self) -> list[tuple[int, ...]]:
+        return [(1,)]
+
+    def cell_name(self, axis: str, size: int) -> str:
+        return "all"
