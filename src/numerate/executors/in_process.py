@@ -52,6 +52,7 @@ class InProcess(Executor):
                     continue
                 with _ticks(on_tick):
                     reply = worker.run_item(pickle.dumps(item))
+                on_tick()
                 result = None if reply.failure is not None else pickle.loads(reply.result)
                 yield ItemOutcome(index, result, reply.failure, reply.seconds, worker.name)
 
@@ -69,7 +70,7 @@ def _torch_threads_restored() -> Iterator[None]:
 
 @contextmanager
 def _ticks(on_tick: Callable[[], None]) -> Iterator[None]:
-    """Calls `on_tick` twice a second, from another thread."""
+    """Calls `on_tick` twice a second, from another thread, meanwhile."""
     ended = threading.Event()
 
     def tick() -> None:
