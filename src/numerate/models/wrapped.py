@@ -41,7 +41,7 @@ def wrap_model(build: Callable[Concatenate[int, Settings], nn.Module]) -> Callab
     The module maps ids (rows x time) to logits (rows x time x vocabulary), or to an output with `logits`, as in
     transformers. It must be causal: rows are padded on the right, without a mask. For each generated token it reads the
     whole row again, unless it is a `CachedModule`. Weights are drawn after `torch.manual_seed(seed)`; weight decay
-    applies to matrices and tables.
+    applies to matrices and tables. Type checkers understand a decorated function, but not a decorated class.
 
     Raises `UserError` for a module in place of what builds it, and for a setting without a default.
     """
