@@ -216,7 +216,7 @@ def test_approval_is_remembered_line_by_line_and_said_where_it_cannot_be(
     monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "a.py"))
     (folder / "c.py").write_text("x = 1\n")
     message = r"a\.py/numerate/approved_parts\.jsonl: could not be written .*--parts .*c\.py"
-    with pytest.warns(UserWarning, match=message):
+    with pytest.warns(UserWarning, match=r"acme\.gone"), pytest.warns(UserWarning, match=message):
         load_user_parts("c.py")
 
 
@@ -399,8 +399,7 @@ def test_a_declared_recipe_with_the_name_of_another_is_left_out_with_a_warning(a
         """Another."""
 
     catalogue.register("Recipe", bitter_sums)
-    with pytest.warns(UserWarning) as told:
+    message = r"acme\.mixers:bitter_sums: a Recipe named 'bitter_sums' already exists; rename this function"
+    with pytest.warns(UserWarning, match=r"acme\.gone"), pytest.warns(UserWarning, match=message):
         add_packaged_parts()
-    message = "acme.mixers:bitter_sums: a Recipe named 'bitter_sums' already exists; rename this function"
-    assert message in [str(one.message) for one in told]
     assert catalogue.part_summary("Recipe", "bitter_sums") == "Another."
