@@ -40,6 +40,14 @@ class TinyGRU(nn.Module):
         return logits
 
 
+@numerate.wrap_model
+def llama(vocab_size: int) -> nn.Module:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=vocab_size, **sizes))
+
+
 class WithCache(nn.Module):
     """The same GRU, which keeps its state; its `step` may be wrong on purpose."""
 
@@ -77,16 +85,8 @@ def faulty(vocab_size: int, fault: str = "looks ahead") -> Any:
         return Positioned(vocab_size, 6)
     if fault == "has another vocabulary":
         return nn.Embedding(vocab_size, vocab_size + 1)
-    return LooksAhead(vocab_size)
-
-
-class LooksAhead(nn.Embedding):
-    def __init__(self, vocab_size: int) -> None:
-        super().__init__(vocab_size, vocab_size)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        logits = super().forward(ids)
-        return logits + logits.mean(dim=1, keepdim=True)
+    mixer = nn.TransformerEncoderLayer(8, 2, 8, batch_first=True)  # without a mask, and a class of torch's own
+    return nn.Sequential(nn.Embedding(vocab_size, 8), mixer, nn.Linear(8, vocab_size))
 
 
 class Positioned(nn.Module):
@@ -121,7 +121,7 @@ def test_a_module_is_trained_and_resumed_bit_by_bit(tmp_path: Path) -> None:
     assert loaded.report().exists()
 
 
-@pytest.mark.parametrize("spec", [TinyGRU(), cached_gru()], ids=["without a cache", "with a cache of its own"])
+@pytest.mark.parametrize("spec", [TinyGRU(), cached_gru(), llama()], ids=["no cache", "a cache", "of transformers"])
 def test_it_decodes_what_it_computes_at_once(spec: Any, make_tokens: Any, vocabulary: Any) -> None:
     model, tokens = spec.build(vocabulary, 0).eval(), make_tokens([9, 9, 9])
     lengths, rows = torch.tensor([1, 5, 3]), torch.arange(3)
