@@ -19,7 +19,6 @@ from torch import Tensor
 
 from numerate.batch import IGNORE_INDEX, Batch, Output, StepContext, Tokens
 from numerate.config import from_tree, identity, override, parse_yaml, to_tree, yaml_text
-from numerate.evaluation.kinds.answers import AnswerKind
 from numerate.losses.loss import LossModule
 from numerate.mixers.mixer import Context, Mixer, TokenMixer
 from numerate.positions.position import Position
@@ -333,22 +332,15 @@ def test_the_axes_of_its_grid_are_fields_that_can_be_fixed(any_generated_task: T
         assert set(drawn.metadata[axis].tolist()) == {span.low}
 
 
-# Kinds of evaluation, and recipes ------------------------------------------------------------------------------------
-
-
-def test_it_scores_an_answer_from_0_to_1_in_each_of_its_columns(any_answer_kind: AnswerKind) -> None:
-    for prediction in ("975", "976", "", "none"):
-        scores = any_answer_kind.score_answer("321+654=", "975", prediction)
-        assert scores.keys() == any_answer_kind.columns.keys()
-        assert all(0 <= score <= 1 for score in scores.values())
+# Recipes -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_recipe_trains_and_resumes_exactly(any_recipe: Callable[[], Recipe], tmp_path: Path) -> None:
     from numerate.experiments.train import debug, train
     from numerate.training.checkpoint import step_folder
 
-    steps = ["training.steps=4", "training.checkpoint_every=2", "training.batch_size=8", "training.threads=1"]
-    recipe = override(debug(any_recipe()), [*steps, "evaluation.validation_examples=8", "device=cpu"])
+    settings = ["training.steps=4", "training.checkpoint_every=2", "training.threads=1", "device=cpu"]
+    recipe = override(debug(any_recipe()), settings)
     assert through_a_file(recipe) == recipe
     run = train(recipe, runs_dir=tmp_path, quiet=True).run
     last = run.folder.checkpoints / step_folder(4)

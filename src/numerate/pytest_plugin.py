@@ -22,7 +22,12 @@ def pytest_configure(config: "pytest.Config") -> None:
         return
     import pytest
 
-    parts = declared_parts(package)
+    from numerate.errors import UserError
+
+    try:
+        parts = declared_parts(package)
+    except UserError as error:  # a part that cannot be loaded
+        raise pytest.UsageError(str(error)) from error
     if not parts:
         raise pytest.UsageError(
             f"{OPTION}: no installed package {package!r} declares parts (as entry points in the group numerate.parts)"
@@ -50,7 +55,6 @@ class _Promises:
 
     def __init__(self, parts: list[Any]) -> None:
         from numerate.config import packaged_parts
-        from numerate.evaluation.kinds.answers import AnswerKind
         from numerate.losses.loss import Loss
         from numerate.mixers.mixer import Mixer
         from numerate.positions.position_ids import PositionIds
@@ -70,7 +74,6 @@ class _Promises:
             "any_causal_position_ids": made(PositionIds, lambda scheme: scheme.causal),
             "any_loss": made(Loss),
             "any_generated_task": made(Task, lambda task: not (isinstance(task, RowTask) or task.is_language_modeling)),
-            "any_answer_kind": made(AnswerKind),
             "any_recipe": [part for part in parts if packaged_parts.kind_of_function(part) == "Recipe"],
         }
 

@@ -2,9 +2,10 @@
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import zip_longest
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +51,10 @@ def wrap_data(
     out = Path(folder)
     lines = {f"{split}.jsonl": partial(_lines, split, splits[split], question, answer) for split in splits}
     if out.exists():
-        for name in {*lines, *(path.name for path in out.glob("*.jsonl"))}:
+        for name in sorted({*lines, *(path.name for path in out.glob("*.jsonl"))}):
             _check_same_lines(out / name, lines[name]() if name in lines else ())
     else:
-        write_lines({name: partial(_as_blocks, write) for name, write in lines.items()}, out)
+        write_lines({name: partial(_one_by_one, read) for name, read in lines.items()}, out)
     files = {split: str(out / f"{split}.jsonl") for split in splits}
     return QuestionFiles(
         train_file=files["train"],
@@ -62,8 +63,8 @@ def wrap_data(
     )
 
 
-def _as_blocks(lines: Any) -> Iterator[list[bytes]]:
-    return ([line] for line in lines())
+def _one_by_one(read: Callable[[], Iterator[bytes]]) -> Iterator[list[bytes]]:
+    return ([line] for line in read())
 
 
 def _check_same_lines(file: Path, lines: Iterable[bytes]) -> None:
@@ -113,6 +114,6 @@ def _pair(item: Any, question: str, answer: str) -> tuple[str, str]:
     if not isinstance(item, tuple | list) or len(item) != 2:
         raise ValueError("must be a pair of question and answer, or a mapping with both")
     for text in item:
-        if isinstance(text, bool) or not isinstance(text, str | int | float):
+        if isinstance(text, bool) or not isinstance(text, str | Real):
             raise ValueError(f"must have texts or numbers, not {type(text).__name__}")
     return str(item[0]), str(item[1])
