@@ -201,10 +201,12 @@ def bigram(vocab_size: int, width: int = 8) -> nn.Module:
 """
 
 
+@pytest.mark.parametrize("file", [None, "<stdin>"])
 def test_a_model_of_a_session_is_resumed_in_it_and_elsewhere_needs_a_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    file: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = ModuleType("__main__")
+    session.__file__ = file
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "__main__", session)
         exec(SESSION, vars(session))

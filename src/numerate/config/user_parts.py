@@ -159,7 +159,7 @@ def class_address(part: type) -> tuple[str, str | None]:
             f"{name}: {module} has no such part under this name, or has defined it again since; define it there as "
             f"{name}, and make the recipe again"
         )
-    if loaded_module is None or getattr(loaded_module, "__file__", None) is None or "." in module:
+    if loaded_module is None or getattr(loaded_module, "__file__", None) in (None, "<stdin>") or "." in module:
         return f"{module}:{name}", None
     file = _files.setdefault(module, _user_file(loaded_module))
     current_dir, path = Path(os.path.realpath(os.getcwd())), Path(file.path)
