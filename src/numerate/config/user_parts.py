@@ -22,6 +22,7 @@ from typing import Any, Literal
 from numerate import catalogue
 from numerate.config import packaged_parts
 from numerate.config.approvals import approve, approved_paths
+from numerate.config.session_code import session_sha256
 from numerate.errors import UserError, did_you_mean, line_number_in, raise_first
 
 
@@ -108,6 +109,17 @@ def load_saved_class(address: str, source: object) -> Any:
     return vars(module)[name]
 
 
+def load_session_class(address: str, source: object) -> Any:
+    """The class `__main__:Bitter` of a saved recipe, whose code had the sha256 `source`, with a warning if it has
+    another now. In another session, the class with this name in a file that the user named. Raises `UserError` if there
+    is none.
+    """
+    part = packaged_parts.load_packaged_part(address)
+    if part.__module__ == "__main__" and source not in (None, session_sha256(part)):
+        warnings.warn(f"{address} has changed since this was saved; it may do something else now", stacklevel=4)
+    return part
+
+
 def user_files() -> tuple[UserFile, ...]:
     """The user's files in use, for `load_user_files` in another process."""
     return tuple(_files[name] for name in sorted(_files) if name in sys.modules)
@@ -136,7 +148,8 @@ def approve_imported() -> None:
 
 
 def class_address(part: type) -> tuple[str, str | None]:
-    """The name of a class in saved recipes, and the sha256 of its file if it is user-defined.
+    """The name of a class in saved recipes, and the sha256 of its file, or of its code in a session, if it is
+    user-defined.
 
     Parts of numerate are named by class (`LSTM`); those of a user's file by file and class (`my.py:Bitter`), relative
     to the current folder if possible; those of an installed package by entry point (`acme.mixers:Bitter`).
@@ -160,7 +173,7 @@ def class_address(part: type) -> tuple[str, str | None]:
             f"{name}, and make the recipe again"
         )
     if loaded_module is None or getattr(loaded_module, "__file__", None) in (None, "<stdin>") or "." in module:
-        return f"{module}:{name}", None
+        return f"{module}:{name}", session_sha256(part) if module == "__main__" else None
     file = _files.setdefault(module, _user_file(loaded_module))
     current_dir, path = Path(os.path.realpath(os.getcwd())), Path(file.path)
     shown_path = path.relative_to(current_dir) if path.is_relative_to(current_dir) else path
