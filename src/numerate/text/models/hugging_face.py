@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from numerate.batch import DecodingStep, Model, ModelSpec, Output, StepContext, Tokens
 from numerate.errors import UserError
 from numerate.mixers.attention_maps import LayerMaps, MapKind
+from numerate.text.models.lora import LoRA
 from numerate.text.models.number_inputs import NUMBER_TOKEN, NumberEmbedding, NumberHead
 from numerate.text.models.pretrained_weights import build_untrained, import_transformers
 from numerate.vocabulary import Vocabulary
@@ -253,6 +254,7 @@ class HuggingFaceSpec(ModelSpec):
     is_hugging_face: ClassVar[bool] = True
 
     weights: str | None
+    lora: LoRA | None
 
     config_overrides: ClassVar[Mapping[str, str]] = {}
     """Settings that replace entries of a pretrained configuration, by their names there."""
@@ -279,7 +281,7 @@ class HuggingFaceSpec(ModelSpec):
         package = import_transformers(f"model: {type(self).__name__}")
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(seed)
-            return self.wrap(self.create(package, vocabulary, seed), vocabulary)
+            return self._wrap(self.create(package, vocabulary, seed), vocabulary)
 
     def build_from_config(
         self, vocabulary: Vocabulary, seed: int, pretrained_config: Mapping[str, Any]
@@ -290,4 +292,9 @@ class HuggingFaceSpec(ModelSpec):
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(seed)
             model = build_untrained(package, self.model_class(package), pretrained_config, **overrides)
-            return self.wrap(model, vocabulary)
+            return self._wrap(model, vocabulary)
+
+    def _wrap(self, model: Any, vocabulary: Vocabulary) -> HuggingFaceModel:
+        if self.lora is not None:
+            self.lora.add_to(model)
+        return self.wrap(model, vocabulary)

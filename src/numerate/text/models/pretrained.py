@@ -22,6 +22,7 @@ from numerate.text.models.hugging_face import (
     enable_gradient_checkpointing,
     layer_maps,
 )
+from numerate.text.models.lora import LoRA, is_linear
 from numerate.text.models.number_inputs import NumberEmbedding, NumberHead
 from numerate.text.models.pretrained_weights import (
     check_no_hub_kernels,
@@ -59,6 +60,11 @@ class PretrainedDecoder(HuggingFaceSpec):
     number_embedding: NumberEmbedding | None = setting(None, "how numbers enter the embeddings; null: not at all")
     number_head: NumberHead | None = setting(None, "number head over the last hidden states; null: none")
     gradient_checkpointing: bool = setting(False, "recompute activations in the backward pass to save memory")
+    lora: LoRA | None = setting(
+        None,
+        "train low-rank adapters alone, LoRA(r=8,alpha=16,target_modules=all-linear); null: all weights",
+        added_later=True,
+    )
 
     def conflicts(self) -> Iterator[str]:
         if self.weights is not None and self.config is not None:
@@ -171,7 +177,7 @@ class PretrainedModel(HuggingFaceModel):
         return [f"model: {longest} tokens are more than the {max_positions} that the model was trained with"]
 
     def flops(self, batch_size: int, sequence_length: int, loops: Loops | tuple[int, int] | int | None = None) -> int:
-        linear_layers: list[Any] = [part for block in self.blocks() for part in block.modules() if _is_linear(part)]
+        linear_layers: list[Any] = [part for block in self.blocks() for part in block.modules() if is_linear(part)]
         block_weights: int = sum(part.weight.numel() for part in linear_layers)
         scores = 2 * len(self.blocks()) * self.width * sequence_length * (sequence_length + 1)
         head_weights: int = self.hf_model.get_output_embeddings().weight.numel()
@@ -216,8 +222,3 @@ class PretrainedModel(HuggingFaceModel):
 
 def _num_parameters(part: Any) -> int:
     return sum(int(weight.numel()) for weight in part.parameters())
-
-
-def _is_linear(part: nn.Module) -> bool:
-    """Whether a module is a linear map; GPT-2 has its own class of them."""
-    return isinstance(part, nn.Linear) or type(part).__name__ == "Conv1D"

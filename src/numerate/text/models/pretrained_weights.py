@@ -187,15 +187,42 @@ def resize_to_vocabulary(model: Any, vocabulary: Vocabulary, seed: int) -> None:
     Rows of tokens not in the vocabulary are dropped; tokens new to the model get rows around the mean of the pretrained
     ones. Raises `UserError` for a vocabulary that is not based on a tokenizer of the model's.
     """
-    pretrained_ids = get_pretrained_ids(vocabulary)
-    input_embeddings, output_embeddings = model.get_input_embeddings(), model.get_output_embeddings()
-    if int(pretrained_ids.max()) >= input_embeddings.weight.shape[0]:
+    pretrained_ids, num_rows = get_pretrained_ids(vocabulary), model.get_input_embeddings().weight.shape[0]
+    if int(pretrained_ids.max()) >= num_rows:
         raise UserError(
-            f"tokenizer: has id {int(pretrained_ids.max())}, the weights have {input_embeddings.weight.shape[0]} rows; "
+            f"tokenizer: has id {int(pretrained_ids.max())}, the weights have {num_rows} rows; "
             "use the tokenizer of the same model"
         )
-    ids = torch.from_numpy(pretrained_ids)
-    generator = torch.Generator().manual_seed(seed)
+    _select_vocabulary_rows(model, pretrained_ids, seed)
+    _set_token_ids(model.config, vocabulary)
+
+
+def restore_vocabulary(model: Any, vocabulary: Vocabulary) -> None:
+    """The inverse of `resize_to_vocabulary`: rows in the order of the ids of the tokenizer that `vocabulary` is based
+    on. An id that is two tokens, such as [BOS] and [EOS], has the row of [EOS].
+
+    Raises `UserError` for a vocabulary with further tokens, such as those of a number format."""
+    pretrained_ids = get_pretrained_ids(vocabulary)
+    if new_tokens := [vocabulary.tokens[i] for i in range(EOS + 1, vocabulary.size) if pretrained_ids[i] < 0]:
+        raise UserError(
+            f"tokenizer: {len(new_tokens)} tokens, such as {new_tokens[0]!r}, are not of the pretrained tokenizer; "
+            "number_format=AsIs and PerDigit have none"
+        )
+    has_id = pretrained_ids >= 0
+    ids = np.full(int(pretrained_ids.max()) + 1, -1, dtype=np.int64)
+    ids[pretrained_ids[has_id]] = np.flatnonzero(has_id)
+    _select_vocabulary_rows(model, ids, 0)
+    model.config.vocab_size = len(ids)
+    for name, i in {"pad": PAD, "bos": BOS, "eos": EOS}.items():
+        setattr(model.config, f"{name}_token_id", int(pretrained_ids[i]) if has_id[i] else None)
+    if model.config.is_encoder_decoder:
+        model.config.decoder_start_token_id = model.config.pad_token_id
+
+
+def _select_vocabulary_rows(model: Any, row_ids: npt.NDArray[np.int64], seed: int) -> None:
+    """Gives embedding and head these of their rows, in this order; for -1, one drawn around their mean."""
+    ids, generator = torch.from_numpy(row_ids), torch.Generator().manual_seed(seed)
+    input_embeddings, output_embeddings = model.get_input_embeddings(), model.get_output_embeddings()
     old_weight = input_embeddings.weight
     is_tied = output_embeddings.weight is old_weight
     new_weight = nn.Parameter(select_rows(old_weight.detach(), ids, generator))
@@ -205,16 +232,15 @@ def resize_to_vocabulary(model: Any, vocabulary: Vocabulary, seed: int) -> None:
         for part in model.modules()
         if getattr(part, "weight", None) is old_weight and part is not output_embeddings
     ]:
-        part.weight, part.num_embeddings, part.padding_idx = new_weight, vocabulary.size, None
+        part.weight, part.num_embeddings, part.padding_idx = new_weight, len(ids), None
     output_embeddings.weight = (
         new_weight if is_tied else nn.Parameter(select_rows(output_embeddings.weight.detach(), ids, generator))
     )
-    output_embeddings.out_features = vocabulary.size
+    output_embeddings.out_features = len(ids)
     if getattr(output_embeddings, "bias", None) is not None:
         output_embeddings.bias = nn.Parameter(
             select_rows(output_embeddings.bias.detach()[:, None], ids, generator)[:, 0]
         )
-    _set_token_ids(model.config, vocabulary)
 
 
 def _set_token_ids(config: Any, vocabulary: Vocabulary) -> None:

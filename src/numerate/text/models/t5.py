@@ -22,6 +22,7 @@ from numerate.text.models.hugging_face import (
     layer_maps,
     make_attention_mask,
 )
+from numerate.text.models.lora import LoRA
 from numerate.text.models.number_inputs import NumberEmbedding, NumberHead
 from numerate.text.models.pretrained_weights import (
     import_transformers,
@@ -105,6 +106,11 @@ class T5(HuggingFaceSpec):
     number_embedding: NumberEmbedding | None = setting(None, "embedding of the values of [NUM] tokens; null: none")
     number_head: NumberHead | None = setting(None, "head that predicts the value of [NUM] tokens; null: none")
     gradient_checkpointing: bool = setting(False, "recompute activations in the backward pass to save memory")
+    lora: LoRA | None = setting(
+        None,
+        "train low-rank adapters alone, LoRA(r=8,alpha=16,target_modules=all-linear); null: all weights",
+        added_later=True,
+    )
 
     def conflicts(self) -> Iterator[str]:
         for name in T5Dimensions._fields:
