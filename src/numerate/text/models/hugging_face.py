@@ -253,6 +253,7 @@ class HuggingFaceSpec(ModelSpec):
     is_hugging_face: ClassVar[bool] = True
 
     weights: str | None
+    revision: str | None
 
     config_overrides: ClassVar[Mapping[str, str]] = {}
     """Settings that replace entries of a pretrained configuration, by their names there."""
