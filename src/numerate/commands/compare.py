@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from numerate.commands.pretrained import evaluate_with_progress, is_pretrained, pretrained_runs
 from numerate.errors import UserError
 from numerate.experiments.run import load
 from numerate.reports.compare import comparison_text, read_comparison, write_comparison
@@ -21,12 +22,26 @@ def compare(
     out: str = "compare.html",
     baseline: str | None = None,
     metric: str | None = None,
+    settings: Sequence[str] = (),
+    device: str | None = None,
     runs_dir: str | None = None,
 ) -> None:
-    """Writes a page or figure of runs side by side, and prints their heat maps."""
+    """Writes a page or figure of runs side by side, and prints their heat maps. `hf:` models are evaluated first, with
+    `settings` of their recipes."""
     if Path(out).suffix.lower() not in (".html", ".htm", ".png", ".svg", ".pdf"):
         raise UserError(f"out: the suffix of {out} must be one of .html, .png, .svg, .pdf")
-    runs = resolve_runs(addresses, runs_dir)
+    if settings and not any(map(is_pretrained, addresses)):
+        raise UserError(f"{settings[0]}: a comparison has settings of hf: models only, and none is named")
+    paths: list[str] = []
+    for address in addresses:
+        if is_pretrained(address):
+            models = pretrained_runs(address, settings, runs_dir, device)
+            for run in models:
+                evaluate_with_progress(run)
+            paths += [str(run.path) for run in models]
+        else:
+            paths.append(address)
+    runs = resolve_runs(paths, runs_dir)
     failed, variants = runs.missing.failed, runs.missing.missing_variants
     subject = read_comparison(runs.folders, labels=runs.labels, baseline=baseline, metric=metric)
     page = write_comparison(subject, out, failed_runs=failed, missing_variants=variants)

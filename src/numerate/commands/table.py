@@ -6,7 +6,7 @@ function that a row names receives typed values.
 
 from typing import Any, Literal, NamedTuple
 
-ANY_SETTING, MODEL_SETTING, DOTTED_SETTING = "", r"model\.", r"[A-Za-z_][\w-]*\."
+ANY_SETTING, MODEL_SETTING, DOTTED_SETTING = "", r"model\.", r"task=|[A-Za-z_][\w-]*\."
 
 
 class Option(NamedTuple):
@@ -215,10 +215,12 @@ COMMANDS: dict[str, Command] = {
         settings=ANY_SETTING,
     ),
     "evaluate": Command(
-        "evaluate a run: exact match on a grid of lengths, or loss and bits per byte of text; with intervals",
+        "evaluate a run or a Hugging Face model: exact match, errors of numbers, or loss of text; with intervals",
         "runs:evaluate",
-        "RUN",
+        "RUN|hf:MODEL",
         "numerate evaluate latest\nnumerate evaluate latest grid=1:20x1:20 count=200 checkpoint=best\n"
+        "numerate evaluate hf:HuggingFaceTB/SmolLM2-135M-Instruct task=gsm8k   (a folder, or a name on the hub)\n"
+        "numerate evaluate hf:folder task=gsm8k,svamp evaluation.generation.num_fewshot=0,8\n"
         "numerate evaluate 3f2a checkpoint=all workers=8   (resumes by cell)\n"
         "numerate evaluate latest grid=1:100x1:100 executor=slurm executor.partition=cpu --dry-run\n"
         "numerate evaluate latest grid=1:100x1:100 shard=1/4 --dry-run   (its cells, cost and estimated time)\n"
@@ -328,18 +330,21 @@ COMMANDS: dict[str, Command] = {
         context=("traceback", "parts"),
     ),
     "compare": Command(
-        "compare runs and seeds side by side: median, spread, success rate",
+        "compare runs and seeds, or Hugging Face models, side by side: median, spread, success rate",
         "compare:compare",
-        "RUN|STUDY ...",
+        "RUN|STUDY|hf:MODEL ...",
         "numerate compare runs/addition_abacus/* runs/addition_rotary/*\nnumerate compare mine yours out=page.html\n"
+        "numerate compare hf:first hf:second task=gsm8k   (evaluates what has not been evaluated)\n"
         "numerate compare abacus_laptop   (all completed runs of a study)\n"
         "numerate compare mine yours out=figure.pdf   (or .png, .svg)",
         (
             Option("out", "compare.html", "the page, or a figure: .png, .svg, .pdf"),
             Option("baseline", "rotary", "the variant that others are compared with"),
             METRIC,
+            DEVICE,
             RUNS_DIR,
         ),
+        settings=DOTTED_SETTING,
     ),
     "plot": Command(
         "plot figures of runs: grid, curves, counts, compare, intervals, training or validation",
@@ -461,7 +466,8 @@ SETTINGS_HELP = {
 a component by its class name: model.mixer=LSTM, 'model.positions=[Rotary(base=500)]'
 a list item by its index: model.positions.0.base=500; several values are a sweep: seed=0,1,2, seeds=3""",
     MODEL_SETTING: "settings of the model, at inference: model.SETTING=VALUE; several values are a sweep",
-    DOTTED_SETTING: "settings of the model, at inference: model.SETTING=VALUE; several values are a sweep",
+    DOTTED_SETTING: """settings of the model, at inference: model.SETTING=VALUE; several values are a sweep
+of hf:MODEL all settings: task=gsm8k, tokenizer.chat_template=false, evaluation.generation.num_fewshot=8""",
 }
 EXECUTOR_OPTIONS = (
     Option("executor", "slurm", "local (default), ray or slurm"),

@@ -254,6 +254,7 @@ class HuggingFaceSpec(ModelSpec):
     is_hugging_face: ClassVar[bool] = True
 
     weights: str | None
+    revision: str | None
     lora: LoRA | None
 
     config_overrides: ClassVar[Mapping[str, str]] = {}

@@ -9,6 +9,8 @@ from torch import nn
 from numerate.config import Spec, setting
 from numerate.errors import UserError
 
+LORA_HELP = "LoRA(r=8,alpha=16): low-rank adapters, which alone are trained; null: all weights are trained"
+
 
 @dataclass(frozen=True)
 class LoRA(Spec):

@@ -22,9 +22,10 @@ from numerate.text.models.hugging_face import (
     enable_gradient_checkpointing,
     layer_maps,
 )
-from numerate.text.models.lora import LoRA, is_linear
+from numerate.text.models.lora import LORA_HELP, LoRA, is_linear
 from numerate.text.models.number_inputs import NumberEmbedding, NumberHead
 from numerate.text.models.pretrained_weights import (
+    REVISION_HELP,
     check_no_hub_kernels,
     first_line,
     import_transformers,
@@ -60,11 +61,8 @@ class PretrainedDecoder(HuggingFaceSpec):
     number_embedding: NumberEmbedding | None = setting(None, "how numbers enter the embeddings; null: not at all")
     number_head: NumberHead | None = setting(None, "number head over the last hidden states; null: none")
     gradient_checkpointing: bool = setting(False, "recompute activations in the backward pass to save memory")
-    lora: LoRA | None = setting(
-        None,
-        "train low-rank adapters alone, LoRA(r=8,alpha=16,target_modules=all-linear); null: all weights",
-        added_later=True,
-    )
+    revision: str | None = setting(None, REVISION_HELP, added_later=True)
+    lora: LoRA | None = setting(None, LORA_HELP, added_later=True)
 
     def conflicts(self) -> Iterator[str]:
         if self.weights is not None and self.config is not None:
@@ -79,7 +77,7 @@ class PretrainedDecoder(HuggingFaceSpec):
             if self.gguf_file is not None:
                 raise UserError(f"model.gguf_file: {self.gguf_file!r} needs model.weights, its folder or repository")
             return self._build_random(package, vocabulary)
-        model = load_pretrained(package.AutoModelForCausalLM, self.weights, **self._file_options)
+        model = load_pretrained(package.AutoModelForCausalLM, self.weights, self.revision, **self._file_options)
         resize_to_vocabulary(model, vocabulary, seed)
         return model
 
@@ -94,7 +92,8 @@ class PretrainedDecoder(HuggingFaceSpec):
         if self.weights is None:
             return None
         alternative_settings = """model.weights=null model.config='{"model_type": "llama", "hidden_size": 64}'"""
-        return load_pretrained_config(self.weights, vocabulary, alternative_settings, **self._file_options)
+        options = {"revision": self.revision, **self._file_options}
+        return load_pretrained_config(self.weights, vocabulary, alternative_settings, **options)
 
     def _build_random(self, package: Any, vocabulary: Vocabulary) -> Any:
         try:

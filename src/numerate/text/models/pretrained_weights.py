@@ -19,6 +19,8 @@ from numerate.vocabulary import BOS, EOS, PAD, Vocabulary
 NEW_ROW_STD = 0.1
 """How far a row that no pretrained one belongs to is drawn from their mean, in their own standard deviations."""
 
+REVISION_HELP = "of a model on the hub its revision, of a folder the hash of its files, by which runs are told apart"
+
 
 def import_transformers(needed_by: str) -> Any:
     """The package `transformers`. Raises `UserError` where it is not installed."""
@@ -34,16 +36,31 @@ def load_pretrained_config(
 ) -> dict[str, Any]:
     """The `pretrained_config` from the configuration (`config.json`) of a folder or of the hub, for this vocabulary.
     Raises `UserError` if it cannot be read; the message suggests `alternative_settings`, which need no weights."""
+    try:
+        config = read_config(weights, **options)
+    except UserError as error:
+        raise UserError(
+            f"model.weights: {error}; {alternative_settings} counts and times a model without weights"
+        ) from error
+    return to_pretrained_config(config, vocabulary)
+
+
+def read_config(weights: str, revision: str | None = None, **options: Any) -> Any:
+    """The configuration of transformers of a folder, or of a name on the hub at a revision. Raises `UserError` if it
+    cannot be read."""
     package = import_transformers("model.weights")
     try:
         with _silence_transformers():
-            config = package.AutoConfig.from_pretrained(weights, trust_remote_code=False, **options)
+            return package.AutoConfig.from_pretrained(
+                weights, trust_remote_code=False, **_hub_options(weights, revision), **options
+            )
     except Exception as error:  # the hub, JSON and the classes of configurations have errors of their own kind each
-        raise UserError(
-            f"model.weights: {weights}: has no configuration that can be read here ({first_line(error)}); "
-            f"{alternative_settings} counts and times a model without weights"
-        ) from error
-    return to_pretrained_config(config, vocabulary)
+        raise UserError(f"{weights}: has no configuration that can be read here ({first_line(error)})") from error
+
+
+def _hub_options(weights: str, revision: str | None) -> dict[str, str]:
+    """The revision of a name on the hub; of a folder, `revision` is the hash of its files."""
+    return {} if revision is None or Path(weights).is_dir() else {"revision": revision}
 
 
 def to_pretrained_config(config: Any, vocabulary: Vocabulary) -> dict[str, Any]:
@@ -78,10 +95,10 @@ def build_untrained(package: Any, model_class: Any, pretrained_config: Mapping[s
     return model
 
 
-def load_pretrained(auto_class: Any, weights: str, **options: Any) -> Any:
+def load_pretrained(auto_class: Any, weights: str, revision: str | None = None, **options: Any) -> Any:
     """A model from a folder or the hub, in float32. Raises `UserError` where there is none under that name, and where
     it is not whole: a file that was cut short, a configuration of other shapes, weights that are missing."""
-    folder = Path(weights)
+    folder, hub_options = Path(weights), _hub_options(weights, revision)
     if folder.is_dir() and "gguf_file" not in options and not (folder / "config.json").is_file():
         file_names = sorted(path.name for path in folder.iterdir())[:8]
         raise UserError(
@@ -91,7 +108,9 @@ def load_pretrained(auto_class: Any, weights: str, **options: Any) -> Any:
     try:
         with _silence_transformers():
             if "gguf_file" not in options:
-                config, _ = import_transformers("model.weights").PretrainedConfig.get_config_dict(weights)
+                config, _ = import_transformers("model.weights").PretrainedConfig.get_config_dict(
+                    weights, **hub_options
+                )
                 check_no_hub_kernels(config, f"model.weights: {weights}")
             model, loading_info = auto_class.from_pretrained(
                 weights,
@@ -99,6 +118,7 @@ def load_pretrained(auto_class: Any, weights: str, **options: Any) -> Any:
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,
                 trust_remote_code=False,  # otherwise it prompts on the terminal
+                **hub_options,
                 **options,
             )
     except UserError:
