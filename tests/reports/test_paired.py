@@ -1,4 +1,4 @@
-"""Promises of answers to the same questions: before and after training, and of several runs."""
+"""Promises of answers to the same questions: what differs between two runs, with intervals of pairs."""
 
 from pathlib import Path
 from typing import Any
@@ -8,10 +8,7 @@ import pytest
 
 from numerate.evaluation.statistics import paired_difference
 from numerate.reports.compare import comparison_text, read_comparison
-from numerate.reports.content import Content
-from numerate.reports.page import run_page
-from numerate.reports.paired import before_and_after, same_questions
-from numerate.reports.records import read_run
+from numerate.reports.paired import same_questions
 from numerate.reports.table import TextTable
 from run_records import cell_record, write_lines, write_run
 
@@ -24,7 +21,7 @@ def predictions(step: int, answers: list[str], **more: Any) -> list[dict[str, An
     return [
         {
             "cell": CELL,
-            "checkpoint": "final" if step else str(step),
+            "checkpoint": "final",
             "step": step,
             "position_offset": 0,
             "method": "decoding",
@@ -39,7 +36,8 @@ def predictions(step: int, answers: list[str], **more: Any) -> list[dict[str, An
 
 
 def run(folder: Path, lines: list[dict[str, Any]], seed: int = 0) -> Path:
-    cell = cell_record(CELL, 1, 5, "in_distribution", names={"test": "gsm8k"})
+    step = 100 if not lines or lines[0]["step"] == 50 else lines[0]["step"]
+    cell = cell_record(CELL, 1, 5, "in_distribution", names={"test": "gsm8k"}, step=step)
     write_run(folder, RECIPE | {"seed": seed, "title": folder.parent.name}, [cell], name=folder.parent.name)
     write_lines(folder / "predictions.jsonl", lines)
     return folder
@@ -48,49 +46,61 @@ def run(folder: Path, lines: list[dict[str, Any]], seed: int = 0) -> Path:
 BEFORE, AFTER = ["3", "none", "70", "8", "1"], ["3", "40", "699", "7", "12"]
 
 
-def rows_of(content: Content) -> list[list[str]]:
-    (table,) = content
+def compared(*folders: Path) -> list[list[str]]:
+    """The rows of the table."""
+    (table,) = same_questions(read_comparison(folders).groups)
     assert isinstance(table, TextTable)
     return [list(row) for row in table.rows]
 
 
-def test_a_run_is_compared_with_itself_before_training_over_the_same_questions(tmp_path: Path) -> None:
-    folder = run(tmp_path / "tuned" / "1", [*predictions(0, BEFORE), *predictions(100, AFTER)])
-    rows = rows_of(before_and_after(read_run(folder)))
-    exact, error = rows
-    found = paired_difference([1, 0, 0, 0, 0], [1, 1, 0, 0, 1])
-    assert exact[1:3] == ["20", "60"]
+def test_the_difference_of_two_runs_has_a_paired_interval(tmp_path: Path) -> None:
+    before = run(tmp_path / "before" / "1", predictions(0, BEFORE))
+    after = run(tmp_path / "after" / "1", predictions(100, AFTER))
+    exact, error = compared(before, after)
+    found = paired_difference([1, 1, 0, 0, 1], [1, 0, 0, 0, 0])
+    assert exact[:3] == ["after / before", "correct, %", "60 : 20"]
     assert exact[3] == f"+40 points [{100 * found.low:+.3g}, {100 * found.high:+.3g}]"
     assert exact[4:] == ["2 : 0", "5", "0.5"]
+    assert error[1] == "log error"
     assert error[4:6] == ["2 : 1", "4"], "without the question to which there was no number"
-    assert "Before and after training" in run_page(read_run(folder))
+    assert "better : worse" in comparison_text(read_comparison([before, after]).groups)
 
 
-def test_without_a_first_step_or_predictions_there_is_nothing_to_compare(tmp_path: Path) -> None:
-    assert not before_and_after(read_run(run(tmp_path / "a" / "1", predictions(100, AFTER))))
-    assert not before_and_after(read_run(run(tmp_path / "b" / "1", [])))
-    moved = predictions(0, BEFORE, settings={"model.lora": None})
-    assert not before_and_after(read_run(run(tmp_path / "c" / "1", [*moved, *predictions(100, AFTER)])))
+def test_without_predictions_of_the_same_checkpoint_and_settings_there_is_nothing_to_compare(tmp_path: Path) -> None:
+    after = run(tmp_path / "after" / "1", predictions(100, AFTER))
+    assert not compared(after, run(tmp_path / "none" / "1", []))
+    assert not compared(after, run(tmp_path / "earlier" / "1", predictions(50, BEFORE)))
+    assert not compared(after, run(tmp_path / "changed" / "1", predictions(100, BEFORE, settings={"model.x": 1})))
 
 
-def test_runs_are_compared_with_the_first_over_the_questions_that_all_were_asked(tmp_path: Path) -> None:
+def test_few_groups_are_compared_in_pairs_over_the_questions_that_all_seeds_were_asked(tmp_path: Path) -> None:
     one = run(tmp_path / "one" / "1", predictions(100, BEFORE)[:4])
     others = [run(tmp_path / "two" / str(seed), predictions(100, AFTER), seed) for seed in (1, 2)]
-    subject = read_comparison([one, *others])
-    rows = rows_of(same_questions(subject.groups))
-    assert rows[0][:3] == ["Exact match, %", "25", "50"]
+    third = run(tmp_path / "three" / "1", predictions(100, BEFORE))
+    rows = compared(one, *others, third)
+    pairs = ["two / one", "three / one", "three / two"]
+    assert [row[0] for row in rows] == [pair for pair in pairs for _ in ("correct", "log error")]
+    assert rows[0][1:3] == ["correct, %", "50 : 25"]
     assert rows[0][4:6] == ["1 : 0", "4"]
-    assert "better : worse" in comparison_text(subject.groups)
 
 
-def test_the_interval_of_a_difference_is_that_of_pairs(tmp_path: Path) -> None:
+def test_the_interval_of_right_and_wrong_answers_is_that_of_agresti_and_min() -> None:
+    """Their example: of 1,600 people 794 approve twice, 150 at first alone, 86 later alone."""
+    counts = {(1, 1): 794, (1, 0): 150, (0, 1): 86, (0, 0): 570}
+    first, second = zip(*(pair for pair, count in counts.items() for _ in range(count)), strict=True)
+    found = paired_difference(first, second)
+    assert (found.value, found.num_higher, found.num_lower) == (0.04, 150, 86)
+    assert (found.low, found.high) == pytest.approx((0.0212, 0.0587), abs=5e-5)
+    same = paired_difference([1, 0], [1, 0])
+    assert same.low == -same.high < 0
+    assert same.p_value == 1
+
+
+def test_the_interval_of_other_scores_is_that_of_pairs() -> None:
     draw = np.random.default_rng(0)
-    first = draw.random(400) < 0.5
-    second = first ^ (draw.random(400) < 0.05)
-    found = paired_difference(first.astype(float).tolist(), second.astype(float).tolist())
-    differences = second.astype(float) - first.astype(float)
+    first = draw.normal(size=400)
+    second = first + 0.1 * draw.normal(size=400) + 0.01
+    found, differences = paired_difference(first.tolist(), second.tolist()), first - second
     half = 1.96 * differences.std() / 20
-    assert found.value == pytest.approx(differences.mean())
-    assert (found.low, found.high) == pytest.approx((found.value - half, found.value + half), abs=0.004)
-    assert (found.num_higher, found.num_lower) == ((differences > 0).sum(), (differences < 0).sum())
-    assert paired_difference([1.0, 0.0], [1.0, 0.0]) == (0.0, 0.0, 0.0, 0, 0, 1.0)
+    assert (found.low, found.high) == pytest.approx((found.value - half, found.value + half), abs=0.002)
+    assert found.num_higher == (differences > 0).sum()

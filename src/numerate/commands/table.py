@@ -214,6 +214,21 @@ COMMANDS: dict[str, Command] = {
         (PRESET, RUNS_DIR, dry_run("build the model, time a few steps, print an estimate; write nothing"), SKIP_BAD),
         settings=ANY_SETTING,
     ),
+    "finetune": Command(
+        "fine-tune a Hugging Face model: its answers before and after; the same command again resumes",
+        "finetuning:finetune",
+        "hf:MODEL",
+        "numerate finetune hf:HuggingFaceTB/SmolLM2-135M-Instruct task=gsm8k loss=NumberToken\n"
+        "numerate finetune hf:folder task=gsm8k 'loss=NumberToken(weight=0.3,digit_weight_ratio=2)' lora=LoRA\n"
+        "numerate finetune hf:folder task=gsm8k loss=CrossEntropy,NumberToken seeds=3   (six runs, compared)\n"
+        "numerate finetune hf:folder task=my.jsonl lr=1e-5 training.steps=2000 training.micro_batch_size=4",
+        (
+            Option("out", "compare.html", "the page with the answers before and after"),
+            RUNS_DIR,
+            dry_run("print estimates of the evaluation and the training; write nothing"),
+        ),
+        settings=ANY_SETTING,
+    ),
     "evaluate": Command(
         "evaluate a run or a Hugging Face model: exact match, errors of numbers, or loss of text; with intervals",
         "runs:evaluate",

@@ -280,8 +280,8 @@ def paired_permutation_test(first: Sequence[float], second: Sequence[float], *ke
 
 
 class PairedDifference(NamedTuple):
-    """The mean of second - first over pairs with its interval; in how many pairs the second is higher and lower, and
-    the p-value of the sign test on these."""
+    """The mean of first - second over pairs with its interval; in how many pairs the first is higher and lower, and the
+    p-value of the sign test on these."""
 
     value: float
     low: float
@@ -294,11 +294,13 @@ class PairedDifference(NamedTuple):
 def paired_difference(first: Sequence[float], second: Sequence[float], level: float = 0.95) -> PairedDifference:
     """The difference of two models over the same questions, each with one score per question.
 
-    The interval is a percentile bootstrap over questions (`stratified_bootstrap_interval`). The test is the sign test
-    on the questions with different scores: of correct and wrong answers that is the exact form of McNemar's (1947),
-    https://doi.org/10.1007/BF02295996. The models are given: another training may differ by more.
+    The interval of right and wrong answers (1 and 0) is the adjusted one of Agresti and Min (2005),
+    https://doi.org/10.1002/sim.1781, which is not empty where both have the same ones right; of other scores it is a
+    percentile bootstrap over questions. The test is the sign test on the questions with different scores: of right and
+    wrong answers the exact form of McNemar's (1947), https://doi.org/10.1007/BF02295996. The models are given: another
+    training may differ by more.
 
-    >>> found = paired_difference([0, 0, 1, 1, 0, 0], [1, 1, 1, 0, 1, 0])
+    >>> found = paired_difference([1, 1, 1, 0, 1, 0], [0, 0, 1, 1, 0, 0])
     >>> round(found.value, 3), found.num_higher, found.num_lower, found.p_value
     (0.333, 3, 1, 0.625)
 
@@ -307,15 +309,21 @@ def paired_difference(first: Sequence[float], second: Sequence[float], level: fl
     from scipy import stats
 
     one, two = _check_pairs(first, second, "paired_difference")
-    differences = two - one
+    differences, count = one - two, len(one)
     num_higher, num_lower = int((differences > 0).sum()), int((differences < 0).sum())
-    low, high = stratified_bootstrap_interval(
-        [differences.tolist()],
-        "paired difference",
-        statistic=lambda rows: rows.mean(axis=-1),
-        level=level,
-        resamples=max(200, min(2000, MAX_RESAMPLED_VALUES // len(differences))),
-    )
+    if np.isin(differences, (-1, 0, 1)).all():
+        center = (num_higher - num_lower) / (count + 2)
+        variance = ((num_higher + num_lower + 1) / (count + 2) - center**2) / (count + 2)
+        half = NormalDist().inv_cdf((1 + _check_level(level)) / 2) * variance**0.5
+        low, high = max(-1.0, center - half), min(1.0, center + half)
+    else:
+        low, high = stratified_bootstrap_interval(
+            [differences.tolist()],
+            "paired difference",
+            statistic=lambda rows: rows.mean(axis=-1),
+            level=level,
+            resamples=max(200, min(2000, MAX_RESAMPLED_VALUES // count)),
+        )
     p_value = float(stats.binomtest(num_higher, num_higher + num_lower).pvalue) if num_higher + num_lower else 1.0
     return PairedDifference(float(differences.mean()), low, high, num_higher, num_lower, p_value)
 

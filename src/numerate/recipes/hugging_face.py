@@ -1,9 +1,12 @@
 """The recipe of a Hugging Face model, `hf:NAME`: its weights, its tokenizer, and prompts in its chat template."""
 
 import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from numerate.config import override
 from numerate.errors import UserError
 from numerate.evaluation.evaluator import Evaluation
 from numerate.evaluation.generation_settings import Generation
@@ -13,6 +16,7 @@ from numerate.text.models.pretrained_weights import import_transformers, read_co
 from numerate.text.models.t5 import T5
 from numerate.text.tokenizers.prompt_formats import QUESTION, load_transformers_tokenizer
 from numerate.text.tokenizers.subwords import Subwords
+from numerate.text.tokenizers.text_number_formats import AsIs
 from numerate.text.tokenizers.tokenizer_files import is_hub_reachable
 from numerate.tokenizers.layout import Continuation, Seq2Seq
 from numerate.training.optimizer import AdamW
@@ -26,6 +30,13 @@ DEFAULT_MAX_LENGTH = 4096
 
 _MODEL_FILES = (".safetensors", ".bin", ".gguf", ".json", ".jinja", ".model", ".txt")
 """The files of a folder on which answers depend: weights, configurations, tokenizer, chat template."""
+
+
+FINETUNING_SETTINGS = ("schedule=Linear(warmup=0.03)", "training.best_metric=loss")
+"""How a model is fine-tuned, besides the optimizer and batch size of its recipe, unless settings say otherwise."""
+
+LORA_LEARNING_RATE = "2e-4"
+"""The learning rate of adapters, ten times that of all weights."""
 
 
 def hugging_face_recipe(name: str) -> Recipe:
@@ -64,6 +75,29 @@ def hugging_face_recipe(name: str) -> Recipe:
         training=Training(batch_size=16),
         evaluation=Evaluation(generation=Generation(stop=_end_tokens(tokenizer, weights, commit))),
         title=f"hf-{folder.name}",
+    )
+
+
+def finetuning_recipe(base: Recipe, settings: Sequence[str]) -> Recipe:
+    """The recipe that fine-tunes the model of a `hugging_face_recipe`, with settings. With LoRA the learning rate is
+    higher."""
+    defaults = [*FINETUNING_SETTINGS, f"title={base.title}-finetuned"]
+    recipe = override(base, [*defaults, *settings])
+    if getattr(recipe.model, "lora", None) is None:
+        return recipe
+    return override(base, [*defaults, f"optimizer.learning_rate={LORA_LEARNING_RATE}", *settings])
+
+
+def untrained_recipe(base: Recipe, recipe: Recipe) -> Recipe:
+    """The recipe that evaluates the model of `base` as it is, on what `recipe` is evaluated on. Numbers are tokenized
+    as the model knows them."""
+    tokenizer = replace(recipe.tokenizer, number_format=AsIs()) if isinstance(recipe.tokenizer, Subwords) else None
+    return replace(
+        base,
+        task=recipe.task,
+        tokenizer=tokenizer or base.tokenizer,
+        evaluation=recipe.evaluation,
+        device=recipe.device,
     )
 
 

@@ -1,12 +1,13 @@
-"""Answers to the same questions, compared question by question: of a run before and after training, or of several runs.
+"""Answers of several runs to the same questions, compared question by question.
 
 They are the predictions that `numerate evaluate RUN predictions=true` keeps. Since both have the same questions, their
 difference has a narrower interval than that of two samples of questions.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import combinations, product
 from statistics import fmean
 from typing import Any
 
@@ -18,20 +19,22 @@ from numerate.records.kinds import PREDICTIONS
 from numerate.records.reading import read_records
 from numerate.reports.content import Content
 from numerate.reports.groups import Group
-from numerate.reports.metrics import format_metric, is_proportion, metric_title
-from numerate.reports.pairs import format_p
+from numerate.reports.metrics import format_metric, is_proportion
+from numerate.reports.pairs import MAX_GROUPS_ALL_PAIRS, format_p
 from numerate.reports.records import Records
 from numerate.reports.table import TextTable
 
 Answers = Mapping[tuple[Any, ...], Mapping[str, Any]]
 """The line of each question in predictions.jsonl, by its cell, text and correct answer."""
 
-MEASURES = ("exact_match", "number_accuracy", "log_mae")
+MEASURES = {"exact_match": "correct, %", "number_accuracy": "correct numbers, %", "log_mae": "log error"}
+"""The measures of an answer, with their names. The log error is that of sign(x) log10(|x| + 1)."""
 
 CAPTION = (
-    "In brackets the 95 % interval of the difference (bootstrap over questions); better : worse "
-    "is how many questions the second answers better and worse than the first, and p that of the sign test on these "
-    "(McNemar's for correct answers). Errors are over the questions to which both answer a number."
+    "Over the questions that both were asked: the means of the first and of the second of a pair, and in brackets "
+    "the 95 % interval of their difference. Better : worse counts the questions that the first answers better and "
+    "worse; p is of the sign test on these (McNemar's for correct answers). The log error is the distance of sign(x) "
+    "log10(|x| + 1), over the questions to which both answer a number."
 )
 
 
@@ -43,37 +46,25 @@ class AnsweredQuestions:
     runs: Sequence[Answers]
 
 
-def before_and_after(run: Records) -> Content:
-    """The answers of a run at step 0 and at the last evaluated step; nothing without both."""
-    steps = sorted({line["step"] for line in _predictions(run)})
-    if steps[:1] != [0] or len(steps) < 2:
-        return []
-    before, after = (_answers(run, step) for step in (0, steps[-1]))
-    return _tables([AnsweredQuestions("before", [before]), AnsweredQuestions("after", [after])])
-
-
 def same_questions(groups: Sequence[Group]) -> Content:
-    """The answers of each group and of the first, at the reported checkpoint; nothing where one has none."""
+    """A table of pairs of groups at the reported checkpoint: of all pairs if they are few, else of each with the first.
+    It has no rows without questions that both were asked."""
     answered = []
     for group in groups:
         checkpoints = [(run, run.reported_checkpoint(group.settings)) for run in group.runs]
         runs = [_answers(run, found[1], group.settings or {}) for run, found in checkpoints if found is not None]
-        answered.append(AnsweredQuestions(group.label, runs))
-    return _tables(answered)
+        answered += [AnsweredQuestions(group.label, runs)] if all(runs) else []
+    pairs = combinations(answered, 2) if len(answered) <= MAX_GROUPS_ALL_PAIRS else product(answered[:1], answered[1:])
+    header = ["pair", "measure", "means", "difference", "better : worse", "questions", "p"]
+    return [TextTable(header, [row for first, second in pairs for row in _rows(second, first)], CAPTION, style="pairs")]
 
 
-def _tables(answered: Sequence[AnsweredQuestions]) -> Content:
-    return [table for other in answered[1:] if (table := paired_table(answered[0], other)).rows]
-
-
-def paired_table(first: AnsweredQuestions, second: AnsweredQuestions) -> TextTable:
-    """Both means of each measure over the questions that all runs were asked, their difference (second - first) with
-    its 95 % interval, and how many questions the second answers better and worse; no rows without such questions."""
-    runs = [*first.runs, *second.runs] if first.runs and second.runs else [{}]
+def _rows(first: AnsweredQuestions, second: AnsweredQuestions) -> Iterator[list[str]]:
+    """A row for each measure, over the questions that all runs were asked."""
+    runs = [*first.runs, *second.runs]
     keys = [key for key in runs[0] if all(key in run for run in runs)]
-    rows: list[list[str]] = []
     measured: list[tuple[list[float], list[float]]] = []
-    for measure in MEASURES:
+    for measure, title in MEASURES.items():
         pairs = [(_mean(first, key, measure), _mean(second, key, measure)) for key in keys]
         known = [(one, other) for one, other in pairs if one is not None and other is not None]
         values = ([one for one, _ in known], [other for _, other in known])
@@ -82,21 +73,20 @@ def paired_table(first: AnsweredQuestions, second: AnsweredQuestions) -> TextTab
         measured.append(values)
         found = paired_difference(*values)
         scale, unit = (100, " points") if is_proportion(measure) else (1, "")
-        difference, low, high = (f"{scale * value:+.3g}" for value in (found.value, found.low, found.high))
+        difference, low, high = (
+            f"{round(scale * value, 6) + 0.0:+.3g}" for value in (found.value, found.low, found.high)
+        )
         counts = [found.num_higher, found.num_lower]
         better, worse = counts[::-1] if measure in LOWER_IS_BETTER else counts
-        rows.append(
-            [
-                metric_title(measure),
-                *(format_metric(measure, fmean(each)) for each in values),
-                f"{difference}{unit} [{low}, {high}]",
-                f"{better:,} : {worse:,}",
-                f"{len(known):,}",
-                format_p(found.p_value),
-            ]
-        )
-    header = ["measure", first.label, second.label, "difference", "better : worse", "questions", "p"]
-    return TextTable(header, rows, CAPTION)
+        yield [
+            f"{first.label} / {second.label}",
+            title,
+            " : ".join(format_metric(measure, fmean(each)) for each in values),
+            f"{difference}{unit} [{low}, {high}]",
+            f"{better:,} : {worse:,}",
+            f"{len(known):,}",
+            format_p(found.p_value),
+        ]
 
 
 def _mean(answered: AnsweredQuestions, key: tuple[Any, ...], measure: str) -> float | None:
