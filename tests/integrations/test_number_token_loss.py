@@ -16,7 +16,8 @@ from torch.nn.functional import cross_entropy
 
 import numerate
 from numerate.errors import OperationalError, UserError
-from numerate.integrations.number_token_loss import NumberTokenLoss
+from numerate.integrations.number_token_loss import NUM_COMPARED_BATCHES, NumberTokenLoss
+from simulated_device import DEVICE, simulated_device
 
 DIGITS = {4 + digit: float(digit) for digit in range(10)}
 WIDTH = 20
@@ -442,3 +443,26 @@ def test_settings_that_cannot_be_combined_are_refused() -> None:
             NumberTokenLoss(DIGITS, loss_function="number-level", **settings)
     with pytest.raises(UserError, match="digit_weight_ratio: must be finite and above 0, not 0"):
         NumberTokenLoss(DIGITS, digit_weight_ratio=0)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"mean_over": "labels"}, {"digit_weight_ratio": 2.0}, {"loss_function": "number-level"}], ids=str
+)
+@pytest.mark.parametrize("on_device", [False, True])
+def test_after_the_first_batches_a_call_with_the_count_of_labels_waits_for_no_device(
+    settings: Any, on_device: bool
+) -> None:
+    loss = of_characters(shift=True, **settings)
+    labels = labels_of("so 1,250.5 of -37 x", "7 and 4096 or 0.125")
+    with simulated_device() as log:
+        logits, device_labels = random_logits(labels).detach().to(DEVICE).requires_grad_(), labels.to(DEVICE)
+        count = (labels != -100).sum().to(DEVICE) if on_device else labels.numel()
+        for _ in range(NUM_COMPARED_BATCHES):
+            loss(logits, device_labels, num_items=count)
+        log.clear()
+        found = loss(logits, device_labels, num_items=count)
+        found.backward()
+        assert log.kernels
+        assert [wait.operator for wait in log.waits] == []
+        value = found.item()
+    assert value == pytest.approx(of_characters(shift=True, **settings)(random_logits(labels), labels).item())

@@ -94,12 +94,10 @@ def dry_run(recipe: Recipe, *, num_timed_steps: int = 5) -> TrainingEstimate:
                 torch.cuda.synchronize()
             batch_ratio = (timed_trainer.state.examples - num_examples_before) / recipe.training.base_batch_size
             times.append((time.perf_counter() - start_time) / batch_ratio)
-    parameters, trained = (
-        sum(p.numel() for p in trainer.model.parameters() if p.requires_grad or not only) for only in (False, True)
-    )
+    parameters = list(trainer.model.parameters())
     return TrainingEstimate(
-        num_parameters=parameters,
-        memory_bytes=4 * parameters + 3 * 4 * trained,
+        num_parameters=sum(p.numel() for p in parameters),
+        memory_bytes=sum((16 if p.requires_grad else 4) * p.numel() for p in parameters),
         flops_per_step=round(budget.flops_per_example * recipe.training.batch_size),
         total_flops=round(budget.flops_per_example * budget.total_examples),
         num_steps=steps,
