@@ -75,7 +75,15 @@ def tiny_t5() -> Any:
     """A random encoder-decoder for `byte_tokenizer`."""
     torch.manual_seed(0)
     config = transformers.T5Config(
-        vocab_size=259, d_model=16, num_layers=1, num_heads=2, d_kv=8, d_ff=16, eos_token_id=2, pad_token_id=0
+        vocab_size=259,
+        d_model=16,
+        num_layers=1,
+        num_heads=2,
+        d_kv=8,
+        d_ff=16,
+        eos_token_id=2,
+        pad_token_id=0,
+        decoder_start_token_id=0,
     )
     return transformers.T5ForConditionalGeneration(config)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from numerate.commands.pretrained import evaluate_with_progress, is_pretrained, pretrained_runs
 from numerate.errors import UserError
+from numerate.experiments.results import Results, models_table
 from numerate.experiments.run import load
 from numerate.reports.compare import comparison_text, read_comparison, write_comparison
 from numerate.reports.page import missing_runs_note
@@ -33,14 +34,12 @@ def compare(
     if settings and not any(map(is_pretrained, addresses)):
         raise UserError(f"{settings[0]}: a comparison has settings of hf: models only, and none is named")
     paths: list[str] = []
+    results: dict[str, Results] = {}
     for address in addresses:
-        if is_pretrained(address):
-            models = pretrained_runs(address, settings, runs_dir, device)
-            for run in models:
-                evaluate_with_progress(run)
-            paths += [str(run.path) for run in models]
-        else:
-            paths.append(address)
+        models = pretrained_runs(address, settings, runs_dir, device) if is_pretrained(address) else {}
+        for label, run in models.items():
+            results[label] = evaluate_with_progress(run)
+        paths += [str(run.path) for run in models.values()] or [address]
     runs = resolve_runs(paths, runs_dir)
     failed, variants = runs.missing.failed, runs.missing.missing_variants
     subject = read_comparison(runs.folders, labels=runs.labels, baseline=baseline, metric=metric)
@@ -48,7 +47,7 @@ def compare(
     if warning := missing_runs_note(len(runs.folders), failed, variants):
         print(f"{warning}\n")
     text = comparison_text(subject.groups, TerminalStyle.from_stream(sys.stdout), subject.answer_metric)
-    print(f"{text}\n\n{page}")
+    print("\n\n".join([*([models_table(results)] if results else []), text, str(page)]))
 
 
 def plot(kind: str, *addresses: str, out: str | None = None, runs_dir: str | None = None, **options: Any) -> None:

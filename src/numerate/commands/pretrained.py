@@ -18,12 +18,16 @@ def is_pretrained(address: str) -> bool:
 
 def pretrained_runs(
     address: str, settings: Sequence[str], runs_dir: str | None = None, device: str | None = None
-) -> list[Run]:
-    """The run of a model for each choice of settings."""
-    recipe = load_recipe(address)
-    return [
-        pretrained_run(override(recipe, choice), runs_dir=runs_dir, device=device) for choice in expand_sweep(settings)
-    ]
+) -> dict[str, Run]:
+    """The run of a model for each choice of settings, by a label that says what differs."""
+    recipe, choices = load_recipe(address), expand_sweep(settings)
+    swept = [i for i in range(len(settings)) if len({choice[i] for choice in choices}) > 1]
+    return {
+        " ".join([recipe.title, *(choice[i] for i in swept)]): pretrained_run(
+            override(recipe, choice), runs_dir=runs_dir, device=device
+        )
+        for choice in choices
+    }
 
 
 def evaluate_with_progress(run: Run, **options: Any) -> Results:

@@ -92,9 +92,10 @@ class EvaluationData:
         """The largest number of labels in a training row; None if unknown."""
         return self.task.max_training_labels()
 
-    def batch(self, questions: Questions, first_row_index: int = 0) -> Batch:
-        """All questions as one batch of any length; example indices start at `first_row_index`."""
-        if self.few_shot_examples:
+    def batch(self, questions: Questions, first_row_index: int = 0, *, few_shot: bool = True) -> Batch:
+        """All questions as one batch of any length; example indices start at `first_row_index`. `few_shot`: whether
+        each question follows the few-shot examples."""
+        if few_shot and self.few_shot_examples:
             questions = with_few_shot(questions, self.few_shot_examples)
         rows = self.tokenizer.encode_examples(questions, self.vocabulary)
         return self.layout.build_batch(rows, np.arange(first_row_index, first_row_index + len(questions)))
@@ -107,12 +108,14 @@ class EvaluationData:
         return self.number_token_mask.to(ids.device)[ids.clamp(min=0)] & (ids >= 0)
 
     def longest_rows(self, task: Task, split: str = "validation", count: int = 64) -> Tokens:
-        """Tokens of the longest questions of a task, to check that position embeddings are large enough."""
+        """Tokens of the longest questions of a task without few-shot examples, to check that position embeddings are
+        large enough."""
         largest = {axis: span.high for axis, span in task.training_spans().items()}
         largest_task = task.at_cell(**largest) if largest else task
         longest_questions = largest_task.longest_questions()
         return self.batch(
-            largest_task.examples(split, 0, 0, count) if longest_questions is None else longest_questions
+            largest_task.examples(split, 0, 0, count) if longest_questions is None else longest_questions,
+            few_shot=False,
         ).tokens
 
 

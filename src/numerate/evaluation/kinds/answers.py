@@ -49,6 +49,12 @@ class AnswerKind(EvaluationKind, ABC):
 
     always_decodes: ClassVar[bool] = False
 
+    table_metrics: ClassVar[tuple[str, ...]] = (
+        *("number_accuracy", "missing", "clipped", "mae", "log_mae", "log_r2"),
+        *("bleu", "rougeL", "perplexity"),
+    )
+    """The metrics of numbers and texts that the table of an evaluation shows."""
+
     def score_answer(self, question: str, correct_answer: str, prediction: str) -> Mapping[str, float]:
         """The scores of one decoded answer, from 0 to 1, one for each name in `columns`; all texts in plain format."""
         return {}

@@ -35,6 +35,9 @@ class GeneratedAnswers(AnswerKind):
 
     keeps_predictions: ClassVar[bool] = True
     loss_breaks_ties: ClassVar[bool] = True
+    table_metrics: ClassVar[tuple[str, ...]] = (
+        *("number_digit_accuracy", "missing", "clipped", "mae", "mape", "log_mae", "r2", "log_r2"),
+    )
     columns: ClassVar[Mapping[str, str]] = {"ended": "answers that ended by themselves, before max_new_tokens"}
 
     def resolve_method(self, evaluation_data: EvaluationData, requested: Method) -> Method:
