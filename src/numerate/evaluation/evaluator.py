@@ -58,7 +58,8 @@ class Evaluation(Spec):
 class PredictionLog(Protocol):
     """The predictions of a cell: those kept so far, by row, and a place for others as they are made."""
 
-    lines: Mapping[int, Mapping[str, Any]]
+    @property
+    def lines(self) -> Mapping[int, Mapping[str, Any]]: ...
 
     def add(self, lines: Sequence[Mapping[str, Any]]) -> None: ...
 

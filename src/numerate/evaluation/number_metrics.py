@@ -155,11 +155,11 @@ class NumberScores:
             yield f"{prefix}mae", moments.mean("absolute_error", num_penalized, error)
             yield f"{prefix}mse", moments.mean("squared_error", num_penalized, error**2)
 
-    def intervals(self) -> dict[str, float]:
+    def intervals(self) -> dict[str, float | None]:
         """The 95 % intervals of the share of correct numbers, by Wilson, and of `mae` and `log_mae`, by the normal
         approximation: `mae.low`, `mae.high` and so on."""
         low, high = wilson_interval(self.num_correct, self.count)
-        found = {"number_accuracy.low": float(low), "number_accuracy.high": float(high)}
+        found: dict[str, float | None] = {"number_accuracy.low": float(low), "number_accuracy.high": float(high)}
         for name, moments in (("mae", self.linear), ("log_mae", self.log)):
             mean, mean_square, count = moments.mean("absolute_error"), moments.mean("squared_error"), moments.count
             if mean is not None and mean_square is not None and count > 1:

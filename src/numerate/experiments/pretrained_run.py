@@ -29,12 +29,13 @@ def pretrained_run(recipe: Recipe, *, runs_dir: str | Path | None = None, device
     vocabulary = recipe.tokenizer.build_vocabulary(recipe.task)
     origin = recipe.model.pretrained_config(vocabulary)
     model = recipe.model.build_on_meta(vocabulary, recipe.seed, origin)
+    tree = to_tree(recipe)
     folder = RunFolder.create(
         resolve_runs_dir(runs_dir),
         recipe.title,
         identity(recipe),
         {
-            "recipe": to_tree(recipe),
+            "recipe": tree,
             **({"contents": contents} if (contents := recipe.task.file_hashes()) else {}),
             "variant": identity(replace(recipe, seed=0)),
             "name": recipe.name,
@@ -44,6 +45,9 @@ def pretrained_run(recipe: Recipe, *, runs_dir: str | Path | None = None, device
         },
     )
     with folder.lock("evaluation"):
+        stored = folder.metadata()["recipe"]
+        if stored["evaluation"] != tree["evaluation"]:  # the grid and the number of questions are not in the id
+            folder.update_metadata(recipe={**stored, "evaluation": tree["evaluation"]})
         if checkpoint.latest_valid(folder.checkpoints)[0] is None:
             fingerprint = tokenizer_fingerprint(recipe.tokenizer, recipe.task)
             checkpoint.write_pretrained(folder.checkpoints, {"tokenizer": fingerprint, "origin": origin})

@@ -121,7 +121,7 @@ def check_unchanged_weights(model: Any) -> None:
 def _read_config(weights: str, *, is_folder: bool) -> Any:
     """The configuration of a model. Raises `UserError` for one that `T5` and `PretrainedDecoder` do not run."""
     try:
-        options = {} if is_folder else {"local_files_only": not is_hub_reachable()}
+        options: dict[str, Any] = {} if is_folder else {"local_files_only": not is_hub_reachable()}
         config = read_config(weights, **options)
     except UserError as error:
         what = "" if is_folder else f"; {weights} is no folder, so it must be a name on the Hugging Face hub"

@@ -85,7 +85,7 @@ class GeneratedAnswers(AnswerKind):
             evaluation_data.task, request.cell, count=request.num_questions, seed=request.seed, split=request.split
         )
         num_tokens = _check_lengths(model, evaluation_data, questions)
-        lines = {} if log is None else dict(log.lines)
+        lines = {} if log is None else {row: dict(line) for row, line in log.lines.items()}
         rows_per_batch = max(1, MAX_TOKENS_PER_BATCH // num_tokens)
         for start in range(0, len(questions), rows_per_batch):
             part = questions.take(slice(start, start + rows_per_batch))
@@ -160,7 +160,7 @@ def generate_texts(
     """
     vocabulary, generation = evaluation_data.vocabulary, get_generation(evaluation_data)
     stops = _StopTexts(evaluation_data, (*generation.stop, *evaluation_data.tokenizer.stop_texts()), len(batch.targets))
-    excluded = torch.tensor(_ids_without_row(vocabulary), device=batch.targets.device)
+    excluded = torch.tensor(_ids_without_row(vocabulary), dtype=torch.long, device=batch.targets.device)
 
     def next_token(logits: Tensor, step: int) -> Tensor:
         return logits.index_fill(-1, excluded, -torch.inf).argmax(-1)

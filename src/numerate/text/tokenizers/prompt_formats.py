@@ -77,10 +77,10 @@ def load_transformers_tokenizer(name: str, revision: str | None = None) -> Any:
     try:
         from transformers import AutoTokenizer
 
-        options = {} if path.exists() else {"revision": revision, "local_files_only": not is_hub_reachable()}
-        return AutoTokenizer.from_pretrained(  # type: ignore[no-untyped-call]
-            str(path) if path.exists() else name, trust_remote_code=False, **options
+        options: dict[str, Any] = (
+            {} if path.exists() else {"revision": revision, "local_files_only": not is_hub_reachable()}
         )
+        return AutoTokenizer.from_pretrained(str(path) if path.exists() else name, trust_remote_code=False, **options)
     except Exception as error:  # of many kinds: no package, no network, no such name, another format
         raise UserError(f"tokenizer: {name}: transformers cannot load its tokenizer ({error})") from error
 
