@@ -29,8 +29,7 @@ def compare(
 ) -> None:
     """Writes a page or figure of runs side by side, and prints their heat maps. `hf:` models are evaluated first, with
     `settings` of their recipes."""
-    if Path(out).suffix.lower() not in (".html", ".htm", ".png", ".svg", ".pdf"):
-        raise UserError(f"out: the suffix of {out} must be one of .html, .png, .svg, .pdf")
+    check_suffix(out)
     if settings and not any(map(is_pretrained, addresses)):
         raise UserError(f"{settings[0]}: a comparison has settings of hf: models only, and none is named")
     paths: list[str] = []
@@ -48,6 +47,12 @@ def compare(
         print(f"{warning}\n")
     text = comparison_text(subject.groups, TerminalStyle.from_stream(sys.stdout), subject.answer_metric)
     print("\n\n".join([*([models_table(results)] if results else []), text, str(page)]))
+
+
+def check_suffix(out: str) -> None:
+    """Raises `UserError` for a file that a comparison cannot be written to."""
+    if Path(out).suffix.lower() not in (".html", ".htm", ".png", ".svg", ".pdf"):
+        raise UserError(f"out: the suffix of {out} must be one of .html, .png, .svg, .pdf")
 
 
 def plot(kind: str, *addresses: str, out: str | None = None, runs_dir: str | None = None, **options: Any) -> None:

@@ -1,10 +1,11 @@
 """`finetune`: a model of Hugging Face evaluated, trained, and evaluated again on the same questions."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from tempfile import TemporaryDirectory
 
-from numerate.commands.compare import compare
+from numerate.commands.compare import check_suffix, compare
 from numerate.commands.pretrained import evaluate_with_progress, is_pretrained
 from numerate.config import expand_sweep
 from numerate.errors import UserError
@@ -28,6 +29,9 @@ def finetune(
     Returns the exit status."""
     if not is_pretrained(address):
         raise UserError(f"{address}: must be hf: with the name or folder of a model; `numerate train` trains a recipe")
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        raise UserError(f"finetune: runs in one process; `numerate train {address}` trains in several")
+    check_suffix(out)
     base = load_recipe(address)
     recipes = [finetuning_recipe(base, choice) for choice in expand_sweep(settings)]
     untrained = untrained_recipe(base, recipes[0])

@@ -68,10 +68,12 @@ def _export_pretrained(run: Run, path: Path, checkpoint_name: str, with_tokenize
     """Writes the Hugging Face model of a run as a folder that transformers opens by itself."""
     from numerate.integrations import hf_pretrained
 
-    tokenizer = hf_pretrained.to_transformers_tokenizer(run.recipe.tokenizer) if with_tokenizer else None
+    recipe, vocabulary, tokenizer = run.recipe, run.evaluation_data.vocabulary, None
+    if with_tokenizer:
+        tokenizer = hf_pretrained.to_transformers_tokenizer(recipe.tokenizer, recipe.task, vocabulary)
     model: Any = run.load_model(_one_checkpoint(run, checkpoint_name)).cpu()
     with atomic_folder(path) as folder:
-        hf_pretrained.write_pretrained_folder(folder, model, run.evaluation_data.vocabulary, tokenizer)
+        hf_pretrained.write_pretrained_folder(folder, model, vocabulary, tokenizer)
         _finish_files(folder)
     return path
 

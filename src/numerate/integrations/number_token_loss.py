@@ -1,7 +1,7 @@
 """Cross-entropy and a number token loss for any model and training loop."""
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext, suppress
 from typing import Any, Literal
 
@@ -10,8 +10,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from numerate.errors import OperationalError, UserError, check_choice, raise_first
+from numerate.errors import UserError, check_choice, raise_first
 from numerate.integrations.hf_number_tokens import NumberTokens, NumberTokenSelection, number_tokens
+from numerate.integrations.loss_inputs import input_problems, raise_non_finite, scalar_count
 from numerate.integrations.non_quantities import TextSpans, tokens_outside
 from numerate.kernels.fused_number_loss import cross_entropy_and_number_loss, cross_entropy_and_token_logits
 from numerate.kernels.number_loss import (
@@ -207,13 +208,13 @@ class NumberTokenLoss(nn.Module):
         is_quantity: Bool[Tensor, "*positions"] | None = None,
     ) -> dict[str, Float[Tensor, ""]]:
         """The two means separately, before `weight`: `cross_entropy` and `number`. Arguments as of a call."""
-        raise_first(self._input_problems(logits, labels, loss_weights, is_quantity))
+        raise_first(input_problems(logits, labels, self.table.max_id, self.shift, loss_weights, is_quantity))
         if self.table.ids.device != logits.device:
             self.to(logits.device)
         unshifted_labels = labels
         labels, weights, quantities = self._number_labels(labels, loss_weights, is_quantity, logits.device)
         sums = self._sums(logits, labels, weights, quantities)
-        label_count: float | Tensor = sums.num_labels if num_items is None else _scalar_count(num_items, "num_items")
+        label_count: float | Tensor = sums.num_labels if num_items is None else scalar_count(num_items, "num_items")
         if self.shift and num_items is not None:
             # A trainer that counts before the shift has counted the first label of each row too.
             unshifted_count = (unshifted_labels != self.ignore_index).sum().to(labels.device)
@@ -221,7 +222,7 @@ class NumberTokenLoss(nn.Module):
         if self.mean_over == "labels":
             number_count = label_count
         elif num_numbers is not None:
-            number_count = _scalar_count(num_numbers, "num_numbers")
+            number_count = scalar_count(num_numbers, "num_numbers")
         else:
             if num_items is not None:
                 self._check_whole_batch(label_count, sums.num_labels)
@@ -231,7 +232,7 @@ class NumberTokenLoss(nn.Module):
             "number": _mean(sums.number_loss, number_count),
         }
         if self.check_finite and not all(bool(term.isfinite()) for term in means.values()):
-            self._raise_non_finite(logits)
+            raise_non_finite(logits)
         if not torch.compiler.is_compiling() and self._first_terms is not None and logits.requires_grad:
             batch_count = sums.num_labels if self.mean_over == "labels" else sums.total_number_weight
             number = self.weight * _mean(sums.number_loss.detach(), batch_count)
@@ -260,7 +261,7 @@ class NumberTokenLoss(nn.Module):
         is_kept = labels != self.ignore_index if quantities is None else quantities & (labels != self.ignore_index)
         rows = torch.where(is_kept, labels, -1).reshape(-1, labels.shape[-1])
         starts = find_number_spans(rows, self.table.number_indices(rows), self.table, self.notation).start_mask
-        return rows, starts if weights is None else torch.where(starts, weights.view(rows.shape), 0)
+        return rows, starts if weights is None else torch.where(starts, weights.reshape(rows.shape), 0)
 
     def _sums(self, logits: Tensor, labels: Tensor, weights: Tensor | None, quantities: Tensor | None) -> LossSums:
         """The sums of both terms; the arguments are shifted."""
@@ -359,60 +360,6 @@ class NumberTokenLoss(nn.Module):
         if not self.shift:
             return positions
         return torch.cat([positions[..., 1:], torch.full_like(positions[..., :1], fill_value)], dim=-1)
-
-    def _input_problems(
-        self, logits: Tensor, labels: Tensor, loss_weights: Tensor | None, is_quantity: Tensor | None
-    ) -> Iterator[str]:
-        described_labels = _describe_tensor(labels)
-        if not logits.is_floating_point() or logits.ndim < 2:
-            yield f"logits: must be floating point [rows, time, vocabulary], not {_describe_tensor(logits)}"
-        if labels.is_floating_point() or labels.dtype == torch.bool:
-            yield f"labels: must be integer token ids, not {described_labels}"
-        if logits.shape[:-1] != labels.shape:
-            hint = " (shift=True shifts them here: pass both unshifted)" if self.shift else ""
-            yield (
-                f"labels: must have one label per position of the logits {_describe_tensor(logits)}, not "
-                f"{described_labels}{hint}"
-            )
-        for name, tensor in (("loss_weights", loss_weights), ("is_quantity", is_quantity)):
-            if tensor is not None and tensor.shape != labels.shape:
-                yield f"{name}: must have the shape of the labels {described_labels}, not {_describe_tensor(tensor)}"
-        if is_quantity is not None and is_quantity.dtype != torch.bool:
-            yield f"is_quantity: must be boolean, one per label, not {_describe_tensor(is_quantity)}"
-        if logits.shape[-1] <= self.table.max_id:
-            yield (
-                f"logits: {logits.shape[-1]} wide, and token {self.table.max_id} is a number; logits as wide as the "
-                "tokenizer's vocabulary or wider are required; do model and tokenizer belong together?"
-            )
-
-    def _raise_non_finite(self, logits: Tensor) -> None:
-        non_finite = (~logits.isfinite()).nonzero()
-        if len(non_finite):
-            *position, token_id = non_finite[0].tolist()
-            raise OperationalError(
-                f"logits: {logits[tuple(non_finite[0])].item()} for token {token_id} at position {tuple(position)}, "
-                f"and {len(non_finite) - 1} more that are not finite"
-            )
-        raise OperationalError("the loss is not finite although the logits are; check loss_weights")
-
-
-def _describe_tensor(tensor: Tensor) -> str:
-    return f"{tuple(tensor.shape)} of {str(tensor.dtype).removeprefix('torch.')}"
-
-
-def _scalar_count(count: int | float | Tensor, name: str) -> float | Tensor:
-    """A count as a number, or as a scalar on its device where reading it would wait for that."""
-    if isinstance(count, Tensor) and count.numel() != 1:
-        raise UserError(
-            f"{name}: {_describe_tensor(count)}; must be one number (torch.nn.DataParallel gives several: use "
-            "DistributedDataParallel)"
-        )
-    if isinstance(count, Tensor) and count.device.type != "cpu":
-        return count.reshape(())
-    number = count.item() if isinstance(count, Tensor) else count
-    if not number >= 0:
-        raise UserError(f"{name}: must be a count of 0 or more, not {number:g}")
-    return number
 
 
 def _mean(total: Tensor, count: float | Tensor) -> Tensor:

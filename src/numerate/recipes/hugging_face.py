@@ -16,7 +16,6 @@ from numerate.text.models.pretrained_weights import import_transformers, read_co
 from numerate.text.models.t5 import T5
 from numerate.text.tokenizers.prompt_formats import QUESTION, load_transformers_tokenizer
 from numerate.text.tokenizers.subwords import Subwords
-from numerate.text.tokenizers.text_number_formats import AsIs
 from numerate.text.tokenizers.tokenizer_files import is_hub_reachable
 from numerate.tokenizers.layout import Continuation, Seq2Seq
 from numerate.training.optimizer import AdamW
@@ -30,7 +29,6 @@ DEFAULT_MAX_LENGTH = 4096
 
 _MODEL_FILES = (".safetensors", ".bin", ".gguf", ".json", ".jinja", ".model", ".txt")
 """The files of a folder on which answers depend: weights, configurations, tokenizer, chat template."""
-
 
 FINETUNING_SETTINGS = ("schedule=Linear(warmup=0.03)", "training.best_metric=loss")
 """How a model is fine-tuned, besides the optimizer and batch size of its recipe, unless settings say otherwise."""
@@ -89,16 +87,11 @@ def finetuning_recipe(base: Recipe, settings: Sequence[str]) -> Recipe:
 
 
 def untrained_recipe(base: Recipe, recipe: Recipe) -> Recipe:
-    """The recipe that evaluates the model of `base` as it is, on what `recipe` is evaluated on. Numbers are tokenized
-    as the model knows them."""
-    tokenizer = replace(recipe.tokenizer, number_format=AsIs()) if isinstance(recipe.tokenizer, Subwords) else None
-    return replace(
-        base,
-        task=recipe.task,
-        tokenizer=tokenizer or base.tokenizer,
-        evaluation=recipe.evaluation,
-        device=recipe.device,
-    )
+    """The recipe that evaluates the model of `base` as it is, with its own tokens, on what `recipe` is evaluated on."""
+    tokenizer = base.tokenizer
+    if isinstance(recipe.tokenizer, Subwords) and isinstance(tokenizer, Subwords):  # with its prompts
+        tokenizer = replace(recipe.tokenizer, number_format=tokenizer.number_format, vocabulary=tokenizer.vocabulary)
+    return replace(base, task=recipe.task, tokenizer=tokenizer, evaluation=recipe.evaluation, device=recipe.device)
 
 
 def folder_revision(folder: Path) -> str:

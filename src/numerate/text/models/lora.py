@@ -51,19 +51,21 @@ class LoRA(Spec):
 
     @staticmethod
     def _check_targets(model: Any, target_modules: tuple[str, ...]) -> None:
-        names = {name.rpartition(".")[2]: name for name, part in model.named_modules() if is_linear(part)}
+        names = [f".{name}" for name, part in model.named_modules() if is_linear(part)]
         for target in target_modules:
-            if not any(name == target or name.endswith(f".{target}") for name in names.values()):
+            if not any(name.endswith(f".{target}") for name in names):
                 raise UserError(
                     f"model.lora.target_modules: no linear layer of a {model.config.model_type} is called {target!r}; "
-                    f"there are: {', '.join(sorted(names))}; or all-linear"
+                    f"there are: {', '.join(sorted({name.rpartition('.')[2] for name in names}))}; or all-linear"
                 )
 
 
 def merge_lora(model: nn.Module) -> None:
     """Adds the adapters of a model to the weights under them, in place: the same function without peft."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
     for name, part in list(model.named_modules()):
-        if hasattr(part, "merge") and hasattr(part, "get_base_layer"):
+        if isinstance(part, BaseTunerLayer):
             part.merge()
             model.set_submodule(name, part.get_base_layer())
 
