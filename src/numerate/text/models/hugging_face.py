@@ -16,7 +16,7 @@ from numerate.batch import DecodingStep, Model, ModelSpec, Output, StepContext, 
 from numerate.errors import UserError
 from numerate.mixers.attention_maps import LayerMaps, MapKind
 from numerate.text.models.number_inputs import NUMBER_TOKEN, NumberEmbedding, NumberHead
-from numerate.text.models.pretrained_weights import build_untrained, import_transformers
+from numerate.text.models.pretrained_weights import Dtype, build_untrained, import_transformers
 from numerate.vocabulary import Vocabulary
 
 
@@ -254,6 +254,7 @@ class HuggingFaceSpec(ModelSpec):
 
     weights: str | None
     revision: str | None
+    dtype: Dtype
 
     config_overrides: ClassVar[Mapping[str, str]] = {}
     """Settings that replace entries of a pretrained configuration, by their names there."""
@@ -291,4 +292,4 @@ class HuggingFaceSpec(ModelSpec):
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(seed)
             model = build_untrained(package, self.model_class(package), pretrained_config, **overrides)
-            return self.wrap(model, vocabulary)
+            return self.wrap(model.to(getattr(torch, self.dtype)), vocabulary)

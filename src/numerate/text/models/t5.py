@@ -24,7 +24,9 @@ from numerate.text.models.hugging_face import (
 )
 from numerate.text.models.number_inputs import NumberEmbedding, NumberHead
 from numerate.text.models.pretrained_weights import (
+    DTYPE_HELP,
     REVISION_HELP,
+    Dtype,
     import_transformers,
     load_pretrained,
     load_pretrained_config,
@@ -107,6 +109,7 @@ class T5(HuggingFaceSpec):
     number_head: NumberHead | None = setting(None, "head that predicts the value of [NUM] tokens; null: none")
     gradient_checkpointing: bool = setting(False, "recompute activations in the backward pass to save memory")
     revision: str | None = setting(None, REVISION_HELP, added_later=True)
+    dtype: Dtype = setting("float32", DTYPE_HELP, added_later=True)
 
     def conflicts(self) -> Iterator[str]:
         for name in T5Dimensions._fields:
@@ -130,7 +133,7 @@ class T5(HuggingFaceSpec):
         if self.weights is None:
             return package.T5ForConditionalGeneration(self._config(package, vocabulary))
         model = load_pretrained(
-            package.T5ForConditionalGeneration, self.weights, self.revision, dropout_rate=self.dropout
+            package.T5ForConditionalGeneration, self.weights, self.revision, self.dtype, dropout_rate=self.dropout
         )
         if {model.encoder.embed_tokens.weight, model.decoder.embed_tokens.weight} != {model.shared.weight}:
             raise UserError(
