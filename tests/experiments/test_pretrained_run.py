@@ -169,6 +169,18 @@ def test_several_models_are_evaluated_and_compared_by_one_command(
     assert "task=gsm8k: a comparison has settings of hf: models only" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["llama", "t5"])
+def test_weights_may_be_in_half_the_memory(folders: dict[str, Path], name: str, tmp_path: Path) -> None:
+    run = pretrained_run(recipe(f"hf:{folders[name]}", *SETTINGS, "model.dtype=bfloat16"), runs_dir=tmp_path)
+    run.evaluate(count=1)
+    assert {parameter.dtype for parameter in run.load_model().parameters()} == {torch.bfloat16}
+    whole = pretrained_run(recipe(f"hf:{folders[name]}", *SETTINGS), runs_dir=tmp_path).load_model()
+    half = run.load_model().state_dict()
+    inner = {key: tensor for key, tensor in whole.state_dict().items() if "layer" in key}  # others have a new row
+    assert all(torch.equal(tensor.bfloat16(), half[key]) for key, tensor in inner.items())
+    assert len(inner) > 5
+
+
 def test_prompts_beyond_the_positions_of_the_model_are_refused(folders: dict[str, Path], tmp_path: Path) -> None:
     wanted = recipe(f"hf:{folders['llama']}", "task.digits=1:2", "evaluation.generation.max_new_tokens=2040")
     run = pretrained_run(wanted, runs_dir=tmp_path)

@@ -91,7 +91,12 @@ def untrained_recipe(base: Recipe, recipe: Recipe) -> Recipe:
     tokenizer = base.tokenizer
     if isinstance(recipe.tokenizer, Subwords) and isinstance(tokenizer, Subwords):  # with its prompts
         tokenizer = replace(recipe.tokenizer, number_format=tokenizer.number_format, vocabulary=tokenizer.vocabulary)
-    return replace(base, task=recipe.task, tokenizer=tokenizer, evaluation=recipe.evaluation, device=recipe.device)
+    model: Any = base.model
+    if isinstance(recipe.model, type(model)):
+        model = replace(model, dtype=recipe.model.dtype)
+    return replace(
+        base, task=recipe.task, tokenizer=tokenizer, model=model, evaluation=recipe.evaluation, device=recipe.device
+    )
 
 
 def folder_revision(folder: Path) -> str:

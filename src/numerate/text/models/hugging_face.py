@@ -17,7 +17,7 @@ from numerate.errors import UserError
 from numerate.mixers.attention_maps import LayerMaps, MapKind
 from numerate.text.models.lora import LoRA
 from numerate.text.models.number_inputs import NUMBER_TOKEN, NumberEmbedding, NumberHead
-from numerate.text.models.pretrained_weights import build_untrained, import_transformers
+from numerate.text.models.pretrained_weights import Dtype, build_untrained, import_transformers
 from numerate.vocabulary import Vocabulary
 
 
@@ -255,6 +255,7 @@ class HuggingFaceSpec(ModelSpec):
 
     weights: str | None
     revision: str | None
+    dtype: Dtype
     lora: LoRA | None
 
     config_overrides: ClassVar[Mapping[str, str]] = {}
@@ -293,7 +294,7 @@ class HuggingFaceSpec(ModelSpec):
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(seed)
             model = build_untrained(package, self.model_class(package), pretrained_config, **overrides)
-            return self._wrap(model, vocabulary)
+            return self._wrap(model.to(getattr(torch, self.dtype)), vocabulary)
 
     def _wrap(self, model: Any, vocabulary: Vocabulary) -> HuggingFaceModel:
         if self.lora is not None:

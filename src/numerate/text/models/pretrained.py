@@ -25,7 +25,9 @@ from numerate.text.models.hugging_face import (
 from numerate.text.models.lora import LORA_HELP, LoRA, is_linear
 from numerate.text.models.number_inputs import NumberEmbedding, NumberHead
 from numerate.text.models.pretrained_weights import (
+    DTYPE_HELP,
     REVISION_HELP,
+    Dtype,
     check_no_hub_kernels,
     first_line,
     import_transformers,
@@ -62,6 +64,7 @@ class PretrainedDecoder(HuggingFaceSpec):
     number_head: NumberHead | None = setting(None, "number head over the last hidden states; null: none")
     gradient_checkpointing: bool = setting(False, "recompute activations in the backward pass to save memory")
     revision: str | None = setting(None, REVISION_HELP, added_later=True)
+    dtype: Dtype = setting("float32", DTYPE_HELP, added_later=True)
     lora: LoRA | None = setting(None, LORA_HELP, added_later=True)
 
     def conflicts(self) -> Iterator[str]:
@@ -77,7 +80,9 @@ class PretrainedDecoder(HuggingFaceSpec):
             if self.gguf_file is not None:
                 raise UserError(f"model.gguf_file: {self.gguf_file!r} needs model.weights, its folder or repository")
             return self._build_random(package, vocabulary)
-        model = load_pretrained(package.AutoModelForCausalLM, self.weights, self.revision, **self._file_options)
+        model = load_pretrained(
+            package.AutoModelForCausalLM, self.weights, self.revision, self.dtype, **self._file_options
+        )
         resize_to_vocabulary(model, vocabulary, seed)
         return model
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from logging import ERROR
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,9 @@ NEW_ROW_STD = 0.1
 """How far a row that no pretrained one belongs to is drawn from their mean, in their own standard deviations."""
 
 REVISION_HELP = "of a model on the hub its revision, of a folder the hash of its files, by which runs are told apart"
+
+Dtype = Literal["float32", "bfloat16", "float16"]
+DTYPE_HELP = "type of pretrained weights; bfloat16 and float16 take half the memory, to evaluate"
 
 
 def import_transformers(needed_by: str) -> Any:
@@ -95,8 +98,10 @@ def build_untrained(package: Any, model_class: Any, pretrained_config: Mapping[s
     return model
 
 
-def load_pretrained(auto_class: Any, weights: str, revision: str | None = None, **options: Any) -> Any:
-    """A model from a folder or the hub, in float32. Raises `UserError` where there is none under that name, and where
+def load_pretrained(
+    auto_class: Any, weights: str, revision: str | None = None, dtype: Dtype = "float32", **options: Any
+) -> Any:
+    """A model from a folder or the hub. Raises `UserError` where there is none under that name, and where
     it is not whole: a file that was cut short, a configuration of other shapes, weights that are missing."""
     folder, hub_options = Path(weights), _hub_options(weights, revision)
     if folder.is_dir() and "gguf_file" not in options and not (folder / "config.json").is_file():
@@ -114,7 +119,7 @@ def load_pretrained(auto_class: Any, weights: str, revision: str | None = None, 
                 check_no_hub_kernels(config, f"model.weights: {weights}")
             model, loading_info = auto_class.from_pretrained(
                 weights,
-                dtype=torch.float32,
+                dtype=getattr(torch, dtype),
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,
                 trust_remote_code=False,  # otherwise it prompts on the terminal

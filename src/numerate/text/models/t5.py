@@ -25,7 +25,9 @@ from numerate.text.models.hugging_face import (
 from numerate.text.models.lora import LORA_HELP, LoRA
 from numerate.text.models.number_inputs import NumberEmbedding, NumberHead
 from numerate.text.models.pretrained_weights import (
+    DTYPE_HELP,
     REVISION_HELP,
+    Dtype,
     import_transformers,
     load_pretrained,
     load_pretrained_config,
@@ -108,6 +110,7 @@ class T5(HuggingFaceSpec):
     number_head: NumberHead | None = setting(None, "head that predicts the value of [NUM] tokens; null: none")
     gradient_checkpointing: bool = setting(False, "recompute activations in the backward pass to save memory")
     revision: str | None = setting(None, REVISION_HELP, added_later=True)
+    dtype: Dtype = setting("float32", DTYPE_HELP, added_later=True)
     lora: LoRA | None = setting(None, LORA_HELP, added_later=True)
 
     def conflicts(self) -> Iterator[str]:
@@ -132,7 +135,7 @@ class T5(HuggingFaceSpec):
         if self.weights is None:
             return package.T5ForConditionalGeneration(self._config(package, vocabulary))
         model = load_pretrained(
-            package.T5ForConditionalGeneration, self.weights, self.revision, dropout_rate=self.dropout
+            package.T5ForConditionalGeneration, self.weights, self.revision, self.dtype, dropout_rate=self.dropout
         )
         if {model.encoder.embed_tokens.weight, model.decoder.embed_tokens.weight} != {model.shared.weight}:
             raise UserError(
