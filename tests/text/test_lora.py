@@ -2,11 +2,14 @@
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from hugging_face import save_model
+from numerate.api import recipe
 from numerate.batch import StepContext, Tokens
 from numerate.errors import UserError
 from numerate.models import T5, PretrainedDecoder
@@ -70,6 +73,17 @@ def test_merged_it_is_the_same_function_with_the_names_of_the_pretrained_weights
     merge_lora(adapted.hf_model)
     torch.testing.assert_close(logits(adapted, name), expected)
     assert adapted.state_dict().keys() == plain.state_dict().keys()
+
+
+def test_adapters_of_frozen_weights_in_half_precision_are_in_single(tmp_path: Path) -> None:
+    folder = save_model(tmp_path / "model")
+    found = recipe(f"hf:{folder}", "model.dtype=bfloat16", "lora=LoRA(r=2)")
+    model = found.model.build(found.tokenizer.build_vocabulary(found.task), 0)
+    for parameter in model.parameters():
+        assert parameter.dtype == (torch.float32 if parameter.requires_grad else torch.bfloat16)
+    ids = torch.tensor([[5, 6, 7]])
+    model(Tokens(ids, torch.tensor([3]), torch.arange(1))).logits.float().sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters() if parameter.requires_grad)
 
 
 def test_only_the_layers_that_are_named_have_an_adapter(vocabulary: Vocabulary) -> None:

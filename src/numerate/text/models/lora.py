@@ -48,6 +48,8 @@ class LoRA(Spec):
         with warnings.catch_warnings():  # layers of GPT-2 are transposed, which peft notices
             warnings.filterwarnings("ignore", "fan_in_fan_out is set to")
             inject_adapter_in_model(config, model)
+        for adapter in (parameter for parameter in model.parameters() if parameter.requires_grad):
+            adapter.data = adapter.data.float()  # small steps are lost in the half precision of frozen weights
 
     @staticmethod
     def _check_targets(model: Any, target_modules: tuple[str, ...]) -> None:
