@@ -54,7 +54,7 @@ def test_the_answers_before_and_after_are_compared_and_the_same_command_finds_th
     before, after = paths_in(output)
     assert (Path(before).parent.name, Path(after).parent.name) == ("hf-tiny", "hf-tiny-finetuned")
     assert re.search(r"hf-tiny-finetuned / hf-tiny +correct, %", output)
-    assert "The same questions" in (place / "compare.html").read_text()
+    assert "Differences over the same questions" in (place / "compare.html").read_text()
     files = {path: path.read_bytes() for path in place.glob("runs/*/*/*.jsonl")}
     assert len({path.parent for path in files if path.name == "predictions.jsonl"}) == 2
     (place / "tiny" / "README.md").write_text("which is no part of the model")

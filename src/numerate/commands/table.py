@@ -221,7 +221,7 @@ COMMANDS: dict[str, Command] = {
         "numerate finetune hf:HuggingFaceTB/SmolLM2-135M-Instruct task=gsm8k loss=NumberToken\n"
         "numerate finetune hf:folder task=gsm8k 'loss=NumberToken(weight=0.3,digit_weight_ratio=2)' lora=LoRA\n"
         "numerate finetune hf:folder task=gsm8k loss=CrossEntropy,NumberToken seeds=3   (six runs, compared)\n"
-        "numerate finetune hf:folder task=my.jsonl lr=1e-5 training.steps=2000 training.micro_batch_size=4",
+        "numerate finetune hf:folder 'task=QuestionFiles(train_file=my.jsonl)' lr=1e-5 training.micro_batch_size=4",
         (
             Option("out", "compare.html", "the page with the answers before and after"),
             RUNS_DIR,

@@ -126,7 +126,7 @@ SECTIONS = (
     Section("", lambda it: [overview_figure(it.groups)], ("exact_match",), in_terminal=True),
     Section("By length of the row", lambda it: [overview_figure(it.groups)], ("token_labels",), in_terminal=True),
     Section("Results", of_groups(metric_tables), PARTS, in_terminal=True),
-    Section("The same questions", of_groups(same_questions), ANSWERS, SEVERAL, in_terminal=True),
+    Section("Differences over the same questions", of_groups(same_questions), ANSWERS, SEVERAL, in_terminal=True),
     Section("Loss, perplexity, bits per byte", of_groups(metrics_content), TEXTS, in_terminal=True),
     Section("Validation curves", of_groups(curves_content), TEXTS),
     Section(
