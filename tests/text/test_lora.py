@@ -15,6 +15,7 @@ from numerate.errors import UserError
 from numerate.models import T5, PretrainedDecoder
 from numerate.text.models.lora import LoRA, merge_lora
 from numerate.vocabulary import Vocabulary
+from simulated_device import DEVICE, simulated_device
 
 pytest.importorskip("peft", reason="the extra finetune is not installed")
 pytest.importorskip("transformers", reason="the extra huggingface is not installed")
@@ -34,9 +35,10 @@ def built(name: str, vocabulary: Vocabulary, lora: LoRA | None = LoRA()) -> Any:
     return replace(SPECS[name], lora=lora).build(vocabulary, 0)
 
 
-def logits(model: Any, name: str) -> torch.Tensor:
+def logits(model: Any, name: str, device: torch.device = torch.device("cpu")) -> torch.Tensor:
     ids = torch.randint(4, 14, (2, 6), generator=torch.Generator().manual_seed(0))
-    tokens = model.assign_positions(Tokens(ids, torch.tensor([6, 4]), torch.arange(2)), StepContext.for_evaluation())
+    tokens = Tokens(ids, torch.tensor([6, 4]), torch.arange(2)).to(device)
+    tokens = model.assign_positions(tokens, StepContext.for_evaluation())
     found: torch.Tensor = model(tokens, tokens if name == "t5" else None).logits
     return found
 
@@ -59,6 +61,17 @@ def test_it_begins_with_the_pretrained_function_and_trains_the_adapters_alone(
     assert sum(adapted.get_parameter(key).numel() for key in trained) > 0
     logits(adapted.train(), name).square().sum().backward()
     assert {key for key, parameter in adapted.named_parameters() if parameter.grad is not None} == trained
+
+
+@torch.no_grad()
+def test_a_t5_has_its_adapters_on_a_device_too(vocabulary: Vocabulary) -> None:
+    """Where query, key and value are one product without them."""
+    adapted = built("t5", vocabulary).eval()
+    change_adapters(adapted)
+    expected = logits(adapted, "t5")
+    with simulated_device():
+        found = logits(adapted.to(DEVICE), "t5", DEVICE).cpu()
+    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("name", SPECS)
