@@ -49,11 +49,11 @@ def byte_tokenizer() -> Any:
     )
 
 
-def tiny_llama(num_layers: int = 1) -> Any:
-    """A random decoder for `byte_tokenizer`."""
+def tiny_llama(num_layers: int = 1, vocab_size: int = 272) -> Any:
+    """A random decoder for `byte_tokenizer`, whose rows are padded: the tokenizer has 259 tokens."""
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
-        vocab_size=272,  # padded: the tokenizer has 259
+        vocab_size=vocab_size,
         hidden_size=16,
         intermediate_size=16,
         num_hidden_layers=num_layers,
@@ -63,3 +63,38 @@ def tiny_llama(num_layers: int = 1) -> Any:
         pad_token_id=0,
     )
     return transformers.LlamaForCausalLM(config)
+
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<s>{{ message.role }}: {{ message.content }}</s>{% endfor %}"
+    "{% if add_generation_prompt %}<s>assistant: {% endif %}"
+)
+
+
+def tiny_t5() -> Any:
+    """A random encoder-decoder for `byte_tokenizer`."""
+    torch.manual_seed(0)
+    config = transformers.T5Config(
+        vocab_size=259,
+        d_model=16,
+        num_layers=1,
+        num_heads=2,
+        d_kv=8,
+        d_ff=16,
+        eos_token_id=2,
+        pad_token_id=0,
+        decoder_start_token_id=0,
+    )
+    return transformers.T5ForConditionalGeneration(config)
+
+
+def save_model(folder: Path, kind: str = "llama", *, chat_template: str | None = None, scale: float = 8.0) -> Path:
+    """A folder of a random `llama` or `t5` with its tokenizer, as `save_pretrained` writes it. Its weights are `scale`
+    times those of initialization, so that no two tokens are about equally likely."""
+    model, tokenizer = tiny_t5() if kind == "t5" else tiny_llama(vocab_size=259), byte_tokenizer()
+    for parameter in model.parameters():
+        parameter.data.mul_(scale)
+    tokenizer.chat_template = chat_template
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder

@@ -17,6 +17,7 @@ import torch
 
 import numerate
 from cases import case
+from hugging_face import save_model
 from numerate import catalogue
 from numerate.catalogue import is_recipe
 from numerate.cli import main, parse
@@ -118,7 +119,10 @@ def assert_understood(line: str) -> None:
         return  # the recipe of examples/plugin, which tests/test_plugin.py installs
     call = parse(shlex.split(re.sub(r"\bseeds=\d+\b", "seeds=3", line)))  # each seed is a recipe of its own
     name, settings = next(iter(call.arguments), ""), call.values.get("settings", [])
-    if call.command == "show" and any(name in catalogue.parts_by_kind()[kind] for kind in SLOTS):
+    if name.startswith("hf:"):  # a tiny model stands for that of the page
+        model = Path("tiny_model")
+        assert load_study(f"hf:{model if model.exists() else save_model(model)}", settings).recipes
+    elif call.command == "show" and any(name in catalogue.parts_by_kind()[kind] for kind in SLOTS):
         assert settings == [], "a part"
     elif call.command in ("train", "run", "show"):
         assert load_study(name, settings).recipes  # every override is applied to every recipe

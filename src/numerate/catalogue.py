@@ -125,11 +125,11 @@ def family_names(kind: str) -> dict[str, str]:
 def is_recipe(name: str) -> bool:
     """Whether a name is that of a recipe or study, or of a file with one.
 
-    >>> is_recipe("addition-abacus"), is_recipe("my.py:recipe"), is_recipe("Arithmetic")
-    (True, True, False)
+    >>> is_recipe("addition-abacus"), is_recipe("my.py:recipe"), is_recipe("hf:gpt2"), is_recipe("Arithmetic")
+    (True, True, True, False)
     """
     kinds, plain = parts_by_kind(), name.replace("-", "_")
-    is_file = name.endswith((".yaml", ".yml")) or ".py:" in name
+    is_file = name.startswith("hf:") or name.endswith((".yaml", ".yml")) or ".py:" in name
     return is_file or plain in kinds["Recipe"] or plain in kinds["Study"] or family_row("Recipe", plain) is not None
 
 

@@ -37,7 +37,7 @@ from numerate.published.dual_attention_models import published
 from numerate.published.dual_attention_weights import to_published
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.language_modeling import LanguageModeling
-from numerate.text.models.pretrained import PretrainedDecoder
+from numerate.text.models.numformer import Numformer
 from numerate.text.tokenizers.subwords import Subwords
 from numerate.text.tokenizers.token_ids import TokenIds
 from numerate.tokenizers.layout import NextToken, TokenClassification
@@ -395,10 +395,8 @@ def test_what_cannot_be_exported_is_refused_with_the_reason_and_nothing_is_left(
     with pytest.raises(UserError, match="layout TokenClassification"):
         export(run_of(recipe_of(layout=TokenClassification())), "labels")
     spec = run_of(recipe_of(title="kept"))
-    object.__setattr__(spec.recipe, "model", PretrainedDecoder())
-    with pytest.raises(
-        UserError, match="PretrainedDecoder is not a causal decoder of numerate; the model must be a Decoder"
-    ):
+    object.__setattr__(spec.recipe, "model", Numformer())
+    with pytest.raises(UserError, match="Numformer is not a causal decoder of numerate; the model must be a Decoder"):
         export(spec, "held")
     with pytest.raises(UserError, match=r"Subwords of Arithmetic cannot be written.*tokenizer=false"):
         to_fast_tokenizer(Subwords("characters"), Arithmetic(), run.evaluation_data.vocabulary)

@@ -74,7 +74,7 @@ def _sample_recipe(recipe: Any, split: str, count: int) -> None:
     from numerate.batch import StepContext
     from numerate.evaluation.evaluation_data import EvaluationData
 
-    data = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
+    data = EvaluationData.from_recipe(recipe)
     questions = recipe.task.examples(split, recipe.seed, 0, count)
     rows = recipe.tokenizer.encode_examples(questions, data.vocabulary)
     model = recipe.model.build(data.vocabulary, recipe.seed)

@@ -6,7 +6,7 @@ function that a row names receives typed values.
 
 from typing import Any, Literal, NamedTuple
 
-ANY_SETTING, MODEL_SETTING, DOTTED_SETTING = "", r"model\.", r"[A-Za-z_][\w-]*\."
+ANY_SETTING, MODEL_SETTING, DOTTED_SETTING = "", r"model\.", r"task=|[A-Za-z_][\w-]*\."
 
 
 class Option(NamedTuple):
@@ -221,11 +221,28 @@ COMMANDS: dict[str, Command] = {
         (PRESET, RUNS_DIR, dry_run("build the model, time a few steps, print an estimate; write nothing"), SKIP_BAD),
         settings=ANY_SETTING,
     ),
+    "finetune": Command(
+        "fine-tune a Hugging Face model: its answers before and after; the same command again resumes",
+        "finetuning:finetune",
+        "hf:MODEL",
+        "numerate finetune hf:HuggingFaceTB/SmolLM2-135M-Instruct task=gsm8k loss=NumberToken\n"
+        "numerate finetune hf:folder task=gsm8k 'loss=NumberToken(weight=0.3,digit_weight_ratio=2)' lora=LoRA\n"
+        "numerate finetune hf:folder task=gsm8k loss=CrossEntropy,NumberToken seeds=3   (six runs, compared)\n"
+        "numerate finetune hf:folder 'task=QuestionFiles(train_file=my.jsonl)' lr=1e-5 training.micro_batch_size=4",
+        (
+            Option("out", "compare.html", "the page with the answers before and after"),
+            RUNS_DIR,
+            dry_run("print estimates of the evaluation and the training; write nothing"),
+        ),
+        settings=ANY_SETTING,
+    ),
     "evaluate": Command(
-        "evaluate a run: exact match on a grid of lengths, or loss and bits per byte of text; with intervals",
+        "evaluate a run or a Hugging Face model: exact match, errors of numbers, or loss of text; with intervals",
         "runs:evaluate",
-        "RUN",
+        "RUN|hf:MODEL",
         "numerate evaluate latest\nnumerate evaluate latest grid=1:20x1:20 count=200 checkpoint=best\n"
+        "numerate evaluate hf:HuggingFaceTB/SmolLM2-135M-Instruct task=gsm8k   (a folder, or a name on the hub)\n"
+        "numerate evaluate hf:folder task=gsm8k,svamp evaluation.generation.num_fewshot=0,8\n"
         "numerate evaluate 3f2a checkpoint=all workers=8   (resumes by cell)\n"
         "numerate evaluate latest grid=1:100x1:100 executor=slurm executor.partition=cpu --dry-run\n"
         "numerate evaluate latest grid=1:100x1:100 shard=1/4 --dry-run   (its cells, cost and estimated time)\n"
@@ -335,18 +352,21 @@ COMMANDS: dict[str, Command] = {
         context=("traceback", "parts"),
     ),
     "compare": Command(
-        "compare runs and seeds side by side: median, spread, success rate",
+        "compare runs and seeds, or Hugging Face models, side by side: median, spread, success rate",
         "compare:compare",
-        "RUN|STUDY ...",
+        "RUN|STUDY|hf:MODEL ...",
         "numerate compare runs/addition_abacus/* runs/addition_rotary/*\nnumerate compare mine yours out=page.html\n"
+        "numerate compare hf:first hf:second task=gsm8k   (evaluates what has not been evaluated)\n"
         "numerate compare abacus_laptop   (all completed runs of a study)\n"
         "numerate compare mine yours out=figure.pdf   (or .png, .svg)",
         (
             Option("out", "compare.html", "the page, or a figure: .png, .svg, .pdf"),
             Option("baseline", "rotary", "the variant that others are compared with"),
             METRIC,
+            DEVICE,
             RUNS_DIR,
         ),
+        settings=DOTTED_SETTING,
     ),
     "plot": Command(
         "plot figures of runs: grid, curves, counts, compare, intervals, training or validation",
@@ -468,7 +488,8 @@ SETTINGS_HELP = {
 a component by its class name: model.mixer=LSTM, 'model.positions=[Rotary(base=500)]'
 a list item by its index: model.positions.0.base=500; several values are a sweep: seed=0,1,2, seeds=3""",
     MODEL_SETTING: "settings of the model, at inference: model.SETTING=VALUE; several values are a sweep",
-    DOTTED_SETTING: "settings of the model, at inference: model.SETTING=VALUE; several values are a sweep",
+    DOTTED_SETTING: """settings of the model, at inference: model.SETTING=VALUE; several values are a sweep
+of hf:MODEL all settings: task=gsm8k, tokenizer.chat_template=false, evaluation.generation.num_fewshot=8""",
 }
 EXECUTOR_OPTIONS = (
     Option("executor", "slurm", "local (default), inprocess, ray or slurm"),

@@ -75,6 +75,9 @@ PATHS_BY_COMMON_NAME = {
 }
 """Names of settings in PyTorch, Hugging Face and nanoGPT, with the paths of the equivalent settings here."""
 
+SHORT_PATHS = {"lr": "optimizer.lr", "loss": "objective.loss", "lora": "model.lora"}
+"""Short forms of the paths of settings."""
+
 MAX_RUNS = 100_000
 """Maximum number of runs of a sweep."""
 
@@ -147,7 +150,7 @@ def describe_settings(recipe: object) -> list[tuple[str, str, str, str]]:
 def _split_override(text: str) -> tuple[str, str]:
     """Path and value of an override, the path with `_` for `-` and a `.` before a final `+`."""
     path, equals, value = text.partition("=")
-    segments = ("optimizer.lr" if path.strip() == "lr" else path.strip()).split(".")
+    segments = SHORT_PATHS.get(path.strip(), path.strip()).split(".")
     if len(segments[-1]) > 1 and segments[-1].endswith("+"):
         segments[-1:] = [segments[-1][:-1], "+"]
     if not equals or not all(segments):

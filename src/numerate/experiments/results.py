@@ -7,14 +7,15 @@ from textwrap import fill
 from typing import Any
 
 from numerate.evaluation import answer_metrics
+from numerate.evaluation.kinds.answers import AnswerKind
 from numerate.evaluation.kinds.kind import EvaluationKind
 from numerate.evaluation.labels import METRICS, Metric
 from numerate.reports.grid import interval_text, number_text
 from numerate.reports.table import text_table
 from numerate.training.checkpoint import Checkpoint
 
-TABLE_METRICS = ("number_accuracy", "missing", "clipped", "mae", "log_mae", "log_r2", "bleu", "rougeL", "perplexity")
-"""The metrics of numbers and texts that the table of an evaluation shows."""
+DIGIT_METRICS = ("number_digit_accuracy", "missing", "mae", "mape", "log_mae")
+"""The metrics in the table by the number of digits of the correct number."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -64,7 +65,9 @@ class Results:
         lines = [*self.regions(), *self.regions_over_offsets()]
         if _has(lines, "language"):
             return _text_table(lines)
-        return _answer_table(lines, self.kind.columns) if _has(lines, "mean") else _plain_table(lines)
+        if not isinstance(self.kind, AnswerKind) or not _has(lines, "mean"):
+            return _plain_table(lines)
+        return "\n\n".join([_answer_table(lines, self.kind), *_digit_tables(lines)])
 
     def __repr__(self) -> str:
         return str(self)
@@ -73,12 +76,37 @@ class Results:
         return f"<pre>{escape(str(self))}</pre>"
 
 
-def _answer_table(lines: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> str:
-    """Exact match by region with the metrics of labels, numbers and texts that there are, and the kind's columns."""
+def models_table(results: Mapping[str, Results]) -> str:
+    """One table of several evaluations by their labels."""
+    kind = next(iter(results.values())).kind
+    lines = [{"label": label, **line} for label, result in results.items() for line in result.summary_lines()]
+    return _answer_table(lines, kind) if isinstance(kind, AnswerKind) else _plain_table(lines)
+
+
+def _digit_tables(lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The metrics of each number of digits of the correct number, a table for each line that has them."""
     from numerate.reports.metrics import format_metric
 
+    tables = []
+    for line in (line for line in lines if "by_digits" in line):
+        rows = [
+            [
+                str(digits),
+                f"{metrics['count']:,}",
+                *(format_metric(name, metrics[name], with_unit=True) for name in ("number_accuracy", *DIGIT_METRICS)),
+            ]
+            for digits, metrics in line["by_digits"].items()
+        ]
+        title = f"By digits of the correct number, {line['region']}:"
+        tables.append(f"{title}\n{text_table(['digits', 'questions', 'correct', *DIGIT_METRICS], rows)}")
+    return tables
+
+
+def _answer_table(lines: Sequence[Mapping[str, Any]], kind: AnswerKind) -> str:
+    """Exact match by region with the metrics of labels, numbers and texts that there are, and the kind's columns."""
+    columns = kind.columns
     labels: list[Metric] = [name for name in METRICS if name != "exact_match"] if _has(lines, "labels") else []
-    metrics = answer_metrics.available_metrics(TABLE_METRICS, [line.get("answers", {}) for line in lines])
+    metrics = answer_metrics.available_metrics(kind.table_metrics, [line.get("answers", {}) for line in lines])
     header = ["region", "cells", "correct", "95 % interval", *labels, *metrics, *columns]
     rows = [
         [
@@ -87,7 +115,7 @@ def _answer_table(lines: Sequence[Mapping[str, Any]], columns: Mapping[str, str]
             f"{line['mean']:.1%}",
             f"{line['low']:.1%} to {line['high']:.1%}",
             *(_label_text(line, name) for name in labels),
-            *(format_metric(name, line.get("answers", {}).get(name), with_unit=True) for name in metrics),
+            *(_metric_text(name, line.get("answers", {})) for name in metrics),
             *(_share_text(line.get("answers", {}).get(name)) for name in columns),
         ]
         for line in lines
@@ -153,9 +181,11 @@ def _plain_table(lines: Sequence[Mapping[str, Any]]) -> str:
 def _table(
     lines: Sequence[Mapping[str, Any]], header: Sequence[str], rows: Sequence[Sequence[str]], *, with_offsets: bool
 ) -> str:
-    """A table of lines, each after its checkpoint, step, settings and position offset."""
+    """A table of lines, each after its label, or its checkpoint, step, settings and position offset."""
     from numerate.reports.settings import format_settings
 
+    if _has(lines, "label"):
+        return text_table(["model", *header], [[line["label"], *row] for line, row in zip(lines, rows, strict=True)])
     with_settings = any(line["settings"] for line in lines)
     first = ["checkpoint", "step", *["settings"] * with_settings, *["position_offset"] * with_offsets]
     places = [
@@ -176,6 +206,16 @@ def _note(text: str) -> str:
 
 def _has(lines: Sequence[Mapping[str, Any]], entry: str) -> bool:
     return any(entry in line for line in lines)
+
+
+def _metric_text(name: str, answers: Mapping[str, float | None]) -> str:
+    """`12.5 [10.2, 14.8]`: a metric, and the interval of an error."""
+    from numerate.reports.metrics import format_metric, is_proportion
+
+    text = format_metric(name, answers.get(name), with_unit=True)
+    if f"{name}.low" not in answers or is_proportion(name):
+        return text
+    return f"{text} [{', '.join(format_metric(name, answers[f'{name}.{end}']) for end in ('low', 'high'))}]"
 
 
 def _share_text(value: float | None) -> str:

@@ -50,7 +50,7 @@ def write_folder(
         eos_token_id=[*special_ids.eos_token_ids],
         pad_token_id=special_ids.pad_token_id,
     )
-    with _silence_transformers():
+    with silence_transformers():
         hf_model.save_pretrained(folder)
     if tokenizer is not None:
         tokenizer.save_pretrained(folder)
@@ -59,7 +59,7 @@ def write_folder(
 
 
 @contextmanager
-def _silence_transformers() -> Iterator[None]:
+def silence_transformers() -> Iterator[None]:
     """Without the progress bars and logs of transformers: numerate reports errors itself."""
     logging = _transformers.utils.logging
     is_enabled, level = logging.is_progress_bar_enabled(), logging.get_verbosity()

@@ -338,9 +338,7 @@ def _model_spec(recipe: Mapping[str, Any] | None) -> Decoder:
     kind = recipe["model"].get("kind")
     spec = from_tree(recipe["model"], "model", expected_class=ModelSpec)
     if not isinstance(spec, Decoder):
-        raise UserError(
-            f"model: {kind} must be a Decoder (a Hugging Face model inside numerate has a save_pretrained of its own)"
-        )
+        raise UserError(f"model: {kind} must be a Decoder (a Hugging Face model is opened by its own class)")
     return spec
 
 

@@ -13,7 +13,8 @@ from numerate.training.recipe import Recipe
 
 
 def load_recipe(text: str) -> Recipe:
-    """`addition_abacus` (or `addition-abacus`), `my.py:recipe`, or the path of a saved `recipe.yaml`.
+    """`addition_abacus` (or `addition-abacus`), `my.py:recipe`, the path of a saved `recipe.yaml`, or `hf:` with the
+    folder or name of a Hugging Face model.
 
     Raises `UserError` for anything else, also for a study.
     """
@@ -27,6 +28,10 @@ def load_recipe(text: str) -> Recipe:
 
 def load_recipe_or_study(text: str) -> Any:
     """A recipe or a study by its name; see `load_recipe`. Raises `UserError` with the most similar name."""
+    if text.startswith("hf:"):
+        from numerate.recipes.hugging_face import hugging_face_recipe
+
+        return hugging_face_recipe(text.removeprefix("hf:"))
     if text.endswith((".yaml", ".yml")):
         head = read_header(Path(text)) if is_run_header(Path(text)) else load_yaml(text)
         tree = head.get("recipe", head) if isinstance(head, Mapping) else head

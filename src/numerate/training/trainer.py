@@ -98,7 +98,7 @@ class Trainer(TrainingStep):
         recipe = replace(recipe, training=replace(recipe.training, precision=precision))
         self.recipe, self.world, self.folder, self.on_event = recipe, world, folder, on_event
         self.training = recipe.training
-        self.evaluation_data = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
+        self.evaluation_data = EvaluationData.from_recipe(recipe)
         vocabulary = self.evaluation_data.vocabulary
         self.pretrained_config = pretrained_config
         self.model: Model

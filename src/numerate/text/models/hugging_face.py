@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from numerate.batch import DecodingStep, Model, ModelSpec, Output, StepContext, Tokens
 from numerate.errors import UserError
 from numerate.mixers.attention_maps import LayerMaps, MapKind
+from numerate.text.models.lora import LoRA
 from numerate.text.models.number_inputs import NUMBER_TOKEN, NumberEmbedding, NumberHead
-from numerate.text.models.pretrained_weights import build_untrained, import_transformers
+from numerate.text.models.pretrained_weights import Dtype, build_untrained, import_transformers
 from numerate.vocabulary import Vocabulary
 
 
@@ -247,6 +248,9 @@ class HuggingFaceSpec(ModelSpec):
     is_hugging_face: ClassVar[bool] = True
 
     weights: str | None
+    revision: str | None
+    dtype: Dtype
+    lora: LoRA | None
 
     config_overrides: ClassVar[Mapping[str, str]] = {}
     """Settings that replace entries of a pretrained configuration, by their names there."""
@@ -273,7 +277,7 @@ class HuggingFaceSpec(ModelSpec):
         package = import_transformers(f"model: {type(self).__name__}")
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(seed)
-            return self.wrap(self.create(package, vocabulary, seed), vocabulary)
+            return self._wrap(self.create(package, vocabulary, seed), vocabulary)
 
     def build_from_config(
         self, vocabulary: Vocabulary, seed: int, pretrained_config: Mapping[str, Any]
@@ -284,4 +288,9 @@ class HuggingFaceSpec(ModelSpec):
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(seed)
             model = build_untrained(package, self.model_class(package), pretrained_config, **overrides)
-            return self.wrap(model, vocabulary)
+            return self._wrap(model.to(getattr(torch, self.dtype)), vocabulary)
+
+    def _wrap(self, model: Any, vocabulary: Vocabulary) -> HuggingFaceModel:
+        if self.lora is not None:
+            self.lora.add_to(model)
+        return self.wrap(model, vocabulary)
