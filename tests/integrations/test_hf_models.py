@@ -12,27 +12,15 @@ import torch
 from torch import Tensor
 
 import numerate
-from hugging_face import QUIET, examples_of, transformers
-from numerate.architectures.dual_attention import DualAttention
-from numerate.architectures.mamba import Mamba
-from numerate.architectures.symbols import PositionRelativeSymbols, SymbolicAttention
+from hugging_face import CODE_SPECS, QUIET, examples_of, ids_of, on_the_left, recipe_of, run_of, transformers
 from numerate.batch import Tokens
 from numerate.cli import main
-from numerate.config import identity, to_tree
+from numerate.config import to_tree
 from numerate.errors import UserError
-from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.evaluation.generate import greedy_decode
 from numerate.experiments.exporting import export, import_folder, import_published
 from numerate.experiments.run import Run
 from numerate.losses.cross_entropy import CrossEntropy
-from numerate.mixers.alternating import Alternating
-from numerate.mixers.attention import Attention
-from numerate.mixers.recurrent import LSTM
-from numerate.models.backbone import Loop
-from numerate.models.decoder import Decoder
-from numerate.positions.added import Learned
-from numerate.positions.position_ids import DigitIndex
-from numerate.positions.rotary import Rotary
 from numerate.published.dual_attention_models import published
 from numerate.published.dual_attention_weights import to_published
 from numerate.tasks.arithmetic import Arithmetic
@@ -43,27 +31,7 @@ from numerate.text.tokenizers.token_ids import TokenIds
 from numerate.tokenizers.layout import NextToken, TokenClassification
 from numerate.tokenizers.tokenizer import Characters
 from numerate.tokenizers.words import Words
-from numerate.training import checkpoint
 from numerate.training.recipe import Recipe
-from numerate.training.run_folder import RunFolder
-
-LENGTHS = (9, 4, 6)
-DUAL = DualAttention(symbols=SymbolicAttention(trainable=False))
-
-SPECS = {
-    "dual attention": Decoder(hidden_size=16, mixer=DUAL, positions=(Rotary(),), tie_word_embeddings=True),
-    "distances": Decoder(hidden_size=16, mixer=DualAttention(symbols=PositionRelativeSymbols()), positions=(Rotary(),)),
-    "LSTM": Decoder(hidden_size=16, mixer=LSTM()),
-    "alternating": Decoder(hidden_size=16, mixer=Alternating(mixers=(Mamba(), Attention(num_heads=2)))),
-    "loop": Decoder(
-        hidden_size=16,
-        backbone=Loop(num_layers=1, num_loops=3, input_injection="linear", initial_state="noise"),
-        mixer=Attention(num_heads=2),
-    ),
-    "Abacus": Decoder(
-        hidden_size=16, mixer=Attention(num_heads=2), positions=(Learned(position_ids=DigitIndex(max_offset=9)),)
-    ),
-}
 
 pytestmark = QUIET
 
@@ -83,43 +51,14 @@ def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         logging.enable_progress_bar()
 
 
-def recipe_of(model: Any = SPECS["dual attention"], **changes: Any) -> Recipe:
-    return replace(Recipe(task=Arithmetic(), model=model, device="cpu", title="small"), **changes)
-
-
-def run_of(recipe: Recipe, step: int = 7) -> Run:
-    """A run as training leaves it, but for the training."""
-    exam = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
-    model = recipe.model.build(exam.vocabulary, recipe.seed)
-    folder = RunFolder.create(Path("runs"), recipe.title, identity(recipe), {"recipe": to_tree(recipe)})
-    with folder.lock():
-        checkpoint.write(folder.checkpoints, step, {"weights": model.state_dict()}, {"progress": {}})
-    return Run(folder)
-
-
 def opened(folder: Path | str, **how: Any) -> Any:
     return transformers.AutoModelForCausalLM.from_pretrained(folder, **how).eval()
 
 
-def ids_of(lengths: tuple[int, ...] = LENGTHS) -> tuple[Tokens, Tensor]:
-    """Rows as our models read them, and which places are real."""
-    ids = torch.randint(4, 19, (len(lengths), max(lengths)), generator=torch.Generator().manual_seed(1))
-    sizes = torch.tensor(lengths)
-    real = torch.arange(max(lengths)) < sizes[:, None]
-    return Tokens(ids * real, sizes, torch.arange(len(lengths))), real
-
-
-def on_the_left(tokens: Tokens, real: Tensor) -> tuple[Tensor, Tensor]:
-    rolled = [
-        (row.roll(int(-n)), mask.roll(int(-n))) for row, mask, n in zip(tokens.ids, real, tokens.lengths, strict=True)
-    ]
-    return torch.stack([row for row, _ in rolled]), torch.stack([mask for _, mask in rolled])
-
-
-@pytest.fixture(params=SPECS)
+@pytest.fixture(params=CODE_SPECS)
 def pair(request: pytest.FixtureRequest) -> tuple[Run, Any]:
     """A run, and what Hugging Face makes of its folder."""
-    run = run_of(recipe_of(SPECS[request.param]))
+    run = run_of(recipe_of(CODE_SPECS[request.param]))
     return run, opened(export(run, "exported"))
 
 
@@ -207,7 +146,7 @@ def test_the_loss_over_labels_is_ours_and_goes_to_every_weight(pair: tuple[Run, 
     ids[:, :time], labels[:, 1:] = batch.tokens.ids, batch.targets
     mask = torch.arange(time + 1) < batch.tokens.lengths[:, None]
     output = theirs.train()(ids, attention_mask=mask, labels=labels)
-    if run.recipe.model != SPECS["Abacus"]:  # whose offsets are drawn in training
+    if run.recipe.model != CODE_SPECS["abacus"]:  # whose offsets are drawn in training
         torch.testing.assert_close(output.loss, ours)
     torch.testing.assert_close(theirs.eval()(ids, attention_mask=mask, labels=labels).loss, ours)
     halved = theirs(ids, attention_mask=mask, labels=labels, num_items_in_batch=2 * batch.counts["tokens"]).loss
@@ -257,7 +196,7 @@ def test_a_folder_whose_weights_are_not_all_taken_is_not_imported(capsys: pytest
 
 
 def test_offsets_are_drawn_in_training_and_never_in_evaluation() -> None:
-    model = opened(export(run_of(recipe_of(SPECS["Abacus"])), "exported"))
+    model = opened(export(run_of(recipe_of(CODE_SPECS["abacus"])), "exported"))
     ids = ids_of((9,))[0].ids
     exact = model(ids).logits
     assert torch.equal(model(ids).logits, exact)
@@ -315,7 +254,7 @@ def test_language_modeling_takes_its_stored_tokenizer_along_and_ends_where_a_doc
     stored = _stored_tokenizer(tmp_path / "stored")
     Path("text.txt").write_text("Once upon a time there was a cat. " * 20)
     task = LanguageModeling(train="text.txt", tokenizer=str(stored), context_length=16)
-    recipe = recipe_of(SPECS["dual attention"], task=task, tokenizer=TokenIds(), layout=NextToken())
+    recipe = recipe_of(CODE_SPECS["dual_attention"], task=task, tokenizer=TokenIds(), layout=NextToken())
     model = opened(export(run_of(recipe), "exported"))
     theirs, ours = transformers.AutoTokenizer.from_pretrained("exported"), task.load_tokenizer()
     for text in ("Once upon a time", "a café, 12!", ""):

@@ -1,6 +1,7 @@
 """Export of a run as a Hugging Face folder, and import: `numerate export` and `numerate import`."""
 
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +34,7 @@ def export(run: Run, out: str | Path, *, checkpoint_name: str = "final", tokeniz
     """
     recipe, path = run.recipe, Path(out).expanduser()
     check_not_existing(path)
-    _check_exportable(recipe)
+    spec = _exportable_decoder(recipe)
     _check_hugging_face_is_installed()
     from numerate.integrations import hf_folders, hf_models, hf_tokenizers
 
@@ -48,24 +49,29 @@ def export(run: Run, out: str | Path, *, checkpoint_name: str = "final", tokeniz
         raise UserError(
             f"checkpoint: {checkpoint_name} means {len(checkpoints)} checkpoints; must be final, best or a step"
         )
-    config = hf_models.make_config(
-        to_tree(recipe),
-        vocabulary,
-        step=checkpoints[0].step,
-        bos_token_id=special_ids.bos_token_id,
-        eos_token_id=[*special_ids.eos_token_ids],
-        pad_token_id=special_ids.pad_token_id,
-        max_length=context_length,
+    settings = hf_models.exported_settings(
+        to_tree(recipe), vocabulary, checkpoints[0].step, special_ids, context_length
     )
     model = run.load_model(checkpoints[0]).cpu()
     with atomic_folder(path) as folder:
-        hf_folders.write_folder(folder, config, model, special_ids, hf_tokenizer, path.name)
+        hf_folders.write_folder(folder, spec, settings, model, hf_tokenizer, path.name)
         mode = (folder / "config.json").stat().st_mode
         for file in folder.iterdir():
             file.chmod(mode)  # safetensors makes files readable by the owner only; apply the user's umask
             disk.fsync(file)
         disk.fsync(folder)
     return path
+
+
+def loading_note(folder: str | Path) -> str:
+    """What an exported folder needs, in one line.
+
+    For example `as LlamaForCausalLM: needs transformers alone`, or `with its code: trust_remote_code=True`.
+    """
+    config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
+    if "auto_map" in config:
+        return "with its code: trust_remote_code=True"
+    return f"as {config['architectures'][0]}: needs transformers alone"
 
 
 def import_folder(
@@ -91,22 +97,20 @@ def import_folder(
     path = Path(folder).expanduser()
     config = hf_folders.read_configuration(path)
     weight_file = read_weights(path)
-    recipe = from_tree((config.recipe or {}), path / "config.json", expected_class=Recipe)
+    recipe = from_tree(config["recipe"], path / "config.json", expected_class=Recipe)
     recipe = override(replace(recipe, name=name), settings)
     assert isinstance(recipe, Recipe)
     evaluation_data = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
-    exported_fingerprint = (config.vocabulary or {}).get("fingerprint")
+    exported_fingerprint = (config.get("vocabulary") or {}).get("fingerprint")
     if exported_fingerprint != hf_models.fingerprint(evaluation_data.vocabulary):
         raise UserError(
             f"{path}: was exported with a vocabulary different from the one its {type(recipe.task).__name__} has here; "
             "the tokenizer and texts must be those it was trained with (set their location with task.tokenizer=)"
         )
-    weights = StrictWeights(
-        weight_file.weights, str(path), normalize_name=lambda tensor: tensor.removeprefix("model.")
-    ).tensors
-    return _create_run(
-        recipe, evaluation_data, weights, config.step, weight_file.logit_check(check, tolerance), path, runs_dir
-    )
+    tensors = hf_folders.decoder_weights(config, recipe.model, weight_file.weights, path)
+    weights = StrictWeights(tensors, str(path), normalize_name=lambda tensor: tensor.removeprefix("model.")).tensors
+    step, logit_check = int(config.get("step", 0)), weight_file.logit_check(check, tolerance)
+    return _create_run(recipe, evaluation_data, weights, step, logit_check, path, runs_dir)
 
 
 def import_published(
@@ -188,8 +192,8 @@ def _check_hugging_face_is_installed() -> None:
         ) from error
 
 
-def _check_exportable(recipe: Recipe) -> None:
-    """Raises `UserError` for a run that is not autoregressive."""
+def _exportable_decoder(recipe: Recipe) -> Decoder:
+    """The model of a recipe. Raises `UserError` for a run that is not autoregressive."""
     if not isinstance(recipe.model, Decoder):
         raise UserError(
             f"export: {type(recipe.model).__name__} is not a causal decoder of numerate; the model must be a Decoder "
@@ -200,6 +204,7 @@ def _check_exportable(recipe: Recipe) -> None:
             f"export: with the layout {type(recipe.layout).__name__} this run does not predict the next token; "
             "the layout must be Continuation or NextToken"
         )
+    return recipe.model
 
 
 def _digest(weights: dict[str, Tensor]) -> str:

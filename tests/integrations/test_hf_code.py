@@ -1,0 +1,179 @@
+"""Promises of exported folders where numerate is not installed: they need torch and transformers, and say what the run
+says."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from hugging_face import CODE_SPECS, NATIVE_SPECS, QUIET, ids_of, on_the_left, recipe_of, run_of
+from numerate.config import load_user_parts, to_tree
+from numerate.evaluation.generate import greedy_decode
+from numerate.experiments.exporting import export, import_folder
+from numerate.integrations.hf_code import code_files
+from numerate.models.decoder import Decoder
+
+pytestmark = QUIET
+
+OWN_PART = '''"""A mixer of a user."""
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from beside import halved
+from numerate.mixers import Mixer
+from numerate.mixers.mixer import TokenMixer
+
+
+@dataclass(frozen=True)
+class Halves(Mixer):
+    """Half of each vector."""
+
+    def build(self, width, layer, depth, positions):
+        return HalvesMixer()
+
+
+class HalvesMixer(TokenMixer):
+    def forward(self, x, context):
+        return halved(x)
+
+    def prefill(self, x, context):
+        return halved(x), None
+
+    def step(self, x, context, state):
+        return halved(x), None
+
+    def flops(self, time):
+        return 0
+'''
+
+WITHOUT_NUMERATE = """
+import sys
+
+
+class Refused:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("numerate", "jaxtyping", "beside"):
+            raise ModuleNotFoundError(f"{name} is not installed here", name=name)
+
+
+sys.meta_path.insert(0, Refused())
+
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+given = load_file("given.safetensors")
+how = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
+for argument in sys.argv[1:]:
+    folder, trust = argument.split(":")
+    model = AutoModelForCausalLM.from_pretrained(folder, **({"trust_remote_code": True} if trust else {})).eval()
+    found = {}
+    for side in ("left", "right"):
+        ids, mask = given[f"{side}_ids"], given[f"{side}_mask"]
+        with torch.no_grad():
+            found[f"{side}_logits"] = model(ids, attention_mask=mask).logits[mask == 1]
+        if trust or side == "left":  # transformers' own models continue rows behind their padding
+            found[f"{side}_text"] = model.generate(ids, attention_mask=mask, **how)[:, ids.shape[1]:].contiguous()
+    found["uncached_text"] = model.generate(
+        given["left_ids"], attention_mask=given["left_mask"], use_cache=False, **how
+    )[:, given["left_ids"].shape[1]:].contiguous()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    found["token_ids"] = tokenizer(["12+34="], return_tensors="pt")["input_ids"]
+    model.save_pretrained(f"{folder}-again")
+    save_file(found, f"{folder}.safetensors")
+assert not {"numerate", "jaxtyping"} & sys.modules.keys()
+"""
+
+
+@pytest.fixture(scope="module")
+def specs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Decoder]:
+    folder = tmp_path_factory.mktemp("parts")
+    (folder / "beside.py").write_text("def halved(x):\n    return x / 2\n")
+    (folder / "own_part.py").write_text(OWN_PART)
+    own = load_user_parts(folder / "own_part.py").Halves()
+    return {**CODE_SPECS, "own": Decoder(hidden_size=16, mixer=own), **NATIVE_SPECS}
+
+
+@pytest.fixture(scope="module")
+def elsewhere(specs: dict[str, Decoder], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which a program without numerate has read all exported folders, and their runs."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        tokens, real = ids_of()
+        left_ids, left_mask = on_the_left(tokens, real)
+        given = {"right_ids": tokens.ids, "right_mask": real, "left_ids": left_ids, "left_mask": left_mask}
+        save_file({name: tensor.long().contiguous() for name, tensor in given.items()}, "given.safetensors")
+        arguments = []
+        for name, spec in specs.items():
+            run = run_of(recipe_of(spec))
+            export(run, name)
+            with torch.no_grad():
+                logits = run.load_model()(tokens).logits[real]
+            texts = greedy_decode(run.load_model(), tokens, 6, end_id=-1).ids
+            ids = torch.tensor([run.recipe.tokenizer.encode("12+34=", run.evaluation_data.vocabulary)])
+            save_file({"logits": logits, "text": texts, "token_ids": ids}, f"{name}-expected.safetensors")
+            arguments.append(f"{name}:{'' if name in NATIVE_SPECS else 'trusted'}")
+        Path("without_numerate.py").write_text(WITHOUT_NUMERATE)
+        subprocess.run(
+            [sys.executable, "-I", "without_numerate.py", *arguments],
+            check=True,
+            env={**os.environ, "HF_HOME": str(folder / "home"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+        )
+    finally:
+        os.chdir(before)
+    return folder
+
+
+@pytest.mark.parametrize("name", [*CODE_SPECS, "own", *NATIVE_SPECS])
+def test_a_program_without_numerate_computes_the_logits_and_texts_of_the_run(name: str, elsewhere: Path) -> None:
+    expected = load_file(elsewhere / f"{name}-expected.safetensors")
+    found = load_file(elsewhere / f"{name}.safetensors")
+    for side in ("left", "right"):
+        torch.testing.assert_close(found.pop(f"{side}_logits"), expected["logits"], rtol=0, atol=1e-5)
+    assert torch.equal(found.pop("token_ids"), expected["token_ids"])
+    assert "left_text" in found
+    assert ("right_text" in found) == (name not in NATIVE_SPECS)
+    for kind, texts in found.items():
+        assert torch.equal(texts, expected["text"]), kind
+
+
+@pytest.mark.parametrize("name", [*CODE_SPECS, "own", *NATIVE_SPECS])
+def test_what_that_program_saves_is_the_same_folder_and_is_imported(
+    name: str, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(elsewhere)
+    code = {file.name: file.read_text() for file in Path(name).glob("*.py")}
+    assert {file.name: file.read_text() for file in Path(f"{name}-again").glob("*.py")} == code
+    config, again = (json.loads(Path(folder, "config.json").read_text()) for folder in (name, f"{name}-again"))
+    assert again.get("auto_map") == config.get("auto_map")
+    runs = [import_folder(folder, runs_dir="imported") for folder in (name, f"{name}-again")]
+    assert runs[0].path == runs[1].path
+
+
+def test_the_code_is_the_source_of_what_the_decoder_uses_and_no_more() -> None:
+    lstm, fire = (code_files(CODE_SPECS[name], to_tree(CODE_SPECS[name])) for name in ("lstm", "fire"))
+    assert "numerate_mixers_recurrent.py" in lstm.keys() - fire.keys()
+    assert "numerate_positions_bias.py" in fire.keys() - lstm.keys()
+    assert not {name for name in lstm.keys() | fire.keys() if "task" in name or "training" in name}
+    for name, text in fire.items():
+        imported = {
+            node.module if isinstance(node, ast.ImportFrom) else node.names[0].name
+            for node in ast.walk(ast.parse(text))
+            if isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and node.level == 0)
+        }
+        tops = {str(module).partition(".")[0] for module in imported}
+        assert tops <= {"torch", "numpy", *sys.stdlib_module_names}, name
+    source = (Path(__file__).parents[2] / "src/numerate/positions/bias.py").read_text()
+    definition = source[source.index("class FIREBias") : source.index("@dataclass", source.index("class FIREBias"))]
+    assert definition.split("\n\n\n")[0] in fire["numerate_positions_bias.py"]
+    assert "ALiBi" not in fire["numerate_positions_bias.py"]
