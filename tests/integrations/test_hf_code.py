@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from hugging_face import CODE_SPECS, NATIVE_SPECS, QUIET, ids_of, on_the_left, recipe_of, run_of
 from numerate.config import load_user_parts, to_tree
+from numerate.errors import UserError
 from numerate.evaluation.generate import greedy_decode
 from numerate.experiments.exporting import export, import_folder
 from numerate.integrations.hf_code import code_files
@@ -25,33 +27,40 @@ OWN_PART = '''"""A mixer of a user."""
 
 from dataclasses import dataclass
 
-from torch import nn
-
 from beside import halved
-from numerate.mixers import Mixer
-from numerate.mixers.mixer import TokenMixer
+from numerate.config import setting
+from numerate.mixers import GRU
+from numerate.mixers.mixer import Mixer, TokenMixer
 
 
 @dataclass(frozen=True)
 class Halves(Mixer):
-    """Half of each vector."""
+    """Half of what another mixer computes."""
+
+    inside: Mixer = setting(GRU(), "the other mixer")
 
     def build(self, width, layer, depth, positions):
-        return HalvesMixer()
+        return HalvesMixer(self.inside.build(width, layer, depth, positions))
 
 
 class HalvesMixer(TokenMixer):
+    def __init__(self, inside):
+        super().__init__()
+        self.inside = inside
+
     def forward(self, x, context):
-        return halved(x)
+        return halved(self.inside(x, context))
 
     def prefill(self, x, context):
-        return halved(x), None
+        x, state = self.inside.prefill(x, context)
+        return halved(x), state
 
     def step(self, x, context, state):
-        return halved(x), None
+        x, state = self.inside.step(x, context, state)
+        return halved(x), state
 
     def flops(self, time):
-        return 0
+        return self.inside.flops(time)
 '''
 
 WITHOUT_NUMERATE = """
@@ -74,6 +83,13 @@ given = load_file("given.safetensors")
 how = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
 for argument in sys.argv[1:]:
     folder, trust = argument.split(":")
+    if trust:
+        try:
+            AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=False)
+        except ValueError as error:
+            assert "trust_remote_code=True" in str(error)
+        else:
+            raise AssertionError(f"{folder} was read without its code")
     model = AutoModelForCausalLM.from_pretrained(folder, **({"trust_remote_code": True} if trust else {})).eval()
     found = {}
     for side in ("left", "right"):
@@ -93,13 +109,18 @@ assert not {"numerate", "jaxtyping"} & sys.modules.keys()
 """
 
 
+NATIVE = ("llama", "stablelm", "gpt_neox", "gpt_neox_nope", "opt")
+NAMES = ("dual_attention", "lstm", "loop", "abacus", "fire", "own", *NATIVE)
+
+
 @pytest.fixture(scope="module")
 def specs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Decoder]:
     folder = tmp_path_factory.mktemp("parts")
     (folder / "beside.py").write_text("def halved(x):\n    return x / 2\n")
     (folder / "own_part.py").write_text(OWN_PART)
     own = load_user_parts(folder / "own_part.py").Halves()
-    return {**CODE_SPECS, "own": Decoder(hidden_size=16, mixer=own), **NATIVE_SPECS}
+    known = {**CODE_SPECS, "own": Decoder(hidden_size=16, mixer=own), **NATIVE_SPECS}
+    return {name: known[name] for name in NAMES}
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +143,7 @@ def elsewhere(specs: dict[str, Decoder], tmp_path_factory: pytest.TempPathFactor
             texts = greedy_decode(run.load_model(), tokens, 6, end_id=-1).ids
             ids = torch.tensor([run.recipe.tokenizer.encode("12+34=", run.evaluation_data.vocabulary)])
             save_file({"logits": logits, "text": texts, "token_ids": ids}, f"{name}-expected.safetensors")
-            arguments.append(f"{name}:{'' if name in NATIVE_SPECS else 'trusted'}")
+            arguments.append(f"{name}:{'' if name in NATIVE else 'trusted'}")
         Path("without_numerate.py").write_text(WITHOUT_NUMERATE)
         subprocess.run(
             [sys.executable, "-I", "without_numerate.py", *arguments],
@@ -134,7 +155,7 @@ def elsewhere(specs: dict[str, Decoder], tmp_path_factory: pytest.TempPathFactor
     return folder
 
 
-@pytest.mark.parametrize("name", [*CODE_SPECS, "own", *NATIVE_SPECS])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_program_without_numerate_computes_the_logits_and_texts_of_the_run(name: str, elsewhere: Path) -> None:
     expected = load_file(elsewhere / f"{name}-expected.safetensors")
     found = load_file(elsewhere / f"{name}.safetensors")
@@ -142,12 +163,12 @@ def test_a_program_without_numerate_computes_the_logits_and_texts_of_the_run(nam
         torch.testing.assert_close(found.pop(f"{side}_logits"), expected["logits"], rtol=0, atol=1e-5)
     assert torch.equal(found.pop("token_ids"), expected["token_ids"])
     assert "left_text" in found
-    assert ("right_text" in found) == (name not in NATIVE_SPECS)
+    assert ("right_text" in found) == (name not in NATIVE)
     for kind, texts in found.items():
         assert torch.equal(texts, expected["text"]), kind
 
 
-@pytest.mark.parametrize("name", [*CODE_SPECS, "own", *NATIVE_SPECS])
+@pytest.mark.parametrize("name", NAMES)
 def test_what_that_program_saves_is_the_same_folder_and_is_imported(
     name: str, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,3 +198,26 @@ def test_the_code_is_the_source_of_what_the_decoder_uses_and_no_more() -> None:
     definition = source[source.index("class FIREBias") : source.index("@dataclass", source.index("class FIREBias"))]
     assert definition.split("\n\n\n")[0] in fire["numerate_positions_bias.py"]
     assert "ALiBi" not in fire["numerate_positions_bias.py"]
+
+
+def test_packages_of_parts_are_copied_and_what_cannot_be_copied_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "acme_parts"
+    (package / "inner").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "inner" / "__init__.py").write_text("from .functions import halved as halved\n")
+    (package / "inner" / "functions.py").write_text("def halved(x):\n    return x / 2\n\n\nUNUSED = 1\n")
+    (package / "mixers.py").write_text(OWN_PART.replace("from beside import", "from .inner import"))
+    monkeypatch.syspath_prepend(tmp_path)
+    part = import_module("acme_parts.mixers").Halves
+    spec = Decoder(mixer=part())
+    tree = {"kind": "Decoder", "mixer": {"kind": "acme_parts:Halves"}}
+    files = code_files(spec, tree)
+    assert "from .acme_parts_inner_functions import halved\n" in files["acme_parts_mixers.py"]
+    assert "UNUSED" not in files["acme_parts_inner_functions.py"]
+    assert "'acme_parts:Halves': Halves," in files["modeling_numerate.py"]
+    refused = OWN_PART.replace("from numerate.mixers.mixer import Mixer, TokenMixer", "import numerate as Mixer")
+    (package / "mixers.py").write_text(refused)
+    with pytest.raises(UserError, match="cannot copy what `import numerate as Mixer` imports; write `from MODULE"):
+        code_files(spec, tree)

@@ -15,7 +15,6 @@ import numerate
 from hugging_face import CODE_SPECS, QUIET, examples_of, ids_of, on_the_left, recipe_of, run_of, transformers
 from numerate.batch import Tokens
 from numerate.cli import main
-from numerate.config import to_tree
 from numerate.errors import UserError
 from numerate.evaluation.generate import greedy_decode
 from numerate.experiments.exporting import export, import_folder, import_published
@@ -380,7 +379,7 @@ def test_what_is_no_folder_of_ours_is_not_imported() -> None:
         UserError, match="was exported with a vocabulary different from the one its Arithmetic has here"
     ):
         import_folder("exported")
-    _changed(lambda config: config.update(model_type="llama"))
+    _changed(lambda config: (config.pop("recipe"), config.update(model_type="llama")))
     with pytest.raises(UserError, match="'llama'"):
         import_folder("exported")
     assert len(list(Path("runs/small").iterdir())) == 1
@@ -409,10 +408,8 @@ def test_weights_of_the_published_code_become_a_run_of_a_recipe_with_their_archi
 
 
 def test_what_a_model_cannot_take_is_refused_and_not_ignored() -> None:
-    from numerate.integrations.hf_models import NumerateForCausalLM, make_config
-
-    vocabulary = Characters().build_vocabulary(Arithmetic())
-    model = NumerateForCausalLM(make_config(to_tree(recipe_of()), vocabulary)).eval()
+    run = run_of(recipe_of())
+    model = opened(export(run, "exported"))
     ids = torch.tensor([[5, 6, 7]])
     for given, message in (
         ({"position_ids": torch.arange(3)[None]}, "position_ids"),
@@ -425,35 +422,16 @@ def test_what_a_model_cannot_take_is_refused_and_not_ignored() -> None:
             model(ids, **given)
     with pytest.raises(UserError, match="resize_token_embeddings"):
         model.resize_token_embeddings(500)
-    assert model(ids, return_dict=False)[0].shape == (1, 3, vocabulary.size)
+    assert model(ids, return_dict=False)[0].shape == (1, 3, run.evaluation_data.vocabulary.size)
     assert model(ids, output_attentions=False).past_key_values is None
-
-
-@pytest.mark.slow
-def test_a_program_that_does_not_know_us_opens_a_folder_by_trust_remote_code(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As in a process of its own that never imported us: transformers does not know our classes."""
-    export(run_of(recipe_of()), "exported")
-    mapping = transformers.AutoModelForCausalLM._model_mapping._extra_content
-    monkeypatch.delitem(mapping, type(transformers.AutoConfig.from_pretrained("exported")))
-    monkeypatch.delitem(transformers.models.auto.configuration_auto.CONFIG_MAPPING._extra_content, "numerate")
-    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    with pytest.raises(ValueError, match="trust_remote_code=True"):
-        opened("exported", trust_remote_code=False)
-    tokenizer = transformers.AutoTokenizer.from_pretrained("exported", trust_remote_code=True)
-    model = opened("exported", trust_remote_code=True)
-    assert model.generate(**tokenizer("1+2=", return_tensors="pt"), max_new_tokens=3).shape[0] == 1
-    model.save_pretrained("again")
-    assert Path("again/modeling_numerate.py").read_text() == Path("exported/modeling_numerate.py").read_text()
-    assert opened("again", trust_remote_code=True).config.auto_map == model.config.auto_map
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.slow
-def test_the_page_runs_as_it_stands() -> None:
+def test_the_page_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("accelerate", reason="the extra finetune: Hugging Face's Trainer needs it")
+    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr(sys, "path", list(sys.path))
     run_of(recipe_of())
     assert main(["export", "latest", "out=exported"]) == 0
     names: dict[str, Any] = {}

@@ -14,10 +14,10 @@ from importlib.util import find_spec, resolve_name
 from pathlib import Path
 from typing import Any
 
-from numerate import __version__
 from numerate.config import Spec
 from numerate.errors import UserError
 from numerate.integrations import hf_shapes
+from numerate.training import provenance
 
 MODELING_FILE = "modeling_numerate"
 AUTO_MAP = {
@@ -28,18 +28,15 @@ AUTO_MAP = {
 
 _DECODER = "numerate.integrations.hf_decoder"
 _INSTALLED = {
-    "huggingface_hub",
-    "numpy",
-    "safetensors",
-    "tokenizers",
-    "torch",
-    "transformers",
     *sys.stdlib_module_names,
+    *["huggingface_hub", "numpy", "safetensors", "tokenizers", "torch", "transformers"],
 }
 """What every program with transformers has. Imports of anything else are put in `try`, where transformers does not
 require them before they are needed."""
 
-_MODELING = '''"""A decoder of numerate {version} for transformers:
+_Import = ast.Import | ast.ImportFrom
+
+_MODELING = '''"""A decoder of numerate for transformers:
 
     AutoModelForCausalLM.from_pretrained(FOLDER, trust_remote_code=True)
 
@@ -92,7 +89,6 @@ def code_files(spec: Spec, tree: Mapping[str, Any]) -> dict[str, str]:
         source.add(module, name)
     files = {f"{_flat(name)}.py": source.text(module) for name, module in sorted(source.modules.items()) if module.kept}
     modeling = _MODELING.format(
-        version=__version__,
         imports="\n".join(f"from .{_flat(module)} import {name}" for module, name in roots),
         parts="\n".join(f"    {kind!r}: {part.__name__}," for kind, part in parts.items()),
     )
@@ -136,19 +132,14 @@ class _Source:
         imports = [
             line
             for statement in module.body
-            if isinstance(statement, ast.Import | ast.ImportFrom)
+            if isinstance(statement, _Import)
             for line in self._imports(module, statement, module.used)
         ]
-        definitions = []
-        for statement, following in zip(module.body, [*module.body[1:], None], strict=True):
-            if statement in module.kept:
-                # A string behind a constant describes it.
-                last = following if isinstance(following, ast.Expr) and _is_text(following) else statement
-                definitions.append(self._definition(module, statement, last))
-        origin = (
-            f"numerate {__version__} (MIT licence)" if module.name.startswith("numerate.") else "a file of the user"
+        definitions = [self._definition(module, statement) for statement in module.body if statement in module.kept]
+        licence = (
+            f" {provenance.versions().get('numerate')}, MIT licence" if module.name.startswith("numerate.") else ""
         )
-        head = f'"""{module.name}, from {origin}."""'
+        head = f'"""From {module.name}{licence}."""'
         return "\n\n\n".join(["\n".join([head, *([""] if imports else []), *imports]), *definitions]) + "\n"
 
     def _module(self, name: str) -> "_Module":
@@ -160,23 +151,19 @@ class _Source:
         if statement in module.kept:
             return
         module.kept.add(statement)
-        for node in ast.walk(statement):
-            if isinstance(node, ast.Name) and node.id in module.definitions:
-                used = module.definitions[node.id]
-                if isinstance(used, ast.Import | ast.ImportFrom):
-                    module.used.add(node.id)
-                    self._add_imported(module, used, node.id)
-                else:
-                    self._keep(module, used)
-            elif isinstance(node, ast.Import | ast.ImportFrom):
-                for name in _names(node):
-                    self._add_imported(module, node, name)
+        imports = [(node, name) for node in ast.walk(statement) if isinstance(node, _Import) for name in _names(node)]
+        for name in {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)} & module.definitions.keys():
+            used = module.definitions[name]
+            if isinstance(used, _Import):
+                module.used.add(name)
+                imports.append((used, name))
+            else:
+                self._keep(module, used)
+        for used, name in imports:
+            if (origin := self._origin(module, used, name)) is not None:
+                self.add(*origin)
 
-    def _add_imported(self, module: "_Module", statement: ast.Import | ast.ImportFrom, name: str) -> None:
-        if (origin := self._origin(module, statement, name)) is not None:
-            self.add(*origin)
-
-    def _origin(self, module: "_Module", statement: ast.Import | ast.ImportFrom, name: str) -> tuple[str, str] | None:
+    def _origin(self, module: "_Module", statement: _Import, name: str) -> tuple[str, str] | None:
         """The module that defines an imported name, and its name there; None for a module that is not copied."""
         imported = _names(statement)[name]
         target = module.absolute(statement) if isinstance(statement, ast.ImportFrom) else imported
@@ -205,7 +192,7 @@ class _Source:
         spec = find_spec(top) if self.folders and top not in _INSTALLED else None
         return spec is not None and spec.origin is not None and Path(spec.origin).parent in self.folders
 
-    def _imports(self, module: "_Module", statement: ast.Import | ast.ImportFrom, names: set[str]) -> list[str]:
+    def _imports(self, module: "_Module", statement: _Import, names: set[str]) -> list[str]:
         """The lines that import some names of a statement, from files of the folder where they are copied."""
         copied: dict[str, list[ast.alias]] = {}
         others = []
@@ -217,20 +204,22 @@ class _Source:
                 others.append(alias)
         lines = [ast.unparse(ast.ImportFrom(_flat(origin), aliases, level=1)) for origin, aliases in copied.items()]
         if others:
-            is_import = isinstance(statement, ast.Import)
-            line = ast.unparse(ast.Import(others) if is_import else ast.ImportFrom(statement.module, others, level=0))
-            top = (others[0].name if is_import else statement.module or "").partition(".")[0]
+            module_name = "" if isinstance(statement, ast.Import) else statement.module
+            line = ast.unparse(ast.ImportFrom(module_name, others, level=0) if module_name else ast.Import(others))
+            top = (module_name or others[0].name).partition(".")[0]
             lines += [line] if top in _INSTALLED else ["try:", f"    {line}", "except ImportError:", "    raise"]
         return lines
 
-    def _definition(self, module: "_Module", statement: ast.stmt, last: ast.stmt) -> str:
-        """The source of a statement with the comments before it; imports inside it are rewritten."""
+    def _definition(self, module: "_Module", statement: ast.stmt) -> str:
+        """The source of a statement, the comments before it and the text behind it; imports inside are rewritten."""
+        following = module.body[module.body.index(statement) + 1 :][:1]
+        last = following[0] if following and _is_text(following[0]) else statement
         first = min([statement.lineno, *(node.lineno for node in getattr(statement, "decorator_list", []))])
         while first > 1 and module.lines[first - 2].startswith("#"):
             first -= 1
         lines = list(module.lines)
         for node in ast.walk(statement):
-            if isinstance(node, ast.Import | ast.ImportFrom):
+            if isinstance(node, _Import):
                 new = self._imports(module, node, {*_names(node)})
                 lines[node.lineno - 1] = "\n".join(" " * node.col_offset + line for line in new)
                 lines[node.lineno : node.end_lineno] = [""] * ((node.end_lineno or 0) - node.lineno)
@@ -266,13 +255,13 @@ def _file(module: str) -> Path:
 
 def _names(statement: ast.stmt) -> dict[str, str]:
     """The names that a statement at the top of a module defines; those imported, by what they are called there."""
-    if isinstance(statement, ast.Import | ast.ImportFrom):
+    if isinstance(statement, _Import):
         return {_bound_name(alias): alias.name for alias in statement.names}
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return {statement.name: statement.name}
     targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
     stored = (node for target in targets if target is not None for node in ast.walk(target))
-    return {node.id: node.id for node in stored if isinstance(node, ast.Name)}
+    return {node.id: node.id for node in stored if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
 
 
 def _is_text(statement: ast.stmt) -> bool:

@@ -118,7 +118,7 @@ def decoder_weights(
 
     Raises `UserError` if they are of a class of transformers that does not compute this decoder.
     """
-    class_names = config.get("architectures") or ()
+    class_names = list(config.get("architectures") or [])
     natives = [native for native in NATIVE_MODELS if f"{native.name}ForCausalLM" in class_names]
     if not natives:
         return dict(weights)

@@ -39,7 +39,7 @@ class NativeModel:
     name: str
     """As in its configuration: `Llama` for LlamaForCausalLM and LlamaConfig."""
 
-    computes: Callable[[Decoder], bool]
+    computes: Callable[[Any], bool]
     """Whether it computes a decoder that is `_is_plain`."""
 
     settings: Callable[[Any], dict[str, Any]]
@@ -180,11 +180,11 @@ def _feed_forward(spec: Any) -> dict[str, Any]:
 
 def _heads_outside(tensor: Tensor, heads: int) -> Tensor:
     """Rows of queries, keys and values, each of all heads, as those of each head."""
-    return tensor.unflatten(0, (3, heads, -1)).transpose(0, 1).flatten(0, 2)
+    return torch.unflatten(tensor, 0, (3, heads, -1)).transpose(0, 1).flatten(0, 2)
 
 
 def _heads_inside(tensor: Tensor, heads: int) -> Tensor:
-    return tensor.unflatten(0, (heads, 3, -1)).transpose(0, 1).flatten(0, 2)
+    return torch.unflatten(tensor, 0, (heads, 3, -1)).transpose(0, 1).flatten(0, 2)
 
 
 _PRE_NORM_BLOCK = {"mixer_norm": "input_layernorm", "feed_forward_norm": "post_attention_layernorm"}
