@@ -1,7 +1,6 @@
 """Promises of exported folders where numerate is not installed: they need torch and transformers, and say what the run
 says."""
 
-import ast
 import json
 import os
 import subprocess
@@ -14,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from hugging_face import CODE_SPECS, NATIVE_SPECS, QUIET, ids_of, on_the_left, recipe_of, run_of
+from numerate.architectures.delta import GatedDeltaNet
 from numerate.config import load_user_parts, to_tree
 from numerate.errors import UserError
 from numerate.evaluation.generate import greedy_decode
@@ -186,18 +186,24 @@ def test_the_code_is_the_source_of_what_the_decoder_uses_and_no_more() -> None:
     assert "numerate_mixers_recurrent.py" in lstm.keys() - fire.keys()
     assert "numerate_positions_bias.py" in fire.keys() - lstm.keys()
     assert not {name for name in lstm.keys() | fire.keys() if "task" in name or "training" in name}
-    for name, text in fire.items():
-        imported = {
-            node.module if isinstance(node, ast.ImportFrom) else node.names[0].name
-            for node in ast.walk(ast.parse(text))
-            if isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and node.level == 0)
-        }
-        tops = {str(module).partition(".")[0] for module in imported}
-        assert tops <= {"torch", "numpy", *sys.stdlib_module_names}, name
     source = (Path(__file__).parents[2] / "src/numerate/positions/bias.py").read_text()
     definition = source[source.index("class FIREBias") : source.index("@dataclass", source.index("class FIREBias"))]
     assert definition.split("\n\n\n")[0] in fire["numerate_positions_bias.py"]
     assert "ALiBi" not in fire["numerate_positions_bias.py"]
+
+
+@pytest.mark.parametrize("name", ["dual_attention", "delta"])
+def test_transformers_finds_all_files_and_no_package_that_may_be_missing(name: str, tmp_path: Path) -> None:
+    """On the hub it looks at what every file imports, triton and fla included; releases up to 5.4 copy only files that
+    the first one names."""
+    dynamic_modules = import_module("transformers.dynamic_module_utils")
+    spec = CODE_SPECS.get(name) or Decoder(hidden_size=16, mixer=GatedDeltaNet())
+    files = code_files(spec, to_tree(spec))
+    for file, text in files.items():
+        (tmp_path / file).write_text(text)
+        assert {*dynamic_modules.get_imports(tmp_path / file)} <= {"numpy", "torch", *sys.stdlib_module_names}, file
+    named = dynamic_modules.get_relative_imports(tmp_path / "modeling_numerate.py")
+    assert {f"{module}.py" for module in named} == files.keys() - {"modeling_numerate.py"}
 
 
 def test_packages_of_parts_are_copied_and_what_cannot_be_copied_is_refused(

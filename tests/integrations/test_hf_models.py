@@ -379,6 +379,9 @@ def test_what_is_no_folder_of_ours_is_not_imported() -> None:
         UserError, match="was exported with a vocabulary different from the one its Arithmetic has here"
     ):
         import_folder("exported")
+    _changed(lambda config: config.pop("step"))
+    with pytest.raises(UserError, match=r"config\.json: has no step beside the recipe"):
+        import_folder("exported")
     _changed(lambda config: (config.pop("recipe"), config.update(model_type="llama")))
     with pytest.raises(UserError, match="'llama'"):
         import_folder("exported")

@@ -128,6 +128,13 @@ def test_what_an_export_needs_is_said_in_one_line(capsys: pytest.CaptureFixture[
         assert (line.startswith("with")) == (Path(out) / "modeling_numerate.py").exists()
 
 
+def test_rotary_embeddings_are_written_for_older_releases_of_transformers_too() -> None:
+    export(run_of(recipe_of(NATIVE_SPECS["gpt_neox_partial"])), "exported")
+    config = json.loads(Path("exported/config.json").read_text())
+    assert (config["rotary_pct"], config["partial_rotary_factor"]) == (0.5, 0.5)
+    assert (config["rope_theta"], config["rotary_emb_base"]) == (10_000, 10_000)
+
+
 def test_biases_that_were_trained_elsewhere_need_a_recipe_with_biases(capsys: pytest.CaptureFixture[str]) -> None:
     run = run_of(recipe_of(NATIVE_SPECS["gpt_neox_nope"]))
     export(run, "exported")

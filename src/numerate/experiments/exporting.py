@@ -101,16 +101,15 @@ def import_folder(
     recipe = override(replace(recipe, name=name), settings)
     assert isinstance(recipe, Recipe)
     evaluation_data = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
-    exported_fingerprint = (config.get("vocabulary") or {}).get("fingerprint")
-    if exported_fingerprint != hf_models.fingerprint(evaluation_data.vocabulary):
+    if config["vocabulary"].get("fingerprint") != hf_models.fingerprint(evaluation_data.vocabulary):
         raise UserError(
             f"{path}: was exported with a vocabulary different from the one its {type(recipe.task).__name__} has here; "
             "the tokenizer and texts must be those it was trained with (set their location with task.tokenizer=)"
         )
     tensors = hf_folders.decoder_weights(config, recipe.model, weight_file.weights, path)
     weights = StrictWeights(tensors, str(path), normalize_name=lambda tensor: tensor.removeprefix("model.")).tensors
-    step, logit_check = int(config.get("step", 0)), weight_file.logit_check(check, tolerance)
-    return _create_run(recipe, evaluation_data, weights, step, logit_check, path, runs_dir)
+    logit_check = weight_file.logit_check(check, tolerance)
+    return _create_run(recipe, evaluation_data, weights, config["step"], logit_check, path, runs_dir)
 
 
 def import_published(

@@ -43,7 +43,12 @@ _MODELING = '''"""A decoder of numerate for transformers:
 The other files are the source of its parts, its settings are in config.json.
 """
 
+from typing import TYPE_CHECKING
+
 {imports}
+
+if TYPE_CHECKING:  # older releases of transformers copy no file that is not named here
+{others}
 
 PARTS = {{
 {parts}
@@ -90,6 +95,11 @@ def code_files(spec: Spec, tree: Mapping[str, Any]) -> dict[str, str]:
     files = {f"{_flat(name)}.py": source.text(module) for name, module in sorted(source.modules.items()) if module.kept}
     modeling = _MODELING.format(
         imports="\n".join(f"from .{_flat(module)} import {name}" for module, name in roots),
+        others="\n".join(
+            f"    from .{_flat(name)} import {module.a_name()}"
+            for name, module in sorted(source.modules.items())
+            if module.kept and name not in dict(roots)
+        ),
         parts="\n".join(f"    {kind!r}: {part.__name__}," for kind, part in parts.items()),
     )
     return {f"{MODELING_FILE}.py": modeling, **files}
@@ -136,9 +146,8 @@ class _Source:
             for line in self._imports(module, statement, module.used)
         ]
         definitions = [self._definition(module, statement) for statement in module.body if statement in module.kept]
-        licence = (
-            f" {provenance.versions().get('numerate')}, MIT licence" if module.name.startswith("numerate.") else ""
-        )
+        is_ours = module.name.startswith("numerate.")
+        licence = f" {provenance.versions().get('numerate', '')}, MIT licence" if is_ours else ""
         head = f'"""From {module.name}{licence}."""'
         return "\n\n\n".join(["\n".join([head, *([""] if imports else []), *imports]), *definitions]) + "\n"
 
@@ -237,6 +246,11 @@ class _Module:
         self.side_effects = [statement for statement in self.body if not _names(statement) and not _is_text(statement)]
         self.kept: set[ast.stmt] = set()
         self.used: set[str] = set()
+
+    def a_name(self) -> str:
+        """One of the names that are kept, a public one if there is any."""
+        names = [name for statement in self.body if statement in self.kept for name in _names(statement)]
+        return min(names, key=lambda name: name.startswith("_"))
 
     def absolute(self, statement: ast.ImportFrom) -> str:
         """The module that a statement imports from."""

@@ -57,6 +57,8 @@ def write_folder(
             hf_model.model.load_state_dict(model.state_dict())
         else:
             config = getattr(_transformers, f"{native.name}Config")(**{**settings, **native.config_settings(spec)})
+            for setting, value in native.older_settings(spec).items():
+                setattr(config, setting, value)
             with torch.device("meta"):
                 hf_model = getattr(_transformers, f"{native.name}ForCausalLM")(config)
             weights = native.to_native(spec, model.state_dict())
@@ -108,6 +110,9 @@ def read_configuration(folder: Path) -> dict[str, Any]:
             f"{folder}: holds a model of the kind {model_type!r}, which is not a numerate run; `numerate train RECIPE "
             f"model=PretrainedDecoder model.weights={folder} training.steps=0` makes a run of a decoder of Hugging Face"
         )
+    for name, kind in {"vocabulary": dict, "step": int}.items():
+        if not isinstance(config.get(name), kind):
+            raise UserError(f"{path}: has no {name} beside the recipe; use a folder that `numerate export` wrote")
     return dict(config)
 
 

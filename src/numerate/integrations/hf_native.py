@@ -68,6 +68,13 @@ class NativeModel:
             **self.settings(spec),
         }
 
+    def older_settings(self, spec: Any) -> dict[str, Any]:
+        """What older releases of transformers read instead of `rope_parameters`, and newer ones ignore."""
+        if (rope := self.settings(spec).get("rope_parameters")) is None:
+            return {}
+        base, share = rope["rope_theta"], rope["partial_rotary_factor"]
+        return {"rope_theta": base, "rotary_emb_base": base, "partial_rotary_factor": share, "rotary_pct": share}
+
     def to_native(self, spec: Any, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The weights of a decoder by the names of the class in files; a tied head is left out."""
         converted: dict[str, Tensor] = {}
