@@ -1,17 +1,9 @@
 """Decoders that a class of transformers computes: which class, its configuration, and its names of the weights.
 
-An exported folder of such a decoder needs transformers alone. The classes, and the decoders that each computes:
-
-| class | norm | feed-forward | positions |
-|---|---|---|---|
-| `LlamaForCausalLM` | RMSNorm | gated | rotary over whole heads |
-| `StableLmForCausalLM` | LayerNorm | gated, no biases in the decoder | rotary, or none |
-| `GPTNeoXForCausalLM` | LayerNorm | plain | rotary, or none |
-| `OPTForCausalLM` | LayerNorm with eps 1e-5 | plain | learned; pre-norm or post-norm |
-
-All are stacks of causal attention, pre-norm with a final norm (post-norm without one), tied or not; position ids count
-from the left. In some the class has biases that the decoder has not: they are zeros. (GPT-2 itself is not among them:
-its positions ignore the attention mask, so rows padded on the left would get others.)
+An exported folder of such a decoder needs transformers alone (docs/hugging-face.md has the classes in a table). All are
+stacks of causal attention without further parts, whose position ids count from the left. In some the class has biases
+that the decoder has not: they are zeros. GPT-2 is not among them: its positions ignore the attention mask, so that a
+row padded on the left would get others.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +16,7 @@ from torch.nn.functional import pad
 
 from numerate.mixers.attention import Attention
 from numerate.models.backbone import Stack
+from numerate.models.block import NormType
 from numerate.models.decoder import Decoder
 from numerate.positions.added import Learned
 from numerate.positions.rotary import Rotary
@@ -39,8 +32,10 @@ class NativeModel:
     name: str
     """As in its configuration: `Llama` for LlamaForCausalLM and LlamaConfig."""
 
-    computes: Callable[[Any], bool]
-    """Whether it computes a decoder that is `_is_plain`."""
+    norm: NormType
+    is_gated: bool
+    positions: tuple[str, ...]
+    """What the decoders have that it computes; see `_positions`."""
 
     settings: Callable[[Any], dict[str, Any]]
     """Its configuration for a decoder, beside `config_settings`."""
@@ -54,8 +49,19 @@ class NativeModel:
     block_modules: Mapping[str, str]
     """Our modules in a block, each with its name there, or with those of several that divide its rows equally."""
 
+    condition: Callable[[Any], bool] = lambda spec: spec.norm_first
+    """What else holds for these decoders."""
+
     changes: Mapping[str, tuple[Change, Change]] = field(default_factory=dict)
     """Our modules whose weights are arranged in another way there: how they become theirs, and ours again."""
+
+    def computes(self, spec: Decoder) -> bool:
+        return (
+            _is_plain(spec)
+            and (spec.norm, _is_gated(spec)) == (self.norm, self.is_gated)
+            and _positions(spec) in self.positions
+            and self.condition(spec)
+        )
 
     def config_settings(self, spec: Any) -> dict[str, Any]:
         """The configuration of a decoder. Of dropout it has that of attention weights."""
@@ -126,7 +132,7 @@ def native_model(spec: Decoder) -> NativeModel | None:
     >>> native_model(Decoder(backbone=Stack(input_injection="add"))) is None
     True
     """
-    return next((model for model in NATIVE_MODELS if _is_plain(spec) and model.computes(spec)), None)
+    return next((model for model in NATIVE_MODELS if model.computes(spec)), None)
 
 
 # Which decoders, and what they are there ------------------------------------------------------------------------------
@@ -198,7 +204,9 @@ _PRE_NORM_BLOCK = {"mixer_norm": "input_layernorm", "feed_forward_norm": "post_a
 
 _LLAMA = NativeModel(
     "Llama",
-    computes=lambda spec: spec.norm == "rms" and spec.norm_first and _is_gated(spec) and _positions(spec) == "rotary",
+    norm="rms",
+    is_gated=True,
+    positions=("rotary",),
     settings=lambda spec: {
         **_feed_forward(spec),
         **_rope(spec),
@@ -220,13 +228,9 @@ _LLAMA = NativeModel(
 _STABLE_LM = replace(
     _LLAMA,
     name="StableLm",
-    computes=lambda spec: (
-        spec.norm == "layer"
-        and spec.norm_first
-        and _is_gated(spec)
-        and _positions(spec) in ("none", "rotary", "partly rotary")
-        and not (spec.mixer.bias or spec.feed_forward.bias)
-    ),
+    norm="layer",
+    positions=("none", "rotary", "partly rotary"),
+    condition=lambda spec: spec.norm_first and not spec.mixer.bias and not spec.feed_forward.bias,
     settings=lambda spec: {
         **_feed_forward(spec),
         **_rope(spec),
@@ -237,12 +241,9 @@ _STABLE_LM = replace(
 
 _GPT_NEOX = NativeModel(
     "GPTNeoX",
-    computes=lambda spec: (
-        spec.norm == "layer"
-        and spec.norm_first
-        and not _is_gated(spec)
-        and _positions(spec) in ("none", "rotary", "partly rotary")
-    ),
+    norm="layer",
+    is_gated=False,
+    positions=("none", "rotary", "partly rotary"),
     settings=lambda spec: {
         **_feed_forward(spec),
         **_rope(spec),
@@ -264,9 +265,10 @@ _GPT_NEOX = NativeModel(
 
 _OPT = NativeModel(
     "OPT",
-    computes=lambda spec: (
-        spec.norm == "layer" and spec.norm_eps == 1e-5 and not _is_gated(spec) and _positions(spec) == "learned"
-    ),
+    norm="layer",
+    is_gated=False,
+    positions=("learned",),
+    condition=lambda spec: spec.norm_eps == 1e-5,
     settings=lambda spec: {
         "ffn_dim": spec.feed_forward.resolve_intermediate_size(spec.hidden_size),
         "activation_function": _activation(spec),
