@@ -56,7 +56,6 @@ ALLOWED = {
     ("executors/local.py", "pickle.loads"): PIPE,
     ("executors/pool.py", "pickle.loads"): PIPE,
     ("executors/worker.py", "pickle.loads"): PIPE,
-    ("integrations/hf_folders.py", "NumerateConfig.from_pretrained"): "a class of ours reads JSON",
     ("experiments/weight_files.py", "torch.load"): "weights_only=True",
     ("text/models/pretrained_weights.py", "auto_class.from_pretrained"): "trust_remote_code=False",
     ("text/models/pretrained_weights.py", "package.AutoConfig.from_pretrained"): "trust_remote_code=False",

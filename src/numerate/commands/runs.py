@@ -116,7 +116,8 @@ def export(
 ) -> None:
     """Exports a run to Hugging Face."""
     run = load(address, runs_dir, "cpu")
-    print(exporting.export(run, out, checkpoint_name=checkpoint, tokenizer=tokenizer))
+    folder = exporting.export(run, out, checkpoint_name=checkpoint, tokenizer=tokenizer)
+    print(f"{folder}\n{exporting.loading_note(folder)}")
 
 
 def import_run(folder: str, *, settings: Sequence[str], recipe: str | None = None, **options: Any) -> None:

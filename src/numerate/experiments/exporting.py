@@ -1,6 +1,7 @@
 """Export of a run as a Hugging Face folder, and import: `numerate export` and `numerate import`."""
 
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -38,7 +39,7 @@ def export(run: Run, out: str | Path, *, checkpoint_name: str = "final", tokeniz
     _check_hugging_face_is_installed()
     if recipe.model.is_hugging_face:
         return _export_pretrained(run, path, checkpoint_name, tokenizer)
-    _check_exportable(recipe)
+    spec = _exportable_decoder(recipe)
     from numerate.integrations import hf_folders, hf_models, hf_tokenizers
 
     vocabulary = run.evaluation_data.vocabulary
@@ -48,18 +49,12 @@ def export(run: Run, out: str | Path, *, checkpoint_name: str = "final", tokeniz
     if tokenizer:
         hf_tokenizer = hf_tokenizers.to_fast_tokenizer(recipe.tokenizer, recipe.task, vocabulary, context_length)
     stored_checkpoint = _one_checkpoint(run, checkpoint_name)
-    config = hf_models.make_config(
-        to_tree(recipe),
-        vocabulary,
-        step=stored_checkpoint.step,
-        bos_token_id=special_ids.bos_token_id,
-        eos_token_id=[*special_ids.eos_token_ids],
-        pad_token_id=special_ids.pad_token_id,
-        max_length=context_length,
+    settings = hf_models.exported_settings(
+        to_tree(recipe), vocabulary, stored_checkpoint.step, special_ids, context_length
     )
     model = run.load_model(stored_checkpoint).cpu()
     with atomic_folder(path) as folder:
-        hf_folders.write_folder(folder, config, model, special_ids, hf_tokenizer, path.name)
+        hf_folders.write_folder(folder, spec, settings, model, hf_tokenizer, path.name)
         _finish_files(folder)
     return path
 
@@ -95,6 +90,17 @@ def _finish_files(folder: Path) -> None:
     disk.fsync(folder)
 
 
+def loading_note(folder: str | Path) -> str:
+    """What an exported folder needs, in one line.
+
+    For example `as LlamaForCausalLM: needs transformers alone`, or `with its code: trust_remote_code=True`.
+    """
+    config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
+    if "auto_map" in config:
+        return "with its code: trust_remote_code=True"
+    return f"as {config['architectures'][0]}: needs transformers alone"
+
+
 def import_folder(
     folder: str | Path,
     *,
@@ -118,22 +124,19 @@ def import_folder(
     path = Path(folder).expanduser()
     config = hf_folders.read_configuration(path)
     weight_file = read_weights(path)
-    recipe = from_tree((config.recipe or {}), path / "config.json", expected_class=Recipe)
+    recipe = from_tree(config["recipe"], path / "config.json", expected_class=Recipe)
     recipe = override(replace(recipe, name=name), settings)
     assert isinstance(recipe, Recipe)
     evaluation_data = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
-    exported_fingerprint = (config.vocabulary or {}).get("fingerprint")
-    if exported_fingerprint != hf_models.fingerprint(evaluation_data.vocabulary):
+    if config["vocabulary"].get("fingerprint") != hf_models.fingerprint(evaluation_data.vocabulary):
         raise UserError(
             f"{path}: was exported with a vocabulary different from the one its {type(recipe.task).__name__} has here; "
             "the tokenizer and texts must be those it was trained with (set their location with task.tokenizer=)"
         )
-    weights = StrictWeights(
-        weight_file.weights, str(path), normalize_name=lambda tensor: tensor.removeprefix("model.")
-    ).tensors
-    return _create_run(
-        recipe, evaluation_data, weights, config.step, weight_file.logit_check(check, tolerance), path, runs_dir
-    )
+    tensors = hf_folders.decoder_weights(config, recipe.model, weight_file.weights, path)
+    weights = StrictWeights(tensors, str(path), normalize_name=lambda tensor: tensor.removeprefix("model.")).tensors
+    logit_check = weight_file.logit_check(check, tolerance)
+    return _create_run(recipe, evaluation_data, weights, config["step"], logit_check, path, runs_dir)
 
 
 def import_published(
@@ -215,8 +218,8 @@ def _check_hugging_face_is_installed() -> None:
         ) from error
 
 
-def _check_exportable(recipe: Recipe) -> None:
-    """Raises `UserError` for a run that is not autoregressive."""
+def _exportable_decoder(recipe: Recipe) -> Decoder:
+    """The model of a recipe. Raises `UserError` for a run that is not autoregressive."""
     if not isinstance(recipe.model, Decoder):
         raise UserError(
             f"export: {type(recipe.model).__name__} is not a causal decoder of numerate; the model must be a Decoder, "
@@ -227,6 +230,7 @@ def _check_exportable(recipe: Recipe) -> None:
             f"export: with the layout {type(recipe.layout).__name__} this run does not predict the next token; "
             "the layout must be Continuation or NextToken"
         )
+    return recipe.model
 
 
 def _digest(weights: dict[str, Tensor]) -> str:

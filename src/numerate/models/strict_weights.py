@@ -13,6 +13,8 @@ SettingHints = Sequence[tuple[str, str]]
 line."""
 
 DECODER_HINTS: SettingHints = (
+    (r"\.mixer\.(qkv|out)_proj\.bias$", "model.mixer.bias=true"),
+    (r"\.feed_forward\.(in|out)_proj\.bias$", "model.feed_forward.bias=true"),
     (r"^head\.weight$", "model.tie_word_embeddings=false"),
     (r"\.symbols\.symbol_library$", "model.mixer.symbols.sharing=own"),
     (r"\.symbols\.", "model.mixer.symbols.sharing=library or own"),
