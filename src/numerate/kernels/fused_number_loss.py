@@ -13,7 +13,6 @@ are taken many at a time. Compiled, the operation is one chunk for `torch.compil
 """
 
 import functools
-import importlib.util
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -22,6 +21,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from numerate.errors import UserError
+from numerate.kernels.gpu import has_triton
 from numerate.kernels.number_loss import (
     LossFunction,
     LossSums,
@@ -101,19 +101,13 @@ def can_read_values(tensor: Tensor) -> bool:
     return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
-@functools.lru_cache
-def is_triton_installed() -> bool:
-    """Whether the package triton is installed, as it is with PyTorch for CUDA."""
-    return importlib.util.find_spec("triton") is not None
-
-
 def should_use_kernel(logits: Tensor) -> bool:
     """Whether the Triton kernels compute what is as wide as these logits."""
     return (
         logits.is_cuda
         and logits.dtype in (torch.float32, torch.bfloat16, torch.float16)
         and not is_traced(logits)
-        and is_triton_installed()
+        and has_triton()
     )
 
 

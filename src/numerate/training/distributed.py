@@ -39,7 +39,10 @@ class World:
         `UserError` in all of them if one lacks the device.
         """
         if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-            return cls(resolve_device(device))
+            only_device = resolve_device(device)
+            if only_device.type == "cuda":
+                torch.cuda.set_device(only_device)  # whose generators `torch.cuda.manual_seed` seeds
+            return cls(only_device)
         store, rank, size = _rendezvous()
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
         try:
