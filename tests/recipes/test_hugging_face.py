@@ -1,5 +1,7 @@
 """Promises of the recipe of a Hugging Face model: prompts have the ids of transformers, and weights identify a run."""
 
+import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -80,6 +82,18 @@ def test_few_shot_examples_are_training_examples_before_every_question(folders: 
     ]
     messages.append({"role": "user", "content": "12+9="})
     assert prompt_ids(chat) == tokenizer.apply_chat_template(messages, add_generation_prompt=True)["input_ids"]
+
+
+def test_the_settings_on_the_page_are_settings(folders: dict[str, Path]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "evaluating-models.md").read_text(encoding="utf-8")
+    settings = re.findall(r"^\| `(\S+=.*?)` \|", page, re.MULTILINE)
+    assert len(settings) == 8
+    for text in settings:
+        path, _, value = "".join(shlex.split(text)).partition("=")
+        found: Any = recipe(f"hf:{folders['chat']}", f"{path}={value}")
+        for name in path.split("."):
+            found = getattr(found, name)
+        assert str(found) in (value, value.title(), "('\\\\n\\\\n',)"), text
 
 
 def test_other_weights_under_the_same_name_are_another_run(folders: dict[str, Path], tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ def pretrained_run(recipe: Recipe, *, runs_dir: str | Path | None = None, device
     num_rows = recipe.task.num_rows("test")
     if num_rows is not None and recipe.evaluation.examples_per_cell == Evaluation().examples_per_cell:
         recipe = replace(recipe, evaluation=replace(recipe.evaluation, examples_per_cell=num_rows))
+    recipe = replace(recipe, training=replace(recipe.training, steps=0))
     vocabulary = recipe.tokenizer.build_vocabulary(recipe.task)
     origin = recipe.model.pretrained_config(vocabulary)
     model = recipe.model.build_on_meta(vocabulary, recipe.seed, origin)

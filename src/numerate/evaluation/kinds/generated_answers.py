@@ -175,7 +175,8 @@ def generate_texts(
     tokenizer, which are no part of it. Tokens without a pretrained row are never generated.
     """
     vocabulary, generation = evaluation_data.vocabulary, get_generation(evaluation_data)
-    stops = _StopTexts(evaluation_data, (*generation.stop, *evaluation_data.tokenizer.stop_texts()), len(batch.targets))
+    own_stops = [text.replace(r"\n", "\n") for text in generation.stop]
+    stops = _StopTexts(evaluation_data, [*own_stops, *evaluation_data.tokenizer.stop_texts()], len(batch.targets))
     excluded = torch.tensor(_ids_without_row(vocabulary), dtype=torch.long, device=batch.targets.device)
 
     def next_token(logits: Tensor, step: int) -> Tensor:
