@@ -34,7 +34,7 @@ class GeneratedAnswers(AnswerKind):
 
     The answer of a text is the last match of `Generation.answer_pattern`, or the whole text. Where that of the correct
     text is a number, the last number of the predicted one must equal it; any other answer must be the same text, up to
-    case, spaces and a full stop at its end. The end token, and another number of zeros, do not matter.
+    case, spaces and a full stop at its end.
 
     With `Generation.one_pass` numbers are scored by likelihood: greedy decoding gives the correct one if and only if
     each of its tokens is the likeliest after those before it, and no further digit is the likeliest after the last one.
@@ -150,7 +150,8 @@ def _check_lengths(model: Model, evaluation_data: EvaluationData, questions: Que
     """The largest number of tokens that is read and generated for one of these questions. Raises `UserError` if the
     model has no positions for them."""
     batch = evaluation_data.batch(questions)
-    new_tokens, limit = get_generation(evaluation_data).max_new_tokens, model.max_length()
+    generation, limit = get_generation(evaluation_data), model.max_length()
+    new_tokens = batch.target_ids.shape[1] if generation.one_pass else generation.max_new_tokens
     prompt_lengths = extract_prompts(batch)[0].lengths
     lengths = prompt_lengths + new_tokens - 1  # the last token is not read
     longest = int(lengths.max())
@@ -190,8 +191,9 @@ def generate_texts(
         len(batch.targets),
         generation.max_new_tokens,
         _end_ids(vocabulary),
-        on_tokens=stops.on_tokens,
+        on_tokens=stops.on_tokens if stops.texts else None,
     )
+    output.check_finite()
     ended = [False] * len(batch.targets) if output.has_stop_token is None else output.has_stop_token.tolist()
     answers = []
     for row, (ids, length) in enumerate(zip(output.ids.tolist(), output.lengths.tolist(), strict=True)):
@@ -218,7 +220,7 @@ def score_likelihood(
         logits = model(tokens, piece.source, target_positions=piece.target_positions).logits.float()
         targets = piece.target_ids
         in_answer = (targets != IGNORE_INDEX) & (targets != EOS)
-        scores = logits.log_softmax(-1).gather(-1, targets.clamp(min=0)[..., None])[..., 0]
+        scores = logits.gather(-1, targets.clamp(min=0)[..., None])[..., 0] - logits.logsumexp(-1)
         probabilities = scores.where(in_answer, 0.0).sum(1).exp().tolist()
         lengths, is_digit = in_answer.sum(1).tolist(), evaluation_data.is_digit(likeliest := logits.argmax(-1)).tolist()
         for row, (ids, length) in enumerate(zip(likeliest.tolist(), lengths, strict=True)):
@@ -257,7 +259,7 @@ class _StopTexts:
         """The rows to end, given the new token of each."""
         ended = []
         for row, token in enumerate(tokens):
-            if token is not None and self.texts:
+            if token is not None:
                 ids = self.last_ids[row] = [*self.last_ids[row], token][-self.num_last_tokens :]
                 text = self.evaluation_data.tokenizer.decode(ids, self.evaluation_data.vocabulary)
                 ended += [row] * any(stop in text for stop in self.texts)
