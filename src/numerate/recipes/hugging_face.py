@@ -109,9 +109,9 @@ def _adds_space(tokenizer: Any) -> bool:
 
 def _end_tokens(tokenizer: Any, weights: str, commit: str | None) -> tuple[str, ...]:
     """The tokens besides the tokenizer's that end an answer, as the model's generation configuration says."""
+    package, options = import_transformers("hf:"), {} if commit is None else {"revision": commit}
     try:
-        options = {} if commit is None else {"revision": commit}
-        config = import_transformers("hf:").GenerationConfig.from_pretrained(weights, **options)
+        config = package.GenerationConfig.from_pretrained(weights, **options)
     except OSError:  # it has none
         return ()
     ids = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
