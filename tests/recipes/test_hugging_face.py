@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,26 @@ def test_other_weights_under_the_same_name_are_another_run(folders: dict[str, Pa
     after = recipe(f"hf:{folder}")
     assert identity(after) != identity(before)
     assert replace(after, model=before.model) == before
+
+
+def test_a_name_on_the_hub_is_its_commit(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits = ["a" * 40, "b" * 40]
+    model = tmp_path / "models--me--tiny"
+    for commit in commits:
+        shutil.copytree(folders["chat"], model / "snapshots" / commit)
+    (model / "refs").mkdir()
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    found = []
+    for commit in commits:
+        (model / "refs" / "main").write_text(commit)
+        found.append(recipe("hf:me/tiny"))
+        assert found[-1].title == "hf-tiny"
+        assert (found[-1].model.revision, found[-1].tokenizer.revision) == (commit, commit)  # type: ignore[attr-defined]
+        assert len(prompt_ids(found[-1])) > 10
+    assert identity(found[0]) != identity(found[1])
 
 
 @pytest.mark.parametrize(

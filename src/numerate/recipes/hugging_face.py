@@ -42,7 +42,7 @@ def hugging_face_recipe(name: str) -> Recipe:
     is_folder = bool(name) and folder.is_dir()
     weights = str(folder) if is_folder else name
     config = _read_config(weights, is_folder=is_folder)
-    commit = None if is_folder else getattr(config, "_commit_hash", None)
+    commit = None if is_folder else _cached_commit(name)
     revision = folder_revision(folder) if is_folder else commit
     tokenizer = load_transformers_tokenizer(weights, commit)
     has_encoder, has_chat = bool(config.is_encoder_decoder), tokenizer.chat_template is not None
@@ -100,6 +100,14 @@ def _read_config(weights: str, *, is_folder: bool) -> Any:
             "supported"
         )
     return config
+
+
+def _cached_commit(name: str) -> str | None:
+    """The commit of a model of the hub whose configuration has been read; None if the cache does not say it."""
+    from huggingface_hub import try_to_load_from_cache
+
+    path = try_to_load_from_cache(name, "config.json")
+    return Path(path).parent.name if isinstance(path, str) else None
 
 
 def _adds_space(tokenizer: Any) -> bool:
