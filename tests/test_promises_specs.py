@@ -20,8 +20,8 @@ from numerate.models.block import FeedForward
 from numerate.training.recipe import Recipe, Training
 from numerate.training.samples import Samples
 
-NO_CHOICE = {("Mixture", "weights")}
-"""Settings whose other values hang on another setting."""
+NO_CHOICE = {("Mixture", "weights"), ("Subwords", "question_template"), ("Subwords", "system_prompt")}
+"""Settings whose other values hang on another setting, or have a form of their own."""
 
 
 def kind_of(part: type) -> str:
