@@ -25,8 +25,13 @@ from numerate.promises import (  # noqa: F401
 from numerate.training.recipe import Recipe, Training
 from numerate.training.samples import Samples
 
-NO_CHOICE = {("Mixture", "weights"), *(("InProcess", name) for name in ("workers", "timeout", "memory"))}
-"""Settings whose other values hang on another setting, or that a part has from its kind and does not allow."""
+NO_CHOICE = {
+    ("Mixture", "weights"),
+    *(("InProcess", name) for name in ("workers", "timeout", "memory")),
+    *(("Subwords", name) for name in ("question_template", "system_prompt")),
+}
+"""Settings whose other values hang on another setting, that a part has from its kind and does not allow, or that have a
+form of their own."""
 
 
 def kind_of(part: type) -> str:

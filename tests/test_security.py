@@ -59,6 +59,8 @@ ALLOWED = {
     ("experiments/weight_files.py", "torch.load"): "weights_only=True",
     ("text/models/pretrained_weights.py", "auto_class.from_pretrained"): "trust_remote_code=False",
     ("text/models/pretrained_weights.py", "package.AutoConfig.from_pretrained"): "trust_remote_code=False",
+    ("text/tokenizers/prompt_formats.py", "AutoTokenizer.from_pretrained"): "trust_remote_code=False",
+    ("recipes/hugging_face.py", "package.GenerationConfig.from_pretrained"): "a class of transformers reads JSON",
     ("kernels/relational_triton.py", "tl.load"): "a load from memory in a kernel",
     ("kernels/number_loss_triton.py", "tl.load"): "a load from memory in a kernel",
     ("records/heads.py", "yaml.load"): "by a loader of plain data",
@@ -73,6 +75,7 @@ KEYWORDS = {
     "np.load": ("allow_pickle", "False"),
     "auto_class.from_pretrained": ("trust_remote_code", "False"),
     "package.AutoConfig.from_pretrained": ("trust_remote_code", "False"),
+    "AutoTokenizer.from_pretrained": ("trust_remote_code", "False"),
 }
 
 

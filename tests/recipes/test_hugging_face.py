@@ -1,5 +1,8 @@
 """Promises of the recipe of a Hugging Face model: prompts have the ids of transformers, and weights identify a run."""
 
+import re
+import shlex
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -82,6 +85,18 @@ def test_few_shot_examples_are_training_examples_before_every_question(folders: 
     assert prompt_ids(chat) == tokenizer.apply_chat_template(messages, add_generation_prompt=True)["input_ids"]
 
 
+def test_the_settings_on_the_page_are_settings(folders: dict[str, Path]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "evaluating-models.md").read_text(encoding="utf-8")
+    settings = re.findall(r"^\| `(\S+=.*?)` \|", page, re.MULTILINE)
+    assert len(settings) == 8
+    for text in settings:
+        path, _, value = "".join(shlex.split(text)).partition("=")
+        found: Any = recipe(f"hf:{folders['chat']}", f"{path}={value}")
+        for name in path.split("."):
+            found = getattr(found, name)
+        assert str(found) in (value, value.title(), "('\\\\n\\\\n',)"), text
+
+
 def test_other_weights_under_the_same_name_are_another_run(folders: dict[str, Path], tmp_path: Path) -> None:
     folder = save_model(tmp_path / "mine")
     before = recipe(f"hf:{folder}")
@@ -91,6 +106,26 @@ def test_other_weights_under_the_same_name_are_another_run(folders: dict[str, Pa
     after = recipe(f"hf:{folder}")
     assert identity(after) != identity(before)
     assert replace(after, model=before.model) == before
+
+
+def test_a_name_on_the_hub_is_its_commit(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits = ["a" * 40, "b" * 40]
+    model = tmp_path / "models--me--tiny"
+    for commit in commits:
+        shutil.copytree(folders["chat"], model / "snapshots" / commit)
+    (model / "refs").mkdir()
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    found = []
+    for commit in commits:
+        (model / "refs" / "main").write_text(commit)
+        found.append(recipe("hf:me/tiny"))
+        assert found[-1].title == "hf-tiny"
+        assert (found[-1].model.revision, found[-1].tokenizer.revision) == (commit, commit)  # type: ignore[attr-defined]
+        assert len(prompt_ids(found[-1])) > 10
+    assert identity(found[0]) != identity(found[1])
 
 
 @pytest.mark.parametrize(

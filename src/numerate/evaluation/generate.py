@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from numerate.batch import Model, Output, StepContext, Tokens
+from numerate.errors import OperationalError
 from numerate.vocabulary import EOS, PAD
 
 NextTokenFunction = Callable[[Float[Tensor, "rows vocabulary"], int], Int[Tensor, " rows"]]
@@ -34,6 +35,11 @@ class GenerationOutput:
     log_probability: Float[Tensor, " rows"]
     number_values: Float[Tensor, "rows tokens"] | None = None
     has_stop_token: Bool[Tensor, " rows"] | None = None
+
+    def check_finite(self) -> None:
+        """Raises `OperationalError` if a log-probability is NaN."""
+        if bool(self.log_probability.isnan().any()):
+            raise OperationalError("model: the logits are NaN, because of corrupt weights or too low a precision")
 
 
 class IncrementalDecoder(ABC):

@@ -21,7 +21,14 @@ class Generation(Spec):
 
     num_fewshot: int = setting(0, "training examples with answers before every question", at_least=0)
     max_new_tokens: int = setting(256, "maximum number of tokens of an answer", at_least=1)
-    stop: tuple[str, ...] = setting((), "texts that end an answer, besides its end token and the next question")
+    stop: tuple[str, ...] = setting(
+        (), r"texts that end an answer, with \n for a new line, besides its end token and the next question"
+    )
+    one_pass: bool = setting(
+        False,
+        "whether answers are scored by likelihood, in one forward pass: by whether each token is the likeliest after "
+        "the correct ones; for numbers whose digits are tokens",
+    )
     answer_pattern: str = setting(
         r"####\s*(.*)", "regular expression whose last match, or its group, is the answer; the whole text without one"
     )

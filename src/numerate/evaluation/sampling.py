@@ -27,7 +27,7 @@ from torch import Tensor
 
 from numerate.batch import Model, Output, StepContext, Tokens
 from numerate.config import Spec, setting
-from numerate.errors import OperationalError, UserError
+from numerate.errors import UserError
 from numerate.evaluation.generate import (
     CachedDecoder,
     GenerationOutput,
@@ -109,8 +109,7 @@ def generate(
         decoder = WindowedDecoder(model, prompts, max_new_tokens, window, position_offset)
     sampler = TokenSampler(sampling, prompts, max_new_tokens)
     generated = decode_tokens(model, decoder, sampler, len(prompts.ids), max_new_tokens, stop_ids, on_tokens=on_tokens)
-    if bool(generated.log_probability.isnan().any()):
-        raise OperationalError("model: the logits are NaN, because of corrupt weights or too low a precision")
+    generated.check_finite()
     return generated
 
 

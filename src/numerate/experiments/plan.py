@@ -211,6 +211,7 @@ class EvaluationPlan:
     def score(self, task: CellTask, *logs: PredictionLog) -> dict[str, Any]:
         """The record of one cell; a kind that `keeps_predictions` takes its `prediction_log`."""
         run, (label, checkpoint) = self.runs[task.run], self.checkpoints[task.checkpoint]
+        reads_training_examples = not checkpoint.is_pretrained or bool(run.evaluation_data.few_shot_examples)
         record: dict[str, Any] = self._evaluate(self.kind.score, task, *logs)
         return record | {
             "seed": run.recipe.seed,
@@ -218,6 +219,7 @@ class EvaluationPlan:
             "step": checkpoint.step,
             "evaluation_seed": self.seed,
             "region": self.regions(task.run, [task.cell])[task.cell],
+            "overlaps_training": record["overlaps_training"] and reads_training_examples,
             **self.kind.name_entry(),
             **self.settings_entry(task),
         }

@@ -1,5 +1,6 @@
 """Runs of pretrained models as they are, without training and without a copy of their weights."""
 
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,11 +15,11 @@ from numerate.training.run_folder import RunFolder, resolve_runs_dir
 
 
 def pretrained_run(recipe: Recipe, *, runs_dir: str | Path | None = None, device: str | None = None) -> Run:
-    """The run of a recipe with pretrained weights: that which has been trained, or a new one at step 0.
+    """The run of a recipe with its pretrained weights as they are, created unless it exists.
 
-    Its checkpoint of step 0 says that the weights are those of the recipe, and has no copy of them. Training of the
-    same recipe starts from there. Of a task with rows in files all are asked, unless `evaluation.examples_per_cell` is
-    set. Raises `UserError` for a recipe without pretrained weights.
+    Its checkpoint, of step 0, says that the weights are those that the recipe names, and has no copy of them. What is
+    trained from them is another run. Of a task with rows in files all are asked, unless `evaluation.examples_per_cell`
+    is set. Raises `UserError` for a recipe without pretrained weights.
     """
     weights = getattr(recipe.model, "weights", None)
     if weights is None:
@@ -26,6 +27,7 @@ def pretrained_run(recipe: Recipe, *, runs_dir: str | Path | None = None, device
     num_rows = recipe.task.num_rows("test")
     if num_rows is not None and recipe.evaluation.examples_per_cell == Evaluation().examples_per_cell:
         recipe = replace(recipe, evaluation=replace(recipe.evaluation, examples_per_cell=num_rows))
+    recipe = replace(recipe, training=replace(recipe.training, steps=0))
     vocabulary = recipe.tokenizer.build_vocabulary(recipe.task)
     origin = recipe.model.pretrained_config(vocabulary)
     model = recipe.model.build_on_meta(vocabulary, recipe.seed, origin)
@@ -33,7 +35,7 @@ def pretrained_run(recipe: Recipe, *, runs_dir: str | Path | None = None, device
     folder = RunFolder.create(
         resolve_runs_dir(runs_dir),
         recipe.title,
-        identity(recipe),
+        hashlib.sha256(f"{identity(recipe)} pretrained".encode()).hexdigest()[:12],
         {
             "recipe": tree,
             **({"contents": contents} if (contents := recipe.task.file_hashes()) else {}),

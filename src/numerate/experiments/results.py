@@ -104,7 +104,11 @@ def _digit_tables(lines: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _answer_table(lines: Sequence[Mapping[str, Any]], kind: AnswerKind) -> str:
     """Exact match by region with the metrics of labels, numbers and texts that there are, and the kind's columns."""
-    columns = kind.columns
+    columns = {
+        name: meaning
+        for name, meaning in kind.columns.items()
+        if any(line.get("answers", {}).get(name) is not None for line in lines)
+    }
     labels: list[Metric] = [name for name in METRICS if name != "exact_match"] if _has(lines, "labels") else []
     metrics = answer_metrics.available_metrics(kind.table_metrics, [line.get("answers", {}) for line in lines])
     header = ["region", "cells", "correct", "95 % interval", *labels, *metrics, *columns]

@@ -72,10 +72,11 @@ class Run(StoredRun):
 
         Cells already in `evaluation.jsonl` are not computed again. `checkpoint` is final, best, all or a step.
         `shard="2/4"` computes the second of four shards of equal cost into its own file; a later evaluation without a
-        shard collects them. `predictions` also writes the answer to every question. `settings` override settings for
-        the evaluation; several values of one form a sweep. Records then contain the settings that differ from training.
-        Repeating the call writes identical files. Raises `UserError` for a grid that the model cannot read, and for
-        settings that would need other weights, before any work is done.
+        shard collects them. `predictions` also writes the answer to every question, as is always done of answers that
+        are generated freely. `settings` override settings for the evaluation; several values of one form a sweep.
+        Records then contain the settings that differ from training. Repeating the call writes identical files. Raises
+        `UserError` for a grid that the model cannot read, and for settings that would need other weights, before any
+        work is done.
 
         An `executor` distributes the missing cells over its workers, in shards of equal cost; the files are identical.
         Cells that a worker has recorded are kept even if it fails: the same call computes only the remaining ones. If a

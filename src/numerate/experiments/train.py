@@ -108,7 +108,7 @@ class TrainingSession:
         self.recipe = recipe
         self.path = runs / folder_name(recipe.title) / identity(recipe)
         last_checkpoint = world.broadcast(
-            checkpoint.latest_trained(self.path / "checkpoints") if world.is_main_process else None
+            checkpoint.latest_valid(self.path / "checkpoints")[0] if world.is_main_process else None
         )
         earlier = {} if last_checkpoint is None and source is None else earlier_metadata(self.path)
         if last_checkpoint is not None:  # without a checkpoint it starts again, with the current files

@@ -51,7 +51,7 @@ def hugging_face_recipe(name: str) -> Recipe:
     is_folder = bool(name) and folder.is_dir()
     weights = str(folder) if is_folder else name
     config = _read_config(weights, is_folder=is_folder)
-    commit = None if is_folder else getattr(config, "_commit_hash", None)
+    commit = None if is_folder else _cached_commit(name)
     revision = folder_revision(folder) if is_folder else commit
     tokenizer = load_transformers_tokenizer(weights, commit)
     has_encoder, has_chat = bool(config.is_encoder_decoder), tokenizer.chat_template is not None
@@ -134,6 +134,14 @@ def _read_config(weights: str, *, is_folder: bool) -> Any:
     return config
 
 
+def _cached_commit(name: str) -> str | None:
+    """The commit of a model of the hub whose configuration has been read; None if the cache does not say it."""
+    from huggingface_hub import try_to_load_from_cache
+
+    path = try_to_load_from_cache(name, "config.json")
+    return Path(path).parent.name if isinstance(path, str) else None
+
+
 def _adds_space(tokenizer: Any) -> bool:
     """Whether a tokenizer puts a space before a text of its own accord."""
     return bool(tokenizer.tokenize("1")[0].startswith("\u2581"))
@@ -141,9 +149,9 @@ def _adds_space(tokenizer: Any) -> bool:
 
 def _end_tokens(tokenizer: Any, weights: str, commit: str | None) -> tuple[str, ...]:
     """The tokens besides the tokenizer's that end an answer, as the model's generation configuration says."""
+    package, options = import_transformers("hf:"), {} if commit is None else {"revision": commit}
     try:
-        options = {} if commit is None else {"revision": commit}
-        config = import_transformers("hf:").GenerationConfig.from_pretrained(weights, **options)
+        config = package.GenerationConfig.from_pretrained(weights, **options)
     except OSError:  # it has none
         return ()
     ids = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]

@@ -301,21 +301,15 @@ def latest_valid(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     return None, reasons
 
 
-def latest_trained(folder: Path) -> Checkpoint | None:
-    """The last valid checkpoint with weights."""
-    found, _ = latest_valid(folder)
-    return None if found is None or found.is_pretrained else found
-
-
 def resume(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The checkpoint to resume from, under the run's lock: as `latest_trained`, but renames every corrupted checkpoint,
+    """The checkpoint to resume from, under the run's lock: as `latest_valid`, but renames every corrupted checkpoint,
     so that `keep_last` does not count it."""
     warnings: list[str] = []
     for step in list_steps(folder):
         path = folder / step_folder(step)
         if (reason := find_corruption(path)) is not None:
             warnings.append(f"{reason} It was renamed to {rename_corrupt(path).name}.")
-    return latest_trained(folder), warnings
+    return latest_valid(folder)[0], warnings
 
 
 def rename_corrupt(path: Path) -> Path:

@@ -8,9 +8,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from numerate.batch import Batch, Model
+from numerate.batch import IGNORE_INDEX, Batch, Model, StepContext
 from numerate.errors import UserError
-from numerate.evaluation.evaluation_data import MAX_TOKENS_PER_BATCH, EvaluationData, cell_questions, extract_prompts
+from numerate.evaluation.evaluation_data import (
+    MAX_TOKENS_PER_BATCH,
+    EvaluationData,
+    cell_questions,
+    extract_prompts,
+    split_batch,
+)
 from numerate.evaluation.evaluator import CellRequest, Method, PredictionLog
 from numerate.evaluation.generate import CachedDecoder, decode_tokens
 from numerate.evaluation.generation_settings import Generation
@@ -28,7 +34,10 @@ class GeneratedAnswers(AnswerKind):
 
     The answer of a text is the last match of `Generation.answer_pattern`, or the whole text. Where that of the correct
     text is a number, the last number of the predicted one must equal it; any other answer must be the same text, up to
-    case, spaces and a full stop at its end. The end token, and another number of zeros, do not matter.
+    case, spaces and a full stop at its end.
+
+    With `Generation.one_pass` numbers are scored by likelihood: greedy decoding gives the correct one if and only if
+    each of its tokens is the likeliest after those before it, and no further digit is the likeliest after the last one.
 
     Predictions are kept as they are generated, so that an interrupted evaluation resumes within a cell.
     """
@@ -38,12 +47,15 @@ class GeneratedAnswers(AnswerKind):
     table_metrics: ClassVar[tuple[str, ...]] = (
         *("number_digit_accuracy", "missing", "clipped", "mae", "mape", "log_mae", "r2", "log_r2"),
     )
-    columns: ClassVar[Mapping[str, str]] = {"ended": "answers that ended by themselves, before max_new_tokens"}
+    columns: ClassVar[Mapping[str, str]] = {
+        "ended": "answers that ended by themselves, before max_new_tokens",
+        "probability": "of the correct answer, without its end",
+    }
 
     def resolve_method(self, evaluation_data: EvaluationData, requested: Method) -> Method:
         if requested == "beams":
             raise UserError("method: must be decoding where answers are generated freely, not beams")
-        return "decoding"
+        return "one pass" if get_generation(evaluation_data).one_pass else "decoding"
 
     def validation_method(self, evaluation_data: EvaluationData) -> Method:
         return "one pass"
@@ -68,12 +80,14 @@ class GeneratedAnswers(AnswerKind):
             str(digits): NumberScores.from_numbers([predictions[i] for i in rows], [targets[i] for i in rows])
             for digits, rows in sorted(rows_by_digits.items())
         }
-        details: dict[str, Any] = {"scores": {"ended": sum(line["ended"] for line in lines)}}
-        if numbers:
+        names = [name for name in self.columns if name in lines[0]]
+        details: dict[str, Any] = {"scores": {name: round(sum(line[name] for line in lines), 6) for name in names}}
+        if numbers and not generation.one_pass:  # in one pass they are predicted after correct digits
             details["numbers"] = NumberScores.from_numbers(predictions, targets).to_record()
             details["numbers_by_digits"] = {digits: scores.to_record() for digits, scores in numbers.items()}
         num_correct = sum(line["correct"] for line in lines)
-        return cell_record(evaluation_data.task, request, "decoding", num_correct, len(lines), {}, details)
+        method = self.resolve_method(evaluation_data, request.method)
+        return cell_record(evaluation_data.task, request, method, num_correct, len(lines), {}, details)
 
     def predict(
         self, model: Model, evaluation_data: EvaluationData, request: CellRequest, log: PredictionLog | None = None
@@ -85,6 +99,9 @@ class GeneratedAnswers(AnswerKind):
             evaluation_data.task, request.cell, count=request.num_questions, seed=request.seed, split=request.split
         )
         num_tokens = _check_lengths(model, evaluation_data, questions)
+        if generation.one_pass:
+            _check_tokenization(evaluation_data, questions)
+        answer_batch = score_likelihood if generation.one_pass else generate_texts
         lines = {} if log is None else {row: dict(line) for row, line in log.lines.items()}
         rows_per_batch = max(1, MAX_TOKENS_PER_BATCH // num_tokens)
         for start in range(0, len(questions), rows_per_batch):
@@ -93,18 +110,17 @@ class GeneratedAnswers(AnswerKind):
             if all(row in lines for row in rows):
                 continue
             batch = evaluation_data.batch(part, start).to(next(model.parameters()).device)
-            texts = generate_texts(model, evaluation_data, batch, request.position_offset)
+            answers = answer_batch(model, evaluation_data, batch, request.position_offset)
             new_lines = {
                 row: {
                     "cell": dict(request.cell),
                     "row": row,
                     "question": example.question,
                     "correct_answer": example.answer,
-                    "prediction": text,
-                    "correct": is_correct(generation, text, example.answer),
-                    "ended": ended,
+                    **answer,
+                    "correct": is_correct(generation, answer["prediction"], example.answer),
                 }
-                for row, example, (text, ended) in zip(rows, plain_examples(part), texts, strict=True)
+                for row, example, answer in zip(rows, plain_examples(part), answers, strict=True)
                 if row not in lines
             }
             if log is not None:
@@ -134,7 +150,8 @@ def _check_lengths(model: Model, evaluation_data: EvaluationData, questions: Que
     """The largest number of tokens that is read and generated for one of these questions. Raises `UserError` if the
     model has no positions for them."""
     batch = evaluation_data.batch(questions)
-    new_tokens, limit = get_generation(evaluation_data).max_new_tokens, model.max_length()
+    generation, limit = get_generation(evaluation_data), model.max_length()
+    new_tokens = batch.target_ids.shape[1] if generation.one_pass else generation.max_new_tokens
     prompt_lengths = extract_prompts(batch)[0].lengths
     lengths = prompt_lengths + new_tokens - 1  # the last token is not read
     longest = int(lengths.max())
@@ -152,14 +169,15 @@ def _check_lengths(model: Model, evaluation_data: EvaluationData, questions: Que
 @torch.no_grad()
 def generate_texts(
     model: Model, evaluation_data: EvaluationData, batch: Batch, position_offset: int = 0
-) -> list[tuple[str, bool]]:
-    """The answer to each question of a batch by greedy decoding, and whether it ended before `max_new_tokens`.
+) -> list[dict[str, Any]]:
+    """The `prediction` for each question of a batch by greedy decoding, and whether it `ended` before `max_new_tokens`.
 
     It ends with a token that is the tokenizer's end token, or with one of the texts `Generation.stop` and those of the
     tokenizer, which are no part of it. Tokens without a pretrained row are never generated.
     """
     vocabulary, generation = evaluation_data.vocabulary, get_generation(evaluation_data)
-    stops = _StopTexts(evaluation_data, (*generation.stop, *evaluation_data.tokenizer.stop_texts()), len(batch.targets))
+    own_stops = [text.replace(r"\n", "\n") for text in generation.stop]
+    stops = _StopTexts(evaluation_data, [*own_stops, *evaluation_data.tokenizer.stop_texts()], len(batch.targets))
     excluded = torch.tensor(_ids_without_row(vocabulary), dtype=torch.long, device=batch.targets.device)
 
     def next_token(logits: Tensor, step: int) -> Tensor:
@@ -173,8 +191,9 @@ def generate_texts(
         len(batch.targets),
         generation.max_new_tokens,
         _end_ids(vocabulary),
-        on_tokens=stops.on_tokens,
+        on_tokens=stops.on_tokens if stops.texts else None,
     )
+    output.check_finite()
     ended = [False] * len(batch.targets) if output.has_stop_token is None else output.has_stop_token.tolist()
     answers = []
     for row, (ids, length) in enumerate(zip(output.ids.tolist(), output.lengths.tolist(), strict=True)):
@@ -185,8 +204,46 @@ def generate_texts(
             values = output.number_values[row, : len(row_ids)].tolist()
             text = evaluation_data.tokenizer.decode_with_number_values(row_ids, values, vocabulary)
         answer = stops.cut(text)
-        answers.append((answer.strip(), ended[row] or len(answer) < len(text)))
+        answers.append({"prediction": answer.strip(), "ended": ended[row] or len(answer) < len(text)})
     return answers
+
+
+@torch.no_grad()
+def score_likelihood(
+    model: Model, evaluation_data: EvaluationData, batch: Batch, position_offset: int = 0
+) -> list[dict[str, Any]]:
+    """For each question of a batch the likeliest tokens after the correct ones as `prediction`, and the `probability`
+    of the correct answer, in one forward pass. The token after the answer counts if it is a digit."""
+    vocabulary, answers = evaluation_data.vocabulary, []
+    for piece in split_batch(batch):
+        tokens = model.assign_positions(piece.tokens, StepContext.for_evaluation(position_offset))
+        logits = model(tokens, piece.source, target_positions=piece.target_positions).logits.float()
+        targets = piece.target_ids
+        in_answer = (targets != IGNORE_INDEX) & (targets != EOS)
+        scores = logits.gather(-1, targets.clamp(min=0)[..., None])[..., 0] - logits.logsumexp(-1)
+        probabilities = scores.where(in_answer, 0.0).sum(1).exp().tolist()
+        lengths, is_digit = in_answer.sum(1).tolist(), evaluation_data.is_digit(likeliest := logits.argmax(-1)).tolist()
+        for row, (ids, length) in enumerate(zip(likeliest.tolist(), lengths, strict=True)):
+            text = evaluation_data.tokenizer.decode(ids[: length + is_digit[row][length]], vocabulary)
+            answers.append({"prediction": text.strip(), "probability": round(probabilities[row], 6)})
+    return answers
+
+
+def _check_tokenization(evaluation_data: EvaluationData, questions: Questions) -> None:
+    """Raises `UserError` if a correct answer is no whole number, or if its digits may be parts of other tokens."""
+    answers = [example.answer for example in plain_examples(questions)]
+    tokens = evaluation_data.vocabulary.tokens
+    wrong = next((text for text in answers if not re.fullmatch("-?[0-9]+", text)), None)
+    several = next((text for text in tokens if len(text) > 1 and _NUMBER_TOKEN.fullmatch(text)), None)
+    if wrong is not None or several is not None:
+        reason = f"the answer {wrong!r} is no whole number" if several is None else f"{several!r} is a token"
+        raise UserError(
+            f"evaluation.generation.one_pass: must be false, since an answer has several tokenizations: {reason}"
+        )
+
+
+_NUMBER_TOKEN = re.compile("[ \u2581\u0120]?[0-9.,-]*[0-9][0-9.,-]*")
+"""A token of a number, perhaps after the space of a tokenizer."""
 
 
 class _StopTexts:
@@ -202,7 +259,7 @@ class _StopTexts:
         """The rows to end, given the new token of each."""
         ended = []
         for row, token in enumerate(tokens):
-            if token is not None and self.texts:
+            if token is not None:
                 ids = self.last_ids[row] = [*self.last_ids[row], token][-self.num_last_tokens :]
                 text = self.evaluation_data.tokenizer.decode(ids, self.evaluation_data.vocabulary)
                 ended += [row] * any(stop in text for stop in self.texts)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from numerate.errors import UserError
@@ -73,7 +74,7 @@ class PromptFormat:
 def load_transformers_tokenizer(name: str, revision: str | None = None) -> Any:
     """The tokenizer of transformers, for its chat template and special tokens. Raises `UserError` if it cannot be
     loaded."""
-    path = find_tokenizer(name)
+    path = find_tokenizer(name) if revision is None else Path(name)
     try:
         from transformers import AutoTokenizer
 
