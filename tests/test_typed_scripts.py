@@ -1,4 +1,4 @@
-"""A user's script passes the strict type checker with the package as it is installed, with its own types."""
+"""A user's script, and the example of a plug-in, pass the strict type checker with the types of the package."""
 
 import os
 import subprocess
@@ -9,6 +9,7 @@ import pytest
 
 import numerate
 
+TOP = Path(__file__).parents[1]
 SCRIPT = """
 import random
 from pathlib import Path
@@ -71,9 +72,10 @@ def test_a_script_with_everything_public_is_checked_strictly(tmp_path: Path) -> 
             assert text.count(right) == 1
             text = text.replace(right, wrong)
         (tmp_path / name).write_text(text)
+    (tmp_path / "acme.py").write_text((TOP / "examples" / "plugin" / "acme.py").read_text())
     source = str(Path(numerate.__file__).parents[1])  # on the path like an installed package, found by its py.typed
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--config-file=", "right.py", "wrong.py"],
+        [sys.executable, "-m", "mypy", "--strict", "--config-file=", "right.py", "wrong.py", "acme.py"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": source, "MYPY_CACHE_DIR": str(tmp_path / "cache")},
         capture_output=True,

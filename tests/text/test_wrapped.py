@@ -92,6 +92,16 @@ def test_what_is_no_question_with_an_answer_is_refused_and_nothing_is_left(
     assert not list(tmp_path.iterdir())
 
 
+def test_several_processes_may_begin_at_once(tmp_path: Path) -> None:
+    def slow() -> Iterator[tuple[str, str]]:
+        numerate.wrap_data(PAIRS, tmp_path / "sums")  # by another process, meanwhile
+        yield from PAIRS
+
+    task = numerate.wrap_data(slow(), tmp_path / "sums")
+    assert len(whole(task, "train")) == 96
+    assert [path.name for path in tmp_path.iterdir()] == ["sums"]
+
+
 def test_other_keys_are_named(tmp_path: Path) -> None:
     data = [{"q": question, "a": answer} for question, answer in PAIRS]
     task = numerate.wrap_data(data, tmp_path / "sums", question="q", answer="a")

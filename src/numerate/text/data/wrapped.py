@@ -54,7 +54,11 @@ def wrap_data(
         for name in sorted({*lines, *(path.name for path in out.glob("*.jsonl"))}):
             _check_same_lines(out / name, lines[name]() if name in lines else ())
     else:
-        write_lines({name: partial(_one_by_one, read) for name, read in lines.items()}, out)
+        try:
+            write_lines({name: partial(_one_by_one, read) for name, read in lines.items()}, out)
+        except UserError:
+            if not out.exists():  # otherwise another process of torchrun has written it meanwhile
+                raise
     files = {split: str(out / f"{split}.jsonl") for split in splits}
     return QuestionFiles(
         train_file=files["train"],
