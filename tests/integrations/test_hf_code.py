@@ -61,6 +61,9 @@ class HalvesMixer(TokenMixer):
 
     def flops(self, time):
         return self.inside.flops(time)
+
+
+print("this file runs")
 '''
 
 WITHOUT_NUMERATE = """
@@ -222,6 +225,7 @@ def test_packages_of_parts_are_copied_and_what_cannot_be_copied_is_refused(
     files = code_files(spec, tree)
     assert "from .acme_parts_inner_functions import halved\n" in files["acme_parts_mixers.py"]
     assert "UNUSED" not in files["acme_parts_inner_functions.py"]
+    assert "this file runs" not in files["acme_parts_mixers.py"]
     assert "'acme_parts:Halves': Halves," in files["modeling_numerate.py"]
     refused = OWN_PART.replace("from numerate.mixers.mixer import Mixer, TokenMixer", "import numerate as Mixer")
     (package / "mixers.py").write_text(refused)

@@ -243,7 +243,12 @@ class _Module:
         self.lines = _file(name).read_text(encoding="utf-8").splitlines()
         self.body = ast.parse("\n".join(self.lines)).body
         self.definitions = {name: statement for statement in self.body for name in _names(statement)}
-        self.side_effects = [statement for statement in self.body if not _names(statement) and not _is_text(statement)]
+        # What our modules do when they are imported. A script of a user may train there.
+        self.side_effects = [
+            statement
+            for statement in (self.body if name.startswith("numerate.") else [])
+            if not _names(statement) and not _is_text(statement)
+        ]
         self.kept: set[ast.stmt] = set()
         self.used: set[str] = set()
 
