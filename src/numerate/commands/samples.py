@@ -76,7 +76,8 @@ def _sample_recipe(recipe: Any, split: str, count: int) -> None:
 
     data = EvaluationData.from_recipe(recipe)
     questions = recipe.task.examples(split, recipe.seed, 0, count)
-    rows = recipe.tokenizer.encode_examples(questions, data.vocabulary)
+    prompted = questions if split == "train" else data.prompted(questions)
+    rows = recipe.tokenizer.encode_examples(prompted, data.vocabulary)
     model = recipe.model.build(data.vocabulary, recipe.seed)
     step_context = StepContext(recipe.seed, 0) if split == "train" else StepContext.for_evaluation()
     for row in range(count):

@@ -84,6 +84,10 @@ class EvaluationData:
             )
         return plain_examples(self.task.examples("train", 0, 0, num_examples))
 
+    def prompted(self, questions: Questions) -> Questions:
+        """The questions, each after the few-shot examples."""
+        return with_few_shot(questions, self.few_shot_examples) if self.few_shot_examples else questions
+
     @cached_property
     def token_bytes(self) -> Any:
         """The bytes of text of each token of a language modeling task."""
@@ -97,9 +101,7 @@ class EvaluationData:
     def batch(self, questions: Questions, first_row_index: int = 0, *, few_shot: bool = True) -> Batch:
         """All questions as one batch of any length; example indices start at `first_row_index`. `few_shot`: whether
         each question follows the few-shot examples."""
-        if few_shot and self.few_shot_examples:
-            questions = with_few_shot(questions, self.few_shot_examples)
-        rows = self.tokenizer.encode_examples(questions, self.vocabulary)
+        rows = self.tokenizer.encode_examples(self.prompted(questions) if few_shot else questions, self.vocabulary)
         return self.layout.build_batch(rows, np.arange(first_row_index, first_row_index + len(questions)))
 
     def is_digit(self, ids: Tensor) -> Tensor:
