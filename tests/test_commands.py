@@ -7,10 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
-from argparse import ArgumentParser
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -187,22 +185,6 @@ def test_the_module_is_the_command(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(source)},
     )
     refused(Ended(done.returncode, done.stdout, done.stderr), "Did you mean 'addition_abacus'?")
-
-
-def test_completion_knows_every_command_with_its_options(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    parsers: list[ArgumentParser] = []
-
-    def complete(parser: ArgumentParser, shell: str) -> str:
-        parsers.append(parser)
-        return f"for {shell}"
-
-    monkeypatch.setitem(sys.modules, "shtab", SimpleNamespace(complete=complete))
-    assert shell("completion", "bash").out == "for bash\n"
-    assert "{list,show,sample,data,tokens,train," in parsers[0].format_usage().replace("\n", "").replace(" ", "")
-    for words in (["evaluate", "grid=", "--dry-run"], ["data", "write", "out=", "--as", "x"], ["list", "runs"]):
-        parsers[0].parse_args(words)
-    monkeypatch.setitem(sys.modules, "shtab", None)
-    refused(shell("completion", "bash"), "the package shtab is not installed; pip install shtab")
 
 
 # What the quick commands show ----------------------------------------------------------------------------------------

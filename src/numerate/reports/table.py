@@ -31,16 +31,22 @@ class TextTable:
         columns = ([row[i] for row in self.rows if row[i].strip()] for i in range(len(self.header)))
         return [bool(column) and all(_NUMBER.fullmatch(_ESCAPE.sub("", cell)) for cell in column) for column in columns]
 
-    def to_text(self) -> str:
-        """Columns aligned for a terminal, without the caption."""
-        cells = ([cell.split("\n") for cell in line] for line in (self.header, *self.rows))
-        lines = [list(line) for row in cells for line in zip_longest(*row, fillvalue="")]
-        widths = [max(map(text_width, column)) for column in zip(*lines, strict=True)]
-        lines.insert(max(cell.count("\n") for cell in self.header) + 1, ["-" * width for width in widths])
-        columns = list(zip(widths, self.number_columns, strict=True))
-        return "\n".join(
-            "  ".join(_pad(cell, *of) for cell, of in zip(line, columns, strict=True)).rstrip() for line in lines
-        )
+    @cached_property
+    def widths(self) -> list[int]:
+        """The columns of a terminal that each column takes."""
+        columns = zip(self.header, *self.rows, strict=True)
+        return [max(text_width(line) for cell in column for line in cell.split("\n")) for column in columns]
+
+    @property
+    def width(self) -> int:
+        return sum(self.widths) + 2 * (len(self.widths) - 1)
+
+    def to_text(self, width: int | None = None, num_keys: int = 1) -> str:
+        """Columns aligned for a terminal, without the caption: as many side by side as fit into `width`, the others
+        below with the first `num_keys` repeated."""
+        blocks = _column_blocks(self.widths, width, num_keys)
+        rows = (self.header, *self.rows)
+        return "\n\n".join(_aligned(*([row[i] for i in block] for row in rows)) for block in blocks)
 
     def to_markdown(self) -> str:
         r"""A Markdown table without the caption.
@@ -57,8 +63,10 @@ class TextTable:
         return "\n".join("|" + "|".join(line) + "|" for line in (lines[0], rule, *lines[1:]))
 
 
-def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns aligned for a terminal, numbers to the right.
+def text_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None, num_keys: int = 1
+) -> str:
+    """Columns aligned for a terminal, numbers to the right; see `TextTable.to_text`.
 
     >>> print(text_table(["region", "right"], [["in distribution", "99.8 %"], ["OOD test", "7 %"]]))
     region            right
@@ -66,7 +74,35 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     in distribution  99.8 %
     OOD test            7 %
     """
-    return TextTable(header, rows).to_text()
+    return TextTable(header, rows).to_text(width, num_keys)
+
+
+def _aligned(header: Sequence[str], *rows: Sequence[str]) -> str:
+    """Columns side by side, a rule below the header, numbers to the right."""
+    table = TextTable(header, rows)
+    cells = ([cell.split("\n") for cell in line] for line in (header, *rows))
+    lines = [list(line) for row in cells for line in zip_longest(*row, fillvalue="")]
+    lines.insert(max(cell.count("\n") for cell in header) + 1, ["-" * width for width in table.widths])
+    columns = list(zip(table.widths, table.number_columns, strict=True))
+    return "\n".join(
+        "  ".join(_pad(cell, *of) for cell, of in zip(line, columns, strict=True)).rstrip() for line in lines
+    )
+
+
+def _column_blocks(widths: Sequence[int], width: int | None, num_keys: int) -> list[list[int]]:
+    """The columns of each block that is displayed side by side: the keys are repeated unless they take half of it."""
+    while num_keys > 1 and width is not None and sum(widths[:num_keys]) + 2 * (num_keys - 1) > width // 2:
+        num_keys -= 1
+    if width is None or sum(widths) + 2 * (len(widths) - 1) <= width:
+        num_keys = 0
+    blocks = [list(range(num_keys))]
+    for i in range(num_keys, len(widths)):
+        block = [*blocks[-1], i]
+        if width is not None and len(block) > num_keys + 1 and sum(widths[j] + 2 for j in block) - 2 > width:
+            blocks.append([*range(num_keys), i])
+        else:
+            blocks[-1] = block
+    return blocks
 
 
 def text_width(text: str) -> int:

@@ -13,6 +13,12 @@ from numerate import terminal
 from numerate.errors import OperationalError, UserError
 from numerate.training import disk
 
+_MIN_LABEL = 12
+"""Columns that a longer label has at least, or it is left out."""
+
+_FLEXIBLE_BAR = 6
+"""Columns by which a bar of tqdm's ten may be shorter."""
+
 
 class ProgressBar:
     """Shows the progress of a run of `total` steps.
@@ -67,6 +73,7 @@ class ProgressBar:
                 if estimate_seconds_left is None
                 else "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]",
             )
+            self._bar.format_meter = _fitting_meter
 
     def set_total(self, total: int) -> None:
         """Sets another total."""
@@ -168,6 +175,42 @@ class ProgressBar:
             yield
         except (OSError, ValueError):
             self._bar = None
+
+
+def _fitting_meter(
+    n: float,
+    total: float,
+    elapsed: float,
+    ncols: int | None = None,
+    prefix: str = "",
+    bar_format: str | None = None,
+    **more: Any,
+) -> str:
+    """tqdm's line in `ncols` columns. The measured values stay: bar and label are shortened, then the speed is left
+    out, then the label and the bar."""
+    from tqdm import tqdm
+
+    def meter(label: str, form: str | None, width: int | None) -> str:
+        return str(tqdm.format_meter(n, total, elapsed, width, label, bar_format=form, **more))
+
+    if ncols is None or not total:
+        return meter(prefix, bar_format, ncols)
+    without_speed = bar_format or "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
+    for form in (bar_format, without_speed):
+        room = ncols - len(meter("", form, None)) + _FLEXIBLE_BAR - len(": ")
+        if room >= min(len(prefix), _MIN_LABEL):
+            return meter(_shorten(prefix, room), form, ncols)
+    return meter("", "{percentage:3.0f}% {n_fmt}/{total_fmt}{postfix}", ncols)
+
+
+def _shorten(label: str, width: int) -> str:
+    """A label with its middle left out.
+
+    >>> _shorten("addition_lt_abacus_8x2", 15)
+    'additi...us_8x2'
+    """
+    half = (width - len("...")) // 2
+    return label if len(label) <= width else f"{label[:half]}...{label[-half:]}"
 
 
 class ProgressBars:
