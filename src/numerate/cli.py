@@ -62,14 +62,14 @@ def _run(words: Sequence[str]) -> int:
             _print_once(OperationalError(f"out of memory: {memory.out_of_memory_text(cause)}"))
             return 1
         is_user_error = user_code_location(error) is not None
-        print(f"numerate: {describe_error(error)}", file=sys.stderr)
+        terminal.print_wrapped(f"numerate: {describe_error(error)}", sys.stderr)
         print("numerate: --traceback shows where", file=sys.stderr)
         return 2 if is_user_error else 1
 
 
 def _warn(message: Warning | str, *_: object) -> None:
     """Prints a warning without Python's source line."""
-    print(f"numerate: warning: {message}", file=sys.stderr)
+    terminal.print_wrapped(f"numerate: warning: {message}", sys.stderr)
 
 
 def _print_once(error: UserError | OperationalError) -> None:
@@ -77,7 +77,7 @@ def _print_once(error: UserError | OperationalError) -> None:
     one has ended."""
     is_speaker = os.environ.get("RANK", "0") == "0" if error.should_print is None else error.should_print
     if is_speaker:
-        print(f"numerate: {error}", file=sys.stderr, flush=True)
+        terminal.print_wrapped(f"numerate: {error}", sys.stderr)
     else:
         time.sleep(3)
 

@@ -62,11 +62,25 @@ class EscapedStream:
         return getattr(self.stream, name)
 
 
-def output_width() -> int | None:
-    """Columns of the terminal that standard output is; None for a pipe or a file, where lines are not wrapped."""
+def output_width(stream: Any = None) -> int | None:
+    """Columns of the terminal that standard output, or another stream, is; None for a pipe or a file, where lines are
+    not wrapped."""
     import shutil  # imported here because it is slow
 
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    return shutil.get_terminal_size().columns if (stream or sys.stdout).isatty() else None
+
+
+def print_wrapped(text: str, stream: Any = None) -> None:
+    """Prints a text, on a terminal with its prose wrapped between words. Lines of tables, which have several spaces in a
+    row, drawings and commands stay as they are."""
+    stream = stream or sys.stdout
+    width = output_width(stream)
+    is_kept = re.compile(r"\s*numerate |.*(?:\S  |\x1b)").match
+    lines = (
+        line if is_kept(line) else wrapped(line, width, indent=len(line) - len(line.lstrip()) + 2)
+        for line in text.split("\n")
+    )
+    print("\n".join(lines), file=stream, flush=True)
 
 
 def wrapped(text: str, width: int | None, *, indent: int = 0) -> str:

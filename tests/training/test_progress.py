@@ -137,9 +137,9 @@ def test_durations_read_like_a_clock(seconds: float, text: str) -> None:
     ("columns", "shown"),
     [
         (50, " 20% 500/2500, "),
-        (70, "tiny..."),
-        (80, "tiny_s..."),
-        (100, "tiny_stories_"),
+        (70, " 20% 500/2500, "),
+        (80, "tiny_st...4_4+4_s:"),
+        (100, "tiny_stori...4_l4_4+4_s:"),
         (130, "tiny_stories_d64_l4_4+4_s:"),
     ],
 )

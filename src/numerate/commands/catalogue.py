@@ -126,6 +126,6 @@ def list_runs(*, runs_dir: str | None = None) -> None:
         step += f"/{budget}" * bool(budget)
         rows.append([name, labels, str(head["recipe"].get("seed", "")), step, ended, started])
     if rows:
-        print(text_table(["run", "name", "seed", "step", "ended by", "started (UTC)"], rows))
+        print(text_table(["run", "name", "seed", "step", "ended by", "started (UTC)"], rows, output_width()))
     else:
         print(f"{runs}: no runs yet; `numerate run quickstart` creates the first two")

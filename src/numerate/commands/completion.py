@@ -176,10 +176,10 @@ class _Settings:
         if not equals:
             prefix = f"{outer}." if outer else ""
             yield from (f"{prefix}{one}=" for one in known)
+            yield from ["seeds="] * ("seed" in known)
             yield from (f"{prefix}{one}." for one in known if self.part_at(prefix + one) in self.settings)
-        elif name in known:
-            start = re.match(r"(?:.*[\[(,]\s*)?", value, re.DOTALL)
-            for choice in known[name]["choices"]:
-                yield f"{path}={start[0] if start else ''}{choice}"
+        elif name in known and "(" not in value:
+            start = value[: max(value.rfind("["), value.rfind(",")) + 1]  # of a list or a sweep
+            yield from (f"{path}={start}{choice}" for choice in known[name]["choices"])
             for kind in known[name]["kinds"]:
-                yield from (f"{path}={start[0] if start else ''}{part}" for part in self.names["kinds"].get(kind, ()))
+                yield from (f"{path}={start}{part}" for part in self.names["kinds"].get(kind, ()))

@@ -64,7 +64,7 @@ def collect_names() -> dict[str, Any]:
     for name, recipe in quick_recipes():
         parts[name] = {path: part for path, part in _part_classes(recipe, "") if default.get(path) != part}
     kinds["Dataset"] = [*DATASETS]
-    titles = [*TITLES.values(), "runs"]
+    titles = [title.replace(" ", "-") for title in TITLES.values()]
     return {"kinds": kinds, "settings": settings, "parts": parts, "titles": titles, "figures": [*FIGURES]}
 
 

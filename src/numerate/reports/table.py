@@ -7,6 +7,9 @@ from functools import cached_property
 from itertools import zip_longest
 
 _NUMBER = re.compile(r"[<>+-]?\d[\d.,]*(?:e[+-]\d+)?(?: ?%)?(?: \[[^\n]*\])?(?:\n.*)?", re.DOTALL)
+_MIN_HEADER, _MIN_TEXT = 10, 20
+"""Columns of a terminal that a folded header and a folded text have at least."""
+
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -42,11 +45,25 @@ class TextTable:
         return sum(self.widths) + 2 * (len(self.widths) - 1)
 
     def to_text(self, width: int | None = None, num_keys: int = 1) -> str:
-        """Columns aligned for a terminal, without the caption: as many side by side as fit into `width`, the others
-        below with the first `num_keys` repeated."""
-        blocks = _column_blocks(self.widths, width, num_keys)
-        rows = (self.header, *self.rows)
+        """Columns aligned for a terminal, without the caption. In a table that is wider than `width`, headers and long
+        texts are in several lines; the columns that still do not fit are below with the first `num_keys` repeated."""
+        table = self if width is None or self.width <= width else self._narrowed(width)
+        rows = (table.header, *table.rows)
+        blocks = _column_blocks(table.widths, width, num_keys)
         return "\n\n".join(_aligned(*([row[i] for i in block] for row in rows)) for block in blocks)
+
+    def _narrowed(self, width: int) -> "TextTable":
+        """The table with headers in several lines where they are wider than their cells, then the longest texts."""
+        header, rows = list(self.header), [list(row) for row in self.rows]
+        for i, name in enumerate(header):
+            header[i] = _fold(name, max(_MIN_HEADER, *(text_width(row[i]) for row in rows), 0), r"[^ _.]*[ _.]?")
+        texts = {i for i, is_number in enumerate(self.number_columns) if not is_number}
+        while texts and (excess := (table := TextTable(header, rows)).width - width) > 0:
+            longest = max(texts, key=table.widths.__getitem__)
+            for row in rows:
+                row[longest] = _fold(row[longest], max(_MIN_TEXT, table.widths[longest] - excess), r"\S* ?")
+            texts.remove(longest)
+        return TextTable(header, rows)
 
     def to_markdown(self) -> str:
         r"""A Markdown table without the caption.
@@ -87,6 +104,22 @@ def _aligned(header: Sequence[str], *rows: Sequence[str]) -> str:
     return "\n".join(
         "  ".join(_pad(cell, *of) for cell, of in zip(line, columns, strict=True)).rstrip() for line in lines
     )
+
+
+def _fold(text: str, width: int, piece: str) -> str:
+    """A text in lines of at most `width`, broken between pieces.
+
+    >>> _fold("final.ood_test", 10, r"[^_.]*[_.]?")
+    'final.ood_\\ntest'
+    """
+    lines: list[str] = []
+    for line in text.split("\n"):
+        lines.append("")
+        for part in re.findall(piece, line):
+            if lines[-1] and len(f"{lines[-1]}{part}".rstrip()) > width:
+                lines.append("")
+            lines[-1] += part
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def _column_blocks(widths: Sequence[int], width: int | None, num_keys: int) -> list[list[int]]:

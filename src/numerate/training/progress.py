@@ -117,7 +117,8 @@ class ProgressBar:
         """Prints a line above the bar, and writes it to the log."""
         with self._ignore_terminal_errors():
             if self._bar is not None:
-                self._bar.write(terminal.escape_control_characters(text), file=terminal.raw_stream(self._stream))
+                text_lines = terminal.wrapped(text, terminal.output_width(self._stream), indent=2)
+                self._bar.write(terminal.escape_control_characters(text_lines), file=terminal.raw_stream(self._stream))
             elif self._show:
                 print(text, file=self._stream, flush=True)
         self._write_log(text)
@@ -184,14 +185,15 @@ def _fitting_meter(
     ncols: int | None = None,
     prefix: str = "",
     bar_format: str | None = None,
+    postfix: str = "",
     **more: Any,
 ) -> str:
     """tqdm's line in `ncols` columns. The measured values stay: bar and label are shortened, then the speed is left
-    out, then the label and the bar."""
+    out, then the label and the bar, and only then the last values."""
     from tqdm import tqdm
 
-    def meter(label: str, form: str | None, width: int | None) -> str:
-        return str(tqdm.format_meter(n, total, elapsed, width, label, bar_format=form, **more))
+    def meter(label: str, form: str | None, width: int | None, postfix: str = postfix) -> str:
+        return str(tqdm.format_meter(n, total, elapsed, width, label, bar_format=form, postfix=postfix, **more))
 
     if ncols is None or not total:
         return meter(prefix, bar_format, ncols)
@@ -200,7 +202,10 @@ def _fitting_meter(
         room = ncols - len(meter("", form, None)) + _FLEXIBLE_BAR - len(": ")
         if room >= min(len(prefix), _MIN_LABEL):
             return meter(_shorten(prefix, room), form, ncols)
-    return meter("", "{percentage:3.0f}% {n_fmt}/{total_fmt}{postfix}", ncols)
+    form = "{percentage:3.0f}% {n_fmt}/{total_fmt}{postfix}"
+    while ", " in postfix and len(meter("", form, None, postfix)) > ncols:
+        postfix = postfix.rpartition(", ")[0]
+    return meter("", form, ncols, postfix)
 
 
 def _shorten(label: str, width: int) -> str:
