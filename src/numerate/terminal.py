@@ -71,8 +71,8 @@ def output_width(stream: Any = None) -> int | None:
 
 
 def print_wrapped(text: str, stream: Any = None) -> None:
-    """Prints a text, on a terminal with its prose wrapped between words. Lines of tables, which have several spaces in a
-    row, drawings and commands stay as they are."""
+    """Prints a text, on a terminal with its prose wrapped between words. Lines of tables, which have several spaces in
+    a row, drawings and commands stay as they are."""
     stream = stream or sys.stdout
     width = output_width(stream)
     is_kept = re.compile(r"\s*numerate |.*(?:\S  |\x1b)").match

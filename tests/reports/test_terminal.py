@@ -129,7 +129,7 @@ def test_the_colours_of_a_stream_are_detected(stream, environ, colours, monkeypa
         monkeypatch.delenv(name, raising=False)
     for name, value in (environ | {"COLUMNS": "57"}).items():
         monkeypatch.setenv(name, value)
-    assert TerminalStyle.from_stream(stream) == TerminalStyle(colours, 57)
+    assert TerminalStyle.from_stream(stream) == TerminalStyle(colours, 57, 57 if stream.isatty() else None)
 
 
 @pytest.mark.parametrize(("stops", "sign"), [(COLORMAP_LIGHT, -1), (COLORMAP_DARK, 1)])

@@ -93,7 +93,7 @@ def search(
     result = search_recipe(
         load_recipe(address), settings, executor=executor or Local(), command_words=command_words, **options
     )
-    print(result.text(output_width()))
+    print_wrapped(result.text(output_width()))
     if traceback:
         for trial in result.trials:
             print(trial.results.get("traceback", ""), end="", file=sys.stderr)

@@ -173,7 +173,7 @@ def _table(
     from numerate.reports.settings import format_settings
 
     with_settings = any(line["settings"] for line in lines)
-    first = ["checkpoint", "step", *["settings"] * with_settings, *["position_offset"] * with_offsets]
+    first = ["checkpoint", "step", *["settings"] * with_settings, *["position offset"] * with_offsets]
     places = [
         [
             str(line["checkpoint"]),

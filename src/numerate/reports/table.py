@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
 
+from numerate.terminal import wrapped
+
 _NUMBER = re.compile(r"[<>+-]?\d[\d.,]*(?:e[+-]\d+)?(?: ?%)?(?: \[[^\n]*\])?(?:\n.*)?", re.DOTALL)
 _MIN_HEADER, _MIN_TEXT = 10, 20
 """Columns of a terminal that a folded header and a folded text have at least."""
@@ -56,12 +58,12 @@ class TextTable:
         """The table with headers in several lines where they are wider than their cells, then the longest texts."""
         header, rows = list(self.header), [list(row) for row in self.rows]
         for i, name in enumerate(header):
-            header[i] = _fold(name, max(_MIN_HEADER, *(text_width(row[i]) for row in rows), 0), r"[^ _.]*[ _.]?")
+            header[i] = _fold(name, max([_MIN_HEADER, *TextTable(("",), [(row[i],) for row in rows]).widths]))
         texts = {i for i, is_number in enumerate(self.number_columns) if not is_number}
         while texts and (excess := (table := TextTable(header, rows)).width - width) > 0:
             longest = max(texts, key=table.widths.__getitem__)
             for row in rows:
-                row[longest] = _fold(row[longest], max(_MIN_TEXT, table.widths[longest] - excess), r"\S* ?")
+                row[longest] = _fold(row[longest], max(_MIN_TEXT, table.widths[longest] - excess))
             texts.remove(longest)
         return TextTable(header, rows)
 
@@ -106,25 +108,13 @@ def _aligned(header: Sequence[str], *rows: Sequence[str]) -> str:
     )
 
 
-def _fold(text: str, width: int, piece: str) -> str:
-    """A text in lines of at most `width`, broken between pieces.
-
-    >>> _fold("final.ood_test", 10, r"[^_.]*[_.]?")
-    'final.ood_\\ntest'
-    """
-    lines: list[str] = []
-    for line in text.split("\n"):
-        lines.append("")
-        for part in re.findall(piece, line):
-            if lines[-1] and len(f"{lines[-1]}{part}".rstrip()) > width:
-                lines.append("")
-            lines[-1] += part
-    return "\n".join(line.rstrip() for line in lines)
+def _fold(text: str, width: int) -> str:
+    return "\n".join(wrapped(line, width) for line in text.split("\n"))
 
 
 def _column_blocks(widths: Sequence[int], width: int | None, num_keys: int) -> list[list[int]]:
-    """The columns of each block that is displayed side by side: the keys are repeated unless they take half of it."""
-    while num_keys > 1 and width is not None and sum(widths[:num_keys]) + 2 * (num_keys - 1) > width // 2:
+    """The columns of each block that is displayed side by side: the keys are repeated if they leave two fifths of it."""
+    while num_keys > 1 and width is not None and sum(widths[:num_keys]) + 2 * (num_keys - 1) > width * 3 // 5:
         num_keys -= 1
     if width is None or sum(widths) + 2 * (len(widths) - 1) <= width:
         num_keys = 0

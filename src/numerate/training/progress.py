@@ -120,7 +120,7 @@ class ProgressBar:
                 text_lines = terminal.wrapped(text, terminal.output_width(self._stream), indent=2)
                 self._bar.write(terminal.escape_control_characters(text_lines), file=terminal.raw_stream(self._stream))
             elif self._show:
-                print(text, file=self._stream, flush=True)
+                terminal.print_wrapped(text, self._stream)
         self._write_log(text)
 
     def close(self) -> None:
@@ -202,7 +202,13 @@ def _fitting_meter(
         room = ncols - len(meter("", form, None)) + _FLEXIBLE_BAR - len(": ")
         if room >= min(len(prefix), _MIN_LABEL):
             return meter(_shorten(prefix, room), form, ncols)
-    form = "{percentage:3.0f}% {n_fmt}/{total_fmt}{postfix}"
+    left = "" if bar_format else " [<{remaining}]"
+    for form in (
+        "{percentage:3.0f}% {n_fmt}/{total_fmt}" + left + "{postfix}",
+        "{percentage:3.0f}%" + left + "{postfix}",
+    ):
+        if len(meter("", form, None)) <= ncols:
+            break
     while ", " in postfix and len(meter("", form, None, postfix)) > ncols:
         postfix = postfix.rpartition(", ")[0]
     return meter("", form, ncols, postfix)
