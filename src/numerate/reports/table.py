@@ -113,7 +113,7 @@ def _fold(text: str, width: int) -> str:
 
 
 def _column_blocks(widths: Sequence[int], width: int | None, num_keys: int) -> list[list[int]]:
-    """The columns of each block that is displayed side by side: the keys are repeated if they leave two fifths of it."""
+    """The columns of each block that is displayed side by side: keys are repeated if they leave two fifths of it."""
     while num_keys > 1 and width is not None and sum(widths[:num_keys]) + 2 * (num_keys - 1) > width * 3 // 5:
         num_keys -= 1
     if width is None or sum(widths) + 2 * (len(widths) - 1) <= width:

@@ -202,11 +202,8 @@ def _fitting_meter(
         room = ncols - len(meter("", form, None)) + _FLEXIBLE_BAR - len(": ")
         if room >= min(len(prefix), _MIN_LABEL):
             return meter(_shorten(prefix, room), form, ncols)
-    left = "" if bar_format else " [<{remaining}]"
-    for form in (
-        "{percentage:3.0f}% {n_fmt}/{total_fmt}" + left + "{postfix}",
-        "{percentage:3.0f}%" + left + "{postfix}",
-    ):
+    for done in ("{percentage:3.0f}% {n_fmt}/{total_fmt}", "{percentage:3.0f}%"):
+        form = f"{done}{'' if bar_format else ' [<{remaining}]'}{{postfix}}"
         if len(meter("", form, None)) <= ncols:
             break
     while ", " in postfix and len(meter("", form, None, postfix)) > ncols:
