@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from numerate import __version__
 from numerate.tasks.folders import cache_folder
 
 
 def names_file() -> Path:
-    return cache_folder() / f"completion-{__version__}.json"
+    version = sys.modules["numerate"].__version__
+    return cache_folder() / f"completion-{version}.json"
 
 
 def read_names() -> dict[str, Any]:

@@ -16,9 +16,9 @@ def changed_settings(spec: Any) -> dict[str, str]:
     """The settings of a spec that differ from the defaults, by their paths: as overrides of the defaults they
     reproduce it.
 
-    >>> from numerate.mixers import LSTM
-    >>> changed_settings(LSTM(num_layers=3))
-    {'num_layers': '3'}
+    >>> from numerate.mixers import Attention
+    >>> changed_settings(Attention(num_heads=8))
+    {'num_heads': '8'}
     """
     return dict(_changed_settings(spec, type(spec)(), ""))
 

@@ -213,8 +213,8 @@ def _declared_settings(spec: Any) -> list[_DeclaredSetting]:
 def allowed_values(spec: type) -> dict[str, str]:
     """What each setting of a spec may be, in words.
 
-    >>> from numerate.mixers import LSTM
-    >>> allowed_values(LSTM)["num_layers"]
+    >>> from numerate.mixers import Attention
+    >>> allowed_values(Attention)["num_heads"]
     '1 or more'
     """
     return {one.name: one.allowed_values for one in _declared_settings(spec)}
