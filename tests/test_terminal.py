@@ -131,3 +131,15 @@ def test_an_example_in_a_narrow_terminal_is_one_that_can_be_copied(monkeypatch: 
     commands = [shlex.split(line) for line in examples.splitlines() if line.startswith("  numerate")]
     row = [line.partition("   (")[0] for line in COMMANDS["generate"].examples.splitlines()]
     assert commands == [shlex.split(line) for line in row if line.startswith("numerate")]
+
+
+def test_prose_is_wrapped_on_a_terminal_alone_and_tables_and_commands_never(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    prose, table = "too few questions to hold any of them out", "run              seed  exact match"
+    command, address = "  numerate train addition_abacus seed=0", "https://example.org/a-page-of-a-long-name"
+    text, shown = "\n".join([prose, table, command, address]), []
+    for stream in (Screen(), io.StringIO()):
+        terminal.print_wrapped(text, stream)
+        shown.append(stream.getvalue())
+    assert shown[0] == f"too few questions to hold any\n  of them out\n{table}\n{command}\n{address}\n"
+    assert shown[1] == f"{text}\n"

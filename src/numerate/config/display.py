@@ -43,8 +43,9 @@ def spec_text(spec: Any, title: str) -> str:
     """At most 25 lines of 79 columns: the title, the settings that differ from the defaults, and the parts that do
     not."""
     changed = changed_settings(spec)
+    parts = {name: part for name in settings_of(type(spec)) if is_spec(part := getattr(spec, name))}
     outermost = {path.partition(".")[0] for path in changed}
-    kept = [f"{name}={_value_text(getattr(spec, name))}" for name in settings_of(type(spec)) if name not in outermost]
+    kept = [f"{name}={_value_text(part)}" for name, part in parts.items() if name not in outermost]
     rest = _wrapped(f"as by default: {', '.join(kept)}") if kept else []
     lines: list[str] = []
     for number, (path, value) in enumerate(changed.items()):
