@@ -20,7 +20,7 @@ from cases import case
 from numerate import catalogue
 from numerate.catalogue import is_recipe
 from numerate.cli import main, parse
-from numerate.commands.catalogue import SLOTS
+from numerate.commands.show import find_parts
 from numerate.commands.studies import load_study
 from numerate.commands.table import COMMANDS
 from numerate.config import override
@@ -112,11 +112,12 @@ def test_the_examples_of_help_are_understood(folder: Path) -> None:
 
 
 def assert_understood(line: str) -> None:
-    if any(word in f" {line}" for word in (" RECIPE", " COMMAND", " RUN", " STUDY", " KIND")):
+    if any(word in f" {line}" for word in (" RECIPE", " COMMAND", " RUN", " STUDY", " KIND", " NAME")):
         return  # a placeholder stands in it
     call = parse(shlex.split(re.sub(r"\bseeds=\d+\b", "seeds=3", line)))  # each seed is a recipe of its own
     name, settings = next(iter(call.arguments), ""), call.values.get("settings", [])
-    if call.command == "show" and any(name in catalogue.parts_by_kind()[kind] for kind in SLOTS):
+    if call.command == "show" and not is_recipe(name):
+        assert list(find_parts(name))
         assert settings == [], "a part"
     elif call.command in ("train", "run", "show"):
         assert load_study(name, settings).recipes  # every override is applied to every recipe

@@ -42,7 +42,7 @@ def show(name: str, *, settings: Sequence[str]) -> None:
     """Shows a recipe, the recipes of a study, a part, or a dataset. Raises `UserError` with the most similar name for
     one that is none of these."""
     add_packaged_parts()
-    parts, dataset = list(_find_parts(name)), DATASETS.get(name.replace("-", "_"))
+    parts, dataset = list(find_parts(name)), DATASETS.get(name.replace("-", "_"))
     if catalogue.is_recipe(name) and not parts:
         blocks = _recipe_blocks(name, settings)
     elif parts or dataset is not None:
@@ -57,7 +57,7 @@ def show(name: str, *, settings: Sequence[str]) -> None:
     print("\n\n".join(blocks))
 
 
-def _find_parts(name: str) -> Iterator[Part]:
+def find_parts(name: str) -> Iterator[Part]:
     """The parts with a name, of which several kinds may have one; a class in a file of the user."""
     kinds = catalogue.parts_by_kind()
     if ".py:" in name and isinstance(part := load_user_object(name), type):
