@@ -12,6 +12,7 @@ import pytest
 
 import numerate
 from numerate.cli import main
+from numerate.commands import completion_names
 from numerate.commands.completion import SCRIPTS, candidates
 from numerate.commands.completion_names import collect_names, names_file
 
@@ -97,7 +98,7 @@ def test_bash_offers(line: str, offered: list[str], folder: Path) -> None:
             {"model.mixer.num_heads="},
         ),
         ("numerate sample Arithmetic ", {"digits=", "operator=", "count="}, {"model=", "model."}),
-        ("numerate ask ", {"latest", "mine", "3f2a9c01b7de"}, {"addition_abacus"}),
+        ("numerate ask ", {"latest", "mine", "3f2a9c01b7de"}, {"addition_abacus", "null"}),
         ("numerate ask latest model.", {"model.mixer="}, set()),
         ("numerate ask latest ", {"checkpoint=", "model."}, {"training."}),
         ("numerate compare ", {"quickstart", "runs/addition_abacus/3f2a9c01b7de"}, {"addition_abacus"}),
@@ -143,6 +144,7 @@ def test_a_completion_imports_neither_numpy_nor_torch(folder: Path) -> None:
     assert "model.mixer=LSTM" in done.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_without_names_commands_are_offered_and_the_names_are_collected_for_the_next_time(folder: Path) -> None:
     names_file().unlink()
     assert in_bash("numerate tra", folder) == ["train"]
@@ -152,10 +154,13 @@ def test_without_names_commands_are_offered_and_the_names_are_collected_for_the_
     assert "addition_abacus" in json.loads(names_file().read_text())["kinds"]["Recipe"]
 
 
-def test_the_command_prints_the_script_and_collects_the_names(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_the_script_and_collects_the_names(
+    folder: Path, names: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     names_file().unlink()
+    monkeypatch.setattr(completion_names, "collect_names", lambda: names)
     assert main(["completion", "bash"]) == 0
     assert capsys.readouterr().out == SCRIPTS["bash"] + "\n"
-    assert names_file().exists()
+    assert json.loads(names_file().read_text()) == names
     assert main(["completion", "fish"]) == 2
     assert "must be one of bash, zsh, not 'fish'" in capsys.readouterr().err

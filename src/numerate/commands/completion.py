@@ -138,7 +138,7 @@ def _runs(runs_dir: str) -> Iterator[str]:
     yield from (os.path.dirname(head) for head in heads)
     for head in heads[:MAX_NAMED_RUNS]:
         with open(head, encoding="utf-8", errors="replace") as file:
-            yield from re.findall(r"^name: (\w\S*)$", file.read(1000), re.M)
+            yield from re.findall(r"^name: (?!null$)(\w\S*)$", file.read(1000), re.M)
     yield from (head.split(os.sep)[-2] for head in heads)
 
 
