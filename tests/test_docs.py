@@ -21,7 +21,7 @@ from hugging_face import save_model
 from numerate import catalogue
 from numerate.catalogue import is_recipe
 from numerate.cli import main, parse
-from numerate.commands.catalogue import SLOTS
+from numerate.commands.show import find_parts
 from numerate.commands.studies import load_study
 from numerate.commands.table import COMMANDS
 from numerate.config import override
@@ -113,7 +113,7 @@ def test_the_examples_of_help_are_understood(folder: Path) -> None:
 
 
 def assert_understood(line: str) -> None:
-    if any(word in f" {line}" for word in (" RECIPE", " COMMAND", " RUN", " STUDY", " KIND")):
+    if any(word in f" {line}" for word in (" RECIPE", " COMMAND", " RUN", " STUDY", " KIND", " NAME")):
         return  # a placeholder stands in it
     if line == "train repeat_mean":
         return  # the recipe of examples/plugin, which tests/test_plugin.py installs
@@ -122,7 +122,8 @@ def assert_understood(line: str) -> None:
     if name.startswith("hf:"):  # a tiny model stands for that of the page
         model = Path("tiny_model")
         assert load_study(f"hf:{model if model.exists() else save_model(model)}", settings).recipes
-    elif call.command == "show" and any(name in catalogue.parts_by_kind()[kind] for kind in SLOTS):
+    elif call.command == "show" and not is_recipe(name):
+        assert list(find_parts(name))
         assert settings == [], "a part"
     elif call.command in ("train", "run", "show"):
         assert load_study(name, settings).recipes  # every override is applied to every recipe

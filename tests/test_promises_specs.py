@@ -22,6 +22,7 @@ from numerate.promises import (  # noqa: F401
     test_the_defaults_survive_saving,
     through_a_file,
 )
+from numerate.recipes.papers import BIBTEX_BY_LINK, bibtex_of
 from numerate.training.recipe import Recipe, Training
 from numerate.training.samples import Samples
 
@@ -258,3 +259,10 @@ def test_a_word_of_pytorch_or_hugging_face_is_answered_with_the_setting(word: st
 def test_every_setting_that_such_a_word_names_is_there() -> None:
     known = {line[0] for recipe in (Recipe(), override(Recipe(), ["model=T5"])) for line in describe_settings(recipe)}
     assert {path for paths in PATHS_BY_COMMON_NAME.values() for path in paths} <= known | {"model.num_layers"}
+
+
+def test_every_paper_that_it_links_to_has_bibtex(any_part: Any) -> None:
+    paper = r"https?://(?:arxiv\.org|doi\.org|aclanthology\.org|proceedings\.mlr\.press)/[^\s,;)\"]+"
+    links = {link.rstrip(".:") for link in re.findall(paper, any_part.__doc__)}
+    assert links <= BIBTEX_BY_LINK.keys()
+    assert len(bibtex_of(any_part.__doc__)) == len(links)

@@ -113,13 +113,17 @@ def family_modules(kind: str) -> dict[str, str]:
     return modules
 
 
+def family_rows(kind: str) -> dict[str, Any]:
+    """The rows of every name that follows one of the patterns of a kind; see `family_modules`."""
+    rows: dict[str, Any] = {}
+    for module in family_modules(kind).values():
+        rows.update(importlib.import_module(module).family())
+    return rows
+
+
 def family_names(kind: str) -> dict[str, str]:
     """Every name that follows one of the patterns of a kind, with its one-line description."""
-    descriptions: dict[str, str] = {}
-    for module in family_modules(kind).values():
-        rows = importlib.import_module(module).family()
-        descriptions.update({name: row.summary for name, row in rows.items()})
-    return descriptions
+    return {name: row.summary for name, row in family_rows(kind).items()}
 
 
 def is_recipe(name: str) -> bool:

@@ -8,13 +8,14 @@ from typing import Any
 
 from numerate.commands.pretrained import evaluate_with_progress, is_pretrained, pretrained_runs
 from numerate.errors import UserError
-from numerate.experiments.results import Results, models_table
+from numerate.experiments.results import Results, content_text, models_content
 from numerate.experiments.run import load
 from numerate.reports.compare import comparison_text, read_comparison, write_comparison
 from numerate.reports.page import missing_runs_note
 from numerate.reports.plots import FIGURES, write_plot
 from numerate.reports.terminal_writer import TerminalStyle
 from numerate.studies.folder import MissingRuns, StudyFolder
+from numerate.terminal import output_width
 from numerate.training.run_folder import resolve_runs_dir
 
 
@@ -46,7 +47,8 @@ def compare(
     if warning := missing_runs_note(len(runs.folders), failed, variants):
         print(f"{warning}\n")
     text = comparison_text(subject.groups, TerminalStyle.from_stream(sys.stdout), subject.answer_metric)
-    print("\n\n".join([*([models_table(results)] if results else []), text, str(page)]))
+    models = [content_text(models_content(results), output_width())] if results else []
+    print("\n\n".join([*models, text, str(page)]))
 
 
 def check_suffix(out: str) -> None:

@@ -16,6 +16,7 @@ from numerate.tasks.folders import data_folder
 from numerate.tasks.language_modeling import LanguageModeling
 from numerate.tasks.plain import format_question
 from numerate.tasks.task import SPLITS, Task
+from numerate.terminal import output_width, print_wrapped
 from numerate.text.data.source import RowSource
 from numerate.text.data.statistics import Statistics, compute_statistics
 from numerate.text.data.writing import write_rows
@@ -150,7 +151,7 @@ def show_statistics(*names: str, settings: Sequence[str], out: str | None = None
         source = _source(data, DEFAULT_STATS_ROWS, **options)
         with ProgressBar(source.count, label="read") as progress:
             statistics = compute_statistics(source, progress.step)
-        print(statistics_text(statistics, source))
+        print_wrapped(statistics_text(statistics, source))
         if isinstance(source.task, TextTask):
             print(f"splits: {source.task.summary()}")
         if out is not None:
@@ -256,5 +257,5 @@ def fetch_datasets(*names: str, from_: str | None = None) -> None:
         for one in DATASETS.values():
             size, is_here = "unknown" if one.size is None else disk.format_bytes(one.size), "yes" * is_fetched(one)
             rows.append((one.name, size, is_here, re.split(r" \(|;", one.license)[0], one.description))
-        print(text_table(("", "size", "there", "licence", ""), rows))
-        print(f"\nThey are downloaded to {data_folder()} (or NUMERATE_DATA): numerate data fetch gsm8k")
+        print(text_table(("", "size", "there", "license", ""), rows, output_width()))
+        print_wrapped(f"\nThey are downloaded to {data_folder()} (or NUMERATE_DATA): numerate data fetch gsm8k")

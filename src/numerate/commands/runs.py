@@ -34,6 +34,7 @@ from numerate.reports.settings import format_settings
 from numerate.reports.table import text_table
 from numerate.reports.terminal_writer import TerminalStyle, heat_map_text, legend_text
 from numerate.studies.naming import load_recipe
+from numerate.terminal import output_width, print_wrapped
 from numerate.training.peak_flops import find_gpu
 from numerate.training.recipe import Recipe
 
@@ -101,7 +102,7 @@ def _evaluate(run: Run, executor: Executor | None, dry_run: bool, options: dict[
         print(f"{run.path}")
         show_evaluation(results)
         if "shard" in options:
-            print(f"\nshard {options['shard']}; `numerate evaluate` without shard= merges all finished shards")
+            print_wrapped(f"\nshard {options['shard']}; `numerate evaluate` without shard= merges all finished shards")
         else:
             track_results(run)
 
@@ -135,16 +136,16 @@ def show_evaluation(results: Results) -> None:
     For labels, maps show the accuracy on unseen counts, or on all if none is unseen.
     """
     if not results.counts_answers:
-        print(f"\n{results}")
+        print(f"\n{results.text(output_width())}")
     else:
         _show_maps(results)
-        print(f"\n{results}\n{_first_tokens(results)}", end="")
+        print(f"\n{results.text(output_width())}\n{_first_tokens(results)}", end="")
     if not_held_out := list(dict.fromkeys(_cell_text(record) for record in results if record["overlaps_training"])):
         more = f", ... ({len(not_held_out)} cells)" * (len(not_held_out) > 12)
         names = ", ".join(not_held_out[:12])
-        print(f"\ntoo few questions to hold any out, so they may occur in training: {names}{more}")
+        print_wrapped(f"\ntoo few questions to hold any out, so they may occur in training: {names}{more}")
     if results.best is not None and any(record["checkpoint"] == "best" for record in results):
-        print(_selection_text(results, results.best))
+        print_wrapped(_selection_text(results, results.best))
     if other_methods := {record["method"] for record in results} - {"one pass"}:
         print(f"method: {', '.join(sorted(other_methods))}")
 

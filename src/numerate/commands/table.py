@@ -101,10 +101,10 @@ COMMANDS: dict[str, Command] = {
         (RUNS_DIR,),
     ),
     "show": Command(
-        "show every setting of a recipe or component, with its value and meaning",
-        "catalogue:show",
-        "RECIPE|PART",
-        "numerate show addition_abacus\nnumerate show LSTM   (a component: its settings, and how a recipe uses it)\n"
+        "show a recipe, part or dataset: settings with meanings and bounds, source, BibTeX, recipes that use it",
+        "show:show",
+        "RECIPE|PART|DATASET",
+        "numerate show addition_abacus\nnumerate show LSTM   (a part: its settings, and how a recipe uses it)\n"
         "numerate show addition_abacus model.mixer=LSTM model.positions=[]\n"
         "numerate show my.py:recipe",
         settings=ANY_SETTING,

@@ -12,6 +12,7 @@ from numerate.config.saving import save_yaml as save_yaml
 from numerate.config.saving import to_tree as to_tree
 from numerate.config.saving import yaml_text as yaml_text
 from numerate.config.settings import Spec as Spec
+from numerate.config.settings import allowed_values as allowed_values
 from numerate.config.settings import setting as setting
 from numerate.config.span import Span as Span
 from numerate.config.user_parts import UserFile as UserFile
