@@ -47,8 +47,8 @@ def compare(
     if warning := missing_runs_note(len(runs.folders), failed, variants):
         print(f"{warning}\n")
     text = comparison_text(subject.groups, TerminalStyle.from_stream(sys.stdout), subject.answer_metric)
-    models = [content_text(models_content(results), output_width())] if results else []
-    print("\n\n".join([*models, text, str(page)]))
+    table = [content_text(models_content(results), output_width())] if results else []
+    print("\n\n".join([*table, text, str(page)]))
 
 
 def check_suffix(out: str) -> None:
