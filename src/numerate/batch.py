@@ -20,9 +20,11 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from numerate.config import Spec
 from numerate.errors import UserError
+from numerate.vocabulary import PAD
 from numerate.vocabulary import Vocabulary as Vocabulary
 
 IGNORE_INDEX = -100
@@ -81,6 +83,22 @@ class Tokens:
 
     def to(self, device: torch.device) -> "Tokens":
         return _on_device(self, device)
+
+    def append(self, ids: Int[Tensor, " rows"], number_values: Tensor | None = None) -> "Tokens":
+        """Rows with one more token each, without position ids."""
+        ends, values = self.lengths[:, None], self.number_values
+        if number_values is not None or values is not None:
+            new_values = torch.ones_like(ids, dtype=torch.float32) if number_values is None else number_values
+            values = torch.ones_like(self.ids, dtype=new_values.dtype) if values is None else values
+            values = pad(values, (0, 1), value=1.0).scatter(1, ends, new_values[:, None].to(values.dtype))
+        return replace(
+            self,
+            ids=pad(self.ids, (0, 1), value=PAD).scatter(1, ends, ids[:, None]),
+            lengths=self.lengths + 1,
+            number_values=values,
+            blocked_keys=None if self.blocked_keys is None else pad(self.blocked_keys, (0, 1)),
+            position_ids=None,
+        )
 
 
 @dataclass(frozen=True)
@@ -258,9 +276,9 @@ class Model(nn.Module, ABC):
     def step(self, ids: Int[Tensor, " rows"], number_values: Tensor | None, state: Any) -> "DecodingStep":
         """Decodes one more token per row."""
 
-    @abstractmethod
     def num_position_offsets(self) -> int:
         """Number of fixed offsets for evaluation: 1 unless position ids are shifted or sampled."""
+        return 1
 
     @abstractmethod
     def check_tokens(self, tokens: Tokens, training_tokens: Tokens | None = None) -> list[str]:
@@ -268,9 +286,10 @@ class Model(nn.Module, ABC):
         Returns warnings, such as the first position that never occurs in training (`training_tokens` are the longest
         training rows)."""
 
-    @abstractmethod
     def optimizer_options_by_parameter(self) -> dict[str, tuple[float, bool]]:
-        """Per parameter name: (factor of the learning rate, whether weight decay applies)."""
+        """Per parameter name: (factor of the learning rate, whether weight decay applies). By default it applies to
+        matrices and tables."""
+        return {name: (1.0, parameter.dim() >= 2) for name, parameter in self.named_parameters()}
 
     @abstractmethod
     def flops(self, batch_size: int, sequence_length: int, loops: Loops | tuple[int, int] | int | None = None) -> int:

@@ -33,7 +33,6 @@ from numerate.evaluation.generate import (
     GenerationOutput,
     IncrementalDecoder,
     TokensCallback,
-    append_tokens,
     decode_tokens,
     greedy_token,
 )
@@ -135,7 +134,7 @@ class WindowedDecoder(IncrementalDecoder):
             self.output = self._forward()
 
     def step(self, ids: Int[Tensor, " rows"], number_values: Tensor | None) -> None:
-        self.tokens, self.longest = append_tokens(self.tokens, ids, None), self.longest + 1
+        self.tokens, self.longest = self.tokens.append(ids), self.longest + 1
         if self.cached_decoder is not None and self.longest <= self.window:
             self.cached_decoder.step(ids, number_values)
             self.output = self.cached_decoder.output

@@ -71,16 +71,10 @@ class HuggingFaceModel(Model):
         """The wrapped model has its own positions."""
         return replace(tokens, position_ids=())
 
-    def num_position_offsets(self) -> int:
-        return 1
-
     def max_length(self) -> int | None:
         if self.position_embedding is not None:
             return self.position_embedding.num_embeddings
         return getattr(getattr(self.hf_model, "config", None), "max_position_embeddings", None)
-
-    def optimizer_options_by_parameter(self) -> dict[str, tuple[float, bool]]:
-        return {name: (1.0, parameter.dim() >= 2) for name, parameter in self.named_parameters()}
 
     def embed_tokens(
         self, ids: Int[Tensor, "rows time"], number_values: Float[Tensor, "rows time"] | None
