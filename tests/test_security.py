@@ -52,6 +52,7 @@ ALLOWED = {
     ("config/user_parts.py", "compile"): "a file that the user named, or approved before",
     ("config/user_parts.py", "exec"): "a file that the user named, or approved before",
     ("executors/array_task.py", "pickle.loads"): "the work that submitit's own job file brought",
+    ("executors/in_process.py", "pickle.loads"): "what this process pickled itself",
     ("executors/local.py", "pickle.loads"): PIPE,
     ("executors/pool.py", "pickle.loads"): PIPE,
     ("executors/worker.py", "pickle.loads"): PIPE,

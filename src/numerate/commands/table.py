@@ -464,7 +464,7 @@ a list item by its index: model.positions.0.base=500; several values are a sweep
     DOTTED_SETTING: "settings of the model, at inference: model.SETTING=VALUE; several values are a sweep",
 }
 EXECUTOR_OPTIONS = (
-    Option("executor", "slurm", "local (default), ray or slurm"),
+    Option("executor", "slurm", "local (default), inprocess, ray or slurm"),
     Option("executor.SETTING", "..", "a setting of the executor: executor.partition=cpu"),
     Option("workers", "2", "number of workers at once"),
     Option("timeout", "3600", "maximum seconds of an item of work"),
