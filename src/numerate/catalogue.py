@@ -62,9 +62,14 @@ def import_by_name(module: str) -> Any:
     return importlib.import_module(f"numerate.{module}")
 
 
-def register(kind: str, part: type) -> None:
-    """Adds a user-defined class under its name, as `--parts my.py` does."""
+def register(kind: str, part: Any) -> None:
+    """Adds a user-defined class, or a function that makes a recipe, under its name, as `--parts my.py` does."""
     _user_classes.setdefault(kind, {})[part.__name__] = part
+
+
+def user_class(name: str) -> Any:
+    """The user-defined class with a name, of whatever kind; None if there is none."""
+    return next((classes[name] for classes in _user_classes.values() if name in classes), None)
 
 
 def get_class(kind: str, name: str, setting_path: str = "") -> type:

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 from warnings import warn
 
 from numerate import catalogue
-from numerate.config import add_packaged_parts, describe_settings, expand_sweep, format_value, identity, override
+from numerate.config import (
+    add_packaged_part,
+    add_packaged_parts,
+    describe_settings,
+    expand_sweep,
+    format_value,
+    identity,
+    override,
+)
 from numerate.errors import OperationalError, UserError, did_you_mean
 
 if TYPE_CHECKING:
@@ -148,6 +156,7 @@ def show(name: str, *, settings: Sequence[str]) -> None:
     from numerate.studies.naming import load_recipe, load_recipe_or_study
     from numerate.studies.study import Study
 
+    add_packaged_part(name.replace("-", "_"))
     if kinds := [kind for kind, parts in catalogue.parts_by_kind().items() if kind in SLOTS and name in parts]:
         if settings:
             raise UserError(f"{settings[0]!r} is not a known option")

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from numerate import catalogue
 from numerate.batch import Batch, Model, Tokens
+from numerate.config import add_packaged_part
 from numerate.tasks.counter_rng import CounterRNG, random_key
 from numerate.tasks.questions import Questions
 from numerate.tasks.task import Task
@@ -37,6 +38,7 @@ def kind_of(task: Task, layout: Layout) -> Any:
     elif name is None:
         has_texts = task.draw(CounterRNG(random_key("cost")), np.arange(1)).texts is not None
         name = "TextAnswers" if has_texts else "ExactMatch"
+    add_packaged_part(name)
     return catalogue.get_class("EvaluationKind", name)()
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from numerate import catalogue
-from numerate.config import from_tree, load_user_object, load_yaml
+from numerate.config import add_packaged_part, from_tree, load_user_object, load_yaml
 from numerate.errors import UserError, did_you_mean
 from numerate.records.heads import is_run_header, read_header
 from numerate.training.recipe import Recipe
@@ -34,21 +34,25 @@ def load_recipe_or_study(text: str) -> Any:
     if ":" in text and text.rpartition(":")[0].endswith(".py"):
         user_part = load_user_object(text)
         result = user_part() if callable(user_part) and not isinstance(user_part, Recipe) else user_part
-        if isinstance(result, Recipe) and result.title == "recipe":
-            return replace(result, title=text.rpartition("/")[2].replace(".py:", "-"))
-        return result
+        return _with_title(result, text.rpartition("/")[2].replace(".py:", "-"))
     name = text.replace("-", "_")
+    add_packaged_part(name)
     kinds = catalogue.parts_by_kind()
     for kind in ("Recipe", "Study"):
         if name in kinds.get(kind, {}):
             factory: Callable[[], Any] = catalogue.get_class(kind, name)
-            return factory()
+            return _with_title(factory(), name)
         if (row := catalogue.family_row(kind, name)) is not None:
             return row.build(name)
     known = [*kinds.get("Recipe", {}), *kinds.get("Study", {}), *catalogue.family_names("Recipe")]
     raise UserError(
         f"no recipe or study is named {text!r}; `numerate list` shows all of them.{did_you_mean(text, known)}"
     )
+
+
+def _with_title(value: Any, title: str) -> Any:
+    """A recipe without a title of its own with this one; anything else unchanged."""
+    return replace(value, title=title) if isinstance(value, Recipe) and value.title == "recipe" else value
 
 
 def _is_study(value: Any) -> bool:
