@@ -114,6 +114,8 @@ def test_the_examples_of_help_are_understood(folder: Path) -> None:
 def assert_understood(line: str) -> None:
     if any(word in f" {line}" for word in (" RECIPE", " COMMAND", " RUN", " STUDY", " KIND")):
         return  # a placeholder stands in it
+    if line == "train repeat_mean":
+        return  # the recipe of examples/plugin, which tests/test_plugin.py installs
     call = parse(shlex.split(re.sub(r"\bseeds=\d+\b", "seeds=3", line)))  # each seed is a recipe of its own
     name, settings = next(iter(call.arguments), ""), call.values.get("settings", [])
     if call.command == "show" and any(name in catalogue.parts_by_kind()[kind] for kind in SLOTS):
@@ -133,6 +135,9 @@ def assert_understood(line: str) -> None:
 
 
 KINDS = {
+    "my_module.py": ("models", "TinyGRU"),
+    "my_function_loss.py": ("losses", "poly"),
+    "my_function_task.py": ("tasks", "doubling"),
     "my_task.py": ("tasks", "Backwards"),
     "my_position_ids.py": ("position-ids", "DigitsBefore"),
     "my_mixer.py": ("mixers", "LinearAttention"),
@@ -142,7 +147,13 @@ KINDS = {
 
 
 def test_every_example_of_a_part_is_tried_here() -> None:
-    assert set(examples()) == {*KINDS, "my_recipe.py"}
+    assert set(examples()) == {*KINDS, "my_data.py", "my_recipe.py"}
+
+
+@pytest.mark.parametrize("name", ["my_module.py", "my_function_loss.py", "my_function_task.py", "my_data.py"])
+def test_what_one_has_already_is_wrapped_in_a_few_lines(name: str) -> None:
+    assert "numerate.wrap_" in examples()[name]
+    assert len([line for line in examples()[name].splitlines() if line.strip()]) < 15
 
 
 @pytest.mark.parametrize(("name", "kind", "part"), [(name, *found) for name, found in KINDS.items()], ids=KINDS)
@@ -150,12 +161,12 @@ def test_a_part_of_ones_own_is_listed_with_its_first_line(
     name: str, kind: str, part: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["list", kind, "--parts", name]) == 0
-    meaning = re.search(rf'class {part}\(.*?"""(.*?)"""', examples()[name], re.DOTALL)
+    meaning = re.search(rf'(?:class|def) {part}\(.*?"""(.*?)"""', examples()[name], re.DOTALL)
     assert meaning is not None
     assert any(line.split() == [part, *meaning[1].split()] for line in capsys.readouterr().out.splitlines())
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", [*KINDS, "my_data.py"])
 @pytest.mark.slow
 def test_the_commands_beside_an_example_train_with_it(
     name: str, folder: Path, capsys: pytest.CaptureFixture[str]
@@ -172,7 +183,8 @@ def test_the_commands_beside_an_example_train_with_it(
         status = main([*words, *short])
         assert status == 0, capsys.readouterr().err
     trained = list(folder.glob("runs/*/*/recipe.yaml"))
-    assert any(f"kind: {name}:{KINDS[name][1]}" in head.read_text() for head in trained) or name == "my_verifier.py"
+    part = "QuestionFiles" if name == "my_data.py" else f"{name}:{KINDS[name][1]}"
+    assert any(f"kind: {part}" in head.read_text() for head in trained) or name == "my_verifier.py"
 
 
 @pytest.mark.slow

@@ -19,9 +19,13 @@ if TYPE_CHECKING:
     from numerate.api import Recipe, Run, Study, compare, load, recipe, run_study, search, train
     from numerate.integrations.hf_number_tokens import number_tokens
     from numerate.integrations.number_token_loss import NumberTokenLoss
+    from numerate.losses.wrapped import wrap_loss
+    from numerate.models.wrapped import wrap_model
     from numerate.positions.abacus_embedding import AbacusEmbedding
     from numerate.published.dual_attention_weights import from_published, to_published
     from numerate.tables.results import results_of
+    from numerate.tasks.wrapped import wrap_task
+    from numerate.text.data.wrapped import wrap_data
 
 __all__ = [
     "AbacusEmbedding",
@@ -40,6 +44,10 @@ __all__ = [
     "search",
     "to_published",
     "train",
+    "wrap_data",
+    "wrap_loss",
+    "wrap_model",
+    "wrap_task",
 ]
 
 _LAZY_MODULES = {
@@ -49,6 +57,10 @@ _LAZY_MODULES = {
     "results_of": "numerate.tables.results",
     "number_tokens": "numerate.integrations.hf_number_tokens",
     "to_published": "numerate.published.dual_attention_weights",
+    "wrap_data": "numerate.text.data.wrapped",
+    "wrap_loss": "numerate.losses.wrapped",
+    "wrap_model": "numerate.models.wrapped",
+    "wrap_task": "numerate.tasks.wrapped",
 }
 
 

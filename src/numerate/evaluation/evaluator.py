@@ -109,7 +109,7 @@ def default_grid(task: Task) -> Grid:
     those cells; for a file of rows, only the trained ones among them. Raises `UserError` for a task without axes."""
     spans = task.training_spans()
     if not spans:
-        raise UserError(f"grid: {type(task).__name__} has no axes, so no grid can be made")
+        raise UserError(f"grid: {type(task).__name__} has no axes, so no grid can be made; axes() must name a field")
     text = "x".join(f"{span.low}:{(1 + task.has_ood_sizes) * span.high}" for span in spans.values())
     grid, points = Grid.parse(text, tuple(spans)), task.cells()
     if points is not None and task.default_grid_in_distribution:
