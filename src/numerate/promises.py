@@ -57,7 +57,7 @@ def test_the_defaults_survive_saving(any_part: type) -> None:
 
 
 class Mixing:
-    """A layer's mixer with the places that its positions would get, read at once or token by token."""
+    """A layer's mixer with the position ids that its positions would get, read at once or token by token."""
 
     def __init__(self, part: TokenMixer, positions: Sequence[Position]) -> None:
         self.part, self.count = part, len(positions)
@@ -72,7 +72,7 @@ class Mixing:
         return output
 
     def token_by_token(self, x: Tensor, prompts: Sequence[int], more: int) -> tuple[Tensor, Tensor]:
-        """Reads each row's prompt, then `more` further tokens of it; what came of the prompt and of the tokens."""
+        """Reads each row's prompt, then `more` further tokens of it; the outputs of the prompt and of the tokens."""
         rows = torch.arange(x.shape[0])
         lengths = torch.tensor(prompts)
         longest, capacity = max(prompts), max(prompts) + more
@@ -204,7 +204,7 @@ RAGGED = [[1, 2, 3], [4], [2, 3, 4, 5], [5]]
 
 
 def labelled_rows(positions: list[list[int]], time: int = 6, seed: int = 0) -> tuple[Tensor, Batch]:
-    """Logits for every place, and a batch that has any target tokens at these positions of each row."""
+    """Logits for every position, and a batch that has any target tokens at these positions of each row."""
     generator = torch.Generator().manual_seed(seed)
     rows, most = len(positions), max(1, *map(len, positions))
     logits = torch.randn(rows, time, VOCABULARY.size, generator=generator)

@@ -24,8 +24,8 @@ def mean_of_targets(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> 
 
 
 @numerate.wrap_loss
-def each_logit(logits: Tensor, targets: Tensor) -> Tensor:
-    return logits
+def faulty(logits: Tensor, targets: Tensor, result: str = "logits") -> Any:
+    return logits if result == "logits" else 3.0
 
 
 @pytest.mark.parametrize("spec", [each_target(smoothing=0.1), mean_of_targets(smoothing=0.1)])
@@ -38,8 +38,9 @@ def test_the_loss_of_each_target_or_their_mean_is_the_loss_of_torch(spec: Any, v
     torch.testing.assert_close(found, expected(output_everywhere(logits), batch)["cross_entropy"])
 
 
-def test_another_shape_is_refused_with_what_is_right(vocabulary: Any) -> None:
+@pytest.mark.parametrize(("result", "told"), [("logits", r"a tensor of the shape \(9, 19\)"), ("number", "float")])
+def test_anything_else_is_refused_with_what_is_right(result: str, told: str, vocabulary: Any) -> None:
     logits, batch = labelled_rows(RAGGED)
-    message = r"^objective.loss: each_logit must return the loss of each of the 9 targets, or their mean, .* \(9, 19\)$"
+    message = f"^objective.loss: faulty must return the loss of each of the 9 targets, or their mean, not {told}$"
     with pytest.raises(UserError, match=message):
-        each_logit().build(vocabulary)(output_everywhere(logits), batch)
+        faulty(result=result).build(vocabulary)(output_everywhere(logits), batch)

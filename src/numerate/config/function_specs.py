@@ -43,7 +43,7 @@ def spec_from_function(
         if default is inspect.Parameter.empty:
             raise UserError(f"{name}: {parameter.name} has no default; every setting needs one")
         if parameter.name in dir(base):
-            raise UserError(f"{name}: no setting can be called {parameter.name!r}, which is a method; rename it")
+            raise UserError(f"{name}: no setting can be called {parameter.name!r}, which is taken; rename it")
         declared = default if isinstance(default, Field) else setting(default, f"argument {parameter.name} of {name}")
         settings.append((parameter.name, _type_hint(parameter, declared), declared))
     try:

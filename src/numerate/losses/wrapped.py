@@ -59,9 +59,10 @@ class WrappedLossModule(LossModule):
         has_target = targets != IGNORE_INDEX
         logits, targets = output.logits[has_target].float(), targets[has_target]
         loss = self.function(logits, targets)
-        if loss.shape not in ((), targets.shape):
+        if not isinstance(loss, Tensor) or loss.shape not in ((), targets.shape):
+            found = f"a tensor of the shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
             raise UserError(
                 f"objective.loss: {self.name} must return the loss of each of the {len(targets)} targets, or their "
-                f"mean, not a tensor of the shape {tuple(loss.shape)}"
+                f"mean, not {found}"
             )
         return {self.name: loss.sum() if loss.dim() else loss * len(targets)}
