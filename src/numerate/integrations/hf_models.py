@@ -17,9 +17,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from numerate.batch import ModelSpec
 from numerate.config import from_tree
-from numerate.errors import UserError
 from numerate.integrations import hf_code
 from numerate.integrations.hf_decoder import NumerateConfig as NumerateConfig
 from numerate.integrations.hf_decoder import NumerateDecoder, build_model, tied_parameters
@@ -34,29 +32,18 @@ class NumerateForCausalLM(NumerateDecoder):
 
     @staticmethod
     def read_spec(tree: Mapping[str, Any]) -> Decoder:
-        return read_decoder(tree)
+        return _read_decoder(tree)
 
     def save_pretrained(self, save_directory: Any, is_main_process: bool = True, *args: Any, **kwargs: Any) -> None:
         """As in transformers, and the code that `trust_remote_code=True` runs."""
         super().save_pretrained(save_directory, is_main_process, *args, **kwargs)
         if is_main_process and Path(save_directory).is_dir():
             tree = (self.config.recipe or {})["model"]
-            hf_code.write_code(Path(save_directory), read_decoder(tree), tree)
+            hf_code.write_code(Path(save_directory), _read_decoder(tree), tree)
 
     @classmethod
     def register_for_auto_class(cls, auto_class: Any = "AutoModel") -> None:
         """Does nothing: `save_pretrained` writes the code."""
-
-
-def read_decoder(tree: Mapping[str, Any]) -> Decoder:
-    """The decoder of a recipe's model as plain data. Raises `UserError` for another model."""
-    spec = from_tree(tree, "model", expected_class=ModelSpec)
-    if not isinstance(spec, Decoder):
-        raise UserError(
-            f"model: {tree.get('kind')} must be a Decoder (a Hugging Face model inside numerate has a save_pretrained "
-            "of its own)"
-        )
-    return spec
 
 
 def exported_settings(
@@ -86,7 +73,7 @@ def exported_settings(
 
 def make_config(settings: Mapping[str, Any]) -> NumerateConfig:
     """The configuration for `exported_settings`. Raises `UserError` for a model that is not a causal decoder."""
-    spec = read_decoder(settings["recipe"].get("model"))
+    spec = _read_decoder(settings["recipe"].get("model"))
     config = NumerateConfig(
         **settings,
         hidden_size=spec.hidden_size,
@@ -95,6 +82,11 @@ def make_config(settings: Mapping[str, Any]) -> NumerateConfig:
     )
     config.tie_word_embeddings = bool(tied_parameters(build_model(config, spec)))
     return config
+
+
+def _read_decoder(tree: object) -> Decoder:
+    spec: Decoder = from_tree(tree, "model", expected_class=Decoder)
+    return spec
 
 
 def fingerprint(vocabulary: Vocabulary) -> str:
