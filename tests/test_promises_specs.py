@@ -75,7 +75,8 @@ def others(value: Any, hint: Any) -> list[Any]:
                 made
                 for one in defaults
                 for field in fields(one)[-1:]
-                if hint not in typing.get_args(typing.get_type_hints(type(one))[field.name])  # parts of its own kind
+                for its_hint in [typing.get_type_hints(type(one))[field.name]]
+                if hint not in (its_hint, *typing.get_args(its_hint))  # parts of its own kind
                 for made in all_changes(one, field.name)[:1]
             ]
         )
