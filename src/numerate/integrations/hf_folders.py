@@ -1,8 +1,7 @@
 """Model folders for Hugging Face: written from a run's model and tokenizer; and reading their configuration."""
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from numerate.errors import UserError
 from numerate.integrations.hf_models import NumerateForCausalLM, make_config
 from numerate.integrations.hf_native import NATIVE_MODELS, native_model
 from numerate.models.decoder import Decoder
+from numerate.text.models.pretrained_weights import silence_transformers
 
 _transformers: Any = import_module("transformers")  # of which little is typed
 
@@ -74,21 +74,6 @@ def write_folder(
     title = settings["recipe"].get("title", "recipe")
     card = MODEL_CARD.format(name=name, title=title, step=settings["step"], trust=trust)
     (folder / "README.md").write_text(card, encoding="utf-8")
-
-
-@contextmanager
-def silence_transformers() -> Iterator[None]:
-    """Without the progress bars and logs of transformers: numerate reports errors itself."""
-    logging = _transformers.utils.logging
-    is_enabled, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if is_enabled:
-            logging.enable_progress_bar()
 
 
 def read_configuration(folder: Path) -> dict[str, Any]:

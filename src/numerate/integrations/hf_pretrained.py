@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from numerate.errors import UserError
-from numerate.integrations.hf_folders import silence_transformers
 from numerate.integrations.hf_tokenizers import to_fast_tokenizer
 from numerate.tasks.task import Task
 from numerate.text.models.hugging_face import HuggingFaceModel
 from numerate.text.models.lora import merge_lora
-from numerate.text.models.pretrained_weights import restore_vocabulary
+from numerate.text.models.pretrained_weights import restore_vocabulary, silence_transformers
 from numerate.text.tokenizers.hf_vocabulary import split_digits
 from numerate.text.tokenizers.prompt_formats import load_transformers_tokenizer
 from numerate.text.tokenizers.subwords import Subwords

@@ -53,7 +53,7 @@ def read_config(weights: str, revision: str | None = None, **options: Any) -> An
     cannot be read."""
     package = import_transformers("model.weights")
     try:
-        with _silence_transformers():
+        with silence_transformers():
             return package.AutoConfig.from_pretrained(
                 weights, trust_remote_code=False, **_hub_options(weights, revision), **options
             )
@@ -111,7 +111,7 @@ def load_pretrained(
             "folder that save_pretrained wrote completely"
         )
     try:
-        with _silence_transformers():
+        with silence_transformers():
             if "gguf_file" not in options:
                 config, _ = import_transformers("model.weights").PretrainedConfig.get_config_dict(
                     weights, **hub_options
@@ -185,8 +185,8 @@ def _safetensors_error(path: Path) -> str | None:
 
 
 @contextmanager
-def _silence_transformers() -> Iterator[None]:
-    """Silences transformers' progress bar and report of loading weights; download bars (the hub's) stay."""
+def silence_transformers() -> Iterator[None]:
+    """Silences transformers' logs and progress bars of loading and writing weights; download bars (the hub's) stay."""
     from transformers.utils import logging
 
     hook = getattr(logging, "set_tqdm_hook", None)
