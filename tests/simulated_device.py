@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.optim import optimizer
-from torch.utils import backend_registration
+from torch.utils import _foreach_utils, backend_registration
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 import numerate
@@ -58,7 +58,7 @@ LENGTHS_FROM_CPU = {"_pack_padded_sequence", "_pack_padded_sequence_backward", "
 NO_KERNEL = {"_local_scalar_dense", "_reshape_alias", "_unsafe_view", "empty_like", "is_same_size", "lift_fresh"}
 """Operators that launch nothing, beside views."""
 
-FUSED = ("scaled_dot_product_attention", "lstm.input", "lstm.data", "gru.input", "rnn_tanh.input")
+FUSED = ("scaled_dot_product_attention", "rms_norm", "lstm.input", "lstm.data", "gru.input", "rnn_tanh.input")
 """Operators that CUDA fuses, and that torch composes of many others on a device of which it knows nothing."""
 
 FACTORIES = (
@@ -76,7 +76,7 @@ FACTORIES = (
 
 IN_HALF = ("addmm", "baddbmm", "bmm", "conv1d", "linear", "lstm.input", "matmul", "mm", "scaled_dot_product_attention")
 IN_FLOAT32 = ("cumsum", "exp", "layer_norm", "log", "log_softmax.int", "logsumexp", "nll_loss", "pow.Tensor_Scalar")
-IN_FLOAT32 += ("reciprocal", "rsqrt", "softmax.int", "softplus", "sum", "sum.dim_IntList")
+IN_FLOAT32 += ("reciprocal", "rms_norm", "rsqrt", "softmax.int", "softplus", "sum", "sum.dim_IntList")
 """Operators that autocast computes in half precision, and in float32: those of CUDA that are used here."""
 
 
@@ -396,4 +396,5 @@ class _Fused(torch.autograd.Function):
 
 
 DEVICE = _register()
-optimizer._foreach_supported_types.append(SimulatedTensor)  # the optimizers take all parameters at once, as on CUDA
+for _types in (optimizer._foreach_supported_types, _foreach_utils._foreach_supported_types):
+    _types.append(SimulatedTensor)  # clipping and the optimizer take all parameters at once, as on CUDA

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -10,19 +11,27 @@ import torch
 from numerate.cli import main
 from numerate.config import identity, override
 from numerate.errors import OperationalError, UserError
-from numerate.experiments.device_estimate import DeviceEstimate, estimate_on_device, explained_out_of_memory
+from numerate.experiments.device_estimate import (
+    DeviceEstimate,
+    batch_advice,
+    estimate_on_device,
+    explained_out_of_memory,
+)
 from numerate.experiments.train import train
+from numerate.models.decoder import DecoderModel
 from numerate.training import peak_flops, preflight
 from numerate.training.distributed import World
 from numerate.training.peak_flops import GPU
 from numerate.training.trainer import Trainer
 from small_runs import SMALL, metrics, small
 
-CUDA_ERRORS = (
+CPU = torch.device("cpu")
+GPU_ERRORS = (
     torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB."),
     RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB."),
     RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
     RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+    RuntimeError("MPS backend out of memory (MPS allocated: 5.00 GiB, max allowed: 9.07 GiB)"),
 )
 
 
@@ -125,7 +134,7 @@ def test_a_run_out_of_memory_goes_on_with_smaller_micro_batches(
     recipe = small("training.steps=8 training.evaluate_every=4 training.checkpoint_every=2 training.log_every=2")
     whole = train(recipe, runs_dir=tmp_path / "whole", quiet=True)
     with monkeypatch.context() as patch:
-        fails_at(patch, method, 4, CUDA_ERRORS[0])
+        fails_at(patch, method, 4, GPU_ERRORS[0])
         with pytest.raises(
             OperationalError, match=r"the GPU is out of memory: about .* are needed for 16 rows"
         ) as caught:
@@ -140,17 +149,29 @@ def test_a_run_out_of_memory_goes_on_with_smaller_micro_batches(
     assert losses == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("error", CUDA_ERRORS, ids=str)
+@pytest.mark.parametrize("error", GPU_ERRORS, ids=str)
 def test_every_way_in_which_a_gpu_says_that_it_is_full_is_explained(error: Exception) -> None:
     with pytest.raises(OperationalError, match=r"training.micro_batch_size=\d+ would need about 1.0 GB") as caught:
-        with explained_out_of_memory(small(""), World(torch.device("cpu"))):
+        with explained_out_of_memory(CPU, lambda: batch_advice(small(""), World(CPU))):
             raise error
     assert caught.value.__cause__ is error
 
 
+def test_an_evaluation_out_of_memory_says_what_needs_less(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = train(small("training.steps=1"), runs_dir=tmp_path, quiet=True).run
+    with monkeypatch.context() as patch:
+        patch.setattr(DecoderModel, "forward", mock.Mock(side_effect=GPU_ERRORS[0]))
+        assert main(["evaluate", str(run.path), "grid=1x1", "count=4"]) == 1
+    said = capsys.readouterr().err
+    assert "numerate: the GPU is out of memory: up to 32,768 tokens are evaluated at a time; a smaller count=" in said
+    assert main(["evaluate", str(run.path), "grid=1x1", "count=4"]) == 0
+
+
 def test_other_errors_are_left_as_they_are() -> None:
     error = RuntimeError("CUDA error: device-side assert triggered")
-    with pytest.raises(RuntimeError) as caught, explained_out_of_memory(small(""), World(torch.device("cpu"))):
+    with pytest.raises(RuntimeError) as caught, explained_out_of_memory(CPU, lambda: "less"):
         raise error
     assert caught.value is error
 

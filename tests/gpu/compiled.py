@@ -114,7 +114,7 @@ def _launches(gpu: Gpu, found: list[CompiledKernel]) -> Iterator[None]:
             partial.replace(file)
         found.append(CompiledKernel(**json.loads(file.read_text(encoding="utf-8"))))
 
-    properties = SimpleNamespace(shared_memory_per_block_optin=gpu.shared_memory)
+    properties = SimpleNamespace(shared_memory_per_block_optin=gpu.shared_memory, major=8)
     driver.set_active(_Driver(gpu.target))
     try:
         with (

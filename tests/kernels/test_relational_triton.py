@@ -7,13 +7,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
 from numerate.architectures.dual_attention import DualAttention
 from numerate.errors import UserError
@@ -100,6 +103,27 @@ def test_the_kernel_reads_keys_that_heads_share(kernel: Any) -> None:
     same(shared_keys(drawn(heads=4)), "tanh", "triton", 2e-4)
 
 
+def test_the_kernel_is_launched_on_the_device_of_its_inputs(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton launches on the current device, which `device=cuda:1` is not."""
+    current: list[torch.Tensor] = []
+
+    @contextmanager
+    def device_of(x: torch.Tensor) -> Iterator[None]:
+        current.append(x)
+        yield
+        current.pop()
+
+    launch = kernel._forward.function
+
+    def launched(*given: Any, **named: Any) -> None:
+        assert current
+        launch(*given, **named)
+
+    monkeypatch.setattr(torch.cuda, "device_of", device_of)
+    monkeypatch.setattr(kernel._forward, "function", launched)
+    relational_attention(drawn(), "relational", "identity", "triton")
+
+
 def test_what_is_less_exact_is_summed_in_float32(kernel: Any) -> None:
     """Against the definition of the same rounded numbers in float64: outputs are rounded once, at the end."""
     heads = drawn(kind=torch.bfloat16)
@@ -111,6 +135,7 @@ def test_what_is_less_exact_is_summed_in_float32(kernel: Any) -> None:
 
 INTERPRETED = """
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 import torch
 sys.path[:0] = {folders!r}
@@ -191,6 +216,17 @@ def test_where_no_tiles_fit_relations_run_in_torch_and_one_warning_says_so() -> 
         "head width 128 and relation width 16 in float32 do not fit the registers, or the 101,376 bytes of shared "
         "memory, of this device (training.tf32=true or training.precision=bf16 need less)"
     )
+
+
+@pytest.mark.parametrize(("major", "is_used"), [(7, False), (8, True)])
+def test_the_kernel_is_for_gpus_from_ampere_on(major: int, is_used: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    properties = SimpleNamespace(major=major, shared_memory_per_block_optin=65_536)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    with FakeTensorMode():
+        heads = replace(drawn(), queries=torch.empty(2, 3, 37, 5, device="cuda"))
+        assert relational_kernel.tiles_problem(heads) == (
+            None if is_used else "this device has a compute capability below 8.0"
+        )
 
 
 def test_float32_is_multiplied_in_tf32_where_the_setting_allows_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from numerate.text.tokenizers.text_number_formats import XVal as Numbers
 from numerate.tokenizers.layout import MaskedLM, Seq2Seq
 from numerate.training.recipe import Recipe
 from numerate.training.schedule import Plateau
+from numerate.vocabulary import Vocabulary
 
 TOKENS_PER_ROW = {
     "mathematics": (98, 14),
@@ -138,15 +139,27 @@ def test_its_description_says_weights_memory_and_hours_by_the_formula(name: str)
     assert PUBLISHED[name].summary.startswith("Published ")
     told = re.search(r"([\d,]+) million weights, ([\d.]+) GB and activations, ([\d,]+) hours\.", PUBLISHED[name].notes)
     assert told is not None
+    training, (question, answer) = numerate.recipe(name).training, TOKENS_PER_ROW[dataset(name)]
+    steps = 6.0 * training.batch_size * (training.steps or 0)
     if "numformer" in name:
+        tokens = Vocabulary.with_digits(["[NUM]", *(f"word{number}" for number in range(32_089))])
+        model: Any = numerate.recipe(name).model.build_on_meta(tokens, 0)
+        weights = sum(parameter.numel() for parameter in model.parameters())
+        head = model.head_in_proj.weight.numel() + model._head[0].weight.numel()
+        layers = sum(weight.numel() for weight in model.layers.parameters() if weight.dim() > 1)
+        assert tokens.size == 32_104
+        assert told.groups() == (
+            f"{weights / 1e6:,.0f}",
+            f"{16 * weights / 1e9:.1f}",
+            f"{steps * (layers * (question + answer) + head * answer) / 1e13 / 3600:,.0f}",
+        )
         return
-    training, sizes = numerate.recipe(name).training, SIZES[tokenizer(name).tokenizer.rpartition("-")[2]]  # type: ignore[index]
+    sizes = SIZES[tokenizer(name).tokenizer.rpartition("-")[2]]  # type: ignore[index]
     attention = 4 * sizes.hidden_size * sizes.num_heads * sizes.head_dim
     feed_forward = 2 * sizes.hidden_size * sizes.intermediate_size
     encoder = sizes.num_layers * (attention + feed_forward)
     decoder = sizes.num_decoder_layers * (2 * attention + feed_forward) + 32_128 * sizes.hidden_size
-    question, answer = TOKENS_PER_ROW[dataset(name)]
-    flops = 6.0 * training.batch_size * (training.steps or 0) * (encoder * question + decoder * answer)
+    flops = steps * (encoder * question + decoder * answer)
     norms = (2 * sizes.num_layers + 3 * sizes.num_decoder_layers + 2) * sizes.hidden_size
     biases = 2 * 32 * sizes.num_heads
     decoder_weights = sizes.num_decoder_layers * (2 * attention + feed_forward)

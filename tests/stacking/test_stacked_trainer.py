@@ -203,6 +203,10 @@ class UnknownPart(SupervisedModule):
         return {term: value * (1 + draw.seed) for term, value in terms.items()}
 
 
+def test_members_keep_the_precision_that_they_began_with() -> None:
+    agree([small(), small("seed=1", "training.precision=bf16"), small("seed=2")])
+
+
 def test_an_objective_of_ones_own_is_computed_for_each_member_by_its_own_draw() -> None:
     agree(two(replace(small(), objective=Unknown())))
 

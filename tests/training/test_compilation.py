@@ -12,7 +12,14 @@ import pytest
 import torch
 
 from numerate.batch import Batch, StepContext
-from numerate.training.compilation import MAX_SHAPES, CompiledShapes, bucket_length, pad_to_buckets
+from numerate.errors import UserError
+from numerate.training.compilation import (
+    MAX_SHAPES,
+    CompiledShapes,
+    bucket_length,
+    check_compile_mode,
+    pad_to_buckets,
+)
 from numerate.training.distributed import World
 from numerate.training.trainer import Trainer
 from small_runs import small
@@ -187,3 +194,12 @@ def test_batches_of_too_many_shapes_run_uncompiled() -> None:
     with seen.stance(batch):
         assert torch.compile(lambda x: torch.compiler.is_compiling(), backend="eager")(1) is False
     assert seen.is_full
+
+
+def test_cuda_graphs_take_steps_of_one_micro_batch() -> None:
+    cuda = torch.device("cuda")
+    check_compile_mode("reduce-overhead", cuda, 1)
+    check_compile_mode("default", cuda, 2)
+    check_compile_mode("reduce-overhead", torch.device("cpu"), 2)
+    with pytest.raises(UserError, match="must be default for 2 micro-batches per step, not max-autotune"):
+        check_compile_mode("max-autotune", cuda, 2)

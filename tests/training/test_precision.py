@@ -51,3 +51,26 @@ def test_a_run_keeps_the_precision_that_it_started_with(tmp_path: Path, monkeypa
     with pytest.raises(UserError, match=r"^training\.precision: must be bf16, in which this run was started"):
         trained("training.steps=3", "training.precision=fp32")
     assert trained("training.steps=1", "seed=1") == ("fp32", [])
+
+
+def test_a_run_of_before_auto_keeps_the_precision_that_its_recipe_states(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = checkpoint.write
+
+    def written_then(folder: Path, step: int, tensors: Any, state: dict[str, Any], **options: Any) -> None:
+        write(folder, step, tensors, {name: value for name, value in state.items() if name != "precision"}, **options)
+
+    for precision in ("bf16", "auto"):
+        with monkeypatch.context() as patch:
+            patch.setattr(checkpoint, "write", written_then)
+            training_session.train(
+                small(RUN, "training.steps=1", f"training.precision={precision}"), runs_dir=tmp_path, quiet=True
+            )
+        with monkeypatch.context() as on_a_gpu:
+            on_a_gpu.setattr(training_session, "resolve_precision", lambda stated, _: stated.replace("auto", "bf16"))
+            recipe = small(RUN, "training.steps=2", f"training.precision={precision}")
+            resumed = training_session.train(recipe, runs_dir=tmp_path, quiet=True)
+        saved, _ = checkpoint.latest_valid(resumed.run.path / "checkpoints")
+        assert saved is not None
+        assert (saved.step, saved.state["precision"]) == (2, {"bf16": "bf16", "auto": "fp32"}[precision])

@@ -24,8 +24,11 @@ from numerate.positions.bias import FIRE
 from numerate.positions.position_ids import DigitIndex, Shifted, Zooming
 from numerate.positions.rotary import Rotary
 from numerate.text.models.t5 import T5
+from numerate.training.distributed import World
 from numerate.training.objective import Progressive, Supervised
 from numerate.training.recipe import Recipe
+from numerate.training.stopping import Stop
+from numerate.training.trainer import Trainer
 from simulated_device import DEVICE, DeviceLog, Wait, simulated_device
 from small_runs import ADDING, metrics, stop_after
 from text_corpus import recipe_of, task_in
@@ -160,6 +163,17 @@ def test_views_and_gradients_on_the_device_are_those_of_the_cpu() -> None:
 
     with simulated_device():
         assert work(DEVICE) == work(torch.device("cpu"))
+
+
+def test_clipping_and_the_optimizer_take_all_parameters_at_once() -> None:
+    with simulated_device() as log:
+        trainer = Trainer(decoder(), World(DEVICE))
+        trainer.start_training(Stop())
+        trainer.training_step(1)
+        log.clear()
+        trainer.training_step(1)
+    assert {"_foreach_norm", "_foreach_mul_", "_foreach_addcdiv_"} <= set(log.kernels)
+    assert not {"addcdiv_", "linalg_vector_norm"} & {name for name, count in log.kernels.items() if count > 1}
 
 
 @torch.no_grad()

@@ -12,11 +12,13 @@ import small_runs
 from numerate.api import recipe
 from numerate.errors import OperationalError, UserError
 from numerate.evaluation import evaluation_data
+from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.evaluation.exact_match import predict
 from numerate.experiments.train import TrainedRun, train
 from numerate.training import validation
 from numerate.training.data_stream import StreamPosition
 from numerate.training.distributed import World
+from numerate.training.parallel import ParallelStrategy
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder
 from numerate.training.stopping import Stop
@@ -290,3 +292,13 @@ def test_four_parts_are_as_good_as_one() -> None:
     one, four = mean_loss(20), mean_loss(20, "training.gradient_accumulation_steps=4")
     assert one == pytest.approx(four, abs=1e-5)
     assert one != mean_loss(20, "seed=1")
+
+
+def test_gradients_are_clipped_on_devices_without_operators_of_many_tensors() -> None:
+    """As on MPS; here on the meta device, which has neither those nor values."""
+    model = small().model.build_on_meta(EvaluationData(small().task, small().tokenizer, small().layout).vocabulary, 0)
+    for parameter in model.parameters():
+        parameter.grad = torch.empty_like(parameter)
+    strategy = ParallelStrategy(model, World(torch.device("meta")))
+    assert strategy.clip_grad_norm(1.0).shape == ()
+    assert strategy.layer_grad_norms()

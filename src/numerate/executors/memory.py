@@ -94,7 +94,7 @@ def out_of_memory_error(error: BaseException, *, is_limited: bool = False) -> Ba
 def is_on_gpu(cause: BaseException) -> bool:
     """Whether an out-of-memory error is a GPU's, or one of its libraries'."""
     text = f"{type(cause).__module__} {cause}"
-    return "cuda" in text.lower() or any(library in text for library in ("CUBLAS", "CUDNN", "HIP"))
+    return "cuda" in text.lower() or any(name in text for name in ("CUBLAS", "CUDNN", "HIP", "MPS"))
 
 
 def is_memory_limited() -> bool:

@@ -111,9 +111,10 @@ class Worker:
             return stopped_failure(self.stop)
         cause = memory.out_of_memory_error(error, is_limited=self._memory_limit is not None)
         if cause is not None:
+            is_explained = isinstance(error, OperationalError) and memory.is_on_gpu(cause)
+            text = str(error) if is_explained else memory.out_of_memory_text(cause, self._memory_limit)
             del error
-            text = f"out of memory in {name}: {memory.out_of_memory_text(cause, self._memory_limit)}"
-            return Failure("out of memory", text, traceback=_trace(cause))
+            return Failure("out of memory", f"out of memory in {name}: {text}", traceback=_trace(cause))
         return failure_from_exception(error)
 
 

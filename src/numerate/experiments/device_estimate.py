@@ -2,9 +2,8 @@
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
@@ -18,7 +17,6 @@ from numerate.training.disk import format_bytes
 from numerate.training.distributed import World
 from numerate.training.memory import StepMemory, num_row_tokens, step_memory
 from numerate.training.peak_flops import GPUS, find_gpu, resolve_matmul_precision
-from numerate.training.precision import resolve_precision
 from numerate.training.progress import format_duration
 from numerate.training.recipe import Recipe
 from numerate.vocabulary import Vocabulary
@@ -229,33 +227,38 @@ class RecipeSizes:
 
 
 @contextlib.contextmanager
-def explained_out_of_memory(recipe: Recipe, world: World) -> Iterator[None]:
-    """Raises an `OperationalError` that says which setting to lower, and to what, where a GPU is out of memory."""
+def explained_out_of_memory(device: torch.device, advice: Callable[[], str]) -> Iterator[None]:
+    """Raises an `OperationalError` with advice on what needs less where a GPU is out of memory."""
     try:
         yield
     except Exception as error:
         cause = out_of_memory_error(error)
         if cause is None or not is_on_gpu(cause):
             raise
-        raise OperationalError(_out_of_memory_text(recipe, world)) from error
+        raise OperationalError(f"the GPU is out of memory{_size_text(device)}: {advice()}") from error
 
 
-def _out_of_memory_text(recipe: Recipe, world: World) -> str:
-    precision: Any = resolve_precision(recipe.training.precision, world.device)
-    sizes = RecipeSizes.from_recipe(replace(recipe, training=replace(recipe.training, precision=precision)), world.size)
-    rows = len(sizes.longest.tokens.ids)
-    there, has = math.inf, ""
-    if world.device.type == "cuda":
-        there = torch.cuda.get_device_properties(world.device).total_memory
-        has = f" ({format_bytes(there)})"
-    advice = f"training.micro_batch_size= below {rows} needs less"
-    with contextlib.suppress(OperationalError):  # where it cannot be estimated
+def batch_advice(recipe: Recipe, world: World) -> str:
+    """The micro-batch with which a recipe, whose precision is resolved, needs less memory."""
+    sizes = RecipeSizes.from_recipe(recipe, world.size)
+    rows, available = len(sizes.longest.tokens.ids), _total_memory(world.device)
+    try:
         memory = sizes.step_memory(sizes.longest)
         # Where it should have fitted, something else is there too, or memory is fragmented.
-        smaller = sizes.smaller(memory, there if memory.needed > there else math.inf)
-        advice = "not even one row at a time fits; use a larger GPU or a smaller model"
-        if smaller is not None:
-            size, less = smaller.batch_shape[0], format_bytes(smaller.needed)
-            advice = f"training.micro_batch_size={size} would need about {less}, and resumes this run"
-        advice = f"about {format_bytes(memory.needed)} are needed for {rows} rows at a time; {advice}"
-    return f"the GPU is out of memory{has}: {advice}"
+        smaller = sizes.smaller(memory, available if memory.needed > available else math.inf)
+    except OperationalError:  # it cannot be estimated
+        return f"a training.micro_batch_size= below {rows} needs less, and resumes this run"
+    needed = f"about {format_bytes(memory.needed)} are needed for {rows} rows at a time"
+    if smaller is None:
+        return f"{needed}; not even one row at a time fits; use a larger GPU or a smaller model"
+    size, less = smaller.batch_shape[0], format_bytes(smaller.needed)
+    return f"{needed}; training.micro_batch_size={size} would need about {less}, and resumes this run"
+
+
+def _total_memory(device: torch.device) -> float:
+    return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else math.inf
+
+
+def _size_text(device: torch.device) -> str:
+    size = _total_memory(device)
+    return f" ({format_bytes(size)})" if size < math.inf else ""

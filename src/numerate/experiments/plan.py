@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from numerate.batch import Model
 from numerate.config import expand_sweep
 from numerate.errors import UserError, check_choice, check_positive
+from numerate.evaluation.evaluation_data import MAX_TOKENS_PER_BATCH
 from numerate.evaluation.evaluator import (
     METHODS,
     CellRequest,
@@ -16,6 +17,7 @@ from numerate.evaluation.evaluator import (
     warn_replaced_grid,
 )
 from numerate.evaluation.grid import Cell, Grid, parse_shard, shard
+from numerate.experiments.device_estimate import explained_out_of_memory
 from numerate.experiments.store import EvaluationStore, RecordKey, StoredPredictions
 from numerate.experiments.stored_run import StoredRun
 from numerate.reports.records import settings_key
@@ -28,6 +30,12 @@ operations that a core does in that time: 5 ms at 50 GFLOP/s, measured for addit
 
 DECODING_STEP_OVERHEAD_FLOPS = 1e8
 """Overhead of a decoded token in the same unit: 2 ms, for two layers on a core."""
+
+LESS_MEMORY = (
+    f"up to {MAX_TOKENS_PER_BATCH:,} tokens are evaluated at a time; a smaller count= needs less, or device=cpu, which "
+    "resumes this evaluation"
+)
+"""What to do when evaluating takes more memory than a GPU has."""
 
 ProgressCallback = Callable[[int, int], None]
 """Called with the number of cells done and of all cells."""
@@ -204,7 +212,7 @@ class EvaluationPlan:
         """The record of one cell; a kind that `keeps_predictions` takes its `prediction_log`."""
         run, (label, checkpoint) = self.runs[task.run], self.checkpoints[task.checkpoint]
         reads_training_examples = not checkpoint.is_pretrained or bool(run.evaluation_data.few_shot_examples)
-        record: dict[str, Any] = self.kind.score(self._model(task), run.evaluation_data, self._request(task), *logs)
+        record: dict[str, Any] = self._evaluate(self.kind.score, task, *logs)
         return record | {
             "seed": run.recipe.seed,
             "checkpoint": label,
@@ -218,8 +226,7 @@ class EvaluationPlan:
 
     def predict(self, task: CellTask, *logs: PredictionLog) -> list[dict[str, Any]]:
         """The model's answer to each question of a cell; `logs` as in `score`."""
-        run = self.runs[task.run]
-        lines = self.kind.predict(self._model(task), run.evaluation_data, self._request(task), *logs)
+        lines: list[dict[str, Any]] = self._evaluate(self.kind.predict, task, *logs)
         return [line | self._prediction_entries(task) for line in lines]
 
     def _prediction_entries(self, task: CellTask) -> dict[str, Any]:
@@ -232,6 +239,12 @@ class EvaluationPlan:
             "method": self.method,
             **self.settings_entry(task),
         }
+
+    def _evaluate(self, function: Callable[..., Any], task: CellTask, *logs: PredictionLog) -> Any:
+        """What `score` or `predict` of the kind of evaluation finds in a cell."""
+        model = self._model(task)
+        with explained_out_of_memory(next(model.parameters()).device, lambda: LESS_MEMORY):
+            return function(model, self.runs[task.run].evaluation_data, self._request(task), *logs)
 
     def _request(self, task: CellTask) -> CellRequest:
         return CellRequest(dict(task.cell), self.num_questions(task), self.seed, task.position_offset, self.method)

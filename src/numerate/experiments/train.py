@@ -10,7 +10,7 @@ import torch
 
 from numerate.config import identity, to_tree
 from numerate.errors import UserError
-from numerate.experiments.device_estimate import explained_out_of_memory
+from numerate.experiments.device_estimate import batch_advice, explained_out_of_memory
 from numerate.experiments.initial_weights import find_initial_checkpoint, initial_run
 from numerate.experiments.run import Run
 from numerate.experiments.trial import TrainingEstimate as TrainingEstimate
@@ -69,8 +69,9 @@ def train(
         ) as session:
             if not session.start():
                 return session.finish_untrained()
-            with stop, explained_out_of_memory(recipe, world):
-                outcome = session.trainer.train(stop)
+            trainer = session.trainer
+            with stop, explained_out_of_memory(world.device, lambda: batch_advice(trainer.recipe, world)):
+                outcome = trainer.train(stop)
             return session.finish(outcome)
 
 
@@ -215,8 +216,9 @@ class TrainingSession:
         Raises `UserError` for a recipe that states another."""
         stated = self.recipe.training.precision
         chosen: Any = resolve_precision(stated, self.world.device)
-        # A checkpoint without it is older than the default `auto`, which was fp32.
-        started = chosen if last_checkpoint is None else last_checkpoint.state.get("precision", "fp32")
+        started = chosen
+        if last_checkpoint is not None:  # one that does not say is older than `auto`: what is stated, else fp32
+            started = last_checkpoint.state.get("precision", "fp32" if stated == "auto" else stated)
         if stated not in ("auto", started):
             raise UserError(
                 f"training.precision: must be {started}, in which this run was started, or auto, not {stated}; "

@@ -15,6 +15,14 @@ def max_shared_memory(device: torch.device) -> int:
     return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)  # type: ignore[attr-defined]
 
 
+def is_before_ampere(device: torch.device) -> bool:
+    """Whether it is an NVIDIA GPU of compute capability below 8.0, such as T4 or V100: products of half precision then
+    need more shared memory than a T4 has, and those of float32 run on no matrix units."""
+    if device.type == "cpu" or torch.version.hip:
+        return False
+    return torch.cuda.get_device_properties(device).major < 8
+
+
 def matmul_precision(dtype: torch.dtype) -> str:
     """The `input_precision` of `tl.dot`, which matters for float32 alone.
 

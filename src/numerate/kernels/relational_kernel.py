@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from numerate.errors import UserError
-from numerate.kernels.gpu import matmul_precision, max_shared_memory
+from numerate.kernels.gpu import is_before_ampere, matmul_precision, max_shared_memory
 from numerate.kernels.relational import Activation, RelationalHeads, Variant
 from numerate.kernels.relational_tiles import select_tiles
 
@@ -52,9 +52,11 @@ def _warn_no_tiles(problem: str) -> None:
 
 
 def tiles_problem(heads: RelationalHeads) -> str | None:
-    """Why the kernel has no tiles for these widths on this device; None if it has."""
+    """Why the kernel does not run for these widths on this device; None if it does."""
     assert heads.relation_keys is not None
     x, relation_width = heads.queries, heads.relation_keys.shape[-1]
+    if is_before_ampere(x.device):
+        return "this device has a compute capability below 8.0"
     limit, precision = max_shared_memory(x.device), matmul_precision(x.dtype)
     if select_tiles(x.dtype, x.shape[-1], relation_width, limit, precision) is not None:
         return None

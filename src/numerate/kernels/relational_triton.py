@@ -320,10 +320,11 @@ class _RelationalAttention(Function):
         relation_block = min(MAX_RELATIONS, 1 << (relations - 1).bit_length())
         num_blocks = triton.cdiv(heads, head_block) * triton.cdiv(relations, relation_block)
         if has_data(output):
-            _forward[(triton.cdiv(time, tiles.queries), rows, num_blocks)](
-                *inputs, output, attended_relations, logsumexp, *_strides(*inputs), *_scalars(inputs),
-                HEADS=head_block, RELATIONS=relation_block, **constants, num_warps=head_block,
-            )  # fmt: skip
+            with torch.cuda.device_of(output):  # as autograd does for the backward pass
+                _forward[(triton.cdiv(time, tiles.queries), rows, num_blocks)](
+                    *inputs, output, attended_relations, logsumexp, *_strides(*inputs), *_scalars(inputs),
+                    HEADS=head_block, RELATIONS=relation_block, **constants, num_warps=head_block,
+                )  # fmt: skip
         return output, attended_relations, logsumexp
 
     @staticmethod

@@ -163,6 +163,7 @@ class DecoderModel(Model):
         super().__init__()
         self.spec = spec
         self.register_buffer("token_kinds", torch.from_numpy(vocabulary.token_kinds).long(), persistent=False)
+        self._token_kinds_on_cpu = torch.from_numpy(vocabulary.token_kinds).long()
         self.embedding = nn.Embedding(vocabulary.size, spec.hidden_size)
         self.embedding_scale = spec.hidden_size**0.5 if spec.embedding_scale == "sqrt" else float(spec.embedding_scale)
         input_modules = [position.build_input(spec.hidden_size) for position in spec.positions]
@@ -221,7 +222,7 @@ class DecoderModel(Model):
     # The interface of `Model` -----------------------------------------------------------------------------------
 
     def assign_positions(self, tokens: Tokens, step_context: StepContext) -> Tokens:
-        token_kinds = self.token_kinds[tokens.ids]
+        token_kinds = self._kinds_of(tokens.ids)
         position_ids = []
         for position in self.spec.positions:
             encoding_context = step_context
@@ -395,6 +396,12 @@ class DecoderModel(Model):
         x = self.embedding_dropout(self.embedding_norm(x))
         return x, Context(tokens.lengths, tokens.position_ids, input_embeddings=x, blocked_keys=tokens.blocked_keys)
 
+    def _kinds_of(self, ids: Int[Tensor, "rows time"]) -> Int[Tensor, "rows time"]:
+        """The kind of each token. Batches on the CPU get their positions there, also if the model is on a device."""
+        is_on_cpu = ids.device.type == "cpu"
+        kinds: Tensor = (self._token_kinds_on_cpu if is_on_cpu else self.token_kinds)[ids]
+        return kinds
+
     def _check_position_ids(self, position_ids: Sequence[Tensor]) -> None:
         """Raises `UserError` for positions beyond an embedding table; only on CPU, since it would synchronize a
         device."""
@@ -408,7 +415,7 @@ class DecoderModel(Model):
         specs = [position.position_ids for position in self.spec.positions]
         if not all(spec.is_same_for_all_rows() for spec in specs):
             return None
-        token_kinds = self.token_kinds[tokens.ids]
+        token_kinds = self._kinds_of(tokens.ids)
         contexts = (StepContext.for_evaluation(position_offset % spec.num_position_offsets()) for spec in specs)
         return _FixedPositionIds(
             tuple(
@@ -449,7 +456,7 @@ class DecoderModel(Model):
     def _max_position(self, index: int, tokens: Tokens, num_offsets: int | None = None) -> int:
         """The highest position id at any fixed offset, or at the first few."""
         spec = self.spec.positions[index].position_ids
-        token_kinds = self.token_kinds[tokens.ids]
+        token_kinds = self._kinds_of(tokens.ids)
         count = spec.num_position_offsets() if num_offsets is None else num_offsets
         maxima = [spec.assign(tokens, token_kinds, StepContext.for_evaluation(i)).max() for i in range(count)]
         return int(torch.stack(maxima).max())

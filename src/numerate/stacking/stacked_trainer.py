@@ -194,6 +194,8 @@ class _Stack(TrainingStep):
             )
             for own, step_context, forward_key in zip(batches, step_contexts, forward_keys, strict=True)
         ]
+        joint_context = StepContext.from_contexts(step_contexts, rows)
+        batch = replace(batch, tokens=self.model.assign_positions(batch.tokens, joint_context))
         batch = batch.pin_memory() if copies_from_pinned_memory(self.device) else batch
         return _CPUBatches(batch, batches, step_contexts, forward_keys, sizes)
 
@@ -204,9 +206,6 @@ class _Stack(TrainingStep):
         )
         batch, members, rows = made.batch.to(self.device), len(made.batches), made.sizes[0].examples
         tokens = batch.tokens
-        position_ids = (
-            self.model.assign_positions(tokens, StepContext.from_contexts(made.step_contexts, rows)).position_ids or ()
-        )
         fields = {
             "ids": tokens.ids,
             "lengths": tokens.lengths,
@@ -218,7 +217,10 @@ class _Stack(TrainingStep):
         stacked_batches = _StackedBatches(
             made,
             {name: field.view(members, rows, *field.shape[1:]) for name, field in fields.items()},
-            tuple(x.view(members, rows, *x.shape[1:]) if len(x) == members * rows else x for x in position_ids),
+            tuple(
+                x.view(members, rows, *x.shape[1:]) if len(x) == members * rows else x
+                for x in tokens.position_ids or ()
+            ),
         )
         return stacked_batches, made.sizes
 
@@ -230,12 +232,13 @@ class _Stack(TrainingStep):
         return self.flops[key]
 
     def _groups(self, made: _CPUBatches) -> list[list[int]]:
-        """Groups of members with joint forward passes: with the same forward key, and of similar length if a joint step
-        would be too large."""
+        """Groups of members with joint forward passes: of the same precision (that with which each began) and the same
+        forward key, and of similar length if a joint step would be too large."""
         max_flops = MAX_STACKED_FLOPS if self.device.type == "cpu" else float("inf")
         groups_by_key: dict[Hashable, list[list[int]]] = {}
         for member in sorted(range(len(self.trainers)), key=lambda at: made.sizes[at].flops):
-            groups = groups_by_key.setdefault(made.forward_keys[member], [[]])
+            key = self.trainers[member].training.precision, made.forward_keys[member]
+            groups = groups_by_key.setdefault(key, [[]])
             if (len(groups[-1]) + 1) * made.sizes[member].flops > max_flops and groups[-1]:
                 groups.append([])
             groups[-1].append(member)
@@ -243,7 +246,7 @@ class _Stack(TrainingStep):
 
     def compute_gradients(self, batches: _StackedBatches) -> None:
         for group in self._groups(batches.made):
-            with autocast(self.device, self.trainers[0].training.precision):
+            with autocast(self.device, self.trainers[group[0]].training.precision):
                 forward = self._forward_member if len(group) == 1 else self._forward_group
                 leaves, loss_sums = forward(batches, group)
             counts = [self.objective.counts(batches.made.batches[member]) for member in group]

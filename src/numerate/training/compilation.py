@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from numerate.batch import IGNORE_INDEX, Batch, Tokens
+from numerate.errors import UserError
 from numerate.vocabulary import PAD
 
 CompileMode = Literal["default", "reduce-overhead", "max-autotune"]
@@ -28,6 +29,15 @@ def allow_compiling() -> None:
     config.recompile_limit = max(8 * MAX_SHAPES, config.recompile_limit)
     config.accumulated_recompile_limit = max(8 * MAX_SHAPES, config.accumulated_recompile_limit)
     config.allow_rnn = True
+
+
+def check_compile_mode(mode: CompileMode, device: torch.device, num_micro_batches: int) -> None:
+    """Raises `UserError` where CUDA graphs would write the gradients of a micro-batch over those of the one before."""
+    if mode != "default" and device.type == "cuda" and num_micro_batches > 1:
+        raise UserError(
+            f"training.compile_mode: must be default for {num_micro_batches} micro-batches per step, not {mode}, whose "
+            "CUDA graphs reuse the memory of gradients"
+        )
 
 
 def bucket_length(length: int, limit: int | None = None) -> int:

@@ -147,8 +147,7 @@ def _forward_and_backward(
 ) -> None:
     """What `Trainer.compute_gradients` does with a micro-batch."""
     precision = "bf16" if recipe.training.precision == "fp16" else recipe.training.precision
-    batch = batch.to(META)
-    batch = replace(batch, tokens=model.assign_positions(batch.tokens, step_context))
+    batch = replace(batch, tokens=model.assign_positions(batch.tokens, step_context)).to(META)
     with autocast(META, precision):
         loss_sums = objective(model, batch, step_context)
     loss, _ = weighted_loss(loss_sums, dict.fromkeys(loss_sums, 1), objective.weights)

@@ -69,7 +69,8 @@ class AdamW(Optimizer):
             {"params": parameters, "factor": lr_factor, "weight_decay": self.weight_decay if has_weight_decay else 0.0}
             for (lr_factor, has_weight_decay), parameters in parameters_by_options.items()
         ]
-        fused = all(p.device.type in ("cpu", "cuda") and type(p) is nn.Parameter for p in model.parameters())
+        can_fuse = all(p.device.type in ("cpu", "cuda") and type(p) is nn.Parameter for p in model.parameters())
+        fused = can_fuse or None  # False would turn foreach off, too
         return _EagerAdamW(groups, lr=self.learning_rate, betas=self.betas, eps=self.eps, fused=fused)
 
 

@@ -63,9 +63,9 @@ class ParallelStrategy:
     def clip_grad_norm(self, max_norm: float | None) -> Tensor:
         """Scales the gradient down to the norm `max_norm`; returns its norm before."""
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients, foreach=True)
+        norm = torch.nn.utils.get_total_norm(gradients)
         if max_norm is not None:
-            torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), max_norm, norm, foreach=True)
+            torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), max_norm, norm)
         return norm
 
     def layer_grad_norms(self) -> dict[str, Tensor]:
@@ -78,10 +78,7 @@ class ParallelStrategy:
             if parameter.grad is not None:
                 layer = next((block for block in blocks if name.startswith(f"{block}.")), name.split(".")[0])
                 grads_by_layer.setdefault(layer, []).append(parameter.grad)
-        return {
-            name: _full_tensor(torch.nn.utils.get_total_norm(grads, foreach=True))
-            for name, grads in grads_by_layer.items()
-        }
+        return {name: _full_tensor(torch.nn.utils.get_total_norm(grads)) for name, grads in grads_by_layer.items()}
 
     def full_state_dict(self) -> dict[str, Tensor]:
         """All weights by name, unsharded, on the main process. Every process must call it."""
@@ -250,7 +247,6 @@ def compile_forward(model: Model, mode: CompileMode = "default") -> nn.Module:
     """The model, compiled once for each shape of a batch; position assignment and head are not compiled. Of a looped
     backbone one iteration is compiled; otherwise it would be recompiled for every number of loops.
     """
-    allow_compiling()
     loops = [part for part in model.modules() if isinstance(part, LoopModule)]
     if loops:
         for loop in loops:
@@ -293,4 +289,6 @@ def make_parallel_strategy(
         "ddp": DDPStrategy,
         "fsdp": FSDPStrategy,
     }
+    if compile_mode is not None:
+        allow_compiling()
     return (strategies[name] if world.size > 1 else ParallelStrategy)(model, world, compile_mode=compile_mode)

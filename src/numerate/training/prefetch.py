@@ -1,5 +1,6 @@
 """Batches made ahead: a background thread makes those of the next step while a device computes the current one."""
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
@@ -31,7 +32,7 @@ class Prefetcher(Generic[Key, Made]):
             yield
             return
         self._keys = SimpleQueue()
-        # A daemon: a second Ctrl-C ends the process at once, even if a task does not return.
+        # A daemon, for which Ctrl-C does not wait: a task may take long, or never return.
         thread = threading.Thread(target=self._make_ahead, args=(self._keys,), name="prefetch", daemon=True)
         thread.start()
         try:
@@ -39,7 +40,8 @@ class Prefetcher(Generic[Key, Made]):
         finally:
             self._keys.put(None)
             self._keys = self._ahead = None
-            thread.join()
+            if not isinstance(sys.exception(), KeyboardInterrupt):
+                thread.join()
 
     def get(self, key: Key) -> Made:
         """The result for `key`. Raises what `make` raises, with the traceback of the background thread if it was called

@@ -15,7 +15,7 @@ from numerate.errors import OperationalError
 from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.training import checkpoint
 from numerate.training.budget import Budget
-from numerate.training.compilation import TOO_MANY_SHAPES, CompiledShapes, pad_to_buckets
+from numerate.training.compilation import TOO_MANY_SHAPES, CompiledShapes, check_compile_mode, pad_to_buckets
 from numerate.training.data_stream import BatchStream, StreamPosition, num_total_tokens
 from numerate.training.distributed import World
 from numerate.training.objective import ObjectiveModule
@@ -129,6 +129,9 @@ class Trainer(TrainingStep):
         """Called before metric sums are read or weights are saved: `StackedTrainer`, which trains many small models as
         one, writes its sums back to each `Trainer`."""
         compile_mode = self.training.compile_mode if self.training.compile else None
+        if compile_mode is not None:
+            num_parts = self.num_micro_batches * self.training.batch_size // self.training.base_batch_size
+            check_compile_mode(compile_mode, world.device, num_parts)
         self.parallel_strategy = make_parallel_strategy(
             self.training.parallel, self.model, world, compile_mode=compile_mode
         )
@@ -335,14 +338,17 @@ class Trainer(TrainingStep):
         return None if self.budget.is_spent(state) else self.batch_key(state)
 
     def _make_micro_batches(self, key: BatchKey) -> tuple[list[Batch], Counter[str]]:
-        """The micro-batches of this process, on the CPU, and their sizes."""
+        """The micro-batches of this process, on the CPU, with position ids, and their sizes."""
         step_context = StepContext(self.recipe.seed, key.step)
-        micro_batches = [
+        batches = (
             self.stream.batch(
                 StreamPosition(start), self.world.rank, self.world.size, micro_batch_index, self.num_micro_batches
             )
             for start in range(key.examples, key.examples + key.num_examples, self.training.base_batch_size)
             for micro_batch_index in range(self.num_micro_batches)
+        )
+        micro_batches = [
+            replace(batch, tokens=self.model.assign_positions(batch.tokens, step_context)) for batch in batches
         ]
         sizes: Counter[str] = Counter(real_tokens=0, total_tokens=0, flops=0)
         for batch in micro_batches:
@@ -373,9 +379,7 @@ class Trainer(TrainingStep):
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         last = batches.micro_batches[-1]
         for micro_batch in batches.micro_batches:
-            batch = micro_batch.to(self.world.device)
-            batch = replace(batch, tokens=self.model.assign_positions(batch.tokens, batches.step_context))
-            batch, stance = self._prepare_compiled(batch)
+            batch, stance = self._prepare_compiled(micro_batch.to(self.world.device))
             with self.parallel_strategy.backward(is_last=micro_batch is last):
                 with autocast(self.world.device, self.training.precision), stance:
                     loss_sums = self.objective(self.parallel_strategy.training_model, batch, batches.step_context)
