@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 READY := $(VENV)/.ready
 READY_TO_TEST := $(VENV)/.ready-to-test
 
-.PHONY: demo test test-all test-shapes check golden golden-outside test-oldest test-newest test-gpu-readiness test-integrations clean help
+.PHONY: demo test test-all test-shapes check docs notebooks golden golden-outside test-oldest test-newest test-gpu-readiness test-integrations clean help
 
 help:
 	@echo "make demo    installs into $(VENV) if need be, then: numerate run quickstart"
@@ -16,6 +16,8 @@ help:
 	@echo "make test-all   the whole test suite, then make test-shapes, as CI does"
 	@echo "make test-shapes   the tests of models, with their shape annotations checked at every call"
 	@echo "make check   installs into $(VENV) if need be, then the linters, the type checker and the import contracts"
+	@echo "make docs    builds the site, build/site/index.html"
+	@echo "make notebooks   executes the notebooks in examples/ and stores their outputs"
 	@echo "make golden BASE=COMMIT   compares what 70 recipes compute here and there, to the last bit"
 	@echo "make golden-outside BASE=COMMIT   compares what 130 commands print and write here and there"
 	@echo "make test-oldest   the whole test suite with the oldest versions that pyproject.toml promises, in $(VENV)-oldest"
@@ -44,6 +46,14 @@ check: $(READY_TO_TEST)
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+
+docs: $(READY)
+	$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e ".[docs]"
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --quiet
+	@echo "build/site/index.html is the site"
+
+notebooks: $(READY_TO_TEST)
+	$(VENV)/bin/python tools/notebooks.py
 
 golden: $(READY_TO_TEST)
 	$(VENV)/bin/python tools/golden/compare.py $(or $(BASE),$(error name the commit to compare with: make golden BASE=main))

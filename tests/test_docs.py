@@ -279,6 +279,15 @@ def test_links_between_the_pages_lead_somewhere() -> None:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
+def test_the_page_of_the_package_index_has_no_links_that_lead_nowhere() -> None:
+    tool = tomllib.loads((TOP / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    text = (TOP / "README.md").read_text(encoding="utf-8")
+    for change in tool["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]["substitutions"]:
+        text = re.sub(change["pattern"], change["replacement"], text)
+    assert re.findall(r"\]\((?!https?://)[^)]*\)", text) == []
+    assert "what was renamed (`docs/from-0.1.md`)" in text
+
+
 def architecture() -> str:
     return (TOP / "docs" / "architecture.md").read_text(encoding="utf-8")
 
