@@ -230,7 +230,9 @@ def explained_out_of_memory(device: torch.device, advice: Callable[[], str]) -> 
         cause = out_of_memory_error(error)
         if cause is None or not is_on_gpu(cause):
             raise
-        raise OperationalError(f"the GPU is out of memory{_size_text(device)}: {advice()}") from error
+        size = _total_memory(device)
+        has = f" ({format_bytes(size)})" if size < math.inf else ""
+        raise OperationalError(f"the GPU is out of memory{has}: {advice()}") from error
 
 
 def batch_advice(recipe: Recipe, world: World) -> str:
@@ -252,8 +254,3 @@ def batch_advice(recipe: Recipe, world: World) -> str:
 
 def _total_memory(device: torch.device) -> float:
     return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else math.inf
-
-
-def _size_text(device: torch.device) -> str:
-    size = _total_memory(device)
-    return f" ({format_bytes(size)})" if size < math.inf else ""

@@ -31,12 +31,6 @@ operations that a core does in that time: 5 ms at 50 GFLOP/s, measured for addit
 DECODING_STEP_OVERHEAD_FLOPS = 1e8
 """Overhead of a decoded token in the same unit: 2 ms, for two layers on a core."""
 
-LESS_MEMORY = (
-    f"up to {MAX_TOKENS_PER_BATCH:,} tokens are evaluated at a time; a smaller count= needs less, or device=cpu, which "
-    "resumes this evaluation"
-)
-"""What to do when evaluating takes more memory than a GPU has."""
-
 ProgressCallback = Callable[[int, int], None]
 """Called with the number of cells done and of all cells."""
 
@@ -242,8 +236,9 @@ class EvaluationPlan:
 
     def _evaluate(self, function: Callable[..., Any], task: CellTask, *logs: PredictionLog) -> Any:
         """What `score` or `predict` of the kind of evaluation finds in a cell."""
-        model = self._model(task)
-        with explained_out_of_memory(next(model.parameters()).device, lambda: LESS_MEMORY):
+        model, at_once = self._model(task), f"up to {MAX_TOKENS_PER_BATCH:,} tokens are evaluated at a time"
+        advice = f"{at_once}; a smaller count= needs less, or device=cpu, which resumes this evaluation"
+        with explained_out_of_memory(next(model.parameters()).device, lambda: advice):
             return function(model, self.runs[task.run].evaluation_data, self._request(task), *logs)
 
     def _request(self, task: CellTask) -> CellRequest:

@@ -47,6 +47,10 @@ def is_before_ampere(device: torch.device) -> bool:
     return bool(torch.cuda.get_device_properties(device).major < 8)
 
 
+def contiguous_last_dim(x: torch.Tensor) -> torch.Tensor:
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
 def matmul_precision(dtype: torch.dtype) -> str:
     """The `input_precision` of `tl.dot`, which matters for float32 alone.
 

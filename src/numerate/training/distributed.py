@@ -205,8 +205,12 @@ def resolve_device(text: str, local_rank: int | None = None) -> torch.device:
         raise UserError(f"device: {text} is a name for --dry-run, which estimates for it; to train, device=cuda")
     try:
         device = torch.device(text)
-    except RuntimeError as error:
-        raise _unknown_device(text) from error
+    except RuntimeError:
+        device = torch.device("meta")  # which is refused, too
+    if device.type not in ("cpu", "cuda", "mps"):
+        raise UserError(
+            f"device: must be auto, cpu, cuda, cuda:1 or mps, not {text!r}; --dry-run also estimates for {GPU_NAMES}"
+        )
     if device.type == "cuda":
         if local_rank is not None and device.index is not None:
             raise UserError(f"device: {text} is one device for several processes; device=cuda gives each its own")
@@ -223,12 +227,4 @@ def resolve_device(text: str, local_rank: int | None = None) -> torch.device:
         raise UserError("device: must be cpu, not mps, for several processes")
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise UserError("device: mps: this machine has no Apple GPU that torch can use; device=cpu works everywhere")
-    if device.type not in ("cpu", "cuda", "mps"):
-        raise _unknown_device(text)
     return device
-
-
-def _unknown_device(text: str) -> UserError:
-    return UserError(
-        f"device: must be auto, cpu, cuda, cuda:1 or mps, not {text!r}; --dry-run also estimates for {GPU_NAMES}"
-    )
