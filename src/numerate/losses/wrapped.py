@@ -55,9 +55,10 @@ class WrappedLossModule(LossModule):
         return {self.name: batch.counts["tokens"]}
 
     def forward(self, output: Output, batch: Batch) -> dict[str, Tensor]:
-        targets = batch.targets_for(output)
-        has_target = targets != IGNORE_INDEX
-        logits, targets = output.logits[has_target].float(), targets[has_target]
+        targets = batch.targets_for(output).flatten()
+        # Those with a label first: a mask as an index would wait for the device.
+        index = (targets == IGNORE_INDEX).int().argsort(stable=True)[: batch.counts["tokens"]]
+        logits, targets = output.logits.flatten(0, 1)[index].float(), targets[index]
         loss = self.function(logits, targets)
         if not isinstance(loss, Tensor) or loss.shape not in ((), targets.shape):
             found = f"a tensor of the shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
