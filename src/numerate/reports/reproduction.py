@@ -100,7 +100,10 @@ def differences_content(groups: Sequence[Group]) -> Content:
     found = differing_settings(recipes) if len(groups) > 1 else {}
     if not found:
         return []
-    lines = [["setting", *(group.label for group in groups)], *([path, *map(format_setting, values)] for path, values in found.items())]
+    lines = [
+        ["setting", *(group.label for group in groups)],
+        *([path, *map(format_setting, values)] for path, values in found.items()),
+    ]
     if len(groups) > MAX_GROUP_COLUMNS:
         lines = [list(line) for line in zip(*lines, strict=True)]
         lines[0][0] = "group"
