@@ -16,6 +16,8 @@ def execute(path: Path) -> nbformat.NotebookNode:
     """A notebook with the outputs of a new kernel. Raises `CellExecutionError` where a cell does."""
     notebook = nbformat.read(path, as_version=4)
     NotebookClient(notebook, timeout=600, kernel_name="python3", record_timing=False).execute()
+    for cell in notebook.cells:
+        cell.metadata.pop("execution", None)
     notebook.metadata.language_info = {"name": "python"}
     return notebook
 

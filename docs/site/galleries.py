@@ -58,6 +58,8 @@ def sample(name: str) -> list[str]:
 
 
 def shortened(text: str) -> str:
+    """A text in one line, cut where it is long."""
+    text = " ".join(text.splitlines())
     return text if len(text) <= MAX_SAMPLE else f"{text[: MAX_SAMPLE - 4]} ..."
 
 

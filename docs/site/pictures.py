@@ -63,7 +63,7 @@ initialization: a picture of them shows which pairs of tokens share a value, not
         *(section("PositionIds", name, [POSITION_IDS.get(name, name)]) for name in ids),
         "## Encodings",
         "Of attention there are 4 heads: a row is a token that attends, a column one that it may attend to; what is "
-        "blank comes later in the row. Red raises the attention score, blue lowers it.",
+        "blank comes later in the row. Red raises the attention score, blue lowers it, each head on its own scale.",
         *(section("Position", name, POSITIONS.get(name, [name])) for name in positions),
     ]
     return {"gallery/positions.md": "\n\n".join(parts), **found}
@@ -139,8 +139,8 @@ def matrix_drawing(matrices: Tensor, causal: bool) -> Drawing:
         figure.set_size_inches(7.6 if causal and len(matrices) > 1 else 3.2, 2.3)
         hidden = torch.ones(matrices.shape[1:], dtype=torch.bool).triu(1) & causal
         shown = matrices.masked_fill(hidden, float("nan"))
-        high = max(float(shown[~shown.isnan()].abs().max()), 1e-9)
         for number, matrix in enumerate(shown):
+            high = float(matrix[~matrix.isnan()].abs().max())
             axes = figure.add_subplot(1, len(shown), number + 1)
             axes.imshow(matrix, cmap="RdBu_r", vmin=-high, vmax=high, aspect="equal" if causal else "auto")
             label_axes(axes, color, list(SUM) if causal and number == 0 else [])
