@@ -27,7 +27,9 @@ ENTRYPOINT ["numerate"]
 CMD ["--help"]
 
 # The CUDA libraries come with the wheel of torch; the driver is the host's (--gpus all, NVIDIA Container Toolkit).
+# Triton builds what launches its kernels with a C compiler.
 FROM source AS cuda
+RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 ARG CUDA_INDEX=""
 RUN pip install ${CUDA_INDEX:+--extra-index-url "$CUDA_INDEX"} -c constraints.txt ".[tensorboard,wandb]"
 ENV NUMERATE_RUNS=/runs NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility

@@ -61,6 +61,8 @@ CHECKED = (
 )
 """The modules whose shape annotations are checked at every call with CHECK_SHAPES=1 (`make test-shapes`)."""
 
+pytest.register_assert_rewrite("numerate.promises")
+
 if os.environ.get("CHECK_SHAPES"):
     from jaxtyping import install_import_hook
 
@@ -121,17 +123,17 @@ def _workers_are_forked(request: pytest.FixtureRequest, monkeypatch: pytest.Monk
 @pytest.fixture(scope="session")
 def vocabulary() -> Any:
     """The published one: four specials, ten digits, `+ - x =` and the space."""
-    import variants
+    from numerate import promises
 
-    return variants.VOCABULARY
+    return promises.VOCABULARY
 
 
 @pytest.fixture(scope="session")
 def make_tokens() -> Any:
     """make_tokens([5, 9, 1], seed=0): rows of these lengths with any ids, numbered from 1000 on."""
-    import variants
+    from numerate import promises
 
-    return variants.make_tokens
+    return promises.make_tokens
 
 
 @pytest.fixture(scope="session")
@@ -145,9 +147,9 @@ def build() -> Any:
 @pytest.fixture(scope="session")
 def mix() -> Any:
     """mix((mixer, positions), width=8): the first of two layers, in float64 and evaluation."""
-    import variants
+    from numerate import promises
 
-    return variants.mix
+    return promises.mix
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
-"""What tests of Hugging Face's libraries share: the libraries, imported at first use, and tiny models."""
+"""What tests of Hugging Face's libraries share: the libraries, imported at first use, tiny models, exported runs."""
 
 import re
+from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -8,6 +9,29 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+
+from numerate.architectures.dual_attention import DualAttention
+from numerate.architectures.mamba import Mamba
+from numerate.architectures.symbols import PositionRelativeSymbols, SymbolicAttention
+from numerate.batch import Tokens
+from numerate.config import identity, to_tree
+from numerate.evaluation.evaluation_data import EvaluationData
+from numerate.experiments.run import Run
+from numerate.mixers.alternating import Alternating
+from numerate.mixers.attention import Attention
+from numerate.mixers.recurrent import LSTM
+from numerate.models.backbone import Loop
+from numerate.models.block import FeedForward
+from numerate.models.decoder import Decoder
+from numerate.positions.added import Learned
+from numerate.positions.bias import FIRE
+from numerate.positions.position_ids import DigitIndex
+from numerate.positions.rotary import Rotary
+from numerate.tasks.arithmetic import Arithmetic
+from numerate.training import checkpoint
+from numerate.training.recipe import Recipe
+from numerate.training.run_folder import RunFolder
 
 needs_transformers = pytest.mark.skipif(find_spec("transformers") is None, reason="the extra huggingface")
 
@@ -49,11 +73,11 @@ def byte_tokenizer() -> Any:
     )
 
 
-def tiny_llama(num_layers: int = 1) -> Any:
-    """A random decoder for `byte_tokenizer`."""
+def tiny_llama(num_layers: int = 1, vocab_size: int = 272) -> Any:
+    """A random decoder for `byte_tokenizer`, whose rows are padded: the tokenizer has 259 tokens."""
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
-        vocab_size=272,  # padded: the tokenizer has 259
+        vocab_size=vocab_size,
         hidden_size=16,
         intermediate_size=16,
         num_hidden_layers=num_layers,
@@ -63,3 +87,130 @@ def tiny_llama(num_layers: int = 1) -> Any:
         pad_token_id=0,
     )
     return transformers.LlamaForCausalLM(config)
+
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<s>{{ message.role }}: {{ message.content }}</s>{% endfor %}"
+    "{% if add_generation_prompt %}<s>assistant: {% endif %}"
+)
+
+
+def tiny_t5() -> Any:
+    """A random encoder-decoder for `byte_tokenizer`."""
+    torch.manual_seed(0)
+    config = transformers.T5Config(
+        vocab_size=259,
+        d_model=16,
+        num_layers=1,
+        num_heads=2,
+        d_kv=8,
+        d_ff=16,
+        eos_token_id=2,
+        pad_token_id=0,
+        decoder_start_token_id=0,
+    )
+    return transformers.T5ForConditionalGeneration(config)
+
+
+def save_model(folder: Path, kind: str = "llama", *, chat_template: str | None = None, scale: float = 8.0) -> Path:
+    """A folder of a random `llama` or `t5` with its tokenizer, as `save_pretrained` writes it. Its weights are `scale`
+    times those of initialization, so that no two tokens are about equally likely."""
+    model, tokenizer = tiny_t5() if kind == "t5" else tiny_llama(vocab_size=259), byte_tokenizer()
+    for parameter in model.parameters():
+        parameter.data.mul_(scale)
+    tokenizer.chat_template = chat_template
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+# Exported runs --------------------------------------------------------------------------------------------------------
+
+
+CODE_SPECS = {
+    "dual_attention": Decoder(
+        hidden_size=16,
+        mixer=DualAttention(symbols=SymbolicAttention(trainable=False)),
+        positions=(Rotary(),),
+        tie_word_embeddings=True,
+    ),
+    "distances": Decoder(hidden_size=16, mixer=DualAttention(symbols=PositionRelativeSymbols()), positions=(Rotary(),)),
+    "lstm": Decoder(hidden_size=16, mixer=LSTM()),
+    "alternating": Decoder(hidden_size=16, mixer=Alternating(mixers=(Mamba(), Attention(num_heads=2)))),
+    "loop": Decoder(
+        hidden_size=16,
+        backbone=Loop(num_layers=1, num_loops=3, input_injection="linear", initial_state="noise"),
+        mixer=Attention(num_heads=2),
+    ),
+    "abacus": Decoder(
+        hidden_size=16, mixer=Attention(num_heads=2), positions=(Learned(position_ids=DigitIndex(max_offset=9)),)
+    ),
+    "fire": Decoder(hidden_size=16, mixer=Attention(num_heads=2), positions=(FIRE(),)),
+}
+"""Decoders that no class of transformers computes."""
+
+_FOUR_HEADS = Decoder(hidden_size=16, mixer=Attention(num_heads=4))
+NATIVE_SPECS = {
+    "llama": replace(
+        _FOUR_HEADS, norm="rms", norm_eps=1e-3, positions=(Rotary(base=100.0),), feed_forward=FeedForward("swiglu")
+    ),
+    "llama_tied": replace(
+        _FOUR_HEADS,
+        norm="rms",
+        mixer=Attention(num_heads=2, bias=True),
+        positions=(Rotary(),),
+        feed_forward=FeedForward("geglu", bias=False, gelu_approximate="tanh"),
+        tie_word_embeddings=True,
+    ),
+    "stablelm": replace(
+        _FOUR_HEADS, positions=(Rotary(),), feed_forward=FeedForward("swiglu", bias=False), tie_word_embeddings=True
+    ),
+    "stablelm_nope": replace(_FOUR_HEADS, feed_forward=FeedForward("geglu", bias=False), norm_eps=1e-3),
+    "gpt_neox": replace(_FOUR_HEADS, positions=(Rotary(base=500.0),), mixer=Attention(num_heads=4, bias=True)),
+    "gpt_neox_partial": replace(_FOUR_HEADS, positions=(Rotary(partial_rotary_factor=0.5),), norm_eps=1e-3),
+    "gpt_neox_nope": replace(
+        _FOUR_HEADS, feed_forward=FeedForward("gelu", bias=False, gelu_approximate="tanh"), tie_word_embeddings=True
+    ),
+    "opt": replace(_FOUR_HEADS, positions=(Learned(max_position_embeddings=32),), feed_forward=FeedForward("relu")),
+    "opt_post_norm": replace(
+        _FOUR_HEADS,
+        positions=(Learned(max_position_embeddings=32),),
+        feed_forward=FeedForward("gelu", bias=False),
+        norm_first=False,
+        tie_word_embeddings=True,
+    ),
+}
+"""Decoders that the class of transformers in their name computes."""
+
+
+def recipe_of(model: Any = CODE_SPECS["dual_attention"], **changes: Any) -> Recipe:
+    return replace(Recipe(task=Arithmetic(), model=model, device="cpu", title="small"), **changes)
+
+
+def run_of(recipe: Recipe, step: int = 7) -> Run:
+    """A run as training leaves it, but for the training: no weight has its initial value."""
+    exam = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
+    model = recipe.model.build(exam.vocabulary, recipe.seed)
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
+    folder = RunFolder.create(Path("runs"), recipe.title, identity(recipe), {"recipe": to_tree(recipe)})
+    with folder.lock():
+        checkpoint.write(folder.checkpoints, step, {"weights": model.state_dict()}, {"progress": {}})
+    return Run(folder)
+
+
+def ids_of(lengths: tuple[int, ...] = (9, 4, 6)) -> tuple[Tokens, Tensor]:
+    """Rows as our models read them, and which places are real."""
+    ids = torch.randint(4, 19, (len(lengths), max(lengths)), generator=torch.Generator().manual_seed(1))
+    sizes = torch.tensor(lengths)
+    real = torch.arange(max(lengths)) < sizes[:, None]
+    return Tokens(ids * real, sizes, torch.arange(len(lengths))), real
+
+
+def on_the_left(tokens: Tokens, real: Tensor) -> tuple[Tensor, Tensor]:
+    rolled = [
+        (row.roll(int(-n)), mask.roll(int(-n))) for row, mask, n in zip(tokens.ids, real, tokens.lengths, strict=True)
+    ]
+    return torch.stack([row for row, _ in rolled]), torch.stack([mask for _, mask in rolled])

@@ -11,9 +11,9 @@ KINDS = ("Task", "PositionIds", "Mixer", "Loss", "EvaluationKind")
 
 
 @cache
-def on_the_page() -> dict[str, type]:
-    """The class of each kind that the page has."""
-    found: dict[str, type] = {}
+def on_the_page() -> dict[str, list[type]]:
+    """The classes of each kind that the page has."""
+    found: dict[str, list[type]] = {}
     for text in re.findall(r"```python\n(# my_\w+\.py\n.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL):
         module = ModuleType("newcomer_" + text.split()[1].removesuffix(".py"))
         sys.modules[module.__name__] = module  # where dataclasses look their types up
@@ -22,6 +22,6 @@ def on_the_page() -> dict[str, type]:
         for part in own:
             for kind in KINDS:
                 if isinstance(part, type) and kind in [base.__name__ for base in part.__mro__]:
-                    found.setdefault(kind, part)
+                    found.setdefault(kind, []).append(part)
     assert set(found) == set(KINDS), "the page lacks an example of one of these kinds"
     return found

@@ -17,10 +17,11 @@ import torch
 
 import numerate
 from cases import case
+from hugging_face import save_model
 from numerate import catalogue
 from numerate.catalogue import is_recipe
 from numerate.cli import main, parse
-from numerate.commands.catalogue import SLOTS
+from numerate.commands.show import find_parts
 from numerate.commands.studies import load_study
 from numerate.commands.table import COMMANDS
 from numerate.config import override
@@ -112,11 +113,17 @@ def test_the_examples_of_help_are_understood(folder: Path) -> None:
 
 
 def assert_understood(line: str) -> None:
-    if any(word in f" {line}" for word in (" RECIPE", " COMMAND", " RUN", " STUDY", " KIND")):
+    if any(word in f" {line}" for word in (" RECIPE", " COMMAND", " RUN", " STUDY", " KIND", " NAME")):
         return  # a placeholder stands in it
+    if line == "train repeat_mean":
+        return  # the recipe of examples/plugin, which tests/test_plugin.py installs
     call = parse(shlex.split(re.sub(r"\bseeds=\d+\b", "seeds=3", line)))  # each seed is a recipe of its own
     name, settings = next(iter(call.arguments), ""), call.values.get("settings", [])
-    if call.command == "show" and any(name in catalogue.parts_by_kind()[kind] for kind in SLOTS):
+    if name.startswith("hf:"):  # a tiny model stands for that of the page
+        model = Path("tiny_model")
+        assert load_study(f"hf:{model if model.exists() else save_model(model)}", settings).recipes
+    elif call.command == "show" and not is_recipe(name):
+        assert list(find_parts(name))
         assert settings == [], "a part"
     elif call.command in ("train", "run", "show"):
         assert load_study(name, settings).recipes  # every override is applied to every recipe
@@ -133,6 +140,9 @@ def assert_understood(line: str) -> None:
 
 
 KINDS = {
+    "my_module.py": ("models", "TinyGRU"),
+    "my_function_loss.py": ("losses", "poly"),
+    "my_function_task.py": ("tasks", "doubling"),
     "my_task.py": ("tasks", "Backwards"),
     "my_position_ids.py": ("position-ids", "DigitsBefore"),
     "my_mixer.py": ("mixers", "LinearAttention"),
@@ -142,7 +152,13 @@ KINDS = {
 
 
 def test_every_example_of_a_part_is_tried_here() -> None:
-    assert set(examples()) == {*KINDS, "my_recipe.py"}
+    assert set(examples()) == {*KINDS, "my_data.py", "my_recipe.py"}
+
+
+@pytest.mark.parametrize("name", ["my_module.py", "my_function_loss.py", "my_function_task.py", "my_data.py"])
+def test_what_one_has_already_is_wrapped_in_a_few_lines(name: str) -> None:
+    assert "numerate.wrap_" in examples()[name]
+    assert len([line for line in examples()[name].splitlines() if line.strip()]) < 15
 
 
 @pytest.mark.parametrize(("name", "kind", "part"), [(name, *found) for name, found in KINDS.items()], ids=KINDS)
@@ -150,12 +166,12 @@ def test_a_part_of_ones_own_is_listed_with_its_first_line(
     name: str, kind: str, part: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["list", kind, "--parts", name]) == 0
-    meaning = re.search(rf'class {part}\(.*?"""(.*?)"""', examples()[name], re.DOTALL)
+    meaning = re.search(rf'(?:class|def) {part}\(.*?"""(.*?)"""', examples()[name], re.DOTALL)
     assert meaning is not None
     assert any(line.split() == [part, *meaning[1].split()] for line in capsys.readouterr().out.splitlines())
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", [*KINDS, "my_data.py"])
 @pytest.mark.slow
 def test_the_commands_beside_an_example_train_with_it(
     name: str, folder: Path, capsys: pytest.CaptureFixture[str]
@@ -172,7 +188,8 @@ def test_the_commands_beside_an_example_train_with_it(
         status = main([*words, *short])
         assert status == 0, capsys.readouterr().err
     trained = list(folder.glob("runs/*/*/recipe.yaml"))
-    assert any(f"kind: {name}:{KINDS[name][1]}" in head.read_text() for head in trained) or name == "my_verifier.py"
+    part = "QuestionFiles" if name == "my_data.py" else f"{name}:{KINDS[name][1]}"
+    assert any(f"kind: {part}" in head.read_text() for head in trained) or name == "my_verifier.py"
 
 
 @pytest.mark.slow

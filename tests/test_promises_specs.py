@@ -12,16 +12,27 @@ import pytest
 
 from numerate import catalogue
 from numerate.commands.catalogue import SLOTS
-from numerate.config import Span, format_value, from_tree, identity, override, parse_yaml, to_tree, yaml_text
+from numerate.config import Span, format_value, identity, override
 from numerate.config.overrides import PATHS_BY_COMMON_NAME, describe_settings
 from numerate.config.settings import Bounds, _declared_settings
 from numerate.errors import UserError
 from numerate.models.block import FeedForward
+from numerate.promises import (  # noqa: F401
+    test_it_is_a_frozen_dataclass_of_explained_settings,
+    test_the_defaults_survive_saving,
+    through_a_file,
+)
+from numerate.recipes.papers import BIBTEX_BY_LINK, bibtex_of
 from numerate.training.recipe import Recipe, Training
 from numerate.training.samples import Samples
 
-NO_CHOICE = {("Mixture", "weights")}
-"""Settings whose other values hang on another setting."""
+NO_CHOICE = {
+    ("Mixture", "weights"),
+    *(("InProcess", name) for name in ("workers", "timeout", "memory")),
+    *(("Subwords", name) for name in ("question_template", "system_prompt")),
+}
+"""Settings whose other values hang on another setting, that a part has from its kind and does not allow, or that have a
+form of their own."""
 
 
 def kind_of(part: type) -> str:
@@ -31,10 +42,6 @@ def kind_of(part: type) -> str:
         for kind, parts in catalogue.parts_by_kind().items()
         if name in parts and catalogue.get_class(kind, name) is part
     )
-
-
-def through_a_file(spec: Any) -> Any:
-    return from_tree(parse_yaml(yaml_text(to_tree(spec))), expected_class=type(spec))
 
 
 def others(value: Any, hint: Any) -> list[Any]:
@@ -68,7 +75,8 @@ def others(value: Any, hint: Any) -> list[Any]:
                 made
                 for one in defaults
                 for field in fields(one)[-1:]
-                if hint not in typing.get_args(typing.get_type_hints(type(one))[field.name])  # parts of its own kind
+                for its_hint in [typing.get_type_hints(type(one))[field.name]]
+                if hint not in (its_hint, *typing.get_args(its_hint))  # parts of its own kind
                 for made in all_changes(one, field.name)[:1]
             ]
         )
@@ -94,14 +102,6 @@ def test_every_kind_has_its_place_in_a_recipe() -> None:
     assert set(SLOTS) == set(catalogue.parts_by_kind()) - {"Recipe", "Study", "Executor", "EvaluationKind"}
 
 
-def test_it_is_a_frozen_dataclass_of_explained_settings(any_part: Any) -> None:
-    assert any_part.__dataclass_params__.frozen
-    for field in fields(any_part):
-        assert len(field.metadata["help"]) > 5, field.name
-        assert field.metadata["help"][-1] != ".", field.name
-        assert isinstance(field.metadata["identity"], bool), field.name
-
-
 @pytest.mark.where(any_part=lambda part: kind_of(part) not in ("Executor", "EvaluationKind"))  # no part of a recipe
 def test_the_class_alone_chooses_it_with_its_defaults(any_part: Any) -> None:
     kind = kind_of(any_part)
@@ -120,12 +120,6 @@ def parts_within(spec: Any) -> list[Any]:
         for item in spec:
             found += parts_within(item)
     return found
-
-
-def test_the_defaults_survive_saving(any_part: Any) -> None:
-    spec = any_part()
-    assert through_a_file(spec) == spec
-    assert identity(through_a_file(spec)) == identity(spec)
 
 
 def test_every_setting_can_be_changed_and_survives_saving_and_overriding(any_part: Any) -> None:
@@ -266,3 +260,10 @@ def test_a_word_of_pytorch_or_hugging_face_is_answered_with_the_setting(word: st
 def test_every_setting_that_such_a_word_names_is_there() -> None:
     known = {line[0] for recipe in (Recipe(), override(Recipe(), ["model=T5"])) for line in describe_settings(recipe)}
     assert {path for paths in PATHS_BY_COMMON_NAME.values() for path in paths} <= known | {"model.num_layers"}
+
+
+def test_every_paper_that_it_links_to_has_bibtex(any_part: Any) -> None:
+    paper = r"https?://(?:arxiv\.org|doi\.org|aclanthology\.org|proceedings\.mlr\.press)/[^\s,;)\"]+"
+    links = {link.rstrip(".:") for link in re.findall(paper, any_part.__doc__)}
+    assert links <= BIBTEX_BY_LINK.keys()
+    assert len(bibtex_of(any_part.__doc__)) == len(links)

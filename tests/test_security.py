@@ -44,6 +44,7 @@ ALLOWED = {
     ("catalogue.py", "importlib.import_module"): HOUSE,
     ("cli.py", "import_module"): HOUSE,
     ("commands/catalogue.py", "import_module"): HOUSE,
+    ("commands/completion_names.py", "subprocess.Popen"): "numerate itself, which collects the names to complete",
     ("errors.py", "importlib.import_module"): "a package of an extra, as named in the call",
     ("recipes/__init__.py", "import_module"): HOUSE,
     ("recipes/rows.py", "import_module"): HOUSE,
@@ -52,13 +53,15 @@ ALLOWED = {
     ("config/user_parts.py", "compile"): "a file that the user named, or approved before",
     ("config/user_parts.py", "exec"): "a file that the user named, or approved before",
     ("executors/array_task.py", "pickle.loads"): "the work that submitit's own job file brought",
+    ("executors/in_process.py", "pickle.loads"): "what this process pickled itself",
     ("executors/local.py", "pickle.loads"): PIPE,
     ("executors/pool.py", "pickle.loads"): PIPE,
     ("executors/worker.py", "pickle.loads"): PIPE,
-    ("integrations/hf_folders.py", "NumerateConfig.from_pretrained"): "a class of ours reads JSON",
     ("experiments/weight_files.py", "torch.load"): "weights_only=True",
     ("text/models/pretrained_weights.py", "auto_class.from_pretrained"): "trust_remote_code=False",
     ("text/models/pretrained_weights.py", "package.AutoConfig.from_pretrained"): "trust_remote_code=False",
+    ("text/tokenizers/prompt_formats.py", "AutoTokenizer.from_pretrained"): "trust_remote_code=False",
+    ("recipes/hugging_face.py", "package.GenerationConfig.from_pretrained"): "a class of transformers reads JSON",
     ("kernels/relational_triton.py", "tl.load"): "a load from memory in a kernel",
     ("kernels/number_loss_triton.py", "tl.load"): "a load from memory in a kernel",
     ("records/heads.py", "yaml.load"): "by a loader of plain data",
@@ -73,6 +76,7 @@ KEYWORDS = {
     "np.load": ("allow_pickle", "False"),
     "auto_class.from_pretrained": ("trust_remote_code", "False"),
     "package.AutoConfig.from_pretrained": ("trust_remote_code", "False"),
+    "AutoTokenizer.from_pretrained": ("trust_remote_code", "False"),
 }
 
 

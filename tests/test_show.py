@@ -1,13 +1,14 @@
-"""Promises of `numerate show` about the size of a model."""
+"""Promises of `numerate show`: what there is to know about a name, and the size of a model."""
 
 import os
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
 from numerate.cli import main
-from numerate.commands.catalogue import parameter_count
+from numerate.commands.show import parameter_count
 from numerate.config import override
 from numerate.studies.naming import load_recipe_or_study
 from numerate.training.recipe import Recipe
@@ -54,18 +55,6 @@ def test_what_needs_files_that_are_not_here_is_said_and_not_downloaded(
     assert "google-t5/t5-small" in parameter_count(recipe("arithmetic_t5_ce"))
 
 
-def test_show_tells_the_settings_of_a_part_and_how_a_recipe_takes_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["show", "LSTM"]) == 0
-    out = capsys.readouterr().out
-    assert out.startswith("LSTM, Mixer: Long short-term memory")
-    assert "hidden size of the recurrent layer; null:" in out
-    assert "use: numerate train RECIPE 'model.mixer=LSTM'" in out
-    assert main(["show", "LSTM", "hidden_size=3"]) == 2
-    for name in ("XVal", "XValLoss"):
-        assert main(["show", name]) == 0
-        assert capsys.readouterr().out.count("use: numerate train") == 1, "a spelling, and a loss"
-
-
 @pytest.mark.parametrize(("words", "same"), [(["help"], ["--help"]), (["help", "train"], ["train", "--help"])])
 def test_help_is_a_command_too(words: list[str], same: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     told = []
@@ -75,3 +64,60 @@ def test_help_is_a_command_too(words: list[str], same: list[str], capsys: pytest
         assert ended.value.code == 0
         told.append(capsys.readouterr().out)
     assert told[0] == told[1] != ""
+
+
+def shown(name: str, capsys: pytest.CaptureFixture[str], *settings: str) -> str:
+    assert main(["show", name, *settings]) == 0
+    return capsys.readouterr().out
+
+
+def test_show_tells_of_a_part_all_there_is_to_know(capsys: pytest.CaptureFixture[str]) -> None:
+    told = shown("LSTM", capsys)
+    assert told.startswith("LSTM, Mixer: Long short-term memory")
+    assert re.search(r"hidden_size=null +hidden size of the recurrent layer; .* \(1 or more, or null\)\n", told)
+    assert "use: numerate train RECIPE 'model.mixer=LSTM'" in told
+    assert "Hochreiter and Schmidhuber (1997), https://doi.org/10.1162/neco.1997.9.8.1735" in told
+    assert "@article{hochreiter1997long," in told
+    assert re.search(r"used by \d+ recipes: .*counting_mod10_lstm", told)
+    assert "addition_abacus" not in told
+    assert main(["show", "LSTM", "hidden_size=3"]) == 2
+
+
+def test_a_name_of_several_things_shows_each(capsys: pytest.CaptureFixture[str]) -> None:
+    assert shown("XVal", capsys).count("use: numerate train") == 1, "a number format, and no loss"
+    told = shown("gsm8k", capsys)
+    assert told.startswith("gsm8k, Task: GSM8K. GSM8K math word problems")
+    assert "use: numerate train RECIPE 'task=gsm8k'" in told
+    assert "gsm8k_t5_ntl_was" in told
+    assert "gsm8k, dataset: GSM8K, 7,473 + 1,319 word problems with solutions" in told
+    assert "use: numerate data fetch gsm8k" in told
+
+
+def test_a_preset_shows_its_own_values_and_the_recipes_with_it_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    told = shown("svamp", capsys)
+    assert "extra_tests=[svamp]" in told
+    assert "gsm8k_t5_ntl_was" not in told
+
+
+def test_parts_of_a_users_file_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my.py").write_text(
+        "from dataclasses import dataclass\nfrom numerate.config import setting\n"
+        "from numerate.mixers.mixer import Mixer\n\n@dataclass(frozen=True)\nclass Mean(Mixer):\n"
+        '    """The mean of all tokens."""\n    window: int = setting(3, "number of tokens", at_least=1)\n'
+        "    def build(self, hidden_size, backbone):\n        raise NotImplementedError\n"
+    )
+    told = shown("my.py:Mean", capsys)
+    assert told.startswith("my.py:Mean, Mixer: The mean of all tokens.\n\nwindow=3  number of tokens (1 or more)\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("LTSM", "LSTM"), ("gsm8", "gsm8k"), ("adition_abacus", "addition_abacus"), ("Adam", "AdamW")]
+)
+def test_a_name_that_nothing_has_is_answered_with_a_near_one(
+    name: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", name]) == 2
+    assert f"Did you mean {meant!r}?" in capsys.readouterr().err

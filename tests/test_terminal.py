@@ -1,8 +1,10 @@
 """Promises of the terminal: no text of anybody's moves its cursor, none is too foreign for it, and Ctrl-C is heard."""
 
+import contextlib
 import errno
 import io
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 
 from numerate import terminal
 from numerate.cli import main
+from numerate.commands.table import COMMANDS
 
 INTERRUPTED = """
 import os, signal, sys
@@ -26,6 +29,7 @@ class Swallowing:
 
 sys.meta_path.insert(0, Swallowing())
 from numerate.cli import main
+from numerate.commands.table import COMMANDS
 raise SystemExit(main(["list", "losses"]))
 """
 
@@ -92,3 +96,50 @@ def test_too_little_memory_is_told_with_a_remedy_and_is_no_fault_of_the_program(
     said = capsys.readouterr().err
     assert said.startswith(f"numerate: out of memory: the machine is out of memory ({type(error).__name__}")
     assert said.endswith("use fewer workers, or a smaller batch or model\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *([*command.split(), "--help"] for command in ["", "data", *COMMANDS]),
+        *(["list"], ["list", "recipes", "tiny_stories_"], ["list", "runs"], ["data", "fetch"]),
+        *(["show", name] for name in ("addition_abacus", "abacus_laptop", "DualAttention", "NumberToken", "gsm8k")),
+    ],
+    ids=" ".join,
+)
+def test_no_line_is_wider_than_a_terminal_of_80_columns(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    screen = Screen()
+    monkeypatch.setattr(sys, "stdout", screen)
+    with contextlib.suppress(SystemExit):  # argparse's way of ending
+        assert main(words) == 0
+    lines = screen.getvalue().splitlines()
+    assert lines
+    assert [line for line in lines if len(line) > 80] == []
+
+
+def test_an_example_in_a_narrow_terminal_is_one_that_can_be_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    screen = Screen()
+    monkeypatch.setattr(sys, "stdout", screen)
+    with pytest.raises(SystemExit):
+        main(["generate", "--help"])
+    examples = screen.getvalue().partition("examples:\n")[2].replace("\\\n", "")
+    commands = [shlex.split(line) for line in examples.splitlines() if line.startswith("  numerate")]
+    row = [line.partition("   (")[0] for line in COMMANDS["generate"].examples.splitlines()]
+    assert commands == [shlex.split(line) for line in row if line.startswith("numerate")]
+
+
+def test_prose_is_wrapped_on_a_terminal_alone_and_tables_and_commands_never(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    prose, table = "too few questions to hold any of them out", "run              seed  exact match"
+    command, address = "  numerate train addition_abacus seed=0", "https://example.org/a-page-of-a-long-name"
+    text, shown = "\n".join([prose, table, command, address]), []
+    for stream in (Screen(), io.StringIO()):
+        terminal.print_wrapped(text, stream)
+        shown.append(stream.getvalue())
+    assert shown[0] == f"too few questions to hold any\n  of them out\n{table}\n{command}\n{address}\n"
+    assert shown[1] == f"{text}\n"

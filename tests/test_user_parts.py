@@ -14,6 +14,7 @@ import pytest
 
 from numerate import catalogue
 from numerate.config import (
+    add_packaged_part,
     add_packaged_parts,
     format_value,
     from_tree,
@@ -29,6 +30,7 @@ from numerate.config import (
     yaml_text,
 )
 from numerate.errors import UserError
+from numerate.studies.naming import load_recipe
 
 
 class Blend(ABC):
@@ -312,6 +314,16 @@ def test_a_part_that_lacks_a_method_is_refused_where_it_is_named(folder: Path) -
 
 # Parts of installed packages ------------------------------------------------------------------------------------------
 
+RECIPES = '''
+def bitter_sums():
+    """Sums, bitterly."""
+    from numerate.training.recipe import Recipe
+    return Recipe()
+
+def bitter_study() -> "Study":
+    """Several of them."""
+'''
+
 
 @pytest.fixture
 def acme(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
@@ -319,11 +331,12 @@ def acme(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     site = folder / "site"
     (site / "acme").mkdir(parents=True)
     (site / "acme" / "__init__.py").touch()
-    written(site / "acme", "mixers.py", more="@dataclass(frozen=True)\nclass Sour(Bitter):\n    pass\n")
+    written(site / "acme", "mixers.py", more="@dataclass(frozen=True)\nclass Sour(Bitter):\n    pass\n" + RECIPES)
     (site / "acme-1.0.dist-info").mkdir()
     (site / "acme-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
     (site / "acme-1.0.dist-info" / "entry_points.txt").write_text(
         "[numerate.parts]\nBitter = acme.mixers:Bitter\nGone = acme.gone:Gone\nAll = acme.mixers\n"
+        "bitter_sums = acme.mixers:bitter_sums\nbitter_study = acme.mixers:bitter_study\n"
     )
     sys.path.insert(0, str(site))
     packaged_parts.declared_entry_points.cache_clear()
@@ -362,3 +375,31 @@ def test_what_a_package_declares_and_is_no_part_does_not_stop_the_others(acme: P
     with pytest.warns(UserWarning, match=r"acme\.gone:Gone: the package acme"):
         add_packaged_parts()
     assert catalogue.parts_by_kind()["Blend"]["Bitter"] == "acme.mixers"
+
+
+def test_recipes_and_studies_that_a_package_declares_are_listed_like_others(acme: Path) -> None:
+    with pytest.warns(UserWarning, match=r"acme\.gone"):
+        add_packaged_parts()
+    kinds = catalogue.parts_by_kind()
+    assert (kinds["Recipe"], kinds["Study"]) == ({"bitter_sums": "acme.mixers"}, {"bitter_study": "acme.mixers"})
+    assert catalogue.part_summary("Recipe", "bitter_sums") == "Sums, bitterly."
+
+
+def test_one_declared_name_is_looked_up_without_the_others(acme: Path) -> None:
+    assert load_recipe("bitter-sums").title == "bitter_sums"
+    for name in ("Bitter", "nothing"):
+        add_packaged_part(name)  # without a warning of those that cannot be loaded
+    kinds = catalogue.parts_by_kind()
+    assert kinds["Recipe"] == {"bitter_sums": "acme.mixers"}
+    assert kinds["Blend"]["Bitter"] == "acme.mixers"
+
+
+def test_a_declared_recipe_with_the_name_of_another_is_left_out_with_a_warning(acme: Path) -> None:
+    def bitter_sums() -> None:
+        """Another."""
+
+    catalogue.register("Recipe", bitter_sums)
+    message = r"acme\.mixers:bitter_sums: a Recipe named 'bitter_sums' already exists; rename this function"
+    with pytest.warns(UserWarning, match=r"acme\.gone"), pytest.warns(UserWarning, match=message):
+        add_packaged_parts()
+    assert catalogue.part_summary("Recipe", "bitter_sums") == "Another."

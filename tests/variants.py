@@ -24,7 +24,7 @@ from numerate.architectures.s4 import S4
 from numerate.architectures.s4d import S4D
 from numerate.architectures.slstm import SLSTM
 from numerate.architectures.symbols import PositionalSymbols, PositionRelativeSymbols, SymbolicAttention
-from numerate.batch import Model, Tokens
+from numerate.batch import Model
 from numerate.config import Span
 from numerate.losses.cross_entropy import CrossEntropy
 from numerate.losses.number_heads import Regression, XValLoss
@@ -34,7 +34,7 @@ from numerate.losses.soft_labels import SoftLabels
 from numerate.mixers.alternating import Alternating
 from numerate.mixers.attention import Attention
 from numerate.mixers.min_gru import MinGRU
-from numerate.mixers.mixer import Context, Mixer, TokenMixer
+from numerate.mixers.mixer import Mixer
 from numerate.mixers.recurrent import GRU, LSTM, RNN
 from numerate.models.backbone import Loop, Stack
 from numerate.models.block import FeedForward
@@ -45,6 +45,7 @@ from numerate.positions.bias import FIRE, T5Bias
 from numerate.positions.position import AttentionBias, Position
 from numerate.positions.position_ids import Coupled, DigitIndex, RandomSubset, Sequential, Shifted
 from numerate.positions.rotary import Rotary
+from numerate.promises import VOCABULARY
 from numerate.published.dual_attention_models import corrected, published
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.bitwise import BitwiseOr
@@ -63,7 +64,6 @@ from numerate.text.tokenizers.text_number_formats import PerDigit
 from numerate.tokenizers.layout import Continuation
 from numerate.tokenizers.number_formats import Digits
 from numerate.tokenizers.tokenizer import Characters
-from numerate.vocabulary import PAD, Vocabulary
 
 NOT_SPECS = {"Recipe", "Study"}
 """Kinds whose entries are functions, not classes with settings."""
@@ -282,10 +282,20 @@ FURTHER_MODELS = [
 
 
 def every(kind: str) -> list[Any]:
-    """Each class of a kind with its defaults and that of docs/adding.md, then its further settings."""
+    """Each class of a kind with its defaults and those of docs/adding.md, then its further settings."""
     parts = [part for part in catalogue.all_classes(kind) if part.__name__ not in RUNNING]
-    parts += [on_the_page()[kind]] if kind in on_the_page() else []
+    parts += on_the_page().get(kind, [])
     return [BY_DEFAULT.get(part.__name__, part)() for part in parts] + FURTHER.get(kind, [])
+
+
+OF_FILES = {"RJokes", "LanguageModeling", "Mathematics", "QuestionFiles", "MultiRC", "GSM8K", "ExampleFile"}
+"""Tasks that have no file by themselves, and no OOD validation: see their own tests."""
+
+
+def generated_tasks() -> list[Any]:
+    """Every task with its defaults whose questions are generated in numerate itself, and those of docs/adding.md."""
+    skipped = OF_FILES | {"GeneratedMathematics"}
+    return [part() for part in (*catalogue.all_classes("Task"), *on_the_page()["Task"]) if part.__name__ not in skipped]
 
 
 def rotated(first: Sequence[Any], second: Sequence[Any], turn: int) -> list[tuple[Any, Any]]:
@@ -345,7 +355,9 @@ VARIANTS: dict[str, Callable[[int], list[Any]]] = {
         f"any_{kind.lower()}": lambda turn, kind=kind: every(kind)
         for kind in ("Task", "Layout", "Tokenizer", "Position", "Mixer", "Backbone", "Loss", "Schedule")
     },
+    "any_generated_task": lambda turn: generated_tasks(),
     "any_position_ids": lambda turn: every("PositionIds"),
+    "any_causal_position_ids": lambda turn: [part for part in every("PositionIds") if part.causal],
     "any_initialisation": lambda turn: every("Initialization"),
     "any_optimizer": lambda turn: every("Optimizer"),
     "any_mixing": every_mixing,
@@ -373,60 +385,7 @@ def name_of(part: Any) -> str:
     return type(part).__name__ + (f"({','.join(told)})" if told else "")
 
 
-class Mixing:
-    """A layer's mixer with the places that its positions would get, read at once or token by token."""
-
-    def __init__(self, part: TokenMixer, positions: Sequence[Position]) -> None:
-        self.part, self.count = part, len(positions)
-
-    def context(self, lengths: torch.Tensor, time: int, **more: Any) -> Context:
-        return Context(lengths, tuple(torch.arange(time)[None] for _ in range(self.count)), **more)
-
-    def at_once(self, x: torch.Tensor, lengths: torch.Tensor | None = None, **more: Any) -> torch.Tensor:
-        rows, time, _ = x.shape
-        sizes = torch.full((rows,), time) if lengths is None else lengths
-        return self.part(x, self.context(sizes, time, **more))
-
-    def token_by_token(self, x: torch.Tensor, prompts: Sequence[int], more: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Reads each row's prompt, then `more` further tokens of it; what came of the prompt and of the tokens."""
-        rows = torch.arange(x.shape[0])
-        lengths = torch.tensor(prompts)
-        longest, capacity = max(prompts), max(prompts) + more
-        first, state = self.part.prefill(x[:, :longest], self.context(lengths, longest, capacity=capacity))
-        said = []
-        for step in range(more):
-            index = lengths + step
-            context = self.context(
-                index + 1, longest + step + 1, cache_position=index, cached_length=longest + step + 1
-            )
-            out, state = self.part.step(x[rows, index][:, None], context, state)
-            said.append(out[:, 0])
-        return first, torch.stack(said, dim=1)
-
-
-VOCABULARY = Vocabulary.with_digits(["+", "-", "x", "=", " "])
-
-
-def make_tokens(lengths: Sequence[int], seed: int = 0, width: int | None = None) -> Tokens:
-    """Rows of these lengths with any ids, numbered from 1000 on."""
-    generator = torch.Generator().manual_seed(seed)
-    time = max(lengths) if width is None else width
-    ids = torch.randint(1, 19, (len(lengths), time), generator=generator)
-    sizes = torch.tensor(lengths)
-    ids[torch.arange(time) >= sizes[:, None]] = PAD
-    return Tokens(ids, sizes, torch.arange(1000, 1000 + len(lengths)))
-
-
 def build(spec: Any, seed: int = 0) -> Model:
     """The model in float64 and evaluation."""
     model: Model = spec.build(VOCABULARY, seed).double().eval()
     return model
-
-
-def mix(mixing: tuple[Mixer, tuple[Position, ...]], width: int = 16) -> Mixing:
-    """The first of two layers, in float64 and evaluation."""
-    mixer, positions = mixing
-    with torch.random.fork_rng(devices=()):
-        torch.manual_seed(3)
-        part = mixer.build(width, 0, 2, positions).double().eval()
-    return Mixing(part, positions)

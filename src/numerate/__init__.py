@@ -18,10 +18,15 @@ __version__ = "0.2.0"
 if TYPE_CHECKING:
     from numerate.api import Recipe, Run, Study, compare, load, recipe, run_study, search, train
     from numerate.integrations.hf_number_tokens import number_tokens
+    from numerate.integrations.non_quantities import non_quantities
     from numerate.integrations.number_token_loss import NumberTokenLoss
+    from numerate.losses.wrapped import wrap_loss
+    from numerate.models.wrapped import wrap_model
     from numerate.positions.abacus_embedding import AbacusEmbedding
     from numerate.published.dual_attention_weights import from_published, to_published
     from numerate.tables.results import results_of
+    from numerate.tasks.wrapped import wrap_task
+    from numerate.text.data.wrapped import wrap_data
 
 __all__ = [
     "AbacusEmbedding",
@@ -33,6 +38,7 @@ __all__ = [
     "compare",
     "from_published",
     "load",
+    "non_quantities",
     "number_tokens",
     "recipe",
     "results_of",
@@ -40,15 +46,24 @@ __all__ = [
     "search",
     "to_published",
     "train",
+    "wrap_data",
+    "wrap_loss",
+    "wrap_model",
+    "wrap_task",
 ]
 
 _LAZY_MODULES = {
     "AbacusEmbedding": "numerate.positions.abacus_embedding",
     "NumberTokenLoss": "numerate.integrations.number_token_loss",
     "from_published": "numerate.published.dual_attention_weights",
+    "non_quantities": "numerate.integrations.non_quantities",
     "results_of": "numerate.tables.results",
     "number_tokens": "numerate.integrations.hf_number_tokens",
     "to_published": "numerate.published.dual_attention_weights",
+    "wrap_data": "numerate.text.data.wrapped",
+    "wrap_loss": "numerate.losses.wrapped",
+    "wrap_model": "numerate.models.wrapped",
+    "wrap_task": "numerate.tasks.wrapped",
 }
 
 

@@ -20,9 +20,11 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from numerate.config import Spec
 from numerate.errors import UserError
+from numerate.vocabulary import PAD
 from numerate.vocabulary import Vocabulary as Vocabulary
 
 IGNORE_INDEX = -100
@@ -82,6 +84,22 @@ class Tokens:
     def to(self, device: torch.device) -> "Tokens":
         return _on_device(self, device)
 
+    def append(self, ids: Int[Tensor, " rows"], number_values: Tensor | None = None) -> "Tokens":
+        """Rows with one more token each, without position ids."""
+        ends, values = self.lengths[:, None], self.number_values
+        if number_values is not None or values is not None:
+            new_values = torch.ones_like(ids, dtype=torch.float32) if number_values is None else number_values
+            values = torch.ones_like(self.ids, dtype=new_values.dtype) if values is None else values
+            values = pad(values, (0, 1), value=1.0).scatter(1, ends, new_values[:, None].to(values.dtype))
+        return replace(
+            self,
+            ids=pad(self.ids, (0, 1), value=PAD).scatter(1, ends, ids[:, None]),
+            lengths=self.lengths + 1,
+            number_values=values,
+            blocked_keys=None if self.blocked_keys is None else pad(self.blocked_keys, (0, 1)),
+            position_ids=None,
+        )
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -106,11 +124,11 @@ class Batch:
     source: Tokens | None = None
 
     def to(self, device: torch.device) -> "Batch":
-        """The batch on a device. Copies of pinned memory do not wait for a CUDA device."""
+        """The batch on a device; the CPU does not wait for a CUDA device."""
         return _on_device(self, device)
 
     def pin_memory(self) -> "Batch":
-        """The batch in page-locked memory, from which a CUDA device copies without making the CPU wait."""
+        """The batch in page-locked memory, which takes the CPU a while; `to` does it where it was not done before."""
         return _map_tensors(self, Tensor.pin_memory)
 
     @property
@@ -127,12 +145,19 @@ Fields = TypeVar("Fields", Tokens, Batch)
 
 
 def _on_device(instance: Fields, device: torch.device) -> Fields:
-    return _map_tensors(instance, lambda tensor: tensor.to(device, non_blocking=copies_from_pinned_memory(device)))
+    return _map_tensors(instance, lambda tensor: to_device(tensor, device))
+
+
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor on a device, for which the CPU does not wait if it copies from page-locked memory."""
+    if tensor.device.type == "cpu" and copies_from_pinned_memory(device):
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
 
 
 def copies_from_pinned_memory(device: torch.device) -> bool:
     """Whether the device copies from page-locked memory while the CPU continues."""
-    return device.type not in ("cpu", "mps")
+    return device.type not in ("cpu", "mps", "meta")
 
 
 def _map_tensors(instance: Fields, change: Callable[[Tensor], Tensor]) -> Fields:
@@ -149,8 +174,8 @@ def _map_tensors(instance: Fields, change: Callable[[Tensor], Tensor]) -> Fields
 class Output:
     """The output of a model: hidden states, the language modeling head, and the number head if there is one.
 
-    A number head predicts one number per position, in xVal that of [NUM]. It may predict on another scale, such as the
-    signed logarithm; `unscale` maps its predictions back to numbers.
+    A number head predicts one number per position, in xVal that of [NUM]. If it predicts sign(x) ln(1 + |x|) of a
+    number x, `unscale` maps its predictions back to numbers; else it is None.
 
     Logits are computed on access, so that a fused loss can use `hidden_states` and `lm_head` without rows x time x
     vocabulary logits in memory. With `target_positions`, `hidden_states` covers only those positions of each row."""
@@ -258,9 +283,9 @@ class Model(nn.Module, ABC):
     def step(self, ids: Int[Tensor, " rows"], number_values: Tensor | None, state: Any) -> "DecodingStep":
         """Decodes one more token per row."""
 
-    @abstractmethod
     def num_position_offsets(self) -> int:
         """Number of fixed offsets for evaluation: 1 unless position ids are shifted or sampled."""
+        return 1
 
     @abstractmethod
     def check_tokens(self, tokens: Tokens, training_tokens: Tokens | None = None) -> list[str]:
@@ -268,9 +293,10 @@ class Model(nn.Module, ABC):
         Returns warnings, such as the first position that never occurs in training (`training_tokens` are the longest
         training rows)."""
 
-    @abstractmethod
     def optimizer_options_by_parameter(self) -> dict[str, tuple[float, bool]]:
-        """Per parameter name: (factor of the learning rate, whether weight decay applies)."""
+        """Per parameter name: (factor of the learning rate, whether weight decay applies). By default it applies to
+        matrices and tables."""
+        return {name: (1.0, parameter.dim() >= 2) for name, parameter in self.named_parameters()}
 
     @abstractmethod
     def flops(self, batch_size: int, sequence_length: int, loops: Loops | tuple[int, int] | int | None = None) -> int:

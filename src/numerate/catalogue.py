@@ -62,9 +62,14 @@ def import_by_name(module: str) -> Any:
     return importlib.import_module(f"numerate.{module}")
 
 
-def register(kind: str, part: type) -> None:
-    """Adds a user-defined class under its name, as `--parts my.py` does."""
+def register(kind: str, part: Any) -> None:
+    """Adds a user-defined class, or a function that makes a recipe, under its name, as `--parts my.py` does."""
     _user_classes.setdefault(kind, {})[part.__name__] = part
+
+
+def user_class(name: str) -> Any:
+    """The user-defined class with a name, of whatever kind; None if there is none."""
+    return next((classes[name] for classes in _user_classes.values() if name in classes), None)
 
 
 def get_class(kind: str, name: str, setting_path: str = "") -> type:
@@ -108,23 +113,27 @@ def family_modules(kind: str) -> dict[str, str]:
     return modules
 
 
+def family_rows(kind: str) -> dict[str, Any]:
+    """The rows of every name that follows one of the patterns of a kind; see `family_modules`."""
+    rows: dict[str, Any] = {}
+    for module in family_modules(kind).values():
+        rows.update(importlib.import_module(module).family())
+    return rows
+
+
 def family_names(kind: str) -> dict[str, str]:
     """Every name that follows one of the patterns of a kind, with its one-line description."""
-    descriptions: dict[str, str] = {}
-    for module in family_modules(kind).values():
-        rows = importlib.import_module(module).family()
-        descriptions.update({name: row.summary for name, row in rows.items()})
-    return descriptions
+    return {name: row.summary for name, row in family_rows(kind).items()}
 
 
 def is_recipe(name: str) -> bool:
     """Whether a name is that of a recipe or study, or of a file with one.
 
-    >>> is_recipe("addition-abacus"), is_recipe("my.py:recipe"), is_recipe("Arithmetic")
-    (True, True, False)
+    >>> is_recipe("addition-abacus"), is_recipe("my.py:recipe"), is_recipe("hf:gpt2"), is_recipe("Arithmetic")
+    (True, True, True, False)
     """
     kinds, plain = parts_by_kind(), name.replace("-", "_")
-    is_file = name.endswith((".yaml", ".yml")) or ".py:" in name
+    is_file = name.startswith("hf:") or name.endswith((".yaml", ".yml")) or ".py:" in name
     return is_file or plain in kinds["Recipe"] or plain in kinds["Study"] or family_row("Recipe", plain) is not None
 
 

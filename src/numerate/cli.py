@@ -7,6 +7,7 @@ import argparse
 import atexit
 import gc
 import os
+import re
 import sys
 import time
 import traceback
@@ -15,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from itertools import compress
-from textwrap import indent
 from typing import Any, NamedTuple, NoReturn
 
 from numerate import terminal
@@ -33,6 +33,9 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _run(words: Sequence[str]) -> int:
     warnings.showwarning = _warn  # type: ignore[assignment]
+    if list(words[:1]) == ["__complete"]:  # by the scripts of `numerate completion`
+        import_module("numerate.commands.completion").print_candidates(" ".join(words[1:]))
+        return 0
     shows_traceback = "--traceback" in words
     try:
         call = parse(words)
@@ -59,14 +62,14 @@ def _run(words: Sequence[str]) -> int:
             _print_once(OperationalError(f"out of memory: {memory.out_of_memory_text(cause)}"))
             return 1
         is_user_error = user_code_location(error) is not None
-        print(f"numerate: {describe_error(error)}", file=sys.stderr)
+        terminal.print_wrapped(f"numerate: {describe_error(error)}", sys.stderr)
         print("numerate: --traceback shows where", file=sys.stderr)
         return 2 if is_user_error else 1
 
 
 def _warn(message: Warning | str, *_: object) -> None:
     """Prints a warning without Python's source line."""
-    print(f"numerate: warning: {message}", file=sys.stderr)
+    terminal.print_wrapped(f"numerate: warning: {message}", sys.stderr)
 
 
 def _print_once(error: UserError | OperationalError) -> None:
@@ -74,7 +77,7 @@ def _print_once(error: UserError | OperationalError) -> None:
     one has ended."""
     is_speaker = os.environ.get("RANK", "0") == "0" if error.should_print is None else error.should_print
     if is_speaker:
-        print(f"numerate: {error}", file=sys.stderr, flush=True)
+        terminal.print_wrapped(f"numerate: {error}", sys.stderr)
     else:
         time.sleep(3)
 
@@ -183,16 +186,19 @@ def _group_parser(name: str, commands: Mapping[str, Command]) -> argparse.Argume
 def _parser(name: str, command: Command) -> argparse.ArgumentParser:
     """The parser of the flags of a command, and its help."""
     options = [*command.options, *(EXECUTOR_OPTIONS if command.executor else ())]
+    width = terminal.output_width()
     rows = [(f"{o.name}={o.example}", o.help) for o in options if not o.is_flag]
-    width = max((len(left) for left, _ in rows), default=0)
-    lines = "\n".join(f"{left:<{width}}  {right}" for left, right in rows)
-    usage = f"{command.arguments}{' [OPTION=VALUE ...]' * bool(rows)}"
-    parts = [SETTINGS_HELP[command.settings], f"examples:\n{indent(command.examples, '  ')}"]
+    words = [name, command.arguments, "[OPTION=VALUE ...]" * bool(rows)]
+    words.append("[SETTING=VALUE ...]" * (command.settings is not None))
+    usage = f"usage: numerate {' '.join(filter(None, words))}"
+    about = [terminal.wrapped(command.sentence, width), terminal.definition_list(rows, width, indent=2)]
+    settings = [terminal.wrapped(line, width, indent=2) for line in SETTINGS_HELP[command.settings].splitlines()]
+    examples = [_example(line, width) for line in command.examples.splitlines()]
     parser = _Parser(
         prog=f"numerate {name}",
-        description="\n\n".join(filter(None, [command.sentence, indent(lines, "  ")])),
-        usage=f"numerate {name} {usage}{' [SETTING=VALUE ...]' * (command.settings is not None)}",
-        epilog="\n\n".join(filter(None, parts)),
+        description="\n\n".join(filter(None, about)),
+        usage=terminal.wrapped(usage, width, indent=9).removeprefix("usage: "),
+        epilog="\n\n".join(filter(None, ["\n".join(settings), "\n".join(["examples:", *examples])])),
     )
     for option in command.options:
         if option.is_flag:
@@ -203,6 +209,19 @@ def _parser(name: str, command: Command) -> argparse.ArgumentParser:
     )
     parser.add_argument("--traceback", action="store_true", help="show the traceback of an error")
     return parser
+
+
+def _example(line: str, width: int | None) -> str:
+    """An example below its heading; in a narrow terminal it continues behind backslashes, so that it can be copied, and
+    its remark is in a line of its own."""
+    if width is None or len(line) + 2 <= width:
+        return f"  {line}"
+    command, _, remark = line.partition("   (")
+    unbroken = re.sub(r"'.*?'", lambda found: found[0].replace(" ", "\N{NO-BREAK SPACE}"), command)
+    lines = terminal.wrapped(f"  {unbroken}", width - 2, indent=6).replace("\N{NO-BREAK SPACE}", " ")
+    return lines.replace("\n", " \\\n") + (
+        f"\n{terminal.wrapped(f'      ({remark}', width, indent=7)}" if remark else ""
+    )
 
 
 def _version() -> str:

@@ -7,12 +7,17 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from textwrap import wrap
 from types import FrameType
 from typing import Any
 
 _CONTROL_SEQUENCE = re.compile(r"\x1b\[(?:[01]|(?:1;)?[34]8;[0-9;]+)m|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """The colors of our own maps, or one control character other than tab and newline."""
+
+
+MAX_PROSE_WIDTH = 118
+"""Columns of prose where the width of the terminal is unknown."""
 
 
 @contextlib.contextmanager
@@ -55,6 +60,63 @@ class EscapedStream:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
+
+
+def output_width(stream: Any = None) -> int | None:
+    """Columns of the terminal that standard output, or another stream, is; None for a pipe or a file, where lines are
+    not wrapped."""
+    import shutil  # imported here because it is slow
+
+    return shutil.get_terminal_size().columns if (stream or sys.stdout).isatty() else None
+
+
+def print_wrapped(text: str, stream: Any = None) -> None:
+    """Prints a text, on a terminal with its prose wrapped between words. Lines of tables, which have several spaces in
+    a row, drawings and commands stay as they are."""
+    stream = stream or sys.stdout
+    width = output_width(stream)
+    is_kept = re.compile(r"\s*numerate |.*(?:\S  |\x1b)").match
+    lines = (
+        line if is_kept(line) else wrapped(line, width, indent=len(line) - len(line.lstrip()) + 2)
+        for line in text.split("\n")
+    )
+    print("\n".join(lines), file=stream, flush=True)
+
+
+def wrapped(text: str, width: int | None, *, indent: int = 0) -> str:
+    """A text in lines of at most `width` columns, those after the first indented; one line without a width. A word
+    that is longer than a line, such as an address, is not broken.
+
+    >>> print(wrapped("exact match on a grid of lengths", 18, indent=2))
+    exact match on a
+      grid of lengths
+    """
+    if width is None or len(text) <= width:
+        return text
+    lines = wrap(text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines)
+
+
+def definition_list(rows: Sequence[tuple[str, str]], width: int | None, *, indent: int = 0) -> str:
+    """Names with their explanations, which are wrapped in a column of their own. A name that is too long for two fifths
+    of the width has its explanation in the next line; without a width, behind it.
+
+    >>> print(definition_list([("count=200", "questions per cell"), ("runs_dir=runs", "folder of runs")], 30))
+    count=200   questions per cell
+    runs_dir=runs
+                folder of runs
+    """
+    column = indent + max((len(name) for name, _ in rows), default=0) + 2
+    column = min(column, (MAX_PROSE_WIDTH if width is None else width) * 2 // 5)
+    lines = []
+    for name, text in rows:
+        begin = f"{' ' * indent}{name}  "
+        if width is not None and len(begin) > column:
+            lines.append(wrapped(begin.rstrip(), width, indent=indent + 4))
+            begin = ""
+        if begin or text:
+            lines.append(wrapped(begin.ljust(column) + text, width, indent=column).rstrip())
+    return "\n".join(lines)
 
 
 def escape_control_characters(text: str) -> str:

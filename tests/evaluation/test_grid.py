@@ -88,6 +88,11 @@ def test_what_is_no_grid_is_refused(text: str, words: str) -> None:
         Grid.parse(text, AXES)
 
 
+def test_a_task_without_sizes_has_no_grid() -> None:
+    with pytest.raises(UserError, match=r"^grid: must be null, not '1:12': the task has no sizes$"):
+        Grid.parse("1:12", ())
+
+
 @pytest.mark.parametrize("of", [1, 2, 7, 50])
 @pytest.mark.parametrize("text", ["1:12x1:12", "1:15x1:3", "5x5"])
 def test_pieces_cover_every_cell_exactly_once_in_order(text: str, of: int) -> None:

@@ -132,6 +132,32 @@ def test_an_endless_run_of_digits_is_clipped_as_published_and_counted() -> None:
     assert (negative.clipped, negative.metrics()["mae"]) == (1, 1e10 + 7)
 
 
+def test_relative_errors_leave_out_zeros_and_are_none_in_records_without_them() -> None:
+    predictions, targets = ["12", "8", "5", "1"], ["10", "10", "0", "4"]
+    scores = NumberScores.from_texts(predictions, targets)
+    assert scores.metrics()["mape"] == pytest.approx((0.2 + 0.2 + 0.75) / 3)
+    halves = [NumberScores.from_texts(predictions[half], targets[half]) for half in (slice(2), slice(2, 4))]
+    assert NumberScores.merge(halves).metrics()["mape"] == scores.metrics()["mape"]
+    record = scores.to_record()
+    again = NumberScores.from_record({"numbers": record})
+    del record["nonzero"], record["relative_error"]
+    older = NumberScores.from_record({"numbers": record})
+    assert again is not None
+    assert older is not None
+    assert (again.metrics()["mape"], older.metrics()["mape"]) == (scores.metrics()["mape"], None)
+
+
+def test_intervals_of_mean_errors_are_those_of_scipy() -> None:
+    stats = pytest.importorskip("scipy.stats")
+    scores = NumberScores.from_texts(["12", "8", "5", "1"], ["10", "10", "0", "4"])
+    errors = [2, 2, 5, 3]
+    expected = stats.norm.interval(0.95, np.mean(errors), stats.sem(errors))
+    found = scores.intervals()
+    assert (found["mae.low"], found["mae.high"]) == pytest.approx(expected)
+    assert answer_metrics.pooled_metrics([scores])["mae.low"] == found["mae.low"]
+    assert "mae.low" not in NumberScores.from_texts(["1"], ["2"]).intervals()
+
+
 def test_large_targets_are_not_clipped() -> None:
     target = "5" * 40
     for prediction, clipped in ((target, 0), ("4" + target[1:], 0), (target + "0", 0), (target + "00", 1), ("1e10", 0)):

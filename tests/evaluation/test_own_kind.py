@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 import numerate
 from numerate import catalogue
 from numerate.cli import main
+from numerate.config import packaged_parts
 from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import EvaluationData, cell_questions, kind_of
 from numerate.evaluation.kinds.answers import AnswerKind
@@ -126,3 +128,12 @@ def test_every_kind_of_numerate_leaves_its_records_without_a_name() -> None:
         kind: Any = catalogue.get_class("EvaluationKind", name)
         assert kind.name_entry() == ({"kind": name} if name in ("AnswerLength", "Graded") else {})
     assert main(["list", "evaluation-kinds"]) == 0
+
+
+def test_a_kind_that_an_installed_package_declares_is_found_by_the_name_in_a_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(catalogue, "_user_classes", {})
+    entry = SimpleNamespace(name="Graded", load=lambda: Graded)
+    monkeypatch.setattr(packaged_parts, "declared_entry_points", lambda: {f"{__name__}:Graded": entry})
+    assert isinstance(kind_of(GradedSums(), Continuation()), Graded)

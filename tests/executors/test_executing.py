@@ -38,7 +38,10 @@ def test_an_executor_goes_by_its_name_in_any_case_and_its_settings_in_any_order(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["executor=rayy"], "executor: no Executor is named 'rayy'; there are: Local, Ray, Slurm. Did you mean 'Ray'?"),
+        (
+            ["executor=rayy"],
+            "executor: no Executor is named 'rayy'; there are: InProcess, Local, Ray, Slurm. Did you mean 'Ray'?",
+        ),
         (
             ["executor=ray", "executor.num_gpu=1"],
             "executor.num_gpu: Ray has no setting .* Did you mean 'num_gpus'?",

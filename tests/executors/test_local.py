@@ -25,6 +25,7 @@ from numerate.errors import OperationalError, UserError
 from numerate.executors import Local, Ray, local, pool
 from numerate.executors.executor import ItemOutcome
 from numerate.executors.memory import OOMKillCounter, out_of_memory_error
+from numerate.executors.worker import Worker
 from numerate.training.stopping import Stop
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what is needed of a process")
@@ -313,6 +314,13 @@ def test_memory_that_ran_out_is_known_from_every_library_that_says_so() -> None:
     no_thread = RuntimeError("can't start new thread")
     assert out_of_memory_error(no_thread) is None
     assert out_of_memory_error(no_thread, is_limited=True) is no_thread
+
+
+def test_advice_for_a_gpu_out_of_memory_reaches_the_command() -> None:
+    fault = OperationalError("the GPU is out of memory: training.micro_batch_size=4 needs less")
+    fault.__cause__ = RuntimeError("CUDA out of memory")
+    failure = Worker(threads=1, memory_limit=None)._to_failure(fault, "one run")
+    assert (failure.kind, failure.text) == ("out of memory", f"out of memory in one run: {fault}")
 
 
 # Stopping -------------------------------------------------------------------------------------------------------------

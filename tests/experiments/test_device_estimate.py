@@ -1,5 +1,6 @@
 """Promises of what a run would take on a GPU that is not there, and of batches too large for one that is."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,11 @@ def test_a_gpu_must_be_known_and_have_the_precision() -> None:
         estimate_on_device(small(""))
     with pytest.raises(UserError, match="precision: must be fp16 or fp32 for device=v100, which has no bf16"):
         estimate_on_device(small("device=v100 training.precision=bf16"))
+
+
+def test_a_gpu_that_is_not_known_is_answered_with_those_that_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "addition_abacus", "--dry-run", "device=h800"]) == 2
+    assert re.search(r"not 'h800'; --dry-run also estimates for b200, .*, h100, ", capsys.readouterr().err)
 
 
 def test_the_name_of_a_gpu_is_for_a_dry_run_alone(tmp_path: Path) -> None:

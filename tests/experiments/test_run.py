@@ -112,7 +112,9 @@ def test_regions_leave_out_what_could_not_be_held_out(run: Run) -> None:
     assert cells == {"in_distribution": 1, "ood_validation": 1, "ood_test": 4}
     assert list(cells) == ["in_distribution", "ood_validation", "ood_test"]  # by their distance from training
     assert "95 % interval" in str(results) == repr(results)
-    assert "<pre>" in results._repr_html_()
+    assert max(map(len, results.text(80).splitlines())) <= 80
+    assert "<table" in results._repr_html_()
+    assert results._repr_html_().count("<tr>") == 4
 
 
 def test_all_checkpoints_are_evaluated_and_best_says_what_it_was_chosen_on(run: Run) -> None:

@@ -12,58 +12,25 @@ import torch
 from torch import Tensor
 
 import numerate
-from hugging_face import QUIET, examples_of, transformers
-from numerate.architectures.dual_attention import DualAttention
-from numerate.architectures.mamba import Mamba
-from numerate.architectures.symbols import PositionRelativeSymbols, SymbolicAttention
+from hugging_face import CODE_SPECS, QUIET, examples_of, ids_of, on_the_left, recipe_of, run_of, transformers
 from numerate.batch import Tokens
 from numerate.cli import main
-from numerate.config import identity, to_tree
 from numerate.errors import UserError
-from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.evaluation.generate import greedy_decode
 from numerate.experiments.exporting import export, import_folder, import_published
 from numerate.experiments.run import Run
 from numerate.losses.cross_entropy import CrossEntropy
-from numerate.mixers.alternating import Alternating
-from numerate.mixers.attention import Attention
-from numerate.mixers.recurrent import LSTM
-from numerate.models.backbone import Loop
-from numerate.models.decoder import Decoder
-from numerate.positions.added import Learned
-from numerate.positions.position_ids import DigitIndex
-from numerate.positions.rotary import Rotary
 from numerate.published.dual_attention_models import published
 from numerate.published.dual_attention_weights import to_published
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.language_modeling import LanguageModeling
-from numerate.text.models.pretrained import PretrainedDecoder
+from numerate.text.models.numformer import Numformer
 from numerate.text.tokenizers.subwords import Subwords
 from numerate.text.tokenizers.token_ids import TokenIds
 from numerate.tokenizers.layout import NextToken, TokenClassification
 from numerate.tokenizers.tokenizer import Characters
 from numerate.tokenizers.words import Words
-from numerate.training import checkpoint
 from numerate.training.recipe import Recipe
-from numerate.training.run_folder import RunFolder
-
-LENGTHS = (9, 4, 6)
-DUAL = DualAttention(symbols=SymbolicAttention(trainable=False))
-
-SPECS = {
-    "dual attention": Decoder(hidden_size=16, mixer=DUAL, positions=(Rotary(),), tie_word_embeddings=True),
-    "distances": Decoder(hidden_size=16, mixer=DualAttention(symbols=PositionRelativeSymbols()), positions=(Rotary(),)),
-    "LSTM": Decoder(hidden_size=16, mixer=LSTM()),
-    "alternating": Decoder(hidden_size=16, mixer=Alternating(mixers=(Mamba(), Attention(num_heads=2)))),
-    "loop": Decoder(
-        hidden_size=16,
-        backbone=Loop(num_layers=1, num_loops=3, input_injection="linear", initial_state="noise"),
-        mixer=Attention(num_heads=2),
-    ),
-    "Abacus": Decoder(
-        hidden_size=16, mixer=Attention(num_heads=2), positions=(Learned(position_ids=DigitIndex(max_offset=9)),)
-    ),
-}
 
 pytestmark = QUIET
 
@@ -83,43 +50,14 @@ def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         logging.enable_progress_bar()
 
 
-def recipe_of(model: Any = SPECS["dual attention"], **changes: Any) -> Recipe:
-    return replace(Recipe(task=Arithmetic(), model=model, device="cpu", title="small"), **changes)
-
-
-def run_of(recipe: Recipe, step: int = 7) -> Run:
-    """A run as training leaves it, but for the training."""
-    exam = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
-    model = recipe.model.build(exam.vocabulary, recipe.seed)
-    folder = RunFolder.create(Path("runs"), recipe.title, identity(recipe), {"recipe": to_tree(recipe)})
-    with folder.lock():
-        checkpoint.write(folder.checkpoints, step, {"weights": model.state_dict()}, {"progress": {}})
-    return Run(folder)
-
-
 def opened(folder: Path | str, **how: Any) -> Any:
     return transformers.AutoModelForCausalLM.from_pretrained(folder, **how).eval()
 
 
-def ids_of(lengths: tuple[int, ...] = LENGTHS) -> tuple[Tokens, Tensor]:
-    """Rows as our models read them, and which places are real."""
-    ids = torch.randint(4, 19, (len(lengths), max(lengths)), generator=torch.Generator().manual_seed(1))
-    sizes = torch.tensor(lengths)
-    real = torch.arange(max(lengths)) < sizes[:, None]
-    return Tokens(ids * real, sizes, torch.arange(len(lengths))), real
-
-
-def on_the_left(tokens: Tokens, real: Tensor) -> tuple[Tensor, Tensor]:
-    rolled = [
-        (row.roll(int(-n)), mask.roll(int(-n))) for row, mask, n in zip(tokens.ids, real, tokens.lengths, strict=True)
-    ]
-    return torch.stack([row for row, _ in rolled]), torch.stack([mask for _, mask in rolled])
-
-
-@pytest.fixture(params=SPECS)
+@pytest.fixture(params=CODE_SPECS)
 def pair(request: pytest.FixtureRequest) -> tuple[Run, Any]:
     """A run, and what Hugging Face makes of its folder."""
-    run = run_of(recipe_of(SPECS[request.param]))
+    run = run_of(recipe_of(CODE_SPECS[request.param]))
     return run, opened(export(run, "exported"))
 
 
@@ -207,7 +145,7 @@ def test_the_loss_over_labels_is_ours_and_goes_to_every_weight(pair: tuple[Run, 
     ids[:, :time], labels[:, 1:] = batch.tokens.ids, batch.targets
     mask = torch.arange(time + 1) < batch.tokens.lengths[:, None]
     output = theirs.train()(ids, attention_mask=mask, labels=labels)
-    if run.recipe.model != SPECS["Abacus"]:  # whose offsets are drawn in training
+    if run.recipe.model != CODE_SPECS["abacus"]:  # whose offsets are drawn in training
         torch.testing.assert_close(output.loss, ours)
     torch.testing.assert_close(theirs.eval()(ids, attention_mask=mask, labels=labels).loss, ours)
     halved = theirs(ids, attention_mask=mask, labels=labels, num_items_in_batch=2 * batch.counts["tokens"]).loss
@@ -257,7 +195,7 @@ def test_a_folder_whose_weights_are_not_all_taken_is_not_imported(capsys: pytest
 
 
 def test_offsets_are_drawn_in_training_and_never_in_evaluation() -> None:
-    model = opened(export(run_of(recipe_of(SPECS["Abacus"])), "exported"))
+    model = opened(export(run_of(recipe_of(CODE_SPECS["abacus"])), "exported"))
     ids = ids_of((9,))[0].ids
     exact = model(ids).logits
     assert torch.equal(model(ids).logits, exact)
@@ -315,7 +253,7 @@ def test_language_modeling_takes_its_stored_tokenizer_along_and_ends_where_a_doc
     stored = _stored_tokenizer(tmp_path / "stored")
     Path("text.txt").write_text("Once upon a time there was a cat. " * 20)
     task = LanguageModeling(train="text.txt", tokenizer=str(stored), context_length=16)
-    recipe = recipe_of(SPECS["dual attention"], task=task, tokenizer=TokenIds(), layout=NextToken())
+    recipe = recipe_of(CODE_SPECS["dual_attention"], task=task, tokenizer=TokenIds(), layout=NextToken())
     model = opened(export(run_of(recipe), "exported"))
     theirs, ours = transformers.AutoTokenizer.from_pretrained("exported"), task.load_tokenizer()
     for text in ("Once upon a time", "a café, 12!", ""):
@@ -395,10 +333,8 @@ def test_what_cannot_be_exported_is_refused_with_the_reason_and_nothing_is_left(
     with pytest.raises(UserError, match="layout TokenClassification"):
         export(run_of(recipe_of(layout=TokenClassification())), "labels")
     spec = run_of(recipe_of(title="kept"))
-    object.__setattr__(spec.recipe, "model", PretrainedDecoder())
-    with pytest.raises(
-        UserError, match="PretrainedDecoder is not a causal decoder of numerate; the model must be a Decoder"
-    ):
+    object.__setattr__(spec.recipe, "model", Numformer())
+    with pytest.raises(UserError, match="Numformer is not a causal decoder of numerate; the model must be a Decoder"):
         export(spec, "held")
     with pytest.raises(UserError, match=r"Subwords of Arithmetic cannot be written.*tokenizer=false"):
         to_fast_tokenizer(Subwords("characters"), Arithmetic(), run.evaluation_data.vocabulary)
@@ -441,7 +377,10 @@ def test_what_is_no_folder_of_ours_is_not_imported() -> None:
         UserError, match="was exported with a vocabulary different from the one its Arithmetic has here"
     ):
         import_folder("exported")
-    _changed(lambda config: config.update(model_type="llama"))
+    _changed(lambda config: config.pop("step"))
+    with pytest.raises(UserError, match=r"config\.json: has no step beside the recipe"):
+        import_folder("exported")
+    _changed(lambda config: (config.pop("recipe"), config.update(model_type="llama")))
     with pytest.raises(UserError, match="'llama'"):
         import_folder("exported")
     assert len(list(Path("runs/small").iterdir())) == 1
@@ -470,10 +409,8 @@ def test_weights_of_the_published_code_become_a_run_of_a_recipe_with_their_archi
 
 
 def test_what_a_model_cannot_take_is_refused_and_not_ignored() -> None:
-    from numerate.integrations.hf_models import NumerateForCausalLM, make_config
-
-    vocabulary = Characters().build_vocabulary(Arithmetic())
-    model = NumerateForCausalLM(make_config(to_tree(recipe_of()), vocabulary)).eval()
+    run = run_of(recipe_of())
+    model = opened(export(run, "exported"))
     ids = torch.tensor([[5, 6, 7]])
     for given, message in (
         ({"position_ids": torch.arange(3)[None]}, "position_ids"),
@@ -486,35 +423,16 @@ def test_what_a_model_cannot_take_is_refused_and_not_ignored() -> None:
             model(ids, **given)
     with pytest.raises(UserError, match="resize_token_embeddings"):
         model.resize_token_embeddings(500)
-    assert model(ids, return_dict=False)[0].shape == (1, 3, vocabulary.size)
+    assert model(ids, return_dict=False)[0].shape == (1, 3, run.evaluation_data.vocabulary.size)
     assert model(ids, output_attentions=False).past_key_values is None
-
-
-@pytest.mark.slow
-def test_a_program_that_does_not_know_us_opens_a_folder_by_trust_remote_code(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As in a process of its own that never imported us: transformers does not know our classes."""
-    export(run_of(recipe_of()), "exported")
-    mapping = transformers.AutoModelForCausalLM._model_mapping._extra_content
-    monkeypatch.delitem(mapping, type(transformers.AutoConfig.from_pretrained("exported")))
-    monkeypatch.delitem(transformers.models.auto.configuration_auto.CONFIG_MAPPING._extra_content, "numerate")
-    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    with pytest.raises(ValueError, match="trust_remote_code=True"):
-        opened("exported", trust_remote_code=False)
-    tokenizer = transformers.AutoTokenizer.from_pretrained("exported", trust_remote_code=True)
-    model = opened("exported", trust_remote_code=True)
-    assert model.generate(**tokenizer("1+2=", return_tensors="pt"), max_new_tokens=3).shape[0] == 1
-    model.save_pretrained("again")
-    assert Path("again/modeling_numerate.py").read_text() == Path("exported/modeling_numerate.py").read_text()
-    assert opened("again", trust_remote_code=True).config.auto_map == model.config.auto_map
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.slow
-def test_the_page_runs_as_it_stands() -> None:
+def test_the_page_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("accelerate", reason="the extra finetune: Hugging Face's Trainer needs it")
+    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr(sys, "path", list(sys.path))
     run_of(recipe_of())
     assert main(["export", "latest", "out=exported"]) == 0
     names: dict[str, Any] = {}

@@ -16,7 +16,8 @@ from torch.nn.functional import cross_entropy
 
 import numerate
 from numerate.errors import OperationalError, UserError
-from numerate.integrations.number_token_loss import NumberTokenLoss
+from numerate.integrations.number_token_loss import NUM_COMPARED_BATCHES, NumberTokenLoss
+from simulated_device import DEVICE, simulated_device
 
 DIGITS = {4 + digit: float(digit) for digit in range(10)}
 WIDTH = 20
@@ -338,3 +339,130 @@ def test_the_shares_of_the_page_on_trainers_are_measured(
     assert entropy == pytest.approx(10.38, abs=0.005)
     assert number == pytest.approx(term, rel=0.01)
     assert 100 * number / (entropy + number) == pytest.approx(share, rel=0.01)
+
+
+# Whole numbers, places and quantities ---------------------------------------------------------------------------------
+
+CHARACTERS = "0123456789-.,# abcdefghijklmnopqrstuvwxyz"
+
+
+def of_characters(**settings: Any) -> NumberTokenLoss:
+    """The loss for one token a character, as for any tokenizer."""
+    tokenizers = pytest.importorskip("tokenizers", reason="the extra huggingface")
+    model = tokenizers.models.WordLevel({text: i for i, text in enumerate(CHARACTERS)}, unk_token="a")
+    plain = tokenizers.Tokenizer(model)
+    plain.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex("."), "isolated")
+    plain.decoder = tokenizers.decoders.Fuse()
+    return NumberTokenLoss.from_tokenizer(plain, **settings)
+
+
+def labels_of(*texts: str) -> Tensor:
+    return torch.tensor([[CHARACTERS.index(character) for character in text] for text in texts])
+
+
+def random_logits(labels: Tensor) -> Tensor:
+    generator = torch.Generator().manual_seed(3)
+    shape = (*labels.shape, len(CHARACTERS))
+    return torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_()
+
+
+def native_terms(spec: Any, logits: Tensor, labels: Tensor) -> dict[str, float]:
+    """The means of a loss of recipes, over the same logits."""
+    from numerate.batch import Batch, Output, Tokens
+    from numerate.vocabulary import Vocabulary
+
+    vocabulary = Vocabulary.with_digits(list(CHARACTERS[10:]))
+    ids = [vocabulary.token_to_id[character] for character in CHARACTERS]
+    wide = torch.full((*labels.shape, vocabulary.size), -math.inf, dtype=torch.float64)
+    wide[..., ids] = logits.detach()
+    targets, lengths = torch.tensor(ids)[labels], torch.full((len(labels),), labels.shape[1])
+    tokens = Tokens(targets, lengths, torch.arange(len(labels)))
+    batch = Batch(tokens, targets, targets, targets, {"tokens": labels.numel(), "examples": len(labels)}, 0)
+    module = spec.build(vocabulary)
+    sums, counts = module(Output(wide, lambda x: x), batch), module.counts(batch)
+    return {name: float(sums[name]) / counts[name] for name in sums}
+
+
+def test_places_and_whole_numbers_are_those_of_recipes() -> None:
+    from numerate.losses.number_level import NumberLevel
+    from numerate.losses.number_token import NumberToken
+
+    labels = labels_of("so 1,250.5 of -37 x", "7 and 4096 or 0.125")
+    logits = random_logits(labels)
+    for settings, spec in (
+        ({"digit_weight_ratio": 3.0}, NumberToken(digit_weight_ratio=3.0)),
+        ({"loss_function": "number-level"}, NumberLevel()),
+        ({"loss_function": "number-level", "reweigh": True}, NumberLevel(reweigh=True)),
+    ):
+        found = of_characters(**settings).loss_terms(logits, labels)
+        assert {name: term.item() for name, term in found.items()} == pytest.approx(native_terms(spec, logits, labels))
+
+
+@pytest.mark.parametrize("settings", [{"digit_weight_ratio": 3.0}, {"loss_function": "number-level"}])
+@pytest.mark.parametrize("shift", [False, True])
+def test_places_and_whole_numbers_in_parts_have_the_gradient_of_the_whole(settings: Any, shift: bool) -> None:
+    labels = labels_of("so 1,250.5 of -37 x", "7 and 4096 or 0.125", "no number at all...")
+    labels[:, :2] = -100
+    logits, weights = random_logits(labels), torch.rand(labels.shape, dtype=torch.float64)
+    loss = of_characters(shift=shift, **settings)
+    whole = loss(logits, labels, loss_weights=weights)
+    items, numbers = loss.counts(labels, loss_weights=weights)
+    parts = [
+        loss(logits[cut], labels[cut], num_items=items, num_numbers=numbers, loss_weights=weights[cut])
+        for cut in (slice(0, 2), slice(2, 3))
+    ]
+    (expected,), (found,) = (torch.autograd.grad(total, logits, retain_graph=True) for total in (whole, sum(parts)))
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
+
+
+def test_a_rule_that_one_can_replace_says_which_numbers_are_no_quantities() -> None:
+    labels = labels_of("in 1998 it had 30 beds", "they dug up #12 and 7.")
+
+    def names(text: str) -> list[tuple[int, int]]:
+        return [(i, i + 2) for i in range(len(text)) if text.startswith("30", i)]
+
+    for rule, left in ((numerate.non_quantities, "307"), (names, "1998127")):
+        mask = of_characters(exclude=rule).quantity_mask(labels)
+        assert "".join(CHARACTERS[i] for i in labels[mask].tolist() if i < 10) == left
+    logits = random_logits(labels)
+    for settings in ({}, {"digit_weight_ratio": 2.0}, {"loss_function": "number-level"}):
+        ruled, plain = of_characters(exclude=names, **settings), of_characters(**settings)
+        mask = ruled.quantity_mask(labels)
+        torch.testing.assert_close(ruled(logits, labels), plain(logits, labels, is_quantity=mask))
+        assert ruled(logits, labels) != plain(logits, labels)
+        assert ruled.counts(labels) == plain.counts(labels, is_quantity=mask)
+        everything = torch.ones_like(mask)
+        torch.testing.assert_close(ruled(logits, labels, is_quantity=everything), plain(logits, labels))
+
+
+def test_settings_that_cannot_be_combined_are_refused() -> None:
+    with pytest.raises(UserError, match="exclude: needs the texts of tokens; use NumberTokenLoss"):
+        NumberTokenLoss(DIGITS, exclude=numerate.non_quantities)
+    for settings in ({"squash_factor": 2.0}, {"gaussian_sigma": 1.0}, {"digit_weight_ratio": 2.0}):
+        with pytest.raises(UserError, match="loss_function: number-level compares whole numbers; it has no"):
+            NumberTokenLoss(DIGITS, loss_function="number-level", **settings)
+    with pytest.raises(UserError, match="digit_weight_ratio: must be finite and above 0, not 0"):
+        NumberTokenLoss(DIGITS, digit_weight_ratio=0)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"mean_over": "labels"}, {"digit_weight_ratio": 2.0}, {"loss_function": "number-level"}], ids=str
+)
+@pytest.mark.parametrize("on_device", [False, True])
+def test_after_the_first_batches_a_call_with_the_count_of_labels_waits_for_no_device(
+    settings: Any, on_device: bool
+) -> None:
+    loss = of_characters(shift=True, **settings)
+    labels = labels_of("so 1,250.5 of -37 x", "7 and 4096 or 0.125")
+    with simulated_device() as log:
+        logits, device_labels = random_logits(labels).detach().to(DEVICE).requires_grad_(), labels.to(DEVICE)
+        count = (labels != -100).sum().to(DEVICE) if on_device else labels.numel()
+        for _ in range(NUM_COMPARED_BATCHES):
+            loss(logits, device_labels, num_items=count)
+        log.clear()
+        found = loss(logits, device_labels, num_items=count)
+        found.backward()
+        assert log.kernels
+        assert [wait.operator for wait in log.waits] == []
+        value = found.item()
+    assert value == pytest.approx(of_characters(shift=True, **settings)(random_logits(labels), labels).item())

@@ -309,7 +309,7 @@ def test_overwritten_logits_that_are_needed_again_are_an_error_and_no_wrong_grad
 
 def test_they_are_used_on_a_device_with_triton_for_what_they_can_do(monkeypatch: pytest.MonkeyPatch) -> None:
     choose = fused_number_loss.should_use_kernel
-    monkeypatch.setattr(fused_number_loss, "is_triton_installed", lambda: True)
+    monkeypatch.setattr(fused_number_loss, "has_triton", lambda: True)
     assert not choose(torch.zeros(2, 3))
     with FakeTensorMode():
         for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
@@ -317,7 +317,7 @@ def test_they_are_used_on_a_device_with_triton_for_what_they_can_do(monkeypatch:
         stacked: list[bool] = []
         torch.vmap(lambda z: stacked.append(choose(z)) or z)(torch.zeros(2, 3, device="cuda"))
         assert stacked == [False]
-        monkeypatch.setattr(fused_number_loss, "is_triton_installed", lambda: False)
+        monkeypatch.setattr(fused_number_loss, "has_triton", lambda: False)
         assert not choose(torch.zeros(2, 3, device="cuda"))
 
 

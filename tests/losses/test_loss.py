@@ -1,7 +1,5 @@
 """Promises of losses, on every one of them: sums with counts, so that only the trainer divides."""
 
-from dataclasses import replace
-from itertools import pairwise
 from typing import Any, Literal
 
 import pytest
@@ -11,45 +9,27 @@ from torch.nn.functional import cross_entropy
 from numerate.batch import IGNORE_INDEX, Batch, Output, Tokens
 from numerate.losses.cross_entropy import CrossEntropy, CrossEntropyModule
 from numerate.losses.number_heads import Regression
+from numerate.promises import (  # noqa: F401
+    NUMBER,
+    RAGGED,
+    VOCABULARY,
+    labelled_rows,
+    output_everywhere,
+    rows_of,
+    test_a_batch_in_parts_has_the_sums_and_counts_of_the_whole,
+    test_every_term_has_a_weight_and_a_count_that_the_batch_alone_tells,
+)
 from numerate.vocabulary import Vocabulary
-
-VOCABULARY = 19
-NUMBER = 14
-
-
-def question(positions: list[list[int]], time: int = 6, seed: int = 0) -> tuple[torch.Tensor, Batch]:
-    """Logits for every place, and a batch that has any target tokens at these positions of each row."""
-    generator = torch.Generator().manual_seed(seed)
-    rows, most = len(positions), max(1, *map(len, positions))
-    logits = torch.randn(rows, time, VOCABULARY, generator=generator)
-    wanted = torch.randint(4, 14, (rows, time), generator=generator)
-    wanted[::2, 3] = NUMBER  # a token that carries a number, for losses of number heads
-    values = torch.randn(rows, time, generator=generator) * 10
-    targets = torch.full((rows, time), IGNORE_INDEX)
-    places = torch.zeros(rows, most, dtype=torch.long)
-    target_ids = torch.full((rows, most), IGNORE_INDEX)
-    for row, own in enumerate(positions):
-        targets[row, own] = wanted[row, own]
-        places[row] = own[-1] if own else 0
-        places[row, : len(own)] = torch.tensor(own, dtype=torch.long)
-        target_ids[row, : len(own)] = wanted[row, own]
-    counts = {"tokens": sum(map(len, positions)), "examples": rows}
-    tokens = Tokens(wanted, torch.full((rows,), time), torch.arange(rows))
-    return logits, Batch(tokens, targets, places, target_ids, counts, rows * time, target_number_values=values)
-
-
-def number_head(hidden: torch.Tensor) -> torch.Tensor:
-    """A number head that depends on every logit."""
-    return hidden.float().tanh().sum(-1)
-
-
-def whole(logits: torch.Tensor) -> Output:
-    return Output(logits, lambda hidden: hidden, number_head=number_head)
 
 
 def at_targets(logits: torch.Tensor, batch: Batch) -> Output:
     hidden = torch.take_along_dim(logits, batch.target_positions[..., None], dim=1)
-    return Output(hidden, lambda hidden: hidden, target_positions=batch.target_positions, number_head=number_head)
+    return Output(
+        hidden,
+        lambda hidden: hidden,
+        target_positions=batch.target_positions,
+        number_head=output_everywhere(logits).number_head,
+    )
 
 
 def total(loss: Any, output: Output, batch: Batch) -> float:
@@ -57,56 +37,13 @@ def total(loss: Any, output: Output, batch: Batch) -> float:
     return sum(loss.weights[name] * float(terms[name]) / counts[name] for name in terms)
 
 
-RAGGED = [[1, 2, 3], [4], [2, 3, 4, 5], [5]]
-
-
-def rows_of(batch: Batch, rows: slice | torch.Tensor) -> Batch:
-    target_ids, targets = batch.target_ids[rows], batch.targets[rows]
-    tokens = Tokens(batch.tokens.ids[rows], batch.tokens.lengths[rows], batch.tokens.example_indices[rows])
-    counts = {"tokens": int((targets != IGNORE_INDEX).sum()), "examples": len(targets)}
-    values = None if batch.target_number_values is None else batch.target_number_values[rows]
-    return replace(
-        batch,
-        tokens=tokens,
-        targets=targets,
-        target_positions=batch.target_positions[rows],
-        target_ids=target_ids,
-        counts=counts,
-        target_number_values=values,
-    )
-
-
-def test_every_term_has_a_weight_and_a_count_that_the_batch_alone_tells(any_loss: Any, vocabulary: Any) -> None:
-    loss = any_loss.build(vocabulary)
-    logits, batch = question(RAGGED)
-    terms, counts = loss(whole(logits), batch), loss.counts(batch)
-    assert set(terms) == set(loss.weights) == set(counts)
-    for name, term in terms.items():
-        assert term.shape == ()
-        assert term.isfinite()
-        assert isinstance(counts[name], int)
-        assert counts[name] > 0
-
-
-@pytest.mark.parametrize("cuts", [[0, 1, 4], [0, 2, 4], [0, 1, 2, 3, 4]])
-def test_a_batch_in_parts_has_the_sums_and_counts_of_the_whole(any_loss: Any, vocabulary: Any, cuts: list[int]) -> None:
-    loss = any_loss.build(vocabulary)
-    logits, batch = question(RAGGED)
-    terms, counts = loss(whole(logits), batch), loss.counts(batch)
-    parts = [slice(low, high) for low, high in pairwise(cuts)]
-    for name in terms:
-        found = sum(float(loss(whole(logits[part]), rows_of(batch, part))[name]) for part in parts)
-        assert found == pytest.approx(float(terms[name]), rel=1e-5)
-        assert sum(loss.counts(rows_of(batch, part))[name] for part in parts) == counts[name]
-
-
 def test_the_gradient_of_the_parts_is_that_of_the_whole(any_loss: Any, vocabulary: Any) -> None:
     loss = any_loss.build(vocabulary)
-    logits, batch = question(RAGGED)
+    logits, batch = labelled_rows(RAGGED)
     logits.requires_grad_()
-    (expected,) = torch.autograd.grad(sum(loss(whole(logits), batch).values()), logits)
+    (expected,) = torch.autograd.grad(sum(loss(output_everywhere(logits), batch).values()), logits)
     for row in range(4):
-        sum(loss(whole(logits[row : row + 1]), rows_of(batch, slice(row, row + 1))).values()).backward()
+        sum(loss(output_everywhere(logits[row : row + 1]), rows_of(batch, slice(row, row + 1))).values()).backward()
     torch.testing.assert_close(logits.grad, expected, atol=1e-6, rtol=1e-5)
     learns = batch.targets == NUMBER if isinstance(any_loss, Regression) else batch.targets != IGNORE_INDEX
     assert bool((expected[learns].abs().sum(-1) > 0).all())
@@ -115,8 +52,8 @@ def test_the_gradient_of_the_parts_is_that_of_the_whole(any_loss: Any, vocabular
 
 def test_target_positions_alone_give_the_same_as_all_places(any_loss: Any, vocabulary: Any) -> None:
     loss = any_loss.build(vocabulary)
-    logits, batch = question(RAGGED)
-    everywhere, there = loss(whole(logits), batch), loss(at_targets(logits, batch), batch)
+    logits, batch = labelled_rows(RAGGED)
+    everywhere, there = loss(output_everywhere(logits), batch), loss(at_targets(logits, batch), batch)
     for name in everywhere:
         assert float(there[name]) == pytest.approx(float(everywhere[name]), rel=1e-5)
 
@@ -132,8 +69,8 @@ def soft(loss: Any) -> bool:
 
 def test_a_better_answer_costs_less(any_loss: Any, vocabulary: Any) -> None:
     loss = any_loss.build(vocabulary)
-    logits, batch = question(RAGGED)
-    right = torch.nn.functional.one_hot(batch.targets.clamp(min=0), VOCABULARY).float()
+    logits, batch = labelled_rows(RAGGED)
+    right = torch.nn.functional.one_hot(batch.targets.clamp(min=0), VOCABULARY.size).float()
     strengths = (0.0, 0.5, 1.0) if soft(any_loss) else (0.0, 2.0, 4.0, 40.0)
 
     def answer(strength: float) -> Output:
@@ -147,11 +84,11 @@ def test_a_better_answer_costs_less(any_loss: Any, vocabulary: Any) -> None:
 
 def test_half_precision_is_summed_in_full(any_loss: Any, vocabulary: Any) -> None:
     loss = any_loss.build(vocabulary)
-    logits, batch = question([list(range(6))] * 64)
+    logits, batch = labelled_rows([list(range(6))] * 64)
     rough = logits.bfloat16()
-    for name, term in loss(whole(rough), batch).items():
+    for name, term in loss(output_everywhere(rough), batch).items():
         assert term.dtype == torch.float32
-        assert float(term) == pytest.approx(float(loss(whole(rough.float()), batch)[name]), rel=1e-6)
+        assert float(term) == pytest.approx(float(loss(output_everywhere(rough.float()), batch)[name]), rel=1e-6)
 
 
 # By hand -------------------------------------------------------------------------------------------------------------
@@ -162,39 +99,43 @@ def built(over: Any, vocabulary: Any) -> Any:
 
 
 def test_over_tokens_it_is_torchs_mean(vocabulary: Any) -> None:
-    logits, batch = question(RAGGED)
+    logits, batch = labelled_rows(RAGGED)
     expected = float(cross_entropy(logits.flatten(0, 1), batch.targets.flatten()))
     loss = built("tokens", vocabulary)
     assert loss.counts(batch) == {"cross_entropy": 9}
-    assert total(loss, whole(logits), batch) == pytest.approx(expected, rel=1e-6)
+    assert total(loss, output_everywhere(logits), batch) == pytest.approx(expected, rel=1e-6)
     assert total(loss, at_targets(logits, batch), batch) == pytest.approx(expected, rel=1e-6)
 
 
 def test_over_examples_it_is_the_mean_of_each_ones_mean(vocabulary: Any) -> None:
-    logits, batch = question(RAGGED)
+    logits, batch = labelled_rows(RAGGED)
     logs = logits.log_softmax(-1)
     means = [-sum(float(logs[row, t, batch.targets[row, t]]) for t in own) / len(own) for row, own in enumerate(RAGGED)]
     loss = built("examples", vocabulary)
     assert loss.counts(batch) == {"cross_entropy": 4}
-    assert total(loss, whole(logits), batch) == pytest.approx(sum(means) / 4, rel=1e-5)
-    assert total(loss, whole(logits), batch) != pytest.approx(total(built("tokens", vocabulary), whole(logits), batch))
+    assert total(loss, output_everywhere(logits), batch) == pytest.approx(sum(means) / 4, rel=1e-5)
+    assert total(loss, output_everywhere(logits), batch) != pytest.approx(
+        total(built("tokens", vocabulary), output_everywhere(logits), batch)
+    )
 
 
 def test_an_even_guess_costs_the_logarithm_of_the_choices(vocabulary: Any) -> None:
-    _, batch = question(RAGGED)
+    _, batch = labelled_rows(RAGGED)
     for over in ("tokens", "examples"):
-        found = total(built(over, vocabulary), whole(torch.zeros(4, 6, VOCABULARY)), batch)
+        found = total(built(over, vocabulary), output_everywhere(torch.zeros(4, 6, VOCABULARY.size)), batch)
         assert found == pytest.approx(2.944439, abs=1e-5)
 
 
 def test_a_row_without_targets_adds_nothing(vocabulary: Any) -> None:
-    logits, batch = question([[1, 2], [], [3]])
+    logits, batch = labelled_rows([[1, 2], [], [3]])
     for over in ("tokens", "examples"):
         part = built(over, vocabulary)
-        terms = part(whole(logits), batch)["cross_entropy"]
+        terms = part(output_everywhere(logits), batch)["cross_entropy"]
         without = torch.tensor([0, 2])
         kept = rows_of(batch, without)
-        assert float(terms) == pytest.approx(float(part(whole(logits[without]), kept)["cross_entropy"]), rel=1e-6)
+        assert float(terms) == pytest.approx(
+            float(part(output_everywhere(logits[without]), kept)["cross_entropy"]), rel=1e-6
+        )
     assert isinstance(part, CrossEntropyModule)
 
 

@@ -78,6 +78,14 @@ def test_tokens_that_say_their_power_of_ten_go_on_while_it_falls() -> None:
     assert numbers_in(torch.tensor([[0, 1, 2, 0, 2]]), table, NumberNotation()) == [12.5, 10.5]
 
 
+def test_a_token_with_a_space_starts_a_number() -> None:
+    table = NumberTokenTable.from_values({0: 12.0, 1: 7.0, 2: 500.0}, 6, starting_ids={1})  # "12", " 7", "500"
+    notation = NumberNotation(point_ids=(4,), comma_ids=(5,))
+    assert numbers_in(torch.tensor([[0, 1, 1, 0]]), table, notation) == [12, 7, 712]
+    assert numbers_in(torch.tensor([[0, 4, 1, 4, 0]]), table, notation) == [12, 7.12]
+    assert numbers_in(torch.tensor([[0, 1, 5, 2]]), table, notation) == [12, 7500]
+
+
 def test_a_digit_weighs_what_its_place_is_worth_and_one_on_average() -> None:
     found = place_value_weights(labels_of("503a7"), TABLE, WRITTEN, 2.0)
     torch.testing.assert_close(found, torch.tensor([[12 / 7, 6 / 7, 3 / 7, 0.0, 1.0]]))

@@ -6,66 +6,16 @@ import pytest
 import torch
 
 from numerate.errors import UserError
-
-EXACT = {"atol": 1e-9, "rtol": 1e-9}
-
-
-def inputs(rows: int, time: int, width: int = 16, seed: int = 0) -> torch.Tensor:
-    return torch.randn(rows, time, width, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
-def test_never_looks_ahead(any_mixing: Any, mix: Any) -> None:
-    mixing, x = mix(any_mixing), inputs(3, 9)
-    whole = mixing.at_once(x)
-    for place in range(1, 9):
-        changed = x.clone()
-        changed[:, place:] = inputs(3, 9 - place, seed=place)
-        after = mixing.at_once(changed)
-        torch.testing.assert_close(after[:, :place], whole[:, :place], **EXACT)
-        assert not torch.allclose(after[:, place:], whole[:, place:], **EXACT)
-
-
-def test_earlier_tokens_matter(any_mixing: Any, mix: Any) -> None:
-    mixing, x = mix(any_mixing), inputs(2, 7)
-    whole, changed = mixing.at_once(x), x.clone()
-    changed[:, 0] = inputs(2, 1, seed=1)[:, 0]
-    assert not torch.allclose(mixing.at_once(changed)[:, -1], whole[:, -1], **EXACT), "it mixes nothing"
-
-
-def test_rows_do_not_see_each_other(any_mixing: Any, mix: Any) -> None:
-    mixing, x = mix(any_mixing), inputs(4, 6)
-    whole, changed = mixing.at_once(x), x.clone()
-    changed[1] = inputs(1, 6, seed=1)[0]
-    after = mixing.at_once(changed)
-    torch.testing.assert_close(after[[0, 2, 3]], whole[[0, 2, 3]], **EXACT)
-    torch.testing.assert_close(mixing.at_once(x[2:3]), whole[2:3], **EXACT)
-
-
-def test_padding_on_the_right_changes_nothing(any_mixing: Any, mix: Any) -> None:
-    mixing, x = mix(any_mixing), inputs(2, 10)
-    lengths = torch.tensor([4, 6])
-    whole = mixing.at_once(x, lengths)
-    for row, length in enumerate([4, 6]):
-        alone = mixing.at_once(x[row : row + 1, :length])
-        torch.testing.assert_close(whole[row, :length], alone[0], **EXACT)
-
-
-def test_reading_at_once_is_reading_token_by_token(each_mixing: Any, mix: Any) -> None:
-    assert_both_forms_agree(mix(each_mixing), [1, 4, 7])
-
-
-@pytest.mark.parametrize("prompts", [[5, 5, 5], [7, 1, 2], [1, 1, 1]])
-def test_prompts_may_have_any_lengths(any_mixing: Any, mix: Any, prompts: list[int]) -> None:
-    assert_both_forms_agree(mix(any_mixing), prompts)
-
-
-def assert_both_forms_agree(mixing: Any, prompts: list[int]) -> None:
-    x = inputs(3, 12)
-    whole = mixing.at_once(x)
-    first, further = mixing.token_by_token(x, prompts, more=5)
-    for row, length in enumerate(prompts):
-        torch.testing.assert_close(first[row, :length], whole[row, :length], **EXACT)
-        torch.testing.assert_close(further[row], whole[row, length : length + 5], **EXACT)
+from numerate.promises import (  # noqa: F401
+    EXACT,
+    inputs,
+    test_earlier_tokens_matter,
+    test_never_looks_ahead,
+    test_padding_on_the_right_changes_nothing,
+    test_prompts_may_have_any_lengths,
+    test_reading_at_once_is_reading_token_by_token,
+    test_rows_do_not_see_each_other,
+)
 
 
 @pytest.mark.where(any_mixing=lambda mixing: mixing[0].supports_blocked_keys())

@@ -18,7 +18,13 @@ from numerate.positions.position_ids import (
     Shifted,
     Zooming,
 )
-from numerate.vocabulary import HELPER, Vocabulary
+from numerate.promises import (  # noqa: F401
+    WITH_HELPER,
+    assert_rows_may_grow,
+    test_a_longer_row_never_changes_earlier_position_ids,
+)
+from numerate.promises import position_ids_of as numbers
+from numerate.vocabulary import Vocabulary
 
 DRAWS = [StepContext.for_evaluation(), StepContext(seed=0, step=0), StepContext(seed=5, step=17)]
 
@@ -26,19 +32,7 @@ DRAWS = [StepContext.for_evaluation(), StepContext(seed=0, step=0), StepContext(
 @pytest.fixture
 def vocabulary() -> Vocabulary:
     """The published one, its last token a helper."""
-    plain = Vocabulary.with_digits(["+", "-", "x", "=", " "])
-    kinds = plain.token_kinds.copy()
-    kinds[plain.token_to_id[" "]] = HELPER
-    return replace(plain, token_kinds=kinds)
-
-
-def numbers(numbering: PositionIds, tokens: Tokens, vocabulary: Vocabulary, draw: StepContext) -> torch.Tensor:
-    kinds = torch.from_numpy(vocabulary.token_kinds).long()[tokens.ids]
-    places = numbering.assign(tokens, kinds, draw)
-    assert places.dtype == (torch.int64 if numbering.is_integer else torch.float32)
-    assert places.shape[0] in (1, tokens.ids.shape[0])
-    assert places.shape[1] == tokens.ids.shape[1]
-    return places.expand(tokens.ids.shape)
+    return WITH_HELPER
 
 
 def all_draws(numbering: PositionIds) -> list[StepContext]:
@@ -56,24 +50,10 @@ def row_of(text: str, vocabulary: Vocabulary) -> Tokens:
     return Tokens(ids, torch.tensor([len(text)]), torch.tensor([0]))
 
 
-def test_a_longer_row_never_changes_earlier_numbers(any_position_ids: Any, make_tokens: Any, vocabulary: Any) -> None:
-    if any_position_ids.causal:
+@pytest.mark.where(any_position_ids=lambda scheme: not scheme.causal)
+def test_what_is_not_causal_looks_ahead(any_position_ids: Any, make_tokens: Any, vocabulary: Any) -> None:
+    with pytest.raises(AssertionError):
         assert_rows_may_grow(any_position_ids, make_tokens([14, 14, 14]), vocabulary)
-        return
-    with pytest.raises(AssertionError):  # what makes it not causal
-        assert_rows_may_grow(any_position_ids, make_tokens([14, 14, 14]), vocabulary)
-
-
-def assert_rows_may_grow(any_position_ids: PositionIds, whole: Tokens, vocabulary: Vocabulary) -> None:
-    for position_offset in range(any_position_ids.num_position_offsets()):
-        draw = StepContext.for_evaluation(position_offset)
-        for length in range(1, 14):
-            prefix = replace(whole, ids=whole.ids[:, :length], lengths=torch.full((3,), length))
-            padded = torch.where(torch.arange(14) < length, whole.ids, 0)
-            behind = replace(whole, ids=padded, lengths=torch.full((3,), length))
-            expected = numbers(any_position_ids, whole, vocabulary, draw)[:, :length]
-            assert torch.equal(numbers(any_position_ids, prefix, vocabulary, draw), expected)
-            assert torch.equal(numbers(any_position_ids, behind, vocabulary, draw)[:, :length], expected)
 
 
 def test_padding_behind_a_row_never_changes_its_numbers(

@@ -1,5 +1,6 @@
 """What recipes of all papers promise alike: names, papers, grids that fit, and that they train and are evaluated."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ from numerate.config import identity, override
 from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.evaluation.grid import Grid
 from numerate.experiments.train import debug, train
-from numerate.recipes import abacus, inductive_counting, number_loss
-from numerate.recipes.papers import PAPERS
+from numerate.recipes import abacus, inductive_counting, number_loss, papers
+from numerate.recipes.papers import BIBTEX_BY_LINK, PAPERS
 from numerate.text.models.t5 import T5
 from numerate.training.recipe import Recipe
 
@@ -116,3 +117,15 @@ def test_it_trains_and_is_evaluated(name: str, grid: str | None, settings: tuple
     assert all(kind in record and 0 < record["count"] <= 2 for record in records)
     if grid == "51":
         assert records[0]["labels"]["max_training_labels"] == 50
+
+
+def test_the_bibliography_has_each_paper_once_with_title_authors_and_year() -> None:
+    entries = list(BIBTEX_BY_LINK.values())
+    text = Path(papers.__file__).with_suffix(".bib").read_text(encoding="utf-8")
+    assert len(entries) == text.count("\n@") == text.count("\n}") > 70
+    for entry in entries:
+        assert entry.count("{") == entry.count("}")
+        assert [len(re.findall(rf"^  {name} *= ", entry, re.M)) for name in ("title", "author", "year", "url")] == [
+            1
+        ] * 4
+        assert max(map(len, entry.splitlines())) < 80

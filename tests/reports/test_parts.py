@@ -124,7 +124,9 @@ def test_a_point_is_the_median_of_the_seeds_from_the_lowest_to_the_highest(tmp_p
     assert one.metric_estimate(first, "exact_match").interval == (0.2, 0.3)
     (alone,) = group_runs([read_run(make(tmp_path / "b", "CrossEntropy", lambda part: 4))])
     assert alone.metric_estimate(first, "exact_match").interval == pytest.approx(wilson_interval(4, 20))
-    assert alone.metric_estimate(first, "log_mae").interval is None
+    low, high = alone.metric_estimate(first, "log_mae").interval or (0.0, 0.0)
+    assert 0 < low < alone.metric_estimate(first, "log_mae").values[0] < high
+    assert alone.metric_estimate(first, "r2").interval is None
 
 
 def test_regions_have_pooled_metrics_and_the_mean_of_their_parts(tmp_path: Path) -> None:

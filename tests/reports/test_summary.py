@@ -96,17 +96,21 @@ def test_groups_of_one_name_are_labelled_by_what_differs(make_run):
     assert (first, second) == ("mine (model.positions.0=Learned)", "mine (model.positions.0=Rotary)")
 
 
-def test_of_parts_the_classes_are_shown_where_they_tell_them_apart():
-    lists = ["[Rotary(ids=Sequential(own=1), base=2), Learned(size=3)]", "[Rotary(ids=Sequential(own=1), base=2)]"]
-    assert shortest_texts(lists) == ["[Rotary, Learned]", "[Rotary]"]
-    assert shortest_texts(["LSTM(a=1)", "LSTM(a=2)"]) == ["LSTM(a=1)", "LSTM(a=2)"]
-    assert shortest_texts(["(odd", "8"]) == ["(odd", "8"]
+def test_of_parts_only_what_tells_them_apart_is_shown():
+    rotary = {"kind": "Rotary", "ids": {"kind": "Sequential", "own": 1}, "base": 2}
+    learned = {"kind": "Learned", "ids": {"kind": "my.py:Own", "source": "0f", "own": 1}, "size": 3}
+    other = {**learned, "ids": {"kind": "Digits", "own": 1}}
+    assert shortest_texts([[rotary, learned], [rotary]]) == ["[Rotary, Learned]", "[Rotary]"]
+    assert shortest_texts([rotary, learned, other]) == ["Rotary", "Learned(ids=Own)", "Learned(ids=Digits)"]
+    assert shortest_texts([learned, {**other, "size": 4}])[1] == "Learned(ids=Digits, size=4)"
+    assert shortest_texts([rotary, {**rotary, "base": 5}, None, 8]) == ["Rotary(base=2)", "Rotary(base=5)", "None", "8"]
+    assert shortest_texts([[], []]) == ["[]", "[]"]
 
 
 def test_differing_settings_are_found_leaf_by_leaf():
     one = {"kind": "R", "seed": 1, "model": {"kind": "D", "hidden_size": 64, "parts": [{"kind": "A", "x": 1}]}}
     two = {"kind": "R", "seed": 2, "model": {"kind": "D", "hidden_size": 128, "parts": [{"kind": "A", "x": 2}]}}
-    assert differing_settings([one, two]) == {"model.hidden_size": ("64", "128"), "model.parts.0.x": ("1", "2")}
+    assert differing_settings([one, two]) == {"model.hidden_size": [64, 128], "model.parts.0.x": [1, 2]}
     assert flatten_settings(one) == {
         "": "R", "seed": "1", "model": "D", "model.hidden_size": "64", "model.parts.0": "A", "model.parts.0.x": "1",
     }  # fmt: skip

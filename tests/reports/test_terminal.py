@@ -129,7 +129,7 @@ def test_the_colours_of_a_stream_are_detected(stream, environ, colours, monkeypa
         monkeypatch.delenv(name, raising=False)
     for name, value in (environ | {"COLUMNS": "57"}).items():
         monkeypatch.setenv(name, value)
-    assert TerminalStyle.from_stream(stream) == TerminalStyle(colours, 57)
+    assert TerminalStyle.from_stream(stream) == TerminalStyle(colours, 57, 57 if stream.isatty() else None)
 
 
 @pytest.mark.parametrize(("stops", "sign"), [(COLORMAP_LIGHT, -1), (COLORMAP_DARK, 1)])
@@ -175,3 +175,27 @@ def test_a_comparison_in_the_terminal_holds_both_maps_the_regions_and_the_findin
     assert "addition_rotary" in text.split("\n")[0]
     assert "all OOD" in text
     assert text.endswith("intervals over questions).")
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_comparison_fits_into_a_terminal(make_run, width):
+    runs = [make_run("abacus", lambda n: n <= 7), make_run("rotary", lambda n: n <= 5)]
+    groups = group_runs([read_run(run) for run in runs])
+    text = comparison_text(groups, TerminalStyle(width=width, line_width=width))
+    assert max(map(text_width, text.splitlines())) <= width
+    words = {word for word in comparison_text(groups, TerminalStyle(width=width)).split() if set(word) != {"-"}}
+    assert words <= set(text.split()), "nothing is left out"
+
+
+def test_a_wide_table_has_its_headers_and_texts_in_several_lines_before_its_columns_are_divided():
+    header = ("run", "exact match of all questions, %", "note")
+    rows = [("addition_abacus", "93.1", "too few questions to hold any out")]
+    assert text_table(header, rows, 100) == text_table(header, rows)
+    assert text_table(header, rows, 50).split("\n", 4)[4].splitlines() == [
+        "                          %",
+        "---------------  ----------  --------------------",
+        "addition_abacus        93.1  too few questions to",
+        "                             hold any out",
+    ]
+    divided = text_table(header, rows, 34).split("\n\n")
+    assert [block.split()[:2] for block in divided] == [["run", "exact"], ["run", "note"]]

@@ -3,13 +3,12 @@
 import contextlib
 import multiprocessing
 import os
-import pickle
 import signal
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,9 @@ from failures import killed_at_every_moment, small_disk
 from numerate.config import Span
 from numerate.evaluation.evaluator import Evaluation
 from numerate.executors import local
-from numerate.executors.executor import Executor, Failure, ItemOutcome, Work
+from numerate.executors.executor import Executor
+from numerate.executors.in_process import InProcess
 from numerate.executors.local import Local
-from numerate.executors.worker import Worker
 from numerate.models.decoder import Decoder
 from numerate.positions.added import Learned
 from numerate.positions.rotary import Rotary
@@ -29,7 +28,6 @@ from numerate.studies import study as studies
 from numerate.studies.study import Study, run_study
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.training.recipe import Recipe, Training
-from numerate.training.stopping import Stop
 
 __all__ = ["killed_at_every_moment", "small_disk"]
 
@@ -57,36 +55,9 @@ def pair() -> Study:
     return Study("pair", "Which of two?", (_TINY, _LEARNED))
 
 
-@dataclass(frozen=True)
-class Here(Executor):
-    """Does all items in this process, one after the other, packed and unpacked as if they went elsewhere."""
-
-    def run(
-        self,
-        work: Work,
-        items: Sequence[Any],
-        *,
-        folder: Path | None = None,
-        stop: Stop | None = None,
-        on_tick: Callable[[], None] = lambda: None,
-    ) -> Iterator[ItemOutcome]:
-        worker = Worker(threads=1, memory_limit=None)
-        worker.stop = stop or Stop()  # type: ignore[assignment]
-        if (refused := worker.open(pickle.dumps(work))) is not None:
-            raise AssertionError(refused)
-        for index, item in enumerate(items):
-            if worker.stop.requested:
-                yield ItemOutcome(index, failure=Failure("not started", "not started", 130))
-                continue
-            reply = worker.run_item(pickle.dumps(item))
-            on_tick()
-            result = None if reply.failure else pickle.loads(reply.result)
-            yield ItemOutcome(index, result, reply.failure, reply.seconds, worker.name)
-
-
 @pytest.fixture
 def here() -> Executor:
-    return Here()
+    return InProcess()
 
 
 def _no_report(study: Study, running: Any, folders: Sequence[Path], failed: Any) -> Path:
@@ -99,7 +70,7 @@ def _no_report(study: Study, running: Any, folders: Sequence[Path], failed: Any)
 @pytest.fixture
 def local_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands begin no processes: what they give to `Local` is done in this one."""
-    monkeypatch.setattr(Local, "run", Here.run)
+    monkeypatch.setattr(Local, "run", InProcess.run)
 
 
 @pytest.fixture(scope="session")
@@ -109,7 +80,7 @@ def quietly() -> Callable[[Study, Path], None]:
     def quietly(study: Study, runs: Path) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(studies, "_write_report", _no_report)
-            _, done = run_study(study, runs_dir=runs, executor=Here())
+            _, done = run_study(study, runs_dir=runs, executor=InProcess())
         assert [one.error for one in done] == [None] * len(done)
 
     return quietly

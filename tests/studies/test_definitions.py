@@ -53,7 +53,7 @@ def test_without_its_files_a_study_says_how_to_get_them_and_offers_the_stand_in(
 ) -> None:
     pytest.importorskip("tokenizers", reason="the extra huggingface is not installed")
     monkeypatch.setenv("NUMERATE_DATA", str(tmp_path / "none"))
-    monkeypatch.setattr("numerate.text.tokenizers.tokenizer_files._is_hub_reachable", lambda: False)
+    monkeypatch.setattr("numerate.text.tokenizers.tokenizer_files.is_hub_reachable", lambda: False)
     with pytest.raises(UserError) as error:
         run_study(number_loss_laptop(), runs_dir=tmp_path / "runs")
     for what in ("fetch mathematics`", "fetch t5_tokenizer`", "number_loss_laptop_stand_in"):

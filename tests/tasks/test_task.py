@@ -9,20 +9,19 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from newcomers import on_the_page
-from numerate import tasks
 from numerate.config import Span, setting
 from numerate.errors import UserError
+from numerate.promises import (  # noqa: F401
+    same_questions,
+    test_an_example_does_not_depend_on_the_portions,
+    test_its_alphabet_holds_all_the_texts_it_uses,
+    test_no_question_that_can_be_held_out_is_in_two_splits,
+    test_seed_and_split_change_what_is_drawn,
+    test_the_axes_of_its_grid_are_fields_that_can_be_fixed,
+)
 from numerate.tasks.counter_rng import CounterRNG
 from numerate.tasks.questions import Example, Numbers, Questions
-from numerate.tasks.task import EVAL_BLOCK_SIZE, MIN_SPLIT_SIZE, SPLITS, Task, can_be_split
-
-OF_FILES = {"RJokes", "LanguageModeling", "Mathematics", "QuestionFiles", "MultiRC", "GSM8K", "ExampleFile"}
-"""Tasks that have no file by themselves, and no OOD validation: see their own tests."""
-
-EVERY = [getattr(tasks, name)() for name in tasks.CATALOGUE["Task"] if name not in OF_FILES | {"GeneratedMathematics"}]
-EVERY += [on_the_page()["Task"]()]
-every_task = pytest.mark.parametrize("task", EVERY, ids=lambda task: type(task).__name__)
+from numerate.tasks.task import MIN_SPLIT_SIZE, SPLITS, Task, can_be_split
 
 
 @dataclass(frozen=True)
@@ -52,73 +51,6 @@ class Tiny(Task):
         return 10 if self.says_so else None
 
 
-def same(one: Questions, other: Questions) -> bool:
-    arrays = [(one.symbols, other.symbols), (one.numbers.lengths, other.numbers.lengths)]
-    arrays += [(one.prompt_lengths, other.prompt_lengths), (one.numbers.digits, other.numbers.digits)]
-    arrays += [(one.metadata[name], other.metadata[name]) for name in one.metadata]
-    return one.alphabet == other.alphabet and all(np.array_equal(a, b) for a, b in arrays)
-
-
-@every_task
-@pytest.mark.parametrize("split", SPLITS)
-def test_an_example_does_not_depend_on_the_portions(task: Task, split: str) -> None:
-    size = task.block_size if split == "train" else EVAL_BLOCK_SIZE
-    start, count = size - 30, 60
-    whole = task.examples(split, 3, start, count)
-    assert len(whole) == count
-    portions = [task.examples(split, 3, start + i, n) for i, n in ((0, 7), (7, 40), (47, 13))]
-    assert same(whole, Questions.concatenate(portions))
-    assert same(whole, task.examples(split, 3, 0, size + 30).take(slice(start, None)))
-
-
-@every_task
-def test_seed_and_split_change_what_is_drawn(task: Task) -> None:
-    drawn = {
-        what: task.examples(split, seed, 0, 200).hashes().tobytes()
-        for what, (split, seed) in {
-            "a": ("train", 0),
-            "b": ("train", 1),
-            "c": ("test", 0),
-            "d": ("validation", 0),
-        }.items()
-    }
-    assert len(set(drawn.values())) == 4
-
-
-@every_task
-def test_no_question_that_can_be_held_out_is_in_two_splits(task: Task) -> None:
-    if task.all_questions() is not None:
-        pytest.skip("its questions are listed, not divided by their hashes: see its own tests")
-    # One at a time is slower by far, and thirty are drawn for each that is held out.
-    count = 3000 if type(task).example is Task.example else 150
-    seen: dict[str, set[int]] = {}
-    for split in SPLITS:
-        source = task if split != "ood_validation" else task.ood_validation_task()
-        assert source is not None
-        block = task.examples(split, 0, 0, count)
-        hashes = source.question_hashes(block)
-        assert hashes is not None
-        seen[split] = set(hashes[source.splittable_mask(block)].tolist())
-        assert len(seen[split]) > count / 3
-    for one in SPLITS:
-        for other in SPLITS:
-            assert one == other or not seen[one] & seen[other]
-
-
-@every_task
-def test_its_alphabet_holds_all_the_texts_it_uses(task: Task) -> None:
-    assert set(task.examples("train", 0, 0, 500).alphabet) <= set(task.alphabet())
-
-
-@every_task
-def test_the_axes_of_its_grid_are_fields_that_can_be_fixed(task: Task) -> None:
-    assert set(task.training_spans()) == set(task.axes())
-    cell = dict.fromkeys(task.axes(), 3)
-    drawn = task.at_cell(**cell).examples("test", 0, 0, 50)
-    for axis in task.axes():
-        assert set(drawn.metadata[axis].tolist()) == {3}
-
-
 def test_a_newcomer_gives_one_example_at_a_time() -> None:
     task = Doubling()
     drawn = task.examples("train", 0, 0, 50)
@@ -126,7 +58,7 @@ def test_a_newcomer_gives_one_example_at_a_time() -> None:
         text = "".join(drawn.alphabet[s] for s in drawn.symbols[row] if s >= 0)
         question, answer = text[: drawn.prompt_lengths[row]], text[drawn.prompt_lengths[row] :]
         assert int(question[2:-1]) * 2 == int(answer)
-    assert same(drawn.take(slice(20, 30)), task.examples("train", 0, 20, 10))
+    assert same_questions(drawn.take(slice(20, 30)), task.examples("train", 0, 20, 10))
     assert set(task.alphabet()) == set("0123456789*=")
     test, train = (set(task.examples(split, 0, 0, 600).hashes().tolist()) for split in ("test", "train"))
     assert not test & train

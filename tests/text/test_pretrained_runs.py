@@ -14,6 +14,7 @@ import torch
 from numerate.api import load, recipe
 from numerate.batch import Tokens
 from numerate.errors import UserError
+from numerate.experiments.exporting import export
 from numerate.experiments.train import dry_run, train
 from numerate.text.models.pretrained import PretrainedDecoder
 from numerate.text.models.t5 import T5
@@ -31,14 +32,14 @@ ROWS = 300
 SIZES: dict[str, Any] = {"d_model": 16, "num_layers": 1, "num_heads": 2, "d_kv": 8, "d_ff": 16}
 LLAMA = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
 TABLES = [f"hf_model.{name}.weight" for name in ("shared", "encoder.embed_tokens", "decoder.embed_tokens", "lm_head")]
-KINDS = ["t5", "t5 1.1", "llama"]
+KINDS = ["t5", "t5 1.1", "t5 lora", "llama", "llama lora"]
 
 
 def write_weights(folder: Path, kind: str) -> None:
     """Weights that somebody has trained. Those of T5 1.1 have a head of their own, and other layers."""
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(5)
-        if kind == "llama":
+        if kind.startswith("llama"):
             held = transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA, vocab_size=ROWS))
         else:
             more = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False} if kind == "t5 1.1" else {}
@@ -56,10 +57,11 @@ def over(words: int) -> Vocabulary:
 
 
 def begun_from(weights: str, kind: str, *more: str) -> Recipe:
-    model, layout = ("PretrainedDecoder", "Continuation") if kind == "llama" else ("T5", "Seq2Seq")
+    model, layout = ("PretrainedDecoder", "Continuation") if kind.startswith("llama") else ("T5", "Seq2Seq")
+    lora = ",lora=LoRA(r=2)" * kind.endswith("lora")
     given = [
         "task.digits=1",
-        f"model={model}(weights={weights})",
+        f"model={model}(weights={weights}{lora})",
         f"layout={layout}",
         f"tokenizer=Subwords(tokenizer={TOKENS},number_format=PerDigit)",
         "training.batch_size=8",
@@ -118,7 +120,34 @@ def test_a_run_is_evaluated_prompted_and_resumed_without_the_weights_that_it_sta
     (whole,) = (place / "whole").glob("*/*/")
     one, other = tensors(whole), tensors(path)
     assert all(torch.equal(one[name], other[name]) for name in one), "it resumes bit by bit"
-    assert not any(torch.equal(stored[name], other[name]) for name in stored if "q_proj" in name or ".q." in name)
+    trained = "lora_" if kind.endswith("lora") else "q_proj" if kind == "llama" else ".q."
+    changed = {name for name in stored if not torch.equal(stored[name], other[name])}
+    assert changed >= {name for name in stored if trained in name}
+    assert not kind.endswith("lora") or all("lora_" in name for name in changed)
+
+
+@torch.no_grad()
+def test_an_export_is_a_model_of_transformers_with_the_ids_of_its_tokenizer(
+    place: Path, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place)
+    (path,) = (place / "runs").glob("*/*/")
+    run, is_decoder = load(path), kind.startswith("llama")
+    folder = export(run, tmp_path / "exported")
+    auto_class = transformers.AutoModelForCausalLM if is_decoder else transformers.AutoModelForSeq2SeqLM
+    exported, read = auto_class.from_pretrained(folder).eval(), transformers.AutoTokenizer.from_pretrained(folder)
+    vocabulary, model = run.evaluation_data.vocabulary, run.load_model()
+    ids = torch.tensor([run.recipe.tokenizer.encode("12+345=", vocabulary)])
+    theirs = torch.from_numpy(vocabulary.pretrained_ids)
+    assert read("12+345=", add_special_tokens=False)["input_ids"] == theirs[ids][0].tolist()
+    tokens = Tokens(ids, torch.tensor([ids.shape[1]]), torch.arange(1))
+    found = model(tokens, None if is_decoder else tokens).logits
+    inputs = {} if is_decoder else {"decoder_input_ids": theirs[ids]}
+    expected = exported(input_ids=theirs[ids], **inputs).logits
+    assert exported.config.vocab_size == expected.shape[-1] == int(theirs.max()) + 1
+    known = theirs >= 0
+    torch.testing.assert_close(found[..., known], expected[..., theirs[known]], rtol=1e-4, atol=1e-5)
+    assert not any("lora" in name for name in exported.state_dict())
 
 
 def test_a_dry_run_needs_the_configuration_alone(kind: str, tmp_path: Path) -> None:
@@ -149,7 +178,7 @@ def test_a_dry_run_without_a_configuration_says_what_needs_none(
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setenv("HF_HOME", str(tmp_path))
-    message = "model.weights=null model." + ("config=" if kind == "llama" else "size=base")
+    message = "model.weights=null model." + ("config=" if kind.startswith("llama") else "size=base")
     for weights in ("someone/unknown", str(tmp_path)):
         with pytest.raises(
             UserError, match=rf"^model\.weights: {weights}: has no configuration .*; {re.escape(message)}"
@@ -161,14 +190,14 @@ def test_a_dry_run_without_a_configuration_says_what_needs_none(
 def test_what_is_built_again_computes_the_same(kind: str, tmp_path: Path) -> None:
     write_weights(tmp_path / "weights", kind)
     spec: Any = begun_from(str(tmp_path / "weights"), kind).model
-    spec = replace(spec, dropout=0.25) if kind != "llama" else spec
+    spec = spec if kind.startswith("llama") else replace(spec, dropout=0.25)
     vocabulary = over(20)
     first = spec.build(vocabulary, 0)
     pretrained_config = first.pretrained_config()
     assert pretrained_config is not None
     assert str(tmp_path) not in str(pretrained_config)
     second = spec.rebuild(vocabulary, 1, pretrained_config)
-    assert second.is_tied == first.is_tied == (kind == "t5")
+    assert second.is_tied == first.is_tied == (kind in ("t5", "t5 lora"))
     second.load_state_dict(first.state_dict())
     assert [name for name, _ in first.named_parameters()] == [name for name, _ in second.named_parameters()]
     ids = torch.randint(4, 24, (2, 6), generator=torch.Generator().manual_seed(0))
@@ -178,7 +207,7 @@ def test_what_is_built_again_computes_the_same(kind: str, tmp_path: Path) -> Non
         for model in (first, second):
             with torch.random.fork_rng(devices=()):
                 torch.manual_seed(3)
-                outputs.append(model.train(training)(tokens, None if kind == "llama" else tokens).logits)
+                outputs.append(model.train(training)(tokens, None if kind.startswith("llama") else tokens).logits)
         assert torch.equal(*outputs)
 
 

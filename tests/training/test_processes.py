@@ -362,6 +362,15 @@ def test_several_processes_of_a_machine_need_a_device_each(monkeypatch: pytest.M
         resolve_device("cuda", 2)
 
 
+def test_a_process_alone_works_on_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    current: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    assert World.join("cuda:1").device == torch.device("cuda", 1)
+    assert current == [torch.device("cuda", 1)], "on another one its dropout would not be seeded"
+
+
 def test_a_process_alone_is_the_first_and_adds_nothing() -> None:
     world = World.join("cpu")
     assert (world.rank, world.size, world.is_main_process, world.is_orphaned) == (0, 1, True, False)

@@ -220,7 +220,7 @@ def test_a_checkpoint_or_a_folder_of_weights_instead_of_a_run_is_refused_with_wh
             find_run(".", tmp_path)
     (tmp_path / "weights").mkdir()
     (tmp_path / "weights" / "config.json").touch()
-    with pytest.raises(UserError, match=r"`numerate train RECIPE model\.weights=.*/weights training\.steps=0`"):
+    with pytest.raises(UserError, match=r"`numerate evaluate hf:.*/weights"):
         find_run(tmp_path / "weights", tmp_path)
 
 

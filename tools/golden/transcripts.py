@@ -27,8 +27,21 @@ output of the base they are replaced before it is compared, and in its commands 
 several words, where one is not enough to tell: "maps sums 12+34= most"."""
 
 COMMANDS = (
-    *("list", "show", "sample", "data", "tokens", "train", "evaluate", "report", "run", "status", "results", "search"),
-    *("compare", "plot", "export", "import", "ask", "generate", "maps", "completion"),
+    *(
+        "list",
+        "show",
+        "sample",
+        "data",
+        "tokens",
+        "train",
+        "finetune",
+        "evaluate",
+        "report",
+        "run",
+        "status",
+        "results",
+    ),
+    *("search", "compare", "plot", "export", "import", "ask", "generate", "maps", "completion"),
 )
 KINDS = ("tasks", "tokenizers", "layouts", "position-ids", "positions", "mixers", "models", "losses", "studies")
 SHOWN = (

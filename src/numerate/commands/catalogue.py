@@ -1,23 +1,13 @@
-"""`list` and `show`: the available components, and their settings. `list` reads names and first lines, and imports no
-component.
-"""
+"""`list`: the available parts, and the runs. It reads names and first lines, and imports no part."""
 
-import contextlib
-import os
-import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import fields
 from importlib import import_module
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any
 from warnings import warn
 
 from numerate import catalogue
-from numerate.config import add_packaged_parts, describe_settings, expand_sweep, format_value, identity, override
-from numerate.errors import OperationalError, UserError, did_you_mean
-
-if TYPE_CHECKING:
-    from numerate.training.recipe import Recipe
+from numerate.config import add_packaged_parts, format_value
+from numerate.errors import UserError, did_you_mean
+from numerate.terminal import definition_list, output_width
 
 KINDS = {
     "Recipe": ("recipes", ""),
@@ -68,11 +58,9 @@ def list_parts(*words: str) -> None:
         known = [name for lines in lines_by_kind.values() for name in lines]
         named = " and ".join(titles[kind] for kind in requested)
         raise UserError(f"none of the {len(known)} {named} contains {part!r}.{did_you_mean(part, known)}")
-    width = max(len(name) for lines in shown.values() for name in lines)
     for number, (kind, lines) in enumerate(shown.items()):
         print("\n" * bool(number) + titles[kind])
-        for name, line in lines.items():
-            print(f"  {name:<{width}}  {line}".rstrip())
+        print(definition_list([*lines.items()], output_width(), indent=2))
 
 
 def _find_kind(word: str, titles: dict[str, str]) -> str | None:
@@ -138,101 +126,6 @@ def list_runs(*, runs_dir: str | None = None) -> None:
         step += f"/{budget}" * bool(budget)
         rows.append([name, labels, str(head["recipe"].get("seed", "")), step, ended, started])
     if rows:
-        print(text_table(["run", "name", "seed", "step", "ended by", "started (UTC)"], rows))
+        print(text_table(["run", "name", "seed", "step", "ended by", "started (UTC)"], rows, output_width()))
     else:
         print(f"{runs}: no runs yet; `numerate run quickstart` creates the first two")
-
-
-def show(name: str, *, settings: Sequence[str]) -> None:
-    """Shows the settings of a recipe or component, or the recipes of a study."""
-    from numerate.studies.naming import load_recipe, load_recipe_or_study
-    from numerate.studies.study import Study
-
-    if kinds := [kind for kind, parts in catalogue.parts_by_kind().items() if kind in SLOTS and name in parts]:
-        if settings:
-            raise UserError(f"{settings[0]!r} is not a known option")
-        for kind in kinds:
-            _show_part(kind, catalogue.get_class(kind, name))
-        return
-    study = load_recipe_or_study(name)
-    if isinstance(study, Study):
-        study = study.sweep(settings)
-        print(f"{study.title}: {study.question}\n")
-        for recipe in study.recipes:
-            print(f"  {recipe.title}  seed={recipe.seed}  run id {identity(recipe)}")
-        print(f"\n`numerate show {study.recipes[0].title}` shows the settings of one")
-        return
-    recipe = load_recipe(name)
-    for number, choice in enumerate(expand_sweep(settings)):
-        print("\n" * bool(number), end="")
-        _show_recipe(override(recipe, choice))
-
-
-def _print_settings(lines: Sequence[tuple[str, str, str]], value_width: int) -> None:
-    widths = [min(most, max((len(line[i]) for line in lines), default=0)) for i, most in enumerate((44, value_width))]
-    for name, value, meaning in lines:
-        print(f"{name:<{widths[0]}}  {value:<{widths[1]}}  {meaning}")
-
-
-def _show_part(kind: str, part: Any) -> None:
-    """Prints the settings of a component with their defaults, and how a recipe uses it."""
-    print(f"{part.__name__}, {kind}: {catalogue.part_summary(kind, part.__name__)}\n")
-    lines = [(field.name, format_value(field.default), field.metadata["help"]) for field in fields(part)]
-    _print_settings(lines, value_width=44)
-    print("no settings\n" * (not lines) + f"\nuse: numerate train RECIPE '{SLOTS[kind].format(part.__name__)}'")
-
-
-def _show_recipe(recipe: "Recipe") -> None:
-    from numerate.recipes.papers import PAPERS
-
-    kinds = reversed(catalogue.parts_by_kind().items())
-    summaries = {name: (kind, name) for kind, names in kinds for name in names}
-    print(f"{recipe.title}, run id {identity(recipe)}\n")
-    free_texts = ("paper", "name", "group")  # may be called like a component
-    lines = [
-        (
-            path,
-            value,
-            catalogue.part_summary(*summaries[value]) if value in summaries and path not in free_texts else meaning,
-        )
-        for path, value, _, meaning in describe_settings(recipe)
-    ]
-    _print_settings(lines, value_width=34)
-    print(f"\nparameters: {parameter_count(recipe)}")
-    if recipe.paper in PAPERS:
-        print(f"\n{PAPERS[recipe.paper]}")
-
-
-def parameter_count(recipe: "Recipe") -> str:
-    """The number of parameters of the model as text, or why it is unknown. Downloads nothing."""
-    weights = vars(recipe.model).get("weights")
-    if weights is not None:
-        return f"those of the weights {weights}, with embedding rows for this vocabulary"
-    try:
-        with _offline():
-            vocabulary = recipe.tokenizer.build_vocabulary(recipe.task)
-            try:  # without allocating the weights, which may be billions
-                model = recipe.model.build_on_meta(vocabulary, recipe.seed)
-            except (RuntimeError, NotImplementedError):
-                model = recipe.model.build(vocabulary, recipe.seed)
-    except (UserError, OperationalError) as error:
-        return f"unknown ({' '.join(str(error).split())})"
-    return f"{sum(parameter.numel() for parameter in model.parameters()):,}"
-
-
-@contextlib.contextmanager
-def _offline() -> Iterator[None]:
-    """Sets the Hugging Face hub offline."""
-    name, constants = "HF_HUB_OFFLINE", "huggingface_hub.constants"
-    old_value, known = os.environ.get(name), getattr(sys.modules.get(constants), name, False)
-    os.environ[name] = "1"
-    if constants in sys.modules:  # read at import
-        setattr(sys.modules[constants], name, True)
-    try:
-        yield
-    finally:
-        del os.environ[name]
-        if old_value is not None:
-            os.environ[name] = old_value
-        if constants in sys.modules:
-            setattr(sys.modules[constants], name, known)

@@ -6,13 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from numerate.commands.pretrained import evaluate_with_progress, is_pretrained, pretrained_runs
 from numerate.errors import UserError
+from numerate.experiments.results import Results, content_text, models_content
 from numerate.experiments.run import load
 from numerate.reports.compare import comparison_text, read_comparison, write_comparison
 from numerate.reports.page import missing_runs_note
 from numerate.reports.plots import FIGURES, write_plot
 from numerate.reports.terminal_writer import TerminalStyle
 from numerate.studies.folder import MissingRuns, StudyFolder
+from numerate.terminal import output_width
 from numerate.training.run_folder import resolve_runs_dir
 
 
@@ -21,19 +24,37 @@ def compare(
     out: str = "compare.html",
     baseline: str | None = None,
     metric: str | None = None,
+    settings: Sequence[str] = (),
+    device: str | None = None,
     runs_dir: str | None = None,
 ) -> None:
-    """Writes a page or figure of runs side by side, and prints their heat maps."""
-    if Path(out).suffix.lower() not in (".html", ".htm", ".png", ".svg", ".pdf"):
-        raise UserError(f"out: the suffix of {out} must be one of .html, .png, .svg, .pdf")
-    runs = resolve_runs(addresses, runs_dir)
+    """Writes a page or figure of runs side by side, and prints their heat maps. `hf:` models are evaluated first, with
+    `settings` of their recipes."""
+    check_suffix(out)
+    if settings and not any(map(is_pretrained, addresses)):
+        raise UserError(f"{settings[0]}: a comparison has settings of hf: models only, and none is named")
+    paths: list[str] = []
+    results: dict[str, Results] = {}
+    for address in addresses:
+        models = pretrained_runs(address, settings, runs_dir, device) if is_pretrained(address) else {}
+        for label, run in models.items():
+            results[label] = evaluate_with_progress(run)
+        paths += [str(run.path) for run in models.values()] or [address]
+    runs = resolve_runs(paths, runs_dir)
     failed, variants = runs.missing.failed, runs.missing.missing_variants
     subject = read_comparison(runs.folders, labels=runs.labels, baseline=baseline, metric=metric)
     page = write_comparison(subject, out, failed_runs=failed, missing_variants=variants)
     if warning := missing_runs_note(len(runs.folders), failed, variants):
         print(f"{warning}\n")
     text = comparison_text(subject.groups, TerminalStyle.from_stream(sys.stdout), subject.answer_metric)
-    print(f"{text}\n\n{page}")
+    table = [content_text(models_content(results), output_width())] if results else []
+    print("\n\n".join([*table, text, str(page)]))
+
+
+def check_suffix(out: str) -> None:
+    """Raises `UserError` for a file that a comparison cannot be written to."""
+    if Path(out).suffix.lower() not in (".html", ".htm", ".png", ".svg", ".pdf"):
+        raise UserError(f"out: the suffix of {out} must be one of .html, .png, .svg, .pdf")
 
 
 def plot(kind: str, *addresses: str, out: str | None = None, runs_dir: str | None = None, **options: Any) -> None:

@@ -9,13 +9,14 @@ from typing import Any, Literal
 
 from numerate.commands.naming import NamedData, load_data
 from numerate.config import override
-from numerate.errors import UserError
+from numerate.errors import UserError, check_choice
 from numerate.reports.output_files import write_output
 from numerate.reports.table import text_table
 from numerate.tasks.folders import data_folder
 from numerate.tasks.language_modeling import LanguageModeling
 from numerate.tasks.plain import format_question
 from numerate.tasks.task import SPLITS, Task
+from numerate.terminal import output_width, print_wrapped
 from numerate.text.data.source import RowSource
 from numerate.text.data.statistics import Statistics, compute_statistics
 from numerate.text.data.writing import write_rows
@@ -24,7 +25,7 @@ from numerate.text.tasks.text_task import TextTask
 from numerate.training import disk
 from numerate.training.progress import ProgressBar, ProgressBars
 
-Format = Literal["text", "memmap", "both"]
+Format = Literal["text", "memmap", "both", "lm-eval"]
 
 DEFAULT_WRITE_ROWS, DEFAULT_STATS_ROWS = 1_000_000, 100_000
 """Default number of rows of a task for `write`, and for `stats`."""
@@ -34,17 +35,25 @@ _MIN_PROGRESS_BYTES = 10_000_000
 
 
 def write(
-    name: str, *, settings: Sequence[str], out: str, as_: str | None = None, format: Format = "both", **options: Any
+    name: str,
+    *,
+    settings: Sequence[str],
+    out: str,
+    as_: str | None = None,
+    format: Format = "both",
+    grid: str | None = None,
+    **options: Any,
 ) -> None:
     """Writes the rows of a task, recipe or file into a new folder."""
+    if grid is not None and (format != "lm-eval" or as_ is not None):
+        raise UserError("grid: is of format=lm-eval; sizes of other rows are settings of the task, such as digits=1:5")
     if as_ is not None:
         _write_published(name, settings, out, **options)
         return
-    data = load_data(name, settings, options.get("split"))
-    if data.task.is_language_modeling:
-        raise UserError(
-            f"{name}: language modeling data is tokenized already; `numerate data tokenise` writes it to files"
-        )
+    if format == "lm-eval":
+        _write_lm_eval_tasks(name, settings, out, grid, **options)
+        return
+    data = _load_questions(name, settings, options.get("split"))
     source = _source(data, DEFAULT_WRITE_ROWS, **options)
     with ProgressBar(source.count, label="write") as progress:
         folder = write_rows(source, out, format, progress.step)
@@ -53,6 +62,51 @@ def write(
         print(f"{folder / file}  {disk.format_bytes(info['bytes'])}  sha256 {info['sha256'][:16]}")
     note = f", every row of split {source.split} once (count= draws them)" * source.each_once
     print(f"{folder}: {head['rows']:,} rows, {head['tokens']:,} tokens, {len(head['vocabulary'])} symbols{note}")
+
+
+def _load_questions(name: str, settings: Sequence[str], file_split: str | None = None) -> NamedData:
+    """The data of a name. Raises `UserError` for language modeling."""
+    data = load_data(name, settings, file_split)
+    if data.task.is_language_modeling:
+        raise UserError(
+            f"{name}: language modeling data is tokenized already; `numerate data tokenise` writes it to files"
+        )
+    return data
+
+
+def _write_lm_eval_tasks(
+    name: str,
+    settings: Sequence[str],
+    out: str,
+    grid: str | None,
+    *,
+    count: int | None = None,
+    seed: int | None = None,
+    split: str = "test",
+) -> None:
+    """Writes tasks for lm-evaluation-harness, by default of the grid, count and seed of `numerate evaluate`."""
+    from numerate.evaluation.evaluator import Evaluation, resolve_grid
+    from numerate.evaluation.grid import Grid
+    from numerate.integrations.lm_eval_tasks import write_tasks
+
+    data = _load_questions(name, settings)
+    task, evaluation = data.task, Evaluation() if data.recipe is None else data.recipe.evaluation
+    check_choice("split", split, SPLITS)
+    axes = task.axes()
+    cells = (resolve_grid(task, evaluation.grid) if grid is None else Grid.parse(grid, axes)).cells() if axes else [()]
+    with ProgressBar(len(cells), label="write") as progress:
+        group = write_tasks(
+            task,
+            cells,
+            Path(out),
+            Path(name).stem if data.is_file else name,
+            count=count or evaluation.examples_per_cell,
+            seed=evaluation.seed if seed is None else seed,
+            split=split,
+            on_progress=progress.step,
+        )
+    print(f"{out}: the group {group} of {len(cells)} tasks")
+    print(f"lm_eval --tasks {group} --include_path {out} --model hf --model_args pretrained=MODEL")
 
 
 def _write_published(
@@ -97,7 +151,7 @@ def show_statistics(*names: str, settings: Sequence[str], out: str | None = None
         source = _source(data, DEFAULT_STATS_ROWS, **options)
         with ProgressBar(source.count, label="read") as progress:
             statistics = compute_statistics(source, progress.step)
-        print(statistics_text(statistics, source))
+        print_wrapped(statistics_text(statistics, source))
         if isinstance(source.task, TextTask):
             print(f"splits: {source.task.summary()}")
         if out is not None:
@@ -203,5 +257,5 @@ def fetch_datasets(*names: str, from_: str | None = None) -> None:
         for one in DATASETS.values():
             size, is_here = "unknown" if one.size is None else disk.format_bytes(one.size), "yes" * is_fetched(one)
             rows.append((one.name, size, is_here, re.split(r" \(|;", one.license)[0], one.description))
-        print(text_table(("", "size", "there", "licence", ""), rows))
-        print(f"\nThey are downloaded to {data_folder()} (or NUMERATE_DATA): numerate data fetch gsm8k")
+        print(text_table(("", "size", "there", "license", ""), rows, output_width()))
+        print_wrapped(f"\nThey are downloaded to {data_folder()} (or NUMERATE_DATA): numerate data fetch gsm8k")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from numerate import catalogue
-from numerate.config import override, setting
+from numerate.config import add_packaged_part, override, setting
 from numerate.errors import UserError, did_you_mean
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.task import Task
@@ -44,7 +44,9 @@ def load_data(name: str, settings: Sequence[str], file_split: str | None = None)
 
     Raises `UserError` for a name that is none of these, with the most similar one.
     """
-    kinds, plain = catalogue.parts_by_kind(), name.replace("-", "_")
+    plain = name.replace("-", "_")
+    add_packaged_part(plain)
+    kinds = catalogue.parts_by_kind()
     path = Path(name).expanduser()
     if plain != "ExampleFile" and (plain in kinds["Task"] or plain in catalogue.presets("Task")):
         return _with_settings(name, catalogue.get_part("Task", plain), settings)

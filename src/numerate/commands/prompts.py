@@ -27,6 +27,7 @@ from numerate.reports.attention_maps import (
 from numerate.reports.map_records import FOLDER
 from numerate.reports.output_files import check_output_file, write_output
 from numerate.reports.settings import format_settings
+from numerate.terminal import output_width, print_wrapped, wrapped
 from numerate.training import disk
 
 MAX_LINES = 48
@@ -62,7 +63,8 @@ def ask(
                 separator = "   " * (" " in answer.correct_answer)  # labels are aligned with their symbols
             answer_text = f"{answer.question}{separator}{answer.prediction or '(nothing)'}"
             probability = f"{verdict}probability {answer.probability:.1%}"
-            print(f"{answer_text}   {probability}   (as the model writes: {answer.model_text}){suffix}")
+            written = f"   (as the model writes: {answer.model_text}){suffix}"
+            print(wrapped(f"{answer_text}   {probability}{written}", output_width(), indent=4))
 
 
 def generate(
@@ -216,12 +218,12 @@ def _print_summary(record: Mapping[str, Any], heads: Sequence[HeadSummary]) -> N
     tokens_text = f"{len(record['tokens'])} tokens" + f", the answer from token {answer} on" * bool(answer)
     print(f"{shorten_text(record['prompt']) or 'the beginning of a document'}: {tokens_text}, step {record['step']:,}")
     if words := digit_order_note(record):
-        print(f"  {words}.")
+        print_wrapped(f"  {words}.")
     layer_width, type_width = (max(len(getattr(head, name)) for head in heads) for name in ("layer", "map_type"))
     for head in heads[:MAX_LINES]:
         name = f"{head.layer:<{layer_width}}  {head.map_type:<{type_width}}  {head.head:>2}"
         spread = f"attends to {head.effective_keys:5.1f}" if head.effective_keys is not None else " " * 14
         last = ", ".join(f"{key} {share:.2f}" for key, share in head.top_keys)
-        print(f"  {name}   {spread}   last token: {last}")
+        print(wrapped(f"  {name}   {spread}   last token: {last}", output_width(), indent=6))
     if len(heads) > MAX_LINES:
         print(f"  ... {len(heads) - MAX_LINES} more heads; layer={record['layers'][-1]['layer']} shows those of one")

@@ -3,8 +3,10 @@
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from numerate.commands.pretrained import evaluate_with_progress, is_pretrained, pretrained_runs
 from numerate.config import expand_sweep, override
 from numerate.evaluation.labels import Metric
 from numerate.evaluation.statistics import wilson_interval
@@ -12,7 +14,7 @@ from numerate.executors.executor import Executor
 from numerate.experiments import exporting
 from numerate.experiments.device_estimate import estimate_on_device
 from numerate.experiments.results import Results
-from numerate.experiments.run import load
+from numerate.experiments.run import Run, load
 from numerate.experiments.shards import check_no_shard
 from numerate.experiments.tracking import track_results
 from numerate.experiments.train import debug
@@ -32,8 +34,8 @@ from numerate.reports.settings import format_settings
 from numerate.reports.table import text_table
 from numerate.reports.terminal_writer import TerminalStyle, heat_map_text, legend_text
 from numerate.studies.naming import load_recipe
+from numerate.terminal import output_width, print_wrapped
 from numerate.training.peak_flops import find_gpu
-from numerate.training.progress import ProgressBars
 from numerate.training.recipe import Recipe
 
 
@@ -78,21 +80,29 @@ def evaluate(
     dry_run: bool = False,
     **options: Any,
 ) -> None:
-    """Evaluates a run and prints its heat maps; the other options are those of `Run.evaluate`."""
-    run = load(address, runs_dir, device)
-    options["settings"] = settings
+    """Evaluates a run, or `hf:` models for each choice of settings, and prints its heat maps; the other options are
+    those of `Run.evaluate`."""
+    if is_pretrained(address):
+        with TemporaryDirectory() as temporary_dir:  # a dry run writes nothing
+            runs = pretrained_runs(address, settings, temporary_dir if dry_run else runs_dir, device)
+            for run in runs.values():
+                _evaluate(run, executor, dry_run, options)
+    else:
+        _evaluate(load(address, runs_dir, device), executor, dry_run, options | {"settings": settings})
+
+
+def _evaluate(run: Run, executor: Executor | None, dry_run: bool, options: dict[str, Any]) -> None:
     if dry_run and executor is not None:
         check_no_shard(executor, options.pop("shard", None))
         print(run.script(executor, **options))
     elif dry_run:
         print(run.estimate(**options))
     else:
-        with ProgressBars("evaluate") as progress:
-            results = run.evaluate(**options, on_progress=progress.on_progress, executor=executor)
+        results = evaluate_with_progress(run, executor=executor, **options)
         print(f"{run.path}")
         show_evaluation(results)
         if "shard" in options:
-            print(f"\nshard {options['shard']}; `numerate evaluate` without shard= merges all finished shards")
+            print_wrapped(f"\nshard {options['shard']}; `numerate evaluate` without shard= merges all finished shards")
         else:
             track_results(run)
 
@@ -107,7 +117,8 @@ def export(
 ) -> None:
     """Exports a run to Hugging Face."""
     run = load(address, runs_dir, "cpu")
-    print(exporting.export(run, out, checkpoint_name=checkpoint, tokenizer=tokenizer))
+    folder = exporting.export(run, out, checkpoint_name=checkpoint, tokenizer=tokenizer)
+    print(f"{folder}\n{exporting.loading_note(folder)}")
 
 
 def import_run(folder: str, *, settings: Sequence[str], recipe: str | None = None, **options: Any) -> None:
@@ -125,16 +136,16 @@ def show_evaluation(results: Results) -> None:
     For labels, maps show the accuracy on unseen counts, or on all if none is unseen.
     """
     if not results.counts_answers:
-        print(f"\n{results}")
+        print(f"\n{results.text(output_width())}")
     else:
         _show_maps(results)
-        print(f"\n{results}\n{_first_tokens(results)}", end="")
+        print(f"\n{results.text(output_width())}\n{_first_tokens(results)}", end="")
     if not_held_out := list(dict.fromkeys(_cell_text(record) for record in results if record["overlaps_training"])):
         more = f", ... ({len(not_held_out)} cells)" * (len(not_held_out) > 12)
         names = ", ".join(not_held_out[:12])
-        print(f"\ntoo few questions to hold any out, so they may occur in training: {names}{more}")
+        print_wrapped(f"\ntoo few questions to hold any out, so they may occur in training: {names}{more}")
     if results.best is not None and any(record["checkpoint"] == "best" for record in results):
-        print(_selection_text(results, results.best))
+        print_wrapped(_selection_text(results, results.best))
     if other_methods := {record["method"] for record in results} - {"one pass"}:
         print(f"method: {', '.join(sorted(other_methods))}")
 

@@ -9,6 +9,7 @@ import numpy as np
 from numerate.commands.naming import load_data
 from numerate.tasks.plain import format_question
 from numerate.tasks.task import Task
+from numerate.terminal import output_width, print_wrapped
 
 if TYPE_CHECKING:
     from numerate.tasks.language_modeling import LanguageModeling
@@ -43,11 +44,11 @@ def _sample_task(task: Task, split: str, count: int) -> None:
             print(f"{question}{answer}" if questions.labels is None else _aligned_labels(question, answer))
     drawn_from = task.ood_validation_task() if split == "ood_validation" else task
     if split != "train" and drawn_from is not None and not drawn_from.is_held_out(split):
-        print("some of these sizes have too few questions for a held-out split: they may occur in training")
+        print_wrapped("some of these sizes have too few questions for a held-out split: they may occur in training")
 
 
 def _aligned_labels(question: str, labels: str) -> str:
-    """The words of a question with their labels aligned below, and an empty line.
+    """The words of a question with their labels aligned below, and an empty line; of a long one several such lines.
 
     >>> _aligned_labels("9 a a", ". 10 11").splitlines()
     ['9 a  a', '. 10 11']
@@ -55,18 +56,32 @@ def _aligned_labels(question: str, labels: str) -> str:
     tokens, targets = question.split(" "), labels.split(" ")
     if len(tokens) != len(targets):  # a text with a space in it
         return f"{question}\n{labels}\n"
-    return "".join(f"{line}\n" for line in _aligned([tokens, targets]))
+    return "\n".join("".join(f"{line}\n" for line in lines) for lines in _aligned([tokens, targets], output_width()))
 
 
-def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of words, the words of each column below each other."""
-    widths = [max(map(len, column)) for column in zip_longest(*lines, fillvalue="")]
-    return [" ".join(word.ljust(wide) for word, wide in zip(line, widths, strict=False)).rstrip() for line in lines]
+def _aligned(lines: Sequence[Sequence[str]], width: int | None) -> list[list[str]]:
+    """Lines of words, the words of each column below each other: as many columns side by side as fit into `width`, the
+    others in further lines.
+
+    >>> _aligned([["9", "a", "a"], [".", "10", "11"]], 5)
+    [['9 a', '. 10'], ['a', '11']]
+    """
+    blocks: list[list[str]] = []
+    for column in zip_longest(*lines, fillvalue=""):
+        words = [word.ljust(max(map(len, column))) for word in column]
+        if not blocks or (width is not None and len(blocks[-1][0]) + 1 + len(words[0]) > width):
+            blocks.append(words)
+        else:
+            blocks[-1] = [f"{line} {word}" for line, word in zip(blocks[-1], words, strict=True)]
+    return [[line.rstrip() for line in block] for block in blocks]
 
 
 def _print_lines(lines: Mapping[str, Sequence[str]]) -> None:
-    for label, line in zip(lines, _aligned([*lines.values()]), strict=True):
-        print(f"  {label:<10} {line}")
+    width = output_width()
+    for number, block in enumerate(_aligned([*lines.values()], width and width - 13)):
+        print("\n" * bool(number), end="")
+        for label, line in zip(lines, block, strict=True):
+            print(f"  {label:<10} {line}".rstrip())
 
 
 def _sample_recipe(recipe: Any, split: str, count: int) -> None:
@@ -74,9 +89,10 @@ def _sample_recipe(recipe: Any, split: str, count: int) -> None:
     from numerate.batch import StepContext
     from numerate.evaluation.evaluation_data import EvaluationData
 
-    data = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
+    data = EvaluationData.from_recipe(recipe)
     questions = recipe.task.examples(split, recipe.seed, 0, count)
-    rows = recipe.tokenizer.encode_examples(questions, data.vocabulary)
+    prompted = questions if split == "train" else data.prompted(questions)
+    rows = recipe.tokenizer.encode_examples(prompted, data.vocabulary)
     model = recipe.model.build(data.vocabulary, recipe.seed)
     step_context = StepContext(recipe.seed, 0) if split == "train" else StepContext.for_evaluation()
     for row in range(count):
@@ -101,7 +117,7 @@ def _sample_recipe(recipe: Any, split: str, count: int) -> None:
     )
     offsets_text = "with the offsets of training step 0" if split == "train" else "as in evaluation"
     encoder = " An encoder reads the question." if batch.source is not None else ""
-    print(f"position ids {offsets_text}; positions {positions or 'none'}. A dot: no target.{encoder}")
+    print_wrapped(f"position ids {offsets_text}; positions {positions or 'none'}. A dot: no target.{encoder}")
 
 
 def _symbols(data: Any, ids: Any, values: Any) -> list[str]:

@@ -16,7 +16,7 @@ def status(address: str, *, watch: bool = False, runs_dir: str | None = None) ->
     """Prints the progress of a study; with `watch` until all runs are done, in place on a terminal."""
     folder = StudyFolder.find(address, resolve_runs_dir(runs_dir))
     if not watch:
-        print(status_text(study_status(folder)))
+        terminal.print_wrapped(status_text(study_status(folder)))
         return
     in_place = sys.stdout.isatty()
     with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the watch

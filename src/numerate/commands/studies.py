@@ -22,6 +22,7 @@ from numerate.studies.naming import load_recipe, load_recipe_or_study
 from numerate.studies.running import RunOutcome
 from numerate.studies.status import MAX_SHOWN_FAILURES
 from numerate.studies.study import Study, preview_study, run_study
+from numerate.terminal import output_width, print_wrapped
 from numerate.training.run_folder import resolve_runs_dir
 
 MAX_VARIANTS, MAX_RUNS = 12, 200
@@ -61,7 +62,7 @@ def run(
     """Trains, evaluates and reports a recipe or study; returns the highest exit status of its runs."""
     _refuse_torchrun("under torchrun use `numerate train`, then `evaluate`")
     study = load_study(name, settings, preset)
-    print(f"{study.title}: {study.question}")
+    print_wrapped(f"{study.title}: {study.question}")
     if dry_run:
         is_submitted = isinstance(executor, Slurm)
         preview = preview_study(study, runs_dir=runs_dir, executor=executor, retry=retry, script=is_submitted)
@@ -92,7 +93,7 @@ def search(
     result = search_recipe(
         load_recipe(address), settings, executor=executor or Local(), command_words=command_words, **options
     )
-    print(result)
+    print_wrapped(result.text(output_width()))
     if traceback:
         for trial in result.trials:
             print(trial.results.get("traceback", ""), end="", file=sys.stderr)
@@ -116,7 +117,7 @@ def _show_failures(study: Study, outcomes: Sequence[RunOutcome], runs_dir: str |
         ended = sum(one.error is None for one in outcomes)
         lines.append(f"{ended:,} of {len(outcomes):,} runs are done, {remaining:,} remain; the same command resumes")
     for line in lines:
-        print(f"numerate: {line}", file=sys.stderr)
+        print_wrapped(f"numerate: {line}", sys.stderr)
 
 
 def show_summary(study: Study, runs_dir: str | None, folders: Sequence[Path]) -> None:

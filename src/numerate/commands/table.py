@@ -6,7 +6,7 @@ function that a row names receives typed values.
 
 from typing import Any, Literal, NamedTuple
 
-ANY_SETTING, MODEL_SETTING, DOTTED_SETTING = "", r"model\.", r"[A-Za-z_][\w-]*\."
+ANY_SETTING, MODEL_SETTING, DOTTED_SETTING = "", r"model\.", r"task=|[A-Za-z_][\w-]*\."
 
 
 class Option(NamedTuple):
@@ -101,10 +101,10 @@ COMMANDS: dict[str, Command] = {
         (RUNS_DIR,),
     ),
     "show": Command(
-        "show every setting of a recipe or component, with its value and meaning",
-        "catalogue:show",
-        "RECIPE|PART",
-        "numerate show addition_abacus\nnumerate show LSTM   (a component: its settings, and how a recipe uses it)\n"
+        "show a recipe, part or dataset: settings with meanings and bounds, source, BibTeX, recipes that use it",
+        "show:show",
+        "RECIPE|PART|DATASET",
+        "numerate show addition_abacus\nnumerate show LSTM   (a part: its settings, and how a recipe uses it)\n"
         "numerate show addition_abacus model.mixer=LSTM model.positions=[]\n"
         "numerate show my.py:recipe",
         settings=ANY_SETTING,
@@ -129,13 +129,20 @@ COMMANDS: dict[str, Command] = {
         "numerate data write addition_abacus task.digits=1:5 out=short count=100k split=test format=text\n"
         "numerate data write sums/rows.txt out=tokens format=memmap\n"
         "numerate data write counting_samesymbol_mod10 --as published out=files   (the files of its paper)\n"
-        "numerate data write gsm8k --as published out=prepared",
+        "numerate data write gsm8k --as published out=prepared\n"
+        "numerate data write Arithmetic out=tasks format=lm-eval grid=1:3x1:3   (for lm_eval --include_path tasks)",
         (
             NEW_FOLDER,
             ROWS,
             SPLIT,
             SEED,
-            Option("format", "text", "text, memmap or both (default)", Literal["text", "memmap", "both"]),
+            Option(
+                "format",
+                "text",
+                "text, memmap, both (default), or lm-eval: tasks for lm-evaluation-harness",
+                Literal["text", "memmap", "both", "lm-eval"],
+            ),
+            Option("grid", "1:5x1:5", "of lm-eval: the sizes, each a task; by default those of `numerate evaluate`"),
             Option("--as", "published", "the files of a paper", Literal["published"]),
             SKIP_BAD,
         ),
@@ -214,11 +221,28 @@ COMMANDS: dict[str, Command] = {
         (PRESET, RUNS_DIR, dry_run("build the model, time a few steps, print an estimate; write nothing"), SKIP_BAD),
         settings=ANY_SETTING,
     ),
+    "finetune": Command(
+        "fine-tune a Hugging Face model: its answers before and after; the same command again resumes",
+        "finetuning:finetune",
+        "hf:MODEL",
+        "numerate finetune hf:HuggingFaceTB/SmolLM2-135M-Instruct task=gsm8k loss=NumberToken\n"
+        "numerate finetune hf:folder task=gsm8k 'loss=NumberToken(weight=0.3,digit_weight_ratio=2)' lora=LoRA\n"
+        "numerate finetune hf:folder task=gsm8k loss=CrossEntropy,NumberToken seeds=3   (six runs, compared)\n"
+        "numerate finetune hf:folder 'task=QuestionFiles(train_file=my.jsonl)' lr=1e-5 training.micro_batch_size=4",
+        (
+            Option("out", "compare.html", "the page with the answers before and after"),
+            RUNS_DIR,
+            dry_run("print estimates of the evaluation and the training; write nothing"),
+        ),
+        settings=ANY_SETTING,
+    ),
     "evaluate": Command(
-        "evaluate a run: exact match on a grid of lengths, or loss and bits per byte of text; with intervals",
+        "evaluate a run or a Hugging Face model: exact match, errors of numbers, or loss of text; with intervals",
         "runs:evaluate",
-        "RUN",
+        "RUN|hf:MODEL",
         "numerate evaluate latest\nnumerate evaluate latest grid=1:20x1:20 count=200 checkpoint=best\n"
+        "numerate evaluate hf:HuggingFaceTB/SmolLM2-135M-Instruct task=gsm8k   (a folder, or a name on the hub)\n"
+        "numerate evaluate hf:folder task=gsm8k,svamp evaluation.generation.num_fewshot=0,8\n"
         "numerate evaluate 3f2a checkpoint=all workers=8   (resumes by cell)\n"
         "numerate evaluate latest grid=1:100x1:100 executor=slurm executor.partition=cpu --dry-run\n"
         "numerate evaluate latest grid=1:100x1:100 shard=1/4 --dry-run   (its cells, cost and estimated time)\n"
@@ -328,18 +352,21 @@ COMMANDS: dict[str, Command] = {
         context=("traceback", "parts"),
     ),
     "compare": Command(
-        "compare runs and seeds side by side: median, spread, success rate",
+        "compare runs and seeds, or Hugging Face models, side by side: median, spread, success rate",
         "compare:compare",
-        "RUN|STUDY ...",
+        "RUN|STUDY|hf:MODEL ...",
         "numerate compare runs/addition_abacus/* runs/addition_rotary/*\nnumerate compare mine yours out=page.html\n"
+        "numerate compare hf:first hf:second task=gsm8k   (evaluates what has not been evaluated)\n"
         "numerate compare abacus_laptop   (all completed runs of a study)\n"
         "numerate compare mine yours out=figure.pdf   (or .png, .svg)",
         (
             Option("out", "compare.html", "the page, or a figure: .png, .svg, .pdf"),
             Option("baseline", "rotary", "the variant that others are compared with"),
             METRIC,
+            DEVICE,
             RUNS_DIR,
         ),
+        settings=DOTTED_SETTING,
     ),
     "plot": Command(
         "plot figures of runs: grid, curves, counts, compare, intervals, training or validation",
@@ -461,10 +488,11 @@ SETTINGS_HELP = {
 a component by its class name: model.mixer=LSTM, 'model.positions=[Rotary(base=500)]'
 a list item by its index: model.positions.0.base=500; several values are a sweep: seed=0,1,2, seeds=3""",
     MODEL_SETTING: "settings of the model, at inference: model.SETTING=VALUE; several values are a sweep",
-    DOTTED_SETTING: "settings of the model, at inference: model.SETTING=VALUE; several values are a sweep",
+    DOTTED_SETTING: """settings of the model, at inference: model.SETTING=VALUE; several values are a sweep
+of hf:MODEL all settings: task=gsm8k, tokenizer.chat_template=false, evaluation.generation.num_fewshot=8""",
 }
 EXECUTOR_OPTIONS = (
-    Option("executor", "slurm", "local (default), ray or slurm"),
+    Option("executor", "slurm", "local (default), inprocess, ray or slurm"),
     Option("executor.SETTING", "..", "a setting of the executor: executor.partition=cpu"),
     Option("workers", "2", "number of workers at once"),
     Option("timeout", "3600", "maximum seconds of an item of work"),

@@ -12,9 +12,11 @@ from numerate.config.saving import save_yaml as save_yaml
 from numerate.config.saving import to_tree as to_tree
 from numerate.config.saving import yaml_text as yaml_text
 from numerate.config.settings import Spec as Spec
+from numerate.config.settings import allowed_values as allowed_values
 from numerate.config.settings import setting as setting
 from numerate.config.span import Span as Span
 from numerate.config.user_parts import UserFile as UserFile
+from numerate.config.user_parts import add_packaged_part as add_packaged_part
 from numerate.config.user_parts import add_packaged_parts as add_packaged_parts
 from numerate.config.user_parts import approve_imported as approve_imported
 from numerate.config.user_parts import load_user_files as load_user_files

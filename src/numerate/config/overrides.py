@@ -75,6 +75,9 @@ PATHS_BY_COMMON_NAME = {
 }
 """Names of settings in PyTorch, Hugging Face and nanoGPT, with the paths of the equivalent settings here."""
 
+SHORT_PATHS = {"lr": "optimizer.lr", "loss": "objective.loss", "lora": "model.lora"}
+"""Short forms of the paths of settings."""
+
 MAX_RUNS = 100_000
 """Maximum number of runs of a sweep."""
 
@@ -95,8 +98,10 @@ def override(recipe: R, overrides: Sequence[str]) -> R:
     draft: Any = recipe
     for text in overrides:
         path, value = _split_override(text)
+        names = settings_of(type(recipe))
+        path = path if path in names else SHORT_PATHS.get(path, path)
         segments = path.split(".")
-        if segments[0] not in settings_of(type(recipe)):
+        if segments[0] not in names:
             _raise_unknown_setting(recipe, path, segments)
         try:
             draft = _set_value(draft, type(recipe), segments, value, "")
@@ -122,6 +127,7 @@ def expand_sweep(overrides: Sequence[str]) -> list[list[str]]:
     assignments_by_override: list[list[str]] = []
     for text in overrides:
         path, value = _split_override(text)
+        path = SHORT_PATHS.get(path, path)
         sweep_values = _seed_values(value) if path == "seeds" else _sweep_values(path, value)
         paths.append("seed" if path == "seeds" else path)
         assignments_by_override.append([f"{paths[-1]}={one}" for one in sweep_values])
@@ -147,7 +153,7 @@ def describe_settings(recipe: object) -> list[tuple[str, str, str, str]]:
 def _split_override(text: str) -> tuple[str, str]:
     """Path and value of an override, the path with `_` for `-` and a `.` before a final `+`."""
     path, equals, value = text.partition("=")
-    segments = ("optimizer.lr" if path.strip() == "lr" else path.strip()).split(".")
+    segments = path.strip().split(".")
     if len(segments[-1]) > 1 and segments[-1].endswith("+"):
         segments[-1:] = [segments[-1][:-1], "+"]
     if not equals or not all(segments):

@@ -2,22 +2,27 @@
 
     [project.entry-points."numerate.parts"]
     Bitter = "acme.mixers:Bitter"
+    bitter_addition = "acme.recipes:bitter_addition"
 
-The part is then `model.mixer=Bitter` or `model.mixer=acme.mixers:Bitter`; a saved recipe has the latter.
+The part is then `model.mixer=Bitter` or `model.mixer=acme.mixers:Bitter`; a saved recipe has the latter. A function is
+a recipe or, if it is annotated to return a `Study`, a study: `numerate train bitter_addition`.
 """
 
+import inspect
 import sys
 from functools import cache
 from typing import Any
 
+from numerate import catalogue
 from numerate.errors import UserError
 
 ENTRY_POINT_GROUP = "numerate.parts"
 
 
 def load_packaged_part(address: str) -> Any:
-    """The class that an installed package declares at an address: `load_packaged_part("acme.mixers:Bitter")`. A class
-    in a module that is already imported needs no declaration.
+    """What an installed package declares at an address: `load_packaged_part("acme.mixers:Bitter")`. A class in a module
+    that is already imported needs no declaration. One of a session that has ended is looked for in the files that the
+    user named.
 
     Raises `UserError` if there is none, without importing anything.
     """
@@ -27,8 +32,11 @@ def load_packaged_part(address: str) -> Any:
     if name in getattr(sys.modules.get(module), "__dict__", {}):
         return vars(sys.modules[module])[name]
     if module == "__main__":
+        if (part := catalogue.user_class(name)) is not None:
+            return part
         raise UserError(
-            f"{address}: was defined in an interactive session that has ended; put it in a file and pass --parts FILE"
+            f"{address}: was defined in a notebook or an interactive session, which no other process can read; put it "
+            "in a file and pass --parts FILE (in Python: numerate.config.load_user_parts(FILE))"
         )
     raise UserError(
         f"{address}: no installed package declares such a part (as an entry point in the group {ENTRY_POINT_GROUP}); a "
@@ -39,6 +47,13 @@ def load_packaged_part(address: str) -> Any:
 def address_of_name(name: str) -> str | None:
     """The address of the part that a package declares under a name, such as `Bitter`; None if none does."""
     return next((address for address, entry in declared_entry_points().items() if entry.name == name), None)
+
+
+def kind_of_function(part: Any) -> str | None:
+    """`Study` for a function that is annotated to return one, `Recipe` for any other; None for a class."""
+    if not inspect.isfunction(part):
+        return None
+    return "Study" if "Study" in str(part.__annotations__.get("return")) else "Recipe"
 
 
 def address_of_class(part: type) -> str | None:

@@ -9,7 +9,7 @@ from types import NoneType
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 from numerate.config.span import Span
-from numerate.config.type_hints import choices_in, part_classes_in, type_problem, union_members
+from numerate.config.type_hints import choices_in, describe_type, part_classes_in, type_problem, union_members
 from numerate.errors import UserError, raise_first
 
 T = TypeVar("T")
@@ -169,17 +169,26 @@ class _DeclaredSetting(NamedTuple):
             return int(value)
         return value
 
+    @property
+    def allowed_values(self) -> str:
+        """What it may be, in words: `1 or more, or null`, `normal or sinusoidal`."""
+        return describe_type(self.hint) if self.bounds == Bounds() else self._or_others(str(self.bounds))
+
+    def _or_others(self, numbers: str) -> str:
+        """The allowed numbers, and what is allowed in their place."""
+        others = [*map(str, choices_in(self.hint)), *["null"] * (NoneType in union_members(self.hint))]
+        return ", or ".join(filter(None, [numbers, *others]))
+
     def find_problem(self, value: Any) -> str | None:
         """What is wrong with a value that is not allowed, and what would be right; None if it is allowed."""
         if not isinstance(value, self.classes) and (problem := type_problem(value, self.hint)) is not None:
             return problem
-        if self.bounds.allow(value) or value in (choices := choices_in(self.hint)):
+        if self.bounds.allow(value) or value in choices_in(self.hint):
             return None
         is_infinite = isinstance(value, float) and not math.isfinite(value)
         allowed = " and ".join(filter(None, ["finite" * is_infinite, str(self.bounds)]))
-        others = [*map(str, choices), *["null"] * (NoneType in union_members(self.hint))]
         shown = value if isinstance(value, Span) else repr(value)
-        return f"must be {', or '.join([allowed, *others])}, not {shown}"
+        return f"must be {self._or_others(allowed)}, not {shown}"
 
 
 @cache
@@ -199,6 +208,16 @@ def _declared_settings(spec: Any) -> list[_DeclaredSetting]:
         for one in fields(spec)
         if one.init
     ]
+
+
+def allowed_values(spec: type) -> dict[str, str]:
+    """What each setting of a spec may be, in words.
+
+    >>> from numerate.mixers import Attention
+    >>> allowed_values(Attention)["num_heads"]
+    '1 or more'
+    """
+    return {one.name: one.allowed_values for one in _declared_settings(spec)}
 
 
 def stored_class_name(part: type) -> str:

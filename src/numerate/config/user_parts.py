@@ -22,6 +22,7 @@ from typing import Any, Literal
 from numerate import catalogue
 from numerate.config import packaged_parts
 from numerate.config.approvals import approve, approved_paths
+from numerate.config.session_code import session_sha256
 from numerate.errors import UserError, did_you_mean, line_number_in, raise_first
 
 
@@ -108,6 +109,17 @@ def load_saved_class(address: str, source: object) -> Any:
     return vars(module)[name]
 
 
+def load_session_class(address: str, source: object) -> Any:
+    """The class `__main__:Bitter` of a saved recipe, whose code had the sha256 `source`, with a warning if it has
+    another now. In another session, the class with this name in a file that the user named. Raises `UserError` if there
+    is none.
+    """
+    part = packaged_parts.load_packaged_part(address)
+    if part.__module__ == "__main__" and source not in (None, session_sha256(part)):
+        warnings.warn(f"{address} has changed since this was saved; it may do something else now", stacklevel=4)
+    return part
+
+
 def user_files() -> tuple[UserFile, ...]:
     """The user's files in use, for `load_user_files` in another process."""
     return tuple(_files[name] for name in sorted(_files) if name in sys.modules)
@@ -136,12 +148,13 @@ def approve_imported() -> None:
 
 
 def class_address(part: type) -> tuple[str, str | None]:
-    """The name of a class in saved recipes, and the sha256 of its file if it is user-defined.
+    """The name of a class in saved recipes, and the sha256 of its file, or of its code in a session, if it is
+    user-defined.
 
     Parts of numerate are named by class (`LSTM`); those of a user's file by file and class (`my.py:Bitter`), relative
     to the current folder if possible; those of an installed package by entry point (`acme.mixers:Bitter`).
 
-    Raises `UserError` for a class inside a function, which could not be loaded again.
+    Raises `UserError` for a class inside a function, or under another name, which could not be loaded again.
     """
     module, name = part.__module__, part.__name__
     if module.partition(".")[0] == "numerate":
@@ -154,8 +167,13 @@ def class_address(part: type) -> tuple[str, str | None]:
     if part.__qualname__ != name:
         raise UserError(f"{part.__qualname__} must be defined at the top level of its module to be saved")
     loaded_module = sys.modules.get(module)
-    if loaded_module is None or getattr(loaded_module, "__file__", None) is None or "." in module:
-        return f"{module}:{name}", None
+    if loaded_module is not None and vars(loaded_module).get(name) is not part:
+        raise UserError(
+            f"{name}: {module} has no such part under this name, or has defined it again since; define it there as "
+            f"{name}, and make the recipe again"
+        )
+    if loaded_module is None or getattr(loaded_module, "__file__", None) in (None, "<stdin>") or "." in module:
+        return f"{module}:{name}", session_sha256(part) if module == "__main__" else None
     file = _files.setdefault(module, _user_file(loaded_module))
     current_dir, path = Path(os.path.realpath(os.getcwd())), Path(file.path)
     shown_path = path.relative_to(current_dir) if path.is_relative_to(current_dir) else path
@@ -166,9 +184,28 @@ def add_packaged_parts() -> None:
     """Imports the components of installed packages into the catalogue. Those that fail are skipped with a warning."""
     for address in packaged_parts.declared_entry_points():
         try:
-            register_parts([packaged_parts.load_packaged_part(address)], address)
+            _register_packaged_part(address)
         except UserError as error:
             warnings.warn(str(error), stacklevel=2)
+
+
+def add_packaged_part(name: str) -> None:
+    """Imports the component with a name that an installed package declares, if one does, into the catalogue."""
+    is_known = any(name in parts for parts in catalogue.parts_by_kind().values())
+    if not is_known and (address := packaged_parts.address_of_name(name)) is not None:
+        _register_packaged_part(address)
+
+
+def _register_packaged_part(address: str) -> None:
+    """Adds a declared class to the catalogue, or a function that returns a recipe or a study."""
+    part = packaged_parts.load_packaged_part(address)
+    kind = packaged_parts.kind_of_function(part)
+    if kind is None:
+        register_parts([part], address)
+        return
+    if catalogue.parts_by_kind().get(kind, {}).get(part.__name__, part.__module__) != part.__module__:
+        raise UserError(f"{address}: a {kind} named {part.__name__!r} already exists; rename this function")
+    catalogue.register(kind, part)
 
 
 def register_parts(candidates: Iterable[Any], file_name: str) -> None:

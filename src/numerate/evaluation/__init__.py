@@ -5,6 +5,7 @@ from numerate.catalogue import lazy_getattr
 CATALOGUE = {
     "EvaluationKind": {
         "ExactMatch": "evaluation.kinds.answers",
+        "GeneratedAnswers": "evaluation.kinds.generated_answers",
         "TextAnswers": "evaluation.kinds.answers",
         "TextLikelihood": "evaluation.kinds.text_likelihood",
         "TokenLabels": "evaluation.kinds.token_labels",

@@ -5,7 +5,6 @@ from statistics import fmean
 from typing import Any
 
 from numerate.evaluation.number_metrics import NUMBER_METRICS, NumberScores
-from numerate.evaluation.statistics import wilson_interval
 from numerate.evaluation.sums import CELL_MEAN_SUFFIX
 from numerate.evaluation.text_metrics import TEXT_METRICS, TextScores
 
@@ -48,13 +47,12 @@ def pooled_metrics(
     """Every metric of several cells twice: over all questions, `log_mae`, and as the mean over the cells that have it,
     equally weighted, `log_mae (mean of modules)`; for number answers, text answers or both, {} for neither.
 
-    The share of exact numbers has Wilson's 95 % interval, `number_accuracy.low` and `number_accuracy.high`.
+    Those with a 95 % interval (`NumberScores.intervals`) have `number_accuracy.low`, `number_accuracy.high` and so on.
     """
     metrics: dict[str, float | None] = {}
     if cells := [scores for scores in numbers if scores is not None and scores.count]:
         whole = NumberScores.merge(cells)
-        low, high = wilson_interval(whole.num_correct, whole.count)
-        metrics = whole.metrics() | _cell_means(cells) | {"number_accuracy.low": low, "number_accuracy.high": high}
+        metrics = whole.metrics() | _cell_means(cells) | whole.intervals()
     if text_cells := [scores for scores in texts if scores is not None and scores.count]:
         metrics |= TextScores.merge(text_cells).metrics() | _cell_means(text_cells)
     return metrics

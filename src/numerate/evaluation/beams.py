@@ -9,7 +9,7 @@ from torch import Tensor
 from numerate.batch import Model, Output, Tokens
 from numerate.errors import OperationalError, check_positive
 from numerate.evaluation.evaluation_data import select_rows
-from numerate.evaluation.generate import GenerationOutput, append_tokens, greedy_decode, last_number
+from numerate.evaluation.generate import GenerationOutput, greedy_decode, last_number
 from numerate.vocabulary import EOS, PAD
 
 PUBLISHED_NUM_BEAMS = 4
@@ -182,7 +182,7 @@ class _BeamDecoder:
             self.state = decoding_step.state
             return decoding_step.output
         self.state = None
-        self.tokens = append_tokens(select_rows(self.tokens, row_index), ids, number_values)
+        self.tokens = select_rows(self.tokens, row_index).append(ids, number_values)
         decoding_step = self.model.prefill(
             self.tokens, self.source, capacity=self.capacity, position_offset=self.position_offset
         )

@@ -11,8 +11,12 @@ from torch import Tensor
 
 from numerate import catalogue
 from numerate.batch import Batch, Model, Tokens
+from numerate.config import add_packaged_part
+from numerate.errors import UserError
+from numerate.evaluation.generation_settings import Generation
 from numerate.tasks.counter_rng import CounterRNG, random_key
-from numerate.tasks.questions import Questions
+from numerate.tasks.plain import plain_examples, with_few_shot
+from numerate.tasks.questions import Example, Questions
 from numerate.tasks.task import Task
 from numerate.tokenizers.layout import Continuation, Layout
 from numerate.tokenizers.tokenizer import Tokenizer
@@ -28,23 +32,27 @@ EXTRA_TEXT_TOKENS = 10
 """Number of tokens that a generated text answer may be longer than the longest correct answer of its batch."""
 
 
-def kind_of(task: Task, layout: Layout) -> Any:
+def kind_of(task: Task, layout: Layout, generation: Generation | None = None) -> Any:
     """The `EvaluationKind` of a task: the one that it names, otherwise `TokenLabels` for a layout with a label per
-    token, `TextAnswers` for questions that are texts in files, and `ExactMatch` for all others."""
+    token, `GeneratedAnswers` with a `generation`, `TextAnswers` for questions that are texts in files, and `ExactMatch`
+    for all others."""
     name = task.named_evaluation_kind()
     if name is None and not layout.is_autoregressive and not layout.has_mask_tokens:
         name = "TokenLabels"
+    elif name is None and generation is not None and layout.is_autoregressive:
+        name = "GeneratedAnswers"
     elif name is None:
         has_texts = task.draw(CounterRNG(random_key("cost")), np.arange(1)).texts is not None
         name = "TextAnswers" if has_texts else "ExactMatch"
+    add_packaged_part(name)
     return catalogue.get_class("EvaluationKind", name)()
 
 
 class EvaluationData:
     """The evaluation data of a recipe: questions as batches."""
 
-    def __init__(self, task: Task, tokenizer: Tokenizer, layout: Layout) -> None:
-        self.task, self.tokenizer = task, tokenizer
+    def __init__(self, task: Task, tokenizer: Tokenizer, layout: Layout, generation: Generation | None = None) -> None:
+        self.task, self.tokenizer, self.generation = task, tokenizer, generation
         self.layout = replace(layout, targets="answer") if isinstance(layout, Continuation) else layout
         self.vocabulary = tokenizer.build_vocabulary(task)
         self.symbols = np.array(self.vocabulary.tokens)
@@ -53,10 +61,32 @@ class EvaluationData:
         self.number_token_mask = torch.from_numpy(number_token_mask)
         self.has_number_tokens = bool(number_token_mask.any())
 
+    @classmethod
+    def from_recipe(cls, recipe: Any) -> "EvaluationData":
+        """Those of a `Recipe`."""
+        return cls(recipe.task, recipe.tokenizer, recipe.layout, recipe.evaluation.generation)
+
     @cached_property
     def kind(self) -> Any:
         """Its `EvaluationKind`, by which answers are scored."""
-        return kind_of(self.task, self.layout)
+        return kind_of(self.task, self.layout, self.generation)
+
+    @cached_property
+    def few_shot_examples(self) -> tuple[Example, ...]:
+        """The training examples before every question. Raises `UserError` for a tokenizer without prompts."""
+        num_examples = 0 if self.generation is None else self.generation.num_fewshot
+        if not num_examples:
+            return ()
+        if not self.tokenizer.has_prompts:
+            raise UserError(
+                f"evaluation.generation.num_fewshot: must be 0 for {type(self.tokenizer).__name__}, which has no "
+                "prompts; the tokenizer Subwords has"
+            )
+        return plain_examples(self.task.examples("train", 0, 0, num_examples))
+
+    def prompted(self, questions: Questions) -> Questions:
+        """The questions, each after the few-shot examples."""
+        return with_few_shot(questions, self.few_shot_examples) if self.few_shot_examples else questions
 
     @cached_property
     def token_bytes(self) -> Any:
@@ -68,9 +98,10 @@ class EvaluationData:
         """The largest number of labels in a training row; None if unknown."""
         return self.task.max_training_labels()
 
-    def batch(self, questions: Questions, first_row_index: int = 0) -> Batch:
-        """All questions as one batch of any length; example indices start at `first_row_index`."""
-        rows = self.tokenizer.encode_examples(questions, self.vocabulary)
+    def batch(self, questions: Questions, first_row_index: int = 0, *, few_shot: bool = True) -> Batch:
+        """All questions as one batch of any length; example indices start at `first_row_index`. `few_shot`: whether
+        each question follows the few-shot examples."""
+        rows = self.tokenizer.encode_examples(self.prompted(questions) if few_shot else questions, self.vocabulary)
         return self.layout.build_batch(rows, np.arange(first_row_index, first_row_index + len(questions)))
 
     def is_digit(self, ids: Tensor) -> Tensor:
@@ -81,12 +112,14 @@ class EvaluationData:
         return self.number_token_mask.to(ids.device)[ids.clamp(min=0)] & (ids >= 0)
 
     def longest_rows(self, task: Task, split: str = "validation", count: int = 64) -> Tokens:
-        """Tokens of the longest questions of a task, to check that position embeddings are large enough."""
+        """Tokens of the longest questions of a task without few-shot examples, to check that position embeddings are
+        large enough."""
         largest = {axis: span.high for axis, span in task.training_spans().items()}
         largest_task = task.at_cell(**largest) if largest else task
         longest_questions = largest_task.longest_questions()
         return self.batch(
-            largest_task.examples(split, 0, 0, count) if longest_questions is None else longest_questions
+            largest_task.examples(split, 0, 0, count) if longest_questions is None else longest_questions,
+            few_shot=False,
         ).tokens
 
 

@@ -1,13 +1,14 @@
 """The settings of an evaluation, its grid, and the record of one cell."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 from numerate.batch import Model
 from numerate.config import Spec, setting
 from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import EvaluationData
+from numerate.evaluation.generation_settings import Generation
 from numerate.evaluation.grid import Grid, matches_axes
 from numerate.tasks.task import Task
 
@@ -49,6 +50,18 @@ class Evaluation(Spec):
         at_least=1,
         in_run_id=False,
     )
+    generation: Generation | None = setting(
+        None, "how answers are generated freely; null: compared token by token with the correct ones", added_later=True
+    )
+
+
+class PredictionLog(Protocol):
+    """The predictions of a cell: those kept so far, by row, and a place for others as they are made."""
+
+    @property
+    def lines(self) -> Mapping[int, Mapping[str, Any]]: ...
+
+    def add(self, lines: Sequence[Mapping[str, Any]]) -> None: ...
 
 
 class CellRequest(NamedTuple):
@@ -109,7 +122,7 @@ def default_grid(task: Task) -> Grid:
     those cells; for a file of rows, only the trained ones among them. Raises `UserError` for a task without axes."""
     spans = task.training_spans()
     if not spans:
-        raise UserError(f"grid: {type(task).__name__} has no axes, so no grid can be made")
+        raise UserError(f"grid: {type(task).__name__} has no axes, so no grid can be made; axes() must name a field")
     text = "x".join(f"{span.low}:{(1 + task.has_ood_sizes) * span.high}" for span in spans.values())
     grid, points = Grid.parse(text, tuple(spans)), task.cells()
     if points is not None and task.default_grid_in_distribution:

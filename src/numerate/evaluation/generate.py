@@ -2,15 +2,15 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn.functional import pad
 
 from numerate.batch import Model, Output, StepContext, Tokens
+from numerate.errors import OperationalError
 from numerate.vocabulary import EOS, PAD
 
 NextTokenFunction = Callable[[Float[Tensor, "rows vocabulary"], int], Int[Tensor, " rows"]]
@@ -35,6 +35,11 @@ class GenerationOutput:
     log_probability: Float[Tensor, " rows"]
     number_values: Float[Tensor, "rows tokens"] | None = None
     has_stop_token: Bool[Tensor, " rows"] | None = None
+
+    def check_finite(self) -> None:
+        """Raises `OperationalError` if a log-probability is NaN."""
+        if bool(self.log_probability.isnan().any()):
+            raise OperationalError("model: the logits are NaN, because of corrupt weights or too low a precision")
 
 
 class IncrementalDecoder(ABC):
@@ -75,7 +80,7 @@ class UncachedDecoder(IncrementalDecoder):
         self.output = self._forward()
 
     def step(self, ids: Int[Tensor, " rows"], number_values: Tensor | None) -> None:
-        self.tokens = append_tokens(self.tokens, ids, number_values)
+        self.tokens = self.tokens.append(ids, number_values)
         self.output = self._forward()
 
     def _forward(self) -> Output:
@@ -89,23 +94,6 @@ class UncachedDecoder(IncrementalDecoder):
             output.lm_head,
             number_head=row_numbers if row_numbers is None else lambda _: row_numbers,
         )
-
-
-def append_tokens(tokens: Tokens, ids: Int[Tensor, " rows"], number_values: Tensor | None) -> Tokens:
-    """Rows with one more token each, without position ids."""
-    ends, values = tokens.lengths[:, None], tokens.number_values
-    if number_values is not None or values is not None:
-        new_values = torch.ones_like(ids, dtype=torch.float32) if number_values is None else number_values
-        values = torch.ones_like(tokens.ids, dtype=new_values.dtype) if values is None else values
-        values = pad(values, (0, 1), value=1.0).scatter(1, ends, new_values[:, None].to(values.dtype))
-    return replace(
-        tokens,
-        ids=pad(tokens.ids, (0, 1), value=PAD).scatter(1, ends, ids[:, None]),
-        lengths=tokens.lengths + 1,
-        number_values=values,
-        blocked_keys=None if tokens.blocked_keys is None else pad(tokens.blocked_keys, (0, 1)),
-        position_ids=None,
-    )
 
 
 def decode_tokens(

@@ -156,6 +156,8 @@ def _parse_part(text: str, grid_text: str, axes: Sequence[str]) -> GridPart:
     if is_diagonal and len(texts) > 1:
         raise UserError(f"grid: {text!r} ties all axes to one value, so it has one span: diagonal:101:160")
     texts = texts * len(axes) if len(texts) == 1 else texts
+    if not axes:
+        raise UserError(f"grid: must be null, not {grid_text!r}: the task has no sizes")
     if len(texts) != len(axes):
         raise UserError(
             f"grid: {grid_text!r} has {len(texts)} axes, the task has {len(axes)}: {', '.join(axes)}; "

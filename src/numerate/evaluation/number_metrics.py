@@ -18,10 +18,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from functools import reduce
-from statistics import median
+from math import sqrt
+from statistics import NormalDist, median
 from typing import Any
 
 from numerate.evaluation.numbers_in_texts import ExactNumber, ParsedNumber, last_number
+from numerate.evaluation.statistics import wilson_interval
 from numerate.evaluation.sums import (
     Metric,
     Moments,
@@ -47,6 +49,8 @@ TOLERANCES = {
 """How far a number may be off, relative to the target and absolutely: 1 %, and the tolerance of numpy's `isclose`, as
 in the published accuracy."""
 
+NORMAL_QUANTILE = NormalDist().inv_cdf(0.975)
+
 
 def is_close(prediction: ExactNumber, target: ExactNumber, relative: Fraction, absolute: Fraction) -> bool:
     """Whether `prediction` is within a tolerance of `target`, exactly.
@@ -64,7 +68,8 @@ class NumberScores:
     `count` questions have a number as their target (others are not counted at all). `num_correct` of their answers are
     exactly that number, `within` are within a tolerance, `missing` have no number and `invalid` are malformed ones;
     `clipped` predictions were too large. `num_correct_digits` of the `num_digits` digits of the targets are predicted
-    at their position. `cell_metrics` has the metrics that only single cells have: the exact medians and the rank
+    at their position. `relative_error` is a sum over predictions of the `num_nonzero` targets that are not 0.
+    `cell_metrics` has the metrics that only single cells have: the exact medians and the rank
     correlation.
 
     >>> scores = NumberScores.from_texts(["it is 12", "1,000", "nothing"], ["12", "999", "3"])
@@ -84,6 +89,8 @@ class NumberScores:
     log: Moments = Moments()
     error_sketch: QuantileSketch = QuantileSketch()
     log_error_sketch: QuantileSketch = QuantileSketch()
+    num_nonzero: int = 0
+    relative_error: Fraction = Fraction(0)
     cell_metrics: Mapping[str, float | None] = field(default_factory=dict)
 
     @classmethod
@@ -109,6 +116,8 @@ class NumberScores:
             log=Moments.from_pairs(logs),
             error_sketch=QuantileSketch.from_errors(errors),
             log_error_sketch=QuantileSketch.from_errors(log_errors),
+            num_nonzero=sum(number != 0 for _, number in pairs),
+            relative_error=sum((finite_decimal(abs(x / y - 1)) for x, y in pairs if y), Fraction(0)),
             cell_metrics={
                 "median_error": finite_float(median(errors)) if errors else None,
                 "log_median_error": finite_float(median(log_errors)) if errors else None,
@@ -146,6 +155,18 @@ class NumberScores:
             yield f"{prefix}mae", moments.mean("absolute_error", num_penalized, error)
             yield f"{prefix}mse", moments.mean("squared_error", num_penalized, error**2)
 
+    def intervals(self) -> dict[str, float | None]:
+        """The 95 % intervals of the share of correct numbers, by Wilson, and of `mae` and `log_mae`, by the normal
+        approximation: `mae.low`, `mae.high` and so on."""
+        low, high = wilson_interval(self.num_correct, self.count)
+        found: dict[str, float | None] = {"number_accuracy.low": float(low), "number_accuracy.high": float(high)}
+        for name, moments in (("mae", self.linear), ("log_mae", self.log)):
+            mean, mean_square, count = moments.mean("absolute_error"), moments.mean("squared_error"), moments.count
+            if mean is not None and mean_square is not None and count > 1:
+                margin = NORMAL_QUANTILE * sqrt(max(0.0, mean_square - mean**2) / (count - 1))
+                found |= {f"{name}.low": max(0.0, mean - margin), f"{name}.high": mean + margin}
+        return found
+
     def to_record(self) -> dict[str, Any]:
         """The entry `numbers` in the record of a cell: counts, exact sums, and the metrics."""
         record = sums_to_record(self)
@@ -160,7 +181,7 @@ class NumberScores:
         data = record.get("numbers")
         if data is None:
             return None
-        data = {"clipped": 0, **data}
+        data = {"clipped": 0, "nonzero": 0, "relative_error": "0", **data}
         counts = {one.name: int(data[one.name.removeprefix("num_")]) for one in fields(cls) if one.type is int}
         num_parsed = counts["count"] - counts["missing"] - counts["invalid"]
         stored = data.get("metrics", {})
@@ -169,6 +190,7 @@ class NumberScores:
             within={str(name): int(count) for name, count in data["within"].items()},
             linear=Moments.from_record(num_parsed, data["linear"]),
             log=Moments.from_record(num_parsed, data["log"]),
+            relative_error=Fraction(str(data["relative_error"])),
             error_sketch=QuantileSketch.from_record(data["error_sketch"]),
             log_error_sketch=QuantileSketch.from_record(data["log_error_sketch"]),
             cell_metrics={name: stored[name] for name in _CELL_METRICS if name in stored},
@@ -212,10 +234,15 @@ NUMBER_METRICS: dict[str, Metric] = {
     "invalid": _proportion("answers with an invalid number", lambda s: s.invalid, lower_is_better=True),
     "clipped": _proportion("numbers too large, clipped", lambda s: s.clipped, lower_is_better=True),
     **_error_metrics("linear", "", ""),
+    "mape": Metric("mean relative error", lambda s: _mean_relative_error(s), lower_is_better=True),
     **_error_metrics("log", "log_", " of sign(x) log10(|x| + 1)"),
     "spearman": Metric("Spearman rank correlation", lambda scores: scores.cell_metrics.get("spearman")),
 }
 """The metrics of numbers; docs/metrics.md defines them."""
+
+
+def _mean_relative_error(scores: NumberScores) -> float | None:
+    return finite_float(scores.relative_error / scores.num_nonzero) if scores.num_nonzero else None
 
 
 def _clip(number: Fraction, limit: Fraction) -> Fraction:

@@ -257,7 +257,7 @@ def check_lengths(
     )
     try:
         model.check_tokens(row)
-        if num_positions > context:
+        if num_positions > context and not next(model.parameters()).is_meta:
             model(row, target_positions=torch.tensor([[num_positions - 1]]))
     except UserError as error:
         raise UserError(

@@ -27,13 +27,12 @@ from torch import Tensor
 
 from numerate.batch import Model, Output, StepContext, Tokens
 from numerate.config import Spec, setting
-from numerate.errors import OperationalError, UserError
+from numerate.errors import UserError
 from numerate.evaluation.generate import (
     CachedDecoder,
     GenerationOutput,
     IncrementalDecoder,
     TokensCallback,
-    append_tokens,
     decode_tokens,
     greedy_token,
 )
@@ -110,8 +109,7 @@ def generate(
         decoder = WindowedDecoder(model, prompts, max_new_tokens, window, position_offset)
     sampler = TokenSampler(sampling, prompts, max_new_tokens)
     generated = decode_tokens(model, decoder, sampler, len(prompts.ids), max_new_tokens, stop_ids, on_tokens=on_tokens)
-    if bool(generated.log_probability.isnan().any()):
-        raise OperationalError("model: the logits are NaN, because of corrupt weights or too low a precision")
+    generated.check_finite()
     return generated
 
 
@@ -135,7 +133,7 @@ class WindowedDecoder(IncrementalDecoder):
             self.output = self._forward()
 
     def step(self, ids: Int[Tensor, " rows"], number_values: Tensor | None) -> None:
-        self.tokens, self.longest = append_tokens(self.tokens, ids, None), self.longest + 1
+        self.tokens, self.longest = self.tokens.append(ids), self.longest + 1
         if self.cached_decoder is not None and self.longest <= self.window:
             self.cached_decoder.step(ids, number_values)
             self.output = self.cached_decoder.output

@@ -56,6 +56,8 @@ def sums_to_record(sums: Any) -> dict[str, Any]:
     for name, value in record.items():
         if isinstance(value, Moments | QuantileSketch):
             record[name] = value.to_record()
+        elif isinstance(value, Fraction):
+            record[name] = str(exact_decimal(value))
         elif isinstance(value, tuple):
             record[name] = list(value)
     return record

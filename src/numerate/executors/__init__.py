@@ -2,5 +2,5 @@
 
 from numerate.catalogue import lazy_getattr
 
-CATALOGUE = {"Executor": {"Local": "local", "Ray": "ray", "Slurm": "slurm"}}
+CATALOGUE = {"Executor": {"InProcess": "in_process", "Local": "local", "Ray": "ray", "Slurm": "slurm"}}
 __getattr__ = lazy_getattr("executors", CATALOGUE)

@@ -29,7 +29,7 @@ _STOP = b"stop"
 _UNGUARDED = 87  # exit status of a worker that was about to start workers itself
 _GUARD_MESSAGE = (
     "a script that starts workers needs `if __name__ == '__main__':` around its code, since each worker imports "
-    "the script again"
+    "the script again; without executor=, workers=1 starts none"
 )
 
 
@@ -89,7 +89,7 @@ class ProcessBackend(pool.Backend):
             variables["CUDA_VISIBLE_DEVICES"] = self._gpus[slot % len(self._gpus)]
         process = self._context.Process(target=_worker_main, args=(child_end, os.getpid(), self._threads, self._memory))
         try:
-            with _environment(variables), block_interrupts():
+            with temporary_environment(variables), block_interrupts():
                 process.start()
         except BaseException:
             parent_end.close()
@@ -244,8 +244,8 @@ def _receive_messages(pipe: Connection, parent: int, stop: Stop, inbox: "SimpleQ
 
 
 @contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Changes the environment while a process starts: libraries read it when they are imported."""
+def temporary_environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Changes the environment, such as while a process starts: libraries read it when they are imported."""
     old_values = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

@@ -58,9 +58,11 @@ class Worker:
         memory_limit: float | None,
         dumps: Callable[[Any], bytes] = pickle.dumps,
         name: str | None = None,
+        stop: Stop | None = None,
     ) -> None:
         self.name = name or unique_worker_name()
-        self.stop = Stop(handles_signals=False)  # the command handles Ctrl-C, which a terminal sends to every process
+        # The command handles Ctrl-C, which a terminal sends to every process.
+        self.stop = stop or Stop(handles_signals=False)
         self._threads, self._memory_limit, self._dumps = threads, memory_limit, dumps
         self._work: Work
         self._process: Callable[[Any], Any]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from numerate.batch import Batch
-from numerate.errors import OperationalError, UserError
+from numerate.errors import OperationalError, UserError, pluralize
 from numerate.evaluation.evaluation_data import slice_rows
 from numerate.executors.memory import is_on_gpu, out_of_memory_error
 from numerate.training.budget import Budget, format_flops
@@ -16,7 +16,7 @@ from numerate.training.data_stream import BatchStream, StreamPosition, num_total
 from numerate.training.disk import format_bytes
 from numerate.training.distributed import World
 from numerate.training.memory import StepMemory, num_row_tokens, step_memory
-from numerate.training.peak_flops import GPUS, find_gpu, resolve_matmul_precision
+from numerate.training.peak_flops import GPU_NAMES, GPUS, find_gpu, resolve_matmul_precision
 from numerate.training.progress import format_duration
 from numerate.training.recipe import Recipe
 from numerate.vocabulary import Vocabulary
@@ -77,11 +77,11 @@ class DeviceEstimate:
                 f"{format_flops(self.flops_per_step)} a step, {format_flops(self.total_flops)} in all",
                 f"{format_flops(self.flops_per_token)} a token",
             ],
-            "largest batch": [f"{rows} rows x {time} tokens, {self.num_micro_batches} of such micro-batches a step"],
+            "largest batch": [f"{rows} rows x {time} tokens; micro-batches a step: {self.num_micro_batches}"],
             "weights, moments": [f"{format_bytes(memory.weights)}, {format_bytes(memory.moments)}"],
             "gradients": [format_bytes(memory.gradients)],
             "activations": [
-                f"{format_bytes(sum(memory.activations.values()))}: {len(by_part)} blocks of up to "
+                f"{format_bytes(sum(memory.activations.values()))}: {pluralize(len(by_part), 'block')} of up to "
                 f"{format_bytes(max(by_part.values(), default=0))},",
                 f"embeddings {embeddings}, head and loss {head}",
             ],
@@ -117,7 +117,7 @@ def estimate_on_device(recipe: Recipe) -> DeviceEstimate:
     """
     name, training = find_gpu(recipe.device), recipe.training
     if name is None:
-        raise UserError(f"device: must be one of {', '.join(map(short_name, GPUS))}, not {recipe.device!r}")
+        raise UserError(f"device: must be one of {GPU_NAMES}, not {recipe.device!r}")
     if training.precision == "auto":
         training = replace(training, precision="bf16" if GPUS[name].has_bf16 else "fp32")
         recipe = replace(recipe, training=training)
@@ -142,11 +142,6 @@ def estimate_on_device(recipe: Recipe) -> DeviceEstimate:
         smaller=None,
     )
     return estimate if estimate.fits else replace(estimate, smaller=sizes.smaller(memory, 1e9 * GPUS[name].memory))
-
-
-def short_name(gpu: str) -> str:
-    """The name of a GPU as in `device=`: `rtx4090`."""
-    return gpu.lower().replace(" ", "")
 
 
 @dataclass(frozen=True)
@@ -235,7 +230,9 @@ def explained_out_of_memory(device: torch.device, advice: Callable[[], str]) -> 
         cause = out_of_memory_error(error)
         if cause is None or not is_on_gpu(cause):
             raise
-        raise OperationalError(f"the GPU is out of memory{_size_text(device)}: {advice()}") from error
+        size = _total_memory(device)
+        has = f" ({format_bytes(size)})" if size < math.inf else ""
+        raise OperationalError(f"the GPU is out of memory{has}: {advice()}") from error
 
 
 def batch_advice(recipe: Recipe, world: World) -> str:
@@ -257,8 +254,3 @@ def batch_advice(recipe: Recipe, world: World) -> str:
 
 def _total_memory(device: torch.device) -> float:
     return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else math.inf
-
-
-def _size_text(device: torch.device) -> str:
-    size = _total_memory(device)
-    return f" ({format_bytes(size)})" if size < math.inf else ""

@@ -1,9 +1,11 @@
 """Export of a run as a Hugging Face folder, and import: `numerate export` and `numerate import`."""
 
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -28,13 +30,16 @@ def export(run: Run, out: str | Path, *, checkpoint_name: str = "final", tokeniz
     """Writes a checkpoint of a run as a folder that `AutoModelForCausalLM` and `AutoTokenizer` open.
 
     `checkpoint_name` is final, best or a step. The folder is created by one rename, so that a partial export never has
-    its name. Raises `UserError` for a run whose model is not a causal decoder, for a tokenizer that cannot be converted
-    to Hugging Face (`tokenizer=False` leaves it out), and if `out` already exists.
+    its name. A Hugging Face model is written as transformers has it: with the ids of its own tokenizer, and adapters
+    merged into the weights. Raises `UserError` for a run whose model is not a causal decoder, for a tokenizer that
+    cannot be converted to Hugging Face (`tokenizer=False` leaves it out), and if `out` already exists.
     """
     recipe, path = run.recipe, Path(out).expanduser()
     check_not_existing(path)
-    _check_exportable(recipe)
     _check_hugging_face_is_installed()
+    if recipe.model.is_hugging_face:
+        return _export_pretrained(run, path, checkpoint_name, tokenizer)
+    spec = _exportable_decoder(recipe)
     from numerate.integrations import hf_folders, hf_models, hf_tokenizers
 
     vocabulary = run.evaluation_data.vocabulary
@@ -43,29 +48,57 @@ def export(run: Run, out: str | Path, *, checkpoint_name: str = "final", tokeniz
     hf_tokenizer = None
     if tokenizer:
         hf_tokenizer = hf_tokenizers.to_fast_tokenizer(recipe.tokenizer, recipe.task, vocabulary, context_length)
-    checkpoints = run.checkpoints(checkpoint_name)
-    if len(checkpoints) != 1:
-        raise UserError(
-            f"checkpoint: {checkpoint_name} means {len(checkpoints)} checkpoints; must be final, best or a step"
-        )
-    config = hf_models.make_config(
-        to_tree(recipe),
-        vocabulary,
-        step=checkpoints[0].step,
-        bos_token_id=special_ids.bos_token_id,
-        eos_token_id=[*special_ids.eos_token_ids],
-        pad_token_id=special_ids.pad_token_id,
-        max_length=context_length,
+    stored_checkpoint = _one_checkpoint(run, checkpoint_name)
+    settings = hf_models.exported_settings(
+        to_tree(recipe), vocabulary, stored_checkpoint.step, special_ids, context_length
     )
-    model = run.load_model(checkpoints[0]).cpu()
+    model = run.load_model(stored_checkpoint).cpu()
     with atomic_folder(path) as folder:
-        hf_folders.write_folder(folder, config, model, special_ids, hf_tokenizer, path.name)
-        mode = (folder / "config.json").stat().st_mode
-        for file in folder.iterdir():
-            file.chmod(mode)  # safetensors makes files readable by the owner only; apply the user's umask
-            disk.fsync(file)
-        disk.fsync(folder)
+        hf_folders.write_folder(folder, spec, settings, model, hf_tokenizer, path.name)
+        _finish_files(folder)
     return path
+
+
+def _export_pretrained(run: Run, path: Path, checkpoint_name: str, with_tokenizer: bool) -> Path:
+    """Writes the Hugging Face model of a run as a folder that transformers opens by itself."""
+    from numerate.integrations import hf_pretrained
+
+    recipe, vocabulary, tokenizer = run.recipe, run.evaluation_data.vocabulary, None
+    if with_tokenizer:
+        tokenizer = hf_pretrained.to_transformers_tokenizer(recipe.tokenizer, recipe.task, vocabulary)
+    model: Any = run.load_model(_one_checkpoint(run, checkpoint_name)).cpu()
+    with atomic_folder(path) as folder:
+        hf_pretrained.write_pretrained_folder(folder, model, vocabulary, tokenizer)
+        _finish_files(folder)
+    return path
+
+
+def _one_checkpoint(run: Run, name: str) -> checkpoint.Checkpoint:
+    checkpoints = run.checkpoints(name)
+    if len(checkpoints) != 1:
+        raise UserError(f"checkpoint: {name} means {len(checkpoints)} checkpoints; must be final, best or a step")
+    return checkpoints[0]
+
+
+def _finish_files(folder: Path) -> None:
+    """Flushes the files of a new folder to disk, and makes them readable as the user's umask says: those of safetensors
+    are the owner's alone."""
+    mode = (folder / "config.json").stat().st_mode
+    for file in folder.iterdir():
+        file.chmod(mode)
+        disk.fsync(file)
+    disk.fsync(folder)
+
+
+def loading_note(folder: str | Path) -> str:
+    """What an exported folder needs, in one line.
+
+    For example `as LlamaForCausalLM: needs transformers alone`, or `with its code: trust_remote_code=True`.
+    """
+    config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
+    if "auto_map" in config:
+        return "with its code: trust_remote_code=True"
+    return f"as {config['architectures'][0]}: needs transformers alone"
 
 
 def import_folder(
@@ -91,22 +124,19 @@ def import_folder(
     path = Path(folder).expanduser()
     config = hf_folders.read_configuration(path)
     weight_file = read_weights(path)
-    recipe = from_tree((config.recipe or {}), path / "config.json", expected_class=Recipe)
+    recipe = from_tree(config["recipe"], path / "config.json", expected_class=Recipe)
     recipe = override(replace(recipe, name=name), settings)
     assert isinstance(recipe, Recipe)
     evaluation_data = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
-    exported_fingerprint = (config.vocabulary or {}).get("fingerprint")
-    if exported_fingerprint != hf_models.fingerprint(evaluation_data.vocabulary):
+    if config["vocabulary"].get("fingerprint") != hf_models.fingerprint(evaluation_data.vocabulary):
         raise UserError(
             f"{path}: was exported with a vocabulary different from the one its {type(recipe.task).__name__} has here; "
             "the tokenizer and texts must be those it was trained with (set their location with task.tokenizer=)"
         )
-    weights = StrictWeights(
-        weight_file.weights, str(path), normalize_name=lambda tensor: tensor.removeprefix("model.")
-    ).tensors
-    return _create_run(
-        recipe, evaluation_data, weights, config.step, weight_file.logit_check(check, tolerance), path, runs_dir
-    )
+    tensors = hf_folders.decoder_weights(config, recipe.model, weight_file.weights, path)
+    weights = StrictWeights(tensors, str(path), normalize_name=lambda tensor: tensor.removeprefix("model.")).tensors
+    logit_check = weight_file.logit_check(check, tolerance)
+    return _create_run(recipe, evaluation_data, weights, config["step"], logit_check, path, runs_dir)
 
 
 def import_published(
@@ -188,18 +218,19 @@ def _check_hugging_face_is_installed() -> None:
         ) from error
 
 
-def _check_exportable(recipe: Recipe) -> None:
-    """Raises `UserError` for a run that is not autoregressive."""
+def _exportable_decoder(recipe: Recipe) -> Decoder:
+    """The model of a recipe. Raises `UserError` for a run that is not autoregressive."""
     if not isinstance(recipe.model, Decoder):
         raise UserError(
-            f"export: {type(recipe.model).__name__} is not a causal decoder of numerate; the model must be a Decoder "
-            "(save a Hugging Face model inside it with its own save_pretrained)"
+            f"export: {type(recipe.model).__name__} is not a causal decoder of numerate; the model must be a Decoder, "
+            "or a model of Hugging Face"
         )
     if not isinstance(recipe.layout, Continuation | NextToken):
         raise UserError(
             f"export: with the layout {type(recipe.layout).__name__} this run does not predict the next token; "
             "the layout must be Continuation or NextToken"
         )
+    return recipe.model
 
 
 def _digest(weights: dict[str, Tensor]) -> str:

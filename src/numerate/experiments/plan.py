@@ -7,11 +7,18 @@ from typing import Any, NamedTuple
 from numerate.batch import Model
 from numerate.config import expand_sweep
 from numerate.errors import UserError, check_choice, check_positive
-from numerate.evaluation.evaluation_data import MAX_TOKENS_PER_BATCH, EvaluationData
-from numerate.evaluation.evaluator import METHODS, CellRequest, Method, resolve_grid, warn_replaced_grid
+from numerate.evaluation.evaluation_data import MAX_TOKENS_PER_BATCH
+from numerate.evaluation.evaluator import (
+    METHODS,
+    CellRequest,
+    Method,
+    PredictionLog,
+    resolve_grid,
+    warn_replaced_grid,
+)
 from numerate.evaluation.grid import Cell, Grid, parse_shard, shard
 from numerate.experiments.device_estimate import explained_out_of_memory
-from numerate.experiments.store import EvaluationStore, RecordKey
+from numerate.experiments.store import EvaluationStore, RecordKey, StoredPredictions
 from numerate.experiments.stored_run import StoredRun
 from numerate.reports.records import settings_key
 from numerate.tasks.task import Task
@@ -23,12 +30,6 @@ operations that a core does in that time: 5 ms at 50 GFLOP/s, measured for addit
 
 DECODING_STEP_OVERHEAD_FLOPS = 1e8
 """Overhead of a decoded token in the same unit: 2 ms, for two layers on a core."""
-
-LESS_MEMORY = (
-    f"up to {MAX_TOKENS_PER_BATCH:,} tokens are evaluated at a time; a smaller count= needs less, or device=cpu, which "
-    "resumes this evaluation"
-)
-"""What to do when evaluating takes more memory than a GPU has."""
 
 ProgressCallback = Callable[[int, int], None]
 """Called with the number of cells done and of all cells."""
@@ -196,38 +197,49 @@ class EvaluationPlan:
 
     # Work ---------------------------------------------------------------------------------------------------------
 
-    def score(self, task: CellTask) -> dict[str, Any]:
-        """The record of one cell."""
+    def prediction_log(self, task: CellTask, store: EvaluationStore | None = None) -> StoredPredictions:
+        """The predictions of a cell of a kind that `keeps_predictions`; without a store they are kept in memory."""
+        entries = {"count": self.num_questions(task), "evaluation_seed": self.seed, **self._prediction_entries(task)}
+        return StoredPredictions(store, self.key(task), entries)
+
+    def score(self, task: CellTask, *logs: PredictionLog) -> dict[str, Any]:
+        """The record of one cell; a kind that `keeps_predictions` takes its `prediction_log`."""
         run, (label, checkpoint) = self.runs[task.run], self.checkpoints[task.checkpoint]
-        record: dict[str, Any] = self._evaluate(self.kind.score, task)
+        reads_training_examples = not checkpoint.is_pretrained or bool(run.evaluation_data.few_shot_examples)
+        record: dict[str, Any] = self._evaluate(self.kind.score, task, *logs)
         return record | {
             "seed": run.recipe.seed,
             "checkpoint": label,
             "step": checkpoint.step,
             "evaluation_seed": self.seed,
             "region": self.regions(task.run, [task.cell])[task.cell],
+            "overlaps_training": record["overlaps_training"] and reads_training_examples,
             **self.kind.name_entry(),
             **self.settings_entry(task),
         }
 
-    def predict(self, task: CellTask) -> list[dict[str, Any]]:
-        """The model's answer to each question of a cell."""
+    def predict(self, task: CellTask, *logs: PredictionLog) -> list[dict[str, Any]]:
+        """The model's answer to each question of a cell; `logs` as in `score`."""
+        lines: list[dict[str, Any]] = self._evaluate(self.kind.predict, task, *logs)
+        return [line | self._prediction_entries(task) for line in lines]
+
+    def _prediction_entries(self, task: CellTask) -> dict[str, Any]:
+        """The entries that all predictions of a cell share."""
         label, checkpoint = self.checkpoints[task.checkpoint]
-        lines: list[dict[str, Any]] = self._evaluate(self.kind.predict, task)
-        shared = {
+        return {
             "checkpoint": label,
             "step": checkpoint.step,
             "position_offset": task.position_offset,
             "method": self.method,
             **self.settings_entry(task),
         }
-        return [line | shared for line in lines]
 
-    def _evaluate(self, function: Callable[[Model, EvaluationData, CellRequest], Any], task: CellTask) -> Any:
+    def _evaluate(self, function: Callable[..., Any], task: CellTask, *logs: PredictionLog) -> Any:
         """What `score` or `predict` of the kind of evaluation finds in a cell."""
-        model = self._model(task)
-        with explained_out_of_memory(next(model.parameters()).device, lambda: LESS_MEMORY):
-            return function(model, self.runs[task.run].evaluation_data, self._request(task))
+        model, at_once = self._model(task), f"up to {MAX_TOKENS_PER_BATCH:,} tokens are evaluated at a time"
+        advice = f"{at_once}; a smaller count= needs less, or device=cpu, which resumes this evaluation"
+        with explained_out_of_memory(next(model.parameters()).device, lambda: advice):
+            return function(model, self.runs[task.run].evaluation_data, self._request(task), *logs)
 
     def _request(self, task: CellTask) -> CellRequest:
         return CellRequest(dict(task.cell), self.num_questions(task), self.seed, task.position_offset, self.method)
@@ -276,20 +288,19 @@ def _check_cells_exist(task: Task, grid: Grid) -> None:
 
 
 class ProgressReporter:
-    """Reports progress: of all cells of a plan, those but the missing ones are done at the start."""
+    """Reports progress: of `total` cells, or questions, all but `num_missing` are done at the start."""
 
-    def __init__(self, on_progress: ProgressCallback | None, tasks: Sequence[CellTask], missing: Sequence[CellTask]):
+    def __init__(self, on_progress: ProgressCallback | None, total: int, num_missing: int) -> None:
         self._on_progress, self._num_done = on_progress, 0
-        self._total = sum(task.num_units for task in tasks)
-        self._num_done_before = self._total - sum(task.num_units for task in missing)
+        self._total, self._num_done_before = total, total - num_missing
         self.set_done(0)
 
-    def increment(self) -> None:
-        """Counts one more cell as done."""
-        self.set_done(self._num_done + 1)
+    def increment(self, count: int = 1) -> None:
+        """Counts that many more as done."""
+        self.set_done(self._num_done + count)
 
     def set_done(self, done: int) -> None:
-        """Sets the number of cells done since the start."""
+        """Sets the number done since the start."""
         if self._on_progress is not None and (done > self._num_done or not done):
             self._on_progress(min(self._num_done_before + done, self._total), self._total)
         self._num_done = max(done, self._num_done)

@@ -2,19 +2,20 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
-from textwrap import fill
 from typing import Any
 
 from numerate.evaluation import answer_metrics
+from numerate.evaluation.kinds.answers import AnswerKind
 from numerate.evaluation.kinds.kind import EvaluationKind
 from numerate.evaluation.labels import METRICS, Metric
+from numerate.reports.content import Note
 from numerate.reports.grid import interval_text, number_text
-from numerate.reports.table import text_table
+from numerate.reports.table import TextTable
+from numerate.terminal import MAX_PROSE_WIDTH, wrapped
 from numerate.training.checkpoint import Checkpoint
 
-TABLE_METRICS = ("number_accuracy", "missing", "clipped", "mae", "log_mae", "log_r2", "bleu", "rougeL", "perplexity")
-"""The metrics of numbers and texts that the table of an evaluation shows."""
+DIGIT_METRICS = ("number_digit_accuracy", "missing", "mae", "mape", "log_mae")
+"""The metrics in the table by the number of digits of the correct number."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -60,25 +61,76 @@ class Results:
         numbers = [line["position_offset"] for line in lines if isinstance(line["position_offset"], int)]
         return [line for line in lines if line["position_offset"] == min(numbers, default=line["position_offset"])]
 
-    def __str__(self) -> str:
+    def content(self) -> list[TextTable | Note]:
+        """The table of all regions, with notes on its columns."""
         lines = [*self.regions(), *self.regions_over_offsets()]
         if _has(lines, "language"):
-            return _text_table(lines)
-        return _answer_table(lines, self.kind.columns) if _has(lines, "mean") else _plain_table(lines)
+            return _language_content(lines)
+        if not isinstance(self.kind, AnswerKind) or not _has(lines, "mean"):
+            return [_plain_table(lines)]
+        return [*_answer_content(lines, self.kind), *_digit_content(lines)]
+
+    def text(self, width: int | None = None) -> str:
+        """Table and notes in `width` columns of a terminal; without one the table is not divided."""
+        return content_text(self.content(), width)
+
+    def __str__(self) -> str:
+        return self.text()
 
     def __repr__(self) -> str:
         return str(self)
 
     def _repr_html_(self) -> str:
-        return f"<pre>{escape(str(self))}</pre>"
+        from numerate.reports.html_writer import to_html
+
+        return str(to_html(self.content()))
 
 
-def _answer_table(lines: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> str:
-    """Exact match by region with the metrics of labels, numbers and texts that there are, and the kind's columns."""
+def content_text(content: Sequence[TextTable | Note], width: int | None = None) -> str:
+    """Tables and notes for a terminal; see `Results.text`."""
+    return "\n".join(
+        block.to_text(width, num_keys=4)
+        if isinstance(block, TextTable)
+        else wrapped(block.text, width or MAX_PROSE_WIDTH)
+        for block in content
+    )
+
+
+def models_content(results: Mapping[str, Results]) -> list[TextTable | Note]:
+    """One table of several evaluations by their labels."""
+    kind = next(iter(results.values())).kind
+    lines = [{"label": label, **line} for label, result in results.items() for line in result.summary_lines()]
+    return _answer_content(lines, kind) if isinstance(kind, AnswerKind) else [_plain_table(lines)]
+
+
+def _digit_content(lines: Sequence[Mapping[str, Any]]) -> list[TextTable | Note]:
+    """The metrics of each number of digits of the correct number, a table for each line that has them."""
     from numerate.reports.metrics import format_metric
 
+    content: list[TextTable | Note] = []
+    for line in (line for line in lines if "by_digits" in line):
+        rows = [
+            [
+                str(digits),
+                f"{metrics['count']:,}",
+                *(format_metric(name, metrics[name], with_unit=True) for name in ("number_accuracy", *DIGIT_METRICS)),
+            ]
+            for digits, metrics in line["by_digits"].items()
+        ]
+        content.append(Note(f"By digits of the correct number, {line['region']}:"))
+        content.append(TextTable(["digits", "questions", "correct", *DIGIT_METRICS], rows))
+    return content
+
+
+def _answer_content(lines: Sequence[Mapping[str, Any]], kind: AnswerKind) -> list[TextTable | Note]:
+    """Exact match by region with the metrics of labels, numbers and texts that there are, and the kind's columns."""
+    columns = {
+        name: meaning
+        for name, meaning in kind.columns.items()
+        if any(line.get("answers", {}).get(name) is not None for line in lines)
+    }
     labels: list[Metric] = [name for name in METRICS if name != "exact_match"] if _has(lines, "labels") else []
-    metrics = answer_metrics.available_metrics(TABLE_METRICS, [line.get("answers", {}) for line in lines])
+    metrics = answer_metrics.available_metrics(kind.table_metrics, [line.get("answers", {}) for line in lines])
     header = ["region", "cells", "correct", "95 % interval", *labels, *metrics, *columns]
     rows = [
         [
@@ -87,30 +139,31 @@ def _answer_table(lines: Sequence[Mapping[str, Any]], columns: Mapping[str, str]
             f"{line['mean']:.1%}",
             f"{line['low']:.1%} to {line['high']:.1%}",
             *(_label_text(line, name) for name in labels),
-            *(format_metric(name, line.get("answers", {}).get(name), with_unit=True) for name in metrics),
+            *(_metric_text(name, line.get("answers", {})) for name in metrics),
             *(_share_text(line.get("answers", {}).get(name)) for name in columns),
         ]
         for line in lines
     ]
-    parts = [_table(lines, header, rows, with_offsets=True)]
+    content: list[TextTable | Note] = [_table(lines, header, rows, with_offsets=True)]
     if metrics:
         descriptions = "; ".join(f"{name}: {answer_metrics.ANSWER_METRICS[name]}" for name in metrics)
         more = "results and the report have more, and the means over cells."
-        parts.append(_note(f"Over all questions of a region: {descriptions}. {more}"))
+        content.append(Note(f"Over all questions of a region: {descriptions}. {more}"))
     if columns:
-        parts.append(_note("; ".join(f"{name}: {meaning}" for name, meaning in columns.items())))
+        content.append(Note("; ".join(f"{name}: {meaning}" for name, meaning in columns.items())))
     if labels:
-        parts.append(
-            "correct: all labels of a row; ood_accuracy: labels at positions not in training; accuracy: all\n"
-            "labels; last_label: the last label; correct_prefix: labels before the first wrong one.\n"
-            "In brackets the baseline: what memorizing the training positions, or always giving the same "
-            "answer, would score."
+        content.append(
+            Note(
+                "correct: all labels of a row; ood_accuracy: labels at positions not in training; accuracy: all "
+                "labels; last_label: the last label; correct_prefix: labels before the first wrong one. In brackets "
+                "the baseline: what memorizing the training positions, or always giving the same answer, would score."
+            )
         )
     reasons = dict.fromkeys(line["non_causal_reason"] for line in lines if "non_causal_reason" in line)
-    return "\n".join([*parts, *(f"not causal: {reason}" for reason in reasons)])
+    return [*content, *(Note(f"not causal: {reason}") for reason in reasons)]
 
 
-def _text_table(lines: Sequence[Mapping[str, Any]]) -> str:
+def _language_content(lines: Sequence[Mapping[str, Any]]) -> list[TextTable | Note]:
     """Loss, perplexity and bits per byte by context length, with an explanation."""
     header = ["context", "chunks", "tokens", "loss", "95 % interval", "perplexity"]
     header += ["bits per byte", "95 % interval", "top-1"]
@@ -139,25 +192,27 @@ def _text_table(lines: Sequence[Mapping[str, Any]]) -> str:
     if any(line["region"] == "ood_test" for line in lines):
         notes.append("(ood_test): a longer context than the model was trained on.")
     with_offsets = len({line["position_offset"] for line in lines}) > 1
-    return "\n".join([_table(lines, header, rows, with_offsets=with_offsets), *map(_note, notes)])
+    return [_table(lines, header, rows, with_offsets=with_offsets), *map(Note, notes)]
 
 
-def _plain_table(lines: Sequence[Mapping[str, Any]]) -> str:
+def _plain_table(lines: Sequence[Mapping[str, Any]]) -> TextTable:
     """All entries of the lines that are texts or numbers, for a kind whose lines have entries of its own."""
     header = list(
         dict.fromkeys(name for line in lines for name, value in line.items() if isinstance(value, str | float | int))
     )
-    return text_table(header, [[str(line.get(name, "")) for name in header] for line in lines])
+    return TextTable(header, [[str(line.get(name, "")) for name in header] for line in lines])
 
 
 def _table(
     lines: Sequence[Mapping[str, Any]], header: Sequence[str], rows: Sequence[Sequence[str]], *, with_offsets: bool
-) -> str:
-    """A table of lines, each after its checkpoint, step, settings and position offset."""
+) -> TextTable:
+    """A table of lines, each after its label, or its checkpoint, step, settings and position offset."""
     from numerate.reports.settings import format_settings
 
+    if _has(lines, "label"):
+        return TextTable(["model", *header], [[line["label"], *row] for line, row in zip(lines, rows, strict=True)])
     with_settings = any(line["settings"] for line in lines)
-    first = ["checkpoint", "step", *["settings"] * with_settings, *["position_offset"] * with_offsets]
+    first = ["checkpoint", "step", *["settings"] * with_settings, *["position offset"] * with_offsets]
     places = [
         [
             str(line["checkpoint"]),
@@ -167,15 +222,21 @@ def _table(
         ]
         for line in lines
     ]
-    return text_table([*first, *header], [[*place, *row] for place, row in zip(places, rows, strict=True)])
-
-
-def _note(text: str) -> str:
-    return fill(text, 118, break_on_hyphens=False)
+    return TextTable([*first, *header], [[*place, *row] for place, row in zip(places, rows, strict=True)])
 
 
 def _has(lines: Sequence[Mapping[str, Any]], entry: str) -> bool:
     return any(entry in line for line in lines)
+
+
+def _metric_text(name: str, answers: Mapping[str, float | None]) -> str:
+    """`12.5 [10.2, 14.8]`: a metric, and the interval of an error."""
+    from numerate.reports.metrics import format_metric, is_proportion
+
+    text = format_metric(name, answers.get(name), with_unit=True)
+    if f"{name}.low" not in answers or is_proportion(name):
+        return text
+    return f"{text} [{', '.join(format_metric(name, answers[f'{name}.{end}']) for end in ('low', 'high'))}]"
 
 
 def _share_text(value: float | None) -> str:

@@ -72,10 +72,11 @@ class Run(StoredRun):
 
         Cells already in `evaluation.jsonl` are not computed again. `checkpoint` is final, best, all or a step.
         `shard="2/4"` computes the second of four shards of equal cost into its own file; a later evaluation without a
-        shard collects them. `predictions` also writes the answer to every question. `settings` override settings for
-        the evaluation; several values of one form a sweep. Records then contain the settings that differ from training.
-        Repeating the call writes identical files. Raises `UserError` for a grid that the model cannot read, and for
-        settings that would need other weights, before any work is done.
+        shard collects them. `predictions` also writes the answer to every question, as is always done of answers that
+        are generated freely. `settings` override settings for the evaluation; several values of one form a sweep.
+        Records then contain the settings that differ from training. Repeating the call writes identical files. Raises
+        `UserError` for a grid that the model cannot read, and for settings that would need other weights, before any
+        work is done.
 
         An `executor` distributes the missing cells over its workers, in shards of equal cost; the files are identical.
         Cells that a worker has recorded are kept even if it fails: the same call computes only the remaining ones. If a
@@ -86,22 +87,34 @@ class Run(StoredRun):
         if executor is None and self.device is not None:
             resolve_device(self.device)
         plan = EvaluationPlan.from_run(self, grid, count, method, checkpoint, settings)
-        tasks = plan.tasks(plan.cells(shard), predictions)
+        keeps_predictions = plan.kind.keeps_predictions and executor is None
+        writes_predictions = (predictions or plan.kind.keeps_predictions) and not keeps_predictions
+        tasks = plan.tasks(plan.cells(shard), writes_predictions)
         store = self._store(shard)
         with store.lock():
             store.load(plan.steps_by_label())
             read_metrics(self.path, self.folder.metadata(), self.warn)
             missing = plan.missing(tasks, store)
-            progress = ProgressReporter(on_progress, tasks, missing)
+            if keeps_predictions:
+                logs = [plan.prediction_log(task, store) for task in missing]
+                total, num_missing = (sum(map(plan.num_questions, some)) for some in (tasks, missing))
+                num_missing -= sum(len(log.lines) for log in logs)
+            else:
+                total, num_missing = (sum(task.num_units for task in some) for some in (tasks, missing))
+            progress = ProgressReporter(on_progress, total, num_missing)
             if executor is not None:
                 evaluate_shards(plan, tasks, missing, store, progress, executor)
+            elif keeps_predictions:
+                for task, log in zip(missing, logs, strict=True):
+                    log.on_added = progress.increment
+                    store.add(plan.key(task), plan.score(task, log))
             else:
                 for task in (one for one in missing if one.needs_score):
                     store.add(plan.key(task), plan.score(task))
                     progress.increment()
-            gathered_keys = _write_predictions(plan, tasks, store, progress) if predictions else set()
+            gathered_keys = _write_predictions(plan, tasks, store, progress) if writes_predictions else set()
             if shard is None:
-                _write_samples(plan)
+                _write_samples(plan, store)
             store.finalize()
             store.remove_worker_folders(gathered_keys)
         records = [store.records[plan.key(task)] for task in tasks]
@@ -339,16 +352,20 @@ def _write_predictions(
     return recorded_keys
 
 
-def _write_samples(plan: EvaluationPlan, examples_per_cell: int = 4) -> None:
+def _write_samples(plan: EvaluationPlan, store: EvaluationStore, examples_per_cell: int = 4) -> None:
     """A few answers in and out of distribution of the last checkpoint as trained, for the report."""
     _, last_checkpoint = plan.checkpoints[-1]
     for index, run in enumerate(plan.runs):
         cells = plan.kind.sample_cells(plan.regions(index, plan.grid.cells()))
         if run.changed_settings or not cells:
             continue
-        model = run.load_model(last_checkpoint)
-        records = []
+        model = None if plan.kind.keeps_predictions else run.load_model(last_checkpoint)
+        records: list[Mapping[str, Any]] = []
         for cell in cells:
+            if model is None:
+                task = CellTask(index, len(plan.checkpoints) - 1, cell, 0, True, False)
+                records += [*store.prediction_lines(plan.key(task)).values()][:examples_per_cell]
+                continue
             questions = cell_questions(run.evaluation_data.task, dict(cell), count=examples_per_cell, seed=plan.seed)
             samples = sample_answers(model, run.evaluation_data, questions, method=plan.method)
             records += [sample.record(dict(cell)) | {"step": last_checkpoint.step} for sample in samples]

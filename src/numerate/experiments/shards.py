@@ -151,8 +151,9 @@ class _ShardWorker:
                 if self.stop.requested:
                     raise KeyboardInterrupt
                 key = self.plan.key(task)
+                logs = [self.plan.prediction_log(task)] if self.plan.kind.keeps_predictions else []
                 if task.needs_score and key not in self.scored_keys:
-                    records.add(self.plan.score(task))
+                    records.add(self.plan.score(task, *logs))
                 if task.needs_predictions and key not in self.predicted_keys:
                     label, step, _, _, position_offset, count, seed, method = key
                     # All answers of a cell are one record, so that it is written completely or not at all.
@@ -166,7 +167,7 @@ class _ShardWorker:
                         "method": method,
                         **self.plan.settings_entry(task),
                     }
-                    predictions.add(record | {"lines": self.plan.predict(task)})
+                    predictions.add(record | {"lines": self.plan.predict(task, *logs)})
         return len(grid_shard.remaining)
 
 

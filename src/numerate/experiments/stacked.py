@@ -11,8 +11,10 @@ from numerate.config import identity
 from numerate.errors import UserError
 from numerate.evaluation.evaluator import Evaluation
 from numerate.experiments.train import TrainedRun, TrainingSession
+from numerate.losses.wrapped import WrappedLoss
 from numerate.models.decoder import Decoder
 from numerate.models.initialization import FanIn
+from numerate.models.wrapped import WrappedModelSpec
 from numerate.stacking.stacked_trainer import StackedTrainer
 from numerate.text.models.numformer import Numformer
 from numerate.text.models.pretrained import PretrainedDecoder
@@ -87,9 +89,11 @@ def why_not_stacked(recipe: Recipe) -> str | None:
         return "tokenizer.number_format: number values are not supported in a stack"
     if (dropout_path := _find_dropout(recipe, "")) is not None:
         return f"{dropout_path}: dropout is not supported in a stack; must be 0"
+    if isinstance(getattr(recipe.objective, "loss", None), WrappedLoss):
+        return "objective.loss: a function is not supported in a stack; derive from Loss"
     if isinstance(recipe.model, Decoder):
         return recipe.model.mixer.why_not_stacked()
-    if isinstance(recipe.model, T5 | PretrainedDecoder | Numformer):
+    if isinstance(recipe.model, T5 | PretrainedDecoder | Numformer | WrappedModelSpec):
         return f"model: a {type(recipe.model).__name__} is not supported in a stack; must be a Decoder"
     return None
 

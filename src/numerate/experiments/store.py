@@ -4,7 +4,7 @@ import contextlib
 import json
 import shutil
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -76,9 +76,10 @@ class EvaluationStore:
     def __init__(self, folder: RunFolder, shard: str | None) -> None:
         self.folder, self.shard = folder, shard
         self.directory = folder.path / "pieces" / shard if shard is not None else folder.path
-        self.file = f"pieces/{shard}/{RECORDS_FILE}" if shard is not None else RECORDS_FILE
+        self.file = self.name_of(RECORDS_FILE)
         self.records: dict[RecordKey, dict[str, Any]] = {}
         self.predictions: dict[RecordKey, tuple[Path, int]] = {}
+        self._kept_predictions: dict[RecordKey, dict[int, Mapping[str, Any]]] | None = None
         self._lines = RecordWriter(self.directory / RECORDS_FILE)
         self._steps: Mapping[str, int] = {}
 
@@ -146,6 +147,20 @@ class EvaluationStore:
             raise OperationalError(f"{path}: was modified while it was read; the same command resumes")
         return [line | {"checkpoint": key[0]} for line in record["lines"]]
 
+    def prediction_lines(self, key: RecordKey) -> dict[int, Mapping[str, Any]]:
+        """The predictions of a cell that are kept one by one, by row."""
+        if self._kept_predictions is None:
+            self._kept_predictions = {}
+            for line in self.folder.records(self.name_of(PREDICTIONS_FILE)):
+                if "row" in line:
+                    self._kept_predictions.setdefault(record_key(line), {})[line["row"]] = line
+        kept = self._kept_predictions
+        return next((kept[same] for same in _equivalent_keys(key) if same in kept), kept.setdefault(key, {}))
+
+    def name_of(self, name: str) -> str:
+        """The name of a file of records in the folder of the run, or of its shard."""
+        return name if self.shard is None else f"pieces/{self.shard}/{name}"
+
     def add(self, key: RecordKey, record: dict[str, Any]) -> None:
         self.records[key] = record
         self._lines.add(record)
@@ -174,7 +189,7 @@ class EvaluationStore:
 
     def write(self, name: str, lines: Sequence[Mapping[str, Any]], key_fields: Sequence[str]) -> None:
         """Writes lines to a file of records, replacing those with the same `key_fields`."""
-        name = name if self.shard is None else f"pieces/{self.shard}/{name}"
+        name = self.name_of(name)
 
         def shared_fields(line: Mapping[str, Any]) -> str:
             return json.dumps([line.get(field) for field in key_fields], sort_keys=True)
@@ -182,6 +197,23 @@ class EvaluationStore:
         replaced = {shared_fields(line) for line in lines}
         kept_lines, _ = self.folder.split_records(name, lambda line: shared_fields(line) not in replaced)
         self.folder.write(name, kept_lines + json_lines(lines).encode())
+
+
+class StoredPredictions:
+    """The predictions of a cell, by row: those in `predictions.jsonl`, to which `add` appends others with `entries`;
+    without a store, in memory. `on_added` is called with the number of lines added."""
+
+    def __init__(self, store: EvaluationStore | None, key: RecordKey, entries: Mapping[str, Any]) -> None:
+        self._store, self._entries = store, entries
+        self.lines: dict[int, Mapping[str, Any]] = {} if store is None else store.prediction_lines(key)
+        self.on_added: Callable[[int], None] = lambda count: None
+
+    def add(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        complete = [{**line, **self._entries} for line in lines]
+        if self._store is not None:
+            self._store.folder.append(self._store.name_of(PREDICTIONS_FILE), *complete, durable=True)
+        self.lines |= {line["row"]: line for line in complete}
+        self.on_added(len(lines))
 
 
 def worker_directory(folder: RunFolder, worker: str) -> Path:

@@ -75,13 +75,16 @@ class StoredRun:
 
     @cached_property
     def evaluation_data(self) -> EvaluationData:
-        return EvaluationData(self.recipe.task, self.recipe.tokenizer, self.recipe.layout)
+        return EvaluationData.from_recipe(self.recipe)
 
     @cached_property
     def untrained_model(self) -> Model:
-        """The initialized model on the CPU, for what needs no trained weights (position offsets, tables)."""
+        """The initialized model on the CPU, or a pretrained one on the meta device, for what needs no trained weights
+        (position offsets, tables)."""
         pretrained_config = checkpoint.last_state(self.folder.checkpoints).get("origin")
-        return self.recipe.model.rebuild(self.evaluation_data.vocabulary, self.recipe.seed, pretrained_config)
+        model, vocabulary = self.recipe.model, self.evaluation_data.vocabulary
+        build = model.rebuild if pretrained_config is None else model.build_on_meta
+        return build(vocabulary, self.recipe.seed, pretrained_config)
 
     def checkpoints(self, name: str = "final") -> list[checkpoint.Checkpoint]:
         """The checkpoints selected by `final`, `best`, `all` or a step."""
@@ -106,11 +109,16 @@ class StoredRun:
         if tokenizer_fingerprint(self.recipe.tokenizer, self.recipe.task) is None:
             self.check_data_unchanged()  # its vocabulary depends on its questions
         check_same_tokenizer(self.recipe.tokenizer, self.recipe.task, stored_checkpoint)
-        weights = stored_checkpoint.read(only=["weights"])["weights"]
-        model = self.recipe.model.rebuild(
-            self.evaluation_data.vocabulary, self.recipe.seed, stored_checkpoint.state.get("origin")
-        )
-        model.load_state_dict(match_state_dict(model, weights, str(stored_checkpoint.path)))
+        vocabulary, seed = self.evaluation_data.vocabulary, self.recipe.seed
+        if stored_checkpoint.is_pretrained:
+            from numerate.recipes.hugging_face import check_unchanged_weights
+
+            check_unchanged_weights(self.recipe.model)
+            model = self.recipe.model.build(vocabulary, seed)
+        else:
+            weights = stored_checkpoint.read(only=["weights"])["weights"]
+            model = self.recipe.model.rebuild(vocabulary, seed, stored_checkpoint.state.get("origin"))
+            model.load_state_dict(match_state_dict(model, weights, str(stored_checkpoint.path)))
         return model.to(resolve_device(self.device or self.recipe.device)).eval()
 
     def warn(self, text: str) -> None:

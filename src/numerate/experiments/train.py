@@ -264,6 +264,7 @@ class TrainingSession:
                 latest["loss"] = record["loss"]
             elif kind == "evaluation":
                 latest.update(progress_fields(record))
+                latest.update({"speed": latest.pop("speed")} if "speed" in latest else {})  # the last to be shown
             elif kind == "timing":
                 latest["speed"] = format_throughput(record)
             elif kind == "warning":

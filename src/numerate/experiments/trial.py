@@ -25,11 +25,11 @@ MAX_TIMED_PARAMETERS = 500_000_000
 class TrainingEstimate:
     """Estimated cost of training, printed by `--dry-run`.
 
-    `memory_bytes` is in bytes (weights, gradients and two moments in float32), `flops_per_step` in floating-point
-    operations of one full step (forward and backward, padding included), `total_flops` those of all `num_steps`, which
-    take `num_examples` examples; `first_batch_shape` is the number of rows and tokens of the first step, including
-    those of an encoder, `first_batch_targets` the number of target tokens. `seconds_per_step` is None for a model that
-    is too large to time here.
+    `memory_bytes` is in bytes (weights, and gradients and two moments of those that are trained, in float32),
+    `flops_per_step` in floating-point operations of one full step (forward and backward, padding included),
+    `total_flops` those of all `num_steps`, which take `num_examples` examples; `first_batch_shape` is the number of
+    rows and tokens of the first step, including those of an encoder, `first_batch_targets` the number of target
+    tokens. `seconds_per_step` is None for a model that is too large to time here.
     """
 
     num_parameters: int
@@ -94,10 +94,10 @@ def dry_run(recipe: Recipe, *, num_timed_steps: int = 5) -> TrainingEstimate:
                 torch.cuda.synchronize()
             batch_ratio = (timed_trainer.state.examples - num_examples_before) / recipe.training.base_batch_size
             times.append((time.perf_counter() - start_time) / batch_ratio)
-    parameters = sum(p.numel() for p in trainer.model.parameters())
+    parameters = list(trainer.model.parameters())
     return TrainingEstimate(
-        num_parameters=parameters,
-        memory_bytes=4 * 4 * parameters,
+        num_parameters=sum(p.numel() for p in parameters),
+        memory_bytes=sum((16 if p.requires_grad else 4) * p.numel() for p in parameters),
         flops_per_step=round(budget.flops_per_example * recipe.training.batch_size),
         total_flops=round(budget.flops_per_example * budget.total_examples),
         num_steps=steps,
@@ -106,6 +106,13 @@ def dry_run(recipe: Recipe, *, num_timed_steps: int = 5) -> TrainingEstimate:
         first_batch_shape=(len(first_batch.tokens.ids), num_total_tokens(first_batch) // len(first_batch.tokens.ids)),
         first_batch_targets=first_batch.counts["tokens"],
     )
+
+
+def check_recipe(recipe: Recipe) -> None:
+    """Raises the `UserError` of a recipe that cannot be trained, without loading pretrained weights."""
+    vocabulary = recipe.tokenizer.build_vocabulary(recipe.task)
+    with World.connect(recipe.device) as world:
+        Trainer(recipe, world, pretrained_config=recipe.model.pretrained_config(vocabulary), use_meta_device=True)
 
 
 def _with_smaller_batches(trainer: Trainer, world: World) -> Trainer:

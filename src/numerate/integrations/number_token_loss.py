@@ -1,19 +1,32 @@
 """Cross-entropy and a number token loss for any model and training loop."""
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext, suppress
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from numerate.errors import OperationalError, UserError, check_choice, raise_first
-from numerate.integrations.hf_number_tokens import NumberTokenSelection, number_tokens
-from numerate.kernels.fused_number_loss import cross_entropy_and_number_loss
-from numerate.kernels.number_loss import LossFunction, NumberDistance, warn_number_term_dominates
+from numerate.errors import UserError, check_choice, raise_first
+from numerate.integrations.hf_number_tokens import NumberTokens, NumberTokenSelection, number_tokens
+from numerate.integrations.loss_inputs import input_problems, raise_non_finite, scalar_count
+from numerate.integrations.non_quantities import TextSpans, tokens_outside
+from numerate.kernels.fused_number_loss import cross_entropy_and_number_loss, cross_entropy_and_token_logits
+from numerate.kernels.number_loss import (
+    LOSS_FUNCTIONS,
+    LossFunction,
+    LossSums,
+    NumberDistance,
+    number_indices_and_weights,
+    warn_number_term_dominates,
+)
 from numerate.kernels.number_table import NumberTokenTable
+from numerate.losses.number_level import number_losses
+from numerate.losses.number_spans import NumberNotation, digits_of, find_number_spans, place_value_weights
+from numerate.vocabulary import POINT, TEXT
 
 DEFAULT_SAMPLE = ("The answer is 7, 42, 365, 1024 or 31415.", "12 + 30 = 42, 2.5 x 4 = 10.0, 1998 - 2019 = -21")
 """The default sample for the coverage of a tokenizer."""
@@ -29,8 +42,9 @@ class NumberTokenLoss(nn.Module):
     the probabilities of all number tokens measure the distance from its value. `numerate.kernels.number_loss` has
     the definitions.
 
-    - `values`: the value of each number token, by id. `from_tokenizer` determines them.
-    - `loss_function`: "was" and "was-cdf" (Wasserstein-1 distance), or "mse", "mae", "huber" of the expected value.
+    - `values`: the value of each number token, by id, or `numerate.number_tokens(...)`, which `from_tokenizer` passes.
+    - `loss_function`: "was" and "was-cdf" (Wasserstein-1 distance), or "mse", "mae", "huber" of the expected value, of
+      each number token; or "number-level", the relative error of each whole number: `numerate.losses.NumberLevel`.
     - `weight`: the factor of the number part; 0.3 in the paper.
     - `cross_entropy=False`: only the number part (x `weight`), to be added to your own cross-entropy.
     - `mean_over`: the number part is a mean over the "numbers" among the labels, as published, or over all "labels".
@@ -38,6 +52,10 @@ class NumberTokenLoss(nn.Module):
     - `shift`: whether the logits at a position predict the *next* label. A decoder-only model of Hugging Face
       needs True, since its labels are its inputs; an encoder-decoder needs False, and so do labels that are shifted
       already, as for `torch.nn.functional.cross_entropy`.
+    - `digit_weight_ratio`: the weight of a digit relative to the next less significant one, with mean 1 in each number;
+      1, the default, weights all equally.
+    - `exclude`: a function from a text to the spans (start, end) in which numbers are no quantities and have no number
+      loss, such as `numerate.non_quantities`; None: all are quantities. It reads the labels as text, on the CPU.
     - `reweigh`, `gaussian_sigma`, `squash_factor`: as of `numerate.kernels.number_loss.NumberDistance`.
     - `check_finite`: NaN or infinity in the loss is a `OperationalError` that names the position; costs a
       synchronization with the device.
@@ -59,15 +77,19 @@ class NumberTokenLoss(nn.Module):
     float32 logits are computed with in float32, float64 in float64. Raises `UserError` for invalid settings.
     """
 
+    token_ids: Tensor
+
     def __init__(
         self,
-        values: Mapping[int, float],
+        values: Mapping[int, float] | NumberTokens,
         *,
-        loss_function: LossFunction = "was",
+        loss_function: LossFunction | Literal["number-level"] = "was",
         weight: float = 0.3,
         cross_entropy: bool = True,
         mean_over: Literal["numbers", "labels"] = "numbers",
         shift: bool = False,
+        digit_weight_ratio: float = 1.0,
+        exclude: TextSpans | None = None,
         reweigh: bool = False,
         gaussian_sigma: float | None = None,
         squash_factor: float | None = None,
@@ -75,17 +97,34 @@ class NumberTokenLoss(nn.Module):
         check_finite: bool = False,
     ) -> None:
         super().__init__()
-        NumberDistance(loss_function, gaussian_sigma, reweigh, squash_factor)  # raises for invalid settings
+        check_choice("loss_function", loss_function, (*LOSS_FUNCTIONS, "number-level"))
+        self.number_distance: NumberDistance | None = None
+        if loss_function != "number-level":
+            self.number_distance = NumberDistance(loss_function, gaussian_sigma, reweigh, squash_factor)
+        elif (gaussian_sigma, squash_factor, digit_weight_ratio) != (None, None, 1):
+            raise UserError(
+                "loss_function: number-level compares whole numbers; it has no gaussian_sigma, squash_factor or "
+                "digit_weight_ratio"
+            )
         if not 0 <= weight < float("inf"):
             raise UserError(
                 f"weight: must be finite and 0 or more, not {weight}; 0.3 in the paper, 0 is cross-entropy alone"
             )
+        if not 0 < digit_weight_ratio < float("inf"):
+            raise UserError(
+                f"digit_weight_ratio: must be finite and above 0, not {digit_weight_ratio}; 1: equal weights"
+            )
         check_choice("mean_over", mean_over, ("numbers", "labels"))
         if not isinstance(shift, bool):
             raise UserError(f"shift: must be True (decoder-only) or False (encoder-decoder), not {shift!r}")
-        self.table = NumberTokenTable.from_values(values, vocabulary_size=max(values, default=-1) + 1)
-        self.loss_function: LossFunction = loss_function
-        self.gaussian_sigma, self.reweigh, self.squash_factor = gaussian_sigma, reweigh, squash_factor
+        self.table, self.notation = _table_and_notation(values)
+        token_ids = torch.cat([self.table.ids, torch.tensor(self.notation.minus_ids, dtype=torch.int64)])
+        self.register_buffer("token_ids", token_ids, persistent=False)  # numbers, then minus signs
+        if exclude is not None and not isinstance(values, NumberTokens):
+            raise UserError("exclude: needs the texts of tokens; use NumberTokenLoss.from_tokenizer")
+        self.exclude, self._token_texts = exclude, values.token_texts if isinstance(values, NumberTokens) else ()
+        self.loss_function, self.squash_factor, self.reweigh = loss_function, squash_factor, reweigh
+        self.digit_weight_ratio = digit_weight_ratio
         self.weight, self.cross_entropy, self.mean_over, self.shift = weight, cross_entropy, mean_over, shift
         self.ignore_index, self.check_finite = ignore_index, check_finite
         self._first_terms: list[Tensor] | None = []
@@ -124,7 +163,7 @@ class NumberTokenLoss(nn.Module):
                     f"shift: must be {needs_shift} for {type(model).__name__}, which is "
                     f"{'decoder-only' if needs_shift else 'an encoder-decoder'}, not {settings['shift']}"
                 )
-        return cls(tokens.values, **settings)
+        return cls(tokens, **settings)
 
     def forward(
         self,
@@ -140,8 +179,9 @@ class NumberTokenLoss(nn.Module):
 
         Where a batch is cut into parts (gradient accumulation, several processes), `num_items` is how many labels and
         `num_numbers` how many number labels the whole of it has (`counts`): the parts' losses then add up to the loss
-        of the whole. `loss_weights` are weights of number labels, `is_quantity` is False at numbers that name
-        something instead of counting it; both stand where the labels stand. Without a number label the number part is
+        of the whole. `loss_weights` are weights of number labels (of a whole number at its first label),
+        `is_quantity` is False at numbers that name something instead of counting it, in place of what `exclude` finds;
+        both stand where the labels stand. Without a number label the number part is
         0, and still attached.
 
         Raises `UserError` for logits and labels that do not belong together.
@@ -168,48 +208,31 @@ class NumberTokenLoss(nn.Module):
         is_quantity: Bool[Tensor, "*positions"] | None = None,
     ) -> dict[str, Float[Tensor, ""]]:
         """The two means separately, before `weight`: `cross_entropy` and `number`. Arguments as of a call."""
-        raise_first(self._input_problems(logits, labels, loss_weights, is_quantity))
+        raise_first(input_problems(logits, labels, self.table.max_id, self.shift, loss_weights, is_quantity))
         if self.table.ids.device != logits.device:
             self.to(logits.device)
         unshifted_labels = labels
-        labels = self._shift_left(labels.to(logits.device).long(), self.ignore_index)
-        sums = cross_entropy_and_number_loss(
-            logits,
-            labels,
-            self.table,
-            loss_function=self.loss_function,
-            gaussian_sigma=self.gaussian_sigma,
-            reweigh=self.reweigh,
-            squash_factor=self.squash_factor,
-            loss_weights=None if loss_weights is None else self._shift_left(loss_weights, 0),
-            quantity_mask=None if is_quantity is None else self._shift_left(is_quantity, False),
-            ignore_index=self.ignore_index,
-        )
-        label_count = sums.num_labels if num_items is None else _scalar_count(num_items, "num_items")
+        labels, weights, quantities = self._number_labels(labels, loss_weights, is_quantity, logits.device)
+        sums = self._sums(logits, labels, weights, quantities)
+        label_count: float | Tensor = sums.num_labels if num_items is None else scalar_count(num_items, "num_items")
         if self.shift and num_items is not None:
             # A trainer that counts before the shift has counted the first label of each row too.
-            unshifted_count = (unshifted_labels != self.ignore_index).sum().to(label_count.device)
-            label_count = torch.where(
-                label_count == unshifted_count, sums.num_labels.to(label_count.device, label_count.dtype), label_count
-            )
+            unshifted_count = (unshifted_labels != self.ignore_index).sum().to(labels.device)
+            label_count = torch.where(unshifted_count == label_count, sums.num_labels, label_count)
         if self.mean_over == "labels":
             number_count = label_count
         elif num_numbers is not None:
-            number_count = _scalar_count(num_numbers, "num_numbers")
+            number_count = scalar_count(num_numbers, "num_numbers")
         else:
-            if num_items is not None and self.weight and int(label_count) != int(sums.num_labels):
-                raise UserError(
-                    f"num_items: {int(label_count)} labels in all, and {int(sums.num_labels)} in this part; the mean "
-                    "over numbers needs num_numbers= of all too (`NumberTokenLoss.counts`; `number_loss_trainer` of "
-                    "numerate.integrations.hf_trainer counts them), or mean_over='labels'"
-                )
+            if num_items is not None:
+                self._check_whole_batch(label_count, sums.num_labels)
             number_count = sums.total_number_weight
         means = {
             "cross_entropy": _mean(sums.cross_entropy, label_count),
             "number": _mean(sums.number_loss, number_count),
         }
         if self.check_finite and not all(bool(term.isfinite()) for term in means.values()):
-            self._raise_non_finite(logits)
+            raise_non_finite(logits)
         if not torch.compiler.is_compiling() and self._first_terms is not None and logits.requires_grad:
             batch_count = sums.num_labels if self.mean_over == "labels" else sums.total_number_weight
             number = self.weight * _mean(sums.number_loss.detach(), batch_count)
@@ -217,6 +240,72 @@ class NumberTokenLoss(nn.Module):
                 self._first_terms, torch.stack([number, _mean(sums.cross_entropy.detach(), sums.num_labels)])
             )
         return means
+
+    def _number_labels(
+        self, labels: Tensor, loss_weights: Tensor | None, is_quantity: Tensor | None, device: torch.device
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """The labels, the weights of number labels and which numbers are quantities: shifted, and on `device`."""
+        if is_quantity is None and self.exclude is not None:
+            is_quantity = self.quantity_mask(labels)
+        labels = self._shift_left(labels.to(device).long(), self.ignore_index)
+        quantities = None if is_quantity is None else self._shift_left(is_quantity.to(device), False)
+        weights = None if loss_weights is None else self._shift_left(loss_weights.to(device), 0)
+        if self.digit_weight_ratio != 1:
+            rows, _ = self._number_rows(labels, None, quantities)
+            place_weights = place_value_weights(rows, self.table, self.notation, self.digit_weight_ratio)
+            weights = place_weights.view(labels.shape) * (1 if weights is None else weights)
+        return labels, weights, quantities
+
+    def _number_rows(self, labels: Tensor, weights: Tensor | None, quantities: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The labels as rows, -1 where none is part of a quantity, and the weight of each number, where it starts."""
+        is_kept = labels != self.ignore_index if quantities is None else quantities & (labels != self.ignore_index)
+        rows = torch.where(is_kept, labels, -1).reshape(-1, labels.shape[-1])
+        starts = find_number_spans(rows, self.table.number_indices(rows), self.table, self.notation).start_mask
+        return rows, starts if weights is None else torch.where(starts, weights.reshape(rows.shape), 0)
+
+    def _sums(self, logits: Tensor, labels: Tensor, weights: Tensor | None, quantities: Tensor | None) -> LossSums:
+        """The sums of both terms; the arguments are shifted."""
+        if self.number_distance is not None:
+            return cross_entropy_and_number_loss(
+                logits,
+                labels,
+                self.table,
+                **vars(self.number_distance),
+                loss_weights=weights,
+                quantity_mask=quantities,
+                ignore_index=self.ignore_index,
+            )
+        self.table.check_logits_and_labels(logits.shape[-1], labels, self.ignore_index)
+        rows, number_weights = self._number_rows(labels, weights, quantities)
+        cross_entropy, token_logits, lse = cross_entropy_and_token_logits(
+            logits, labels, self.token_ids, ignore_index=self.ignore_index
+        )
+        losses = number_losses(
+            token_logits.view(*rows.shape, -1),
+            lse.view(rows.shape),
+            rows,
+            self.table,
+            self.notation,
+            reweigh=self.reweigh,
+        )
+        return LossSums(
+            cross_entropy,
+            (losses * number_weights).sum(),
+            (labels != self.ignore_index).sum(),
+            number_weights.sum().to(losses.dtype),
+        )
+
+    def _check_whole_batch(self, label_count: float | Tensor, num_labels: Tensor) -> None:
+        """Raises `UserError` for a part of a batch, in which the numbers of the whole are not known. On an accelerator
+        the first batches alone are looked at, since the comparison waits for it."""
+        if not self.weight or (num_labels.device.type != "cpu" and self._first_terms is None):
+            return
+        if (total := int(label_count)) != (own := int(num_labels)):
+            raise UserError(
+                f"num_items: {total} labels in all, and {own} in this part; the mean over numbers needs num_numbers= "
+                "of all too (`NumberTokenLoss.counts`; `number_loss_trainer` of numerate.integrations.hf_trainer "
+                "counts them), or mean_over='labels'"
+            )
 
     def _warn_if_outweighed(self, first_terms: list[Tensor], terms: Tensor) -> None:
         """Keeps the two terms of a batch, and after the last one warns where the number part is larger."""
@@ -239,18 +328,26 @@ class NumberTokenLoss(nn.Module):
         loss_weights: Float[Tensor, "*positions"] | None = None,
         is_quantity: Bool[Tensor, "*positions"] | None = None,
     ) -> tuple[Int[Tensor, ""], Float[Tensor, ""]]:
-        """How many labels are not ignored, and how many of them are number tokens (with `loss_weights`, their sum)."""
+        """How many labels are not ignored, and how many of them are number tokens, or how many whole numbers there are
+        with number-level (with `loss_weights`, the sum of those)."""
         device = self.table.ids.device
-        shifted = self._shift_left(labels.to(device), self.ignore_index)
-        is_number = (self.table.number_indices(shifted) >= 0) & (shifted != self.ignore_index)
-        if is_quantity is not None:
-            is_number &= self._shift_left(is_quantity.to(device), False)
-        weights = (
-            is_number
-            if loss_weights is None
-            else torch.where(is_number, self._shift_left(loss_weights.to(device), 0), 0)
-        )
-        return (shifted != self.ignore_index).sum(), weights.sum().float()
+        labels, weights, quantities = self._number_labels(labels, loss_weights, is_quantity, device)
+        if self.number_distance is None:
+            _, counted = self._number_rows(labels, weights, quantities)
+        else:
+            _, counted = number_indices_and_weights(
+                labels, self.table, weights, quantities, self.ignore_index, torch.float32
+            )
+        return (labels != self.ignore_index).sum(), counted.sum().float()
+
+    def quantity_mask(self, labels: Int[Tensor, "*positions"]) -> Bool[Tensor, "*positions"]:
+        """Whether each label (unshifted) is outside all spans that `exclude` finds in the text of its row; ignored
+        labels are a space. A call computes it, unless a collator has passed it as `is_quantity`."""
+        if self.exclude is None:
+            return torch.ones_like(labels, dtype=torch.bool)
+        rows = labels.reshape(-1, labels.shape[-1]).tolist()
+        mask = [tokens_outside(self.exclude, ids, self._token_texts) for ids in rows]
+        return torch.tensor(mask, device=labels.device).view(labels.shape)
 
     def extra_repr(self) -> str:
         return (
@@ -264,58 +361,23 @@ class NumberTokenLoss(nn.Module):
             return positions
         return torch.cat([positions[..., 1:], torch.full_like(positions[..., :1], fill_value)], dim=-1)
 
-    def _input_problems(
-        self, logits: Tensor, labels: Tensor, loss_weights: Tensor | None, is_quantity: Tensor | None
-    ) -> Iterator[str]:
-        described_labels = _describe_tensor(labels)
-        if not logits.is_floating_point() or logits.ndim < 2:
-            yield f"logits: must be floating point [rows, time, vocabulary], not {_describe_tensor(logits)}"
-        if labels.is_floating_point() or labels.dtype == torch.bool:
-            yield f"labels: must be integer token ids, not {described_labels}"
-        if logits.shape[:-1] != labels.shape:
-            hint = " (shift=True shifts them here: pass both unshifted)" if self.shift else ""
-            yield (
-                f"labels: must have one label per position of the logits {_describe_tensor(logits)}, not "
-                f"{described_labels}{hint}"
-            )
-        for name, tensor in (("loss_weights", loss_weights), ("is_quantity", is_quantity)):
-            if tensor is not None and tensor.shape != labels.shape:
-                yield f"{name}: must have the shape of the labels {described_labels}, not {_describe_tensor(tensor)}"
-        if is_quantity is not None and is_quantity.dtype != torch.bool:
-            yield f"is_quantity: must be boolean, one per label, not {_describe_tensor(is_quantity)}"
-        if logits.shape[-1] <= self.table.max_id:
-            yield (
-                f"logits: {logits.shape[-1]} wide, and token {self.table.max_id} is a number; logits as wide as the "
-                "tokenizer's vocabulary or wider are required; do model and tokenizer belong together?"
-            )
 
-    def _raise_non_finite(self, logits: Tensor) -> None:
-        non_finite = (~logits.isfinite()).nonzero()
-        if len(non_finite):
-            *position, token_id = non_finite[0].tolist()
-            raise OperationalError(
-                f"logits: {logits[tuple(non_finite[0])].item()} for token {token_id} at position {tuple(position)}, "
-                f"and {len(non_finite) - 1} more that are not finite"
-            )
-        raise OperationalError("the loss is not finite although the logits are; check loss_weights")
-
-
-def _describe_tensor(tensor: Tensor) -> str:
-    return f"{tuple(tensor.shape)} of {str(tensor.dtype).removeprefix('torch.')}"
-
-
-def _scalar_count(count: int | float | Tensor, name: str) -> Tensor:
-    tensor = torch.as_tensor(count)
-    if tensor.numel() != 1:
-        raise UserError(
-            f"{name}: {_describe_tensor(tensor)}; must be one number (torch.nn.DataParallel gives several: use "
-            "DistributedDataParallel)"
-        )
-    if not tensor.is_cuda and not float(tensor) >= 0:
-        raise UserError(f"{name}: must be a count of 0 or more, not {float(tensor):g}")
-    return tensor.reshape(())
-
-
-def _mean(total: Tensor, count: Tensor) -> Tensor:
+def _mean(total: Tensor, count: float | Tensor) -> Tensor:
+    if not isinstance(count, Tensor):
+        return total / (count if count > 0 else 1)
     divisor = count.to(total.device, total.dtype)
     return total / torch.where(divisor > 0, divisor, 1)
+
+
+def _table_and_notation(values: Mapping[int, float] | NumberTokens) -> tuple[NumberTokenTable, NumberNotation]:
+    """The number tokens, and those that can be part of a number; the latter are known for a tokenizer alone."""
+    if not isinstance(values, NumberTokens):
+        return NumberTokenTable.from_values(values, max(values, default=-1) + 1), NumberNotation()
+    texts, kinds, has_space = values.token_texts, values.token_kinds, values.has_leading_space
+    table = NumberTokenTable.from_values(
+        values.values,
+        max(values.values) + 1,
+        {i: digits_of(texts[i].strip(), value) for i, value in values.values.items()},
+        starting_ids=frozenset(np.flatnonzero(has_space).tolist()),
+    )
+    return table, NumberNotation.from_tokens(texts, np.where(has_space & (kinds == POINT), TEXT, kinds))

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from numerate.errors import UserError
+from numerate.kernels.gpu import has_triton
 
 Backend = Literal["auto", "torch", "fla"]
 
@@ -49,8 +50,8 @@ def stacking_problem(backend: Backend) -> str | None:
 
 @lru_cache
 def is_fla_installed() -> bool:
-    """Whether the package and triton are installed."""
-    return importlib.util.find_spec("fla") is not None and importlib.util.find_spec("triton") is not None
+    """Whether the package is installed, and Triton can launch its kernels."""
+    return importlib.util.find_spec("fla") is not None and has_triton()
 
 
 def _is_vmapped(x: Tensor) -> bool:

@@ -13,7 +13,6 @@ are taken many at a time. Compiled, the operation is one chunk for `torch.compil
 """
 
 import functools
-import importlib.util
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -22,6 +21,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from numerate.errors import UserError
+from numerate.kernels.gpu import has_triton
 from numerate.kernels.number_loss import (
     LossFunction,
     LossSums,
@@ -101,19 +101,13 @@ def can_read_values(tensor: Tensor) -> bool:
     return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
-@functools.lru_cache
-def is_triton_installed() -> bool:
-    """Whether the package triton is installed, as it is with PyTorch for CUDA."""
-    return importlib.util.find_spec("triton") is not None
-
-
 def should_use_kernel(logits: Tensor) -> bool:
     """Whether the Triton kernels compute what is as wide as these logits."""
     return (
         logits.is_cuda
         and logits.dtype in (torch.float32, torch.bfloat16, torch.float16)
         and not is_traced(logits)
-        and is_triton_installed()
+        and has_triton()
     )
 
 
@@ -230,17 +224,11 @@ class CrossEntropyAndNumberLossFunction(torch.autograd.Function):
                 torch.where(has_number, smoothed_cross_entropies, cross_entropies[number_row_indices]),
             )
         row_weights = weights[number_row_indices]
-        saved = SavedForBackward(
-            lse,
-            label_probabilities,
-            number_row_indices,
-            (number_logits - lse[number_row_indices][:, None]).exp(),
-            target_probabilities,
-            row_weights[:, None] * number_gradients.number_gradients,
-            lse.new_zeros(0)
-            if number_gradients.softmax_scale is None
-            else row_weights * number_gradients.softmax_scale,
-        )
+        number_probabilities = (number_logits - lse[number_row_indices][:, None]).exp()
+        scale, number_slopes = number_gradients.softmax_scale, row_weights[:, None] * number_gradients.number_gradients
+        softmax_scale = lse.new_zeros(0) if scale is None else row_weights * scale
+        by_number = (number_probabilities, target_probabilities, number_slopes, softmax_scale)
+        saved = SavedForBackward(lse, label_probabilities, number_row_indices, *by_number)
         number_loss = torch.where(has_number, row_weights * number_gradients.losses, 0).sum()
         return cross_entropies.sum(), number_loss, probabilities, *saved
 
@@ -263,20 +251,9 @@ class CrossEntropyAndNumberLossFunction(torch.autograd.Function):
         grad_cross_entropy, grad_number_loss = (zero if g is None else g.to(saved.lse.dtype) for g in grad_outputs[:2])
         # Given away, not kept: autograd then takes the buffer itself for the gradient, without a copy.
         probabilities, ctx.buffer = ctx.buffer, None
-        gradient = gradient_by_logits(
-            logits,
-            probabilities,
-            labels,
-            target_mask,
-            number_indices,
-            ids,
-            saved,
-            grad_cross_entropy,
-            grad_number_loss,
-            ctx.smooth,
-            ctx.overwrite_logits,
-        )
-        return gradient, *[None] * 8
+        given = (logits, probabilities, labels, target_mask, number_indices, ids, saved)
+        settings = (grad_cross_entropy, grad_number_loss, ctx.smooth, ctx.overwrite_logits)
+        return gradient_by_logits(*given, *settings), *[None] * 8
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
@@ -432,13 +409,8 @@ class CrossEntropyAndTokenLogitsFunction(torch.autograd.Function):
         all_rows = torch.ones_like(target_mask)  # the log-sum-exp of each is a result
         probabilities, lse, label_probabilities = _softmax(logits, safe_labels, all_rows, requires_grad)
         label_logits = logits.gather(-1, safe_labels[:, None])[:, 0].to(lse.dtype)
-        return (
-            torch.where(target_mask, lse - label_logits, 0).sum(),
-            logits[:, ids].to(lse.dtype),
-            lse,
-            probabilities,
-            label_probabilities,
-        )
+        cross_entropy = torch.where(target_mask, lse - label_logits, 0).sum()
+        return cross_entropy, logits[:, ids].to(lse.dtype), lse, probabilities, label_probabilities
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:

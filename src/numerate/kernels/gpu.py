@@ -1,8 +1,32 @@
 """What Triton kernels need to know about the GPU that they are launched on."""
 
+import os
+import shutil
 import sys
+import sysconfig
+import warnings
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
 
 import torch
+
+
+def has_triton() -> bool:
+    """Whether Triton is installed, as it is with PyTorch for CUDA, and can launch kernels: it builds what launches them
+    with a C compiler and the headers of Python. Warns once where only these are missing."""
+    return find_spec("triton") is not None and (os.environ.get("TRITON_INTERPRET") == "1" or _can_build_launchers())
+
+
+@lru_cache
+def _can_build_launchers() -> bool:
+    has_compiler = "CC" in os.environ or any(map(shutil.which, ("gcc", "clang")))
+    has_headers = Path(sysconfig.get_path("include"), "Python.h").exists()
+    if has_compiler and has_headers:
+        return True
+    missing = "the headers of Python (python3-dev)" if has_compiler else "a C compiler (gcc)"
+    warnings.warn(f"on a GPU slower forms in torch are used: kernels of Triton need {missing}", stacklevel=4)
+    return False
 
 
 def max_shared_memory(device: torch.device) -> int:
@@ -20,7 +44,11 @@ def is_before_ampere(device: torch.device) -> bool:
     need more shared memory than a T4 has, and those of float32 run on no matrix units."""
     if device.type == "cpu" or torch.version.hip:
         return False
-    return torch.cuda.get_device_properties(device).major < 8
+    return bool(torch.cuda.get_device_properties(device).major < 8)
+
+
+def contiguous_last_dim(x: torch.Tensor) -> torch.Tensor:
+    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def matmul_precision(dtype: torch.dtype) -> str:
@@ -36,5 +64,7 @@ def matmul_precision(dtype: torch.dtype) -> str:
     return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 
-# `torch.compiler.assume_constant_result`, which is slow to import: the compiler cannot trace how torch is set.
+# `torch.compiler.assume_constant_result`, which is slow to import: the compiler cannot trace how torch is set, and what
+# is installed.
+has_triton._dynamo_marked_constant = True  # type: ignore[attr-defined]
 matmul_precision._dynamo_marked_constant = True  # type: ignore[attr-defined]

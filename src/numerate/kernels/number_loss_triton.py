@@ -28,6 +28,8 @@ import triton.language as tl
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from numerate.kernels.gpu import contiguous_last_dim
+
 MAX_BLOCK = 8192
 """Columns at a time, 32 for each thread of 8 warps: several programs fit one multiprocessor and hide each other's waits
 for memory. Not tuned: no GPU was available."""
@@ -95,7 +97,7 @@ torch.library.register_fake("numerate::scaled_softmax", lambda logits, lse, fact
 
 def logsumexp(logits: Float[Tensor, "rows vocabulary"], mask: Bool[Tensor, " rows"]) -> Float[Tensor, " rows"]:
     """The log-sum-exp of each row in the mask, in float32; -inf of the others."""
-    found: Tensor = torch.ops.numerate.logsumexp(_contiguous_last_dim(logits), mask.contiguous())
+    found: Tensor = torch.ops.numerate.logsumexp(contiguous_last_dim(logits), mask.contiguous())
     return found
 
 
@@ -110,7 +112,7 @@ def scaled_softmax(
     With `overwrite_logits` it is written over the logits, and autograd knows it: whatever else has saved them for its
     backward raises torch's error for tensors that were modified.
     """
-    logits = _contiguous_last_dim(logits.detach())
+    logits = contiguous_last_dim(logits.detach())
     out = logits if overwrite_logits else torch.empty_like(logits, memory_format=torch.contiguous_format)
     torch.ops.numerate.scaled_softmax(logits, lse, factor.contiguous(), out)
     if overwrite_logits:
@@ -122,7 +124,3 @@ def launch_settings(vocabulary: int) -> dict[str, Any]:
     """The columns at a time and the number of warps."""
     block = min(MAX_BLOCK, triton.next_power_of_2(vocabulary))
     return {"BLOCK": block, "num_warps": max(1, block // 1024)}
-
-
-def _contiguous_last_dim(x: Tensor) -> Tensor:
-    return x if x.stride(-1) == 1 else x.contiguous()

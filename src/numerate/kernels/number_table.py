@@ -1,7 +1,7 @@
 """The number tokens of a vocabulary and their values, as tensors."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from copy import deepcopy
 
 import torch
@@ -21,6 +21,7 @@ class NumberTokenTable(nn.Module):
     - `digit_counts` [n] is the number of digits of each token: 1 for `7`, 3 for `007`, 0 for one that is not all digits
       (`-5`).
     - `significance` [n] is the power of ten of a token that has its own (`_5_2_` has 2), `NO_EXPONENT` for others.
+    - `starts_number` [n] is whether a token never continues a number, such as ` 7` with its space.
     - `index_of_id` [vocabulary_size] is the index of each id among them, -1 for a token without a value.
 
     `max_distance` is the largest distance between two values and `min_distance` the smallest that is not 0.
@@ -34,6 +35,7 @@ class NumberTokenTable(nn.Module):
     values: Tensor
     digit_counts: Tensor
     significance: Tensor
+    starts_number: Tensor
     value_order: Tensor
     index_of_id: Tensor
 
@@ -43,6 +45,7 @@ class NumberTokenTable(nn.Module):
         vocabulary_size: int,
         digit_counts: Mapping[int, int] | None = None,
         significance: Mapping[int, int] | None = None,
+        starting_ids: Collection[int] = (),
     ) -> None:
         super().__init__()
         ids = sorted(values)
@@ -63,6 +66,7 @@ class NumberTokenTable(nn.Module):
             "values": value_tensor,
             "digit_counts": torch.tensor(token_digit_counts),
             "significance": torch.tensor(exponents),
+            "starts_number": torch.tensor([i in starting_ids for i in ids]),
             "value_order": value_tensor.argsort(stable=True),
             "index_of_id": index_of_id,
         }.items():
@@ -76,14 +80,15 @@ class NumberTokenTable(nn.Module):
         vocabulary_size: int,
         digit_counts: Mapping[int, int] | None = None,
         significance: Mapping[int, int] | None = None,
+        starting_ids: Collection[int] = (),
     ) -> "NumberTokenTable":
         """From `{id: value}`, for logits of at least `vocabulary_size` entries.
 
         `digit_counts` says how many digits each id writes, for tokens such as `007`; without it, whole numbers write
-        theirs. Raises `UserError` if there is none, for an id outside the vocabulary, and for a value that is not
-        finite.
+        theirs. `starting_ids` never continue a number. Raises `UserError` if there is none, for an id outside the
+        vocabulary, and for a value that is not finite.
         """
-        return cls(values, vocabulary_size, digit_counts, significance)
+        return cls(values, vocabulary_size, digit_counts, significance, starting_ids)
 
     @property
     def count(self) -> int:
@@ -140,7 +145,7 @@ class NumberTokenTable(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "NumberTokenTable":
         device = fn(self.ids).device
         float_dtype = torch.float32 if device.type == "mps" else torch.float64
-        for name in ("ids", "digit_counts", "significance", "value_order", "index_of_id"):
+        for name in ("ids", "digit_counts", "significance", "starts_number", "value_order", "index_of_id"):
             setattr(self, name, getattr(self, name).to(device))
         self.values = self.values.to(device, float_dtype)
         return self

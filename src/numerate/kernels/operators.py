@@ -5,10 +5,11 @@ such a function is one custom operator (`torch.library.custom_op`), and its grad
 """
 
 import ast
-import pkgutil
+import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
 from inspect import unwrap
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any
 
@@ -95,7 +96,8 @@ class _Context(SimpleNamespace):
 
 
 def _resolve(name: str) -> Any:
-    found = pkgutil.resolve_name(name)
+    module, _, qualname = name.partition(":")
+    found = attrgetter(qualname)(sys.modules[module])
     return found if isinstance(found, type) else _Recomputed(unwrap(found))
 
 

@@ -3,14 +3,13 @@
 import os
 import warnings
 from functools import lru_cache
-from importlib.util import find_spec
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from numerate.errors import UserError
-from numerate.kernels.gpu import is_before_ampere, matmul_precision, max_shared_memory
+from numerate.kernels.gpu import has_triton, is_before_ampere, matmul_precision, max_shared_memory
 from numerate.kernels.relational import Activation, RelationalHeads, Variant
 from numerate.kernels.relational_tiles import select_tiles
 
@@ -68,10 +67,10 @@ def tiles_problem(heads: RelationalHeads) -> str | None:
 
 
 def can_run_kernel(heads: RelationalHeads) -> bool:
-    """Whether the kernel can run: on a CUDA device, with Triton installed, and not under torch.vmap."""
+    """Whether the kernel can run: on a CUDA device, with Triton, and not under torch.vmap."""
     x = heads.queries
     is_vmapped = not torch.compiler.is_compiling() and torch._C._functorch.is_functorch_wrapped_tensor(x)
-    return x.is_cuda and not is_vmapped and find_spec("triton") is not None
+    return x.is_cuda and not is_vmapped and has_triton()
 
 
 def kernel_relational_attention(
@@ -94,8 +93,8 @@ def _reason_against(heads: RelationalHeads, variant: Variant, activation: Activa
     """Why the kernel cannot compute these heads, and what can; None if it can."""
     if (feature := unsupported_feature(heads, variant, activation)) is not None:
         return f"does not support {feature}; use auto or chunks"
-    if find_spec("triton") is None:
-        return "needs the package triton, which is installed with PyTorch for CUDA; use auto"
+    if not has_triton():
+        return "needs the package triton, which is installed with PyTorch for CUDA, and a C compiler; use auto"
     if not heads.queries.is_cuda:
         is_interpreted = os.environ.get("TRITON_INTERPRET") == "1"
         return None if is_interpreted else f"needs a CUDA device, not {heads.queries.device.type}; use auto"

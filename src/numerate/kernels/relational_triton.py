@@ -26,7 +26,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import Function, once_differentiable
 
-from numerate.kernels.gpu import matmul_precision, max_shared_memory
+from numerate.kernels.gpu import contiguous_last_dim, matmul_precision, max_shared_memory
 from numerate.kernels.operators import as_operator, has_data
 from numerate.kernels.relational import Activation, RelationalHeads
 from numerate.kernels.relational_tiles import Tiles, padded_width, select_tiles
@@ -309,7 +309,7 @@ class _RelationalAttention(Function):
 
     @staticmethod
     def forward(*args: Any) -> tuple[Tensor, ...]:
-        inputs = RelationalInputs(*map(_contiguous_last_dim, args[:-1]))
+        inputs = RelationalInputs(*map(contiguous_last_dim, args[:-1]))
         rows, heads, time, _ = inputs.queries.shape
         relations = inputs.relation_keys.shape[1]
         output = torch.empty_like(inputs.queries, memory_format=torch.contiguous_format)
@@ -337,7 +337,7 @@ class _RelationalAttention(Function):
     @once_differentiable
     def backward(ctx: Any, grad_output: Tensor, grad_relation_output: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         *tensors, output, relation_output, logsumexp = ctx.saved_tensors
-        inputs = RelationalInputs(*map(_contiguous_last_dim, tensors))
+        inputs = RelationalInputs(*map(contiguous_last_dim, tensors))
         q, k, _, a, b = inputs
         rows, heads, time = q.shape[:3]
         relations = b.shape[1]
@@ -378,10 +378,6 @@ def _sum_groups(
     if gradient.shape[1] != like.shape[1]:
         gradient = torch.unflatten(gradient, 1, (like.shape[1], -1)).sum(2)
     return gradient.to(like.dtype)
-
-
-def _contiguous_last_dim(x: Tensor) -> Tensor:
-    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _tiles(inputs: RelationalInputs) -> Tiles:

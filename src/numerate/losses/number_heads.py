@@ -92,7 +92,7 @@ class XValLossModule(LossModule):
             return {"cross_entropy": cross_entropy, "number": cross_entropy * 0}
         target_numbers = torch.where(mask, _target_number_values(output, batch), 0)
         if self.spec.published:
-            if _has_log_predictions(output):
+            if output.unscale is not None:
                 raise UserError(
                     "objective.loss.published: must be false for a head that predicts logarithms; use "
                     "model.number_head.scale=number"
@@ -143,14 +143,9 @@ def predicted_numbers(output: Output, scale: NumberScale) -> Float[Tensor, "rows
     if numbers is None:
         raise UserError("model: must have a number head for this loss; set model.number_head=NumberHead")
     numbers = numbers if numbers.dtype == torch.float64 else numbers.float()
-    if _has_log_predictions(output):
+    if output.unscale is not None:
         return numbers if scale == "ln" else numbers.sign() * numbers.abs().expm1()
     return to_scale(numbers, scale)
-
-
-def _has_log_predictions(output: Output) -> bool:
-    """Whether the number head predicts sign(x) ln(1 + |x|): unscaling then maps 1 to e - 1."""
-    return output.unscale is not None and abs(float(output.unscale(torch.ones(()))) - 1) > 0.5
 
 
 def standardized_error(

@@ -1,12 +1,15 @@
 """Number tokens of a vocabulary, and the numbers in rows of labels: which tokens form one, with which powers of ten."""
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
-from numerate.errors import UserError
+from numerate.errors import UserError, check_choice
 from numerate.kernels.number_table import NO_EXPONENT, NumberTokenTable, digit_count
 from numerate.vocabulary import POINT, SIGN, Vocabulary
 
@@ -27,12 +30,12 @@ def number_table(
     return NumberTokenTable.from_values(
         {i: float(vocabulary.number_values[i]) for i in ids},
         vocabulary.size if width is None else width,
-        {i: _digits_of(vocabulary.tokens[i], float(vocabulary.number_values[i])) for i in ids},
+        {i: digits_of(vocabulary.tokens[i], float(vocabulary.number_values[i])) for i in ids},
         {i: int(vocabulary.exponents[i]) for i in ids},
     )
 
 
-def _digits_of(symbol: str, value: float) -> int:
+def digits_of(symbol: str, value: float) -> int:
     """Number of digits that a token writes, or 1 for a token with its own power of ten."""
     return len(symbol) if symbol.isascii() and symbol.isdigit() else digit_count(value)
 
@@ -57,9 +60,14 @@ class NumberNotation(NamedTuple):
         >>> NumberNotation.from_vocabulary(Vocabulary.with_digits(["-", ".", ","]))
         NumberNotation(minus_ids=(14,), point_ids=(15,), comma_ids=(16,), digit_order='normal')
         """
-        if digit_order not in ("normal", "reversed"):
-            raise UserError(f"digit_order: must be normal or reversed, not {digit_order!r}")
-        kinds, symbols = vocabulary.token_kinds, vocabulary.tokens
+        return cls.from_tokens(vocabulary.tokens, vocabulary.token_kinds, digit_order)
+
+    @classmethod
+    def from_tokens(
+        cls, symbols: Sequence[str], kinds: NDArray[np.int8], digit_order: Literal["normal", "reversed"] = "normal"
+    ) -> "NumberNotation":
+        """The same from the tokens by id and their kinds (`numerate.vocabulary`)."""
+        check_choice("digit_order", digit_order, ("normal", "reversed"))
         return cls(
             tuple(i for i, symbol in enumerate(symbols) if kinds[i] == SIGN and symbol.strip(" ▁Ġ") in MINUS_SIGNS),
             tuple(i for i in range(len(symbols)) if kinds[i] == POINT),
@@ -103,17 +111,18 @@ def find_number_spans(
     Adjacent digit tokens are one number: `12` and `34` are 1234. A point between two of them is a decimal point; the
     second point of a chain (1.2.3) ends the number. A comma followed by exactly three digits and preceded by one to
     three is a thousands separator. Tokens with their own power of ten (`_5_2_`) continue a number while it decreases. A
-    token with a value that does not consist of digits (`-5`) is a number by itself. Numbers in reversed order are
-    integers.
+    token with a value that does not consist of digits (`-5`) is a number by itself, and a token that never continues a
+    number (` 7`) starts one. Numbers in reversed order are integers.
     """
     number_mask, safe_indices = number_indices >= 0, number_indices.clamp(min=0)
     digit_counts = torch.where(number_mask, table.digit_counts[safe_indices], 0)
     own_exponent = torch.where(number_mask, table.significance[safe_indices], NO_EXPONENT)
     has_own_exponent = number_mask & (own_exponent != NO_EXPONENT)
+    never_continues = number_mask & table.starts_number[safe_indices]
     digit_mask = number_mask & ~has_own_exponent & (digit_counts > 0)
-    point_mask, comma_mask = _points_and_commas(labels, digit_mask, digit_counts, notation)
+    point_mask, comma_mask = _points_and_commas(labels, digit_mask, never_continues, digit_counts, notation)
     chain_mask = digit_mask | point_mask | comma_mask
-    continues_chain = chain_mask & _shift_right(chain_mask, 1)
+    continues_chain = chain_mask & _shift_right(chain_mask, 1) & ~never_continues
     points_so_far = point_mask.long().cumsum(1)
     points_at_chain_start = (
         torch.where(chain_mask & ~continues_chain, points_so_far - point_mask.long(), 0).cummax(1).values
@@ -125,7 +134,7 @@ def find_number_spans(
         _shift_right(own_exponent, 1, NO_EXPONENT) > own_exponent
     )
     start_mask = (
-        (digit_mask & ~continues_number)
+        (digit_mask & (~continues_number | never_continues))
         | (has_own_exponent & ~has_smaller_exponent)
         | (number_mask & ~has_own_exponent & (digit_counts == 0))
     )
@@ -191,18 +200,18 @@ def place_value_weights(
 
 
 def _points_and_commas(
-    labels: Tensor, digit_mask: Tensor, digit_counts: Tensor, notation: NumberNotation
+    labels: Tensor, digit_mask: Tensor, never_continues: Tensor, digit_counts: Tensor, notation: NumberNotation
 ) -> tuple[Bool[Tensor, "rows time"], Bool[Tensor, "rows time"]]:
     """Masks of points between digits, and of thousands separators."""
     no_positions = torch.zeros_like(digit_mask)
     if notation.digit_order == "reversed":
         return no_positions, no_positions
-    follows_digit, precedes_digit = _shift_right(digit_mask, 1), _shift_left(digit_mask, 1)
+    follows_digit, precedes_digit = _shift_right(digit_mask, 1), _shift_left(digit_mask & ~never_continues, 1)
     point = _is_in(labels, notation.point_ids) & follows_digit & precedes_digit
     if not notation.comma_ids:
         return point, no_positions
     time = torch.arange(labels.shape[1], device=labels.device).expand(labels.shape)
-    group_starts = torch.where(digit_mask & ~follows_digit, time, 0).cummax(1).values
+    group_starts = torch.where(digit_mask & (~follows_digit | never_continues), time, 0).cummax(1).values
     plain_digit_counts = torch.where(digit_mask, digit_counts, 0)
     group_lengths = (
         torch.zeros_like(plain_digit_counts).scatter_add(1, group_starts, plain_digit_counts).gather(1, group_starts)

@@ -149,12 +149,6 @@ def whole_rows(x: Tensor, *weights_and_mode: Any) -> tuple[Tensor]:
     out."""
     *weights, mode = weights_and_mode
     zeros = x.new_zeros(1, x.shape[0], weights[1].shape[1])
-    settings = (
-        len(weights) == 4,
-        1,
-        0.0,
-        True,
-        False,
-        True,
-    )  # biases, layers, dropout, training, directions, batch first
-    return (getattr(torch, mode.lower())(x, (zeros, zeros) if mode == "LSTM" else zeros, weights, *settings)[0],)
+    state, has_biases = (zeros, zeros) if mode == "LSTM" else zeros, len(weights) == 4
+    # one layer without dropout, as in training, in one direction, rows first
+    return (getattr(torch, mode.lower())(x, state, weights, has_biases, 1, 0.0, True, False, True)[0],)

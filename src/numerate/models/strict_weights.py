@@ -13,6 +13,8 @@ SettingHints = Sequence[tuple[str, str]]
 line."""
 
 DECODER_HINTS: SettingHints = (
+    (r"\.mixer\.(qkv|out)_proj\.bias$", "model.mixer.bias=true"),
+    (r"\.feed_forward\.(in|out)_proj\.bias$", "model.feed_forward.bias=true"),
     (r"^head\.weight$", "model.tie_word_embeddings=false"),
     (r"\.symbols\.symbol_library$", "model.mixer.symbols.sharing=own"),
     (r"\.symbols\.", "model.mixer.symbols.sharing=library or own"),
@@ -86,8 +88,8 @@ class StrictWeights:
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors are equal, including entries that are not finite."""
-    return one.shape == other.shape and torch.allclose(one, other, rtol=0.0, atol=0.0, equal_nan=True)
+    """Whether two tensors are equal, including entries that are not finite; on the meta device, whether shapes are."""
+    return one.shape == other.shape and (one.is_meta or torch.allclose(one, other, rtol=0.0, atol=0.0, equal_nan=True))
 
 
 def match_state_dict(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:

@@ -41,6 +41,7 @@ def family() -> dict[str, Row]:
                     f"Control: the Transformer of {equal} beside {run.name}.",
                     f"{PAPER}.matched_recipe",
                     arguments=(run, control),
+                    is_slow_to_build=True,
                 )
     return rows
 

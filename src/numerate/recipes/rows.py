@@ -18,6 +18,7 @@ class Row:
       `arguments`.
     - `settings`: what differs from the base, as on the command line: `model.positions=[FIRE] training.steps=4000`.
     - `notes`: what it costs, where it is published, and what is to be known about it.
+    - `is_slow_to_build`: it takes about a second, as its size is searched for that of another.
     """
 
     summary: str
@@ -25,6 +26,7 @@ class Row:
     settings: str = ""
     notes: str = ""
     arguments: tuple[Any, ...] = ()
+    is_slow_to_build: bool = False
 
     def build(self, name: str) -> Any:
         """The recipe, with `name` as its title."""

@@ -71,6 +71,8 @@ _NUMBER_METRICS = Fields(
         "within": MapOf(Integer(high="count")),
         "linear log": _ERROR_SUMS,
         "error_sketch log_error_sketch": _HISTOGRAM,
+        "nonzero?": Integer(high="count"),
+        "relative_error?": Value("a decimal number as text", _is_decimal),
         "metrics?": OBJECT,
     }
 )
@@ -98,6 +100,7 @@ _QUESTION_CELL = Fields(
         "first_error_counts?": Array(COUNT),
         "labels?": _LABEL_METRICS,
         "numbers?": _NUMBER_METRICS,
+        "numbers_by_digits?": MapOf(_NUMBER_METRICS, key_pattern=r"\d+"),
         "texts?": _TEXT_METRICS,
         "kind? non_causal_reason?": TEXT,
         "scores?": MapOf(Number(0, "count")),

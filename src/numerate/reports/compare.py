@@ -80,7 +80,8 @@ def _task_text(subject: Subject, style: TerminalStyle) -> str:
     found = [section.of(subject) for section in SECTIONS if section.in_terminal]
     parts = [(title, text) for title, content in found if (text := content_text(content, style))]
     texts = [f"{_underlined(title, '-')}\n{text}" if title else text for title, text in parts]
-    return "\n\n".join([*texts, *map(filled, [*different_cells_notes(subject.groups), subject.headline])])
+    notes = [*different_cells_notes(subject.groups), subject.headline]
+    return "\n\n".join([*texts, *(filled(note, style) for note in notes)])
 
 
 def _underlined(title: str, rule: str) -> str:

@@ -262,7 +262,7 @@ def _with_distinct_labels(groups: Sequence[Group]) -> list[Group]:
         places = [i for i, group in enumerate(groups) if group.label == label]
         different = differing_settings([groups[i].runs[0].recipe for i in places]) if len(places) > 1 else {}
         for number, i in enumerate(places if len(places) > 1 else ()):
-            what = ", ".join(f"{path}={shortest_texts(texts)[number]}" for path, texts in different.items())
+            what = ", ".join(f"{path}={shortest_texts(values)[number]}" for path, values in different.items())
             result[i] = replace(groups[i], label=f"{label} ({what})" if what else f"{label} {number + 1}")
     return result
 

@@ -35,7 +35,7 @@ COLUMN_LABELS = {
 
 METRIC_ORDER = (
     *METRICS,
-    *("log_mae", "bleu", "number_accuracy", "within_1e-2", "missing", "invalid", "clipped", "mae"),
+    *("log_mae", "bleu", "number_accuracy", "within_1e-2", "missing", "invalid", "clipped", "mae", "mape"),
     *("median_error", "r2", "log_r2", "pearson", "spearman"),
     *("token_accuracy", "rouge1", "rouge2", "rougeL", "perplexity", "ended"),
 )

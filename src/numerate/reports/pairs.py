@@ -69,7 +69,7 @@ class SignificanceTest:
     def text(self) -> str:
         """`0.048 (0.0079) *`: the p corrected for all pairs, and alone; a star if significant."""
         star = " *" * self.is_significant
-        return f"{_format_p(self.adjusted_p_value)} ({_format_p(self.p_value)}){star}"
+        return f"{format_p(self.adjusted_p_value)} ({format_p(self.p_value)}){star}"
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ def pair_table(pairs: Sequence[GroupPair], title: str, labels: dict[str, str] = 
     return TextTable(header, rows, f"Means of {title}. {_caption(pairs)}", style="pairs")
 
 
-def _format_p(p: float) -> str:
+def format_p(p: float) -> str:
     return "<0.001" if p < 0.001 else "1" if p >= 0.995 else f"{p:.2g}"
 
 
@@ -231,7 +231,7 @@ def _required_seeds_note(tests: Sequence[SignificanceTest]) -> str:
     seeds = next(n for n in range(2, 100) if min_p_value(n, n) * best.num_pairs < SIGNIFICANCE_LEVEL)
     return (
         " With these seeds no difference can be significant: the smallest possible p is "
-        f"{_format_p(min(min_corrected_p, 1.0))}; {seeds} seeds each would suffice."
+        f"{format_p(min(min_corrected_p, 1.0))}; {seeds} seeds each would suffice."
     )
 
 

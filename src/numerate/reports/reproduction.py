@@ -9,7 +9,7 @@ from numerate.reports.grid import join_names
 from numerate.reports.groups import Group, unique_trainings
 from numerate.reports.limits import MAX_GROUP_COLUMNS, MAX_UNFOLDED_ROWS
 from numerate.reports.records import Records
-from numerate.reports.settings import differing_settings, flatten_settings
+from numerate.reports.settings import differing_settings, flatten_settings, format_setting
 from numerate.reports.table import TextTable
 from numerate.training.disk import format_bytes
 
@@ -100,7 +100,10 @@ def differences_content(groups: Sequence[Group]) -> Content:
     found = differing_settings(recipes) if len(groups) > 1 else {}
     if not found:
         return []
-    lines = [["setting", *(group.label for group in groups)], *([path, *texts] for path, texts in found.items())]
+    lines = [
+        ["setting", *(group.label for group in groups)],
+        *([path, *map(format_setting, values)] for path, values in found.items()),
+    ]
     if len(groups) > MAX_GROUP_COLUMNS:
         lines = [list(line) for line in zip(*lines, strict=True)]
         lines[0][0] = "group"

@@ -26,6 +26,7 @@ from numerate.reports.language import (
 from numerate.reports.language_curves import curves_content
 from numerate.reports.metric_tables import metric_tables
 from numerate.reports.overview import overview_figure
+from numerate.reports.paired import same_questions
 from numerate.reports.pairs import pairs_content, part_pairs_content
 from numerate.reports.records import Records
 from numerate.reports.regions import evaluations_content, facts_content, regions_content
@@ -125,6 +126,7 @@ SECTIONS = (
     Section("", lambda it: [overview_figure(it.groups)], ("exact_match",), in_terminal=True),
     Section("By length of the row", lambda it: [overview_figure(it.groups)], ("token_labels",), in_terminal=True),
     Section("Results", of_groups(metric_tables), PARTS, in_terminal=True),
+    Section("Differences over the same questions", of_groups(same_questions), ANSWERS, SEVERAL, in_terminal=True),
     Section("Loss, perplexity, bits per byte", of_groups(metrics_content), TEXTS, in_terminal=True),
     Section("Validation curves", of_groups(curves_content), TEXTS),
     Section(

@@ -1,6 +1,5 @@
 """Settings of recipes as text, and those in which recipes differ."""
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,15 +15,13 @@ LABEL_SETTINGS = {"title", "name", "group", "paper", "trackers", "tracking"}
 """Settings that name and file a recipe and do not change the experiment."""
 
 
-def differing_settings(recipes: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
-    """The settings in which recipes differ, seeds and labels aside: path to one text per recipe.
-
-    Parts of different kinds are shown whole: `{"model.positions.0": ("Learned(max_offset=10)", "Rotary()")}`.
-    """
+def differing_settings(recipes: Sequence[Mapping[str, Any]]) -> dict[str, Sequence[Any]]:
+    """The settings in which recipes differ, seeds and labels aside: path to one value per recipe, where parts are of
+    different kinds the parts."""
     trees = [
         remove_seeds({name: one for name, one in recipe.items() if name not in LABEL_SETTINGS}) for recipe in recipes
     ]
-    return {path: tuple(map(format_setting, values)) for path, values in _differences("", trees)}
+    return dict(_differences("", trees))
 
 
 def _differences(path: str, values: Sequence[Any]) -> Iterator[tuple[str, Sequence[Any]]]:
@@ -72,13 +69,24 @@ def format_setting(value: Any) -> str:
     return f"[{', '.join(map(format_setting, value))}]" if isinstance(value, list | tuple) else str(value)
 
 
-def shortest_texts(texts: Sequence[str]) -> list[str]:
-    """Texts of `format_setting` without the settings of parts, if their classes alone tell them apart:
-    `[Rotary, Learned]`."""
-    short = list(texts)
-    while (shorter := [re.sub(r"\([^()]*\)", "", text) for text in short]) != short:
-        short = shorter
-    return short if len(set(short)) == len(set(texts)) > 1 else list(texts)
+def shortest_texts(values: Sequence[Any]) -> list[str]:
+    """Settings as text, of a part those settings alone that tell the parts of its class apart:
+    `Learned(position_ids=DigitIndex)`, `Learned(position_ids=Sequential)`, `Rotary`."""
+    if values and all(isinstance(value, list | tuple) for value in values):
+        items = iter(shortest_texts([item for value in values for item in value]))
+        return [f"[{', '.join(next(items) for _ in value)}]" for value in values]
+    texts = list(map(format_setting, values))
+    for kind in {value.get("kind", "") for value in values if isinstance(value, Mapping)}:
+        places = [i for i, value in enumerate(values) if isinstance(value, Mapping) and value.get("kind", "") == kind]
+        settings = {}
+        for key in values[places[0]]:
+            several = [values[i].get(key) for i in places]
+            if key not in FORM_KEYS and any(value != several[0] for value in several):
+                settings[key] = shortest_texts(several)
+        for number, i in enumerate(places):
+            inner = ", ".join(f"{key}={different[number]}" for key, different in settings.items())
+            texts[i] = kind.rpartition(":")[2] + (f"({inner})" if inner else "")
+    return texts
 
 
 def flatten_settings(tree: Any, path: str = "") -> dict[str, str]:

@@ -93,7 +93,9 @@ class GroupResult:
         trained = self.in_distribution.text(unit=" %")
         if self.num_seeds and not self.num_converged:
             there = f", {_score(first)} at {self.group.point_label(first)}{_baseline(first)}" if first else ""
-            return f"{label} did not converge ({trained} in distribution{there})"
+            is_untrained = not any(cell.step for run in self.group.runs for cell in run.cells)
+            verdict = "was not trained" if is_untrained else "did not converge"
+            return f"{label} {verdict} ({trained} in distribution{there})"
         some = f", in the {self.num_converged} of {self.num_seeds} seeds that converged"
         seeds = some * (self.num_converged < self.num_seeds)
         if first is None:

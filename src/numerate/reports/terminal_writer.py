@@ -12,13 +12,10 @@ from numerate.reports.content import Content, Heading, Note, without_empty_block
 from numerate.reports.figure import Chart, Figure, HeatMap
 from numerate.reports.grid import format_interval, format_percent
 from numerate.reports.table import TextTable, side_by_side, text_table, text_width
-from numerate.terminal import raw_stream
+from numerate.terminal import MAX_PROSE_WIDTH, output_width, raw_stream
 
 NUMBER_WIDTH, COLOR_WIDTH = 4, 2
 """Columns of the terminal that a cell takes with a number of per cents, and as a color alone."""
-
-MAX_LINE = 118
-"""The length of lines of prose."""
 
 GREY: RGB = (128, 134, 146)
 _FRAME = parse_hex_color(BORDER_DARK)
@@ -26,10 +23,12 @@ _FRAME = parse_hex_color(BORDER_DARK)
 
 @dataclass(frozen=True)
 class TerminalStyle:
-    """What a terminal can show: its colors as rich names them (None, 256, truecolor), and columns."""
+    """What a terminal can show: its colors as rich names them (None, 256, truecolor), and columns: of drawings, and of
+    lines of text and tables, which are whole with None."""
 
     colors: str | None = None
     width: int = 100
+    line_width: int | None = None
 
     @classmethod
     def from_stream(cls, stream: Any) -> "TerminalStyle":
@@ -37,7 +36,8 @@ class TerminalStyle:
         from rich.console import Console
 
         console = Console(file=raw_stream(stream))
-        return cls(None if console.no_color else console.color_system, shutil.get_terminal_size((100, 24)).columns)
+        colors = None if console.no_color else console.color_system
+        return cls(colors, shutil.get_terminal_size((100, 24)).columns, output_width(stream))
 
     def colorize(
         self, text: str, *, foreground: RGB | None = None, background: RGB | None = None, bold: bool = False
@@ -59,17 +59,17 @@ def content_text(content: Content, style: TerminalStyle) -> str:
     texts = []
     for block in without_empty_blocks(content):
         if isinstance(block, TextTable):
-            texts += [block.to_text(), filled(block.caption)]
+            texts += [block.to_text(style.line_width), filled(block.caption, style)]
         elif isinstance(block, Figure) and (drawing := figure_text(block, style)):
-            texts += [drawing, filled(block.notes)]
+            texts += [drawing, filled(block.notes, style)]
         elif isinstance(block, Heading | Note):
-            texts.append(filled(block.text))
+            texts.append(filled(block.text, style))
     return "\n\n".join(filter(None, texts))
 
 
-def filled(text: str) -> str:
+def filled(text: str, style: TerminalStyle) -> str:
     """Prose in lines of a terminal."""
-    return fill(text, MAX_LINE, break_on_hyphens=False)
+    return fill(text, min(style.line_width or MAX_PROSE_WIDTH, MAX_PROSE_WIDTH), break_on_hyphens=False)
 
 
 def figure_text(figure: Figure, style: TerminalStyle) -> str:
@@ -78,7 +78,11 @@ def figure_text(figure: Figure, style: TerminalStyle) -> str:
         blocks = [heat_map_text(one, style) for one in figure.maps]
         return side_by_side(blocks, style.width) + "\n" + legend_text(style, figure.maps)
     charts = [chart_text(chart, style) for chart in figure.charts if chart.series]
-    return "\n\n".join(text for text in charts if max(map(text_width, text.splitlines())) <= max(style.width, 100))
+    return "\n\n".join(
+        text
+        for text in charts
+        if max(map(text_width, text.splitlines())) <= (style.line_width or max(style.width, 100))
+    )
 
 
 def heat_map_text(heat_map: HeatMap, style: TerminalStyle) -> str:

@@ -91,9 +91,13 @@ class SearchResult:
         ]
 
     def __str__(self) -> str:
-        return "\n\n".join(part for part in (self._table(), "\n".join(self._notes())) if part)
+        return self.text()
 
-    def _table(self) -> str:
+    def text(self, width: int | None = None) -> str:
+        """The best trials as a table, which is divided to fit into the `width` of a terminal, and notes."""
+        return "\n\n".join(part for part in (self._table(width), "\n".join(self._notes())) if part)
+
+    def _table(self, width: int | None) -> str:
         ranked = self.ranked_trials[:_MAX_SHOWN]
         if not ranked:
             return ""
@@ -114,7 +118,8 @@ class SearchResult:
             columns[short] = lambda trial, path=path: value_text(trial.parameters[path])  # type: ignore[misc]
         columns["steps"] = lambda trial: ", ".join(dict.fromkeys(map(str, _run_values(trial, "steps"))))
         columns["run"] = lambda trial: ", ".join(run.rpartition("/")[2] for run in _run_values(trial, "run"))
-        return text_table(list(columns), [[column(trial) for column in columns.values()] for trial in ranked])
+        rows = [[column(trial) for column in columns.values()] for trial in ranked]
+        return text_table(list(columns), rows, width)
 
     def _notes(self) -> Iterator[str]:
         counts = Counter(trial.state for trial in self.trials)

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
+from numerate.batch import to_device
 from numerate.errors import UserError
 from numerate.training.optimizer import AdamW
 
@@ -73,7 +74,7 @@ class FlatParameters:
         """The index of some members: a slice if it is all of them, else a tensor, which a device does not wait for."""
         if len(members) == len(self.weights):
             return slice(None)
-        return torch.tensor(members).to(self.weights.device, non_blocking=True)
+        return to_device(torch.tensor(members), self.weights.device)
 
     def leaf_weights(self, members: Sequence[int]) -> dict[str, Tensor]:
         """The weights of some members by name, each members x its shape, to be differentiated by."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from numerate.batch import IGNORE_INDEX, Batch, Model, StepContext, Tokens, copies_from_pinned_memory
+from numerate.batch import IGNORE_INDEX, Batch, Model, StepContext, Tokens, copies_from_pinned_memory, to_device
 from numerate.errors import UserError
 from numerate.stacking.flat_optimizer import FlatParameters
 from numerate.stacking.folding import FoldedAttentionMode
@@ -251,7 +251,7 @@ class _Stack(TrainingStep):
                 leaves, loss_sums = forward(batches, group)
             counts = [self.objective.counts(batches.made.batches[member]) for member in group]
             divisors = {
-                term: torch.tensor([float(max(1, own[term])) for own in counts]).to(self.device, non_blocking=True)
+                term: to_device(torch.tensor([float(max(1, own[term])) for own in counts]), self.device)
                 for term in loss_sums
             }
             loss, metrics = weighted_loss(loss_sums, divisors, self.objective.weights)

@@ -1,19 +1,20 @@
 """Loading recipes and studies by name."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from numerate import catalogue
-from numerate.config import from_tree, load_user_object, load_yaml
+from numerate.config import add_packaged_part, from_tree, load_user_object, load_yaml
 from numerate.errors import UserError, did_you_mean
 from numerate.records.heads import is_run_header, read_header
 from numerate.training.recipe import Recipe
 
 
 def load_recipe(text: str) -> Recipe:
-    """`addition_abacus` (or `addition-abacus`), `my.py:recipe`, or the path of a saved `recipe.yaml`.
+    """`addition_abacus` (or `addition-abacus`), `my.py:recipe`, the path of a saved `recipe.yaml`, or `hf:` with the
+    folder or name of a Hugging Face model.
 
     Raises `UserError` for anything else, also for a study.
     """
@@ -27,6 +28,10 @@ def load_recipe(text: str) -> Recipe:
 
 def load_recipe_or_study(text: str) -> Any:
     """A recipe or a study by its name; see `load_recipe`. Raises `UserError` with the most similar name."""
+    if text.startswith("hf:"):
+        from numerate.recipes.hugging_face import hugging_face_recipe
+
+        return hugging_face_recipe(text.removeprefix("hf:"))
     if text.endswith((".yaml", ".yml")):
         head = read_header(Path(text)) if is_run_header(Path(text)) else load_yaml(text)
         tree = head.get("recipe", head) if isinstance(head, Mapping) else head
@@ -34,21 +39,34 @@ def load_recipe_or_study(text: str) -> Any:
     if ":" in text and text.rpartition(":")[0].endswith(".py"):
         user_part = load_user_object(text)
         result = user_part() if callable(user_part) and not isinstance(user_part, Recipe) else user_part
-        if isinstance(result, Recipe) and result.title == "recipe":
-            return replace(result, title=text.rpartition("/")[2].replace(".py:", "-"))
-        return result
+        return _with_title(result, text.rpartition("/")[2].replace(".py:", "-"))
     name = text.replace("-", "_")
+    add_packaged_part(name)
     kinds = catalogue.parts_by_kind()
     for kind in ("Recipe", "Study"):
         if name in kinds.get(kind, {}):
             factory: Callable[[], Any] = catalogue.get_class(kind, name)
-            return factory()
+            return _with_title(factory(), name)
         if (row := catalogue.family_row(kind, name)) is not None:
             return row.build(name)
     known = [*kinds.get("Recipe", {}), *kinds.get("Study", {}), *catalogue.family_names("Recipe")]
     raise UserError(
         f"no recipe or study is named {text!r}; `numerate list` shows all of them.{did_you_mean(text, known)}"
     )
+
+
+def _with_title(value: Any, title: str) -> Any:
+    """A recipe without a title of its own with this one; anything else unchanged."""
+    return replace(value, title=title) if isinstance(value, Recipe) and value.title == "recipe" else value
+
+
+def quick_recipes() -> Iterator[tuple[str, Recipe]]:
+    """Every recipe by its name, except the few that are slow to build."""
+    for name in catalogue.parts_by_kind()["Recipe"]:
+        yield name, load_recipe(name)
+    for name, row in catalogue.family_rows("Recipe").items():
+        if not row.is_slow_to_build:
+            yield name, row.build(name)
 
 
 def _is_study(value: Any) -> bool:

@@ -185,16 +185,16 @@ def variant_labels(group: Sequence[PlannedRun], labels: Mapping[str, str], base:
     """Labels of the runs of one base, by run: the base's label, and the settings in which they differ.
 
     `{"addition_abacus/3f2a9c01b7de": "Abacus (model.hidden_size=64)", ...}`; the seed, and settings that do not affect
-    results, are ignored. Of parts whose classes tell them apart, the class is shown: `model.mixer=LSTM`.
+    results, are ignored. Of parts only what tells them apart is shown: `model.mixer=LSTM`.
     """
-    from numerate.reports.settings import format_setting, shortest_texts
+    from numerate.reports.settings import shortest_texts
 
     names = {one.tree.get("name") for one in group}
     name = next(iter(names)) if len(names) == 1 else None
     label = labels.get(base, str(name or base))
     paths = {path for one in group for path in one.diff if not _has_no_effect(path)}
     shown = sorted(path for path in paths if not any(path.startswith(f"{other}.") for other in paths))
-    texts = {path: shortest_texts([format_setting(value_at(one.tree, path)) for one in group]) for path in shown}
+    texts = {path: shortest_texts([value_at(one.tree, path) for one in group]) for path in shown}
     return {
         one.run: f"{label} ({', '.join(f'{path}={texts[path][i]}' for path in shown)})" if shown else label
         for i, one in enumerate(group)

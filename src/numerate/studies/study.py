@@ -144,10 +144,11 @@ def run_study(
 
     Completed runs are not repeated, stopped ones resume, and failed ones are listed with their error, or run again with
     `retry`. Returns the path of the report (None if no run has results, or the study was stopped) and how each run
-    ended. `executor` runs it (`Local()` by default) with `workers` at once; `on_message` is called with each message
-    shown. A script that calls this needs `if __name__ == "__main__":` around it, as with every use of
-    `multiprocessing`: each worker imports the script again. Raises `UserError` for a study without recipes and, if the
-    study has a `missing_files_hint`, for missing files, before anything starts.
+    ended. `executor` runs it with `workers` at once, by default `Local()`; with `workers=1` and no executor it is this
+    process (`InProcess`). Otherwise a script that calls this needs `if __name__ == "__main__":` around it, as with all
+    uses of `multiprocessing`: each worker imports the script again. `on_message` is called with each message shown.
+    Raises `UserError` for a study without recipes and, if the study has a `missing_files_hint`, for missing files,
+    before anything starts.
     """
     runs, resolved_executor = resolve_runs_dir(runs_dir), _resolve_executor(executor, workers)
     resolved_executor.check_available()
@@ -198,8 +199,11 @@ def preview_study(
 
 
 def _resolve_executor(executor_or_none: Executor | None, workers: int | None) -> Executor:
+    from numerate.executors.in_process import InProcess
     from numerate.executors.local import Local
 
+    if executor_or_none is None and workers == 1:
+        return InProcess()
     executor = executor_or_none or Local()
     return executor if workers is None else replace(executor, workers=workers)
 

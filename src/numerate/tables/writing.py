@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from numerate.errors import UserError, check_choice
 from numerate.reports.grid import format_interval, format_percent
 from numerate.reports.output_files import check_output_file, write_output
-from numerate.reports.table import TextTable, text_table, text_width
+from numerate.reports.table import TextTable, text_table
 from numerate.tables.selecting import display_format, is_identifier, plain_rows, short_names
 
 if TYPE_CHECKING:
@@ -90,20 +90,16 @@ def to_text(
     how many columns are identifying, by default the leading ones that `is_identifier` names."""
     names, rows = _texts(frame.head(max_rows) if max_rows is not None else frame)
     left = len(frame) - len(rows)
-    if cut_texts and width is not None and sum(_widths(names, rows)) + 2 * (len(names) - 1) > width:
+    if cut_texts and width is not None and TextTable(names, rows).width > width:
         rows = [
             [one if len(one) <= MAX_TEXT_LENGTH else f"{one[: MAX_TEXT_LENGTH - 3]}..." for one in row] for row in rows
         ]
     if num_keys is None:
         num_keys = next((i for i, name in enumerate(frame.columns) if not is_identifier(name)), len(names))
-    blocks = [
-        text_table([names[i] for i in block], [[row[i] for i in block] for row in rows])
-        for block in _column_blocks(_widths(names, rows), width, num_keys)
-    ]
     more = [f"... and {left:,} more {'row' if left == 1 else 'rows'}"] if left else []
     below = [*more, *(notes if rows else ["no rows"])]
     lines = [line for note in below for line in wrap(note, max(width or 10**6, 40), break_long_words=False)]
-    return "\n\n".join([*blocks, *(["\n".join(lines)] if lines else [])])
+    return "\n\n".join([text_table(names, rows, width, num_keys), *(["\n".join(lines)] if lines else [])])
 
 
 def to_markdown(frame: "DataFrame", notes: Sequence[str] = ()) -> str:
@@ -161,10 +157,6 @@ def _texts(frame: "DataFrame") -> tuple[list[str], list[list[str]]]:
     return short_names(list(frame.columns)), rows
 
 
-def _widths(names: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
-    return [max(map(text_width, column)) for column in zip(names, *rows, strict=True)]
-
-
 def _parquet(frame: "DataFrame") -> bytes:
     buffer = io.BytesIO()
     try:
@@ -207,19 +199,3 @@ def _format_number(value: float) -> str:
     if abs(value) >= 1e6 or abs(value) < 1e-4:
         return f"{value:.3g}"
     return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
-
-
-def _column_blocks(widths: Sequence[int], width: int | None, num_keys: int) -> list[list[int]]:
-    """The columns of each block that is displayed side by side: the keys are repeated unless they take half of it."""
-    while num_keys > 1 and width is not None and sum(widths[:num_keys]) + 2 * (num_keys - 1) > width // 2:
-        num_keys -= 1
-    if width is None or sum(widths) + 2 * (len(widths) - 1) <= width:
-        num_keys = 0
-    blocks = [list(range(num_keys))]
-    for i in range(num_keys, len(widths)):
-        block = [*blocks[-1], i]
-        if width is not None and len(block) > num_keys + 1 and sum(widths[j] + 2 for j in block) - 2 > width:
-            blocks.append([*range(num_keys), i])
-        else:
-            blocks[-1] = block
-    return blocks

@@ -1,6 +1,11 @@
 """Questions in plain notation: 12+9= with the answer 21, whatever the digit order of the model."""
 
+from dataclasses import replace
+
+import numpy as np
+
 from numerate.tasks.questions import EMPTY, Questions
+from numerate.tasks.texts import Example, FewShotSource, InMemorySource, Texts
 
 
 def format_question(questions: Questions, row: int) -> tuple[str, str]:
@@ -22,6 +27,25 @@ def format_question(questions: Questions, row: int) -> tuple[str, str]:
     prompt_length = len(symbols) if questions.prompt_lengths is None else int(questions.prompt_lengths[row])
     num_prompt_pieces = sum(symbol != EMPTY for symbol in symbols[:prompt_length])
     return "".join(texts[:num_prompt_pieces]), "".join(texts[num_prompt_pieces:])
+
+
+def plain_examples(questions: Questions) -> tuple[Example, ...]:
+    """Question and answer of each row."""
+    return tuple(Example(*format_question(questions, row)) for row in range(len(questions)))
+
+
+def plain_texts(questions: Questions) -> Texts:
+    """Questions as texts, those with number slots with plain numbers."""
+    if questions.texts is not None:
+        return questions.texts
+    return Texts.from_source(InMemorySource(plain_examples(questions)), np.arange(len(questions)))
+
+
+def with_few_shot(questions: Questions, examples: tuple[Example, ...]) -> Questions:
+    """The same questions as texts, of which a tokenizer with prompts makes ones that begin with these examples."""
+    texts = plain_texts(questions)
+    sources = tuple(FewShotSource(source, examples) for source in texts.sources)
+    return replace(questions, texts=replace(texts, sources=sources))
 
 
 def _format_piece(questions: Questions, row: int, piece: int) -> str:

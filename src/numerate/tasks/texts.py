@@ -32,6 +32,9 @@ class TextSource(ABC):
     truncation_side: Literal["left", "right"] = "right"
     """The side on which too long questions are truncated."""
 
+    few_shot_examples: "tuple[Example, ...]" = ()
+    """Examples that stand before every question in a prompt."""
+
     @property
     def description(self) -> str:
         """The file, for messages."""
@@ -71,6 +74,36 @@ class InMemorySource(TextSource):
 
     def read_examples(self, rows: NDArray[np.int64]) -> list[Example]:
         return [self.examples[row] for row in rows.tolist()]
+
+
+@dataclass(frozen=True, eq=False)
+class FewShotSource(TextSource):
+    """The questions of a source, each after the same examples."""
+
+    source: TextSource
+    few_shot_examples: tuple[Example, ...]
+
+    @property
+    def num_examples(self) -> int:  # type: ignore[override]
+        return self.source.num_examples
+
+    @property
+    def truncation_side(self) -> Literal["left", "right"]:  # type: ignore[override]
+        return self.source.truncation_side
+
+    @property
+    def description(self) -> str:
+        return self.source.description
+
+    @property
+    def fingerprint(self) -> str:
+        return f"{self.source.fingerprint} after {InMemorySource(self.few_shot_examples).fingerprint}"
+
+    def read_examples(self, rows: NDArray[np.int64]) -> list[Example]:
+        return self.source.read_examples(rows)
+
+    def location(self, row: int) -> str:
+        return self.source.location(row)
 
 
 @dataclass(frozen=True, eq=False)

@@ -63,6 +63,13 @@ class Tokenizer(Spec, ABC):
     has_unique_tokenization: ClassVar[bool] = True
     """Whether an answer has exactly one tokenization, so that exact match can be computed from one forward pass."""
 
+    has_prompts: ClassVar[bool] = False
+    """Whether a question becomes a prompt, which may have examples before it (`TextSource.few_shot_examples`)."""
+
+    def stop_texts(self) -> tuple[str, ...]:
+        """The texts besides the end token at which a freely generated answer ends."""
+        return ()
+
     separator: ClassVar[str] = ""
     """The separator between tokens in a text: none, or the space of a word tokenizer."""
 

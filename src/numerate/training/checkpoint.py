@@ -38,6 +38,11 @@ class Checkpoint:
     best: int | None
     state: dict[str, Any]
 
+    @property
+    def is_pretrained(self) -> bool:
+        """Whether it stands for the pretrained weights that its recipe names, without a copy of them."""
+        return bool(self.state.get("is_pretrained", False))
+
     def read(self, only: Collection[str] | None = None) -> "dict[str, dict[str, Tensor]]":
         """Its tensors by group and name; `only=["weights"]` reads one group. Every file read is checked against its
         checksum. Raises `OperationalError` for an incomplete or corrupted checkpoint, `UserError` for a group that it
@@ -46,6 +51,8 @@ class Checkpoint:
         from safetensors.torch import load_file
 
         content = _read_state_file(self.path)
+        if self.is_pretrained:
+            raise UserError(f"{self.path}: has no weights; it stands for those that the recipe of its run names")
         groups = {}
         for group in content["tensors"] if only is None else only:
             name = f"{group}.safetensors"
@@ -94,6 +101,11 @@ def write(
         if keep_last is not None:
             _remove_old(folder, step, keep_last, best)
     return Checkpoint(path, step, best, dict(state))
+
+
+def write_pretrained(folder: Path, state: Mapping[str, Any]) -> Checkpoint:
+    """Writes the checkpoint of step 0 of a run whose recipe names pretrained weights, without a copy of them."""
+    return write(folder, 0, {}, {**state, "is_pretrained": True})
 
 
 def _write_files(

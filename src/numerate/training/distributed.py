@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from numerate.errors import OperationalError, UserError
-from numerate.training.peak_flops import find_gpu
+from numerate.training.peak_flops import GPU_NAMES, find_gpu
 
 _ERROR_KEY = "ended"
 _num_joins = 0
@@ -39,7 +39,10 @@ class World:
         `UserError` in all of them if one lacks the device.
         """
         if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-            return cls(resolve_device(device))
+            only_device = resolve_device(device)
+            if only_device.type == "cuda":
+                torch.cuda.set_device(only_device)  # whose generators `torch.cuda.manual_seed` seeds
+            return cls(only_device)
         store, rank, size = _rendezvous()
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
         try:
@@ -202,8 +205,12 @@ def resolve_device(text: str, local_rank: int | None = None) -> torch.device:
         raise UserError(f"device: {text} is a name for --dry-run, which estimates for it; to train, device=cuda")
     try:
         device = torch.device(text)
-    except RuntimeError as error:
-        raise UserError(f"device: must be auto, cpu, cuda, cuda:1 or mps, not {text!r}") from error
+    except RuntimeError:
+        device = torch.device("meta")  # which is refused, too
+    if device.type not in ("cpu", "cuda", "mps"):
+        raise UserError(
+            f"device: must be auto, cpu, cuda, cuda:1 or mps, not {text!r}; --dry-run also estimates for {GPU_NAMES}"
+        )
     if device.type == "cuda":
         if local_rank is not None and device.index is not None:
             raise UserError(f"device: {text} is one device for several processes; device=cuda gives each its own")
@@ -220,6 +227,4 @@ def resolve_device(text: str, local_rank: int | None = None) -> torch.device:
         raise UserError("device: must be cpu, not mps, for several processes")
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise UserError("device: mps: this machine has no Apple GPU that torch can use; device=cpu works everywhere")
-    if device.type not in ("cpu", "cuda", "mps"):
-        raise UserError(f"device: must be auto, cpu, cuda, cuda:1 or mps, not {text!r}")
     return device

@@ -148,11 +148,8 @@ class Progressive(Objective):
         """The loops without and with a gradient of one step."""
         row_zero = torch.zeros(1, dtype=torch.long)
         no_grad_loops = int(random_integers(step_context, row_zero, loops, salt=0x20))
-        return no_grad_loops, 1 + int(
-            random_integers(
-                step_context, row_zero, min(loops - no_grad_loops, self.resolve_max_grad_loops(loops)), salt=0x21
-            )
-        )
+        most = min(loops - no_grad_loops, self.resolve_max_grad_loops(loops))
+        return no_grad_loops, 1 + int(random_integers(step_context, row_zero, most, salt=0x21))
 
     def loss_factor(self, loops: int) -> float:
         """The factor on the loss."""
@@ -171,10 +168,8 @@ class ProgressiveModule(ObjectiveModule):
         return tuple(self._forwards(model.default_num_loops(), step_context))
 
     def forward(self, model: nn.Module, batch: Batch, step_context: StepContext) -> dict[str, Tensor]:
-        target_positions, num_loops = (
-            batch.target_positions_or_none if self.spec.targets_only else None,
-            default_loops(model),
-        )
+        target_positions = batch.target_positions_or_none if self.spec.targets_only else None
+        num_loops = default_loops(model)
         factor, loss_terms = self.spec.loss_factor(num_loops), dict[str, Tensor]()
         for weight, loops in self._forwards(num_loops, step_context):
             scaled_loops = Loops(*loops, average_gradients=self.spec.throttle == "described")
@@ -215,12 +210,9 @@ class ProgressiveModule(ObjectiveModule):
     def _expected_loops(self, loops: int) -> list[tuple[float, float]]:
         """The loops without and with a gradient of each forward pass, on average over all steps."""
         max_grad_loops, alpha = self.spec.resolve_max_grad_loops(loops), self.spec.alpha
-        mean_grad_loops = sum(1 + min(loops - no_grad_loops, max_grad_loops) for no_grad_loops in range(loops)) / (
-            2 * loops
-        )
-        return [(loops - max_grad_loops, max_grad_loops)] * (alpha < 1) + [((loops - 1) / 2, mean_grad_loops)] * (
-            alpha > 0
-        )
+        total = sum(1 + min(loops - no_grad_loops, max_grad_loops) for no_grad_loops in range(loops))
+        by_alpha = [((loops - 1) / 2, total / (2 * loops))] * (alpha > 0)
+        return [(loops - max_grad_loops, max_grad_loops)] * (alpha < 1) + by_alpha
 
 
 def default_loops(model: nn.Module) -> int:

@@ -61,6 +61,9 @@ GPUS: dict[str, GPU] = {
 """GPUs by part of the name that the driver gives them; the first match counts. Of those sold with several sizes of
 memory (A100, V100) the largest."""
 
+GPU_NAMES = ", ".join(name.lower().replace(" ", "") for name in GPUS)
+"""Their names as in `device=`, which `find_gpu` reads."""
+
 _MATRIX_SIZE, _MIN_SECONDS, _MIN_REPEATS = 512, 0.03, 10
 
 

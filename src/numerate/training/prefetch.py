@@ -32,7 +32,7 @@ class Prefetcher(Generic[Key, Made]):
             yield
             return
         self._keys = SimpleQueue()
-        # A daemon, for which Ctrl-C does not wait: a task may take long, or never return.
+        # A daemon, for which Ctrl-C waits a second at most: a task may take long, or never return.
         thread = threading.Thread(target=self._make_ahead, args=(self._keys,), name="prefetch", daemon=True)
         thread.start()
         try:
@@ -40,8 +40,7 @@ class Prefetcher(Generic[Key, Made]):
         finally:
             self._keys.put(None)
             self._keys = self._ahead = None
-            if not isinstance(sys.exception(), KeyboardInterrupt):
-                thread.join()
+            thread.join(1 if isinstance(sys.exception(), KeyboardInterrupt) else None)
 
     def get(self, key: Key) -> Made:
         """The result for `key`. Raises what `make` raises, with the traceback of the background thread if it was called

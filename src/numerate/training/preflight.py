@@ -92,7 +92,8 @@ def check_own_modules(parts: TrainingParts) -> list[str]:
     Checked on the first tokens of a row, in evaluation mode; parameters that begin at 0, such as gates, are 0.1 here.
     """
     model, rows, length = parts.model, parts.longest_rows, min(int(parts.longest_rows.lengths[0]), 24)
-    modules = [module for module in model.modules() if not _is_from_library(type(module))]
+    is_own_model = not _is_from_library(type(parts.recipe.model))
+    modules = [model] if is_own_model else [one for one in model.modules() if not _is_from_library(type(one))]
     position_ids = [one.position_ids for one in getattr(parts.recipe.model, "positions", ())]
     own_ids = [one for one in position_ids if not _is_from_library(type(one))]
     is_checked = parts.recipe.layout.is_autoregressive and not parts.recipe.model.is_hugging_face
@@ -118,7 +119,8 @@ def check_own_modules(parts: TrainingParts) -> list[str]:
             for parameter in zeros:
                 parameter.zero_()
         model.train(was_training)
-    names, largest = " or ".join(dict.fromkeys(type(one).__name__ for one in (*modules, *own_ids))), whole.abs().max()
+    named = (parts.recipe.model, *own_ids) if is_own_model else (*modules, *own_ids)
+    names, largest = " or ".join(dict.fromkeys(type(one).__name__ for one in named)), whole.abs().max()
     if (whole - other)[:half].abs().max() > 1e-4 * largest:
         raise UserError(f"model: {names} depends on later tokens, so that it would see the answers; it must be causal")
     if decoded is not None and (whole[half - 1 :] - decoded).abs().max() > 1e-2 * largest:

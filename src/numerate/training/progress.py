@@ -13,6 +13,12 @@ from numerate import terminal
 from numerate.errors import OperationalError, UserError
 from numerate.training import disk
 
+_MIN_LABEL = 12
+"""Columns that a longer label has at least, or it is left out."""
+
+_FLEXIBLE_BAR = 6
+"""Columns by which a bar of tqdm's ten may be shorter."""
+
 
 class ProgressBar:
     """Shows the progress of a run of `total` steps.
@@ -67,6 +73,7 @@ class ProgressBar:
                 if estimate_seconds_left is None
                 else "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]",
             )
+            self._bar.format_meter = _fitting_meter
 
     def set_total(self, total: int) -> None:
         """Sets another total."""
@@ -110,9 +117,10 @@ class ProgressBar:
         """Prints a line above the bar, and writes it to the log."""
         with self._ignore_terminal_errors():
             if self._bar is not None:
-                self._bar.write(terminal.escape_control_characters(text), file=terminal.raw_stream(self._stream))
+                text_lines = terminal.wrapped(text, terminal.output_width(self._stream), indent=2)
+                self._bar.write(terminal.escape_control_characters(text_lines), file=terminal.raw_stream(self._stream))
             elif self._show:
-                print(text, file=self._stream, flush=True)
+                terminal.print_wrapped(text, self._stream)
         self._write_log(text)
 
     def close(self) -> None:
@@ -168,6 +176,49 @@ class ProgressBar:
             yield
         except (OSError, ValueError):
             self._bar = None
+
+
+def _fitting_meter(
+    n: float,
+    total: float,
+    elapsed: float,
+    ncols: int | None = None,
+    prefix: str = "",
+    bar_format: str | None = None,
+    postfix: str = "",
+    **more: Any,
+) -> str:
+    """tqdm's line in `ncols` columns. The measured values stay: bar and label are shortened, then the speed is left
+    out, then the label and the bar, and only then the last values."""
+    from tqdm import tqdm
+
+    def meter(label: str, form: str | None, width: int | None, postfix: str = postfix) -> str:
+        return str(tqdm.format_meter(n, total, elapsed, width, label, bar_format=form, postfix=postfix, **more))
+
+    if ncols is None or not total:
+        return meter(prefix, bar_format, ncols)
+    without_speed = bar_format or "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
+    for form in (bar_format, without_speed):
+        room = ncols - len(meter("", form, None)) + _FLEXIBLE_BAR - len(": ")
+        if room >= min(len(prefix), _MIN_LABEL):
+            return meter(_shorten(prefix, room), form, ncols)
+    for done in ("{percentage:3.0f}% {n_fmt}/{total_fmt}", "{percentage:3.0f}%"):
+        form = f"{done}{'' if bar_format else ' [<{remaining}]'}{{postfix}}"
+        if len(meter("", form, None)) <= ncols:
+            break
+    while ", " in postfix and len(meter("", form, None, postfix)) > ncols:
+        postfix = postfix.rpartition(", ")[0]
+    return meter("", form, ncols, postfix)
+
+
+def _shorten(label: str, width: int) -> str:
+    """A label with its middle left out.
+
+    >>> _shorten("addition_lt_abacus_8x2", 15)
+    'additi...us_8x2'
+    """
+    half = (width - len("...")) // 2
+    return label if len(label) <= width else f"{label[:half]}...{label[-half:]}"
 
 
 class ProgressBars:

@@ -6,6 +6,7 @@ from typing import Literal
 
 from numerate.batch import ModelSpec
 from numerate.config import Spec, setting
+from numerate.config.display import spec_html, spec_text
 from numerate.errors import UserError
 from numerate.evaluation.evaluator import Evaluation
 from numerate.models.decoder import Decoder
@@ -177,7 +178,7 @@ class Tracking(Spec):
     tags: tuple[str, ...] = setting((), "tags", in_run_id=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Recipe(Spec):
     """The full description of a run: `numerate.train(Recipe(...))`, `numerate show RECIPE`."""
 
@@ -212,6 +213,12 @@ class Recipe(Spec):
     def conflicts(self) -> Iterator[str]:
         if self.name is not None and (not self.name.strip() or self.name == "latest" or {"/", "\\"} & set(self.name)):
             yield f"name: must not be empty, `latest` or contain a slash, not {self.name!r}; null: no name"
+
+    def __repr__(self) -> str:
+        return spec_text(self, f"Recipe {self.title}")
+
+    def _repr_html_(self) -> str:
+        return spec_html(self, f"Recipe {self.title}")
 
     def _resolve_batch_tokens(self) -> Training:
         """The training settings with `batch_tokens` converted to `batch_size`."""

@@ -360,8 +360,8 @@ def _suggest_path(path: Path) -> str:
         return f" It holds a run that was exported for Hugging Face: `numerate import {path}` imports it as a run."
     if (path / "config.json").is_file():
         return (
-            " It holds weights of Hugging Face, which `numerate train RECIPE model.weights="
-            f"{path} training.steps=0` makes a run of; `numerate evaluate latest` then evaluates it."
+            f" It holds weights of Hugging Face, which `numerate evaluate hf:{path} task=gsm8k` evaluates, and "
+            f"`numerate train hf:{path} task=gsm8k` trains."
         )
     return ""
 

@@ -98,7 +98,7 @@ class Trainer(TrainingStep):
         recipe = replace(recipe, training=replace(recipe.training, precision=precision))
         self.recipe, self.world, self.folder, self.on_event = recipe, world, folder, on_event
         self.training = recipe.training
-        self.evaluation_data = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
+        self.evaluation_data = EvaluationData.from_recipe(recipe)
         vocabulary = self.evaluation_data.vocabulary
         self.pretrained_config = pretrained_config
         self.model: Model
@@ -278,12 +278,8 @@ class Trainer(TrainingStep):
 
     def after_step(self) -> None:
         """Logs, evaluates and saves what is due."""
-        training, step, previous_best_step, is_last_step = (
-            self.training,
-            self.state.step,
-            self.state.best,
-            self.is_budget_spent(),
-        )
+        training, step, previous_best_step = self.training, self.state.step, self.state.best
+        is_last_step = self.is_budget_spent()
         if step == 1:
             self._flush_metrics()  # a failed first step raises at once
         if step % training.log_every == 0 or is_last_step:

@@ -20,6 +20,7 @@ from numerate.evaluation.statistics import region_mean, wilson_interval
 from numerate.evaluation.text_answers import AnswerScorer
 from numerate.evaluation.text_metrics import require_text_packages
 from numerate.tasks.questions import Questions
+from numerate.tasks.task import Task
 
 
 class CellScorer(Protocol):
@@ -47,6 +48,12 @@ class AnswerKind(EvaluationKind, ABC):
     """
 
     always_decodes: ClassVar[bool] = False
+
+    table_metrics: ClassVar[tuple[str, ...]] = (
+        *("number_accuracy", "missing", "clipped", "mae", "log_mae", "log_r2"),
+        *("bleu", "rougeL", "perplexity"),
+    )
+    """The metrics of numbers and texts that the table of an evaluation shows."""
 
     def score_answer(self, question: str, correct_answer: str, prediction: str) -> Mapping[str, float]:
         """The scores of one decoded answer, from 0 to 1, one for each name in `columns`; all texts in plain format."""
@@ -109,24 +116,15 @@ class AnswerKind(EvaluationKind, ABC):
             num_correct_digits += matches.num_correct_digits
             first_errors.append(matches.first_error.cpu().numpy())
         first_error, num_questions = np.concatenate(first_errors), len(questions)
-        low, high = wilson_interval(num_correct, num_questions)
-        names = {axis: name for axis, size in cell.items() if (name := task.cell_name(axis, size)) != str(size)}
-        return {
-            "cell": dict(cell),
-            **({"names": names} if names else {}),
-            "correct": num_correct,
-            "count": num_questions,
-            "low": round(float(low), 6),
-            "high": round(float(high), 6),
+        token_scores = {
             "first_token_correct": num_questions - int((first_error == 0).sum()),
             "digit_accuracy": round(num_correct_digits / num_digits, 6) if num_digits else None,
             "first_error_counts": np.bincount(first_error[first_error >= 0]).tolist(),
-            "position_offset": position_offset,
-            "overlaps_training": not (task.at_cell(**cell) if cell else task).is_held_out(split),
-            "method": method,
-            **(scorer.record() if scorer is not None else {}),
-            **({"non_causal_reason": non_causal_reason} if non_causal_reason is not None else {}),
         }
+        details = scorer.record() if scorer is not None else {}
+        if non_causal_reason is not None:
+            details["non_causal_reason"] = non_causal_reason
+        return cell_record(task, request, method, num_correct, num_questions, token_scores, details)
 
     def cell_scorer(self, evaluation_data: EvaluationData, questions: Questions, method: Method) -> CellScorer | None:
         """The collector of further results about these answers; None if there are none. With mask tokens (`MaskedLM`)
@@ -232,6 +230,34 @@ class AnswerKind(EvaluationKind, ABC):
                 low, high = wilson_interval(total, count)
                 means |= {name: total / count, f"{name}.low": float(low), f"{name}.high": float(high)}
         return means
+
+
+def cell_record(
+    task: Task,
+    request: CellRequest,
+    method: Method,
+    num_correct: int,
+    num_questions: int,
+    token_scores: Mapping[str, Any],
+    details: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The record of a cell: how many answers are correct, with the interval, scores by token, and further entries."""
+    cell = request.cell
+    low, high = wilson_interval(num_correct, num_questions)
+    names = {axis: name for axis, size in cell.items() if (name := task.cell_name(axis, size)) != str(size)}
+    return {
+        "cell": dict(cell),
+        **({"names": names} if names else {}),
+        "correct": num_correct,
+        "count": num_questions,
+        "low": round(float(low), 6),
+        "high": round(float(high), 6),
+        **token_scores,
+        "position_offset": request.position_offset,
+        "overlaps_training": not (task.at_cell(**cell) if cell else task).is_held_out(request.split),
+        "method": method,
+        **details,
+    }
 
 
 class ScoredAnswers(AnswerScorer):

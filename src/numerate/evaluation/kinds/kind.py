@@ -40,6 +40,10 @@ class EvaluationKind(Spec, ABC):
     extra_tokens: ClassVar[int] = 0
     """Number of tokens by which a decoded answer may be longer than the longest correct answer of its batch."""
 
+    keeps_predictions: ClassVar[bool] = False
+    """Whether the prediction for every question is kept as it is made, in a `PredictionLog` that `score` and `predict`
+    take as a further argument."""
+
     # Cells --------------------------------------------------------------------------------------------------------
 
     def default_count(self, evaluation: Evaluation) -> int:

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from numerate.batch import DecodingStep, Model, ModelSpec, Output, StepContext, Tokens
 from numerate.errors import UserError
 from numerate.mixers.attention_maps import LayerMaps, MapKind
+from numerate.text.models.lora import LoRA
 from numerate.text.models.number_inputs import NUMBER_TOKEN, NumberEmbedding, NumberHead
-from numerate.text.models.pretrained_weights import build_untrained, import_transformers
+from numerate.text.models.pretrained_weights import Dtype, build_untrained, import_transformers
 from numerate.vocabulary import Vocabulary
 
 
@@ -71,16 +72,10 @@ class HuggingFaceModel(Model):
         """The wrapped model has its own positions."""
         return replace(tokens, position_ids=())
 
-    def num_position_offsets(self) -> int:
-        return 1
-
     def max_length(self) -> int | None:
         if self.position_embedding is not None:
             return self.position_embedding.num_embeddings
         return getattr(getattr(self.hf_model, "config", None), "max_position_embeddings", None)
-
-    def optimizer_options_by_parameter(self) -> dict[str, tuple[float, bool]]:
-        return {name: (1.0, parameter.dim() >= 2) for name, parameter in self.named_parameters()}
 
     def embed_tokens(
         self, ids: Int[Tensor, "rows time"], number_values: Float[Tensor, "rows time"] | None
@@ -113,7 +108,7 @@ class HuggingFaceModel(Model):
             head,
             target_positions=target_positions,
             number_head=lambda _: number_head(states),  # of the states before their scaling
-            unscale=number_head.unscale,
+            unscale=number_head.unscale if number_head.scale == "ln" else None,
         )
 
     # Generation -------------------------------------------------------------------------------------------------------
@@ -253,6 +248,9 @@ class HuggingFaceSpec(ModelSpec):
     is_hugging_face: ClassVar[bool] = True
 
     weights: str | None
+    revision: str | None
+    dtype: Dtype
+    lora: LoRA | None
 
     config_overrides: ClassVar[Mapping[str, str]] = {}
     """Settings that replace entries of a pretrained configuration, by their names there."""
@@ -279,7 +277,7 @@ class HuggingFaceSpec(ModelSpec):
         package = import_transformers(f"model: {type(self).__name__}")
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(seed)
-            return self.wrap(self.create(package, vocabulary, seed), vocabulary)
+            return self._wrap(self.create(package, vocabulary, seed), vocabulary)
 
     def build_from_config(
         self, vocabulary: Vocabulary, seed: int, pretrained_config: Mapping[str, Any]
@@ -290,4 +288,9 @@ class HuggingFaceSpec(ModelSpec):
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(seed)
             model = build_untrained(package, self.model_class(package), pretrained_config, **overrides)
-            return self.wrap(model, vocabulary)
+            return self._wrap(model.to(getattr(torch, self.dtype)), vocabulary)
+
+    def _wrap(self, model: Any, vocabulary: Vocabulary) -> HuggingFaceModel:
+        if self.lora is not None:
+            self.lora.add_to(model)
+        return self.wrap(model, vocabulary)

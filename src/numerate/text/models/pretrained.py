@@ -22,8 +22,12 @@ from numerate.text.models.hugging_face import (
     enable_gradient_checkpointing,
     layer_maps,
 )
+from numerate.text.models.lora import LORA_HELP, LoRA, is_linear
 from numerate.text.models.number_inputs import NumberEmbedding, NumberHead
 from numerate.text.models.pretrained_weights import (
+    DTYPE_HELP,
+    REVISION_HELP,
+    Dtype,
     check_no_hub_kernels,
     first_line,
     import_transformers,
@@ -59,6 +63,9 @@ class PretrainedDecoder(HuggingFaceSpec):
     number_embedding: NumberEmbedding | None = setting(None, "how numbers enter the embeddings; null: not at all")
     number_head: NumberHead | None = setting(None, "number head over the last hidden states; null: none")
     gradient_checkpointing: bool = setting(False, "recompute activations in the backward pass to save memory")
+    revision: str | None = setting(None, REVISION_HELP, added_later=True)
+    dtype: Dtype = setting("float32", DTYPE_HELP, added_later=True)
+    lora: LoRA | None = setting(None, LORA_HELP, added_later=True)
 
     def conflicts(self) -> Iterator[str]:
         if self.weights is not None and self.config is not None:
@@ -73,7 +80,9 @@ class PretrainedDecoder(HuggingFaceSpec):
             if self.gguf_file is not None:
                 raise UserError(f"model.gguf_file: {self.gguf_file!r} needs model.weights, its folder or repository")
             return self._build_random(package, vocabulary)
-        model = load_pretrained(package.AutoModelForCausalLM, self.weights, **self._file_options)
+        model = load_pretrained(
+            package.AutoModelForCausalLM, self.weights, self.revision, self.dtype, **self._file_options
+        )
         resize_to_vocabulary(model, vocabulary, seed)
         return model
 
@@ -88,7 +97,8 @@ class PretrainedDecoder(HuggingFaceSpec):
         if self.weights is None:
             return None
         alternative_settings = """model.weights=null model.config='{"model_type": "llama", "hidden_size": 64}'"""
-        return load_pretrained_config(self.weights, vocabulary, alternative_settings, **self._file_options)
+        options = {"revision": self.revision, **self._file_options}
+        return load_pretrained_config(self.weights, vocabulary, alternative_settings, **options)
 
     def _build_random(self, package: Any, vocabulary: Vocabulary) -> Any:
         try:
@@ -171,7 +181,7 @@ class PretrainedModel(HuggingFaceModel):
         return [f"model: {longest} tokens are more than the {max_positions} that the model was trained with"]
 
     def flops(self, batch_size: int, sequence_length: int, loops: Loops | tuple[int, int] | int | None = None) -> int:
-        linear_layers: list[Any] = [part for block in self.blocks() for part in block.modules() if _is_linear(part)]
+        linear_layers: list[Any] = [part for block in self.blocks() for part in block.modules() if is_linear(part)]
         block_weights: int = sum(part.weight.numel() for part in linear_layers)
         scores = 2 * len(self.blocks()) * self.width * sequence_length * (sequence_length + 1)
         head_weights: int = self.hf_model.get_output_embeddings().weight.numel()
@@ -216,8 +226,3 @@ class PretrainedModel(HuggingFaceModel):
 
 def _num_parameters(part: Any) -> int:
     return sum(int(weight.numel()) for weight in part.parameters())
-
-
-def _is_linear(part: nn.Module) -> bool:
-    """Whether a module is a linear map; GPT-2 has its own class of them."""
-    return isinstance(part, nn.Linear) or type(part).__name__ == "Conv1D"

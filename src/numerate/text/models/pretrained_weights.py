@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from logging import ERROR
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,11 @@ from numerate.vocabulary import BOS, EOS, PAD, Vocabulary
 
 NEW_ROW_STD = 0.1
 """How far a row that no pretrained one belongs to is drawn from their mean, in their own standard deviations."""
+
+REVISION_HELP = "of a model on the hub its revision, of a folder the hash of its files, by which runs are told apart"
+
+Dtype = Literal["float32", "bfloat16", "float16"]
+DTYPE_HELP = "type of pretrained weights; bfloat16 and float16 take half the memory, to evaluate"
 
 
 def import_transformers(needed_by: str) -> Any:
@@ -34,16 +39,31 @@ def load_pretrained_config(
 ) -> dict[str, Any]:
     """The `pretrained_config` from the configuration (`config.json`) of a folder or of the hub, for this vocabulary.
     Raises `UserError` if it cannot be read; the message suggests `alternative_settings`, which need no weights."""
-    package = import_transformers("model.weights")
     try:
-        with _silence_transformers():
-            config = package.AutoConfig.from_pretrained(weights, trust_remote_code=False, **options)
-    except Exception as error:  # the hub, JSON and the classes of configurations have errors of their own kind each
+        config = read_config(weights, **options)
+    except UserError as error:
         raise UserError(
-            f"model.weights: {weights}: has no configuration that can be read here ({first_line(error)}); "
-            f"{alternative_settings} counts and times a model without weights"
+            f"model.weights: {error}; {alternative_settings} counts and times a model without weights"
         ) from error
     return to_pretrained_config(config, vocabulary)
+
+
+def read_config(weights: str, revision: str | None = None, **options: Any) -> Any:
+    """The configuration of transformers of a folder, or of a name on the hub at a revision. Raises `UserError` if it
+    cannot be read."""
+    package = import_transformers("model.weights")
+    try:
+        with silence_transformers():
+            return package.AutoConfig.from_pretrained(
+                weights, trust_remote_code=False, **_hub_options(weights, revision), **options
+            )
+    except Exception as error:  # the hub, JSON and the classes of configurations have errors of their own kind each
+        raise UserError(f"{weights}: has no configuration that can be read here ({first_line(error)})") from error
+
+
+def _hub_options(weights: str, revision: str | None) -> dict[str, str]:
+    """The revision of a name on the hub; of a folder, `revision` is the hash of its files."""
+    return {} if revision is None or Path(weights).is_dir() else {"revision": revision}
 
 
 def to_pretrained_config(config: Any, vocabulary: Vocabulary) -> dict[str, Any]:
@@ -78,10 +98,12 @@ def build_untrained(package: Any, model_class: Any, pretrained_config: Mapping[s
     return model
 
 
-def load_pretrained(auto_class: Any, weights: str, **options: Any) -> Any:
-    """A model from a folder or the hub, in float32. Raises `UserError` where there is none under that name, and where
+def load_pretrained(
+    auto_class: Any, weights: str, revision: str | None = None, dtype: Dtype = "float32", **options: Any
+) -> Any:
+    """A model from a folder or the hub. Raises `UserError` where there is none under that name, and where
     it is not whole: a file that was cut short, a configuration of other shapes, weights that are missing."""
-    folder = Path(weights)
+    folder, hub_options = Path(weights), _hub_options(weights, revision)
     if folder.is_dir() and "gguf_file" not in options and not (folder / "config.json").is_file():
         file_names = sorted(path.name for path in folder.iterdir())[:8]
         raise UserError(
@@ -89,16 +111,19 @@ def load_pretrained(auto_class: Any, weights: str, **options: Any) -> Any:
             "folder that save_pretrained wrote completely"
         )
     try:
-        with _silence_transformers():
+        with silence_transformers():
             if "gguf_file" not in options:
-                config, _ = import_transformers("model.weights").PretrainedConfig.get_config_dict(weights)
+                config, _ = import_transformers("model.weights").PretrainedConfig.get_config_dict(
+                    weights, **hub_options
+                )
                 check_no_hub_kernels(config, f"model.weights: {weights}")
             model, loading_info = auto_class.from_pretrained(
                 weights,
-                dtype=torch.float32,
+                dtype=getattr(torch, dtype),
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,
                 trust_remote_code=False,  # otherwise it prompts on the terminal
+                **hub_options,
                 **options,
             )
     except UserError:
@@ -160,8 +185,8 @@ def _safetensors_error(path: Path) -> str | None:
 
 
 @contextmanager
-def _silence_transformers() -> Iterator[None]:
-    """Silences transformers' progress bar and report of loading weights; download bars (the hub's) stay."""
+def silence_transformers() -> Iterator[None]:
+    """Silences transformers' logs and progress bars of loading and writing weights; download bars (the hub's) stay."""
     from transformers.utils import logging
 
     hook = getattr(logging, "set_tqdm_hook", None)
@@ -187,15 +212,42 @@ def resize_to_vocabulary(model: Any, vocabulary: Vocabulary, seed: int) -> None:
     Rows of tokens not in the vocabulary are dropped; tokens new to the model get rows around the mean of the pretrained
     ones. Raises `UserError` for a vocabulary that is not based on a tokenizer of the model's.
     """
-    pretrained_ids = get_pretrained_ids(vocabulary)
-    input_embeddings, output_embeddings = model.get_input_embeddings(), model.get_output_embeddings()
-    if int(pretrained_ids.max()) >= input_embeddings.weight.shape[0]:
+    pretrained_ids, num_rows = get_pretrained_ids(vocabulary), model.get_input_embeddings().weight.shape[0]
+    if int(pretrained_ids.max()) >= num_rows:
         raise UserError(
-            f"tokenizer: has id {int(pretrained_ids.max())}, the weights have {input_embeddings.weight.shape[0]} rows; "
+            f"tokenizer: has id {int(pretrained_ids.max())}, the weights have {num_rows} rows; "
             "use the tokenizer of the same model"
         )
-    ids = torch.from_numpy(pretrained_ids)
-    generator = torch.Generator().manual_seed(seed)
+    _select_vocabulary_rows(model, pretrained_ids, seed)
+    _set_token_ids(model.config, vocabulary)
+
+
+def restore_vocabulary(model: Any, vocabulary: Vocabulary) -> None:
+    """The inverse of `resize_to_vocabulary`: rows in the order of the ids of the tokenizer that `vocabulary` is based
+    on. An id that is two tokens, such as [BOS] and [EOS], has the row of [EOS].
+
+    Raises `UserError` for a vocabulary with further tokens, such as those of a number format."""
+    pretrained_ids = get_pretrained_ids(vocabulary)
+    if new_tokens := [vocabulary.tokens[i] for i in range(EOS + 1, vocabulary.size) if pretrained_ids[i] < 0]:
+        raise UserError(
+            f"tokenizer: {len(new_tokens)} tokens, such as {new_tokens[0]!r}, are not of the pretrained tokenizer; "
+            "number_format=AsIs and PerDigit have none"
+        )
+    has_id = pretrained_ids >= 0
+    ids = np.full(int(pretrained_ids.max()) + 1, -1, dtype=np.int64)
+    ids[pretrained_ids[has_id]] = np.flatnonzero(has_id)
+    _select_vocabulary_rows(model, ids, 0)
+    model.config.vocab_size = len(ids)
+    for name, i in {"pad": PAD, "bos": BOS, "eos": EOS}.items():
+        setattr(model.config, f"{name}_token_id", int(pretrained_ids[i]) if has_id[i] else None)
+    if model.config.is_encoder_decoder:
+        model.config.decoder_start_token_id = model.config.pad_token_id
+
+
+def _select_vocabulary_rows(model: Any, row_ids: npt.NDArray[np.int64], seed: int) -> None:
+    """Gives embedding and head these of their rows, in this order; for -1, one drawn around their mean."""
+    ids, generator = torch.from_numpy(row_ids), torch.Generator().manual_seed(seed)
+    input_embeddings, output_embeddings = model.get_input_embeddings(), model.get_output_embeddings()
     old_weight = input_embeddings.weight
     is_tied = output_embeddings.weight is old_weight
     new_weight = nn.Parameter(select_rows(old_weight.detach(), ids, generator))
@@ -205,16 +257,15 @@ def resize_to_vocabulary(model: Any, vocabulary: Vocabulary, seed: int) -> None:
         for part in model.modules()
         if getattr(part, "weight", None) is old_weight and part is not output_embeddings
     ]:
-        part.weight, part.num_embeddings, part.padding_idx = new_weight, vocabulary.size, None
+        part.weight, part.num_embeddings, part.padding_idx = new_weight, len(ids), None
     output_embeddings.weight = (
         new_weight if is_tied else nn.Parameter(select_rows(output_embeddings.weight.detach(), ids, generator))
     )
-    output_embeddings.out_features = vocabulary.size
+    output_embeddings.out_features = len(ids)
     if getattr(output_embeddings, "bias", None) is not None:
         output_embeddings.bias = nn.Parameter(
             select_rows(output_embeddings.bias.detach()[:, None], ids, generator)[:, 0]
         )
-    _set_token_ids(model.config, vocabulary)
 
 
 def _set_token_ids(config: Any, vocabulary: Vocabulary) -> None:

@@ -22,8 +22,12 @@ from numerate.text.models.hugging_face import (
     layer_maps,
     make_attention_mask,
 )
+from numerate.text.models.lora import LORA_HELP, LoRA
 from numerate.text.models.number_inputs import NumberEmbedding, NumberHead
 from numerate.text.models.pretrained_weights import (
+    DTYPE_HELP,
+    REVISION_HELP,
+    Dtype,
     import_transformers,
     load_pretrained,
     load_pretrained_config,
@@ -105,6 +109,9 @@ class T5(HuggingFaceSpec):
     number_embedding: NumberEmbedding | None = setting(None, "embedding of the values of [NUM] tokens; null: none")
     number_head: NumberHead | None = setting(None, "head that predicts the value of [NUM] tokens; null: none")
     gradient_checkpointing: bool = setting(False, "recompute activations in the backward pass to save memory")
+    revision: str | None = setting(None, REVISION_HELP, added_later=True)
+    dtype: Dtype = setting("float32", DTYPE_HELP, added_later=True)
+    lora: LoRA | None = setting(None, LORA_HELP, added_later=True)
 
     def conflicts(self) -> Iterator[str]:
         for name in T5Dimensions._fields:
@@ -127,7 +134,9 @@ class T5(HuggingFaceSpec):
     def create(self, package: Any, vocabulary: Vocabulary, seed: int) -> Any:
         if self.weights is None:
             return package.T5ForConditionalGeneration(self._config(package, vocabulary))
-        model = load_pretrained(package.T5ForConditionalGeneration, self.weights, dropout_rate=self.dropout)
+        model = load_pretrained(
+            package.T5ForConditionalGeneration, self.weights, self.revision, self.dtype, dropout_rate=self.dropout
+        )
         if {model.encoder.embed_tokens.weight, model.decoder.embed_tokens.weight} != {model.shared.weight}:
             raise UserError(
                 f"model.weights: {self.weights}: its encoder and decoder do not share shared.weight as embedding; a T5 "
@@ -148,7 +157,8 @@ class T5(HuggingFaceSpec):
             return None
         size = PUBLISHED_SIZES.get(self.weights.removeprefix("google-t5/"))
         if size is None or Path(self.weights).is_dir():
-            return load_pretrained_config(self.weights, vocabulary, "model.weights=null model.size=base")
+            alternative_settings = "model.weights=null model.size=base"
+            return load_pretrained_config(self.weights, vocabulary, alternative_settings, revision=self.revision)
         config = replace(self, weights=None, size=size)._config(import_transformers("model: T5"), vocabulary)
         return to_pretrained_config(config, vocabulary)
 

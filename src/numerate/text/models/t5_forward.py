@@ -120,9 +120,10 @@ def _attend(attention: Any, x: Hidden, bias: Tensor, encoded: Tensor | None = No
     return mixed
 
 
-def _project(x: Hidden, *maps: nn.Linear) -> Sequence[Tensor]:
-    """Several linear maps without bias: one product, but on the CPU, where joining weights and gradients costs more."""
-    if x.device.type == "cpu":
+def _project(x: Hidden, *maps: Any) -> Sequence[Tensor]:
+    """Several linear maps without bias: one product, but on the CPU, where joining weights and gradients costs more,
+    and where they have adapters (LoRA)."""
+    if x.device.type == "cpu" or any(type(linear_map) is not nn.Linear for linear_map in maps):
         return [linear_map(x) for linear_map in maps]
     return linear(x, torch.cat([linear_map.weight for linear_map in maps])).chunk(len(maps), dim=-1)
 

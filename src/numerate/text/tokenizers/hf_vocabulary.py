@@ -111,23 +111,33 @@ class EncodedTexts(NamedTuple):
 
 
 @lru_cache(maxsize=8)
-def load_fast_tokenizer(file: TokenizerFile, number_format: TextNumberFormat) -> "FastTokenizer":
+def load_fast_tokenizer(
+    file: TokenizerFile, number_format: TextNumberFormat, parse_special_tokens: bool = False
+) -> "FastTokenizer":
     """The tokenizer of a file with a number format, cached."""
-    return FastTokenizer(file, number_format)
+    return FastTokenizer(file, number_format, parse_special_tokens)
 
 
 class FastTokenizer:
-    """A fast tokenizer with a number format. `vocabulary` has all tokens that it can produce."""
+    """A fast tokenizer with a number format. `vocabulary` has all tokens that it can produce. With
+    `parse_special_tokens`, as a chat template needs, the name of a special token in a text is that token."""
 
-    def __init__(self, file: TokenizerFile, number_format: TextNumberFormat) -> None:
+    def __init__(
+        self, file: TokenizerFile, number_format: TextNumberFormat, parse_special_tokens: bool = False
+    ) -> None:
         self.file, self.number_format = file, number_format
         original_ids = build_tokenizer(file.json_text).get_vocab(with_added_tokens=True)
-        hf_tokenizer = build_tokenizer(rename_special_tokens(file))
+        hf_tokenizer = build_tokenizer(file.json_text if parse_special_tokens else rename_special_tokens(file))
         self.vocabulary = _build_vocabulary(original_ids, dict(file.special_tokens), number_format)
         self.hf_tokenizer = hf_tokenizer
         if number_format.pattern is not None:
             self._prepare_numbers(hf_tokenizer)
         self.id_table = _build_id_table(self.hf_tokenizer.get_vocab(with_added_tokens=True), self.vocabulary)
+        if parse_special_tokens:
+            special_tokens = dict(file.special_tokens)
+            for role in ("pad", "unk", "eos", "bos"):  # of roles that share a token, the last one stands in prompts
+                if role in special_tokens:
+                    self.id_table[original_ids[special_tokens[role]]] = _SPECIAL_IDS[role]
 
     def _prepare_numbers(self, hf_tokenizer: Any) -> None:
         for digit in "0123456789":
@@ -158,7 +168,7 @@ class FastTokenizer:
 
     def encode(self, texts: Sequence[str]) -> EncodedTexts:
         """The ids of texts in `vocabulary`, without added special tokens. The name of a special token such as `</s>` in
-        a text is plain text."""
+        a text is plain text, unless special tokens are parsed."""
         if self.number_format.pattern is None:
             hf_ids, lengths = self._encode_with_hf(texts)
             return EncodedTexts(self.id_table[hf_ids], lengths, None)

@@ -1,7 +1,7 @@
 """Subword tokenization with a Hugging Face tokenizer and a number format of choice."""
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 from weakref import WeakKeyDictionary
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from numerate.config import setting
 from numerate.errors import UserError
-from numerate.tasks.plain import format_question
+from numerate.tasks.plain import plain_texts
 from numerate.tasks.questions import Example, Questions
 from numerate.tasks.task import Task
 from numerate.tasks.texts import InMemorySource, Texts, TextSource
@@ -19,6 +19,7 @@ from numerate.text.tokenizers import hf_vocabulary as foreign
 from numerate.text.tokenizers import tokenizer_files
 from numerate.text.tokenizers.coverage import Coverage
 from numerate.text.tokenizers.hf_vocabulary import split_digits as split_digits
+from numerate.text.tokenizers.prompt_formats import QUESTION, PromptFormat
 from numerate.text.tokenizers.text_number_formats import AsIs, PerDigit, TextNumberFormat
 from numerate.text.tokenizers.tokenized_texts import TokenizedTexts, tokenize_texts
 from numerate.tokenizers.number_formats import Ids, id_dtype
@@ -58,6 +59,7 @@ class Subwords(Tokenizer):
     """
 
     has_unique_tokenization: ClassVar[bool] = False
+    has_prompts: ClassVar[bool] = True
 
     tokenizer: str = setting("google-t5/t5-small", "a folder, a tokenizer.json, a model on the hub, or characters")
     number_format: TextNumberFormat = setting(AsIs(), "how numbers in texts are tokenized")
@@ -70,13 +72,34 @@ class Subwords(Tokenizer):
         512, "largest number of tokens of a question, and of an answer without its [EOS]", at_least=1
     )
     revision: str | None = setting(None, "revision of a model on the hub; null: the newest")
+    question_template: str = setting(
+        QUESTION, r"the text of a prompt, with \n for a new line: 'Question: {question}\nAnswer:'", added_later=True
+    )
+    chat_template: bool = setting(
+        False, "whether a question is a message in the chat template of the tokenizer", added_later=True
+    )
+    system_prompt: str | None = setting(None, "with chat_template: the system message", added_later=True)
+
+    def conflicts(self) -> Iterator[str]:
+        if self.question_template.count(QUESTION) != 1:
+            yield f"question_template: must have {QUESTION} once, not {self.question_template!r}"
+        if self.system_prompt is not None and not self.chat_template:
+            yield "system_prompt: must be null without chat_template"
+
+    @property
+    def prompt_format(self) -> PromptFormat:
+        """How a question becomes a prompt."""
+        chat_tokenizer = (self.tokenizer, self.revision) if self.chat_template else None
+        return PromptFormat(self.question_template.replace(r"\n", "\n"), chat_tokenizer, self.system_prompt)
+
+    def stop_texts(self) -> tuple[str, ...]:
+        return self.prompt_format.stop_texts()
 
     @property
     def fast_tokenizer(self) -> foreign.FastTokenizer:
         """The tokenizer with its number format, loaded once per process."""
-        return foreign.load_fast_tokenizer(
-            tokenizer_files.load_tokenizer_file(self.tokenizer, self.revision), self.number_format
-        )
+        file = tokenizer_files.load_tokenizer_file(self.tokenizer, self.revision)
+        return foreign.load_fast_tokenizer(file, self.number_format, self.chat_template)
 
     def fingerprint(self) -> str:
         """A hash of the tokenizer's content, whatever its name: equal hashes give equal ids."""
@@ -105,7 +128,7 @@ class Subwords(Tokenizer):
         return np.concatenate([self._tokenize_source(source).used_ids for source in _to_texts(questions).sources])
 
     def _tokenize_source(self, source: TextSource) -> TokenizedTexts:
-        return tokenize_texts(source, self.fast_tokenizer, self.answer_prefix)
+        return tokenize_texts(source, self.fast_tokenizer, self.answer_prefix, self.prompt_format)
 
     def encode_examples(self, questions: Questions | Sequence[Example], vocabulary: Vocabulary) -> TokenizedExamples:
         texts, bos_length = _to_texts(questions), int(self.add_bos_token)
@@ -244,10 +267,8 @@ class _SourceRows:
 
 def _to_texts(questions: Questions | Sequence[Example]) -> Texts:
     """Questions as texts, those with number slots with plain numbers. Raises `UserError` for labels."""
-    if isinstance(questions, Questions):
-        if questions.texts is not None:
-            return questions.texts
-        if questions.labels is not None:
-            raise UserError("tokenizer: Subwords does not support labels per token; use tokenizer=Words")
-        questions = [Example(*format_question(questions, row)) for row in range(len(questions))]
-    return Texts.from_source(InMemorySource(tuple(questions)), np.arange(len(questions)))
+    if not isinstance(questions, Questions):
+        return Texts.from_source(InMemorySource(tuple(questions)), np.arange(len(questions)))
+    if questions.labels is not None:
+        raise UserError("tokenizer: Subwords does not support labels per token; use tokenizer=Words")
+    return plain_texts(questions)

@@ -20,6 +20,7 @@ from numerate.tasks.folders import cache_folder
 from numerate.tasks.texts import TextSource
 from numerate.text.tasks.columns import AnyColumns, build_columns
 from numerate.text.tokenizers.hf_vocabulary import FastTokenizer
+from numerate.text.tokenizers.prompt_formats import PromptFormat
 from numerate.tokenizers.number_formats import Ids, id_dtype
 
 MAX_IN_MEMORY = 20_000
@@ -59,12 +60,17 @@ _cache: "OrderedDict[str, TokenizedTexts]" = OrderedDict()
 _fingerprints: "WeakKeyDictionary[TextSource, str]" = WeakKeyDictionary()
 
 
-def tokenize_texts(source: TextSource, tokenizer: FastTokenizer, answer_prefix: str = "") -> TokenizedTexts:
+def tokenize_texts(
+    source: TextSource,
+    tokenizer: FastTokenizer,
+    answer_prefix: str = "",
+    prompt_format: PromptFormat = PromptFormat(),
+) -> TokenizedTexts:
     """The tokens of all questions of a source, made on first use.
 
     `answer_prefix` is prepended to every answer. Raises `OperationalError` if the cache folder cannot be written.
     """
-    key = _cache_key(source, tokenizer, answer_prefix)
+    key = _cache_key(source, tokenizer, answer_prefix, prompt_format)
     if key not in _cache:
         dtypes = {
             "ids": id_dtype(tokenizer.vocabulary),
@@ -74,7 +80,8 @@ def tokenize_texts(source: TextSource, tokenizer: FastTokenizer, answer_prefix: 
             "values": np.float32,
         }
         folder = tokenized_folder() / key if source.num_examples > MAX_IN_MEMORY else None
-        columns = build_columns(partial(_tokenize, source, tokenizer, answer_prefix), dtypes, folder).arrays
+        tokenize = partial(_tokenize, source, tokenizer, answer_prefix, prompt_format)
+        columns = build_columns(tokenize, dtypes, folder).arrays
         values = columns["values"] if len(columns["values"]) else None
         _cache[key] = TokenizedTexts(columns["ids"], columns["starts"], columns["prompts"], columns["used"], values)
     _cache.move_to_end(key)
@@ -88,7 +95,7 @@ def tokenized_folder() -> Path:
     return cache_folder() / "tokenised"
 
 
-def _cache_key(source: TextSource, tokenizer: FastTokenizer, answer_prefix: str) -> str:
+def _cache_key(source: TextSource, tokenizer: FastTokenizer, answer_prefix: str, prompt_format: PromptFormat) -> str:
     source_fingerprint = _fingerprints.get(source)
     if source_fingerprint is None:
         source_fingerprint = _fingerprints[source] = source.fingerprint
@@ -99,11 +106,18 @@ def _cache_key(source: TextSource, tokenizer: FastTokenizer, answer_prefix: str)
         tokenizer.file.fingerprint,
         repr(tokenizer.number_format),
         answer_prefix,
+        *([prompt_format.fingerprint()] if prompt_format != PromptFormat() else []),
     ]
     return hashlib.blake2b(json.dumps(key_fields).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-def _tokenize(source: TextSource, tokenizer: FastTokenizer, answer_prefix: str, columns: AnyColumns) -> dict[str, Any]:
+def _tokenize(
+    source: TextSource,
+    tokenizer: FastTokenizer,
+    answer_prefix: str,
+    prompt_format: PromptFormat,
+    columns: AnyColumns,
+) -> dict[str, Any]:
     """Writes the columns of `TokenizedTexts` chunk by chunk, from question `columns.num_done` on."""
     dtype, num_tokens = id_dtype(tokenizer.vocabulary), 0
     if columns.num_done:
@@ -113,7 +127,11 @@ def _tokenize(source: TextSource, tokenizer: FastTokenizer, answer_prefix: str, 
     for start in range(columns.num_done, source.num_examples, _CHUNK_SIZE):
         end = min(start + _CHUNK_SIZE, source.num_examples)
         examples = source.read_examples(np.arange(start, end))
-        encoded = tokenizer.encode([text for one in examples for text in (one.question, answer_prefix + one.answer)])
+        pairs = [
+            (prompt_format.render(one.question, source.few_shot_examples), answer_prefix + one.answer)
+            for one in examples
+        ]
+        encoded = tokenizer.encode([text for pair in pairs for text in pair])
         prompt_lengths, answer_lengths = encoded.lengths[0::2], encoded.lengths[1::2]
         columns.append("ids", encoded.ids.astype(dtype))
         columns.append("starts", num_tokens + (prompt_lengths + answer_lengths).cumsum())

@@ -176,7 +176,7 @@ def _download_from_hub(name: str, revision: str | None) -> Path:
     try:
         from huggingface_hub import hf_hub_download
 
-        file = hf_hub_download(name, "tokenizer.json", revision=revision, local_files_only=not _is_hub_reachable())
+        file = hf_hub_download(name, "tokenizer.json", revision=revision, local_files_only=not is_hub_reachable())
     except Exception as error:  # of many kinds: no network, no such name, no permission
         model_name = name.split("/")[-1]
         expected_path = data_folder() / TOKENIZERS_FOLDER / model_name / "tokenizer.json"
@@ -189,14 +189,14 @@ def _download_from_hub(name: str, revision: str | None) -> Path:
         ) from error
     for config_name in ("tokenizer_config.json", "special_tokens_map.json"):
         try:
-            hf_hub_download(name, config_name, revision=revision, local_files_only=not _is_hub_reachable())
+            hf_hub_download(name, config_name, revision=revision, local_files_only=not is_hub_reachable())
         except Exception:  # many models have only one of the two
             continue
     return Path(file).parent
 
 
 @lru_cache
-def _is_hub_reachable() -> bool:
+def is_hub_reachable() -> bool:
     """Whether the hub's host name resolves, or there is a proxy: otherwise each download would be retried for half a
     minute."""
     from huggingface_hub import constants

@@ -1,0 +1,188 @@
+"""`show`: the settings of a recipe or part, where it comes from, and the recipes that use it."""
+
+import contextlib
+import inspect
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import MISSING
+from typing import Any
+
+from numerate import catalogue
+from numerate.commands.catalogue import SLOTS
+from numerate.config import (
+    add_packaged_parts,
+    allowed_values,
+    describe_settings,
+    expand_sweep,
+    format_value,
+    identity,
+    load_user_object,
+    override,
+)
+from numerate.config.values import Draft, is_spec, settings_of
+from numerate.errors import OperationalError, UserError, did_you_mean, pluralize
+from numerate.recipes.papers import PAPERS, bibtex_of
+from numerate.studies.naming import load_recipe, load_recipe_or_study, quick_recipes
+from numerate.studies.study import Study
+from numerate.terminal import definition_list, output_width, wrapped
+from numerate.text.data.datasets import DATASETS, Dataset
+from numerate.training import disk
+from numerate.training.recipe import Recipe
+
+MAX_RECIPES = 12
+"""Recipes that use a part and are named; further ones are counted."""
+
+Part = tuple[str, str, Any]
+"""A kind, a name in it, and what has this name: a class, or a preset of one."""
+
+
+def show(name: str, *, settings: Sequence[str]) -> None:
+    """Shows a recipe, the recipes of a study, a part, or a dataset. Raises `UserError` with the most similar name for
+    one that is none of these."""
+    add_packaged_parts()
+    parts, dataset = list(find_parts(name)), DATASETS.get(name.replace("-", "_"))
+    if catalogue.is_recipe(name) and not parts:
+        blocks = _recipe_blocks(name, settings)
+    elif parts or dataset is not None:
+        if settings:
+            raise UserError(f"{settings[0]!r} is not a known option")
+        blocks = [_part_text(*part) for part in parts] + ([] if dataset is None else [_dataset_text(dataset)])
+    else:
+        known = [one for names in catalogue.parts_by_kind().values() for one in names]
+        known += [*catalogue.presets("Task"), *catalogue.family_names("Recipe"), *DATASETS]
+        advice = f"`numerate list` shows all parts, recipes and studies.{did_you_mean(name, known)}"
+        raise UserError(f"nothing is named {name!r}; {advice}")
+    print("\n\n".join(blocks))
+
+
+def find_parts(name: str) -> Iterator[Part]:
+    """The parts with a name, of which several kinds may have one; a class in a file of the user."""
+    kinds = catalogue.parts_by_kind()
+    if ".py:" in name and isinstance(part := load_user_object(name), type):
+        yield next((base.__name__ for base in part.__mro__ if base.__name__ in kinds), "part"), name, part
+    for kind in (kind for kind in kinds if kind not in ("Recipe", "Study")):
+        if name in kinds[kind]:
+            yield kind, name, catalogue.get_class(kind, name)
+        elif (preset := catalogue.presets(kind).get(name.replace("-", "_"))) is not None:
+            yield kind, name, preset
+
+
+# Parts and datasets ---------------------------------------------------------------------------------------------------
+
+
+def _part_text(kind: str, name: str, part: Any) -> str:
+    """The settings of a part with defaults, meanings and what they may be; how a recipe uses it; where it comes from,
+    with BibTeX; and the recipes that use it."""
+    width, part_class = output_width(), part if isinstance(part, type) else type(part)
+    documentation = inspect.getdoc(part_class) or ""
+    summary = ("" if part is part_class else f"{format_value(part)}. ") + documentation.partition("\n")[0]
+    rows = []
+    for setting, allowed in allowed_values(part_class).items():
+        value = Draft(part_class, {}).get(setting) if part is part_class else getattr(part, setting)
+        meaning = settings_of(part_class)[setting][0].metadata.get("help", "")
+        bounds = "" if allowed == "true or false" else f" ({allowed})"
+        rows.append((setting if value is MISSING else f"{setting}={format_value(value)}", meaning + bounds))
+    blocks = [wrapped(f"{name}, {kind}: {summary}", width), definition_list(rows, width) or "no settings"]
+    if kind in SLOTS:
+        blocks.append(f"use: numerate train RECIPE '{SLOTS[kind].format(name)}'")
+    paragraphs = [" ".join(text.split()) for text in re.split(r"\n\n|\n(?=- )", documentation)]
+    if sources := [text for text in paragraphs if "http" in text]:
+        blocks.append("\n".join(["source", *(wrapped(f"  {text}", width, indent=2) for text in sources)]))
+    if recipes := [title for title, recipe in quick_recipes() if _uses(recipe, part)]:
+        more = f" and {len(recipes) - MAX_RECIPES:,} more" * (len(recipes) > MAX_RECIPES)
+        names = ", ".join(recipes[:MAX_RECIPES])
+        blocks.append(wrapped(f"used by {pluralize(len(recipes), 'recipe')}: {names}{more}", width, indent=2))
+    return "\n\n".join([*blocks, *bibtex_of(documentation)])
+
+
+def _uses(value: Any, part: Any) -> bool:
+    """Whether a recipe has a part of a class, or equal to a preset."""
+    if is_spec(value):
+        is_it = type(value) is part if isinstance(part, type) else value == part
+        return is_it or any(_uses(getattr(value, setting), part) for setting in settings_of(type(value)))
+    return isinstance(value, tuple) and any(_uses(item, part) for item in value)
+
+
+def _dataset_text(dataset: Dataset) -> str:
+    width = output_width()
+    rows = [(file.name, disk.format_bytes(file.size) if file.size else "size unknown") for file in dataset.files]
+    blocks = [wrapped(f"{dataset.name}, dataset: {dataset.description}", width), definition_list(rows, width)]
+    blocks.append(wrapped(f"license: {dataset.license}; {dataset.homepage}", width, indent=2))
+    return "\n\n".join([*blocks, f"use: numerate data fetch {dataset.name}"])
+
+
+# Recipes and studies --------------------------------------------------------------------------------------------------
+
+
+def _recipe_blocks(name: str, settings: Sequence[str]) -> list[str]:
+    """The settings of a recipe, once for each value of a sweep; the recipes of a study."""
+    loaded = load_recipe_or_study(name)
+    if not isinstance(loaded, Study):
+        recipe = load_recipe(name)
+        return [_recipe_text(override(recipe, choice), _recipe_summary(name)) for choice in expand_sweep(settings)]
+    study, width = loaded.sweep(settings), output_width()
+    lines = [f"  {recipe.title}  seed={recipe.seed}  run id {identity(recipe)}" for recipe in study.recipes]
+    first = f"`numerate show {study.recipes[0].title}` shows the settings of one"
+    return [wrapped(f"{study.title}: {study.question}", width), "\n".join(lines), first]
+
+
+def _recipe_summary(name: str) -> str:
+    """What a recipe is and what is to be known about it; empty for one of a file."""
+    plain = name.replace("-", "_")
+    if (row := catalogue.family_row("Recipe", plain)) is not None:
+        return f"{row.summary} {row.notes}".strip()
+    is_listed = plain in catalogue.parts_by_kind()["Recipe"]
+    return " ".join((catalogue.get_class("Recipe", plain).__doc__ or "").split()) if is_listed else ""
+
+
+def _recipe_text(recipe: Recipe, summary: str) -> str:
+    """Every setting with its meaning, or the description of the part in it; the number of parameters; the paper."""
+    width, kinds = output_width(), catalogue.parts_by_kind()
+    summaries = {name: (kind, name) for kind, names in reversed(kinds.items()) for name in names}
+    free_texts = ("title", "paper", "name", "group")  # may be called like a part
+    rows = []
+    for path, value, _, meaning in describe_settings(recipe):
+        if value in summaries and path not in free_texts:
+            meaning = catalogue.part_summary(*summaries[value])
+        rows.append((f"{path}={value}", meaning))
+    title = f"{recipe.title}, run id {identity(recipe)}"
+    blocks = [title, *([wrapped(summary, width)] if summary else []), definition_list(rows, width)]
+    blocks.append(wrapped(f"parameters: {parameter_count(recipe)}", width))
+    return "\n\n".join([*blocks, *([PAPERS[recipe.paper]] if recipe.paper in PAPERS else [])])
+
+
+def parameter_count(recipe: Recipe) -> str:
+    """The number of parameters of the model as text, or why it is unknown. Downloads nothing."""
+    weights = vars(recipe.model).get("weights")
+    if weights is not None:
+        return f"those of the weights {weights}, with embedding rows for this vocabulary"
+    try:
+        with _offline():
+            vocabulary = recipe.tokenizer.build_vocabulary(recipe.task)
+            try:  # without allocating the weights, which may be billions
+                model = recipe.model.build_on_meta(vocabulary, recipe.seed)
+            except (RuntimeError, NotImplementedError):
+                model = recipe.model.build(vocabulary, recipe.seed)
+    except (UserError, OperationalError) as error:
+        return f"unknown ({' '.join(str(error).split())})"
+    return f"{sum(parameter.numel() for parameter in model.parameters()):,}"
+
+
+@contextlib.contextmanager
+def _offline() -> Iterator[None]:
+    """Sets the Hugging Face hub offline."""
+    name, constants = "HF_HUB_OFFLINE", "huggingface_hub.constants"
+    old_value, known = os.environ.get(name), getattr(sys.modules.get(constants), name, False)
+    os.environ[name] = "1"
+    if constants in sys.modules:  # read at import
+        setattr(sys.modules[constants], name, True)
+    try:
+        yield
+    finally:
+        del os.environ[name]
+        if old_value is not None:
+            os.environ[name] = old_value
+        if constants in sys.modules:
+            setattr(sys.modules[constants], name, known)

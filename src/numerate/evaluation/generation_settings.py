@@ -1,0 +1,42 @@
+"""How answers are generated freely, rather than compared token by token with the correct ones."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from numerate.config import Spec, setting
+
+
+@dataclass(frozen=True)
+class Generation(Spec):
+    """Answers that a model generates freely, as pretrained models do: an answer is correct if its number is, or its
+    text where the correct answer is no number (`GeneratedAnswers`).
+
+    The examples of a few-shot prompt are training examples, the same before every question. `answer_pattern` finds the
+    answer in a text: by default what follows `####`, as in the solutions of GSM8K.
+
+    >>> Generation(num_fewshot=8, answer_pattern="boxed{(.*?)}").max_new_tokens
+    256
+    """
+
+    num_fewshot: int = setting(0, "training examples with answers before every question", at_least=0)
+    max_new_tokens: int = setting(256, "maximum number of tokens of an answer", at_least=1)
+    stop: tuple[str, ...] = setting(
+        (), r"texts that end an answer, with \n for a new line, besides its end token and the next question"
+    )
+    one_pass: bool = setting(
+        False,
+        "whether answers are scored by likelihood, in one forward pass: by whether each token is the likeliest after "
+        "the correct ones; for numbers whose digits are tokens",
+    )
+    answer_pattern: str = setting(
+        r"####\s*(.*)", "regular expression whose last match, or its group, is the answer; the whole text without one"
+    )
+
+    def conflicts(self) -> Iterator[str]:
+        if "" in self.stop:
+            yield "stop: must not have an empty text"
+        try:
+            re.compile(self.answer_pattern)
+        except re.error as error:
+            yield f"answer_pattern: {self.answer_pattern!r} must be a regular expression ({error})"

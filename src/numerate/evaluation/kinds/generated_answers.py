@@ -1,0 +1,315 @@
+"""The kind of evaluation of pretrained models: answers that are generated freely, compared by their number or text."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from numerate.batch import IGNORE_INDEX, Batch, Model, StepContext
+from numerate.errors import UserError
+from numerate.evaluation.evaluation_data import (
+    MAX_TOKENS_PER_BATCH,
+    EvaluationData,
+    cell_questions,
+    extract_prompts,
+    split_batch,
+)
+from numerate.evaluation.evaluator import CellRequest, Method, PredictionLog
+from numerate.evaluation.generate import CachedDecoder, decode_tokens
+from numerate.evaluation.generation_settings import Generation
+from numerate.evaluation.kinds.answers import AnswerKind, cell_record
+from numerate.evaluation.number_metrics import NumberScores
+from numerate.evaluation.numbers_in_texts import ExactNumber, last_number, parse_entire_text
+from numerate.tasks.plain import plain_examples
+from numerate.tasks.questions import Questions
+from numerate.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
+
+
+@dataclass(frozen=True)
+class GeneratedAnswers(AnswerKind):
+    """Freely generated answers, as of pretrained models: correct if their number, or their text, is the right one.
+
+    The answer of a text is the last match of `Generation.answer_pattern`, or the whole text. Where that of the correct
+    text is a number, the last number of the predicted one must equal it; any other answer must be the same text, up to
+    case, spaces and a full stop at its end.
+
+    With `Generation.one_pass` numbers are scored by likelihood: greedy decoding gives the correct one if and only if
+    each of its tokens is the likeliest after those before it, and no further digit is the likeliest after the last one.
+
+    Predictions are kept as they are generated, so that an interrupted evaluation resumes within a cell.
+    """
+
+    keeps_predictions: ClassVar[bool] = True
+    loss_breaks_ties: ClassVar[bool] = True
+    table_metrics: ClassVar[tuple[str, ...]] = (
+        *("number_digit_accuracy", "missing", "clipped", "mae", "mape", "log_mae", "r2", "log_r2"),
+    )
+    columns: ClassVar[Mapping[str, str]] = {
+        "ended": "answers that ended by themselves, before max_new_tokens",
+        "probability": "of the correct answer, without its end",
+    }
+
+    def resolve_method(self, evaluation_data: EvaluationData, requested: Method) -> Method:
+        if requested == "beams":
+            raise UserError("method: must be decoding where answers are generated freely, not beams")
+        return "one pass" if get_generation(evaluation_data).one_pass else "decoding"
+
+    def validation_method(self, evaluation_data: EvaluationData) -> Method:
+        return "one pass"
+
+    def validation_scorer(self, evaluation_data: EvaluationData, questions: Questions) -> None:
+        return None
+
+    def score(
+        self, model: Model, evaluation_data: EvaluationData, request: CellRequest, log: PredictionLog | None = None
+    ) -> dict[str, Any]:
+        """The record of one cell. `numbers` has the errors of answers that are numbers, `numbers_by_digits` those for
+        each number of digits that the correct number has before its decimal point."""
+        lines = self.predict(model, evaluation_data, request, log)
+        generation = get_generation(evaluation_data)
+        predictions = [last_number(extract_answer(generation, line["prediction"])) for line in lines]
+        targets = [correct_number(generation, line["correct_answer"]) for line in lines]
+        rows_by_digits: dict[int, list[int]] = {}
+        for row, target in enumerate(targets):
+            if target is not None:
+                rows_by_digits.setdefault(len(str(abs(int(target)))), []).append(row)
+        numbers = {
+            str(digits): NumberScores.from_numbers([predictions[i] for i in rows], [targets[i] for i in rows])
+            for digits, rows in sorted(rows_by_digits.items())
+        }
+        names = [name for name in self.columns if name in lines[0]]
+        details: dict[str, Any] = {"scores": {name: round(sum(line[name] for line in lines), 6) for name in names}}
+        if numbers and not generation.one_pass:  # in one pass they are predicted after correct digits
+            details["numbers"] = NumberScores.from_numbers(predictions, targets).to_record()
+            details["numbers_by_digits"] = {digits: scores.to_record() for digits, scores in numbers.items()}
+        num_correct = sum(line["correct"] for line in lines)
+        method = self.resolve_method(evaluation_data, request.method)
+        return cell_record(evaluation_data.task, request, method, num_correct, len(lines), {}, details)
+
+    def predict(
+        self, model: Model, evaluation_data: EvaluationData, request: CellRequest, log: PredictionLog | None = None
+    ) -> list[dict[str, Any]]:
+        """The lines of predictions.jsonl: those of the log, and the others as they are generated."""
+        self.check_causal(model, evaluation_data)
+        generation = get_generation(evaluation_data)
+        questions = cell_questions(
+            evaluation_data.task, request.cell, count=request.num_questions, seed=request.seed, split=request.split
+        )
+        num_tokens = _check_lengths(model, evaluation_data, questions)
+        if generation.one_pass:
+            _check_tokenization(evaluation_data, questions)
+        answer_batch = score_likelihood if generation.one_pass else generate_texts
+        lines = {} if log is None else {row: dict(line) for row, line in log.lines.items()}
+        rows_per_batch = max(1, MAX_TOKENS_PER_BATCH // num_tokens)
+        for start in range(0, len(questions), rows_per_batch):
+            part = questions.take(slice(start, start + rows_per_batch))
+            rows = range(start, start + len(part))
+            if all(row in lines for row in rows):
+                continue
+            batch = evaluation_data.batch(part, start).to(next(model.parameters()).device)
+            answers = answer_batch(model, evaluation_data, batch, request.position_offset)
+            new_lines = {
+                row: {
+                    "cell": dict(request.cell),
+                    "row": row,
+                    "question": example.question,
+                    "correct_answer": example.answer,
+                    **answer,
+                    "correct": is_correct(generation, answer["prediction"], example.answer),
+                }
+                for row, example, answer in zip(rows, plain_examples(part), answers, strict=True)
+                if row not in lines
+            }
+            if log is not None:
+                log.add(list(new_lines.values()))
+            lines |= new_lines
+        return [lines[row] for row in range(len(questions))]
+
+    def merge_details(self, records: Sequence[Mapping[str, Any]], repeats: int) -> dict[str, Any]:
+        by_digits: dict[int, list[NumberScores]] = {}
+        for record in records:
+            for digits, numbers in record.get("numbers_by_digits", {}).items():
+                scores = NumberScores.from_record({"numbers": numbers})
+                assert scores is not None
+                by_digits.setdefault(int(digits), []).append(scores)
+        if not by_digits:
+            return {}
+        merged = {digits: NumberScores.merge(by_digits[digits]) for digits in sorted(by_digits)}
+        return {"by_digits": {digits: {"count": scores.count, **scores.metrics()} for digits, scores in merged.items()}}
+
+
+def get_generation(evaluation_data: EvaluationData) -> Generation:
+    assert evaluation_data.generation is not None, "the evaluation has no `generation`"
+    return evaluation_data.generation
+
+
+def _check_lengths(model: Model, evaluation_data: EvaluationData, questions: Questions) -> int:
+    """The largest number of tokens that is read and generated for one of these questions. Raises `UserError` if the
+    model has no positions for them."""
+    batch = evaluation_data.batch(questions)
+    generation, limit = get_generation(evaluation_data), model.max_length()
+    new_tokens = batch.target_ids.shape[1] if generation.one_pass else generation.max_new_tokens
+    prompt_lengths = extract_prompts(batch)[0].lengths
+    lengths = prompt_lengths + new_tokens - 1  # the last token is not read
+    longest = int(lengths.max())
+    if limit is not None and longest > limit:
+        settings = "a smaller evaluation.generation.max_new_tokens="
+        settings += " or evaluation.generation.num_fewshot=" * bool(evaluation_data.few_shot_examples)
+        raise UserError(
+            f"evaluation.generation: {int((lengths > limit).sum()):,} of {len(questions):,} prompts are too long: they "
+            f"have up to {int(prompt_lengths.max()):,} tokens, an answer up to {new_tokens:,}, and the model has "
+            f"{limit:,} positions; set {settings}"
+        )
+    return longest + (0 if batch.source is None else batch.source.ids.shape[1])
+
+
+@torch.no_grad()
+def generate_texts(
+    model: Model, evaluation_data: EvaluationData, batch: Batch, position_offset: int = 0
+) -> list[dict[str, Any]]:
+    """The `prediction` for each question of a batch by greedy decoding, and whether it `ended` before `max_new_tokens`.
+
+    It ends with a token that is the tokenizer's end token, or with one of the texts `Generation.stop` and those of the
+    tokenizer, which are no part of it. Tokens without a pretrained row are never generated.
+    """
+    vocabulary, generation = evaluation_data.vocabulary, get_generation(evaluation_data)
+    own_stops = [text.replace(r"\n", "\n") for text in generation.stop]
+    stops = _StopTexts(evaluation_data, [*own_stops, *evaluation_data.tokenizer.stop_texts()], len(batch.targets))
+    excluded = torch.tensor(_ids_without_row(vocabulary), dtype=torch.long, device=batch.targets.device)
+
+    def next_token(logits: Tensor, step: int) -> Tensor:
+        return logits.index_fill(-1, excluded, -torch.inf).argmax(-1)
+
+    prompts, _ = extract_prompts(batch)
+    output = decode_tokens(
+        model,
+        CachedDecoder(model, prompts, generation.max_new_tokens, batch.source, position_offset),
+        next_token,
+        len(batch.targets),
+        generation.max_new_tokens,
+        _end_ids(vocabulary),
+        on_tokens=stops.on_tokens if stops.texts else None,
+    )
+    output.check_finite()
+    ended = [False] * len(batch.targets) if output.has_stop_token is None else output.has_stop_token.tolist()
+    answers = []
+    for row, (ids, length) in enumerate(zip(output.ids.tolist(), output.lengths.tolist(), strict=True)):
+        row_ids = ids[: length - ended[row]]
+        if output.number_values is None:
+            text = evaluation_data.tokenizer.decode(row_ids, vocabulary)
+        else:
+            values = output.number_values[row, : len(row_ids)].tolist()
+            text = evaluation_data.tokenizer.decode_with_number_values(row_ids, values, vocabulary)
+        answer = stops.cut(text)
+        answers.append({"prediction": answer.strip(), "ended": ended[row] or len(answer) < len(text)})
+    return answers
+
+
+@torch.no_grad()
+def score_likelihood(
+    model: Model, evaluation_data: EvaluationData, batch: Batch, position_offset: int = 0
+) -> list[dict[str, Any]]:
+    """For each question of a batch the likeliest tokens after the correct ones as `prediction`, and the `probability`
+    of the correct answer, in one forward pass. The token after the answer counts if it is a digit."""
+    vocabulary, answers = evaluation_data.vocabulary, []
+    for piece in split_batch(batch):
+        tokens = model.assign_positions(piece.tokens, StepContext.for_evaluation(position_offset))
+        logits = model(tokens, piece.source, target_positions=piece.target_positions).logits.float()
+        targets = piece.target_ids
+        in_answer = (targets != IGNORE_INDEX) & (targets != EOS)
+        scores = logits.gather(-1, targets.clamp(min=0)[..., None])[..., 0] - logits.logsumexp(-1)
+        probabilities = scores.where(in_answer, 0.0).sum(1).exp().tolist()
+        lengths, is_digit = in_answer.sum(1).tolist(), evaluation_data.is_digit(likeliest := logits.argmax(-1)).tolist()
+        for row, (ids, length) in enumerate(zip(likeliest.tolist(), lengths, strict=True)):
+            text = evaluation_data.tokenizer.decode(ids[: length + is_digit[row][length]], vocabulary)
+            answers.append({"prediction": text.strip(), "probability": round(probabilities[row], 6)})
+    return answers
+
+
+def _check_tokenization(evaluation_data: EvaluationData, questions: Questions) -> None:
+    """Raises `UserError` if a correct answer is no whole number, or if its digits may be parts of other tokens."""
+    answers = [example.answer for example in plain_examples(questions)]
+    tokens = evaluation_data.vocabulary.tokens
+    wrong = next((text for text in answers if not re.fullmatch("-?[0-9]+", text)), None)
+    several = next((text for text in tokens if len(text) > 1 and _NUMBER_TOKEN.fullmatch(text)), None)
+    if wrong is not None or several is not None:
+        reason = f"the answer {wrong!r} is no whole number" if several is None else f"{several!r} is a token"
+        raise UserError(
+            f"evaluation.generation.one_pass: must be false, since an answer has several tokenizations: {reason}"
+        )
+
+
+_NUMBER_TOKEN = re.compile("[ \u2581\u0120]?[0-9.,-]*[0-9][0-9.,-]*")
+"""A token of a number, perhaps after the space of a tokenizer."""
+
+
+class _StopTexts:
+    """Ends the rows in which one of some texts was generated."""
+
+    def __init__(self, evaluation_data: EvaluationData, texts: Sequence[str], num_rows: int) -> None:
+        self.evaluation_data, self.texts = evaluation_data, texts
+        # A token has a byte or more, so that a text lies within as many tokens as it has bytes.
+        self.num_last_tokens = max((len(text.encode()) for text in texts), default=0)
+        self.last_ids: list[list[int]] = [[] for _ in range(num_rows)]
+
+    def on_tokens(self, tokens: Sequence[int | None]) -> list[int]:
+        """The rows to end, given the new token of each."""
+        ended = []
+        for row, token in enumerate(tokens):
+            if token is not None:
+                ids = self.last_ids[row] = [*self.last_ids[row], token][-self.num_last_tokens :]
+                text = self.evaluation_data.tokenizer.decode(ids, self.evaluation_data.vocabulary)
+                ended += [row] * any(stop in text for stop in self.texts)
+        return ended
+
+    def cut(self, text: str) -> str:
+        """A text up to the first of the stop texts."""
+        return text[: min((at for stop in self.texts if (at := text.find(stop)) >= 0), default=len(text))]
+
+
+def _end_ids(vocabulary: Vocabulary) -> list[int]:
+    """[EOS], and other special tokens that are the same one in the tokenizer, as GPT-2's <|endoftext|> is [BOS] too."""
+    ids = vocabulary.pretrained_ids
+    return [EOS] if ids is None or ids[EOS] < 0 else [i for i in (EOS, PAD, UNK, BOS) if ids[i] == ids[EOS]]
+
+
+def _ids_without_row(vocabulary: Vocabulary) -> list[int]:
+    """The special tokens that the tokenizer does not have."""
+    ids = vocabulary.pretrained_ids
+    return [] if ids is None else [i for i in (PAD, UNK, BOS) if ids[i] < 0]
+
+
+def extract_answer(generation: Generation, text: str) -> str:
+    """The answer in a text: the last match of the pattern, or its group; the whole text where there is none.
+
+    >>> extract_answer(Generation(), "48 / 2 = 24 clips.\\n#### 72")
+    '72'
+    """
+    matches = list(re.finditer(generation.answer_pattern or "$^", text))
+    return (matches[-1][matches[-1].re.groups and 1] if matches else text).strip()
+
+
+def correct_number(generation: Generation, correct_answer: str) -> ExactNumber | None:
+    """The number that a correct answer is; None for any other answer."""
+    return parse_entire_text(extract_answer(generation, correct_answer))
+
+
+def is_correct(generation: Generation, prediction: str, correct_answer: str) -> bool:
+    """Whether a generated text has the correct answer.
+
+    >>> is_correct(Generation(), "So it is $1,000.", "1000"), is_correct(Generation(), "-3*x + 5", "5")
+    (True, True)
+    >>> is_correct(Generation(), "True.", "true"), is_correct(Generation(), "5", "-3*x + 5")
+    (True, False)
+    """
+    answer, number = extract_answer(generation, prediction), correct_number(generation, correct_answer)
+    if number is not None:
+        return last_number(answer).value == number
+    return _normalize(answer) == _normalize(extract_answer(generation, correct_answer))
+
+
+def _normalize(text: str) -> str:
+    return " ".join(text.split()).removesuffix(".").casefold()

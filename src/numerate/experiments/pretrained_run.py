@@ -1,0 +1,56 @@
+"""Runs of pretrained models as they are, without training and without a copy of their weights."""
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+from numerate.config import identity, to_tree
+from numerate.errors import UserError
+from numerate.evaluation.evaluator import Evaluation
+from numerate.experiments.run import Run
+from numerate.training import checkpoint, provenance
+from numerate.training.preflight import tokenizer_fingerprint
+from numerate.training.recipe import Recipe
+from numerate.training.run_folder import RunFolder, resolve_runs_dir
+
+
+def pretrained_run(recipe: Recipe, *, runs_dir: str | Path | None = None, device: str | None = None) -> Run:
+    """The run of a recipe with its pretrained weights as they are, created unless it exists.
+
+    Its checkpoint, of step 0, says that the weights are those that the recipe names, and has no copy of them. What is
+    trained from them is another run. Of a task with rows in files all are asked, unless `evaluation.examples_per_cell`
+    is set. Raises `UserError` for a recipe without pretrained weights.
+    """
+    weights = getattr(recipe.model, "weights", None)
+    if weights is None:
+        raise UserError(f"model.weights: must be set to evaluate a {type(recipe.model).__name__} without training it")
+    num_rows = recipe.task.num_rows("test")
+    if num_rows is not None and recipe.evaluation.examples_per_cell == Evaluation().examples_per_cell:
+        recipe = replace(recipe, evaluation=replace(recipe.evaluation, examples_per_cell=num_rows))
+    recipe = replace(recipe, training=replace(recipe.training, steps=0))
+    vocabulary = recipe.tokenizer.build_vocabulary(recipe.task)
+    origin = recipe.model.pretrained_config(vocabulary)
+    model = recipe.model.build_on_meta(vocabulary, recipe.seed, origin)
+    tree = to_tree(recipe)
+    folder = RunFolder.create(
+        resolve_runs_dir(runs_dir),
+        recipe.title,
+        hashlib.sha256(f"{identity(recipe)} pretrained".encode()).hexdigest()[:12],
+        {
+            "recipe": tree,
+            **({"contents": contents} if (contents := recipe.task.file_hashes()) else {}),
+            "variant": identity(replace(recipe, seed=0)),
+            "name": recipe.name,
+            "group": recipe.group,
+            **provenance.provenance(),
+            "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        },
+    )
+    with folder.lock("evaluation"):
+        stored = folder.metadata()["recipe"]
+        if stored["evaluation"] != tree["evaluation"]:  # the grid and the number of questions are not in the id
+            folder.update_metadata(recipe={**stored, "evaluation": tree["evaluation"]})
+        if checkpoint.latest_valid(folder.checkpoints)[0] is None:
+            fingerprint = tokenizer_fingerprint(recipe.tokenizer, recipe.task)
+            checkpoint.write_pretrained(folder.checkpoints, {"tokenizer": fingerprint, "origin": origin})
+    return Run(folder, device=device)

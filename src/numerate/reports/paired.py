@@ -1,0 +1,119 @@
+"""Answers of several runs to the same questions, compared question by question.
+
+They are the predictions that `numerate evaluate RUN predictions=true` keeps. Since both have the same questions, their
+difference has a narrower interval than that of two samples of questions.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import combinations, product
+from statistics import fmean
+from typing import Any
+
+from numerate.evaluation.answer_metrics import LOWER_IS_BETTER
+from numerate.evaluation.numbers_in_texts import last_number
+from numerate.evaluation.statistics import paired_difference
+from numerate.evaluation.sums import signed_log
+from numerate.records.kinds import PREDICTIONS
+from numerate.records.reading import read_records
+from numerate.reports.content import Content
+from numerate.reports.groups import Group
+from numerate.reports.metrics import format_metric, is_proportion
+from numerate.reports.pairs import MAX_GROUPS_ALL_PAIRS, format_p
+from numerate.reports.records import Records
+from numerate.reports.table import TextTable
+
+Answers = Mapping[tuple[Any, ...], Mapping[str, Any]]
+"""The line of each question in predictions.jsonl, by its cell, text and correct answer."""
+
+MEASURES = {"exact_match": "correct, %", "number_accuracy": "correct numbers, %", "log_mae": "log error"}
+"""The measures of an answer, with their names. The log error is that of sign(x) log10(|x| + 1)."""
+
+CAPTION = (
+    "Over the questions that both were asked: the means of the first and of the second of a pair, and in brackets "
+    "the 95 % interval of their difference. Better : worse counts the questions that the first answers better and "
+    "worse; p is of the sign test on these (McNemar's for correct answers). The log error is the distance of sign(x) "
+    "log10(|x| + 1), over the questions to which both answer a number."
+)
+
+
+@dataclass(frozen=True)
+class AnsweredQuestions:
+    """The answers of one checkpoint, or of several runs that differ in the seed."""
+
+    label: str
+    runs: Sequence[Answers]
+
+
+def same_questions(groups: Sequence[Group]) -> Content:
+    """A table of pairs of groups at the reported checkpoint: of all pairs if they are few, else of each with the first.
+    It has no rows without questions that both were asked."""
+    answered = []
+    for group in groups:
+        checkpoints = [(run, run.reported_checkpoint(group.settings)) for run in group.runs]
+        runs = [_answers(run, found[1], group.settings or {}) for run, found in checkpoints if found is not None]
+        answered += [AnsweredQuestions(group.label, runs)] if all(runs) else []
+    pairs = combinations(answered, 2) if len(answered) <= MAX_GROUPS_ALL_PAIRS else product(answered[:1], answered[1:])
+    header = ["pair", "measure", "means", "difference", "better : worse", "questions", "p"]
+    return [TextTable(header, [row for first, second in pairs for row in _rows(second, first)], CAPTION, style="pairs")]
+
+
+def _rows(first: AnsweredQuestions, second: AnsweredQuestions) -> Iterator[list[str]]:
+    """A row for each measure, over the questions that all runs were asked."""
+    runs = [*first.runs, *second.runs]
+    keys = [key for key in runs[0] if all(key in run for run in runs)]
+    measured: list[tuple[list[float], list[float]]] = []
+    for measure, title in MEASURES.items():
+        pairs = [(_mean(first, key, measure), _mean(second, key, measure)) for key in keys]
+        known = [(one, other) for one, other in pairs if one is not None and other is not None]
+        values = ([one for one, _ in known], [other for _, other in known])
+        if not known or values in measured:  # where an answer is correct if its number is
+            continue
+        measured.append(values)
+        found = paired_difference(*values)
+        scale, unit = (100, " points") if is_proportion(measure) else (1, "")
+        difference, low, high = (
+            f"{round(scale * value, 6) + 0.0:+.3g}" for value in (found.value, found.low, found.high)
+        )
+        counts = [found.num_higher, found.num_lower]
+        better, worse = counts[::-1] if measure in LOWER_IS_BETTER else counts
+        yield [
+            f"{first.label} / {second.label}",
+            title,
+            " : ".join(format_metric(measure, fmean(each)) for each in values),
+            f"{difference}{unit} [{low}, {high}]",
+            f"{better:,} : {worse:,}",
+            f"{len(known):,}",
+            format_p(found.p_value),
+        ]
+
+
+def _mean(answered: AnsweredQuestions, key: tuple[Any, ...], measure: str) -> float | None:
+    """The mean of a measure of a question over the runs; None where one has none."""
+    values = [_measure(run[key], measure) for run in answered.runs]
+    known = [value for value in values if value is not None]
+    return fmean(known) if len(known) == len(values) else None
+
+
+def _measure(line: Mapping[str, Any], measure: str) -> float | None:
+    if measure == "exact_match":
+        return float(line["correct"])
+    target, prediction = (last_number(line[name]).value for name in ("correct_answer", "prediction"))
+    if target is None or measure == "number_accuracy":
+        return None if target is None else float(prediction == target)
+    return None if prediction is None else float(abs(signed_log(Fraction(prediction)) - signed_log(Fraction(target))))
+
+
+def _answers(run: Records, step: int, settings: Mapping[str, Any] | None = None) -> Answers:
+    """The answers at a step with these settings, without a position offset."""
+    return {
+        (*line["cell"].values(), line["question"], line["correct_answer"]): line
+        for line in _predictions(run)
+        if line["step"] == step and line.get("settings", {}) == (settings or {}) and not line["position_offset"]
+    }
+
+
+def _predictions(run: Records) -> list[dict[str, Any]]:
+    lines = read_records(run.folder / "predictions.jsonl", PREDICTIONS)
+    return [line for line in lines if line.get("correct_answer") is not None]

@@ -1,0 +1,77 @@
+"""LoRA: a low-rank change to the linear layers of a Hugging Face model, which alone is trained."""
+
+import warnings
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import nn
+
+from numerate.config import Spec, setting
+from numerate.errors import UserError
+
+LORA_HELP = "LoRA(r=8,alpha=16): low-rank adapters, which alone are trained; null: all weights are trained"
+
+
+@dataclass(frozen=True)
+class LoRA(Spec):
+    """Low-rank adapters on linear layers, of the package peft; all other pretrained weights are frozen.
+
+    Hu et al. (2021), https://arxiv.org/abs/2106.09685. A weight W becomes W + alpha / r x B A with r rows in A, random,
+    and r columns in B, 0 at first, so that training starts from the pretrained model. Embeddings and the head are
+    frozen: so are the rows of tokens that are new to the weights. A number embedding and a number head are trained.
+
+    >>> from numerate.models import PretrainedDecoder
+    >>> spec = PretrainedDecoder(weights="HuggingFaceTB/SmolLM2-135M-Instruct", lora=LoRA(r=16, alpha=32))
+    """
+
+    r: int = setting(8, "rank of the adapters", at_least=1)
+    alpha: int = setting(16, "scale: adapters are multiplied by alpha / r", at_least=1)
+    target_modules: Literal["all-linear"] | tuple[str, ...] = setting(
+        "all-linear",
+        "names of the layers with an adapter, [q_proj,v_proj]; all-linear: every linear layer but the head",
+    )
+    dropout: float = setting(0.0, "dropout before an adapter", at_least=0, below=1)
+
+    def add_to(self, model: Any) -> None:
+        """Adds the adapters to a model of transformers in place, and freezes its weights.
+
+        Raises `UserError` where peft is missing, and for a name in `target_modules` that no linear layer has."""
+        try:
+            from peft import LoraConfig, inject_adapter_in_model
+        except ImportError as error:
+            raise UserError("model.lora needs peft: pip install 'numerate[finetune]'") from error
+        target_modules: str | list[str] = "all-linear"
+        if isinstance(self.target_modules, tuple):
+            self._check_targets(model, self.target_modules)
+            target_modules = list(self.target_modules)
+        config = LoraConfig(r=self.r, lora_alpha=self.alpha, target_modules=target_modules, lora_dropout=self.dropout)
+        with warnings.catch_warnings():  # layers of GPT-2 are transposed, which peft notices
+            warnings.filterwarnings("ignore", "fan_in_fan_out is set to")
+            inject_adapter_in_model(config, model)
+        for adapter in (parameter for parameter in model.parameters() if parameter.requires_grad):
+            adapter.data = adapter.data.float()  # small steps are lost in the half precision of frozen weights
+
+    @staticmethod
+    def _check_targets(model: Any, target_modules: tuple[str, ...]) -> None:
+        names = [f".{name}" for name, part in model.named_modules() if is_linear(part)]
+        for target in target_modules:
+            if not any(name.endswith(f".{target}") for name in names):
+                raise UserError(
+                    f"model.lora.target_modules: no linear layer of a {model.config.model_type} is called {target!r}; "
+                    f"there are: {', '.join(sorted({name.rpartition('.')[2] for name in names}))}; or all-linear"
+                )
+
+
+def merge_lora(model: nn.Module) -> None:
+    """Adds the adapters of a model to the weights under them, in place: the same function without peft."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    for name, part in list(model.named_modules()):
+        if isinstance(part, BaseTunerLayer):
+            part.merge()
+            model.set_submodule(name, part.get_base_layer())
+
+
+def is_linear(part: nn.Module) -> bool:
+    """Whether a module is a linear map; GPT-2 has its own class of them."""
+    return isinstance(part, nn.Linear) or type(part).__name__ == "Conv1D"

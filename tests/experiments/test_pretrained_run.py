@@ -1,0 +1,187 @@
+"""Promises of Hugging Face models evaluated as they are: answers are those of transformers, and none is made twice."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hugging_face import CHAT_TEMPLATE, QUIET, save_model, transformers
+from numerate.api import load, recipe, train
+from numerate.cli import main
+from numerate.errors import UserError
+from numerate.evaluation.kinds import generated_answers
+from numerate.experiments.pretrained_run import pretrained_run
+
+pytestmark = QUIET
+
+SETTINGS = ["task.digits=1:2", "evaluation.generation.max_new_tokens=12", "evaluation.grid=1:2x1:2"]
+STOP = "evaluation.generation.stop=[e]"
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("models")
+    return {
+        "llama": save_model(root / "llama"),
+        "t5": save_model(root / "t5", "t5"),
+        "chat": save_model(root / "chat", chat_template=CHAT_TEMPLATE),
+    }
+
+
+def lines_of(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def generated(folder: Path, prompt: Any, stop: tuple[str, ...]) -> str:
+    """What transformers generates greedily after a text, or after the messages of a chat, up to the first stop text."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    auto = "AutoModelForSeq2SeqLM" if folder.name == "t5" else "AutoModelForCausalLM"
+    model = getattr(transformers, auto).from_pretrained(folder)
+    if isinstance(prompt, list):
+        ids = tokenizer.apply_chat_template(prompt, add_generation_prompt=True)["input_ids"]
+    else:
+        ids = tokenizer(prompt)["input_ids"] + [tokenizer.eos_token_id] * (folder.name == "t5")
+    with torch.no_grad():
+        output = model.generate(torch.tensor([ids]), do_sample=False, max_new_tokens=12)[0]
+    text: str = tokenizer.decode(output[1 if folder.name == "t5" else len(ids) :], skip_special_tokens=True)
+    return text[: min((text.find(end) for end in stop if end in text), default=len(text))].strip()
+
+
+@pytest.mark.parametrize("name", ["llama", "t5", "chat"])
+def test_one_command_gives_the_answers_of_transformers(
+    folders: dict[str, Path], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["evaluate", f"hf:{folders[name]}", *SETTINGS, STOP, "count=3"]) == 0
+    printed = capsys.readouterr().out
+    (run,) = (tmp_path / "runs" / f"hf-{name}").iterdir()
+    assert f"runs/hf-{name}/{run.name}\n" in printed
+    lines = lines_of(run / "predictions.jsonl")
+    assert len(lines) == 12
+    templates: dict[str, Any] = {"llama": "Question: {}\nAnswer:", "t5": "{}"}
+    for line in lines:
+        question = line["question"]
+        prompt = [{"role": "user", "content": question}] if name == "chat" else templates[name].format(question)
+        stop = {"llama": ("e", "Question:"), "t5": ("e", "\n\n"), "chat": ("e",)}[name]
+        assert line["prediction"] == generated(folders[name], prompt, stop), question
+    assert len({line["prediction"] for line in lines}) > 3, "the model answers all questions alike"
+
+
+def test_the_weights_are_not_copied_and_cells_are_not_generated_again(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = pretrained_run(recipe(f"hf:{folders['llama']}", *SETTINGS), runs_dir=tmp_path)
+    first = run.evaluate(count=3)
+    assert not list(run.path.rglob("*.safetensors"))
+    files = {name: (run.path / name).read_bytes() for name in ("evaluation.jsonl", "predictions.jsonl")}
+    monkeypatch.setattr(generated_answers, "generate_texts", None)
+    again = load(run.path).evaluate(count=3)
+    assert list(again) == list(first)
+    assert {name: (run.path / name).read_bytes() for name in files} == files
+
+
+def test_an_interrupted_cell_resumes_after_the_answers_that_it_has(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generated_answers, "MAX_TOKENS_PER_BATCH", 100)  # two questions
+    wanted = recipe(f"hf:{folders['llama']}", *SETTINGS, "evaluation.grid=2x2")
+    whole, run = (pretrained_run(wanted, runs_dir=tmp_path / name) for name in ("whole", "interrupted"))
+    whole.evaluate(count=6)
+    generate, batches = generated_answers.generate_texts, []
+
+    def interrupted(*arguments: Any) -> Any:
+        batches.append(len(arguments[2].targets))
+        if len(batches) == 3:
+            raise KeyboardInterrupt
+        return generate(*arguments)
+
+    monkeypatch.setattr(generated_answers, "generate_texts", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run.evaluate(count=6)
+    kept = (run.path / "predictions.jsonl").read_bytes()
+    assert len(kept.splitlines()) == 4
+    (run.path / "predictions.jsonl").write_bytes(kept[:-30])  # as if killed while the last line was written
+    progress: list[tuple[int, int]] = []
+    run.evaluate(count=6, on_progress=lambda done, total: progress.append((done, total)))
+    assert batches[3:] == [2, 2], "the second and third batch"
+    assert progress == [(3, 6), (4, 6), (6, 6)]
+    for name in ("evaluation.jsonl", "predictions.jsonl", "samples.jsonl"):
+        assert (run.path / name).read_bytes() == (whole.path / name).read_bytes()
+
+
+@pytest.mark.slow
+def test_workers_give_the_same_records_and_answers(folders: dict[str, Path], tmp_path: Path) -> None:
+    from numerate.executors.local import Local
+
+    wanted = recipe(f"hf:{folders['llama']}", *SETTINGS, "device=cpu")
+    one, other = (pretrained_run(wanted, runs_dir=tmp_path / name) for name in ("one", "other"))
+    one.evaluate(count=3)
+    other.evaluate(count=3, executor=Local(workers=2))
+    assert lines_of(other.path / "evaluation.jsonl") == lines_of(one.path / "evaluation.jsonl")
+    assert lines_of(other.path / "predictions.jsonl") == lines_of(one.path / "predictions.jsonl")
+
+
+def test_changed_weights_are_refused_and_are_another_run(tmp_path: Path) -> None:
+    folder = save_model(tmp_path / "mine")
+    run = pretrained_run(recipe(f"hf:{folder}", *SETTINGS), runs_dir=tmp_path / "runs")
+    save_model(folder, scale=4.0)
+    with pytest.raises(UserError, match=r"^model\.weights: the files of .*mine have changed .*`numerate evaluate hf:"):
+        load(run.path).evaluate(count=1)
+    assert pretrained_run(recipe(f"hf:{folder}", *SETTINGS), runs_dir=tmp_path / "runs").path != run.path
+
+
+def test_a_trained_model_is_another_run_than_that_of_the_model_as_it_is(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    more = ("training.batch_size=4", "training.steps=2", "evaluation.validation_examples=4", "device=cpu")
+    wanted = recipe(f"hf:{folders['llama']}", *SETTINGS, *more)
+    trained = train(wanted, runs_dir=tmp_path, quiet=True)
+    before = pretrained_run(wanted, runs_dir=tmp_path)
+    assert before.path.parent == trained.path.parent
+    assert [len(one.evaluate(count=3)) for one in (before, trained)] == [4, 4]
+    steps = [{line["step"] for line in lines_of(one.path / "evaluation.jsonl")} for one in (before, trained)]
+    assert steps == [{0}, {2}]
+    assert not any(line["overlaps_training"] for line in lines_of(before.path / "evaluation.jsonl"))
+    with pytest.raises(UserError, match=r"step-000000: has no weights; it stands for those that the recipe"):
+        before.checkpoints("0")[0].read()
+
+
+def test_several_models_are_evaluated_and_compared_by_one_command(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    models = [f"hf:{folders[name]}" for name in ("llama", "chat")]
+    assert main(["compare", *models, *SETTINGS, "evaluation.examples_per_cell=3"]) == 0
+    table = capsys.readouterr().out.split("\n\n")[0].splitlines()
+    assert [line.split()[:2] for line in table[2:4]] == [
+        ["hf-llama", "in_distribution"],
+        ["hf-chat", "in_distribution"],
+    ]
+    assert "hf-llama" in (tmp_path / "compare.html").read_text(encoding="utf-8")
+    assert main(["compare", "runs/hf-llama", "task=gsm8k"]) == 2
+    assert "task=gsm8k: a comparison has settings of hf: models only" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["llama", "t5"])
+def test_weights_may_be_in_half_the_memory(folders: dict[str, Path], name: str, tmp_path: Path) -> None:
+    run = pretrained_run(recipe(f"hf:{folders[name]}", *SETTINGS, "model.dtype=bfloat16"), runs_dir=tmp_path)
+    run.evaluate(count=1)
+    assert {parameter.dtype for parameter in run.load_model().parameters()} == {torch.bfloat16}
+    whole = pretrained_run(recipe(f"hf:{folders[name]}", *SETTINGS), runs_dir=tmp_path).load_model()
+    half = run.load_model().state_dict()
+    inner = {key: tensor for key, tensor in whole.state_dict().items() if "layer" in key}  # others have a new row
+    assert all(torch.equal(tensor.bfloat16(), half[key]) for key, tensor in inner.items())
+    assert len(inner) > 5
+
+
+def test_prompts_beyond_the_positions_of_the_model_are_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+    wanted = recipe(f"hf:{folders['llama']}", "task.digits=1:2", "evaluation.generation.max_new_tokens=2040")
+    run = pretrained_run(wanted, runs_dir=tmp_path)
+    with pytest.raises(UserError, match=r"3 of 3 prompts are too long: .* 2,048 positions; set a smaller .*tokens="):
+        run.evaluate("2x2", count=3)
+    with pytest.raises(UserError, match=r"^model\.weights: must be set to evaluate a Decoder without training it"):
+        pretrained_run(recipe("addition_rotary"), runs_dir=tmp_path)
+    with pytest.raises(UserError, match=r"^method: must be decoding where answers are generated freely, not beams"):
+        run.evaluate("1x1", count=1, method="beams")

@@ -1,0 +1,156 @@
+"""Promises of the recipe of a Hugging Face model: prompts have the ids of transformers, and weights identify a run."""
+
+import re
+import shlex
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hugging_face import CHAT_TEMPLATE, QUIET, save_model, transformers
+from numerate.api import recipe
+from numerate.config import identity
+from numerate.errors import UserError
+from numerate.evaluation.evaluation_data import EvaluationData, extract_prompts
+from numerate.tasks.plain import plain_examples
+from numerate.text.models.pretrained import PretrainedDecoder
+from numerate.text.models.t5 import T5
+from numerate.tokenizers.layout import Seq2Seq
+
+pytestmark = QUIET
+
+NUM_FEWSHOT = "evaluation.generation.num_fewshot={}"
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("models")
+    return {
+        "llama": save_model(root / "llama"),
+        "t5": save_model(root / "t5", "t5"),
+        "chat": save_model(root / "chat", chat_template=CHAT_TEMPLATE),
+    }
+
+
+def prompt_ids(found: Any, question: str = "12+9=") -> list[int]:
+    """The ids of a prompt in the tokenizer's own vocabulary."""
+    data = EvaluationData.from_recipe(found)
+    batch = data.batch(found.task.parse_question(question))
+    tokens = extract_prompts(batch)[0] if batch.source is None else batch.source
+    assert data.vocabulary.pretrained_ids is not None
+    ids: list[int] = data.vocabulary.pretrained_ids[tokens.ids[0, : tokens.lengths[0]].numpy()].tolist()
+    return ids
+
+
+def test_a_recipe_has_the_name_the_weights_and_the_layout_of_the_model(folders: dict[str, Path]) -> None:
+    decoder, encoder_decoder = recipe(f"hf:{folders['llama']}"), recipe(f"hf:{folders['t5']}")
+    assert (decoder.title, encoder_decoder.title) == ("hf-llama", "hf-t5")
+    assert isinstance(decoder.model, PretrainedDecoder)
+    assert isinstance(encoder_decoder.model, T5)
+    assert isinstance(encoder_decoder.layout, Seq2Seq)
+    assert decoder.model.weights == str(folders["llama"])
+
+
+def test_prompts_have_the_ids_of_transformers(folders: dict[str, Path]) -> None:
+    for name, text in {"llama": "Question: 12+9=\nAnswer:", "t5": "12+9="}.items():
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folders[name])
+        expected = tokenizer(text)["input_ids"] + [tokenizer.eos_token_id] * (name == "t5")
+        assert prompt_ids(recipe(f"hf:{folders[name]}")) == expected
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folders["chat"])
+    messages = [{"role": "system", "content": "Add."}, {"role": "user", "content": "12+9="}]
+    expected = tokenizer.apply_chat_template(messages, add_generation_prompt=True)["input_ids"]
+    assert tokenizer.bos_token_id in expected
+    assert prompt_ids(recipe(f"hf:{folders['chat']}", "tokenizer.system_prompt=Add.")) == expected
+    assert prompt_ids(recipe(f"hf:{folders['chat']}")) != expected
+
+
+def test_few_shot_examples_are_training_examples_before_every_question(folders: dict[str, Path]) -> None:
+    plain = recipe(f"hf:{folders['llama']}", "task.digits=2", NUM_FEWSHOT.format(2))
+    examples = EvaluationData.from_recipe(plain).few_shot_examples
+    trained = plain.task.examples("train", 0, 0, 2)
+    assert examples == plain_examples(trained)
+    decode = transformers.AutoTokenizer.from_pretrained(folders["llama"]).decode
+    shown = "".join(f"Question: {one.question}\nAnswer: {one.answer}\n\n" for one in examples)
+    assert decode(prompt_ids(plain)) == f"{shown}Question: 12+9=\nAnswer:"
+    chat = recipe(f"hf:{folders['chat']}", "task.digits=2", NUM_FEWSHOT.format(2))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folders["chat"])
+    messages = [
+        {"role": role, "content": text}
+        for one in examples
+        for role, text in (("user", one.question), ("assistant", one.answer))
+    ]
+    messages.append({"role": "user", "content": "12+9="})
+    assert prompt_ids(chat) == tokenizer.apply_chat_template(messages, add_generation_prompt=True)["input_ids"]
+
+
+def test_the_settings_on_the_page_are_settings(folders: dict[str, Path]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "evaluating-models.md").read_text(encoding="utf-8")
+    settings = re.findall(r"^\| `(\S+=.*?)` \|", page, re.MULTILINE)
+    assert len(settings) == 8
+    for text in settings:
+        path, _, value = "".join(shlex.split(text)).partition("=")
+        found: Any = recipe(f"hf:{folders['chat']}", f"{path}={value}")
+        for name in path.split("."):
+            found = getattr(found, name)
+        assert str(found) in (value, value.title(), "('\\\\n\\\\n',)"), text
+
+
+def test_other_weights_under_the_same_name_are_another_run(folders: dict[str, Path], tmp_path: Path) -> None:
+    folder = save_model(tmp_path / "mine")
+    before = recipe(f"hf:{folder}")
+    (folder / "README.md").write_text("A model.")
+    assert identity(recipe(f"hf:{folder}")) == identity(before)
+    save_model(folder, scale=4.0)
+    after = recipe(f"hf:{folder}")
+    assert identity(after) != identity(before)
+    assert replace(after, model=before.model) == before
+
+
+def test_a_name_on_the_hub_is_its_commit(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits = ["a" * 40, "b" * 40]
+    model = tmp_path / "models--me--tiny"
+    for commit in commits:
+        shutil.copytree(folders["chat"], model / "snapshots" / commit)
+    (model / "refs").mkdir()
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    found = []
+    for commit in commits:
+        (model / "refs" / "main").write_text(commit)
+        found.append(recipe("hf:me/tiny"))
+        assert found[-1].title == "hf-tiny"
+        assert (found[-1].model.revision, found[-1].tokenizer.revision) == (commit, commit)  # type: ignore[attr-defined]
+        assert len(prompt_ids(found[-1])) > 10
+    assert identity(found[0]) != identity(found[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("", r"^hf:: has no configuration .* for example hf:HuggingFaceTB/SmolLM2"),
+        ("nobody/nothing", r"^hf:nobody/nothing: .* is no folder, so it must be a name on the Hugging Face hub"),
+    ],
+)
+def test_a_name_that_is_no_model_is_refused(name: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        recipe(f"hf:{name}")
+
+
+def test_what_a_model_cannot_do_is_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^tokenizer\.chat_template: must be false for .* has no chat template"):
+        prompt_ids(recipe(f"hf:{folders['llama']}", "tokenizer.chat_template=true"))
+    with pytest.raises(UserError, match=r"^tokenizer\.system_prompt: must be null without chat_template"):
+        recipe(f"hf:{folders['llama']}", "tokenizer.system_prompt=Add.")
+    with pytest.raises(UserError, match=r"^tokenizer\.question_template: must have \{question\} once"):
+        recipe(f"hf:{folders['llama']}", "tokenizer.question_template=Q:")
+    with pytest.raises(UserError, match=r"^evaluation\.generation\.answer_pattern: '\(' must be a regular expression"):
+        recipe(f"hf:{folders['llama']}", "evaluation.generation.answer_pattern='('")
+    with pytest.raises(UserError, match=r"^task: no Task is named 'gsm9k'.*Did you mean 'gsm8k'"):
+        recipe(f"hf:{folders['llama']}", "task=gsm9k")
+    (tmp_path / "config.json").write_text('{"model_type": "bart"}')
+    with pytest.raises(UserError, match=r"^hf:.* is an encoder-decoder of type bart; of these only t5"):
+        recipe(f"hf:{tmp_path}")

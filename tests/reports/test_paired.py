@@ -1,0 +1,106 @@
+"""Promises of answers to the same questions: what differs between two runs, with intervals of pairs."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from numerate.evaluation.statistics import paired_difference
+from numerate.reports.compare import comparison_text, read_comparison
+from numerate.reports.paired import same_questions
+from numerate.reports.table import TextTable
+from run_records import cell_record, write_lines, write_run
+
+CELL = {"test": 1}
+RECIPE: dict[str, Any] = {"kind": "Recipe", "task": {"kind": "GSM8K"}}
+TARGETS = [3, 40, 700, 9, 12]
+
+
+def predictions(step: int, answers: list[str], **more: Any) -> list[dict[str, Any]]:
+    return [
+        {
+            "cell": CELL,
+            "checkpoint": "final",
+            "step": step,
+            "position_offset": 0,
+            "method": "decoding",
+            "question": f"question {i}",
+            "correct_answer": f"so it is {target}",
+            "prediction": f"it is {answer}",
+            "correct": answer == str(target),
+            **more,
+        }
+        for i, (target, answer) in enumerate(zip(TARGETS, answers, strict=True))
+    ]
+
+
+def run(folder: Path, lines: list[dict[str, Any]], seed: int = 0) -> Path:
+    step = 100 if not lines or lines[0]["step"] == 50 else lines[0]["step"]
+    cell = cell_record(CELL, 1, 5, "in_distribution", names={"test": "gsm8k"}, step=step)
+    write_run(folder, RECIPE | {"seed": seed, "title": folder.parent.name}, [cell], name=folder.parent.name)
+    write_lines(folder / "predictions.jsonl", lines)
+    return folder
+
+
+BEFORE, AFTER = ["3", "none", "70", "8", "1"], ["3", "40", "699", "7", "12"]
+
+
+def compared(*folders: Path) -> list[list[str]]:
+    """The rows of the table."""
+    (table,) = same_questions(read_comparison(folders).groups)
+    assert isinstance(table, TextTable)
+    return [list(row) for row in table.rows]
+
+
+def test_the_difference_of_two_runs_has_a_paired_interval(tmp_path: Path) -> None:
+    before = run(tmp_path / "before" / "1", predictions(0, BEFORE))
+    after = run(tmp_path / "after" / "1", predictions(100, AFTER))
+    exact, error = compared(before, after)
+    found = paired_difference([1, 1, 0, 0, 1], [1, 0, 0, 0, 0])
+    assert exact[:3] == ["after / before", "correct, %", "60 : 20"]
+    assert exact[3] == f"+40 points [{100 * found.low:+.3g}, {100 * found.high:+.3g}]"
+    assert exact[4:] == ["2 : 0", "5", "0.5"]
+    assert error[1] == "log error"
+    assert error[4:6] == ["2 : 1", "4"], "without the question to which there was no number"
+    assert "better : worse" in comparison_text(read_comparison([before, after]).groups)
+
+
+def test_without_predictions_of_the_same_checkpoint_and_settings_there_is_nothing_to_compare(tmp_path: Path) -> None:
+    after = run(tmp_path / "after" / "1", predictions(100, AFTER))
+    assert not compared(after, run(tmp_path / "none" / "1", []))
+    assert not compared(after, run(tmp_path / "earlier" / "1", predictions(50, BEFORE)))
+    assert not compared(after, run(tmp_path / "changed" / "1", predictions(100, BEFORE, settings={"model.x": 1})))
+
+
+def test_few_groups_are_compared_in_pairs_over_the_questions_that_all_seeds_were_asked(tmp_path: Path) -> None:
+    one = run(tmp_path / "one" / "1", predictions(100, BEFORE)[:4])
+    others = [run(tmp_path / "two" / str(seed), predictions(100, AFTER), seed) for seed in (1, 2)]
+    third = run(tmp_path / "three" / "1", predictions(100, BEFORE))
+    rows = compared(one, *others, third)
+    pairs = ["two / one", "three / one", "three / two"]
+    assert [row[0] for row in rows] == [pair for pair in pairs for _ in ("correct", "log error")]
+    assert rows[0][1:3] == ["correct, %", "50 : 25"]
+    assert rows[0][4:6] == ["1 : 0", "4"]
+
+
+def test_the_interval_of_right_and_wrong_answers_is_that_of_agresti_and_min() -> None:
+    """Their example: of 1,600 people 794 approve twice, 150 at first alone, 86 later alone."""
+    counts = {(1, 1): 794, (1, 0): 150, (0, 1): 86, (0, 0): 570}
+    first, second = zip(*(pair for pair, count in counts.items() for _ in range(count)), strict=True)
+    found = paired_difference(first, second)
+    assert (found.value, found.num_higher, found.num_lower) == (0.04, 150, 86)
+    assert (found.low, found.high) == pytest.approx((0.0212, 0.0587), abs=5e-5)
+    same = paired_difference([1, 0], [1, 0])
+    assert same.low == -same.high < 0
+    assert same.p_value == 1
+
+
+def test_the_interval_of_other_scores_is_that_of_pairs() -> None:
+    draw = np.random.default_rng(0)
+    first = draw.normal(size=400)
+    second = first + 0.1 * draw.normal(size=400) + 0.01
+    found, differences = paired_difference(first.tolist(), second.tolist()), first - second
+    half = 1.96 * differences.std() / 20
+    assert (found.low, found.high) == pytest.approx((found.value - half, found.value + half), abs=0.002)
+    assert found.num_higher == (differences > 0).sum()

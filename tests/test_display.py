@@ -1,0 +1,97 @@
+"""Promises of a recipe on a screen: what differs from the defaults comes first, and it fits into a terminal."""
+
+from dataclasses import dataclass, replace
+from html.parser import HTMLParser
+
+import pytest
+
+import numerate
+from numerate.config import describe_settings, override
+from numerate.config.display import MAX_COLUMNS, MAX_LINES, changed_settings
+from numerate.training.recipe import Recipe
+from numerate.training.schedule import Constant
+
+NAMES = (
+    "addition_abacus",
+    "sorting_lt_abacus_fire",
+    "gsm8k_t5_ntl_was",
+    "tiny_stories_laptop_dual",
+    "counting_items_slot_lstm",
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_settings_that_differ_reproduce_a_recipe_from_the_defaults(name: str) -> None:
+    recipe = numerate.recipe(name)
+    changed = changed_settings(recipe)
+    assert override(Recipe(), [f"{path}={value}" for path, value in changed.items()]) == recipe
+    default = dict(line[:2] for line in describe_settings(Recipe()))
+    assert not changed.items() & default.items()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_fits_into_a_terminal_and_begins_with_what_differs(name: str) -> None:
+    recipe = numerate.recipe(name)
+    lines = repr(recipe).splitlines()
+    assert len(lines) <= MAX_LINES
+    assert max(map(len, lines)) <= MAX_COLUMNS
+    assert lines[0] == f"Recipe {name}, differing from the defaults in"
+    first = next(iter(changed_settings(recipe).items()))
+    assert lines[1].startswith(f"  {'='.join(first)}"[:40])
+    assert str(recipe) == repr(recipe)
+
+
+def test_the_defaults_and_a_recipe_with_very_many_differences_are_shown_too() -> None:
+    assert repr(Recipe()).startswith("Recipe recipe\nas by default: task=Arithmetic, ")
+    recipe = override(
+        numerate.recipe("tiny_stories_d64_l4_4+4_symbolic"),
+        [f"training.{name}=77" for name in ("log_every", "evaluate_every", "checkpoint_every", "keep_checkpoints")]
+        + ["training.threads=1", "samples.when=end", "tracking.tags=[a,b]", "group=mine", "seed=5"],
+    )
+    lines = repr(recipe).splitlines()
+    assert len(lines) <= MAX_LINES
+    left = [line for line in lines if line.startswith("  ... and ")]
+    shown = [line for line in lines[1:] if line.startswith("  ") and line[2] not in " ."]
+    assert len(shown) + sum(int(line.split()[2]) for line in left) == len(changed_settings(recipe))
+
+
+class Cells(HTMLParser):
+    """The texts of the cells of every row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        if tag == "tr":
+            self.rows.append([])
+        if tag == "td":
+            self.rows[-1].append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.rows and self.rows[-1]:
+            self.rows[-1][-1] += data
+
+
+def test_a_notebook_shows_what_differs_and_folds_the_rest() -> None:
+    recipe = replace(numerate.recipe("addition_abacus"), title="<script>alert(1)</script>")
+    html = recipe._repr_html_()
+    assert "<script>" not in html
+    assert "color" not in html, "it takes the colors of the notebook, dark or light"
+    open_part, _, folded = html.partition("<details><summary>all")
+    tables = []
+    for part in (open_part, folded):
+        cells = Cells()
+        cells.feed(part)
+        tables.append({row[0]: row[1] for row in cells.rows})
+    assert tables[0] == changed_settings(recipe)
+    assert tables[0].items() <= tables[1].items() or len(tables[1]) > len(tables[0])
+    assert tables[1]["training.precision"] == "auto"
+
+
+def test_a_class_inside_a_function_is_shown_though_it_cannot_be_saved() -> None:
+    @dataclass(frozen=True)
+    class Local(Constant):
+        """A schedule."""
+
+    assert "schedule=" in repr(Recipe(schedule=Local()))
