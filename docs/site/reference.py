@@ -74,12 +74,20 @@ class Docstrings(griffe.Extension):
     since docstrings are read as Markdown."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
-        declared = getattr(obj, "value", None)
-        if isinstance(declared, griffe.ExprCall) and str(declared.function) == "setting":
-            if isinstance(meaning := declared.arguments[1], str):  # otherwise the name of a constant
+        if obj.is_attribute and is_setting(obj.value):
+            default, meaning, *_bounds = obj.value.arguments
+            obj.value = default
+            if isinstance(meaning, str):  # otherwise the name of a constant
                 obj.docstring = griffe.Docstring(ast.literal_eval(meaning), parent=obj)
-                obj.value = declared.arguments[0]
-        elif obj.docstring is not None:
+        elif obj.is_function:
+            for parameter in obj.parameters:  # of the constructor of a dataclass
+                if is_setting(parameter.default):
+                    parameter.default = parameter.default.arguments[0]
+        if obj.docstring is not None:
             obj.docstring.value = re.sub(
                 r"^>>> .*?(?=\n\n|\Z)", r"```pycon\n\g<0>\n```", obj.docstring.value, flags=re.MULTILINE | re.DOTALL
             )
+
+
+def is_setting(value: Any) -> bool:
+    return isinstance(value, griffe.ExprCall) and str(value.function) == "setting"
