@@ -13,8 +13,9 @@ import torch
 from numerate.config import Span
 from numerate.errors import UserError
 from numerate.evaluation.completions import Completion
+from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.evaluation.evaluator import Evaluation
-from numerate.evaluation.prompts import TextStreamer
+from numerate.evaluation.prompts import QuestionPrompts, TextStreamer
 from numerate.experiments.run import Run, load
 from numerate.experiments.train import train
 from numerate.models.backbone import Stack
@@ -22,11 +23,13 @@ from numerate.models.decoder import Decoder
 from numerate.positions.added import Learned
 from numerate.positions.rotary import Rotary
 from numerate.tasks.arithmetic import Arithmetic
+from numerate.tasks.bitwise import BitwiseOr
 from numerate.tasks.counting import Counting
 from numerate.tasks.language_modeling import LanguageModeling
 from numerate.text.tokenizers.stored_tokenizer import load_tokenizer
 from numerate.text.tokenizers.token_ids import TokenIds
-from numerate.tokenizers.layout import NextToken, TokenClassification
+from numerate.tokenizers.layout import Continuation, NextToken, TokenClassification
+from numerate.tokenizers.tokenizer import Characters
 from numerate.tokenizers.words import Words
 from numerate.training.recipe import Recipe, Training
 from numerate.training.samples import Samples
@@ -205,6 +208,15 @@ def test_a_run_on_sums_answers_questions_and_continues_with_texts(tmp_path: Path
     kept = [json.loads(line) for line in (run.path / "samples.jsonl").read_text().splitlines()]
     assert [one for one in kept if "prompt" in one] == drawn
     assert len(kept) > 1
+
+
+def test_numbers_of_an_answer_are_restored_and_bits_stay_as_they_are() -> None:
+    for task, question, text, restored in (
+        (Arithmetic(), "12+34=", "64", "46"),
+        (BitwiseOr(), "0000+01=", "0100", "0100"),
+    ):
+        prompts = QuestionPrompts(EvaluationData(task, Characters(), Continuation()))
+        assert prompts.postprocess(prompts.encode(question), text) == restored
 
 
 def test_a_run_that_labels_places_has_nothing_to_go_on_with(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ class _CompletionStream:
         self.prompt_processor, self.stop_texts = processor, stop_texts
         self.first_index, self.should_stop = first_index, should_stop
         # The answer to a question is not streamed: its digits may have to be reversed.
-        self.callback = None if any(prompt.is_question for prompt in prompts) else callback
+        self.callback = None if any(prompt.has_numbers for prompt in prompts) else callback
         self.is_streaming = bool(stop_texts) or callback is not None
         self.streamers = [TextStreamer(processor.decode, prompt.ids) for prompt in prompts]
         self.texts = [""] * len(prompts)

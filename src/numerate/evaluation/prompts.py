@@ -25,15 +25,14 @@ REPLACEMENT_CHARACTER = "\N{REPLACEMENT CHARACTER}"
 class Prompt:
     """A prompt, its token ids, and its parts that are unknown to the tokenizer.
 
-    `is_question` is whether it was parsed as a question of the task, with its numbers in the format of the model; then
-    `answer_length` is the number of tokens of the correct answer. `number_values` are the numeric values of its tokens,
-    if any.
+    For a question of the task `answer_length` is the number of tokens of the correct answer, and `has_numbers` whether
+    it has numbers, which are in the format of the model. `number_values` are the numeric values of its tokens, if any.
     """
 
     text: str
     ids: tuple[int, ...]
     unknown_parts: tuple[str, ...] = ()
-    is_question: bool = False
+    has_numbers: bool = False
     answer_length: int | None = None
     number_values: tuple[float, ...] | None = None
 
@@ -111,13 +110,14 @@ class QuestionPrompts(PromptProcessor):
         unknown = tuple(dict.fromkeys(_unknown_parts(text, ids, vocabulary.token_to_id))) if UNK in ids else ()
         if not unknown and text:
             try:
-                batch = self.evaluation_data.batch(self.evaluation_data.task.parse_question(text))
+                questions = self.evaluation_data.task.parse_question(text)
+                batch = self.evaluation_data.batch(questions)
             except (UserError, NotImplementedError):
                 pass  # not a question of the task, but a text to continue
             else:
                 prompt, answer_length = extract_prompts(batch)
                 values = None if prompt.number_values is None else tuple(prompt.number_values[0].tolist())
-                return Prompt(text, tuple(prompt.ids[0].tolist()), (), True, answer_length, values)
+                return Prompt(text, tuple(prompt.ids[0].tolist()), (), questions.has_numbers, answer_length, values)
         if self.evaluation_data.has_number_tokens:
             raise UserError(
                 f"prompt: {text!r} must be a question of {type(self.evaluation_data.task).__name__}, whose tokens have "
@@ -131,7 +131,7 @@ class QuestionPrompts(PromptProcessor):
         return self.evaluation_data.tokenizer.decode(ids, self.evaluation_data.vocabulary)
 
     def postprocess(self, prompt: Prompt, text: str) -> str:
-        return restore_number_format(self.evaluation_data.tokenizer, text) if prompt.is_question else text
+        return restore_number_format(self.evaluation_data.tokenizer, text) if prompt.has_numbers else text
 
 
 def _unknown_parts(text: str, ids: Sequence[int], known: Iterable[str]) -> Iterable[str]:

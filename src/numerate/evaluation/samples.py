@@ -90,13 +90,13 @@ def sample_answers(
             if prompts is not None:
                 prompt_ids = prompts.ids[row, : int(prompts.lengths[row])].tolist()
                 prompt = _decode(evaluation_data, prompt_ids, prompts.number_values, row)
-            # Digits in a task without number slots are text, which is never reversed.
-            has_numbers = questions.numbers.lengths.shape[1] > 0
             samples.append(
                 AnswerSample(
                     question=question,
                     correct_answer=answer if are_answers_known else None,
-                    prediction=restore_number_format(evaluation_data.tokenizer, text) if has_numbers else text,
+                    prediction=restore_number_format(evaluation_data.tokenizer, text)
+                    if questions.has_numbers
+                    else text,
                     correct=is_correct[row] if are_answers_known else None,
                     model_text=prompt + text,
                     probability=math.exp(probabilities[row]),

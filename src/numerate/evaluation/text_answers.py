@@ -32,7 +32,7 @@ class AnswerScorer:
     def __init__(self, tokenizer: Tokenizer, vocabulary: Vocabulary, questions: Questions) -> None:
         self.tokenizer, self.vocabulary = tokenizer, vocabulary
         self.has_texts = questions.texts is not None
-        self.has_number_slots = questions.numbers.lengths.shape[1] > 0
+        self.has_number_slots = questions.has_numbers
         self.questions = questions
         self.predictions: list[str] = []
         self.num_ended = self.num_tokens = self.num_correct_tokens = 0

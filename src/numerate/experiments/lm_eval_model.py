@@ -9,6 +9,7 @@ See docs/lm-eval.md.
 
 import importlib.metadata
 import re
+from collections.abc import Mapping
 from copy import copy
 from decimal import Decimal
 from importlib import import_module
@@ -22,7 +23,7 @@ from numerate.evaluation.evaluation_data import EvaluationData, extract_prompts
 from numerate.evaluation.text_answers import restore_number_format
 from numerate.experiments.exporting import export
 from numerate.experiments.run import load
-from numerate.integrations.hf_models import NumerateConfig
+from numerate.integrations import hf_models  # noqa: F401  (registers the model of exported folders)
 from numerate.tokenizers.tokenizer import Characters
 from numerate.training.recipe import Recipe
 
@@ -77,11 +78,12 @@ class NumerateLM(HFLM):  # type: ignore[misc]
                 folder = Path(temporary) / "run"
                 pretrained = str(export(load(str(run), runs_dir), folder, checkpoint_name=str(checkpoint)))
             super().__init__(pretrained, **options)
-        if not isinstance(self.config, NumerateConfig):
+        tree = getattr(self.config, "recipe", None)
+        if not isinstance(tree, Mapping):
             raise UserError(
                 f"pretrained: {pretrained} must be a folder of `numerate export`; for others use --model hf"
             )
-        recipe = from_tree(self.config.recipe or {}, "config.json", expected_class=Recipe)
+        recipe = from_tree(tree, "config.json", expected_class=Recipe)
         assert isinstance(recipe, Recipe)
         self.evaluation_data = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
 
@@ -120,7 +122,7 @@ class NumerateLM(HFLM):  # type: ignore[misc]
             questions = data.task.parse_question(context)
         except (UserError, NotImplementedError):
             return None
-        if not questions.numbers.lengths.shape[1]:
+        if not questions.has_numbers:
             return None
         prompt, _ = extract_prompts(data.batch(questions))
         return data.tokenizer.decode(prompt.ids[0].tolist(), data.vocabulary)

@@ -112,6 +112,11 @@ class Questions:
     def __len__(self) -> int:
         return int(self.symbols.shape[0])
 
+    @property
+    def has_numbers(self) -> bool:
+        """Whether they have number slots. Digits elsewhere are text, which has no number format."""
+        return bool(self.numbers.lengths.shape[1])
+
     @classmethod
     def from_source(
         cls, source: TextSource, rows: NDArray[np.int64], metadata: dict[str, NDArray[Any]] | None = None
