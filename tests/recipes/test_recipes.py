@@ -129,3 +129,9 @@ def test_the_bibliography_has_each_paper_once_with_title_authors_and_year() -> N
             1
         ] * 4
         assert max(map(len, entry.splitlines())) < 80
+
+
+def test_a_loss_is_understood_by_its_name_in_pytorch_too() -> None:
+    recipe = numerate.recipe("addition_abacus", "loss=NumberTokenLoss(weight=2)")
+    assert recipe == numerate.recipe("addition_abacus", "objective.loss=NumberToken(weight=2)")
+    assert numerate.recipe("addition_abacus", "loss=CrossEntropyLoss") == numerate.recipe("addition_abacus")

@@ -321,7 +321,9 @@ def get_part_class(
     `file_sha256`. Raises `UserError` with the available names if there is none.
     """
     kinds, available = " or ".join(c.__name__ for c in classes), available_parts(classes)
-    if (exact_name := _exact_name(name, available)) is not None:
+    # CrossEntropyLoss, as PyTorch has it, is understood too.
+    exact_name = _exact_name(name, available) or _exact_name(name.removesuffix("Loss"), available)
+    if exact_name is not None:
         declared_class = next((c for c in classes if c.__name__ == exact_name), object)
         return catalogue.get_class(available[exact_name], exact_name, path) if available[exact_name] else declared_class
     prefix = f"{path}: " if path else ""
