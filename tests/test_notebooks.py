@@ -1,5 +1,6 @@
 """Promises of the notebooks in examples/: they run from beginning to end, and have the results of a run in them."""
 
+import re
 from importlib import import_module
 from pathlib import Path
 
@@ -27,6 +28,13 @@ def test_a_notebook_stores_results_and_no_noise(path: Path) -> None:
     assert path.stat().st_size < 300_000
     assert not any(output.get("name") == "stderr" for cell in notebook.cells for output in cell.get("outputs", []))
     assert not any(cell.metadata for cell in notebook.cells), "timings"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_the_links_of_a_notebook_lead_somewhere(path: Path) -> None:
+    targets = re.findall(r"\]\((?!https?://)([^)#\s]+)", path.read_text(encoding="utf-8"))
+    assert targets
+    assert [target for target in targets if not (path.parent / target).exists()] == []
 
 
 def kinds_of_outputs(notebook: nbformat.NotebookNode) -> list[list[tuple[str, ...]]]:

@@ -6,6 +6,7 @@ and all others are copied to `files/`.
 
 import base64
 import json
+import logging
 import posixpath
 import re
 from pathlib import Path
@@ -33,6 +34,12 @@ SOURCES = {page: source for source, page in PAGES.items()}
 
 LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)#\s]+)|^(```).*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 """The target of a relative link; or code, which has none."""
+
+
+def on_startup(**_: Any) -> None:
+    """Lets warnings through, which `--quiet` hides from `strict`, too."""
+    logger = logging.getLogger("mkdocs")
+    logger.setLevel(min(logger.level, logging.WARNING))
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -99,7 +99,7 @@ def ids_drawing(spec: PositionIds) -> Drawing:
         figure.set_size_inches(6.4, 0.55 + 0.32 * len(rows))
         axes = figure.add_subplot()
         axes.imshow(
-            torch.stack(rows), cmap="Blues", aspect="auto", vmin=0, vmax=1.6 * max(float(r.max()) for r in rows)
+            torch.stack(rows).numpy(), cmap="Blues", aspect="auto", vmin=0, vmax=1.6 * max(float(r.max()) for r in rows)
         )
         for y, row in enumerate(rows):
             for x, value in enumerate(row.tolist()):
@@ -142,7 +142,7 @@ def matrix_drawing(matrices: Tensor, causal: bool) -> Drawing:
         for number, matrix in enumerate(shown):
             high = float(matrix[~matrix.isnan()].abs().max())
             axes = figure.add_subplot(1, len(shown), number + 1)
-            axes.imshow(matrix, cmap="RdBu_r", vmin=-high, vmax=high, aspect="equal" if causal else "auto")
+            axes.imshow(matrix.numpy(), cmap="RdBu_r", vmin=-high, vmax=high, aspect="equal" if causal else "auto")
             label_axes(axes, color, list(SUM) if causal and number == 0 else [])
 
     return draw

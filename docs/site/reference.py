@@ -10,7 +10,10 @@ import griffe
 
 import numerate
 
-FOR_OTHER_LIBRARIES = ("NumberTokenLoss", "number_tokens", "AbacusEmbedding", "from_published", "to_published")
+FOR_OTHER_LIBRARIES = (
+    *("NumberTokenLoss", "number_tokens", "non_quantities", "AbacusEmbedding"),
+    *("from_published", "to_published"),
+)
 """The names of `import numerate` that need no recipe."""
 
 INTERFACES = (
