@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ from variants import TINY_TOKENIZER
 TINY_T5 = "model=T5(hidden_size=16,num_layers=1,num_heads=2,head_dim=8,intermediate_size=32,dropout=0) layout=Seq2Seq"
 TINY_XVAL = (
     f"{TINY_T5.replace('dropout=0', 'dropout=0,number_head=NumberHead(scale=ln),number_embedding=XValScaling')} "
-    f"tokenizer=Subwords({TINY_TOKENIZER},XVal) objective.loss=XValLoss"
+    f"tokenizer=Subwords({Path(TINY_TOKENIZER).name},XVal) objective.loss=XValLoss"
 )
 MIXERS = "Attention LSTM GRU SLSTM SlotLSTM MinGRU Mamba Mamba2 S4 S4D RWKV4 RWKV6 RWKV7 DeltaNet DualAttention"
 WHOLE_GRAPHS = [*(f"model.mixer={name}" for name in MIXERS.split()), "model.backbone=Loop", TINY_T5, TINY_XVAL]
@@ -102,6 +103,7 @@ def in_a_process(script: str, *settings: str) -> Any:
             "OMP_NUM_THREADS": "1",
             "TORCHINDUCTOR_COMPILE_THREADS": "1",
         },
+        cwd=Path(TINY_TOKENIZER).parent,  # settings are separated by spaces, which the path may have
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
