@@ -1,6 +1,7 @@
 """Promises of Hugging Face models evaluated as they are: answers are those of transformers, and none is made twice."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,10 @@ def test_several_models_are_evaluated_and_compared_by_one_command(
         ["hf-chat", "in_distribution"],
     ]
     assert "hf-llama" in (tmp_path / "compare.html").read_text(encoding="utf-8")
+    shutil.copytree(folders["chat"], tmp_path / "other" / "llama")  # another model in a folder of the same name
+    assert main(["compare", models[0], "hf:other/llama", *SETTINGS, "evaluation.examples_per_cell=3"]) == 0
+    table = capsys.readouterr().out.split("\n\n")[0].splitlines()
+    assert [line.split("  ")[0] for line in table[2:4]] == ["hf-llama", "hf-llama (hf:other/llama)"]
     assert main(["compare", "runs/hf-llama", "task=gsm8k"]) == 2
     assert "task=gsm8k: a comparison has settings of hf: models only" in capsys.readouterr().err
 

@@ -38,7 +38,8 @@ def compare(
     for address in addresses:
         models = pretrained_runs(address, settings, runs_dir, device) if is_pretrained(address) else {}
         for label, run in models.items():
-            results[label] = evaluate_with_progress(run)
+            # Two folders may have the same name.
+            results[f"{label} ({address})" if label in results else label] = evaluate_with_progress(run)
         paths += [str(run.path) for run in models.values()] or [address]
     runs = resolve_runs(paths, runs_dir)
     failed, variants = runs.missing.failed, runs.missing.missing_variants
