@@ -83,7 +83,7 @@ def test_losses_and_seeds_share_what_was_measured_before(place: Path, capsys: py
             "model.lora.target_modules: no linear layer of a llama is called 'query'",
         ),
         (["layout=NextToken"], "layout: NextToken supports language modeling only"),
-        (["loss=NumberTokenLoss"], "Did you mean 'NumberToken'?"),
+        (["loss=NumberTokens"], "Did you mean 'NumberToken'?"),
         (["task=nothing"], "task: no Task is named 'nothing'"),
         (["training.micro_batch_size=3"], "training.micro_batch_size: must divide the 4 examples of a batch, not 3"),
     ],

@@ -55,7 +55,8 @@ def classes_of(part: Any) -> Iterator[str]:
             yield from classes_of(item)
 
 
-def test_the_cases_use_every_part_of_a_recipe() -> None:
+def test_the_cases_use_every_part_of_a_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalogue, "_user_classes", {})  # those of other tests
     recipes = [numerate.recipe(*words) for words in loaded("cases").CASES.values()]
     used = {name for recipe in recipes for name in classes_of(recipe)}
     kinds = catalogue.parts_by_kind().items()

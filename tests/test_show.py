@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from numerate import catalogue
 from numerate.cli import main
 from numerate.commands.show import parameter_count
 from numerate.config import override
@@ -103,6 +104,7 @@ def test_parts_of_a_users_file_are_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(catalogue, "_user_classes", {})
     Path("my.py").write_text(
         "from dataclasses import dataclass\nfrom numerate.config import setting\n"
         "from numerate.mixers.mixer import Mixer\n\n@dataclass(frozen=True)\nclass Mean(Mixer):\n"

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from hugging_face import CODE_SPECS, NATIVE_SPECS, QUIET, ids_of, on_the_left, recipe_of, run_of
+from numerate import catalogue
 from numerate.architectures.delta import GatedDeltaNet
 from numerate.config import load_user_parts, to_tree
 from numerate.errors import UserError
@@ -117,13 +119,15 @@ NAMES = ("dual_attention", "lstm", "loop", "abacus", "fire", "own", *NATIVE)
 
 
 @pytest.fixture(scope="module")
-def specs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Decoder]:
+def specs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Decoder]]:
     folder = tmp_path_factory.mktemp("parts")
     (folder / "beside.py").write_text("def halved(x):\n    return x / 2\n")
     (folder / "own_part.py").write_text(OWN_PART)
-    own = load_user_parts(folder / "own_part.py").Halves()
-    known = {**CODE_SPECS, "own": Decoder(hidden_size=16, mixer=own), **NATIVE_SPECS}
-    return {name: known[name] for name in NAMES}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(catalogue, "_user_classes", {})
+        own = load_user_parts(folder / "own_part.py").Halves()
+        known = {**CODE_SPECS, "own": Decoder(hidden_size=16, mixer=own), **NATIVE_SPECS}
+        yield {name: known[name] for name in NAMES}
 
 
 @pytest.fixture(scope="module")
