@@ -89,24 +89,24 @@ class NumerateLM(HFLM):  # type: ignore[misc]
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
         contexts = [self._reformat_question(request.args[0]) for request in requests]
-        asked = [
+        formatted = [
             request if context is None else _with_arguments(request, context, request.args[1])
             for request, context in zip(requests, contexts, strict=True)
         ]
-        answers = super().generate_until(asked, disable_tqdm=disable_tqdm)
+        answers = super().generate_until(formatted, disable_tqdm=disable_tqdm)
         return [
             answer if context is None else restore_number_format(self.evaluation_data.tokenizer, answer)
             for answer, context in zip(answers, contexts, strict=True)
         ]
 
     def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        asked = [
+        formatted = [
             request
             if (context := self._reformat_question(request.args[0])) is None
             else _with_arguments(request, context, self._reformat_answer(request.args[1]))
             for request in requests
         ]
-        return super().loglikelihood(asked, disable_tqdm=disable_tqdm)  # type: ignore[no-any-return]
+        return super().loglikelihood(formatted, disable_tqdm=disable_tqdm)  # type: ignore[no-any-return]
 
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
         add_bos_token, self.add_bos_token = self.add_bos_token, False  # HFLM itself puts [BOS] before the text

@@ -19,7 +19,7 @@ from numerate.vocabulary import BOS, EOS, PAD, Vocabulary
 NEW_ROW_STD = 0.1
 """How far a row that no pretrained one belongs to is drawn from their mean, in their own standard deviations."""
 
-REVISION_HELP = "of a model on the hub its revision, of a folder the hash of its files, by which runs are told apart"
+REVISION_HELP = "of a model on the hub its revision, of a folder the hash of its files, by which runs differ"
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 DTYPE_HELP = "type of pretrained weights; bfloat16 and float16 take half the memory, to evaluate"
