@@ -59,6 +59,8 @@ def test_splits_of_ones_own_stay_and_what_is_tested_is_not_trained_on(tmp_path: 
 
 @pytest.mark.parametrize("data", [PAIRS[:-1], [*PAIRS, ("1+1=", "2")], PAIRS[::-1], {"train": PAIRS, "test": PAIRS}])
 def test_a_folder_with_other_questions_is_refused_and_stays(data: Any, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^folder: must be a path of a new folder, not empty"):
+        numerate.wrap_data(data, "")
     numerate.wrap_data(PAIRS, tmp_path / "sums")
     before = (tmp_path / "sums" / "train.jsonl").read_bytes()
     with pytest.raises(UserError, match=r"\.jsonl has other questions than the data, and is not overwritten"):

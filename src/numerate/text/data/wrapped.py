@@ -48,6 +48,8 @@ def wrap_data(
         check_choice("data", split, SPLITS)
     if "train" not in splits:
         raise UserError("data: must have a split train")
+    if not str(folder):
+        raise UserError("folder: must be a path of a new folder, not empty")
     out = Path(folder)
     lines = {f"{split}.jsonl": partial(_lines, split, splits[split], question, answer) for split in splits}
     if out.exists():
