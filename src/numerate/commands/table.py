@@ -81,6 +81,14 @@ TEXTS = (
 )
 PROCESSES = Option("processes", "2", "processes that tokenize, by default one for each core", int, at_least=1)
 
+LICENSE = Option("license", "apache-2.0", "its licence, as the Hub names it: apache-2.0, mit, cc-by-4.0", required=True)
+UPLOAD_OPTIONS = (
+    Option("private", "true", "a new repository is private", bool),
+    Option("--dry-run", "", "show files and card, and upload nothing", bool),
+    Option("--yes", "", "upload without asking", bool),
+    RUNS_DIR,
+)
+
 
 def dry_run(help: str) -> Option:
     return Option("--dry-run", "", help, bool)
@@ -412,6 +420,21 @@ COMMANDS: dict[str, Command] = {
             RUNS_DIR,
         ),
         settings=ANY_SETTING,
+    ),
+    "publish": Command(
+        "upload a run to the Hugging Face Hub: weights, recipe, results and a model card",
+        "publishing:publish",
+        "RUN hub:USER/NAME",
+        "numerate publish latest hub:ada/adder license=apache-2.0 --dry-run   (writes nothing, shows the card)\n"
+        "numerate publish latest hub:ada/adder license=apache-2.0 checkpoint=best",
+        (LICENSE, CHECKPOINT, *UPLOAD_OPTIONS),
+    ),
+    "publish results": Command(
+        "upload the tables and the report of a study to the Hugging Face Hub, as a dataset",
+        "publishing:publish_results",
+        "STUDY hub:USER/NAME",
+        "numerate publish results abacus_laptop hub:ada/abacus-results license=cc-by-4.0 --dry-run",
+        (LICENSE, *UPLOAD_OPTIONS),
     ),
     "ask": Command(
         "answer questions with a run: the model's answer, its probability, and the correct answer",
