@@ -38,7 +38,7 @@ def pretrained_runs(
     }
 
 
-def evaluate_with_progress(run: Run, **options: Any) -> Results:
+def evaluate_with_progress(run: Run, label: str = "evaluate", **options: Any) -> Results:
     """Evaluates a run with a progress bar; the options are those of `Run.evaluate`."""
-    with ProgressBars("evaluate") as progress:
+    with ProgressBars(label) as progress:
         return run.evaluate(**options, on_progress=progress.on_progress)
