@@ -10,6 +10,7 @@ import pytest
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
+from numerate.errors import UserError
 from numerate.reports.colour import (
     SERIES,
     SERIES_DARK,
@@ -19,12 +20,13 @@ from numerate.reports.colour import (
     parse_hex_color,
 )
 from numerate.reports.figure import Chart, ChartLine, Figure
-from numerate.reports.groups import group_runs
+from numerate.reports.groups import group_runs, group_styles
 from numerate.reports.html_writer import style, to_html
-from numerate.reports.matplotlib_writer import MAX_WIDTH_INCHES, draw_figure
+from numerate.reports.matplotlib_writer import SIZES, draw_figure, save_figure
 from numerate.reports.overview import length_chart
 from numerate.reports.plots import FIGURES
 from numerate.reports.records import read_run
+from run_records import write_run
 
 VISION = {
     "normal": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
@@ -118,7 +120,7 @@ def test_the_figure_of_a_study_is_as_wide_as_a_page_and_its_legend_clear_of_the_
     kinds = [f"a_scheme_with_a_long_name_{i}" for i in range(count)]
     groups = group_runs([read_run(make_run(kind, lambda n: 1.0)) for kind in kinds])
     figure = draw_figure(FIGURES["compare"](groups))
-    assert figure.get_figwidth() <= MAX_WIDTH_INCHES
+    assert figure.get_figwidth() <= SIZES["page"].width
     figure.canvas.draw()
     charts = [axes.get_window_extent() for axes in figure.axes]
     for shown in figure.legends:
@@ -150,3 +152,43 @@ def test_a_legend_says_of_how_many_seeds_a_line_is(make_run: Callable[..., Path]
     chart = length_chart(group_runs([read_run(folder) for folder in folders]))
     assert [text for text, _ in chart.legend_entries()] == ["addition_abacus (2 seeds)", "addition_rotary (2 seeds)"]
     assert chart.series[1].style == Style(1, 1)
+
+
+CROSS = [("LSTM", "CrossEntropy"), ("LSTM", "NumberToken"), ("RNN", "CrossEntropy"), ("RNN", "NumberToken")]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "styles"),
+    [
+        (CROSS, [(0, 0), (1, 0), (0, 1), (1, 1)]),
+        (CROSS[:3], [(0, 0), (1, 1), (2, 2)]),
+        ([("LSTM", loss) for loss in ("CrossEntropy", "NumberToken")], [(0, 0), (1, 1)]),
+    ],
+    ids=["models x losses", "not all combinations", "one model"],
+)
+def test_models_crossed_with_losses_have_the_color_of_the_loss_and_the_marker_of_the_model(
+    tmp_path: Path, pairs: list[tuple[str, str]], styles: list[tuple[int, int]]
+) -> None:
+    for i, (mixer, loss) in enumerate(pairs):
+        recipe = {"title": f"r{i}", "model": {"kind": "Decoder", "mixer": {"kind": mixer}}, "objective": {"loss": loss}}
+        write_run(tmp_path / f"{i:012x}", recipe)
+    groups = group_runs([read_run(tmp_path / f"{i:012x}") for i in range(len(pairs))])
+    assert [*group_styles(groups).values()] == [Style(*pair) for pair in styles]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_figure_has_the_width_of_its_size_and_letters_of_eight_points(tmp_path: Path, size: str) -> None:
+    lines = [ChartLine(f"series {i}", [1, 2, 3], [0.1 * i, 0.5, 1.0], style=Style(i, i)) for i in range(3)]
+    charts = [Chart(title, lines, "length", "exact match, %", is_percent=True) for title in ("first", "second")]
+    figure = draw_figure(Figure(charts, columns=2), SIZES[size])
+    assert figure.get_figwidth() == SIZES[size].width
+    assert figure.axes[0].xaxis.label.get_size() == 8
+    figure.canvas.draw()
+    boxes = [axes.get_tightbbox() for axes in figure.axes]
+    assert all(box.x0 >= 0 and box.x1 <= figure.bbox.width for box in boxes if box is not None)
+
+
+def test_an_unknown_size_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
+    figure = Figure([Chart("", [ChartLine("a", [1.0, 2.0], [1.0, 2.0])], "x", "y")])
+    with pytest.raises(UserError, match="size: must be one of column, page, slide, not 'colum'"):
+        save_figure(figure, tmp_path / "a.png", "colum")

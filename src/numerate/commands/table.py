@@ -381,7 +381,7 @@ COMMANDS: dict[str, Command] = {
         "compare:plot",
         "KIND RUN|STUDY ...",
         "numerate plot grid latest out=grid.png\nnumerate plot curves runs/addition_*/* out=curves.pdf\n"
-        "numerate plot compare mine yours labels=Abacus,rotary checkpoint=best\n"
+        "numerate plot compare mine yours labels=Abacus,rotary checkpoint=best size=column\n"
         "numerate plot intervals runs/addition_*/* out=intervals.pdf   (medians and intervals over seeds)\n"
         "numerate plot counts runs/counting_*/* out=counts.pdf   (labels: accuracy per count, with the baseline)\n"
         "numerate plot training latest out=a.svg\n"
@@ -391,6 +391,7 @@ COMMANDS: dict[str, Command] = {
             Option("checkpoint", "best", "final or best; by default as evaluated", Literal["final", "best"]),
             Option("labels", "Abacus,rotary", "a label for each run or recipe", list[str]),
             METRIC,
+            Option("size", "column", "as wide as a column or a page (default) of a paper, or for a slide"),
             RUNS_DIR,
         ),
     ),

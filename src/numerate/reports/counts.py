@@ -6,11 +6,10 @@ from statistics import median
 
 from numerate.evaluation.labels import LabelCounts
 from numerate.evaluation.statistics import wilson_interval
-from numerate.reports.colour import assign_styles
 from numerate.reports.content import Content
 from numerate.reports.figure import Chart, ChartLine, Figure
 from numerate.reports.grid import ALL_REGION_LABELS, join_names
-from numerate.reports.groups import Group, not_comparable_notes
+from numerate.reports.groups import Group, group_styles, not_comparable_notes
 from numerate.reports.limits import MAX_GROUPS_WITH_SEED_LINES, groups_to_draw, left_out_note
 
 BASELINE_LABEL = "score of memorization"
@@ -25,7 +24,7 @@ MEMORIZATION_NOTE = (
 def count_lines(groups: Sequence[Group]) -> list[ChartLine]:
     """The accuracy at each count of groups with labels: the median over seeds and their range, with few groups a thin
     line for each seed; with one seed the 95 % interval over rows."""
-    styles, lines = assign_styles([group.label for group in groups]), []
+    styles, lines = group_styles(groups), []
     for group in groups:
         curves = [labels.accuracy_by_position() for labels in group.labels]
         by_seed = [{t: correct / count for t, correct, count in curve} for curve in curves]

@@ -10,6 +10,7 @@ from numerate.errors import UserError
 from numerate.evaluation import answer_metrics
 from numerate.evaluation.labels import METRICS, LabelCounts, Metric
 from numerate.evaluation.statistics import Proportion, success_rate
+from numerate.reports.colour import MARKER_SHAPES, SERIES, Style, assign_styles
 from numerate.reports.grid import (
     ALL_OOD,
     ALL_REGION_LABELS,
@@ -277,6 +278,28 @@ def _split_by_label_and_title(runs: Sequence[Records], labels: Mapping[str, str]
         title = str(run.folder.resolve().parent) if has_repeated_seeds else ""
         found.setdefault((labels.get(run.label) if has_several_labels else None, title), []).append(run)
     return list(found.values())
+
+
+def group_styles(groups: Sequence[Group]) -> dict[str, Style]:
+    """A style for each group by its label. Where groups are all combinations of models and of other settings (losses,
+    data), or of two settings, the color is that of the method and the marker that of the model."""
+    settings = differing_settings([group.runs[0].recipe for group in groups])
+    of_model = [path for path in settings if path.partition(".")[0] in ("model", "tokenizer")]
+    if len(of_model) in (0, len(settings)):
+        of_model = [*settings][:1]
+    models, methods = (
+        [
+            repr([values[i] for path, values in settings.items() if (path in of_model) == wanted])
+            for i in range(len(groups))
+        ]
+        for wanted in (True, False)
+    )
+    shapes, colors = list(dict.fromkeys(models)), list(dict.fromkeys(methods))
+    pairs = list(zip(map(colors.index, methods), map(shapes.index, models), strict=True))
+    is_cross = len({*pairs}) == len(groups) == len(shapes) * len(colors) and min(len(shapes), len(colors)) > 1
+    if not is_cross or len(colors) > len(SERIES) or len(shapes) > len(MARKER_SHAPES):
+        return assign_styles([group.label for group in groups])
+    return {group.label: Style(*pair) for group, pair in zip(groups, pairs, strict=True)}
 
 
 def have_unordered_cells(groups: Sequence[Group]) -> bool:

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from numerate.errors import UserError
+from numerate.errors import UserError, check_choice
 from numerate.reports.colour import (
     BASELINE_DASHES,
     BORDER,
@@ -40,8 +40,18 @@ MARKERS = dict(zip(MARKER_SHAPES, "osD^vP", strict=True))
 FORMATS = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
 """Suffixes of files with their metadata, which has no time."""
 
-MAX_WIDTH_INCHES = 7.2
-"""Maximum width of a figure in inches."""
+
+class Size(NamedTuple):
+    """The width of a figure in inches, the narrowest panel, and dots per inch of a PNG."""
+
+    width: float
+    panel_width: float
+    dpi: int
+
+
+SIZES = {"column": Size(3.4, 3.4, 300), "page": Size(7.2, 2.2, 300), "slide": Size(5.6, 2.6, 500)}
+"""Letters have 8 points in all of them: as wide as a column of a paper, as its page, or with larger letters in relation
+to the figure, for a slide."""
 
 MIN_FONT_SIZE = 3.6
 """Minimum font size of numbers in cells, in points; smaller ones are left out."""
@@ -89,20 +99,21 @@ def new_drawing(width: float, height: float) -> MatplotlibFigure:
     return drawing
 
 
-def save_figure(figure: Figure, path: str | Path) -> Path:
+def save_figure(figure: Figure, path: str | Path, size: str = "page") -> Path:
     """Writes a figure by its suffix, .png (300 dpi), .svg or .pdf, without a timestamp, and returns the path.
 
-    Raises `UserError` for another suffix, and for a figure without panels.
+    `size` is one of `SIZES`. Raises `UserError` for another suffix or size, and for a figure without panels.
     """
     check_figure_path(path)
-    return write_drawing(draw_figure(figure), path)
+    check_choice("size", size, SIZES)
+    return write_drawing(draw_figure(figure, SIZES[size]), path, SIZES[size].dpi)
 
 
-def write_drawing(drawing: MatplotlibFigure, path: str | Path) -> Path:
+def write_drawing(drawing: MatplotlibFigure, path: str | Path, dpi: int = 300) -> Path:
     """Writes a figure of matplotlib in the same way."""
     kind, content = check_figure_path(path), io.BytesIO()
     with figure_style():
-        drawing.savefig(content, format=kind, dpi=300, metadata=FORMATS[kind])
+        drawing.savefig(content, format=kind, dpi=dpi, metadata=FORMATS[kind])
     return write_output(path, content.getvalue())
 
 
@@ -119,12 +130,12 @@ def check_figure_path(path: str | Path) -> str:
     return kind
 
 
-def draw_figure(figure: Figure) -> MatplotlibFigure:
+def draw_figure(figure: Figure, size: Size = SIZES["page"]) -> MatplotlibFigure:
     """A figure as one of matplotlib, sized in inches for a page. Raises `UserError` for one without panels."""
     if not figure.panels:
         raise UserError("figure: nothing to draw; evaluate the runs first")
-    columns = min(figure.columns, len(figure.panels))
-    width = MAX_WIDTH_INCHES if columns > 1 or figure.point_charts else 5.4
+    columns = min(figure.columns, len(figure.panels), int(size.width / size.panel_width))
+    width = size.width if columns > 1 or figure.point_charts else min(size.width, 5.4)
     panel_width = (width - 1.6 * bool(figure.point_charts)) / columns
     rows = [figure.panels[i : i + columns] for i in range(0, len(figure.panels), columns)]
     legend = [(_wrapped(text, width - 0.6, 7.5), style) for text, style in figure.shared_legend or ()]

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from numerate.evaluation.labels import METRICS
-from numerate.reports.colour import assign_styles
 from numerate.reports.counts import BASELINE_LABEL
 from numerate.reports.figure import Chart, ChartLine, Figure, HeatMap, heat_maps, tooltip
 from numerate.reports.grid import (
@@ -17,7 +16,7 @@ from numerate.reports.grid import (
     format_percent,
     span_text,
 )
-from numerate.reports.groups import Group, common_metric_label, not_comparable_notes
+from numerate.reports.groups import Group, common_metric_label, group_styles, not_comparable_notes
 from numerate.reports.limits import (
     MAX_GROUPS_WITH_SEED_LINES,
     MAX_MAP_CELLS,
@@ -41,7 +40,7 @@ def overview_figure(groups: Sequence[Group]) -> Figure:
 
 def group_maps(groups: Sequence[Group]) -> list[HeatMap]:
     """The maps of each group; of tasks with items, such as sorting, also those of the first label."""
-    styles, is_single, maps = assign_styles([group.label for group in groups]), len(groups) == 1, []
+    styles, is_single, maps = group_styles(groups), len(groups) == 1, []
     for group in groups:
         metric, reach = group.metric_label, "" if is_single else group_result(group).reach_text
         for one in heat_maps(group.points, operator=group.operator):
@@ -88,7 +87,7 @@ def length_chart(groups: Sequence[Group]) -> Chart:
     and which groups are left out."""
     shown = groups_to_draw(groups)
     found, note = length_curves(shown)
-    styled = assign_styles([group.label for group in shown])
+    styled = group_styles(shown)
     diagonals = [group.diagonal for group, _ in found]
     lines = [
         ChartLine(

@@ -108,13 +108,15 @@ def write_plot(
     labels: Sequence[str] = (),
     labels_by_recipe: Mapping[str, str] | None = None,
     metric: Metric | None = None,
+    size: str = "page",
 ) -> Path:
     """Draws one of `FIGURES` from the records of runs and returns its path: .png, .svg or .pdf as its name ends.
 
     Runs that differ in the seed alone are taken together. `checkpoint` is final or best (default: final where it was
     evaluated); `labels` names the groups in their order, `labels_by_recipe` those of a recipe by its title
-    (`{"addition_abacus": "Abacus"}`), `metric` what all are measured by. Raises `UserError` for another kind or ending,
-    for runs without the records of the kind or the metric, and for a wrong number of labels.
+    (`{"addition_abacus": "Abacus"}`), `metric` what all are measured by; `size` is column, page or slide. Raises
+    `UserError` for another kind, ending or size, for runs without the records of the kind or the metric, and for a
+    wrong number of labels.
     """
     if figure not in FIGURES:
         known = f"there is no {figure!r}; there are: {', '.join(FIGURES)}.{did_you_mean(figure, FIGURES)}"
@@ -143,4 +145,4 @@ def write_plot(
             needs = f"runs that were evaluated{f' at the {checkpoint} checkpoint' if checkpoint else ''}"
         hint = "; use validation for language modeling runs" if of_text and not evaluated else ""
         raise UserError(f"plot: {figure} needs {needs}{hint}")
-    return save_figure(drawn, path)
+    return save_figure(drawn, path, size)

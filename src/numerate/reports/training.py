@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 from numerate.evaluation.labels import METRICS
 from numerate.evaluation.statistics import SeedBand, seed_band
-from numerate.reports.colour import Style, assign_styles
+from numerate.reports.colour import Style
 from numerate.reports.content import Content, Note
 from numerate.reports.figure import Chart, ChartLine, Figure
 from numerate.reports.grid import REGION_LABELS
-from numerate.reports.groups import Group, have_unordered_cells, region_labels, unique_trainings
+from numerate.reports.groups import Group, group_styles, have_unordered_cells, region_labels, unique_trainings
 from numerate.reports.limits import MAX_CURVE_POINTS, groups_to_draw, left_out_note
 from numerate.reports.records import Records, split_metric_name
 
@@ -82,7 +82,7 @@ def group_lines(
     """For each group that has curves their median as a line with their range as a band, of a single one its interval.
 
     `align` brings the curves of several seeds to shared x values."""
-    styles = assign_styles([group.label for group in groups])
+    styles = group_styles(groups)
     lines = []
     for group in groups:
         curves = [found for run in group.runs if (found := curve(run)).x]
