@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 READY := $(VENV)/.ready
 READY_TO_TEST := $(VENV)/.ready-to-test
 
-.PHONY: demo test test-all test-shapes check docs notebooks golden golden-outside test-oldest test-newest test-gpu-readiness test-integrations clean help
+.PHONY: demo test test-all test-shapes check docs notebooks golden golden-outside test-oldest test-newest test-gpu-readiness test-integrations test-wheel clean help
 
 help:
 	@echo "make demo    installs into $(VENV) if need be, then: numerate run quickstart"
@@ -23,6 +23,7 @@ help:
 	@echo "make test-oldest   the whole test suite with the oldest versions that pyproject.toml promises, in $(VENV)-oldest"
 	@echo "make test-newest   the whole test suite with the newest version of everything, in $(VENV)-newest"
 	@echo "make test-integrations   the tests with lm-evaluation-harness, in $(VENV)-lm-eval"
+	@echo "make test-wheel   commands, scripts and plug-ins with the built wheel, for each of PYTHONS that is there"
 	@echo "make test-gpu-readiness   compiles the kernels for GPUs that are not there, in $(VENV)-gpu (3 GB); see docs/gpu.md"
 	@echo "make clean   removes these environments; runs are left alone"
 
@@ -77,6 +78,24 @@ test-integrations:
 	$(VENV)-lm-eval/bin/python -m pip install -c constraints.txt -e ".[lm-eval]" pytest pytest-xdist hypothesis
 	$(VENV)-lm-eval/bin/python -m pytest tests/experiments/test_lm_eval_model.py tests/integrations/test_lm_eval_tasks.py
 
+# Not all tests: those of what a wheel could lack or spoil, files beside the code among them.
+PYTHONS ?= python3.11 python3.12 python3.13
+WHEEL_TESTS := $(addprefix tests/test_,commands.py bench_command.py publish_command.py plugin.py typed_scripts.py three_ways.py show.py) \
+  tests/reports
+
+test-wheel:
+	rm -rf build/wheel
+	$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
+	@for python in $(PYTHONS); do \
+	  $$python -c '' 2>/dev/null || { echo "$$python is not there"; continue; }; \
+	  environment=$(VENV)-wheel-$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+	  echo "== $$environment"; \
+	  $$python -m venv --clear $$environment && \
+	  $$environment/bin/python -m pip install --quiet -c constraints.txt "$$(echo build/wheel/*.whl)[dev]" && \
+	  $$environment/bin/python -m pip check && \
+	  $$environment/bin/python -m pytest -n 2 $(WHEEL_TESTS) || exit 1; \
+	done
+
 # The versions of Triton and flash-linear-attention: Triton is the one that this torch has where it is built for CUDA.
 GPU_PACKAGES := triton==3.7.1 flash-linear-attention==0.6.0 fla-core==0.6.0
 
@@ -112,4 +131,4 @@ $(READY_TO_TEST): $(READY)
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest $(VENV)-gpu $(VENV)-lm-eval
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest $(VENV)-gpu $(VENV)-lm-eval $(VENV)-wheel-*
