@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import sys
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from numerate.api import load, train
 from numerate.bench.results import BenchResult
 from numerate.bench.test_sets import NUM_EXAMPLES, V1, TestSet, select
 from numerate.cli import main
-from numerate.evaluation.numbers_in_texts import parse_entire_text
 from small_runs import small
 
 TOOLS = Path(__file__).parents[1] / "tools"
@@ -82,7 +82,7 @@ def answer(name: str, question: str) -> str:
             return str(numbers[0] // numbers[1]) if numbers[0] % numbers[1] == 0 else "no quotient"
         case "comparison":
             decimals = re.findall(r"\d+\.\d+", question)
-            return str(max(decimals, key=lambda text: parse_entire_text(text)))
+            return str(max(decimals, key=Fraction))
         case "sorting":
             pairs = re.findall(r"(\w):(\d+)", question)
             return ",".join(label for label, _ in sorted(pairs, key=lambda pair: int(pair[1])))

@@ -163,8 +163,13 @@ def test_nothing_is_sent_without_a_yes(
     runs: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch, answer: str, sent: bool
 ) -> None:
     questions: list[str] = []
+
+    def ask(question: str) -> str:
+        questions.append(question)
+        return answer
+
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
-    monkeypatch.setattr("builtins.input", lambda question: questions.append(question) or answer)
+    monkeypatch.setattr("builtins.input", ask)
     assert publish("latest hub:ada/adder license=mit private=true") == 0
     assert re.fullmatch(r"Upload \d+ files, [\d.]+ \wB, to the private model ada/adder\? \[y/N\] ", questions[0])
     assert bool(hub.requests) == sent

@@ -7,7 +7,7 @@ differences, products and lists are of those that numerate's own tasks hold out 
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from numerate.tasks.arithmetic import Arithmetic
@@ -175,13 +175,13 @@ def is_for_tests(name: str, plain: str) -> bool:
     return bool(TASKS[name]._in_split(TASKS[name].parse_question(plain), *SPLITS["test"])[0])
 
 
-def rows(name: str) -> Iterator[dict[str, object]]:
+def rows(name: str) -> Iterator[Mapping[str, object]]:
     """The lines of a set: its few-shot examples, of the first cells in turn, and its questions; none twice."""
     cells, seen = SETS[name], set()
 
-    def unseen(draw_row: Callable[[int], Question]) -> Question:
+    def unseen(draw: Callable[..., Question], size: object, *key: object) -> Question:
         for attempt in range(1_000):
-            question = draw_row(attempt)
+            question = draw(Draw(name, *key, attempt), size)
             may_be_held_out = name in TASKS and "999" not in question[1] and attempt < 900
             if question[0] not in seen and (not may_be_held_out or is_for_tests(name, question[1])):
                 seen.add(question[0])
@@ -190,15 +190,12 @@ def rows(name: str) -> Iterator[dict[str, object]]:
 
     for i in range(EXAMPLES_PER_SET):
         _, draw, size, _ = cells[min(i, len(cells) - 1)]
-        question = unseen(lambda attempt, i=i, draw=draw, size=size: draw(Draw(name, "example", i, attempt), size))
-        yield {"question": question[0], "answer": question[2], "example": True}
+        words, _, answer = unseen(draw, size, "example", i)
+        yield {"question": words, "answer": answer, "example": True}
     for cell, draw, size, count in cells:
         for i in range(count):
-            question = unseen(
-                lambda attempt, cell=cell, i=i, draw=draw, size=size: draw(Draw(name, cell, i, attempt), size)
-            )
-            line = {"question": question[0], "answer": question[2], "cell": cell}
-            yield line | ({"plain": question[1]} if question[1] else {})
+            words, plain, answer = unseen(draw, size, cell, i)
+            yield {"question": words, "answer": answer, "cell": cell} | ({"plain": plain} if plain else {})
 
 
 def main(folder: Path) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from numerate import __version__
 from numerate.bench.results import BenchResult, SetResult
 from numerate.bench.test_sets import NUM_EXAMPLES, TestSet
 from numerate.config import override
@@ -15,7 +14,7 @@ from numerate.experiments.pretrained_run import pretrained_run
 from numerate.experiments.run import Run
 from numerate.tasks.questions import Questions
 from numerate.text.tokenizers.subwords import Subwords
-from numerate.training import disk
+from numerate.training import disk, provenance
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import resolve_runs_dir
 
@@ -54,7 +53,7 @@ def bench_model(
     weights = {name: getattr(recipe.model, name, None) for name in ("weights", "revision")}
     if Path(str(weights["weights"])).is_dir():
         weights["weights"] = Path(str(weights["weights"])).name
-    return BenchResult({"name": recipe.title, **weights, "numerate": __version__}, list(settings), results)
+    return BenchResult({"name": recipe.title, **weights, "versions": provenance.versions()}, list(settings), results)
 
 
 def bench_run(run: Run, sets: Sequence[TestSet], *, checkpoint: str = "final") -> BenchResult:
@@ -93,7 +92,9 @@ def bench_run(run: Run, sets: Sequence[TestSet], *, checkpoint: str = "final") -
         raise UserError(f"bench v1: {type(run.recipe.task).__name__} can read no question of these sets")
     step = run.checkpoints(checkpoint)[0].step
     name = run.recipe.name or run.recipe.title
-    return BenchResult({"name": name, "id": run.folder.id, "step": step, "numerate": __version__}, [], results)
+    return BenchResult(
+        {"name": name, "id": run.folder.id, "step": step, "versions": provenance.versions()}, [], results
+    )
 
 
 def _set_recipe(recipe: Recipe, test_set: TestSet, folder: Path, settings: Sequence[str]) -> Recipe:
@@ -104,7 +105,7 @@ def _set_recipe(recipe: Recipe, test_set: TestSet, folder: Path, settings: Seque
         texts = [json.dumps({key: line[key] for key in ("question", "answer")}) + "\n" for line in lines]
         content = "".join(texts).encode()
         if not paths[name].is_file() or paths[name].read_bytes() != content:
-            disk.make_folder(folder, place="runs_dir")
+            disk.make_folder(folder)
             disk.write_atomically(paths[name], content)
     task = f"QuestionFiles(train_file={paths['train']},test_files=[{paths['test']}],validation_fraction=0)"
     generation = [

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.resources import files
-from typing import Any
+from typing import Any, Literal
 
 from numerate.errors import OperationalError, UserError, did_you_mean
 from numerate.tasks.plain import plain_examples
@@ -93,7 +93,7 @@ class TestSet:
         return "".join(json.dumps(line) + "\n" for line in lines).encode()
 
 
-EXTRA_TESTS = ("svamp", "gsm_hard")
+EXTRA_TESTS: tuple[Literal["svamp", "gsm_hard"], ...] = ("svamp", "gsm_hard")
 
 V1 = (
     TestSet(
