@@ -182,7 +182,7 @@ def test_a_figure_has_the_width_of_its_size_and_letters_of_eight_points(tmp_path
     charts = [Chart(title, lines, "length", "exact match, %", is_percent=True) for title in ("first", "second")]
     figure = draw_figure(Figure(charts, columns=2), SIZES[size])
     assert figure.get_figwidth() == SIZES[size].width
-    assert figure.axes[0].xaxis.label.get_size() == 8
+    assert figure.axes[0].xaxis.label.get_fontsize() == 8
     figure.canvas.draw()
     boxes = [axes.get_tightbbox() for axes in figure.axes]
     assert all(box.x0 >= 0 and box.x1 <= figure.bbox.width for box in boxes if box is not None)
