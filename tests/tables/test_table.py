@@ -25,7 +25,7 @@ from numerate.tables.describing import describe_runs
 from numerate.tables.grouping import describe_groups, group_results
 from numerate.tables.results import cells_of, infer_type, results_of
 from numerate.tables.selecting import plain_values, select_columns, sort_rows, where
-from numerate.tables.writing import render, to_latex, to_text, write_table
+from numerate.tables.writing import render, to_text, write_table
 from run_records import Studies
 
 ATTENTION = {"kind": "Attention", "num_heads": 4, "dropout": 0.0}
@@ -551,8 +551,9 @@ def test_the_ending_says_the_format_and_a_format_may_be_given(study: Studies, tm
     assert write_table(table, tmp_path / "a.md").read_text().startswith("| label | final.ood_test |\n")
     assert write_table(table, tmp_path / "a.txt").read_text().startswith("label   final.ood_test\n")
     assert write_table(table, tmp_path / "a.tex", notes=["% of all"]).read_text() == (
-        "\\begin{tabular}{lr}\n\\toprule\nlabel & final.ood\\_test \\\\\n\\midrule\nabacus & 50.0 \\% \\\\\n"
-        "\\bottomrule\n\\end{tabular}\n% % of all\n"
+        "\\begin{table}\n\\centering\n"
+        "\\begin{tabular}{lr}\n\\toprule\nlabel & OOD test (final) (\\%) \\\\\n\\midrule\nabacus & 50.0 \\\\\n"
+        "\\bottomrule\n\\end{tabular}\n\\caption{\\% of all}\n\\end{table}\n"
     )
     assert write_table(table, tmp_path / "a.dat", "csv").read_text() == "label,final.ood_test\nabacus,0.5\n"
     with pytest.raises(UserError, match=r"a\.dat must be one of .*\.csv"):
@@ -561,16 +562,48 @@ def test_the_ending_says_the_format_and_a_format_may_be_given(study: Studies, tm
         write_table(table, tmp_path / "a.dat", "cvs")
 
 
+def latex_rows(table: DataFrame) -> list[str]:
+    """The header and the rows of a table in LaTeX."""
+    found = render(table, "latex")
+    return [line.removesuffix(r" \\") for line in found.splitlines() if line.endswith(r"\\")]
+
+
 def test_latex_reads_no_letter_of_a_table_as_its_own() -> None:
     table = DataFrame({"model_width": ["50 % & {#1} $x^2~ \\a <b>", "[10, 20]", "* 2"]})
-    assert to_latex(table).splitlines()[2:-2] == [
-        "model\\_width \\\\",
-        "\\midrule",
+    assert latex_rows(table) == [
+        "model width",
         "50 \\% \\& \\{\\#1\\} \\$x\\textasciicircum{}2\\textasciitilde{} \\textbackslash{}a "
-        "\\textless{}b\\textgreater{} \\\\",
-        "{[}10, 20] \\\\",
-        "{*} 2 \\\\",
+        "\\textless{}b\\textgreater{}",
+        "{[}10, 20]",
+        "{*} 2",
     ]
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "bold"),
+    [
+        ("final.ood_test", ["93.1 % [88, 97.4]", "90.0 % [85, 92]", "70.0 % [60, 80]"], [0, 1]),
+        ("final.ood_test", ["100 % [100, 100]", "99.0 % [98.5, 99.5]"], [0]),
+        ("final.in_distribution.log_mae", ["0.25 [0.2, 0.3]", "1.5 [1, 2]"], [0]),
+        ("loss", ["3.5 [3, 4]", "-1e-05 [-1, 2]"], [1]),
+        ("final.ood_test", ["93.1 % [88, 97.4]", "90.0 % [85, 92]"], []),  # no difference
+        ("final.ood_test", ["93.1 %", "70.0 %"], []),  # single seeds
+        ("model.hidden_size", ["64 [1, 2]", "32 [3, 4]"], []),
+    ],
+)
+def test_latex_has_the_best_result_in_bold_with_those_that_its_interval_overlaps(
+    column: str, values: list[str], bold: list[int]
+) -> None:
+    _, *rows = latex_rows(DataFrame({column: values}))
+    assert [i for i, row in enumerate(rows) if row.startswith(r"\textbf{")] == bold
+
+
+def test_latex_has_names_in_words_units_in_the_header_and_notes_as_its_caption(study: Studies) -> None:
+    table = DataFrame({"label": ["a"], "optimizer.learning_rate": ["0.1"], "final.ood_test": ["93.1 % [88, 97.4]"]})
+    text = render(table, "latex", ["Median of 5 seeds.", "Command: numerate run a_b."])
+    assert latex_rows(table) == [r"label & learning rate & OOD test (final) (\%)", r"a & 0.1 & 93.1 {[}88, 97.4]"]
+    assert r"\begin{tabular}{lrr}" in text
+    assert r"\caption{Median of 5 seeds. Command: numerate run a\_b.}" in text
 
 
 def test_what_a_run_or_a_study_wrote_itself_is_not_replaced_by_a_table(study: Studies) -> None:

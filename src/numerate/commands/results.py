@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from numerate.errors import UserError
+from numerate.reports.grid import span_text
 from numerate.tables.describing import describe_runs
 from numerate.tables.grouping import describe_groups, group_results
 from numerate.tables.results import cells_of, results_of
@@ -19,6 +20,7 @@ from numerate.tables.selecting import (
 )
 from numerate.tables.selecting import where as select_rows
 from numerate.tables.writing import FORMATS_FOR_PEOPLE, render, resolve_format, to_text, write_table
+from numerate.training.run_folder import RunFolder, resolve_runs_dir
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -41,6 +43,8 @@ def results(
     conditions = [condition for text in where for condition in parse_list(text, "where")]
     rows = _select_rows(address, runs_dir, bool(options.get("cells")), conditions)
     frame, notes = _select_columns(rows, options, file_format in FORMATS_FOR_PEOPLE)
+    if file_format == "latex":
+        notes += _seeds_and_command(rows, runs_dir)
     if out is not None:
         path = write_table(frame, out, file_format, notes)
         print(f"{path}: {len(frame):,} {'row' if len(frame) == 1 else 'rows'}, {len(frame.columns)} columns")
@@ -65,6 +69,17 @@ def _select_rows(address: str, runs_dir: str | None, needs_cells: bool, conditio
     if only_of_runs:  # such as stop_reason
         cells = cells_of(address, runs_dir, runs=select_rows(runs, *of_runs, *only_of_runs))
     return select_rows(cells, *(condition for condition in of_cells if condition not in only_of_runs))
+
+
+def _seeds_and_command(rows: "DataFrame", runs_dir: str | None) -> list[str]:
+    """The seeds of a table, and the command of its first run, for its caption."""
+    notes = []
+    if len(seeds := {int(seed) for seed in rows.get("seed", ())}):
+        notes.append(f"Seed{'s' * (len(seeds) > 1)}: {span_text(seeds)}.")
+    folder = RunFolder(resolve_runs_dir(runs_dir) / str(rows["run"].iloc[0])) if len(rows) else None
+    if folder is not None and (command := folder.metadata().get("command")):
+        notes.append(f"Command: {command}.")
+    return notes
 
 
 def _is_run_condition(condition: str, runs: "DataFrame") -> bool:

@@ -15,7 +15,7 @@ _BEGINNINGS = {
     "csv": rb'"?[\w.]+"?(,[^\n]*)?\n',
     "jsonl": rb"\{",
     "markdown": rb"\|",
-    "latex": rb"\\begin\{tabular\}",
+    "latex": rb"\\begin\{(table|tabular)\}",
     "text": rb"[^\n]*\n[- ]+\n",
 }
 """How a file of each kind begins."""

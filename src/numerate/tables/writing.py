@@ -74,7 +74,11 @@ def render(frame: "DataFrame", format: str, notes: Sequence[str] = ()) -> str:
         return str(written.to_csv(index=False, lineterminator="\n"))
     if format == "jsonl":
         return "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in plain_rows(frame))
-    return {"text": to_text, "markdown": to_markdown, "latex": to_latex}[format](frame, notes) + "\n"
+    if format == "latex":
+        from numerate.tables.latex import to_latex
+
+        return to_latex(list(frame.columns), *texts_of(frame), notes) + "\n"
+    return {"text": to_text, "markdown": to_markdown}[format](frame, notes) + "\n"
 
 
 def to_text(
@@ -88,7 +92,7 @@ def to_text(
     """Aligned columns, as many side by side as fit into `width`, the others below with identifying columns repeated;
     the first `max_rows` rows; then the notes. `cut_texts` shortens long texts in a table that is too wide. `num_keys`:
     how many columns are identifying, by default the leading ones that `is_identifier` names."""
-    names, rows = _texts(frame.head(max_rows) if max_rows is not None else frame)
+    names, rows = texts_of(frame.head(max_rows) if max_rows is not None else frame)
     left = len(frame) - len(rows)
     if cut_texts and width is not None and TextTable(names, rows).width > width:
         rows = [
@@ -104,16 +108,7 @@ def to_text(
 
 def to_markdown(frame: "DataFrame", notes: Sequence[str] = ()) -> str:
     """A Markdown table, with its notes as a paragraph below."""
-    return "\n\n".join([TextTable(*_texts(frame)).to_markdown(), *(["\n".join(notes)] if notes else [])])
-
-
-def to_latex(frame: "DataFrame", notes: Sequence[str] = ()) -> str:
-    """A LaTeX tabular with the rules of the package booktabs, numbers aligned right; its notes as comments below."""
-    names, rows = _texts(frame)
-    align = "".join("r" if frame[name].dtype.kind in "iuf" else "l" for name in frame.columns)
-    lines = [" & ".join(text.translate(_LATEX_ESCAPES) for text in row) + r" \\" for row in (names, *rows)]
-    body = [rf"\begin{{tabular}}{{{align}}}", r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"]
-    return "\n".join([*body, r"\end{tabular}", *(f"% {single_line(note)}" for note in notes)])
+    return "\n\n".join([TextTable(*texts_of(frame)).to_markdown(), *(["\n".join(notes)] if notes else [])])
 
 
 def format_value(name: str, value: Any) -> str:
@@ -151,7 +146,7 @@ def single_line(text: str) -> str:
     return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
 
 
-def _texts(frame: "DataFrame") -> tuple[list[str], list[list[str]]]:
+def texts_of(frame: "DataFrame") -> tuple[list[str], list[list[str]]]:
     """The names of the columns and the rows as texts."""
     rows = [[format_value(name, value) for name, value in row.items()] for row in plain_rows(frame)]
     return short_names(list(frame.columns)), rows
@@ -177,13 +172,6 @@ def _is_run_file(path: Path) -> bool:
 
 
 _DECIMAL = re.compile(r"-?[\d,]+\.\d+")
-
-_LATEX_ESCAPES = str.maketrans(
-    {letter: f"\\{letter}" for letter in "&%$#_{}"}
-    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    | {"<": r"\textless{}", ">": r"\textgreater{}"}
-    | {"[": "{[}", "*": "{*}"}  # these two would belong to the line break before them
-)
 
 
 def _align_decimals(numbers: Sequence[str]) -> list[str]:
