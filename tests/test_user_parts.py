@@ -465,10 +465,10 @@ def test_two_neighbors_of_one_name_are_not_mistaken_for_each_other(neighbors: Pa
     ("more", "message"),
     [
         ("if __name__ == '__main__':\n    boom\nimport sys\nassert sys.argv[1:] == []\n", None),
-        ("boom\n", r"NameError: .* It is executed for its parts, without a command line; put .* under `if __name__ =="),
+        ("boom\n", r"NameError: .* It is executed for its parts, without a command line; keep only .* `if __name__ =="),
         (
             "from numerate.config import refuse_while_loading as refuse; refuse('train')\n",
-            r"my\.py, line 16: calls train where it is loaded for its parts; put what",
+            r"my\.py, line 16: calls train where it is loaded for its parts; keep only",
         ),
     ],
 )

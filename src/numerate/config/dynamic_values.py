@@ -15,7 +15,7 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache, partial
 from pathlib import PurePath
-from types import BuiltinFunctionType, CodeType, FunctionType, NoneType, SimpleNamespace
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, NoneType, SimpleNamespace
 from typing import Any, Protocol, runtime_checkable
 
 _PURE = {
@@ -81,6 +81,12 @@ def value_text(value: Any) -> str:
     return value_text(value.tolist()) if issubclass(type(value), _Array) else ""
 
 
+def enclosed(function: FunctionType) -> dict[str, Any]:
+    """The variables of the functions around a function that it uses, without the class of `super()`."""
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    return {name: cell.cell_contents for name, cell in cells if name != "__class__" and cell != CellType()}
+
+
 def _attributes(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     of_partial = {"func": value.func, "args": value.args, **value.keywords} if isinstance(value, partial) else {}
     yield from ((f"{name}.{key}", item) for key, item in (of_partial | getattr(value, "__dict__", {})).items())
@@ -97,8 +103,7 @@ def _values_used(name: str, thing: Any, part: type) -> Iterator[tuple[str, Any]]
         for key, value in [*defaults, *(thing.__kwdefaults__ or {}).items()]:
             if key not in settings or name.removesuffix(".__init__") != part.__qualname__:  # of what is wrapped
                 yield f"{name}({key})", value
-        cells = zip(code.co_freevars, thing.__closure__ or (), strict=True)
-        yield from ((f"{name}[{key}]", cell.cell_contents) for key, cell in cells if key != "__class__")
+        yield from ((f"{name}[{key}]", value) for key, value in enclosed(thing).items())
     elif not isinstance(thing, type):
         yield _ITSELF, type(thing)
         yield from _attributes(name, thing)
@@ -136,7 +141,9 @@ def _written(source: bytes) -> dict[str, str | None]:
             written.setdefault(prefix + node.name, None)
         if isinstance(node, ast.FunctionDef):
             positional = [*node.args.posonlyargs, *node.args.args]
-            defaults = [*zip(positional[::-1], node.args.defaults[::-1], strict=False)]
+            defaults: list[tuple[ast.arg, ast.expr | None]] = [
+                *zip(positional[::-1], node.args.defaults[::-1], strict=False)
+            ]
             defaults += zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
             values = [(f"{node.name}({argument.arg})", value) for argument, value in defaults if value is not None]
         elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:

@@ -2,6 +2,7 @@
 
 import ast
 import hashlib
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -18,7 +19,7 @@ from numerate.errors import UserError
 
 Reason = Literal["named", "approved", "imported"]
 
-UNGUARDED = 'put what is no definition under `if __name__ == "__main__":`, or the part into a file of its own'
+UNGUARDED = 'keep only definitions outside `if __name__ == "__main__":`, or move the part to a file of its own'
 
 _running: list["UserFile"] = []
 """The files that are being executed."""
@@ -81,7 +82,7 @@ def _imported_modules(package: str, content: bytes) -> Iterator[str]:
             yield from (".".join(parts[: end + 1]) for end in range(len(parts)))
 
 
-class _NeighborImporter(MetaPathFinder, SourceLoader):
+class _NeighborImporter(MetaPathFinder, SourceLoader):  # type: ignore[misc]
     """Imports the neighbors of a file from their hashed bytes: not as edited meanwhile, nor from a `.pyc`."""
 
     def __init__(self, file: UserFile) -> None:
@@ -105,15 +106,21 @@ class _NeighborImporter(MetaPathFinder, SourceLoader):
 @contextmanager
 def executing(file: UserFile) -> Iterator[None]:
     """While a file is executed, and later for imports in its functions: its neighbors are imported from their hashed
-    bytes. Its command line is empty. Raises `UserError` if a neighbor has the name of another module.
+    bytes. Its command line is empty. Raises `UserError` if a neighbor has the name of another module, or was edited.
     """
     folder, arguments = Path(file.path).parent, sys.argv
-    for path in file.sources.keys() - {file.path}:
-        module = ".".join(Path(path).relative_to(folder).with_suffix("").parts).removesuffix(".__init__")
-        origin = getattr(sys.modules.get(module), "__file__", None)
-        if origin is not None and origin != path:
-            raise UserError(f"{file.path}: imports {path}, but {module} is already {origin}; rename one of them")
-    sys.meta_path.insert(sys.meta_path.index(PathFinder), _NeighborImporter(file))
+    for name, content in file.neighbors:
+        module, path = name.removesuffix(".py").removesuffix("/__init__").replace("/", "."), folder / name
+        origin = getattr(sys.modules.get(module), "__file__", None) or path
+        importers = [finder for finder in sys.meta_path if isinstance(finder, _NeighborImporter)]
+        known = {finder.sources.get(finder.get_filename(module), content) for finder in importers}
+        if os.path.realpath(origin) != os.path.realpath(path) or known - {content}:
+            raise UserError(
+                f"{file.path}: imports {path}, but another {module} is in use; rename it, or start a new process if it "
+                "was edited"
+            )
+    if file.neighbors:
+        sys.meta_path.insert(sys.meta_path.index(PathFinder), _NeighborImporter(file))
     if str(folder) not in sys.path:
         sys.path.append(str(folder))  # so that the file can import what it names at run time, like a script
     _running.append(file)
