@@ -452,10 +452,12 @@ def test_two_neighbors_of_one_name_are_not_mistaken_for_each_other(neighbors: Pa
     (neighbors / "other").mkdir()
     (neighbors / "other" / "near.py").touch()
     (neighbors / "other" / "mine.py").write_text("import near\n")
-    with pytest.raises(
-        UserError, match=r"mine\.py: imports .*other/near\.py, but near is already .*rename one of them"
-    ):
+    with pytest.raises(UserError, match=r"mine\.py: imports .*other/near\.py, but another near is in use; rename it"):
         load_user_parts("other/mine.py")
+    (neighbors / "near.py").write_text("edited = True\n")
+    (neighbors / "more.py").write_text("import near\n")
+    with pytest.raises(UserError, match=r"more\.py: imports .*/near\.py, .* start a new process if it was edited"):
+        load_user_parts("more.py")
 
 
 # Scripts --------------------------------------------------------------------------------------------------------------
