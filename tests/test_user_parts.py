@@ -1,14 +1,17 @@
 """Promises of a user's own parts: classes in a file of theirs."""
 
 import hashlib
+import importlib
 import json
 import pickle
 import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -24,11 +27,14 @@ from numerate.config import (
     override,
     packaged_parts,
     parse_yaml,
+    refuse_while_loading,
     setting,
     to_tree,
+    user_code,
     user_parts,
     yaml_text,
 )
+from numerate.config.approvals import approve
 from numerate.errors import UserError
 from numerate.studies.naming import load_recipe
 
@@ -229,6 +235,10 @@ def test_approval_is_remembered_line_by_line_and_said_where_it_cannot_be(
         ("raise UserError('heads: 0')\n", r"my\.py, line 16: heads: 0"),
         ("x = '\0'\n", r"my\.py: SyntaxError: source code string cannot contain null bytes"),
         (
+            "@dataclass(frozen=True)\nclass Listed(Blend):\n    x: list = []\n",
+            r"my\.py, line 16: ValueError: .* for field x can be changed in place; use a tuple",
+        ),
+        (
             "@dataclass(frozen=True)\nclass Half(Blend):\n    x: int = 3\n",
             r"my\.py: Half has no blend, which a Blend needs",
         ),
@@ -310,6 +320,172 @@ def test_a_part_that_lacks_a_method_is_refused_where_it_is_named(folder: Path) -
     )
     with pytest.raises(UserError, match=r"blend: my\.py:Half has no blend, which a Blend needs"):
         override(Maker(), ["blend=my.py:Half"])
+
+
+# What one file makes of different values ------------------------------------------------------------------------------
+
+VALUE = "os.environ['SCALE']"
+
+
+@pytest.mark.parametrize(
+    ("definition", "use", "is_fixed"),
+    [
+        (f"SCALE = float({VALUE})", "SCALE", False),
+        (f"SCALE = 1\nSCALE = {VALUE}", "SCALE", False),
+        (f"for SCALE in (1, {VALUE}): pass", "SCALE", False),
+        (f"args = argparse.Namespace(scale={VALUE}, seed=3)", "args.scale", False),
+        (f"def make(scale):\n    return lambda: scale\nscaled = make({VALUE})", "scaled()", False),
+        (f"def scaled(scale={VALUE}):\n    return scale", "scaled()", False),
+        (f"scaled = functools.partial(max, {VALUE})", "scaled('')", False),
+        (f"class Inner:\n    scale = {VALUE}", "Inner.scale", False),
+        (f"class Inner: pass\ninner = Inner()\ninner.scale = {VALUE}", "inner.scale", False),
+        (f"SCALES = {{'a': 1}}\nSCALES['a'] = {VALUE}", "SCALES['a']", False),
+        (f"scaled = {{'2': max, '3': min}}[{VALUE}]", "scaled('a', 'b')", False),
+        (f"SCALE = 2 * 3.5\nUNUSED = {VALUE}", "SCALE", True),
+        (f"SCALE, OTHER = map(str, range(2))\ncache = {{}}\ncache[{VALUE}] = 1", "SCALE, cache", True),
+        (f"HERE = Path(__file__).parent\nprint({VALUE})", "HERE, __name__", True),
+    ],
+)
+def test_values_that_a_file_does_not_fix_make_another_run_and_are_not_mistaken_for_others(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, definition: str, use: str, is_fixed: bool
+) -> None:
+    more = f"\nimport argparse, functools, os\nfrom pathlib import Path\n{definition}\n"
+    file = written(folder, more=more)
+    file.write_text(file.read_text().replace("return self.strength", f"return {use}"))
+    trees, found = [], []
+    for scale in ("2", "3", "2"):
+        monkeypatch.setenv("SCALE", scale)
+        forget(monkeypatch)
+        made = override(Maker(), ["blend=my.py:Bitter"])
+        trees.append(to_tree(made))
+        found.append(identity(made))
+    assert found[0] == found[2]
+    assert (found[0] == found[1]) == is_fixed == (len(trees[0]["blend"]["source"]) == 64)
+    forget(monkeypatch)
+    if is_fixed:
+        assert identity(from_tree(trees[1])) == found[1]
+    else:
+        name = use.split("(")[0].split("[")[0].split(".")[0]
+        with pytest.raises(
+            UserError, match=rf"blend: my\.py: Bitter uses .*{name}.*, which is not fixed .* setting of"
+        ):
+            from_tree(trees[1])
+        with pytest.warns(UserWarning, match="Bitter uses"):
+            override(from_tree({"kind": "Maker"}), ["blend=my.py:Bitter"]) and from_tree(trees[1])
+
+
+def imported(folder: Path, name: str, text: str) -> ModuleType:
+    """A module as Python imports it, or runs it as a script."""
+    (folder / f"{name}.py").write_text(text)
+    importlib.invalidate_caches()
+    return importlib.import_module(name)
+
+
+def test_a_class_that_is_defined_again_is_another(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, "looped", raising=False)
+    loop = "    @dataclass(frozen=True)\n    class Bitter(Blend):\n        def blend(self):\n            return scale\n"
+    head = f"from dataclasses import dataclass\nfrom {__name__} import Blend, Maker, identity\nfound = []\n"
+    text = f"{head}for scale in (1, 2, 1):\n{loop}    found.append(identity(Maker(blend=Bitter())))\n"
+    found = imported(folder, "looped", text).found
+    assert found[0] == found[2] != found[1]
+
+
+def test_a_module_that_is_loaded_again_has_its_new_contents(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, "neighbour", raising=False)
+    neighbour = imported(folder, "neighbour", PARTS.format(home=__name__))
+    before = identity(Maker(blend=neighbour.Bitter()))
+    (folder / "neighbour.py").write_text(PARTS.format(home=__name__) + "CHANGED = True\n")
+    importlib.invalidate_caches()
+    assert identity(Maker(blend=importlib.reload(neighbour).Bitter())) != before
+    del sys.modules["neighbour"]
+
+
+# Modules of its folder ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def neighbors(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """`my.py` imports `near`, which imports `inner.deep`; each leaves a trace where it runs."""
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    trace = "import pathlib\npathlib.Path('ran').touch()\n"
+    (folder / "inner").mkdir()
+    (folder / "inner" / "__init__.py").touch()
+    (folder / "inner" / "deep.py").write_text(f"{trace}SCALE = 2\n")
+    (folder / "near.py").write_text(f"{trace}def scale():\n    from inner.deep import SCALE\n    return SCALE\n")
+    file = written(folder, more="import near, os\n")
+    file.write_text(file.read_text().replace("return self.strength", "return near.scale()"))
+    yield folder
+    for name in ("near", "inner", "inner.deep"):
+        sys.modules.pop(name, None)
+
+
+def forget_neighbors(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    forget(monkeypatch)
+    for name in ("near", "inner", "inner.deep"):
+        sys.modules.pop(name, None)
+    sys.path.remove(str(folder))
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, user_code._NeighborImporter)]
+    (folder / "ran").unlink(missing_ok=True)
+
+
+def test_what_a_file_imports_of_its_folder_belongs_to_it(neighbors: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = override(Maker(), ["blend=my.py:Bitter"])
+    tree, before, sent = to_tree(made), identity(made), pickle.loads(pickle.dumps(user_parts.user_files()))
+    forget_neighbors(monkeypatch, neighbors)
+    assert identity(from_tree(tree)) == before
+    forget_neighbors(monkeypatch, neighbors)
+    deep = neighbors / "inner" / "deep.py"
+    deep.write_text(deep.read_text().replace("2", "3"))
+    with pytest.raises(UserError, match=r"my\.py had the contents .* is gone or has changed"):
+        from_tree(tree)
+    assert not (neighbors / "ran").exists(), "nothing runs before its hash is checked"
+    user_parts.load_user_files(sent)
+    assert from_tree(tree).blend.blend() == 2, "a worker has the contents of the command"
+    forget_neighbors(monkeypatch, neighbors)
+    assert identity(override(Maker(), ["blend=my.py:Bitter"])) != before
+
+
+def test_two_neighbors_of_one_name_are_not_mistaken_for_each_other(neighbors: Path) -> None:
+    override(Maker(), ["blend=my.py:Bitter"])
+    (neighbors / "other").mkdir()
+    (neighbors / "other" / "near.py").touch()
+    (neighbors / "other" / "mine.py").write_text("import near\n")
+    with pytest.raises(UserError, match=r"mine\.py: imports .*other/near\.py, but another near is in use; rename it"):
+        load_user_parts("other/mine.py")
+    (neighbors / "near.py").write_text("edited = True\n")
+    (neighbors / "more.py").write_text("import near\n")
+    with pytest.raises(UserError, match=r"more\.py: imports .*/near\.py, .* start a new process if it was edited"):
+        load_user_parts("more.py")
+
+
+# Scripts --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("if __name__ == '__main__':\n    boom\nimport sys\nassert sys.argv[1:] == []\n", None),
+        ("boom\n", r"NameError: .* It is executed for its parts, without a command line; keep only .* `if __name__ =="),
+        (
+            "from numerate.config import refuse_while_loading as refuse; refuse('train')\n",
+            r"my\.py, line 16: calls train where it is loaded for its parts; keep only",
+        ),
+    ],
+)
+def test_a_script_is_loaded_for_its_parts_without_its_command_line(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, more: str, message: str | None
+) -> None:
+    file = written(folder, more="")
+    file.write_text(file.read_text() + more)
+    monkeypatch.setattr(sys, "argv", ["numerate", "evaluate", "latest"])
+    approve(hashlib.sha256(file.read_bytes()).hexdigest(), str(file))
+    tree = {"kind": "Maker", "blend": {"kind": "my.py:Bitter", "source": hashlib.sha256(file.read_bytes()).hexdigest()}}
+    with pytest.raises(UserError, match=message) if message else nullcontext():
+        from_tree(tree)
+    assert sys.argv == ["numerate", "evaluate", "latest"]
+    refuse_while_loading("train")
 
 
 # Parts of installed packages ------------------------------------------------------------------------------------------

@@ -91,6 +91,17 @@ def faulty(vocab_size: int, fault: str = "looks ahead") -> Any:
     return nn.Sequential(nn.Embedding(vocab_size, 8), mixer, nn.Linear(8, vocab_size))
 
 
+def factory() -> Any:
+    def inner(vocab_size: int) -> nn.Module:
+        return nn.Embedding(vocab_size, vocab_size)
+
+    return inner
+
+
+def listed(vocab_size: int, sizes: Any = [1]) -> nn.Module:  # noqa: B006
+    return nn.Embedding(vocab_size, *sizes)
+
+
 class Positioned(nn.Module):
     def __init__(self, vocab_size: int, max_length: int) -> None:
         super().__init__()
@@ -186,8 +197,14 @@ def test_its_settings_are_those_of_the_function(vocabulary: Any) -> None:
         ),
         (lambda vocab_size: nn.Embedding(vocab_size, vocab_size), "wrap_model: must decorate .*, not <lambda>"),
         (nn.Linear, "Linear: out_features has no default; every setting needs one"),
+        (
+            factory(),
+            "wrap_model: inner must be defined at the top level of a file, where a saved run finds it, not in factory; "
+            "what varies is an argument with a default",
+        ),
+        (listed, "listed: the default of sizes can be changed in place; use a tuple or a text"),
     ],
-    ids=["a module", "a lambda", "no default"],
+    ids=["a module", "a lambda", "no default", "in a function", "a list"],
 )
 def test_what_cannot_be_built_again_is_refused(build: Any, message: str) -> None:
     with pytest.raises(UserError, match=f"^{message}$"):
@@ -207,9 +224,17 @@ class Scaled(nn.Linear):
 def unused():
     return 1
 
+def make(bias):
+    def build(width, vocab_size, *, scaled=Scaled):
+        return scaled(width, vocab_size, bias=bias)
+    return build
+
+SIZES = [1]
+build = make(True)
+
 @numerate.wrap_model
 def bigram(vocab_size: int, width: int = 8) -> nn.Module:
-    return nn.Sequential(nn.Embedding(vocab_size, width), Scaled(width, vocab_size))
+    return nn.Sequential(nn.Embedding(vocab_size, width * SIZES[0]), build(width, vocab_size))
 """
 
 
@@ -240,7 +265,10 @@ def test_a_model_of_a_session_is_resumed_and_evaluated_in_it(session: ModuleType
     [
         ("SCALE = 1.0", "SCALE = 2.0", True),
         ("super().forward(x)", "super().forward(-x)", True),
-        ("Scaled(width, vocab_size))", "Scaled(width, vocab_size, bias=False))", True),
+        ("build(width, vocab_size))", "build(width, vocab_size, scaled=nn.Linear))", True),
+        ("make(True)", "make(False)", True),
+        ("scaled=Scaled", "scaled=nn.Linear", True),
+        ("SIZES = [1]", "SIZES = [1, 1]", True),
         ("return 1", "return 2", False),
     ],
 )

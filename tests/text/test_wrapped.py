@@ -74,12 +74,13 @@ def test_a_folder_with_other_questions_is_refused_and_stays(data: Any, tmp_path:
         ([("1+1=", "2"), ("1+2=",)], "data: item 2 of train must be a pair of question and answer, or a mapping"),
         ([{"q": "1+1=", "a": "2"}], "data: item 1 of train has no 'question', it has: q, a; name its keys: question="),
         ([("1+1=", None)], "data: item 1 of train must have texts or numbers, not NoneType"),
+        ([("1+1=", float("nan"))], "data: item 1 of train has nan in place of a text or number"),
         ([("1+1=", " ")], "data: item 1 of train has an empty answer"),
         ({"training": PAIRS}, "data: must be one of train, validation, test, not 'training'. Did you mean 'train'?"),
         ({"test": PAIRS}, "data: must have a split train"),
         ("1+1=2", "data: must be questions with answers, such as a list of pairs, not str"),
         (
-            (("1+1=", str(i)) for i in count()),
+            ((f"{i}+1=", str(i + 1)) for i in count()),
             "data: train has more than 1,000 questions; of a generator that does not",
         ),
     ],
@@ -102,6 +103,12 @@ def test_several_processes_may_begin_at_once(tmp_path: Path) -> None:
     task = numerate.wrap_data(slow(), tmp_path / "sums")
     assert len(whole(task, "train")) == 96
     assert [path.name for path in tmp_path.iterdir()] == ["sums"]
+
+
+def test_two_answers_to_one_question_are_warned_of(tmp_path: Path) -> None:
+    message = r"^data: items 1 and 121 of train have different answers to '0\+0=': '0' and '1'; no model can be"
+    with pytest.warns(UserWarning, match=message):
+        numerate.wrap_data([*PAIRS, ("0+0=", "1")], tmp_path / "sums")
 
 
 def test_other_keys_are_named(tmp_path: Path) -> None:

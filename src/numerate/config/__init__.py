@@ -15,7 +15,8 @@ from numerate.config.settings import Spec as Spec
 from numerate.config.settings import allowed_values as allowed_values
 from numerate.config.settings import setting as setting
 from numerate.config.span import Span as Span
-from numerate.config.user_parts import UserFile as UserFile
+from numerate.config.user_code import UserFile as UserFile
+from numerate.config.user_code import refuse_while_loading as refuse_while_loading
 from numerate.config.user_parts import add_packaged_part as add_packaged_part
 from numerate.config.user_parts import add_packaged_parts as add_packaged_parts
 from numerate.config.user_parts import approve_imported as approve_imported

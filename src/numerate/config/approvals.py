@@ -37,7 +37,7 @@ def approve(sha256: str, file: str) -> None:
     except OSError as error:
         warnings.warn(
             f"{approvals_path}: could not be written ({error.strerror}); to open runs that use {file}, pass --parts "
-            f"{file} again",
+            f"{file} again (in Python: numerate.config.load_user_parts)",
             stacklevel=3,
         )
 

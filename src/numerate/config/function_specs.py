@@ -26,13 +26,20 @@ def spec_from_function(
     """A spec class with the name, module and docstring of a function or class. The arguments behind the `inputs` are
     its settings; the default of one may be `setting(...)`, with its meaning and bounds.
 
-    Raises `UserError` for what has no name or does not take the inputs, and for a setting without a default.
+    Raises `UserError` for what has no name, is defined inside a function, or does not take the inputs, and for a
+    setting without a default, or with one that can be changed in place.
     """
     name = getattr(function, "__name__", "")
     if not name.isidentifier():
         found = name or f"a {type(function).__name__}"
         raise UserError(
             f"{decorator}: must decorate a function or class (`def name({', '.join(inputs)}): ...`), not {found}"
+        )
+    if function.__qualname__ != name:
+        outer = function.__qualname__.removesuffix(f".{name}").removesuffix(".<locals>")
+        raise UserError(
+            f"{decorator}: {name} must be defined at the top level of a file, where a saved run finds it, not in "
+            f"{outer}; what varies is an argument with a default"
         )
     parameters = list(inspect.signature(function).parameters.values())
     if len(parameters) < len(inputs):
@@ -44,14 +51,11 @@ def spec_from_function(
             raise UserError(f"{name}: {parameter.name} has no default; every setting needs one")
         if parameter.name in dir(base):
             raise UserError(f"{name}: no setting can be called {parameter.name!r}, which is taken; rename it")
+        if isinstance(getattr(default, "default", default), list | dict | set):
+            raise UserError(f"{name}: the default of {parameter.name} can be changed in place; use a tuple or a text")
         declared = default if isinstance(default, Field) else setting(default, f"argument {parameter.name} of {name}")
         settings.append((parameter.name, _type_hint(parameter, declared), declared))
-    try:
-        spec = make_dataclass(
-            name, settings, bases=(base,), frozen=True, namespace={"function": staticmethod(function)}
-        )
-    except ValueError as error:  # a list as a default
-        raise UserError(f"{name}: {error}") from error
+    spec = make_dataclass(name, settings, bases=(base,), frozen=True, namespace={"function": staticmethod(function)})
     spec.__module__, spec.__qualname__ = function.__module__, function.__qualname__
     spec.__doc__ = inspect.cleandoc(function.__doc__ or f"{name}, a function of {function.__module__}.")
     return spec

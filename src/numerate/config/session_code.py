@@ -6,7 +6,10 @@ from collections.abc import Iterator
 from types import CodeType, FunctionType, NoneType
 from typing import Any
 
+from numerate.config.dynamic_values import enclosed, value_text
+
 _CONSTANTS = (bool, int, float, str, bytes, tuple, NoneType)
+_CONTAINERS = (list, dict, set, frozenset)
 
 
 def session_sha256(part: type) -> str:
@@ -23,11 +26,14 @@ def _descriptions(thing: Any, session: dict[str, Any], seen: set[int]) -> Iterat
         thing = thing.fget
     if isinstance(thing, _CONSTANTS):
         yield repr(thing)
+    elif isinstance(thing, _CONTAINERS):
+        yield from filter(None, [value_text(thing)])
     elif id(thing) not in seen:
         seen.add(id(thing))
         for name, component in _components(thing, session):
             yield name
-            yield from _descriptions(component, session, seen)
+            if not (isinstance(component, _CONTAINERS) and name.startswith("__")):  # the fields of a dataclass
+                yield from _descriptions(component, session, seen)
 
 
 def _components(thing: Any, session: dict[str, Any]) -> list[tuple[str, Any]]:
@@ -38,7 +44,8 @@ def _components(thing: Any, session: dict[str, Any]) -> list[tuple[str, Any]]:
     if getattr(thing, "__module__", None) != "__main__":
         return []
     if isinstance(thing, FunctionType):
-        return [("", thing.__code__), *(("", default) for default in thing.__defaults__ or ())]
+        values = [*(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values(), *enclosed(thing).values()]
+        return [("", thing.__code__), *(("", value) for value in values)]
     if isinstance(thing, type):
         return [*(("", base) for base in thing.__bases__), *sorted(vars(thing).items())]
     return []

@@ -13,36 +13,24 @@ import warnings
 from abc import ABC
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
-from functools import cached_property
+from dataclasses import MISSING, fields, is_dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 
 from numerate import catalogue
 from numerate.config import packaged_parts
 from numerate.config.approvals import approve, approved_paths
+from numerate.config.dynamic_values import dynamic_values
 from numerate.config.session_code import session_sha256
+from numerate.config.user_code import UNGUARDED, UserFile, executing, read_user_file
 from numerate.errors import UserError, did_you_mean, line_number_in, raise_first
-
-
-@dataclass(frozen=True)
-class UserFile:
-    """A user's file. The hashed bytes are the ones executed, here and in every worker."""
-
-    path: str
-    content: bytes
-    reason: Literal["named", "approved", "imported"]
-    """The reason why it runs: the user named it; a saved recipe needs it and its hash is approved; or Python imported
-    it, as a script or for one."""
-
-    @cached_property
-    def sha256(self) -> str:
-        return hashlib.sha256(self.content).hexdigest()
-
 
 _files: dict[str, UserFile] = {}
 """The user's files in use, by module name."""
+
+_specs: dict[str, object] = {}
+"""The `__spec__` of modules that Python imported, when their files were read: `importlib.reload` makes another."""
 
 _files_from_parent: dict[str, UserFile] = {}
 """In a worker, by hash: files imported by the parent command, which run when they are needed."""
@@ -72,7 +60,7 @@ def load_user_parts(path: str | Path) -> ModuleType:
     file = _resolve_path(Path(path).expanduser())
     module = _imported_module(str(file))
     if module is None:
-        module = _execute(UserFile(str(file), file.read_bytes(), "named"), str(path))
+        module = _execute(read_user_file(str(file), "named"), str(path))
     else:
         _files[module.__name__] = replace(_user_file(module), reason="named")
     register_parts(_own_objects(module), str(path))
@@ -95,18 +83,30 @@ def load_user_object(address: str) -> Any:
 
 
 def load_saved_class(address: str, source: object) -> Any:
-    """The class `my.py:Bitter` of a saved recipe, whose file had the sha256 `source`.
+    """The class `my.py:Bitter` of a saved recipe, whose file had the sha256 `source`, followed by `+` and a hash of
+    dynamic values if it uses any.
 
     It is loaded from a file that was named or imported in this process, otherwise from an approved one with exactly
-    these contents, at any path. A file that was named is also used with other contents, with a warning.
+    these contents, at any path. A file that was named is also used with other contents or values, with a warning.
 
     Raises `UserError` if there is none, with how to approve it; the file is not executed.
     """
     path, _, name = address.rpartition(":")
-    module = _loaded_module(path, name, source) or _approved_module(path, source)
+    sha256 = source.partition("+")[0] if isinstance(source, str) else source
+    module = _loaded_module(path, name, sha256) or _approved_module(path, sha256)
     if name not in vars(module):
         raise UserError(f"{path} has no {name!r} although the file is unchanged; the recipe is corrupt")
-    return vars(module)[name]
+    part, file = vars(module)[name], _user_file(module)
+    if source is not None and sha256 == file.sha256 and class_address(part)[1] != source:
+        names = ", ".join(dynamic_values(part, file.content)) or "a value"
+        problem = (
+            f"{path}: {name} uses {names}, which is not fixed in the file, and was another when this was saved; make "
+            f"it a setting of {name}"
+        )
+        if file.reason != "named":
+            raise UserError(problem)
+        warnings.warn(problem, stacklevel=4)
+    return part
 
 
 def load_session_class(address: str, source: object) -> Any:
@@ -174,10 +174,12 @@ def class_address(part: type) -> tuple[str, str | None]:
         )
     if loaded_module is None or getattr(loaded_module, "__file__", None) in (None, "<stdin>") or "." in module:
         return f"{module}:{name}", session_sha256(part) if module == "__main__" else None
-    file = _files.setdefault(module, _user_file(loaded_module))
+    file = _files[module] = _user_file(loaded_module)
+    values = dynamic_values(part, file.content)
+    source = f"{file.sha256}+{_hash_of(repr(sorted(values.items())))[:12]}" if values else file.sha256
     current_dir, path = Path(os.path.realpath(os.getcwd())), Path(file.path)
     shown_path = path.relative_to(current_dir) if path.is_relative_to(current_dir) else path
-    return f"{shown_path.as_posix()}:{name}", file.sha256
+    return f"{shown_path.as_posix()}:{name}", source
 
 
 def add_packaged_parts() -> None:
@@ -248,12 +250,14 @@ def _imported_module(file: str) -> ModuleType | None:
 
 
 def _user_file(module: ModuleType) -> UserFile:
-    """The file of a module: as run by numerate, or as on disk if Python imported it."""
-    if module.__name__ in _files:
-        return _files[module.__name__]
+    """The file of a module: as run by numerate, or as on disk when Python imported it, or imported it again."""
+    known = _files.get(module.__name__)
+    if known is not None and _specs.get(module.__name__, module.__spec__) is module.__spec__:
+        return known
+    _specs[module.__name__] = module.__spec__
     path = os.path.realpath(str(module.__file__))
     try:
-        return UserFile(path, Path(path).read_bytes(), "imported")
+        return read_user_file(path, "imported" if known is None else known.reason)
     except OSError as error:
         raise UserError(f"{path}: was imported but can no longer be read ({error.strerror})") from error
 
@@ -289,7 +293,7 @@ def _approved_module(path: str, source: object) -> ModuleType:
     paths = approved_paths(sha256)
     for candidate in paths:
         try:
-            file = UserFile(os.path.realpath(candidate), Path(candidate).read_bytes(), "approved")
+            file = read_user_file(os.path.realpath(candidate), "approved")
         except OSError:
             continue
         if file.sha256 == sha256:
@@ -300,7 +304,10 @@ def _approved_module(path: str, source: object) -> ModuleType:
         reason = f"{paths[0]} had the contents that were saved (sha256 {sha256[:12]}), and is gone or has changed"
     else:
         reason = f"no file that you have named before has the contents that were saved (sha256 {sha256[:12] or 'none'})"
-    raise UserError(f"{path}: {reason}. It was not run; pass --parts FILE with a file that you trust.")
+    raise UserError(
+        f"{path}: {reason}. It was not run; pass --parts FILE (in Python: "
+        "numerate.config.load_user_parts(FILE)) with a file that you trust."
+    )
 
 
 def _load(file: UserFile) -> ModuleType:
@@ -311,22 +318,29 @@ def _load(file: UserFile) -> ModuleType:
 
 def _execute(file: UserFile, file_name: str) -> ModuleType:
     """Runs a file from the hashed bytes, as a module named by its path and hash."""
-    stem, folder = Path(file.path).stem, str(Path(file.path).parent)
-    module_hash = hashlib.sha256(f"{file.path} {file.sha256}".encode()).hexdigest()
-    module = ModuleType(f"numerate_user_{stem}_{module_hash[:8]}")
+    module_hash = _hash_of(f"{file.path} {file.sha256}")
+    module = ModuleType(f"numerate_user_{Path(file.path).stem}_{module_hash[:8]}")
     module.__file__ = file.path
-    if folder not in sys.path:
-        sys.path.append(folder)  # so that the file can import modules of its folder, like a script
     sys.modules[module.__name__] = module
     try:
-        exec(compile(file.content, file.path, "exec"), vars(module))
+        with executing(file):
+            exec(compile(file.content, file.path, "exec"), vars(module))
     except (Exception, SystemExit) as error:
         del sys.modules[module.__name__]
         message = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        message = message.replace(
+            "is not allowed: use default_factory", "can be changed in place; use a tuple or a text"
+        )
+        if file.reason != "named" and not isinstance(error, UserError):
+            message += f". It is executed for its parts, without a command line; {UNGUARDED}"
         line = line_number_in(error, file.path)
         raise UserError(f"{file_name}{f', line {line}' if line else ''}: {message}") from error
     _files[module.__name__] = file
     return module
+
+
+def _hash_of(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _spec_problems(part: type, kind: str, existing_module: str | None) -> Iterator[str]:

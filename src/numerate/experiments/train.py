@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from numerate.config import identity, to_tree
+from numerate.config import identity, refuse_while_loading, to_tree
 from numerate.errors import UserError
 from numerate.experiments.device_estimate import batch_advice, explained_out_of_memory
 from numerate.experiments.initial_weights import find_initial_checkpoint, initial_run
@@ -61,6 +61,7 @@ def train(
     `on_record` is called with every step and record, `on_message` with every message; `stop` can stop it from another
     thread; `command` is the user's command line, if another process started this one.
     """
+    refuse_while_loading("train")
     runs, stop = resolve_runs_dir(runs_dir), stop or Stop()
     with World.connect(recipe.device) as world:
         shown = not quiet and world.is_main_process

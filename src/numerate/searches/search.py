@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
-from numerate.config import to_tree
+from numerate.config import refuse_while_loading, to_tree
 from numerate.errors import OperationalError, UserError, check_choice, check_positive
 from numerate.executors.executor import Executor, Failure, ItemOutcome, WorkerContext
 from numerate.executors.worker import unique_worker_name
@@ -78,6 +78,7 @@ def search(
     Raises `UserError` for a space that cannot be searched, before anything is trained, for a `name` of a different
     search, and if Optuna is not installed; `OperationalError` for errors of the environment (a full disk).
     """
+    refuse_while_loading("search")
     load_optuna()
     space = Space.parse(recipe, settings)
     for option, value, kind in (("metric", metric, Metric), ("sampler", sampler, Sampler), ("pruner", pruner, Pruner)):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from numerate.config import expand_sweep, identity, override, to_tree
+from numerate.config import expand_sweep, identity, override, refuse_while_loading, to_tree
 from numerate.config.saving import TreeCache
 from numerate.errors import UserError
 from numerate.executors.executor import Executor
@@ -150,6 +150,7 @@ def run_study(
     Raises `UserError` for a study without recipes and, if the study has a `missing_files_hint`, for missing files,
     before anything starts.
     """
+    refuse_while_loading("run_study")
     runs, resolved_executor = resolve_runs_dir(runs_dir), _resolve_executor(executor, workers)
     resolved_executor.check_available()
     _check_files_exist(study)

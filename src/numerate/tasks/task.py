@@ -330,7 +330,7 @@ class Task(Spec, ABC):
                 )
         raise UserError(
             f"split: {type(self).__name__} has too few questions for {split!r}; num_questions() must return their "
-            "number"
+            "number, or they are listed in full: numerate.wrap_data"
         )
 
     def _draw_attempt(self, rng: CounterRNG, indices: NDArray[np.int64], split: str, seed: int) -> Questions:

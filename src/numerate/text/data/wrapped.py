@@ -1,11 +1,13 @@
 """Questions with answers from Python as a task: a list, a generator, a data set of Hugging Face, a `DataLoader`."""
 
 import json
+import math
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import zip_longest
-from numbers import Real
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ from numerate.text.tasks.readers import check_pair
 
 MAX_QUESTIONS = 10_000_000
 """More of a split mean a generator that does not end."""
+
+MAX_COMPARED = 1_000_000
 
 SPLITS = ("train", "validation", "test")
 
@@ -83,7 +87,9 @@ def _check_same_lines(file: Path, lines: Iterable[bytes]) -> None:
 
 
 def _lines(split: str, data: Any, question: str, answer: str) -> Iterator[bytes]:
-    """The questions of a split as JSON lines."""
+    """The questions of a split as JSON lines. Warns of a question with two answers, among the first `MAX_COMPARED`."""
+    answers: dict[str, tuple[str, int]] = {}
+    is_consistent = True
     for number, item in enumerate(_items(data), start=1):
         if number > MAX_QUESTIONS:
             raise UserError(
@@ -95,6 +101,15 @@ def _lines(split: str, data: Any, question: str, answer: str) -> Iterator[bytes]
             check_pair(*pair)
         except ValueError as error:
             raise UserError(f"data: item {number} of {split} {error}") from error
+        if is_consistent and number <= MAX_COMPARED:
+            first_answer, first_number = answers.setdefault(pair[0], (pair[1], number))
+            is_consistent = pair[1] == first_answer
+            if not is_consistent:
+                warnings.warn(
+                    f"data: items {first_number} and {number} of {split} have different answers to {pair[0]!r}: "
+                    f"{first_answer!r} and {pair[1]!r}; no model can be right about both",
+                    stacklevel=2,
+                )
         yield json.dumps({"question": pair[0], "answer": pair[1]}, ensure_ascii=False).encode() + b"\n"
 
 
@@ -122,4 +137,6 @@ def _pair(item: Any, question: str, answer: str) -> tuple[str, str]:
     for text in item:
         if isinstance(text, bool) or not isinstance(text, str | Real):
             raise ValueError(f"must have texts or numbers, not {type(text).__name__}")
+        if not isinstance(text, str | Integral) and not math.isfinite(text):
+            raise ValueError(f"has {text} in place of a text or number")
     return str(item[0]), str(item[1])
