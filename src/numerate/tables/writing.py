@@ -13,7 +13,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from numerate.errors import UserError, check_choice
-from numerate.reports.grid import format_interval, format_percent
+from numerate.reports.grid import REGION_LABELS, format_interval, format_percent
 from numerate.reports.output_files import check_output_file, write_output
 from numerate.reports.table import TextTable, text_table
 from numerate.tables.selecting import display_format, is_identifier, plain_rows, short_names
@@ -108,10 +108,13 @@ def to_markdown(frame: "DataFrame", notes: Sequence[str] = ()) -> str:
 
 
 def to_latex(frame: "DataFrame", notes: Sequence[str] = ()) -> str:
-    """A LaTeX tabular with the rules of the package booktabs, numbers aligned right; its notes as comments below."""
+    """A LaTeX tabular with the rules of the package booktabs, numbers aligned right; its notes as comments below. Names
+    of columns are in words."""
     names, rows = _texts(frame)
     align = "".join("r" if frame[name].dtype.kind in "iuf" else "l" for name in frame.columns)
-    lines = [" & ".join(text.translate(_LATEX_ESCAPES) for text in row) + r" \\" for row in (names, *rows)]
+    lines = [
+        " & ".join(text.translate(_LATEX_ESCAPES) for text in row) + r" \\" for row in (map(_in_words, names), *rows)
+    ]
     body = [rf"\begin{{tabular}}{{{align}}}", r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"]
     return "\n".join([*body, r"\end{tabular}", *(f"% {single_line(note)}" for note in notes)])
 
@@ -155,6 +158,13 @@ def _texts(frame: "DataFrame") -> tuple[list[str], list[list[str]]]:
     """The names of the columns and the rows as texts."""
     rows = [[format_value(name, value) for name, value in row.items()] for row in plain_rows(frame)]
     return short_names(list(frame.columns)), rows
+
+
+def _in_words(name: str) -> str:
+    """The name of a column in words: `learning_rate` is "learning rate", `final.ood_test` "OOD test (final)"."""
+    checkpoint, _, rest = name.partition(".") if name.startswith(("final.", "best.")) else ("", "", name)
+    words = " ".join(REGION_LABELS.get(part, part) for part in rest.split(".")).replace("_", " ")
+    return f"{words} ({checkpoint})" if checkpoint else words
 
 
 def _parquet(frame: "DataFrame") -> bytes:
