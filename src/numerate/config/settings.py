@@ -257,7 +257,7 @@ def stored_settings(spec: Any, fields: Iterable[Field[Any]]) -> dict[str, Any]:
         if is_default and metadata.get("stored_default") is not None:
             value = metadata["stored_default"]
         hash_setting = metadata.get("content_hash")
-        is_located = hash_setting is not None and getattr(spec, hash_setting) is not None and os.path.isabs(value or "")
+        is_located = hash_setting is not None and getattr(spec, hash_setting) is not None and os.path.isabs(str(value))
         if not (is_default and metadata.get("later")) and not is_located:
             stored[metadata.get("stored_name") or one.name] = value
     return stored

@@ -57,12 +57,14 @@ def _differences(path: str, values: Sequence[Any]) -> Iterator[tuple[str, Sequen
 
 
 def label_settings(recipes: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The settings in which recipes differ in a few words, for each recipe: those that affect results, if there are
-    any. Of pretrained models the weights alone, without their hash and tokenizer."""
-    found = differing_settings(recipes)
-    shown = {path: values for path, values in found.items() if _affects_results(path)} or found
-    if "model.weights" in shown or "model.revision" in shown:
-        implied = ("tokenizer.tokenizer", "tokenizer.revision", *["model.revision"] * ("model.weights" in shown))
+    """The settings that affect results and in which recipes differ, in a few words, for each recipe. Pretrained models
+    are named by their weights, without their hash, and without prompts where all weights differ."""
+    shown = {path: values for path, values in differing_settings(recipes).items() if _affects_results(path)}
+    weights = shown.get("model.weights", shown.get("model.revision"))
+    if weights is not None:
+        implied = {"tokenizer.tokenizer", "tokenizer.revision", *["model.revision"] * ("model.weights" in shown)}
+        if len(set(weights)) == len(recipes):
+            implied |= {path for path in shown if path.startswith(("tokenizer.", "evaluation.generation.stop"))}
         shown = {path: values for path, values in shown.items() if path not in implied}
     texts = {short_path(path, shown): shortest_texts(values) for path, values in shown.items()}
     return [", ".join(f"{path}={each[i]}" for path, each in texts.items()) for i in range(len(recipes))]
