@@ -567,7 +567,7 @@ def test_the_ending_says_the_format_and_a_format_may_be_given(study: Studies, tm
     assert write_table(table, tmp_path / "a.md").read_text().startswith("| label | final.ood_test |\n")
     assert write_table(table, tmp_path / "a.txt").read_text().startswith("label   final.ood_test\n")
     assert write_table(table, tmp_path / "a.tex", notes=["% of all"]).read_text() == (
-        "\\begin{tabular}{lr}\n\\toprule\nlabel & final.ood\\_test \\\\\n\\midrule\nabacus & 50.0 \\% \\\\\n"
+        "\\begin{tabular}{lr}\n\\toprule\nlabel & OOD test (final) \\\\\n\\midrule\nabacus & 50.0 \\% \\\\\n"
         "\\bottomrule\n\\end{tabular}\n% % of all\n"
     )
     assert write_table(table, tmp_path / "a.dat", "csv").read_text() == "label,final.ood_test\nabacus,0.5\n"
