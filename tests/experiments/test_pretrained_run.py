@@ -133,6 +133,31 @@ def test_changed_weights_are_refused_and_are_another_run(tmp_path: Path) -> None
     assert pretrained_run(recipe(f"hf:{folder}", *SETTINGS), runs_dir=tmp_path / "runs").path != run.path
 
 
+def test_a_folder_that_was_moved_keeps_its_answers(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = shutil.copytree(folders["llama"], tmp_path / "here" / "llama")
+    run = pretrained_run(recipe(f"hf:{here}", *SETTINGS), runs_dir=tmp_path / "runs")
+    run.evaluate(count=1)
+    there = here.rename(tmp_path / "llama")
+    again = pretrained_run(recipe(f"hf:{there}", *SETTINGS), runs_dir=tmp_path / "runs")
+    assert again.path == run.path
+    assert len(again.evaluate(count=2)) == 4, "with the weights where they are now"
+
+
+def test_other_questions_in_a_file_are_another_run(folders: dict[str, Path], tmp_path: Path) -> None:
+    file = tmp_path / "mine.tsv"
+    wanted = [f"task=QuestionFiles(train_file={file})", SETTINGS[1]]
+    runs = []
+    for answer in (1, 2):
+        file.write_text("".join(f"{i}+{answer}=\t{i + answer}\n" for i in range(20)))
+        runs.append(pretrained_run(recipe(f"hf:{folders['llama']}", *wanted), runs_dir=tmp_path / "runs"))
+        assert len(runs[-1].evaluate()) == 1
+    assert runs[0].path != runs[1].path
+    with pytest.raises(UserError, match=r"the contents of .* have changed since"):
+        load(runs[0].path).evaluate()
+
+
 def test_a_trained_model_is_another_run_than_that_of_the_model_as_it_is(
     folders: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -164,7 +189,10 @@ def test_several_models_are_evaluated_and_compared_by_one_command(
     shutil.copytree(folders["chat"], tmp_path / "other" / "llama")  # another model in a folder of the same name
     assert main(["compare", models[0], "hf:other/llama", *SETTINGS, "evaluation.examples_per_cell=3"]) == 0
     table = capsys.readouterr().out.split("\n\n")[0].splitlines()
-    assert [line.split("  ")[0] for line in table[2:4]] == ["hf-llama", "hf-llama (hf:other/llama)"]
+    labels = [f"weights={folders['llama'].parent.name}/llama", "weights=other/llama"]
+    assert [line.split("  ")[0] for line in table[2:4]] == labels
+    page = (tmp_path / "compare.html").read_text(encoding="utf-8")
+    assert all(label in page for label in labels)
     assert main(["compare", "runs/hf-llama", "task=gsm8k"]) == 2
     assert "task=gsm8k: a comparison has settings of hf: models only" in capsys.readouterr().err
 
@@ -185,7 +213,7 @@ def test_prompts_beyond_the_positions_of_the_model_are_refused(folders: dict[str
     wanted = recipe(f"hf:{folders['llama']}", "task.digits=1:2", "evaluation.generation.max_new_tokens=2040")
     run = pretrained_run(wanted, runs_dir=tmp_path)
     with pytest.raises(UserError, match=r"3 of 3 prompts are too long: .* 2,048 positions; set a smaller .*tokens="):
-        run.evaluate("2x2", count=3)
+        run.evaluate("2x2", count=3, on_progress=lambda done, total: pytest.fail("refused before any progress"))
     with pytest.raises(UserError, match=r"^model\.weights: must be set to evaluate a Decoder without training it"):
         pretrained_run(recipe("addition_rotary"), runs_dir=tmp_path)
     with pytest.raises(UserError, match=r"^method: must be decoding where answers are generated freely, not beams"):

@@ -19,6 +19,7 @@ from numerate.experiments.train import debug, dry_run, train
 from numerate.positions.added import Learned
 from numerate.positions.position_ids import DigitIndex, Shifted
 from numerate.recipes import number_loss_small_was
+from numerate.reports.records import read_run
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.multiplication import Multiplication
 from numerate.text.models.numformer import Numformer
@@ -29,6 +30,7 @@ from numerate.text.tasks.rjokes import RJokes
 from numerate.training.data_stream import StreamPosition
 from numerate.training.distributed import World
 from numerate.training.recipe import Training
+from numerate.training.schedule import Constant, Linear, Schedule, WarmupStableDecay
 from numerate.training.trainer import Trainer
 from numerate.vocabulary import Vocabulary
 from small_runs import ADDING
@@ -186,6 +188,25 @@ def test_an_impossible_evaluation_is_refused_and_harms_nothing(run: Run, setting
         run.evaluate(**settings)
     after = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
     assert {path: after.get(path) for path in before} == before
+
+
+@pytest.mark.parametrize(
+    ("schedule", "budgets", "note"),
+    [
+        (Linear(warmup=0), (2, 4), "extended from 2 steps"),
+        (Linear(warmup=0), (2, 2, 4, 6), "extended from 2 and 4 steps"),
+        (WarmupStableDecay(warmup=0), (4, 2), None),  # nothing was trained
+        (WarmupStableDecay(warmup=9), (2, 4), None),  # both were still warming up
+        (Constant(warmup=0), (2, 4), None),
+    ],
+)
+def test_an_extended_run_says_so_unless_it_is_as_if_trained_in_one_go(
+    schedule: Schedule, budgets: tuple[int, ...], note: str | None, tmp_path: Path
+) -> None:
+    for steps in budgets:
+        training = replace(ADDING.training, steps=steps, evaluate_every=9)
+        extended = train(replace(ADDING, schedule=schedule, training=training), runs_dir=tmp_path, quiet=True)
+    assert read_run(extended.run.path).training_note == note
 
 
 def test_every_fixed_position_offset_is_evaluated(tmp_path: Path) -> None:

@@ -105,7 +105,25 @@ def test_other_weights_under_the_same_name_are_another_run(folders: dict[str, Pa
     save_model(folder, scale=4.0)
     after = recipe(f"hf:{folder}")
     assert identity(after) != identity(before)
-    assert replace(after, model=before.model) == before
+    assert replace(after, model=before.model, tokenizer=before.tokenizer) == before
+
+
+@pytest.mark.parametrize("name", ["llama", "t5", "chat"])
+def test_a_folder_that_was_moved_is_the_same_run(folders: dict[str, Path], tmp_path: Path, name: str) -> None:
+    moved = shutil.copytree(folders[name], tmp_path / "moved")
+    assert identity(recipe(f"hf:{moved}")) == identity(recipe(f"hf:{folders[name]}"))
+    assert prompt_ids(recipe(f"hf:{moved}")) == prompt_ids(recipe(f"hf:{folders[name]}"))
+
+
+def test_few_shot_examples_are_not_repeated(folders: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "mine.tsv").write_text("".join(f"{i}+{i}=\t{2 * i}\n" for i in range(10)))
+    task = f"task=QuestionFiles(train_file={tmp_path / 'mine.tsv'})"
+    assert (
+        len(EvaluationData.from_recipe(recipe(f"hf:{folders['llama']}", task, NUM_FEWSHOT.format(8))).few_shot_examples)
+        == 8
+    )
+    with pytest.raises(UserError, match="num_fewshot: must be at most 8, the number of training questions, not 9"):
+        prompt_ids(recipe(f"hf:{folders['llama']}", task, NUM_FEWSHOT.format(9)))
 
 
 def test_a_name_on_the_hub_is_its_commit(

@@ -71,7 +71,7 @@ def test_one_experiment_with_two_budgets_under_two_titles_is_two_groups(make: Ma
 
 
 def test_two_labels_of_a_study_are_two_groups_even_where_no_seed_is_twice(make: Make) -> None:
-    folders = [make("equal_width", 100, 0, {"final": 2.0}), make("equal_time", 170, 1, {"final": 1.5})]
+    folders = [make("equal_width", 100, 0, {"final": 2.0}), make("equal_time", 100, 1, {"final": 1.5})]
     runs = read_runs(folders)
     assert len(group_runs(runs)) == 1
     assert [group.label for group in group_runs(runs, {"equal_width": "a", "equal_time": "b"})] == ["a", "b"]

@@ -73,6 +73,18 @@ def test_without_predictions_of_the_same_checkpoint_and_settings_there_is_nothin
     assert not compared(after, run(tmp_path / "changed" / "1", predictions(100, BEFORE, settings={"model.x": 1})))
 
 
+def test_questions_that_stand_twice_in_a_test_count_twice_and_evaluations_of_fewer_not_again(tmp_path: Path) -> None:
+    def lines(step: int, answers: list[str]) -> list[dict[str, Any]]:
+        twice = predictions(step, answers, count=10) * 2
+        return [*predictions(step, answers, count=5), *twice]
+
+    unfinished = write_run(tmp_path / "unfinished" / "1", RECIPE, name="not evaluated yet")
+    exact, _ = compared(
+        run(tmp_path / "before" / "1", lines(0, BEFORE)), run(tmp_path / "after" / "1", lines(100, AFTER)), unfinished
+    )
+    assert exact[4:6] == ["4 : 0", "10"]
+
+
 def test_few_groups_are_compared_in_pairs_over_the_questions_that_all_seeds_were_asked(tmp_path: Path) -> None:
     one = run(tmp_path / "one" / "1", predictions(100, BEFORE)[:4])
     others = [run(tmp_path / "two" / str(seed), predictions(100, AFTER), seed) for seed in (1, 2)]

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,6 +71,56 @@ def test_seeds_evaluated_on_different_cells_are_warned_of(make: Make) -> None:
     assert "The seeds of abacus were evaluated on different cells" in note
     assert "evaluated on different cells" in comparison_text(groups_of(few, all_of_them))
     assert not different_cells_notes(groups_of(all_of_them, make("rotary", [0.8, 0.9])))
+
+
+ENDED = {"ended": {"stop_reason": "budget", "step": 100}}
+
+
+@pytest.mark.filterwarnings("ignore:.*metrics.jsonl")
+@pytest.mark.parametrize(
+    ("steps", "head", "label"),
+    [
+        (200, {}, "steps=200"),
+        (100, {"extensions": [{"step": 60, "budget": 40}]}, "a (extended from 40 steps)"),
+        (100, {"extensions": [{"step": n, "budget": n} for n in (40, 80)]}, "a (extended from 40 and 80 steps)"),
+        (100, {"extensions": [{"step": 100, "budget": 100}]}, None),  # evaluated before
+        (100, {"ended": {"stop_reason": "budget", "step": 400}}, "a (100 of 400 steps)"),
+        (100, {"ended": {"stop_reason": "stopped", "step": 100}}, None),
+        (100, {"contents": {"test.jsonl": "123456789"}}, "test.jsonl 12345678"),
+    ],
+)
+def test_runs_that_were_trained_for_another_time_or_on_other_files_are_no_seeds_of_one_group(
+    tmp_path: Path, steps: int, head: dict[str, Any], label: str | None
+) -> None:
+    def run(seed: int, steps: int, **head: Any) -> Path:
+        recipe = {"kind": "Recipe", "training": {"kind": "Training", "steps": steps}, "seed": seed, "title": "a"}
+        cell = cell_record({"length": 1}, 9, 10, "in_distribution", seed=seed)
+        return write_run(tmp_path / "a" / f"{seed}", recipe, [cell], variant="aaaa", **{**ENDED, **head})
+
+    first, second = run(0, 100, contents={"test.jsonl": "0"} if "contents" in head else None), run(1, steps, **head)
+    groups = groups_of([first], [second])
+    assert [len(group.runs) for group in groups] == ([2] if label is None else [1, 1])
+    assert groups[-1].label == (label or "a")
+
+
+def test_labels_have_what_differs_in_short(tmp_path: Path) -> None:
+    def run(name: str, **model: Any) -> Path:
+        training = {"kind": "Training", "steps": 10, "log_every": len(name)}  # changes no result
+        tree = {"kind": "Recipe", "model": {"kind": "PretrainedDecoder", **model}, "training": training, "seed": 0}
+        return write_run(tmp_path / "hf-tiny" / name, tree, name="hf-tiny")
+
+    folders = [run("1", weights="/a/b/tiny", revision="1f"), run("22", weights="/a/c/tiny", revision="2f")]
+    assert [group.label for group in groups_of(folders)] == ["weights=b/tiny", "weights=c/tiny"]
+    other = write_run(tmp_path / "other" / "1", {"kind": "Recipe"}, name="other")
+    assert [group.label for group in groups_of(folders, [other])] == [
+        "hf-tiny (weights=b/tiny)",
+        "hf-tiny (weights=c/tiny)",
+        "other",
+    ]
+    assert [group.label for group in groups_of([folders[0]], [run("333", weights="/a/b/tiny", revision="3f")])] == [
+        "revision=1f",
+        "revision=3f",
+    ]
 
 
 def test_records_without_sizes_are_reported(make: Make) -> None:

@@ -93,7 +93,7 @@ def test_runs_that_differ_in_the_seed_alone_are_one_group(make_run):
 def test_groups_of_one_name_are_labelled_by_what_differs(make_run):
     runs = [read_run(make_run(kind, step(5), name="mine")) for kind in ("abacus", "rotary")]
     first, second = (group.label for group in group_runs(runs))
-    assert (first, second) == ("mine (model.positions.0=Learned)", "mine (model.positions.0=Rotary)")
+    assert (first, second) == ("positions.0=Learned", "positions.0=Rotary")
 
 
 def test_of_parts_only_what_tells_them_apart_is_shown():

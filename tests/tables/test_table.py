@@ -459,14 +459,30 @@ def test_one_statistic_may_be_requested_with_its_interval(statistic: str, value:
 
 def test_seeds_are_drawn_within_each_setting_and_what_is_taken_together_is_reported(study: Studies) -> None:
     table = study([*seeds(0.1, 0.1, hidden_size=64), *seeds(0.9, 0.9, hidden_size=128)])
-    row = first_of(group_results(table, ["label"], columns=["final.ood_test"], statistic="mean"))
+    row = first_of(group_results(table, ["step"], columns=["final.ood_test"], statistic="mean"))
     assert [row[f"final.ood_test.mean{end}"] for end in ("", ".low", ".high")] == [0.5, 0.5, 0.5]
-    note = "differ in model.hidden_size are grouped together; group=label,model.hidden_size separates them"
-    assert note in groups_text(table)
+    note = "differ in model.hidden_size are grouped together; group=step,model.hidden_size separates them"
+    assert note in groups_text(table, "step")
     assert "grouped together" not in groups_text(table, "hidden_size")
     runs = [(recipe("b", hidden_size=width), done(beyond=width / 100)) for width in (10, 90)]
-    only = group_results(study(runs, title="one-seed-each"), ["label"])
+    only = group_results(study(runs, title="one-seed-each"), ["step"])
     assert first_of(only)["final.ood_test.median.low"] is None  # nothing is known of seeds
+
+
+def test_a_label_with_several_settings_or_an_extended_run_is_several_groups(study: Studies) -> None:
+    runs = [*seeds(0.1, 0.2, hidden_size=64), *seeds(0.9, 0.8, hidden_size=128)]
+    runs[3] = (runs[3][0], runs[3][1] | {"extended_from": 40})
+    table = study([*runs, (recipe("rotary", positions=[ROTARY]), done())])
+    found = group_results(table, ["label"], columns=["final.ood_test"])
+    assert rows_of(found, "label", "hidden_size", "extended_from", "done") == [
+        ("abacus", 64, None, 2),
+        ("abacus", 128, 40, 1),
+        ("abacus", 128, None, 1),
+        ("rotary", 64, None, 1),
+    ]
+    for text in (groups_text(table), text_of(table)):
+        assert "Its learning rates, which depend on the budget, are not those of a new run." in " ".join(text.split())
+    assert "extended_from" in header(table)
 
 
 def test_of_labels_that_are_taken_together_the_settings_they_stand_for_are_not_named(study: Studies) -> None:

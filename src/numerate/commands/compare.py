@@ -1,7 +1,7 @@
 """`compare` and `plot`: several runs, or all of a study, as a page, a figure and text."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from numerate.errors import UserError
 from numerate.experiments.results import Results, content_text, models_content
 from numerate.experiments.run import load
 from numerate.reports.compare import comparison_text, read_comparison, write_comparison
+from numerate.reports.groups import Group
 from numerate.reports.page import missing_runs_note
 from numerate.reports.plots import FIGURES, write_plot
 from numerate.reports.terminal_writer import TerminalStyle
@@ -34,13 +35,11 @@ def compare(
     if settings and not any(map(is_pretrained, addresses)):
         raise UserError(f"{settings[0]}: a comparison has settings of hf: models only, and none is named")
     paths: list[str] = []
-    results: dict[str, Results] = {}
+    results: dict[Path, Results] = {}
     for address in addresses:
-        models = pretrained_runs(address, settings, runs_dir, device) if is_pretrained(address) else {}
-        for label, run in models.items():
-            # Two folders may have the same name.
-            results[f"{label} ({address})" if label in results else label] = evaluate_with_progress(run)
-        paths += [str(run.path) for run in models.values()] or [address]
+        models = pretrained_runs(address, settings, runs_dir, device) if is_pretrained(address) else []
+        results |= {run.path: evaluate_with_progress(run) for run in models}
+        paths += [str(run.path) for run in models] or [address]
     runs = resolve_runs(paths, runs_dir)
     failed, variants = runs.missing.failed, runs.missing.missing_variants
     subject = read_comparison(runs.folders, labels=runs.labels, baseline=baseline, metric=metric)
@@ -48,8 +47,18 @@ def compare(
     if warning := missing_runs_note(len(runs.folders), failed, variants):
         print(f"{warning}\n")
     text = comparison_text(subject.groups, TerminalStyle.from_stream(sys.stdout), subject.answer_metric)
-    table = [content_text(models_content(results), output_width())] if results else []
+    table = [content_text(models_content(_by_label(results, subject.groups)), output_width())] if results else []
     print("\n\n".join([*table, text, str(page)]))
+
+
+def _by_label(results: Mapping[Path, Results], groups: Sequence[Group]) -> dict[str, Results]:
+    """The results of runs by the labels of their groups, with the seed where a group has several runs."""
+    labels: dict[Path, str] = {}
+    for group in groups:
+        for run in group.runs:
+            seed = f" seed {run.seed}" if len(group.runs) > 1 else ""
+            labels.setdefault(run.folder.resolve(), f"{group.label}{seed}")
+    return {labels[path.resolve()]: result for path, result in results.items()}
 
 
 def check_suffix(out: str) -> None:

@@ -20,22 +20,16 @@ def is_pretrained(address: str) -> bool:
 
 def pretrained_runs(
     address: str, settings: Sequence[str], runs_dir: str | None = None, device: str | None = None
-) -> dict[str, Run]:
-    """The run of a model for each choice of settings, by a label that says what differs. Raises `UserError` without a
-    task."""
+) -> list[Run]:
+    """The run of a model for each choice of settings. Raises `UserError` without a task."""
     if not any(re.match(r"task[.=]", word) for word in settings):
         raise UserError(
             f"task: must be set, for example numerate evaluate {address} task=gsm8k; others are svamp, gsm_hard, "
             "mathematics, Arithmetic, and 'QuestionFiles(train_file=mine.jsonl)'"
         )
-    recipe, choices = load_recipe(address), expand_sweep(settings)
-    swept = [i for i in range(len(settings)) if len({choice[i] for choice in choices}) > 1]
-    return {
-        " ".join([recipe.title, *(choice[i] for i in swept)]): pretrained_run(
-            override(recipe, choice), runs_dir=runs_dir, device=device
-        )
-        for choice in choices
-    }
+    recipe = load_recipe(address)
+    recipes = [override(recipe, choice) for choice in expand_sweep(settings)]
+    return [pretrained_run(one, runs_dir=runs_dir, device=device) for one in recipes]
 
 
 def evaluate_with_progress(run: Run, label: str = "evaluate", **options: Any) -> Results:

@@ -85,7 +85,7 @@ def evaluate(
     if is_pretrained(address):
         with TemporaryDirectory() as temporary_dir:  # a dry run writes nothing
             runs = pretrained_runs(address, settings, temporary_dir if dry_run else runs_dir, device)
-            for run in runs.values():
+            for run in runs:
                 _evaluate(run, executor, dry_run, options)
     else:
         _evaluate(load(address, runs_dir, device), executor, dry_run, options | {"settings": settings})

@@ -1,6 +1,7 @@
 """Settings, the fields of a spec, with their bounds."""
 
 import math
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import Field, field, fields
 from functools import cache
@@ -28,6 +29,7 @@ def setting(
     added_later: bool = False,
     stored_name: str | None = None,
     stored_default: T | None = None,
+    content_hash: str | None = None,
 ) -> T:
     """One field of a spec, with its one-line meaning (what `numerate show` prints) and its bounds.
 
@@ -40,7 +42,8 @@ def setting(
     it is part of a run's identity, and of the random key of a task's data, only if it differs from its default, so that
     older runs keep their id and data. `stored_name` is for a renamed field: its name in 0.2, or when it was added,
     under which it is hashed in both (`stored_class_name` does the same for a class). `stored_default` is for a default
-    that was another: as which it is hashed.
+    that was another: as which it is hashed. `content_hash` is for a path: the name of the setting with the hash of what
+    it leads to. Where that is set, an absolute path is not part of the identity, so that a folder may be moved.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -65,6 +68,7 @@ def setting(
             "later": added_later,
             "stored_name": stored_name,
             "stored_default": stored_default,
+            "content_hash": content_hash,
         },
     )
 
@@ -234,7 +238,8 @@ def stored_class_name(part: type) -> str:
 
 def stored_settings(spec: Any, fields: Iterable[Field[Any]]) -> dict[str, Any]:
     """The settings of a spec in identities and random keys, by their stored names: all of `fields` except those that
-    were added later and have their default; the default of those that are `hashed_as_default`.
+    were added later and have their default, and absolute paths whose `content_hash` is set; the default of those that
+    are `hashed_as_default`.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -251,6 +256,8 @@ def stored_settings(spec: Any, fields: Iterable[Field[Any]]) -> dict[str, Any]:
         is_default = value == one.default
         if is_default and metadata.get("stored_default") is not None:
             value = metadata["stored_default"]
-        if not (is_default and metadata.get("later")):
+        hash_setting = metadata.get("content_hash")
+        is_located = hash_setting is not None and getattr(spec, hash_setting) is not None and os.path.isabs(str(value))
+        if not (is_default and metadata.get("later")) and not is_located:
             stored[metadata.get("stored_name") or one.name] = value
     return stored

@@ -73,7 +73,8 @@ class EvaluationData:
 
     @cached_property
     def few_shot_examples(self) -> tuple[Example, ...]:
-        """The training examples before every question. Raises `UserError` for a tokenizer without prompts."""
+        """The training examples before every question. Raises `UserError` for a tokenizer without prompts, and if there
+        are not as many."""
         num_examples = 0 if self.generation is None else self.generation.num_fewshot
         if not num_examples:
             return ()
@@ -81,6 +82,12 @@ class EvaluationData:
             raise UserError(
                 f"evaluation.generation.num_fewshot: must be 0 for {type(self.tokenizer).__name__}, which has no "
                 "prompts; the tokenizer Subwords has"
+            )
+        num_rows = self.task.num_rows("train")
+        if num_rows is not None and num_examples > num_rows:
+            raise UserError(
+                f"evaluation.generation.num_fewshot: must be at most {num_rows:,}, the number of training questions, "
+                f"not {num_examples:,}"
             )
         return plain_examples(self.task.examples("train", 0, 0, num_examples))
 

@@ -197,6 +197,12 @@ class EvaluationPlan:
 
     # Work ---------------------------------------------------------------------------------------------------------
 
+    def check(self, tasks: Iterable[CellTask]) -> None:
+        """Raises `UserError` for a cell that its model cannot be asked, before any work."""
+        for task in tasks:
+            run = self.runs[task.run]
+            self.kind.check_request(run.untrained_model, run.evaluation_data, self._request(task))
+
     def prediction_log(self, task: CellTask, store: EvaluationStore | None = None) -> StoredPredictions:
         """The predictions of a cell of a kind that `keeps_predictions`; without a store they are kept in memory."""
         entries = {"count": self.num_questions(task), "evaluation_seed": self.seed, **self._prediction_entries(task)}

@@ -1,6 +1,7 @@
 """Runs of pretrained models as they are, without training and without a copy of their weights."""
 
 import hashlib
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,8 +19,9 @@ def pretrained_run(recipe: Recipe, *, runs_dir: str | Path | None = None, device
     """The run of a recipe with its pretrained weights as they are, created unless it exists.
 
     Its checkpoint, of step 0, says that the weights are those that the recipe names, and has no copy of them. What is
-    trained from them is another run. Of a task with rows in files all are asked, unless `evaluation.examples_per_cell`
-    is set. Raises `UserError` for a recipe without pretrained weights.
+    trained from them is another run, and so is the same model when the files of the task have other contents. Of a
+    task with rows in files all are asked, unless `evaluation.examples_per_cell` is set. Raises `UserError` for a recipe
+    without pretrained weights.
     """
     weights = getattr(recipe.model, "weights", None)
     if weights is None:
@@ -31,14 +33,15 @@ def pretrained_run(recipe: Recipe, *, runs_dir: str | Path | None = None, device
     vocabulary = recipe.tokenizer.build_vocabulary(recipe.task)
     origin = recipe.model.pretrained_config(vocabulary)
     model = recipe.model.build_on_meta(vocabulary, recipe.seed, origin)
-    tree = to_tree(recipe)
+    tree, contents = to_tree(recipe), recipe.task.file_hashes()
+    run_key = f"{identity(recipe)} pretrained{f' {json.dumps(contents, sort_keys=True)}' if contents else ''}"
     folder = RunFolder.create(
         resolve_runs_dir(runs_dir),
         recipe.title,
-        hashlib.sha256(f"{identity(recipe)} pretrained".encode()).hexdigest()[:12],
+        hashlib.sha256(run_key.encode()).hexdigest()[:12],
         {
             "recipe": tree,
-            **({"contents": contents} if (contents := recipe.task.file_hashes()) else {}),
+            **({"contents": contents} if contents else {}),
             "variant": identity(replace(recipe, seed=0)),
             "name": recipe.name,
             "group": recipe.group,
@@ -47,9 +50,8 @@ def pretrained_run(recipe: Recipe, *, runs_dir: str | Path | None = None, device
         },
     )
     with folder.lock("evaluation"):
-        stored = folder.metadata()["recipe"]
-        if stored["evaluation"] != tree["evaluation"]:  # the grid and the number of questions are not in the id
-            folder.update_metadata(recipe={**stored, "evaluation": tree["evaluation"]})
+        if folder.metadata()["recipe"] != tree:  # what is not in the id: the grid, the number of questions, the folder
+            folder.update_metadata(recipe=tree)
         if checkpoint.latest_valid(folder.checkpoints)[0] is None:
             fingerprint = tokenizer_fingerprint(recipe.tokenizer, recipe.task)
             checkpoint.write_pretrained(folder.checkpoints, {"tokenizer": fingerprint, "origin": origin})

@@ -95,6 +95,7 @@ class Run(StoredRun):
             store.load(plan.steps_by_label())
             read_metrics(self.path, self.folder.metadata(), self.warn)
             missing = plan.missing(tasks, store)
+            plan.check(missing)
             if keeps_predictions:
                 logs = [plan.prediction_log(task, store) for task in missing]
                 total, num_missing = (sum(map(plan.num_questions, some)) for some in (tasks, missing))

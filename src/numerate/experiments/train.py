@@ -251,11 +251,27 @@ class TrainingSession:
         old_versions = folder.metadata().get("versions", {}) if started_before else {}
         for change in provenance.changed_versions(old_versions):
             self._print_message(f"warning: this run was started with {change}; results may differ in the last digits")
+        if extension := self._find_extension(folder.metadata()):
+            self.metadata["extensions"] = [*folder.metadata().get("extensions", ()), extension]
+            self._print_message(
+                f"{folder.path}: extended from a budget of {extension['budget']:,} steps; its learning rates are not "
+                f"those of a new run of {self.trainer.total_steps:,} steps, and reports tell the two apart"
+            )
         folder.record_start(self.metadata)
         if started_before and self.trainer.is_new:
             self._print_message(
                 f"{folder.path}: was started before but has no checkpoint yet; starting again at step 0"
             )
+
+    def _find_extension(self, earlier: Mapping[str, Any]) -> dict[str, int] | None:
+        """The step at which a run with `earlier` metadata gets another budget, and the one before in steps; None if the
+        learning rates and batch sizes so far are those of this budget too."""
+        step, total = self.trainer.state.step, self.trainer.total_steps
+        budget = earlier.get("total_steps", earlier["recipe"].get("training", {}).get("steps"))
+        if not step or not budget or budget == total:
+            return None
+        is_same = self.recipe.schedule.is_same_until(step, budget, total) and not self.recipe.training.batch_size_warmup
+        return None if is_same else {"step": step, "budget": budget}
 
     def _make_callback(self, progress: ProgressBar) -> RecordCallback:
         latest: dict[str, float | str] = {}
@@ -324,6 +340,7 @@ def run_metadata(recipe: Recipe, trainer: Trainer, provenance_info: Mapping[str,
         "name": recipe.name,
         "group": recipe.group,
         **(provenance.provenance() if provenance_info is None else provenance_info),
+        "total_steps": trainer.total_steps,
         "parameters": sum(p.numel() for p in trainer.model.parameters()),
         "threads": torch.get_num_threads(),
         "processes": trainer.world.size,

@@ -45,7 +45,8 @@ def hugging_face_recipe(name: str) -> Recipe:
 
     A decoder with a chat template is asked in that, another one by `QUESTION_TEMPLATE`, an encoder-decoder by the
     question alone. The commit of a name on the hub, or a hash of the files of a folder, is part of the recipe, so that
-    other weights under the same name are another run. Raises `UserError` where there is no model or no tokenizer.
+    other weights under the same name are another run; where the folder lies is not part of the run's id. Raises
+    `UserError` where there is no model or no tokenizer.
     """
     folder = Path(name).expanduser().absolute()
     is_folder = bool(name) and folder.is_dir()
@@ -53,14 +54,14 @@ def hugging_face_recipe(name: str) -> Recipe:
     config = _read_config(weights, is_folder=is_folder)
     commit = None if is_folder else _cached_commit(name)
     revision = folder_revision(folder) if is_folder else commit
-    tokenizer = load_transformers_tokenizer(weights, commit)
+    tokenizer = load_transformers_tokenizer(weights, revision)
     has_encoder, has_chat = bool(config.is_encoder_decoder), tokenizer.chat_template is not None
     subwords = Subwords(
         weights,
         add_bos_token=not has_chat and tokenizer("1")["input_ids"][0] == tokenizer.bos_token_id,
         answer_prefix="" if has_encoder or has_chat or _adds_space(tokenizer) else " ",
         max_length=getattr(config, "max_position_embeddings", None) or DEFAULT_MAX_LENGTH,
-        revision=commit,
+        revision=revision,
         question_template=QUESTION if has_encoder or has_chat else QUESTION_TEMPLATE,
         chat_template=has_chat,
     )

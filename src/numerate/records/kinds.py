@@ -241,7 +241,7 @@ RESULT = Schema(
             "key label? stop_reason? failure? error? traceback?": TEXT,
             "status": one_of("done", "failed"),
             "seed?": INTEGER,
-            "last_step? worker_deaths? step? examples? tokens? best_step?": COUNT,
+            "last_step? worker_deaths? step? extended_from? examples? tokens? best_step?": COUNT,
             "flops? validation_bits_per_byte?": NON_NEGATIVE,
             "loss? validation_loss?": NUMBER,
             "validation_exact_match? ood_validation_exact_match?": FRACTION,

@@ -1,6 +1,7 @@
 """Groups of runs that differ only in the seed."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -35,7 +36,7 @@ from numerate.reports.metrics import (
     metrics_of_cells,
 )
 from numerate.reports.records import Cell, Records, settings_key
-from numerate.reports.settings import differing_settings, format_settings, remove_seeds, shortest_texts
+from numerate.reports.settings import format_settings, label_settings, remove_seeds
 
 CONVERGENCE_THRESHOLD = 0.99
 """The exact match on held-out in-distribution questions from which on a run has converged."""
@@ -236,18 +237,20 @@ class Group:
 
 def group_runs(runs: Sequence[Records], labels: Mapping[str, str] | None = None) -> list[Group]:
     """Groups runs whose recipes are equal without their seeds (and, where the head of a run has a `variant`, without
-    settings such as its budget and labels), in order of appearance. Evaluations with changed settings make their own
-    groups, after the one as trained: "abacus, times=8".
+    settings such as its labels), in order of appearance. Evaluations with changed settings make their own groups, after
+    the one as trained: "abacus, times=8". So do runs with another budget, extended or unfinished ones, and those on
+    other contents of the same files.
 
-    Runs of one experiment under two titles with the same seeds, as with two budgets, stay two groups. `labels` renames
-    a group by the label of its runs (`{"addition_abacus": "Abacus"}`). Groups with the same label get the settings in
-    which they differ appended.
+    Runs of one experiment under two titles with the same seeds stay two groups. `labels` renames a group by the label
+    of its runs (`{"addition_abacus": "Abacus"}`). Groups with the same label get the settings in which they differ
+    appended; where all groups have that label, the settings replace it.
     """
     runs_by_variant: dict[str, list[Records]] = {}
     for run in runs:
         tree = remove_seeds(run.recipe) if run.recipe else {"label": run.label}
         variant = str(run.metadata.get("variant") or json.dumps(tree, sort_keys=True, default=str))
-        runs_by_variant.setdefault(variant, []).append(run)
+        key = [variant, run.budget, run.training_note, sorted(run.file_hashes.values())]
+        runs_by_variant.setdefault(json.dumps(key, sort_keys=True, default=str), []).append(run)
     groups = [
         Group(_label(members, labels or {}), tuple(sorted(members, key=lambda run: run.seed or 0)))
         for variant in runs_by_variant.values()
@@ -257,15 +260,34 @@ def group_runs(runs: Sequence[Records], labels: Mapping[str, str] | None = None)
 
 
 def _with_distinct_labels(groups: Sequence[Group]) -> list[Group]:
-    """Groups of one label with the settings in which they differ, or with numbers."""
-    result = list(groups)
+    """Groups of one label with the settings in which they differ, or with numbers, and with how they were trained."""
+    labels: dict[int, str] = {}
     for label in {group.label for group in groups}:
         places = [i for i, group in enumerate(groups) if group.label == label]
-        different = differing_settings([groups[i].runs[0].recipe for i in places]) if len(places) > 1 else {}
-        for number, i in enumerate(places if len(places) > 1 else ()):
-            what = ", ".join(f"{path}={shortest_texts(values)[number]}" for path, values in different.items())
-            result[i] = replace(groups[i], label=f"{label} ({what})" if what else f"{label} {number + 1}")
+        runs = [groups[i].runs[0] for i in places]
+        differences = map(_join, label_settings([run.recipe for run in runs]), _differing_files(runs))
+        for i, run, difference in zip(places, runs, differences, strict=True):
+            what = _join(difference, run.training_note or "")
+            is_redundant = len(places) == len(groups) > 1 and difference
+            labels[i] = what if is_redundant else f"{label} ({what})" if what else label
+    counts, seen = Counter(labels.values()), Counter[str]()
+    result = []
+    for i, group in enumerate(groups):
+        seen[labels[i]] += 1
+        number = f" {seen[labels[i]]}" if counts[labels[i]] > 1 else ""
+        result.append(replace(group, label=f"{labels[i]}{number}"))
     return result
+
+
+def _differing_files(runs: Sequence[Records]) -> list[str]:
+    """The files of the task whose contents differ among runs, with the beginning of the hash that each run has."""
+    names = dict.fromkeys(name for run in runs for name in run.file_hashes)
+    differing = [name for name in names if len({run.file_hashes.get(name) for run in runs}) > 1]
+    return [_join(*(f"{name} {run.file_hashes.get(name, 'none')[:8]}" for name in differing)) for run in runs]
+
+
+def _join(*texts: str) -> str:
+    return ", ".join(filter(None, texts))
 
 
 def _split_by_label_and_title(runs: Sequence[Records], labels: Mapping[str, str]) -> list[list[Records]]:

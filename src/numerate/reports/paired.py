@@ -4,6 +4,7 @@ They are the predictions that `numerate evaluate RUN predictions=true` keeps. Si
 difference has a narrower interval than that of two samples of questions.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -25,7 +26,8 @@ from numerate.reports.records import Records
 from numerate.reports.table import TextTable
 
 Answers = Mapping[tuple[Any, ...], Mapping[str, Any]]
-"""The line of each question in predictions.jsonl, by its cell, text and correct answer."""
+"""The line of each question in predictions.jsonl, by its cell, text and correct answer, and by how many equal ones come
+before it."""
 
 MEASURES = {"exact_match": "correct, %", "number_accuracy": "correct numbers, %", "log_mae": "log error"}
 """The measures of an answer, with their names. The log error is that of sign(x) log10(|x| + 1)."""
@@ -53,7 +55,7 @@ def same_questions(groups: Sequence[Group]) -> Content:
     for group in groups:
         checkpoints = [(run, run.reported_checkpoint(group.settings)) for run in group.runs]
         runs = [_answers(run, found[1], group.settings or {}) for run, found in checkpoints if found is not None]
-        answered += [AnsweredQuestions(group.label, runs)] if all(runs) else []
+        answered += [AnsweredQuestions(group.label, runs)] if runs and all(runs) else []
     pairs = combinations(answered, 2) if len(answered) <= MAX_GROUPS_ALL_PAIRS else product(answered[:1], answered[1:])
     header = ["pair", "measure", "means", "difference", "better : worse", "questions", "p"]
     return [TextTable(header, [row for first, second in pairs for row in _rows(second, first)], CAPTION, style="pairs")]
@@ -107,11 +109,15 @@ def _measure(line: Mapping[str, Any], measure: str) -> float | None:
 
 def _answers(run: Records, step: int, settings: Mapping[str, Any] | None = None) -> Answers:
     """The answers at a step with these settings, without a position offset."""
-    return {
-        (*line["cell"].values(), line["question"], line["correct_answer"]): line
-        for line in _predictions(run)
-        if line["step"] == step and line.get("settings", {}) == (settings or {}) and not line["position_offset"]
-    }
+    answers: dict[tuple[Any, ...], Mapping[str, Any]] = {}
+    seen = Counter[tuple[Any, ...]]()
+    for line in _predictions(run):
+        if line["step"] == step and line.get("settings", {}) == (settings or {}) and not line["position_offset"]:
+            question = (*line["cell"].values(), line["question"], line["correct_answer"])
+            evaluation = tuple(line.get(name) for name in ("checkpoint", "method", "count", "evaluation_seed"))
+            answers[*question, seen[evaluation, question]] = line
+            seen[evaluation, question] += 1
+    return answers
 
 
 def _predictions(run: Records) -> list[dict[str, Any]]:

@@ -21,6 +21,9 @@ from numerate.records.heads import RECIPE_FILE, read_header, read_metrics
 from numerate.records.kinds import RUN_FILE_SCHEMAS
 from numerate.records.reading import read_records as read_records
 
+BUDGETS = ("steps", "examples", "tokens", "flops", "epochs", "target_accuracy")
+"""The settings of training that end it."""
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -144,6 +147,33 @@ class Records:
             if isinstance(tree, Mapping) and isinstance(tree.get("seed"), int):
                 return int(tree["seed"])
         return self.cells[0].seed if self.cells else None
+
+    @property
+    def file_hashes(self) -> Mapping[str, str]:
+        """The sha256 of each file of its task, by name."""
+        return self.metadata.get("contents") or {}
+
+    @property
+    def budget(self) -> dict[str, Any]:
+        """The settings that say how long it is trained."""
+        training = self.recipe.get("training")
+        return {name: training.get(name) for name in BUDGETS} if isinstance(training, Mapping) else {}
+
+    @cached_property
+    def training_note(self) -> str | None:
+        """How it differs from a run that was trained in one go to the end of its budget; None if it does not."""
+        steps = [cell.step for cell in self.cells] + [scores.step for scores in self.language]
+        step, ended = max(steps, default=None), self.metadata.get("ended") or {}
+        total = ended.get("step") if ended.get("stop_reason") in ("budget", "target") else self.budget.get("steps")
+        earlier_budgets = [
+            f"{extension['budget']:,}"
+            for extension in self.metadata.get("extensions", ())
+            if step is None or step > extension["step"]
+        ]
+        notes = [f"extended from {' and '.join(earlier_budgets)} steps"] * bool(earlier_budgets)
+        if step is not None and total and step < total:
+            notes.append(f"{step:,} of {total:,} steps")
+        return ", ".join(notes) or None
 
     @property
     def operator(self) -> str | None:

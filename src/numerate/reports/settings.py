@@ -1,7 +1,25 @@
 """Settings of recipes as text, and those in which recipes differ."""
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+from numerate.tasks.contents import shortest_unique_names
+
+SETTINGS_WITHOUT_EFFECT = {
+    "Recipe": {"name", "group", "trackers", "tracking", "device", "title", "paper"},
+    "Training": {
+        "minutes",
+        "threads",
+        "log_every",
+        "checkpoint_every",
+        "checkpoint_minutes",
+        "keep_checkpoints",
+        "parallel",
+    },
+}
+"""Settings that do not affect results: names, folders, logging, checkpoint frequency."""
 
 
 def remove_seeds(tree: Any) -> Any:
@@ -38,22 +56,46 @@ def _differences(path: str, values: Sequence[Any]) -> Iterator[tuple[str, Sequen
         yield path, values
 
 
+def label_settings(recipes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The settings that affect results and in which recipes differ, in a few words, for each recipe. Pretrained models
+    are named by their weights, without their hash, and without prompts where all weights differ."""
+    shown = {path: values for path, values in differing_settings(recipes).items() if _affects_results(path)}
+    weights = shown.get("model.weights", shown.get("model.revision"))
+    if weights is not None:
+        implied = {"tokenizer.tokenizer", "tokenizer.revision", *["model.revision"] * ("model.weights" in shown)}
+        if len(set(weights)) == len(recipes):
+            implied |= {path for path in shown if path.startswith(("tokenizer.", "evaluation.generation.stop"))}
+        shown = {path: values for path, values in shown.items() if path not in implied}
+    texts = {short_path(path, shown): shortest_texts(values) for path, values in shown.items()}
+    return [", ".join(f"{path}={each[i]}" for path, each in texts.items()) for i in range(len(recipes))]
+
+
+def _affects_results(path: str) -> bool:
+    """Whether the setting at a path affects the answers to a question: not which questions are asked."""
+    first, _, second = path.partition(".")
+    if first == "evaluation":
+        return second.startswith("generation")
+    return not (first == "training" and second in SETTINGS_WITHOUT_EFFECT["Training"]) and (
+        first not in SETTINGS_WITHOUT_EFFECT["Recipe"]
+    )
+
+
 def format_settings(settings: Mapping[str, Any]) -> str:
     """The settings of an evaluation in a few words: `{"model.backbone.num_loops": 8}` is "num_loops=8".
 
     Paths with the same last name are lengthened until they differ: "0.base=500, 1.base=100".
     """
-    return ", ".join(f"{_short_path(path, settings)}={_format_value(value)}" for path, value in settings.items())
+    return ", ".join(f"{short_path(path, settings)}={_format_value(value)}" for path, value in settings.items())
 
 
 FORM_KEYS = ("kind", "source")
 """Keys of a saved part that are no settings: its class, after the file of a part of a user, and this file's hash."""
 
 
-def _short_path(path: str, paths: Iterable[str]) -> str:
-    """The shortest end of a path that no other path has."""
+def short_path(path: str, paths: Iterable[str]) -> str:
+    """The shortest end of a path that no other path has and that is no number: `positions.0` of `model.positions.0`."""
     others, parts = [f".{other}" for other in paths if other != path], path.split(".")
-    ends = (".".join(parts[i:]) for i in reversed(range(len(parts))))
+    ends = (".".join(parts[i:]) for i in reversed(range(len(parts))) if not "".join(parts[i:]).isdecimal())
     return next((end for end in ends if not any(other.endswith(f".{end}") for other in others)), path)
 
 
@@ -71,7 +113,10 @@ def format_setting(value: Any) -> str:
 
 def shortest_texts(values: Sequence[Any]) -> list[str]:
     """Settings as text, of a part those settings alone that tell the parts of its class apart:
-    `Learned(position_ids=DigitIndex)`, `Learned(position_ids=Sequential)`, `Rotary`."""
+    `Learned(position_ids=DigitIndex)`, `Learned(position_ids=Sequential)`, `Rotary`; of absolute paths their ends."""
+    if values and all(isinstance(value, str) and os.path.isabs(value) for value in values):
+        name_by_path = {path: name for name, path in shortest_unique_names(map(Path, values)).items()}
+        return [name_by_path[Path(value)] for value in values]
     if values and all(isinstance(value, list | tuple) for value in values):
         items = iter(shortest_texts([item for value in values for item in value]))
         return [f"[{', '.join(next(items) for _ in value)}]" for value in values]

@@ -15,23 +15,11 @@ from numerate.errors import UserError
 from numerate.experiments.patch import apply_diff, tree_diff, value_at
 from numerate.records.kinds import PLAN, PLAN_HEAD
 from numerate.records.reading import FORMAT, check_format, damage_message, parse_lines, parse_record, read_bytes
+from numerate.reports.settings import SETTINGS_WITHOUT_EFFECT as SETTINGS_WITHOUT_EFFECT
+from numerate.reports.settings import shortest_texts
 
 RESULT_VERSION = 1
 """Part of every content key. Increased when the meaning of an unchanged recipe changes."""
-
-SETTINGS_WITHOUT_EFFECT = {
-    "Recipe": {"name", "group", "trackers", "tracking", "device", "title", "paper"},
-    "Training": {
-        "minutes",
-        "threads",
-        "log_every",
-        "checkpoint_every",
-        "checkpoint_minutes",
-        "keep_checkpoints",
-        "parallel",
-    },
-}
-"""Settings that do not affect results: names, folders, logging, checkpoint frequency."""
 
 
 def content_key(recipe: object, cache: TreeCache | None = None) -> str:
@@ -187,8 +175,6 @@ def variant_labels(group: Sequence[PlannedRun], labels: Mapping[str, str], base:
     `{"addition_abacus/3f2a9c01b7de": "Abacus (model.hidden_size=64)", ...}`; the seed, and settings that do not affect
     results, are ignored. Of parts only what tells them apart is shown: `model.mixer=LSTM`.
     """
-    from numerate.reports.settings import shortest_texts
-
     names = {one.tree.get("name") for one in group}
     name = next(iter(names)) if len(names) == 1 else None
     label = labels.get(base, str(name or base))

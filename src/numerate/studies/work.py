@@ -172,11 +172,12 @@ class _StudyWorker:
         run.report()
         track_results(run)
         progress = run.checkpoints("final")[0].state["progress"]
-        metrics = run.folder.records("metrics.jsonl")
+        metrics, extensions = run.folder.records("metrics.jsonl"), run.folder.metadata().get("extensions")
         target = recipe.training.target_accuracy
         stop_reason = "budget" if target is None or progress.get("exact_match", 0.0) < target else "target"
         return {
             **_base_record(planned, "done"),
+            **({"extended_from": extensions[-1]["budget"]} if extensions else {}),
             "stop_reason": "minutes" if trained.stop_reason == "minutes" else stop_reason,
             "step": progress["step"],
             "examples": progress["examples"],

@@ -27,6 +27,11 @@ LANGUAGE_NOTE = (
     "Intervals (.low, .high) are for sampling of the text; group=label shows the variation over seeds."
 )
 
+EXTENDED_NOTE = (
+    "extended_from: the budget in steps that a run had before it was extended. Its learning rates, which depend on the "
+    "budget, are not those of a new run."
+)
+
 
 def describe_runs(runs: "DataFrame") -> tuple["DataFrame", list[str]]:
     """The identifying columns and results of the runs, and notes, also on missing runs."""
@@ -43,6 +48,8 @@ def describe_runs(runs: "DataFrame") -> tuple["DataFrame", list[str]]:
     if "non_causal_reason" in names:
         reasons = runs["non_causal_reason"].dropna().unique()
         notes += [f"not comparable (non-causal): {reason}" for reason in reasons]
+    if "extended_from" in names:
+        notes.append(EXTENDED_NOTE)
     if "plan" in names:
         earlier = int((runs["plan"] == "earlier").sum())
         notes.append(f"{earlier:,} of earlier plans, not of the current one; where=plan=current leaves them out")

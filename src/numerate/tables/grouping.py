@@ -8,6 +8,7 @@ import numpy as np
 from numerate.errors import UserError, check_choice
 from numerate.evaluation.statistics import interquartile_mean, stratified_bootstrap_interval, success_rate
 from numerate.reports.grid import REGION_LABELS, format_interval, format_percent, join_names
+from numerate.tables.describing import EXTENDED_NOTE
 from numerate.tables.selecting import (
     differing_within,
     display_format,
@@ -52,7 +53,8 @@ def group_results(
     success_column: str | None = None,
     intervals: bool = True,
 ) -> "DataFrame":
-    """A row per group of rows of `results_of` or `cells_of` with equal values in the columns `by`.
+    """A row per group of rows of `results_of` or `cells_of` with equal values in the columns `by`. Of runs, `label`
+    alone stands for a variant: for the label and the settings in which runs of one label differ.
 
     For runs: the numbers of runs `done`, `failed` and not done yet (`left`); `success`, the fraction of the done or
     failed runs with at least `threshold` (0.99) in the column `success_column` (`final.in_distribution`; for labels,
@@ -158,6 +160,8 @@ def describe_groups(
     if "non_causal_reason" in results:
         reasons = results["non_causal_reason"].dropna().unique()
         notes += [f"not comparable (non-causal), and no success counted: {reason}" for reason in reasons]
+    if "extended_from" in results:
+        notes.append(EXTENDED_NOTE)
     if (scores := _success_scores(results, success_column, threshold)) is not None:
         notes.append(_success_note(scores, threshold or SUCCESS_THRESHOLD))
     if merged := _merged_columns(results, keys):
@@ -169,7 +173,13 @@ def describe_groups(
 
 
 def _keys(results: "DataFrame", by: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys(find_column(results, name, "group") for name in by or [""]))
+    """The columns that `by` names. Of runs, `label` alone is a variant: the settings that differ under a label, too."""
+    keys = list(dict.fromkeys(find_column(results, name, "group") for name in by or [""]))
+    if keys != ["label"] or "status" not in results:
+        return keys
+    settings = [name for name in _setting_columns(results) if name not in ("label", "plan")]
+    differing = differing_within(results, keys, settings)
+    return ["label", *(name for name in settings if name in differing or name == "extended_from")]
 
 
 def _value_columns(results: "DataFrame", keys: Sequence[str], columns: Sequence[str]) -> list[str]:

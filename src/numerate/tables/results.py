@@ -62,9 +62,10 @@ def results_of(study: "Study | str | Path", runs_dir: str | Path | None = None) 
 
     A row per run of the current plan, and per completed run of earlier plans: `run` (its path below the folder of
     runs), `label`, `seed`, `status`; `plan`, if some are of earlier ones; each setting in which runs differ, by its
-    path (`recipe.loss` for the loss, since `loss` is its value); the last metrics of training; per region the mean
-    exact match of the `final` and the `best` checkpoint with its interval over questions (`final.ood_test`,
-    `final.ood_test.low`, `final.ood_test.high`); for labels also their metrics with interval and baseline
+    path (`recipe.loss` for the loss, since `loss` is its value); `extended_from`, if some runs were extended, the
+    budget in steps that they had before; the last metrics of training; per region the mean exact match of the `final`
+    and the `best` checkpoint with its interval over questions (`final.ood_test`, `final.ood_test.low`,
+    `final.ood_test.high`); for labels also their metrics with interval and baseline
     (`final.ood_test.ood_accuracy`, `final.ood_test.ood_accuracy.baseline`; `accuracy`, `last_label` and
     `correct_prefix` alike); for numbers or texts each metric of `numerate.evaluation.answer_metrics`
     (`final.ood_test.log_mae`, `final.ood_test.log_mae (mean of modules)`); `non_causal_reason`, if the model is not
@@ -96,6 +97,8 @@ def results_of(study: "Study | str | Path", runs_dir: str | Path | None = None) 
         columns["plan"] = _series(["current" if planned.current else "earlier" for planned in plan], str)
     for path, values in differing_settings(plan).items():
         columns[path if is_identifier(path) else f"recipe.{path}"] = _series(values, infer_type(values))
+    if any("extended_from" in record for record in done_records):
+        columns["extended_from"] = _series([record.get("extended_from") for record in done_records], int)
     is_language_modeling = any("validation_loss" in record for record in done_records)
     for name in (*_TRAINING_COLUMNS, *_LANGUAGE_TRAINING_COLUMNS * is_language_modeling):
         columns[name] = _result([record.get(name) for record in done_records], name)

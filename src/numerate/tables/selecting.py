@@ -192,7 +192,7 @@ def informative_columns(frame: "DataFrame") -> list[str]:
     if "label" in shown:
         settings = shown - {"label", "seed"}
         shown -= settings - {*differing_within(frame, ["label"], sorted(settings))}
-    shown = shown or {"label", "seed"}
+    shown = (shown or {"label", "seed"}) | ({"extended_from"} & {*names})
     if "status" in names and (frame["status"] != "done").any():
         shown.add("status")
     defaults = [name for name in names if is_default(name, names)]

@@ -56,6 +56,15 @@ class Schedule(Spec, ABC):
         )
         return self.decay_factor(min(1.0, step / max(1, end_step)), min(1.0, warmup_steps / max(1, end_step)))
 
+    def is_same_until(self, step: int, total_steps: float, other_total_steps: float) -> bool:
+        """Whether the factors before `step` are the same with two budgets; of many steps some are compared.
+
+        >>> [Linear(warmup=0).is_same_until(4, 4, 8), Constant(warmup=2).is_same_until(4, 4, 8)]
+        [False, True]
+        """
+        steps = {*range(0, step, max(1, step // 1000)), *range(max(0, step - 1), step)}
+        return all(self.multiplier(one, total_steps) == self.multiplier(one, other_total_steps) for one in steps)
+
     @abstractmethod
     def decay_factor(self, progress: float, warmup_end: float) -> float:
         """The factor after the warm-up, for a progress from `warmup_end` to 1."""

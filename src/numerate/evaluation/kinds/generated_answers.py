@@ -63,6 +63,22 @@ class GeneratedAnswers(AnswerKind):
     def validation_scorer(self, evaluation_data: EvaluationData, questions: Questions) -> None:
         return None
 
+    def check_request(self, model: Model, evaluation_data: EvaluationData, request: CellRequest) -> None:
+        self._checked_questions(model, evaluation_data, request)
+
+    def _checked_questions(
+        self, model: Model, evaluation_data: EvaluationData, request: CellRequest
+    ) -> tuple[Questions, int]:
+        """The questions of a cell, and the largest number of tokens that is read and generated for one of them."""
+        self.check_causal(model, evaluation_data)
+        questions = cell_questions(
+            evaluation_data.task, request.cell, count=request.num_questions, seed=request.seed, split=request.split
+        )
+        num_tokens = _check_lengths(model, evaluation_data, questions)
+        if get_generation(evaluation_data).one_pass:
+            _check_tokenization(evaluation_data, questions)
+        return questions, num_tokens
+
     def score(
         self, model: Model, evaluation_data: EvaluationData, request: CellRequest, log: PredictionLog | None = None
     ) -> dict[str, Any]:
@@ -93,14 +109,8 @@ class GeneratedAnswers(AnswerKind):
         self, model: Model, evaluation_data: EvaluationData, request: CellRequest, log: PredictionLog | None = None
     ) -> list[dict[str, Any]]:
         """The lines of predictions.jsonl: those of the log, and the others as they are generated."""
-        self.check_causal(model, evaluation_data)
         generation = get_generation(evaluation_data)
-        questions = cell_questions(
-            evaluation_data.task, request.cell, count=request.num_questions, seed=request.seed, split=request.split
-        )
-        num_tokens = _check_lengths(model, evaluation_data, questions)
-        if generation.one_pass:
-            _check_tokenization(evaluation_data, questions)
+        questions, num_tokens = self._checked_questions(model, evaluation_data, request)
         answer_batch = score_likelihood if generation.one_pass else generate_texts
         lines = {} if log is None else {row: dict(line) for row, line in log.lines.items()}
         rows_per_batch = max(1, MAX_TOKENS_PER_BATCH // num_tokens)

@@ -88,6 +88,10 @@ class EvaluationKind(Spec, ABC):
             )
         return None
 
+    def check_request(self, model: Model, evaluation_data: EvaluationData, request: CellRequest) -> None:
+        """Raises `UserError` for a cell that the model cannot be asked, before any work; the model has no weights."""
+        return
+
     @abstractmethod
     def score(self, model: Model, evaluation_data: EvaluationData, request: CellRequest) -> dict[str, Any]:
         """The record of a cell: a function of the weights and of the arguments alone. It has at least `cell`, `count`,

@@ -57,7 +57,9 @@ class PretrainedDecoder(HuggingFaceSpec):
     Raises `UserError` for both at once, and for a model whose logits are more than a linear map of its last states.
     """
 
-    weights: str | None = setting(None, "folder or name on the Hugging Face hub to load weights from; null: random")
+    weights: str | None = setting(
+        None, "folder or name on the Hugging Face hub to load weights from; null: random", content_hash="revision"
+    )
     gguf_file: str | None = setting(None, "the GGUF file to load, if any")
     config: str | None = setting(None, "without weights: a transformers configuration as JSON; null: a small GPT-2")
     number_embedding: NumberEmbedding | None = setting(None, "how numbers enter the embeddings; null: not at all")

@@ -92,7 +92,9 @@ class T5(HuggingFaceSpec):
     size: Literal["small", "base", "large", "3b", "11b"] = setting(
         "small", "published size, from which null settings below are taken; with `weights`: their size"
     )
-    weights: str | None = setting(None, "folder or name on the Hugging Face hub to load weights from; null: random")
+    weights: str | None = setting(
+        None, "folder or name on the Hugging Face hub to load weights from; null: random", content_hash="revision"
+    )
     hidden_size: int | None = setting(None, "hidden size; null: that of `size`", at_least=1)
     num_layers: int | None = setting(None, "encoder layers; null: that of `size`", at_least=1)
     num_decoder_layers: int | None = setting(None, "decoder layers; null: num_layers", at_least=1)

@@ -61,7 +61,9 @@ class Subwords(Tokenizer):
     has_unique_tokenization: ClassVar[bool] = False
     has_prompts: ClassVar[bool] = True
 
-    tokenizer: str = setting("google-t5/t5-small", "a folder, a tokenizer.json, a model on the hub, or characters")
+    tokenizer: str = setting(
+        "google-t5/t5-small", "a folder, a tokenizer.json, a model on the hub, or characters", content_hash="revision"
+    )
     number_format: TextNumberFormat = setting(AsIs(), "how numbers in texts are tokenized")
     vocabulary: Literal["all", "occurring"] = setting(
         "all", "the tokenizer's whole vocabulary (all), or only tokens of the training data (occurring)"
@@ -71,7 +73,9 @@ class Subwords(Tokenizer):
     max_length: int = setting(
         512, "largest number of tokens of a question, and of an answer without its [EOS]", at_least=1
     )
-    revision: str | None = setting(None, "revision of a model on the hub; null: the newest")
+    revision: str | None = setting(
+        None, "of a model on the hub its revision, of a folder the hash of its files; null: the newest"
+    )
     question_template: str = setting(
         QUESTION, r"the text of a prompt, with \n for a new line: 'Question: {question}\nAnswer:'", added_later=True
     )
