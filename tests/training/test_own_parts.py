@@ -72,7 +72,7 @@ IDS: dict[str, tuple[Callable[[Any, Tensor, Any], Any], str | None]] = {
         "must return the same position ids for the same tokens and step_context; random offsets are numerate.positions",
     ),
     "of other rows": (
-        lambda tokens, ids, context: (ids + len(tokens.ids) % 2).expand(tokens.ids.shape),
+        lambda tokens, ids, context: (ids + (len(tokens.ids) > 1)).expand(tokens.ids.shape),
         "must return position ids of a row that do not depend on the other rows of the batch",
     ),
 }
