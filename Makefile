@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 READY := $(VENV)/.ready
 READY_TO_TEST := $(VENV)/.ready-to-test
 
-.PHONY: demo test test-all test-shapes check docs notebooks golden golden-outside test-oldest test-newest test-gpu-readiness test-integrations clean help
+.PHONY: demo test test-all test-shapes check docs notebooks golden golden-outside test-oldest test-newest test-gpu-readiness test-integrations test-wheel clean help
 
 help:
 	@echo "make demo    installs into $(VENV) if need be, then: numerate run quickstart"
@@ -23,6 +23,7 @@ help:
 	@echo "make test-oldest   the whole test suite with the oldest versions that pyproject.toml promises, in $(VENV)-oldest"
 	@echo "make test-newest   the whole test suite with the newest version of everything, in $(VENV)-newest"
 	@echo "make test-integrations   the tests with lm-evaluation-harness, in $(VENV)-lm-eval"
+	@echo "make test-wheel   builds the wheel, and type-checks a user's script with the package as installed from it"
 	@echo "make test-gpu-readiness   compiles the kernels for GPUs that are not there, in $(VENV)-gpu (3 GB); see docs/gpu.md"
 	@echo "make clean   removes these environments; runs are left alone"
 
@@ -76,6 +77,12 @@ test-integrations:
 	$(PYTHON) -m venv $(VENV)-lm-eval
 	$(VENV)-lm-eval/bin/python -m pip install -c constraints.txt -e ".[lm-eval]" pytest pytest-xdist hypothesis
 	$(VENV)-lm-eval/bin/python -m pytest tests/experiments/test_lm_eval_model.py tests/integrations/test_lm_eval_tasks.py
+
+test-wheel: $(READY_TO_TEST)
+	rm -rf build/wheel
+	$(VENV)/bin/python -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
+	$(VENV)/bin/python -m pip install --quiet --no-deps --target build/wheel/site build/wheel/numerate-*.whl
+	PYTHONPATH=$(CURDIR)/build/wheel/site $(VENV)/bin/python -m pytest -n 0 tests/test_typed_scripts.py
 
 # The versions of Triton and flash-linear-attention: Triton is the one that this torch has where it is built for CUDA.
 GPU_PACKAGES := triton==3.7.1 flash-linear-attention==0.6.0 fla-core==0.6.0

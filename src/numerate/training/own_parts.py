@@ -99,6 +99,7 @@ def model_problems(
     decoded = _decode(model, tokens, row, half) if is_causal else None
 
     def differ(one: Tensor, two: Tensor, tolerance: float = 1e-4) -> bool:
+        # 1e-2 where shapes differ, so that TF32 rounds otherwise.
         return bool((one - two).abs().max() > tolerance * whole.abs().max())
 
     checks = (
@@ -110,7 +111,7 @@ def model_problems(
             "and no other randomness",
         ),
         (
-            differ(torch.stack((whole, other)), together),
+            differ(torch.stack((whole, other)), together, 1e-2),
             "computes something else for a row when other rows of the batch change; it must treat rows independently, "
             "without a mean or norm over the first dimension",
         ),
