@@ -179,13 +179,15 @@ def first_tokens(rows: Tokens, length: int) -> Tokens:
 
 def _stack_rows(one: Tokens, other: Tokens) -> Tokens:
     """Two rows of the same length and the same values of numbers as a batch."""
-    values, ids = one.number_values, (one.position_ids, other.position_ids)
+    values, first, second = one.number_values, one.position_ids, other.position_ids
     return Tokens(
         torch.cat((one.ids, other.ids)),
         torch.cat((one.lengths, other.lengths)),
         torch.cat((one.example_indices, other.example_indices)),
         None if values is None else values.expand(2, -1),
-        position_ids=None if ids[0] is None or ids[1] is None else tuple(map(torch.cat, zip(*ids, strict=True))),
+        position_ids=None
+        if first is None or second is None
+        else tuple(torch.cat(pair) for pair in zip(first, second, strict=True)),
     )
 
 
