@@ -4,7 +4,7 @@
 numerate itself are left out before training: tests hold them to more than this.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -128,10 +128,10 @@ def model_problems(
 
 
 @contextmanager
-def evaluating(model: nn.Module, own_modules: Iterable[nn.Module]) -> Iterator[None]:
+def evaluating(model: nn.Module, own_modules: Sequence[nn.Module]) -> Iterator[None]:
     """Evaluation mode without gradients, in which parameters of a user's modules that begin at 0, such as gates, are
     0.1, and outputs of mixers and input positions of another shape than their input raise `UserError`."""
-    own_modules, was_training = list(own_modules), model.training
+    was_training = model.training
     zeros = [parameter for module in own_modules for parameter in module.parameters() if not parameter.any()]
     model.eval()
     with torch.no_grad(), ExitStack() as hooks:
