@@ -73,8 +73,8 @@ class TrainingParts:
 
     @cached_property
     def small_batch(self) -> Batch:
-        """A few examples of training."""
-        questions = draw_questions(self.recipe.task, 4)
+        """A few examples of training; of language modeling, whose rows are long, one."""
+        questions = draw_questions(self.recipe.task, 1 if self.recipe.task.is_language_modeling else 4)
         return self.evaluation_data.batch(questions, few_shot=False).to(self.device)
 
     @cached_property
