@@ -1,4 +1,5 @@
-"""A user's script, and the example of a plug-in, pass the strict type checker with the types of the package."""
+"""A user's script, and the example of a plug-in, pass the strict type checker with the types of the package: of this
+checkout, or with `make test-wheel` of the wheel."""
 
 import os
 import subprocess

@@ -32,7 +32,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _run(words: Sequence[str]) -> int:
-    warnings.showwarning = _warn  # type: ignore[assignment]
+    warnings.showwarning = partial(_warn, set())
     if list(words[:1]) == ["__complete"]:  # by the scripts of `numerate completion`
         import_module("numerate.commands.completion").print_candidates(" ".join(words[1:]))
         return 0
@@ -67,9 +67,11 @@ def _run(words: Sequence[str]) -> int:
         return 2 if is_user_error else 1
 
 
-def _warn(message: Warning | str, *_: object) -> None:
-    """Prints a warning without Python's source line."""
-    terminal.print_wrapped(f"numerate: warning: {message}", sys.stderr)
+def _warn(printed: set[str], message: Warning | str, *_: object) -> None:
+    """Prints a warning without Python's source line, unless it was printed before."""
+    if str(message) not in printed:
+        printed.add(str(message))
+        terminal.print_wrapped(f"numerate: warning: {message}", sys.stderr)
 
 
 def _print_once(error: UserError | OperationalError) -> None:

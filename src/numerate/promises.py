@@ -2,8 +2,9 @@
 
 Our tests run them on our parts, and `pytest --numerate-promises PACKAGE` (`numerate.pytest_plugin`) runs them on those
 that an installed package declares. A mixer never looks ahead, and token by token it computes what it computes for whole
-rows. Data is a function of its key; no question is in two splits. A loss is a sum, with a count that the batch alone
-tells. Position ids do not depend on later tokens. A part survives saving; a recipe trains, and resumes exactly.
+rows; so does a model. Data is a function of its key; no question is in two splits. A loss is a sum with a gradient, and
+a count that the batch alone tells. Position ids do not depend on later tokens or other rows. Nothing is random in
+evaluation. A part survives saving; a recipe trains, and resumes exactly.
 """
 
 import shutil
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from numerate.batch import IGNORE_INDEX, Batch, Output, StepContext, Tokens
+from numerate.batch import IGNORE_INDEX, Batch, ModelSpec, Output, StepContext, Tokens
 from numerate.config import from_tree, identity, override, parse_yaml, to_tree, yaml_text
 from numerate.losses.loss import LossModule
 from numerate.mixers.mixer import Context, Mixer, TokenMixer
@@ -25,6 +26,13 @@ from numerate.positions.position import Position
 from numerate.positions.position_ids import PositionIds
 from numerate.tasks.questions import Questions
 from numerate.tasks.task import EVAL_BLOCK_SIZE, SPLITS, Task
+from numerate.training.own_parts import (
+    evaluating,
+    first_tokens,
+    loss_problems,
+    model_problems,
+    position_ids_problems,
+)
 from numerate.training.recipe import Recipe
 from numerate.vocabulary import HELPER, PAD, Vocabulary
 
@@ -128,6 +136,11 @@ def test_rows_do_not_see_each_other(any_mixing: Any) -> None:
     torch.testing.assert_close(mixing.at_once(x[2:3]), whole[2:3], **EXACT)
 
 
+def test_evaluation_is_not_random(any_mixing: Any) -> None:
+    mixing, x = mix(any_mixing), inputs(2, 6)
+    torch.testing.assert_close(mixing.at_once(x), mixing.at_once(x), **EXACT)
+
+
 def test_padding_on_the_right_changes_nothing(any_mixing: Any) -> None:
     mixing, x = mix(any_mixing), inputs(2, 10)
     lengths = torch.tensor([4, 6])
@@ -196,6 +209,25 @@ def test_a_longer_row_never_changes_earlier_position_ids(any_causal_position_ids
     assert_rows_may_grow(any_causal_position_ids, make_tokens([14, 14, 14]), WITH_HELPER)
 
 
+def test_position_ids_start_at_0_and_depend_on_the_row_and_the_context_alone(any_causal_position_ids: Any) -> None:
+    tokens = make_tokens([14, 9, 3])
+    token_kinds = torch.from_numpy(WITH_HELPER.token_kinds).long()[tokens.ids]
+    evaluations = map(StepContext.for_evaluation, range(any_causal_position_ids.num_position_offsets()))
+    for context in (*evaluations, StepContext(0, 0), StepContext(5, 17)):
+        problems = position_ids_problems(any_causal_position_ids, tokens, token_kinds, context)
+        assert next(problems, None) is None
+
+
+# Models --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_model_learns_and_computes_each_row_from_its_earlier_tokens(any_model: ModelSpec) -> None:
+    model = any_model.build(VOCABULARY, 0)
+    assert any(parameter.requires_grad for parameter in model.parameters()), "it has no parameters to train"
+    with evaluating(model, [model]):
+        assert next(model_problems(model, first_tokens(make_tokens([14]), 14), VOCABULARY.size), None) is None
+
+
 # Losses --------------------------------------------------------------------------------------------------------------
 
 NUMBER = 14
@@ -256,6 +288,13 @@ def test_every_term_has_a_weight_and_a_count_that_the_batch_alone_tells(any_loss
         assert counts[name] > 0
 
 
+def test_a_loss_has_a_gradient(any_loss: Any) -> None:
+    _, batch = labelled_rows(RAGGED)
+    for targets_only in (False, True):
+        problems = loss_problems(any_loss.build(VOCABULARY), batch, VOCABULARY.size, targets_only=targets_only)
+        assert next(problems, None) is None
+
+
 def test_a_batch_in_parts_has_the_sums_and_counts_of_the_whole(any_loss: Any) -> None:
     loss: LossModule = any_loss.build(VOCABULARY)
     logits, batch = labelled_rows(RAGGED)
@@ -271,13 +310,6 @@ def test_a_batch_in_parts_has_the_sums_and_counts_of_the_whole(any_loss: Any) ->
 # Tasks whose questions are generated ---------------------------------------------------------------------------------
 
 
-def same_questions(one: Questions, other: Questions) -> bool:
-    arrays: list[tuple[Any, Any]] = [(one.symbols, other.symbols), (one.numbers.lengths, other.numbers.lengths)]
-    arrays += [(one.prompt_lengths, other.prompt_lengths), (one.numbers.digits, other.numbers.digits)]
-    arrays += [(one.metadata[name], other.metadata[name]) for name in one.metadata]
-    return one.alphabet == other.alphabet and all(np.array_equal(a, b) for a, b in arrays)
-
-
 def splits_of(task: Task) -> list[str]:
     """The splits that a task has."""
     return [split for split in SPLITS if split != "ood_validation" or task.ood_validation_task() is not None]
@@ -290,8 +322,8 @@ def test_an_example_does_not_depend_on_the_portions(any_generated_task: Task) ->
         whole = any_generated_task.examples(split, 3, start, count)
         assert len(whole) == count
         portions = [any_generated_task.examples(split, 3, start + i, n) for i, n in ((0, 7), (7, 40), (47, 13))]
-        assert same_questions(whole, Questions.concatenate(portions))
-        assert same_questions(whole, any_generated_task.examples(split, 3, 0, size + 30).take(slice(start, None)))
+        assert whole.is_same(Questions.concatenate(portions))
+        assert whole.is_same(any_generated_task.examples(split, 3, 0, size + 30).take(slice(start, None)))
 
 
 def test_seed_and_split_change_what_is_drawn(any_generated_task: Task) -> None:

@@ -54,6 +54,7 @@ class _Promises:
     """Runs each promise on the parts that it is about, and leaves out those about no part."""
 
     def __init__(self, parts: list[Any]) -> None:
+        from numerate.batch import ModelSpec
         from numerate.config import packaged_parts
         from numerate.losses.loss import Loss
         from numerate.mixers.mixer import Mixer
@@ -72,6 +73,7 @@ class _Promises:
             "any_mixing": mixings,
             "each_mixing": mixings,
             "any_causal_position_ids": made(PositionIds, lambda scheme: scheme.causal),
+            "any_model": made(ModelSpec),
             "any_loss": made(Loss),
             "any_generated_task": made(Task, lambda task: not (isinstance(task, RowTask) or task.is_language_modeling)),
             "any_recipe": [part for part in parts if packaged_parts.kind_of_function(part) == "Recipe"],

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +68,9 @@ class Deed:
 
     def square(self, number: int) -> int:
         return number * number
+
+    def warn(self, text: str) -> None:
+        warnings.warn(text, stacklevel=1)
 
     def sleep(self, seconds: float) -> str:
         time.sleep(seconds)

@@ -86,6 +86,12 @@ def test_items_come_back_as_they_are_completed_and_not_in_their_order(tmp_path: 
     assert [one.index for one in found] == [1, 2, 0]
 
 
+def test_warnings_of_workers_are_those_of_the_command(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.warns(UserWarning, match="^thin ice$"):
+        assert done(list(Local(workers=1).run(Deeds(), [("warn", "thin ice"), ("square", 3)]))) == {0: None, 1: 9}
+    assert capfd.readouterr().err == ""
+
+
 def test_there_are_no_workers_for_no_items() -> None:
     assert list(Local(workers=4).run(Deeds(), [])) == []
 

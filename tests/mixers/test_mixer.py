@@ -10,6 +10,7 @@ from numerate.promises import (  # noqa: F401
     EXACT,
     inputs,
     test_earlier_tokens_matter,
+    test_evaluation_is_not_random,
     test_never_looks_ahead,
     test_padding_on_the_right_changes_nothing,
     test_prompts_may_have_any_lengths,

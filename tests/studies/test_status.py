@@ -233,6 +233,17 @@ def test_the_board_says_once_what_workers_say_and_keeps_a_log(make: Make, capfd:
     assert "1/2 runs" in capfd.readouterr().err
 
 
+def test_a_warning_of_several_runs_is_shown_once(make: Make) -> None:
+    folder, plan = make(2)
+    messages: list[str] = []
+    losses = [f"warning: objective.loss: the number term is {term} (means over the first 2 steps)" for term in (7, 8)]
+    positions = [f"warning: model.positions.{index}: position 18 is untrained" for index in (0, 1)]
+    with StudyProgress(folder, plan, messages.append) as board:
+        for worker, loss in zip("ab", losses, strict=True):
+            board.print_worker_messages(worker, [*enumerate([loss, *positions, "resuming from step 3"], start=1)])
+    assert messages == [losses[0], *positions, "resuming from step 3", "resuming from step 3"]
+
+
 def test_of_a_large_study_only_warnings_and_failures_are_reported(make: Make) -> None:
     folder, plan = make(MAX_VERBOSE_RUNS + 20)
     messages: list[str] = []

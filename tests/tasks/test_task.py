@@ -12,7 +12,6 @@ import pytest
 from numerate.config import Span, setting
 from numerate.errors import UserError
 from numerate.promises import (  # noqa: F401
-    same_questions,
     test_an_example_does_not_depend_on_the_portions,
     test_its_alphabet_holds_all_the_texts_it_uses,
     test_no_question_that_can_be_held_out_is_in_two_splits,
@@ -58,7 +57,7 @@ def test_a_newcomer_gives_one_example_at_a_time() -> None:
         text = "".join(drawn.alphabet[s] for s in drawn.symbols[row] if s >= 0)
         question, answer = text[: drawn.prompt_lengths[row]], text[drawn.prompt_lengths[row] :]
         assert int(question[2:-1]) * 2 == int(answer)
-    assert same_questions(drawn.take(slice(20, 30)), task.examples("train", 0, 20, 10))
+    assert drawn.take(slice(20, 30)).is_same(task.examples("train", 0, 20, 10))
     assert set(task.alphabet()) == set("0123456789*=")
     test, train = (set(task.examples(split, 0, 0, 600).hashes().tolist()) for split in ("test", "train"))
     assert not test & train
@@ -83,7 +82,9 @@ def test_an_example_that_is_none_is_refused_with_what_is_right() -> None:
         def example(self, rng: random.Random) -> Example:
             return "1+1="  # type: ignore[return-value]
 
-    with pytest.raises(UserError, match=r"^example: Bare must return Example\(question, answer\), not str$"):
+    with pytest.raises(
+        UserError, match=r"^example: Bare must return Example\(question, answer\) of two texts, not '1\+1='$"
+    ):
         Bare().examples("train", 0, 0, 4)
 
 

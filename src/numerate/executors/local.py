@@ -7,9 +7,10 @@ import pickle
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from queue import SimpleQueue
@@ -192,7 +193,10 @@ def _exit_text(code: int | None) -> str:
 
 
 def _worker_main(pipe: Connection, parent: int, threads: int, memory_limit: float | None) -> None:
-    """A worker process: opens the work, then processes one item after the other until there are none."""
+    """A worker process: opens the work, then processes one item after the other until there are none. Its warnings are
+    issued by the command, which prints each once."""
+    texts: dict[str, None] = {}
+    warnings.showwarning = lambda message, *_: texts.update({str(message): None})
     worker = Worker(threads=threads, memory_limit=memory_limit)
     inbox: SimpleQueue[bytes | None] = SimpleQueue()
 
@@ -214,7 +218,8 @@ def _worker_main(pipe: Connection, parent: int, threads: int, memory_limit: floa
         failure = worker.open(*pickle.loads(work))
         pipe.send_bytes(pickle.dumps(failure or worker.name))
         while failure is None and not worker.stop.requested and (item := inbox.get()) is not None:
-            reply = worker.run_item(item)
+            reply = replace(worker.run_item(item), warnings=tuple(texts))
+            texts.clear()
             pipe.send_bytes(pickle.dumps(reply))
             if reply.is_last:
                 return

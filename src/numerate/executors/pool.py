@@ -233,6 +233,8 @@ class Pool:
         index, failure, result = state.item, reply.failure, None
         state.item = None
         self._consecutive_deaths = 0
+        for text in reply.warnings:
+            warnings.warn(text, stacklevel=2)
         if failure is None:
             try:
                 result = pickle.loads(reply.result)

@@ -32,13 +32,14 @@ _THREAD_VARIABLES = (
 
 @dataclass(frozen=True)
 class Reply:
-    """A worker's reply about a finished item: the pickled `result` or the `failure`, and whether it was its last item
-    (`is_last`)."""
+    """A worker's reply about a finished item: the pickled `result` or the `failure`, whether it was its last item
+    (`is_last`), and the Python warnings since the last reply."""
 
     result: bytes = b""
     failure: Failure | None = None
     seconds: float = 0.0
     is_last: bool = False
+    warnings: tuple[str, ...] = ()
 
 
 class Worker:

@@ -135,7 +135,10 @@ class WrappedModel(Model):
 
     def _logits(self, ids: Int[Tensor, "rows time"]) -> Float[Tensor, "rows time vocabulary"]:
         output = self.module(ids)
-        logits: Tensor = output if isinstance(output, Tensor) else output.logits
+        logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
+        if not isinstance(logits, Tensor):
+            found = type(output).__name__
+            raise UserError(f"model: {self.name} must return logits, or an output with .logits, not {found}")
         return logits
 
     def _read_again(self, tokens: Tokens) -> DecodingStep:

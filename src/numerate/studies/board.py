@@ -9,7 +9,7 @@ from numerate.studies.status import StudyStatus, runs_of, study_status
 from numerate.training.progress import ProgressBar
 
 MAX_VERBOSE_RUNS = 20
-"""Up to this many runs, all messages are shown; above it only warnings and failures."""
+"""Up to this many runs, all messages are shown; above it only warnings and failures. A warning is shown once."""
 
 _MIN_INTERVAL = 0.4  # seconds between two looks at the folder, and more where a look takes long
 _MAX_TIME_FRACTION = 0.05  # of the time at most for looking
@@ -76,15 +76,15 @@ class StudyProgress:
         self._last_update = (time.monotonic(), time.monotonic() - now)
 
     def print_worker_messages(self, worker: str, messages: Sequence[Sequence[Any]]) -> None:
-        """Prints the messages of a worker, each once."""
+        """Prints the messages of a worker, each once; a warning that other runs have had, too, not again."""
         for number, text in messages:
             if number > self._last_message_number.get(worker, 0):
                 self._last_message_number[worker] = number
-                if self.verbose:
+                if self.verbose and not text.startswith("warning: "):
                     self.print_message(text)
                 elif (pattern := _without_numbers_and_paths(text)) not in self._printed:
                     self._printed[pattern] = None
-                    if len(self._printed) <= _MAX_MESSAGES:
+                    if self.verbose or len(self._printed) <= _MAX_MESSAGES:
                         self.print_message(text)
 
     def print_end(self, planned: PlannedRun, record: Mapping[str, Any]) -> None:
@@ -124,5 +124,9 @@ def _last_message(state: Mapping[str, Any]) -> int:
 
 
 def _without_numbers_and_paths(text: str) -> str:
-    """A warning without the words that differ between runs: numbers and paths."""
-    return " ".join(word for word in text.split() if not any(letter.isdigit() or letter == "/" for letter in word))
+    """A warning without the words that differ between runs: numbers and paths.
+
+    >>> _without_numbers_and_paths("model.positions.0: position 18 and later ones do not occur in training (now 0.5)")
+    'model.positions.0: position and later ones do not occur in training (now'
+    """
+    return " ".join(word for word in text.split() if not (word.lstrip("(-+")[:1].isdigit() or "/" in word))

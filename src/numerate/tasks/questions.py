@@ -112,6 +112,15 @@ class Questions:
     def __len__(self) -> int:
         return int(self.symbols.shape[0])
 
+    def is_same(self, other: "Questions") -> bool:
+        """Whether both are the same questions with the same answers and metadata, in the same order."""
+        names = ("symbols", "prompt_lengths", "labels")
+        pairs: list[tuple[Any, Any]] = [(getattr(self, name), getattr(other, name)) for name in names]
+        pairs += [(self.numbers.lengths, other.numbers.lengths), (self.numbers.digits, other.numbers.digits)]
+        pairs += [(values, other.metadata.get(name)) for name, values in self.metadata.items()]
+        is_equal = self.alphabet == other.alphabet and all(np.array_equal(one, two) for one, two in pairs)
+        return is_equal and np.array_equal(self.hashes(), other.hashes())
+
     @property
     def has_numbers(self) -> bool:
         """Whether they have number slots. Digits elsewhere are text, which has no number format."""

@@ -99,11 +99,10 @@ class Task(Spec, ABC):
         raises `UserError` if the metadata of an example lacks its size along an axis."""
         examples = [self.example(random.Random(random_key(rng.key, row, i))) for row, i in enumerate(indices)]
         for example in examples:
-            if not isinstance(example, Example | Questions):
-                type_name = type(example).__name__
-                raise UserError(
-                    f"example: {type(self).__name__} must return Example(question, answer), not {type_name}"
-                )
+            is_text = isinstance(example, Example) and type(example.question) is type(example.answer) is str
+            if not is_text and not isinstance(example, Questions):
+                name = type(self).__name__
+                raise UserError(f"example: {name} must return Example(question, answer) of two texts, not {example!r}")
             self._check_metadata(example)
         texts = [example for example in examples if isinstance(example, Example)]
         if len(texts) == len(examples):

@@ -5,27 +5,40 @@ tasks or tokenizers can tell is a method of theirs: `Task.data_warnings`, `Token
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from numerate.batch import Model, StepContext, Tokens
-from numerate.errors import OperationalError, UserError
+from numerate.batch import Batch, Model, StepContext, Tokens
+from numerate.errors import OperationalError, UserError, raise_first
 from numerate.evaluation import evaluator
 from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.kernels.number_loss import warn_number_term_dominates
 from numerate.kernels.number_table import NumberTokenTable
 from numerate.losses.loss import LossModule
 from numerate.losses.number_token import NumberTokenModule
+from numerate.positions.position_ids import PositionIds
 from numerate.tasks.language_modeling import LanguageModeling
 from numerate.tasks.task import Task
 from numerate.tokenizers.tokenizer import Tokenizer
 from numerate.training.checkpoint import Checkpoint
 from numerate.training.distributed import World
 from numerate.training.objective import ObjectiveModule
+from numerate.training.own_parts import (
+    MAX_LENGTH,
+    draw_questions,
+    evaluating,
+    first_tokens,
+    is_from_library,
+    loss_problems,
+    model_problems,
+    position_ids_problems,
+    task_problems,
+)
 from numerate.training.recipe import Recipe
 from numerate.training.samples import SampleGenerator
 from numerate.vocabulary import UNK
@@ -58,6 +71,18 @@ class TrainingParts:
             return str(error)
         return None
 
+    @cached_property
+    def small_batch(self) -> Batch:
+        """A few examples of training; of language modeling, whose rows are long, one."""
+        questions = draw_questions(self.recipe.task, 1 if self.recipe.task.is_language_modeling else 4)
+        return self.evaluation_data.batch(questions, few_shot=False).to(self.device)
+
+    @cached_property
+    def own_position_ids(self) -> dict[int, PositionIds]:
+        """The position ids of the model that are parts of a user, by the index of their position."""
+        schemes = enumerate(position.position_ids for position in getattr(self.recipe.model, "positions", ()))
+        return {index: scheme for index, scheme in schemes if not is_from_library(type(scheme))}
+
     def validation_splits(self) -> list[str]:
         """The splits evaluated during training: validation, and OOD validation if there is one that the model can
         process. Of language modeling, the files say what is held out."""
@@ -85,81 +110,83 @@ def check_causal(parts: TrainingParts) -> list[str]:
     return []
 
 
-def check_own_modules(parts: TrainingParts) -> list[str]:
-    """Mixers, other modules and position ids of a user must not see later tokens, and must decode token by token what
-    they compute for whole rows: otherwise a score is of answers that the model has seen.
-
-    Checked on the first tokens of a row, in evaluation mode; parameters that begin at 0, such as gates, are 0.1 here.
-    """
-    model, rows, length = parts.model, parts.longest_rows, min(int(parts.longest_rows.lengths[0]), 24)
-    is_own_model = not _is_from_library(type(parts.recipe.model))
-    modules = [model] if is_own_model else [one for one in model.modules() if not _is_from_library(type(one))]
-    position_ids = [one.position_ids for one in getattr(parts.recipe.model, "positions", ())]
-    own_ids = [one for one in position_ids if not _is_from_library(type(one))]
-    is_checked = parts.recipe.layout.is_autoregressive and not parts.recipe.model.is_hugging_face
-    if not (modules or own_ids) or not is_checked or rows.blocked_keys is not None or length < 4:
-        return []
-    half, evaluation = length // 2, StepContext.for_evaluation()
-    tokens = model.assign_positions(_first_tokens(rows, length), evaluation)
-    changed = replace(tokens, ids=tokens.ids.clone())
-    changed.ids[0, half:] = (tokens.ids[0, half:] + 1) % parts.evaluation_data.vocabulary.size
-    if own_ids:  # those of numerate may look at what kind the next token is
-        changed = model.assign_positions(replace(changed, position_ids=None), evaluation)
-    zeros = [parameter for module in modules for parameter in module.parameters() if not parameter.any()]
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            for parameter in zeros:
-                parameter.fill_(0.1)
-            whole, other = (model(one).hidden_states[0] for one in (tokens, changed))
-            decoded = _decode(model, rows, tokens, half)
-    finally:
-        with torch.no_grad():
-            for parameter in zeros:
-                parameter.zero_()
-        model.train(was_training)
-    named = (parts.recipe.model, *own_ids) if is_own_model else (*modules, *own_ids)
-    names, largest = " or ".join(dict.fromkeys(type(one).__name__ for one in named)), whole.abs().max()
-    if (whole - other)[:half].abs().max() > 1e-4 * largest:
-        raise UserError(f"model: {names} depends on later tokens, so that it would see the answers; it must be causal")
-    if decoded is not None and (whole[half - 1 :] - decoded).abs().max() > 1e-2 * largest:
-        raise UserError(f"model: {names} must compute in prefill and step what it computes in forward, token by token")
+def check_trainable(parts: TrainingParts) -> list[str]:
+    """A model without trainable parameters has nothing to optimize."""
+    if not any(parameter.requires_grad for parameter in parts.model.parameters()):
+        raise UserError(
+            f"model: {type(parts.recipe.model).__name__} has no parameters to train; what is learned must be an "
+            "nn.Parameter of the module or of a submodule, with requires_grad=True"
+        )
     return []
 
 
-def _decode(model: Model, rows: Tokens, tokens: Tokens, length: int) -> torch.Tensor | None:
-    """The hidden states at the end of the first `length` tokens and at all later ones, token by token; None for a mixer
-    that does not decode, whose `prefill` or `step` raises `NotImplementedError`."""
-    try:
-        step = model.prefill(_first_tokens(rows, length), capacity=tokens.ids.shape[1])
-        found = [step.output.hidden_states[0, -1]]
-        for t in range(length, tokens.ids.shape[1]):
-            step = model.step(tokens.ids[:, t], _at(tokens.number_values, t), step.state)
-            found.append(step.output.hidden_states[0, -1])
-        return torch.stack(found)
-    except NotImplementedError:
-        return None
+def check_own_task(parts: TrainingParts) -> list[str]:
+    """Data that is not a function of its key differs between sessions, processes and splits."""
+    nested = (value if isinstance(value, tuple) else (value,) for value in vars(parts.recipe.task).values())
+    for task in (parts.recipe.task, *chain.from_iterable(nested)):
+        if isinstance(task, Task) and not is_from_library(type(task)):
+            raise_first(f"task: {type(task).__name__} {problem}" for problem in task_problems(task))
+    return []
 
 
-def _first_tokens(rows: Tokens, length: int) -> Tokens:
-    """The first tokens of the first row."""
-    values = None if rows.number_values is None else rows.number_values[:1, :length]
-    return Tokens(rows.ids[:1, :length], torch.full_like(rows.lengths[:1], length), rows.example_indices[:1], values)
+def check_own_position_ids(parts: TrainingParts) -> list[str]:
+    """Position ids of a user must be usable, and not random but by their context, in evaluation and in training."""
+    kinds = torch.from_numpy(parts.evaluation_data.vocabulary.token_kinds).long().to(parts.device)
+    for index, scheme in parts.own_position_ids.items():
+        evaluations = map(StepContext.for_evaluation, range(scheme.num_position_offsets()))
+        contexts = (*evaluations, StepContext(parts.recipe.seed, 0))
+        for tokens, step_context in product((parts.small_batch.tokens, parts.longest_rows), contexts):
+            raise_first(
+                f"model.positions.{index}.position_ids: {type(scheme).__name__}.assign {problem}"
+                for problem in position_ids_problems(scheme, tokens, kinds[tokens.ids], step_context)
+            )
+    return []
 
 
-def _at(values: torch.Tensor | None, t: int) -> torch.Tensor | None:
-    return None if values is None else values[:, t]
+def check_own_modules(parts: TrainingParts) -> list[str]:
+    """Models, mixers, other modules and position ids of a user must compute each row by itself, must not see later
+    tokens, and must decode token by token what they compute for whole rows: otherwise a score is of answers that the
+    model has seen.
+
+    Checked on the first tokens of a row.
+    """
+    model, rows, recipe = parts.model, parts.longest_rows, parts.recipe
+    length, own_ids = min(int(rows.lengths[0]), MAX_LENGTH), [*parts.own_position_ids.values()]
+    is_own_model = not is_from_library(type(recipe.model))
+    modules = [model] if is_own_model else [one for one in model.modules() if not is_from_library(type(one))]
+    is_checked = not recipe.model.is_hugging_face and rows.blocked_keys is None and length >= 4
+    if not (modules or own_ids) or not is_checked:
+        return []
+    named = (recipe.model, *own_ids) if is_own_model else (*modules, *own_ids)
+    names = " or ".join(dict.fromkeys(type(one).__name__ for one in named))
+    with evaluating(model, modules):
+        problems = model_problems(
+            model,
+            first_tokens(rows, length),
+            parts.evaluation_data.vocabulary.size,
+            is_causal=recipe.layout.is_autoregressive,
+            own_ids=bool(own_ids),
+        )
+        raise_first(f"model: {names} {problem}" for problem in problems)
+    return []
 
 
-def _is_from_library(module: type) -> bool:
-    return module.__module__.partition(".")[0] in ("numerate", "torch", "transformers")
+def check_own_loss(parts: TrainingParts) -> list[str]:
+    """The terms of a user's loss must be sums with a count each, and have a gradient."""
+    objective, spec = parts.objective, getattr(parts.recipe.objective, "loss", parts.recipe.objective)
+    if not is_from_library(type(spec)):
+        targets_only = getattr(parts.recipe.objective, "targets_only", True)
+        problems = loss_problems(
+            objective.loss, parts.small_batch, parts.evaluation_data.vocabulary.size, targets_only=targets_only
+        )
+        raise_first(f"objective.loss: {type(spec).__name__} {problem}" for problem in problems)
+    return []
 
 
 def check_vocabulary(parts: TrainingParts) -> list[str]:
     """What the alphabet of a user's task lacks would be read, and be right if predicted, as [UNK]."""
     task, tokenizer, vocabulary = parts.recipe.task, parts.recipe.tokenizer, parts.evaluation_data.vocabulary
-    if _is_from_library(type(task)) or task.is_language_modeling or tokenizer.fingerprint() is not None:
+    if is_from_library(type(task)) or task.is_language_modeling or tokenizer.fingerprint() is not None:
         return []  # a tokenizer of a file has a vocabulary of its own
     warnings = []
     for split in ("train", "ood_validation") if task.ood_validation_task() is not None else ("train",):
@@ -268,11 +295,15 @@ def check_samples(parts: TrainingParts) -> list[str]:
 
 CHECKS: tuple[Callable[[TrainingParts], list[str]], ...] = (
     check_precision,
+    check_trainable,
     check_causal,
+    check_own_task,
     check_vocabulary,
     check_scoring,
+    check_own_position_ids,
     check_training_rows,
     check_own_modules,
+    check_own_loss,
     check_grid,
     check_held_out,
     check_ood_validation,

@@ -1,0 +1,309 @@
+"""What is wrong with a part of a user is refused before training, in one sentence that says what would be right."""
+
+import random
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, dropout, one_hot
+
+import numerate
+from numerate import promises
+from numerate.api import recipe
+from numerate.batch import IGNORE_INDEX, Output
+from numerate.config import setting
+from numerate.errors import UserError
+from numerate.losses.loss import Loss, LossModule
+from numerate.mixers.mixer import Mixer, TokenMixer
+from numerate.positions.added import Learned
+from numerate.positions.position_ids import PositionIds
+from numerate.tasks.mixture import Mixture
+from numerate.tasks.task import Example, Task
+from numerate.tokenizers.layout import MaskedLM
+from numerate.training.distributed import World
+from numerate.training.objective import Progressive, Supervised
+from numerate.training.recipe import Recipe
+from numerate.training.trainer import Trainer
+
+torch.set_num_threads(1)
+
+RIGHT = "right"
+TINY = recipe("addition_abacus", "model.hidden_size=32", "model.backbone.num_layers=1", "training.batch_size=8")
+RANDOM = "has a forward that is random, also in evaluation mode; use nn.Dropout or dropout(x, p, self.training)"
+ROWS = "computes something else for a row when other rows of the batch change; it must treat rows independently"
+NO_GRADIENT = "with a gradient; no .detach(), .item(), argmax or torch.no_grad() may stand in between"
+
+
+def assert_refused(made: Recipe, message: str | None) -> None:
+    """The message is the begin of the error's; None if the recipe is accepted."""
+    if message is None:
+        Trainer(made, World.join("cpu"))
+        return
+    with pytest.raises(UserError, match=re.escape(message)):
+        Trainer(made, World.join("cpu"))
+
+
+# Position ids --------------------------------------------------------------------------------------------------------
+
+SHAPE = (
+    "must return a tensor of rows x time, here of the shape (4, 11), or (1, 11) if it is the same for all rows, not "
+)
+IDS: dict[str, tuple[Callable[[Any, Tensor, Any], Any], str | None]] = {
+    "right": (lambda tokens, ids, context: ids, None),
+    "one dimension": (lambda tokens, ids, context: ids[0], SHAPE + "a tensor of the shape (11,)"),
+    "one per row": (lambda tokens, ids, context: tokens.lengths, SHAPE + "a tensor of the shape (4,)"),
+    "too short": (lambda tokens, ids, context: ids[:, 1:], SHAPE + "a tensor of the shape (1, 10)"),
+    "a list": (lambda tokens, ids, context: ids.tolist(), SHAPE + "list"),
+    "float": (
+        lambda tokens, ids, context: ids.float(),
+        "must return a tensor of torch.int64, since its is_integer is True, not of torch.float32",
+    ),
+    "negative": (lambda tokens, ids, context: ids - 3, "must return position ids from 0 on, not -3"),
+    "negative in training": (
+        lambda tokens, ids, context: ids - int(context.training),
+        "must return position ids from 0 on, not -1",
+    ),
+    "random": (
+        lambda tokens, ids, context: ids + torch.randint(0, 99, (len(tokens.ids), 1)) * context.training,
+        "must return the same position ids for the same tokens and step_context; random offsets are numerate.positions",
+    ),
+    "of other rows": (
+        lambda tokens, ids, context: (ids + (len(tokens.ids) > 1)).expand(tokens.ids.shape),
+        "must return position ids of a row that do not depend on the other rows of the batch",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Ids(PositionIds):
+    case: str = "right"
+
+    def assign(self, tokens: Any, token_kinds: Any, step_context: Any) -> Any:
+        ids = torch.arange(tokens.ids.shape[1])[None]
+        return IDS[self.case][0](tokens, ids, step_context)
+
+
+@pytest.mark.parametrize("case", IDS)
+def test_position_ids_must_be_usable_and_not_random(case: str) -> None:
+    positions = (Learned(), Learned(position_ids=Ids(case), max_position_embeddings=64))
+    message = IDS[case][1] and f"model.positions.1.position_ids: Ids.assign {IDS[case][1]}"
+    assert_refused(replace(TINY, model=replace(TINY.model, positions=positions)), message)  # type: ignore[type-var]
+
+
+# Mixers and models ---------------------------------------------------------------------------------------------------
+
+FORWARDS: dict[str, tuple[Callable[[Tensor], Any], str | None]] = {
+    "right": (lambda x: x, None),
+    "mean of rows": (lambda x: x + x.mean(0, keepdim=True), ROWS),
+    "first row": (lambda x: x + x[:1], ROWS),
+    "dropout": (lambda x: dropout(x, 0.5), RANDOM),
+    "noise": (lambda x: x + torch.rand_like(x), RANDOM),
+    "detached": (lambda x: x.detach(), f"must compute its output from its parameters {NO_GRADIENT}"),
+    "nan": (lambda x: x / 0 - x / 0, "computes values that are not finite (nan or inf)"),
+    "width": (lambda x: x[..., 1:], "of the shape (1, 18, 32), not a tensor of the shape (1, 18, 31)"),
+    "tuple": (lambda x: (x, None), "of the shape (1, 18, 32), not tuple"),
+}
+
+
+class Summing(TokenMixer):
+    def __init__(self, width: int, case: str) -> None:
+        super().__init__()
+        self.linear, self.case = nn.Linear(width, width), case
+
+    def forward(self, x: Tensor, context: Any) -> Any:
+        return FORWARDS[self.case][0](self.linear(x).cumsum(1))
+
+    def prefill(self, x: Tensor, context: Any) -> Any:
+        raise NotImplementedError
+
+    def step(self, x: Tensor, context: Any, state: Any) -> Any:
+        raise NotImplementedError
+
+    def flops(self, time: int) -> int:
+        return 1
+
+
+@dataclass(frozen=True)
+class Sum(Mixer):
+    case: str = "right"
+
+    def build(self, width: int, layer: int, depth: int, positions: Any) -> Summing:
+        return Summing(width, self.case)
+
+
+@numerate.wrap_model
+def summing(vocab_size: int, case: str = "right") -> nn.Module:
+    class Module(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.head = nn.Embedding(vocab_size, 8), nn.Linear(8, vocab_size)
+            self.head.requires_grad_(case != "frozen")
+            self.embedding.requires_grad_(case != "frozen")
+
+        def forward(self, ids: Tensor) -> Any:
+            if case == "no parameters":
+                return one_hot(ids, vocab_size).float().cumsum(1)
+            if case == "dictionary":
+                return {"logits": self.head(self.embedding(ids))}
+            return FORWARDS.get(case, FORWARDS["right"])[0](self.head(self.embedding(ids).cumsum(1)))
+
+    module = Module()
+    if case == "no parameters":
+        del module.embedding, module.head
+    return module
+
+
+@pytest.mark.parametrize("case", sorted(FORWARDS.keys() - {"detached"}))  # a residual connection has a gradient
+def test_a_mixer_must_treat_rows_independently_and_not_be_random(case: str) -> None:
+    message = FORWARDS[case][1]
+    where = "model: Summing.forward" if case in ("width", "tuple") else f"model: Summing {message}"
+    made = replace(TINY, model=replace(TINY.model, mixer=Sum(case), positions=()))  # type: ignore[type-var]
+    assert_refused(made, message and where)
+    assert_refused(made, message)
+    if case == "mean of rows":
+        assert_refused(replace(made, layout=MaskedLM(), tokenizer=TINY.tokenizer), f"model: Summing {message}")
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        *((case, FORWARDS[case][1]) for case in sorted(FORWARDS.keys() - {"width", "tuple"})),
+        ("no parameters", "has no parameters to train; what is learned must be an nn.Parameter of the module"),
+        ("frozen", "has no parameters to train"),
+        ("dictionary", "must return logits, or an output with .logits, not dict"),
+        ("tuple", "must return logits, or an output with .logits, not tuple"),
+    ],
+)
+def test_a_wrapped_model_is_checked_in_the_same_way(case: str, message: str | None) -> None:
+    assert_refused(replace(TINY, model=summing(case)), message and f"model: summing {message}")
+
+
+def test_a_check_leaves_a_model_as_it_was() -> None:
+    made = replace(TINY, model=replace(TINY.model, mixer=Sum(), positions=()))  # type: ignore[type-var]
+    model = Trainer(made, World.join("cpu")).model
+    again = made.model.build(made.tokenizer.build_vocabulary(made.task), made.seed)
+    assert model.training
+    assert not any(module._forward_hooks for module in model.modules())
+    assert all(torch.equal(one, other) for one, other in zip(model.parameters(), again.parameters(), strict=True))
+
+
+# Losses --------------------------------------------------------------------------------------------------------------
+
+LOSSES: dict[str, tuple[Callable[[Tensor], Any], str | None]] = {
+    "right": (lambda each: {"own": each.sum()}, None),
+    "detached": (lambda each: {"own": each.sum().detach()}, f"must be computed from the logits {NO_GRADIENT}"),
+    "a tensor": (
+        lambda each: each.sum(),
+        "must return a dictionary with a sum for each term of its weights (own), not a tensor of the shape ()",
+    ),
+    "another name": (lambda each: {"other": each.sum()}, "of its weights (own), not a dictionary of other"),
+    "each": (lambda each: {"own": each}, "must return the sum of own over all targets, a tensor without dimensions"),
+    "a number": (lambda each: {"own": each.sum().item()}, "a tensor without dimensions, not float"),
+    "nan": (lambda each: {"own": each.sum() * float("nan")}, "is not finite (nan or inf)"),
+    "half a count": (
+        lambda each: {"own": each.sum()},
+        "must return a whole number for each term (own) from counts(batch), not {'own': 0.5}",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Own(Loss):
+    case: str = "right"
+
+    def build(self, vocabulary: Any) -> LossModule:
+        return OwnModule(self.case)
+
+
+class OwnModule(LossModule):
+    weights = {"own": 1.0}  # noqa: RUF012
+
+    def __init__(self, case: str) -> None:
+        super().__init__()
+        self.case = case
+
+    def counts(self, batch: Any) -> Any:
+        return {"own": 0.5 if self.case == "half a count" else batch.counts["tokens"]}
+
+    def forward(self, output: Output, batch: Any) -> Any:
+        logits, targets = output.logits.flatten(0, 1), batch.targets_for(output).flatten()
+        return LOSSES[self.case][0](cross_entropy(logits, targets, reduction="none", ignore_index=IGNORE_INDEX))
+
+
+@numerate.wrap_loss
+def function_loss(logits: Tensor, targets: Tensor, case: str = "right") -> Tensor:
+    each = cross_entropy(logits, targets, reduction="none")
+    if case == "accuracy":
+        return (logits.argmax(-1) == targets).float()
+    return cast(Tensor, LOSSES[case][0](each)["own"])
+
+
+@pytest.mark.parametrize("case", LOSSES)
+def test_a_loss_must_be_sums_with_counts_and_a_gradient(case: str) -> None:
+    message = LOSSES[case][1]
+    objective = Progressive if case == "detached" else Supervised
+    assert_refused(replace(TINY, objective=objective(Own(case))), message)
+
+
+@pytest.mark.parametrize("case", ["right", "detached", "nan", "accuracy"])
+def test_a_wrapped_loss_is_checked_in_the_same_way(case: str) -> None:
+    message = LOSSES["detached" if case == "accuracy" else case][1]
+    made = replace(TINY, objective=Supervised(function_loss(case)))
+    assert_refused(made, message and f"objective.loss: function_loss {message}")
+
+
+# Tasks ---------------------------------------------------------------------------------------------------------------
+
+CALLS: list[int] = []
+DRAWN: dict[str, Callable[[random.Random], tuple[Any, Any]]] = {
+    "right": lambda rng: (f"{rng.randrange(10**6)}=", "1"),
+    "global": lambda rng: (f"{random.randrange(10**6)}=", "1"),
+    "answer": lambda rng: (f"{rng.randrange(10**6)}=", str(random.randrange(10**6))),
+    "calls": lambda rng: (f"{CALLS.append(0) or len(CALLS)}=", "1"),  # type: ignore[func-returns-value]
+}
+
+
+@dataclass(frozen=True)
+class Drawing(Task):
+    case: str = setting("right", "how it draws")
+
+    def example(self, rng: random.Random) -> Example:
+        return Example(*DRAWN[self.case](rng))
+
+
+@numerate.wrap_task
+def drawing(rng: random.Random, case: str = "right") -> tuple[str, str]:
+    return DRAWN[case](rng)
+
+
+@pytest.mark.parametrize("case", DRAWN)
+@pytest.mark.parametrize("make", [Drawing, drawing, lambda case: Mixture((Drawing(case),))])
+def test_a_task_must_be_a_function_of_its_key(make: Any, case: str) -> None:
+    name = "drawing" if make is drawing else "Drawing"
+    message = f"task: {name} draws other questions when it is asked again with the same random generator; all that is"
+    made = replace(TINY, task=make(case), evaluation=replace(TINY.evaluation, grid=None))
+    assert_refused(made, None if case == "right" else message)
+
+
+# The same as promises ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("promise", "make", "faults"),
+    [
+        (promises.test_position_ids_start_at_0_and_depend_on_the_row_and_the_context_alone, Ids, IDS),
+        (promises.test_a_model_learns_and_computes_each_row_from_its_earlier_tokens, summing, ["noise", "frozen"]),
+        (promises.test_a_loss_has_a_gradient, Own, LOSSES),
+        (promises.test_evaluation_is_not_random, lambda case: (Sum(case), ()), ["noise", "dropout"]),
+        (promises.test_an_example_does_not_depend_on_the_portions, Drawing, ["global", "answer", "calls"]),
+    ],
+)
+def test_a_package_with_such_a_part_breaks_a_promise(promise: Any, make: Any, faults: Any) -> None:
+    promise(make(RIGHT))
+    for case in {*faults} - {RIGHT}:
+        with pytest.raises(AssertionError):
+            promise(make(case))
