@@ -164,6 +164,7 @@ def changed(*overrides: str) -> Plan:
         ("model.positions", "[Table(numbering=FromOffset(most=10)), Turning]", (Table(FromOffset(10)), Turning())),
         ("model.positions.0.base", "500", (Turning(500.0),)),
         ("model.positions.-1", "Table", (Table(),)),
+        ("model.positions", "none", ()),
         ("model.positions.+", "Table(size=9)", (Turning(), Table(size=9))),
         ("model.positions+", "Table", (Turning(), Table())),
     ],
