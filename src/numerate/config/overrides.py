@@ -120,6 +120,8 @@ def describe_settings(recipe: object) -> list[tuple[str, str, str, str]]:
 
 def _split_override(text: str) -> tuple[str, str]:
     """Path and value of an override, the path with `_` for `-` and a `.` before a final `+`."""
+    if not isinstance(text, str):
+        raise UserError(f"{text!r}: an override must be a text path=value, for example 'model.hidden_size=64'")
     path, equals, value = text.partition("=")
     segments = path.strip().split(".")
     if len(segments[-1]) > 1 and segments[-1].endswith("+"):
