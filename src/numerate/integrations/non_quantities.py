@@ -77,7 +77,9 @@ def _checked_spans(spans: Iterable[tuple[int, int]], length: int) -> list[tuple[
     try:
         pairs = [(index(start), index(end)) for start, end in spans]
     except (TypeError, ValueError) as error:
-        raise UserError(f"exclude: must return spans (start, end) of the text, such as [(3, 7)], not {spans!r}") from error
+        raise UserError(
+            f"exclude: must return spans (start, end) of the text, such as [(3, 7)], not {spans!r}"
+        ) from error
     for start, end in pairs:
         if not 0 <= start <= end <= length:
             raise UserError(f"exclude: ({start}, {end}) is no span of a text of {length} characters")

@@ -29,7 +29,7 @@ def number_table(
     """The digits of a vocabulary, or all its tokens with a value, for logits of at least `width` entries.
 
     If no token is a plain digit (as with the `_5_2_` tokens), `digits` selects all tokens with a value. A token with a
-    space before it (`\u012034`) starts a number, and so does every token of a vocabulary of words, where `7` is a number as
+    space before it (` 34`) starts a number, and so does every token of a vocabulary of words, where `7` is a number as
     `34` is; with `joins_all` none does. Raises `UserError` for a vocabulary without such tokens.
     """
     ids = vocabulary.number_ids(which)
@@ -80,9 +80,7 @@ class NumberNotation(NamedTuple):
         check_choice("digit_order", digit_order, ("normal", "reversed"))
         return cls(
             tuple(i for i, symbol in enumerate(symbols) if kinds[i] == SIGN and symbol.strip(_SPACES) in MINUS_SIGNS),
-            tuple(
-                i for i, symbol in enumerate(symbols) if kinds[i] == POINT and not symbol.startswith(tuple(_SPACES))
-            ),
+            tuple(i for i, symbol in enumerate(symbols) if kinds[i] == POINT and not symbol.startswith(tuple(_SPACES))),
             tuple(i for i, symbol in enumerate(symbols) if symbol == ","),
             digit_order,
         )

@@ -110,7 +110,7 @@ def to_markdown(frame: "DataFrame", notes: Sequence[str] = ()) -> str:
 def to_latex(frame: "DataFrame", notes: Sequence[str] = ()) -> str:
     """A LaTeX tabular with the rules of the package booktabs, numbers aligned right; its notes as comments below."""
     names, rows = _texts(frame)
-    align = "".join("r" if frame[name].dtype.kind in "iuf" else "l" for name in frame.columns)
+    align = "".join("r" if right else "l" for right in TextTable(names, rows).number_columns)
     lines = [" & ".join(text.translate(_LATEX_ESCAPES) for text in row) + r" \\" for row in (names, *rows)]
     body = [rf"\begin{{tabular}}{{{align}}}", r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"]
     return "\n".join([*body, r"\end{tabular}", *(f"% {single_line(note)}" for note in notes)])

@@ -338,7 +338,9 @@ def find_run(address: str | os.PathLike[str], runs: Path) -> RunFolder:
     if catalogue.is_recipe(text):
         is_study = text.replace("-", "_") in catalogue.parts_by_kind()["Study"]
         kind, command = ("study", "run") if is_study else ("recipe", "train")
-        raise UserError(f"{text} is a {kind}, and there is no run of it in {runs}; `numerate {command} {text}` makes one")
+        raise UserError(
+            f"{text} is a {kind}, and there is no run of it in {runs}; `numerate {command} {text}` makes one"
+        )
     known = [run.id for run in runs_found] + [name for name in name_by_path.values() if name] + ["latest"]
     raise UserError(f"no run in {runs} has the id, name or path {text!r}.{did_you_mean(text, known)}")
 
