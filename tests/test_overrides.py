@@ -308,7 +308,7 @@ def test_a_sweep_is_the_product_of_its_values_in_order(overrides: list[str], swe
         (["seed=range(5,5)"], r"seed: range\(5,5\) is empty; for example range\(5,20,5\), which is 5,10,15"),
         (["seed=range(1,2,0)"], r"seed: range\(1,2,0\) must be a range such as"),
         (["seed=range(a)"], r"seed: range\(a\) must be a range such as"),
-        (["seeds=0"], "seeds: '0' must be a number from 1 to 100000; seeds=3 is seed=0,1,2"),
+        (["seeds=0"], "seeds: must be the number of seeds, 1 to 100000, not '0'; seeds=3 is seed=0,1,2"),
         (["seeds=3", "seed=7"], "seed is given twice, once with several values"),
         (["seed=range(1000)", "rate=range(1000)"], "the sweep has 1000000 runs; it must have at most 100000"),
         (["seed=range(10**9)"], "must be a range such as"),
