@@ -13,9 +13,13 @@ import pytest
 from numerate import catalogue
 from numerate.commands.catalogue import SLOTS
 from numerate.config import Span, format_value, identity, override
-from numerate.config.overrides import PATHS_BY_COMMON_NAME, describe_settings
+from numerate.config.common_names import PARTS_BY_COMMON_NAME, PATHS_BY_COMMON_NAME
+from numerate.config.overrides import describe_settings
 from numerate.config.settings import Bounds, _declared_settings
+from numerate.config.values import common_part_hint
 from numerate.errors import UserError
+from numerate.evaluation.evaluator import Evaluation
+from numerate.evaluation.generation_settings import Generation
 from numerate.models.block import FeedForward
 from numerate.promises import (  # noqa: F401
     test_it_is_a_frozen_dataclass_of_explained_settings,
@@ -250,16 +254,29 @@ def check(part: Any, name: str, value: Any, is_allowed: bool, named: Any = None)
         ("warmup_steps", "schedule.warmup"),
         ("max_steps", "training.steps"),
         ("epochs", "training.epochs"),
+        ("positional_encoding", "model.positions"),
+        ("task.op", "task.operator"),
+        ("shots", "evaluation.generation.num_fewshot"),
     ],
 )
 def test_a_word_of_pytorch_or_hugging_face_is_answered_with_the_setting(word: str, meant: str) -> None:
     with pytest.raises(UserError, match=rf"has no setting .* Did you mean '{re.escape(meant)}'\?"):
-        override(Recipe(), [f"{word}=1"])
+        override(Recipe(evaluation=Evaluation(generation=Generation())), [f"{word}=1"])
 
 
 def test_every_setting_that_such_a_word_names_is_there() -> None:
-    known = {line[0] for recipe in (Recipe(), override(Recipe(), ["model=T5"])) for line in describe_settings(recipe)}
+    recipes = (Recipe(), override(Recipe(), ["model=T5", "evaluation.generation=Generation"]))
+    known = {line[0] for recipe in recipes for line in describe_settings(recipe)}
     assert {path for paths in PATHS_BY_COMMON_NAME.values() for path in paths} <= known | {"model.num_layers"}
+
+
+def test_every_part_that_a_name_of_a_paper_means_is_there() -> None:
+    kinds = {"Loss": "ntl", "Position": "rope", "Mixer": "mha", "ModelSpec": "gpt", "Task": "addition"}
+    for kind, name in kinds.items():
+        assert common_part_hint(name, catalogue.parts_by_kind()[kind])
+    known = {name for parts in catalogue.parts_by_kind().values() for name in parts}
+    meant = {text.partition("(")[0] for texts in PARTS_BY_COMMON_NAME.values() for text in texts}
+    assert meant <= known | {"model.positions=[]"}
 
 
 def test_every_paper_that_it_links_to_has_bibtex(any_part: Any) -> None:

@@ -81,7 +81,13 @@ def test_show_tells_of_a_part_all_there_is_to_know(capsys: pytest.CaptureFixture
     assert "@article{hochreiter1997long," in told
     assert re.search(r"used by \d+ recipes: .*counting_mod10_lstm", told)
     assert "addition_abacus" not in told
-    assert main(["show", "LSTM", "hidden_size=3"]) == 2
+
+
+def test_a_part_is_shown_with_the_settings_in_its_brackets(capsys: pytest.CaptureFixture[str]) -> None:
+    told = shown("Learned(position_ids=DigitIndex,max_position_embeddings=8)", capsys)
+    assert told.startswith("Learned(position_ids=DigitIndex,max_position_embeddings=8), Position: Learned position")
+    assert re.search(r"^position_ids=DigitIndex +how position ids.*\n^max_position_embeddings=8 ", told, re.MULTILINE)
+    assert re.search(r"^extra_tests=\[svamp\](.*\n)+test=2 ", shown("svamp(test=2)", capsys), re.MULTILINE)
 
 
 def test_a_name_of_several_things_shows_each(capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,6 +119,11 @@ def test_parts_of_a_users_file_are_shown(
     )
     told = shown("my.py:Mean", capsys)
     assert told.startswith("my.py:Mean, Mixer: The mean of all tokens.\n\nwindow=3  number of tokens (1 or more)\n")
+    assert shown("my.py", capsys) == told
+    assert "use: numerate train RECIPE 'model.mixer=my.py:Mean(window=5)'" in shown("my.py:Mean(window=5)", capsys)
+    Path("none.py").write_text("x = 1\n")
+    assert main(["show", "none.py"]) == 2
+    assert "none.py has no part; `numerate show none.py:NAME` shows a recipe" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

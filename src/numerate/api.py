@@ -6,6 +6,7 @@ from typing import Any
 
 from numerate.experiments.run import Run as Run
 from numerate.experiments.run import load as load
+from numerate.experiments.train import debug
 from numerate.experiments.train import train as train_in_folder
 from numerate.searches.search import search as search
 from numerate.studies.naming import load_recipe
@@ -15,15 +16,19 @@ from numerate.training.recipe import Recipe as Recipe
 
 
 def recipe(name: str, *overrides: str) -> Recipe:
-    """A recipe by its name, or `my.py:name`, with settings changed as on the command line.
+    """A recipe by its name, or `my.py:name`, with settings changed as on the command line; `preset=debug` is its small
+    version.
 
     >>> changed = recipe("addition_abacus", "model.hidden_size=64", "seed=7")
     >>> changed.model.hidden_size, changed.seed
     (64, 7)
+    >>> recipe("addition_abacus", "preset=debug").training.steps
+    6
     """
     from numerate.config import override
 
-    return override(load_recipe(name), overrides)
+    base, settings = load_recipe(name), [text for text in overrides if text != "preset=debug"]
+    return override(base if len(settings) == len(overrides) else debug(base), settings)
 
 
 def train(recipe: Recipe, *, runs_dir: str | Path | None = None, quiet: bool = False) -> Run:

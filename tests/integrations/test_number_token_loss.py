@@ -187,6 +187,12 @@ def test_logits_that_are_not_finite_are_named_when_requested() -> None:
     [
         ({"loss_function": "wasserstein"}, "loss_function: .*not 'wasserstein'"),
         ({"weight": -1.0}, "weight: .*not -1.0"),
+        ({"weight": "a"}, "weight: must be finite and 0 or more, not 'a'"),
+        ({"digit_weight_ratio": "2"}, "digit_weight_ratio: must be finite and above 0, not '2'"),
+        (
+            {"exclude": "years"},
+            r"exclude: must be a function from a text to spans .*numerate\.non_quantities, not 'years'",
+        ),
         ({"mean_over": "tokens"}, "mean_over: .*not 'tokens'"),
         ({"shift": None}, "shift: .*not None"),
         ({"squash_factor": 0.5}, "squash_factor: .*not 0.5"),
@@ -433,6 +439,14 @@ def test_a_rule_that_one_can_replace_says_which_numbers_are_no_quantities() -> N
         assert ruled.counts(labels) == plain.counts(labels, is_quantity=mask)
         everything = torch.ones_like(mask)
         torch.testing.assert_close(ruled(logits, labels, is_quantity=everything), plain(logits, labels))
+
+
+@pytest.mark.parametrize("spans", [None, [3, 4], [(1, 2, 3)], [("a", "b")], [(-1, -1)], [(5, 2)], [(0, 99)]])
+def test_a_rule_that_returns_no_spans_of_the_text_is_refused(spans: Any) -> None:
+    with pytest.raises(
+        UserError, match=r"exclude: (must return spans \(start, end\)|\(.*\) is no span of a text of 5)"
+    ):
+        of_characters(exclude=lambda text: spans).quantity_mask(labels_of("in 19"))
 
 
 def test_settings_that_cannot_be_combined_are_refused() -> None:

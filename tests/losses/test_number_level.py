@@ -1,8 +1,10 @@
 """Whole numbers in rows of labels: how they are read, what they weigh, and how far off they are."""
 
+import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,8 +14,8 @@ from numerate.batch import Batch, Tokens
 from numerate.kernels.fused_number_loss import cross_entropy_and_token_logits
 from numerate.kernels.number_table import NumberTokenTable
 from numerate.losses.number_level import NumberLevel, label_number_spans, number_losses
-from numerate.losses.number_spans import NumberNotation, find_number_spans, place_value_weights
-from numerate.vocabulary import DIGIT, Vocabulary
+from numerate.losses.number_spans import NumberNotation, find_number_spans, number_table, place_value_weights
+from numerate.vocabulary import DIGIT, NUMBER, POINT, TEXT, Vocabulary
 
 TEXTS = "0123456789.-,a"
 TABLE = NumberTokenTable.from_values({i: float(i) for i in range(10)}, len(TEXTS))
@@ -84,6 +86,32 @@ def test_a_token_with_a_space_starts_a_number() -> None:
     assert numbers_in(torch.tensor([[0, 1, 1, 0]]), table, notation) == [12, 7, 712]
     assert numbers_in(torch.tensor([[0, 4, 1, 4, 0]]), table, notation) == [12, 7.12]
     assert numbers_in(torch.tensor([[0, 1, 5, 2]]), table, notation) == [12, 7500]
+
+
+@pytest.mark.parametrize("space", [" ", "\u2581", "\u0120"])
+def test_tokens_of_a_text_are_read_as_its_numbers(space: str) -> None:
+    tokens = ["12", "3", f"{space}34", f"{space}5", f"{space}007", "00", ".", f"{space}.", "a", f"{space}a"]
+    texts = [token.replace(space, " ") for token in tokens]
+    kinds = np.array([NUMBER, DIGIT, NUMBER, DIGIT, NUMBER, NUMBER, POINT, POINT, TEXT, TEXT], dtype=np.int8)
+    values = np.array([12, 3, 34, 5, 7, 0, *[np.nan] * 4])
+    vocabulary = Vocabulary(tuple(tokens), kinds, values, np.full(len(tokens), -1000))
+    table, notation = number_table(vocabulary, "numbers"), NumberNotation.from_vocabulary(vocabulary)
+    for ids in torch.randint(len(tokens), (200, 8), generator=torch.Generator().manual_seed(0)).tolist():
+        text = "".join(texts[i] for i in ids)
+        expected = [float(number) for number in re.findall(r"[0-9]+(?:\.[0-9]+)?", text)]
+        assert numbers_in(torch.tensor([ids]), table, notation) == expected, text
+
+
+def test_every_word_of_a_vocabulary_of_words_is_a_number_of_its_own() -> None:
+    vocabulary = Vocabulary.from_words(["7", "12", "34"])
+    labels = torch.tensor([[5, 6, 4]])
+    assert numbers_in(labels, number_table(vocabulary), NumberNotation()) == [12, 34, 7]
+    assert numbers_in(labels, number_table(vocabulary, joins_all=True), NumberNotation()) == [12347]
+    weights = place_value_weights(labels, number_table(vocabulary), NumberNotation(), 10.0)
+    torch.testing.assert_close(weights, torch.ones(1, 3))
+    tokens = Tokens(labels, torch.tensor([3]), torch.arange(1))
+    batch = Batch(tokens, labels, labels, labels, {"tokens": 3, "examples": 1}, 3)
+    assert [NumberLevel(published=form).build(vocabulary).counts(batch)["number"] for form in ("no", "yes")] == [3, 1]
 
 
 def test_a_digit_weighs_what_its_place_is_worth_and_one_on_average() -> None:

@@ -21,7 +21,7 @@ from numerate.tokenizers.layout import Seq2Seq
 
 pytestmark = QUIET
 
-NUM_FEWSHOT = "evaluation.generation.num_fewshot={}"
+NUM_FEWSHOT = "num_fewshot={}"
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +149,8 @@ def test_a_name_on_the_hub_is_its_commit(
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("", r"^hf:: has no configuration .* for example hf:HuggingFaceTB/SmolLM2"),
+        ("", r"^hf: must be followed by the folder or name of a model, for example hf:HuggingFaceTB/SmolLM2"),
+        ("./nowhere", r"^hf:./nowhere: there is no such folder"),
         ("nobody/nothing", r"^hf:nobody/nothing: .* is no folder, so it must be a name on the Hugging Face hub"),
     ],
 )
@@ -169,6 +170,9 @@ def test_what_a_model_cannot_do_is_refused(folders: dict[str, Path], tmp_path: P
         recipe(f"hf:{folders['llama']}", "evaluation.generation.answer_pattern='('")
     with pytest.raises(UserError, match=r"^task: no Task is named 'gsm9k'.*Did you mean 'gsm8k'"):
         recipe(f"hf:{folders['llama']}", "task=gsm9k")
+    shutil.copy(folders["llama"] / "config.json", tmp_path)
+    with pytest.raises(UserError, match=r"^tokenizer: .* has no files of a tokenizer; `tokenizer.save_pretrained"):
+        recipe(f"hf:{tmp_path}")
     (tmp_path / "config.json").write_text('{"model_type": "bart"}')
     with pytest.raises(UserError, match=r"^hf:.* is an encoder-decoder of type bart; of these only t5"):
         recipe(f"hf:{tmp_path}")

@@ -149,6 +149,12 @@ def test_what_cannot_be_searched_is_reported_before_anything_runs(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("path", ["lr", "optimizer.lr", "optimizer.learning_rate"])
+def test_a_setting_is_searched_under_any_of_its_names(path: str) -> None:
+    (field,) = Space.parse(TINY, [f"{path}=log(1e-4,1e-2)"]).fields
+    assert override(TINY, Space((field,)).settings({field.path: 0.003})).optimizer.learning_rate == 0.003  # type: ignore[attr-defined]
+
+
 def test_a_value_that_goes_with_some_values_of_another_field_may_be_searched() -> None:
     space = Space.parse(TINY, ["task.digits=1:2,1:3", "task.operator=+,x", "model.mixer.logit_scale=log,1.5"])
     assert space.size() == 8

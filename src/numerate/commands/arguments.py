@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
-from numerate.commands.table import EXECUTOR_OPTIONS, Command, Option
+from numerate.commands.table import ANY_SETTING, DOTTED_SETTING, EXECUTOR_OPTIONS, Command, Option
+from numerate.config.common_names import PATHS_BY_COMMON_NAME
 from numerate.config.values import normalize_name, parse_value
 from numerate.errors import UserError, did_you_mean
 
@@ -45,11 +46,13 @@ def read_words(command: Command, words: Sequence[str]) -> tuple[list[str], dict[
                 values[option.key] = [*values.get(option.key, []), value] if option.repeated else value
         elif equals and key.partition(".")[0] in executor_options:
             executor_words.append(word)
-        elif command.settings is not None and _is_setting(word, command.settings, is_full, is_file):
+        elif command.settings is not None and _is_setting(key, equals, command.settings, is_full, is_file):
             settings.append(word)
         else:
-            other_names = {other: one.word for one in command.options for other in one.other_names.split()}
-            hint = f" Did you mean {other_names[key]!r}?" if equals and key in other_names else did_you_mean(key, names)
+            hint = (_other_name_hint(command, key) if equals else "") or did_you_mean(key, names)
+            if is_full and not equals and command.settings == ANY_SETTING:
+                given = f"the {command.arguments.lower().replace('|', ' or ')} is {arguments[-1]}"
+                raise UserError(f"{word!r}: must be a setting such as model.hidden_size=64, as {given} already")
             _check_argument(word, known, hint, takes_text, is_full=is_full, is_file=is_file)
             arguments.append(word)
     _check_complete(command, arguments, values)
@@ -62,10 +65,22 @@ def read_words(command: Command, words: Sequence[str]) -> tuple[list[str], dict[
     return arguments, values
 
 
-def _is_setting(word: str, pattern: str, has_all_arguments: bool, is_file: bool) -> bool:
+def _is_setting(key: str, equals: str, pattern: str, has_all_arguments: bool, is_file: bool) -> bool:
     if not pattern:
-        return has_all_arguments or ("=" in word and not is_file)
-    return "=" in word and re.match(pattern, word) is not None
+        return bool(equals) and (has_all_arguments or ("(" not in key and not is_file))
+    return bool(equals) and re.match(pattern, key + equals) is not None
+
+
+def _other_name_hint(command: Command, key: str) -> str:
+    """What to write for another name of an option, or a name of a setting in PyTorch or Hugging Face; empty for any
+    other word."""
+    paths = PATHS_BY_COMMON_NAME.get(key, ()) if command.settings == DOTTED_SETTING else ()
+    used_paths = [path for path in paths if path.startswith(("evaluation.", "model."))]
+    if paths and not used_paths:
+        return f" {key} is a setting of training ({paths[0]}), on which an evaluation does not depend."
+    other_names = {other: one.word for one in command.options for other in one.other_names.split()}
+    meant = other_names.get(key, next(iter(used_paths), None))
+    return f" Did you mean {meant!r}?" if meant else ""
 
 
 def _check_argument(
@@ -73,7 +88,8 @@ def _check_argument(
 ) -> None:
     """Raises `UserError` for a word that is no argument: one too many, or an unknown or misspelled option."""
     key, equals, _ = word.partition("=")
-    is_option = bool(equals) and (key.replace("-", "_").isidentifier() and bool(hint) if takes_text else not is_file)
+    is_name = key.replace("-", "_").isidentifier()
+    is_option = bool(equals) and (is_name and bool(hint) if takes_text else not is_file and "(" not in key)
     if is_full or is_option:
         raise UserError(f"{word!r} is not a known option; options are {', '.join(options)}.{hint}")
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from tempfile import TemporaryDirectory
 
 from numerate.commands.compare import check_suffix, compare
-from numerate.commands.pretrained import evaluate_with_progress, is_pretrained
+from numerate.commands.pretrained import check_has_task, evaluate_with_progress, is_pretrained
 from numerate.config import expand_sweep
 from numerate.errors import UserError
 from numerate.experiments.pretrained_run import pretrained_run
@@ -31,6 +31,7 @@ def finetune(
         raise UserError(f"{address}: must be hf: with the name or folder of a model; `numerate train` trains a recipe")
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise UserError(f"finetune: runs in one process; `numerate train {address}` trains in several")
+    check_has_task("finetune", address, settings)
     check_suffix(out)
     base = load_recipe(address)
     recipes = [finetuning_recipe(base, choice) for choice in expand_sweep(settings)]

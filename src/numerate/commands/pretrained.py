@@ -18,15 +18,20 @@ def is_pretrained(address: str) -> bool:
     return address.startswith("hf:")
 
 
+def check_has_task(command: str, address: str, settings: Sequence[str]) -> None:
+    """Raises `UserError` for settings without a task."""
+    if not any(re.match(r"task[.=]", word) for word in settings):
+        raise UserError(
+            f"task: must be set, for example numerate {command} {address} task=gsm8k; others are svamp, gsm_hard, "
+            "mathematics, Arithmetic, and 'QuestionFiles(train_file=mine.jsonl)'"
+        )
+
+
 def pretrained_runs(
     address: str, settings: Sequence[str], runs_dir: str | None = None, device: str | None = None
 ) -> list[Run]:
     """The run of a model for each choice of settings. Raises `UserError` without a task."""
-    if not any(re.match(r"task[.=]", word) for word in settings):
-        raise UserError(
-            f"task: must be set, for example numerate evaluate {address} task=gsm8k; others are svamp, gsm_hard, "
-            "mathematics, Arithmetic, and 'QuestionFiles(train_file=mine.jsonl)'"
-        )
+    check_has_task("evaluate", address, settings)
     recipe = load_recipe(address)
     recipes = [override(recipe, choice) for choice in expand_sweep(settings)]
     return [pretrained_run(one, runs_dir=runs_dir, device=device) for one in recipes]

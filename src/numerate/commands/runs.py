@@ -13,6 +13,7 @@ from numerate.evaluation.statistics import wilson_interval
 from numerate.executors.executor import Executor
 from numerate.experiments import exporting
 from numerate.experiments.device_estimate import estimate_on_device
+from numerate.experiments.initial_weights import initial_run
 from numerate.experiments.results import Results
 from numerate.experiments.run import Run, load
 from numerate.experiments.shards import check_no_shard
@@ -37,6 +38,7 @@ from numerate.studies.naming import load_recipe
 from numerate.terminal import output_width, print_wrapped
 from numerate.training.peak_flops import find_gpu
 from numerate.training.recipe import Recipe
+from numerate.training.run_folder import resolve_runs_dir
 
 
 def train(
@@ -51,6 +53,7 @@ def train(
     is_main_process = os.environ.get("RANK", "0") == "0"
     for recipe in sweep(load_recipe(name), settings, preset):
         if dry_run:
+            initial_run(recipe, resolve_runs_dir(runs_dir))
             is_named = find_gpu(recipe.device) is not None
             estimate = estimate_on_device(recipe) if is_named else estimate_training(recipe)
             if is_main_process:

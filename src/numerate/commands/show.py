@@ -19,9 +19,11 @@ from numerate.config import (
     format_value,
     identity,
     load_user_object,
+    load_user_parts,
     override,
 )
-from numerate.config.values import Draft, is_spec, settings_of
+from numerate.config.user_parts import is_abstract
+from numerate.config.values import Draft, build_draft, common_part_hint, is_spec, parse_value, settings_of
 from numerate.errors import OperationalError, UserError, did_you_mean, pluralize
 from numerate.recipes.papers import PAPERS, bibtex_of
 from numerate.studies.naming import load_recipe, load_recipe_or_study, quick_recipes
@@ -47,26 +49,56 @@ def show(name: str, *, settings: Sequence[str]) -> None:
         blocks = _recipe_blocks(name, settings)
     elif parts or dataset is not None:
         if settings:
-            raise UserError(f"{settings[0]!r} is not a known option")
+            example = f"{name.partition('(')[0]}({settings[0]})"
+            raise UserError(f"{settings[0]}: a part has its settings in brackets, as in numerate show {example!r}")
         blocks = [_part_text(*part) for part in parts] + ([] if dataset is None else [_dataset_text(dataset)])
+    elif name == "latest" or os.path.isdir(name):
+        raise UserError(f"{name}: must be a recipe, part or dataset; `numerate report {name}` shows a run")
     else:
         known = [one for names in catalogue.parts_by_kind().values() for one in names]
         known += [*catalogue.presets("Task"), *catalogue.family_names("Recipe"), *DATASETS]
-        advice = f"`numerate list` shows all parts, recipes and studies.{did_you_mean(name, known)}"
+        hint = common_part_hint(name, known) or did_you_mean(name, known)
+        advice = f"`numerate list` shows all parts, recipes and studies.{hint}"
         raise UserError(f"nothing is named {name!r}; {advice}")
     print("\n\n".join(blocks))
 
 
 def find_parts(name: str) -> Iterator[Part]:
-    """The parts with a name, of which several kinds may have one; a class in a file of the user."""
+    """The parts with a name, of which several kinds may have one, also with settings, `Learned(position_ids=Digits)`; a
+    class in a file of the user, or all of them (`my.py`). Raises `UserError` for a file without parts."""
     kinds = catalogue.parts_by_kind()
-    if ".py:" in name and isinstance(part := load_user_object(name), type):
-        yield next((base.__name__ for base in part.__mro__ if base.__name__ in kinds), "part"), name, part
+    plain_name, has_settings, _ = name.partition("(")
+    if plain_name.endswith(".py"):
+        yield from _parts_of_file(plain_name)
+    elif has_settings:
+        for kind, _, part in find_parts(plain_name):
+            declared = next(one for one in _class_of(part).__mro__ if one.__name__ in (kind, "object"))
+            yield kind, name, build_draft(parse_value(name, declared, plain_name), plain_name)
+    elif ".py:" in name and isinstance(part := load_user_object(name), type):
+        yield _kind_of(part) or "part", name, part
     for kind in (kind for kind in kinds if kind not in ("Recipe", "Study")):
         if name in kinds[kind]:
             yield kind, name, catalogue.get_class(kind, name)
         elif (preset := catalogue.presets(kind).get(name.replace("-", "_"))) is not None:
             yield kind, name, preset
+
+
+def _parts_of_file(path: str) -> Iterator[Part]:
+    module = load_user_parts(path)
+    own = (one for one in vars(module).values() if isinstance(one, type) and one.__module__ == module.__name__)
+    parts = [one for one in own if _kind_of(one) and not is_abstract(one)]
+    if not parts:
+        raise UserError(f"{path} has no part; `numerate show {path}:NAME` shows a recipe, or what a function returns")
+    yield from ((_kind_of(part), f"{path}:{part.__name__}", part) for part in parts)
+
+
+def _kind_of(part: type) -> str:
+    """The kind of a class of a user; an empty text for any other class."""
+    return next((base.__name__ for base in part.__mro__ if base.__name__ in catalogue.parts_by_kind()), "")
+
+
+def _class_of(part: Any) -> type:
+    return part if isinstance(part, type) else type(part)
 
 
 # Parts and datasets ---------------------------------------------------------------------------------------------------
@@ -75,9 +107,10 @@ def find_parts(name: str) -> Iterator[Part]:
 def _part_text(kind: str, name: str, part: Any) -> str:
     """The settings of a part with defaults, meanings and what they may be; how a recipe uses it; where it comes from,
     with BibTeX; and the recipes that use it."""
-    width, part_class = output_width(), part if isinstance(part, type) else type(part)
+    width, part_class = output_width(), _class_of(part)
     documentation = inspect.getdoc(part_class) or ""
-    summary = ("" if part is part_class else f"{format_value(part)}. ") + documentation.partition("\n")[0]
+    values = "" if part is part_class or "(" in name else f"{format_value(part)}. "
+    summary = values + documentation.partition("\n")[0]
     rows = []
     for setting, allowed in allowed_values(part_class).items():
         value = Draft(part_class, {}).get(setting) if part is part_class else getattr(part, setting)

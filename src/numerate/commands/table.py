@@ -6,7 +6,8 @@ function that a row names receives typed values.
 
 from typing import Any, Literal, NamedTuple
 
-ANY_SETTING, MODEL_SETTING, DOTTED_SETTING = "", r"model\.", r"task=|[A-Za-z_][\w-]*\."
+ANY_SETTING, MODEL_SETTING = "", r"model\."
+DOTTED_SETTING = r"(task|max_new_tokens|num_fewshot)=|[A-Za-z_]\w*\."
 
 
 class Option(NamedTuple):
@@ -259,7 +260,14 @@ COMMANDS: dict[str, Command] = {
         "numerate evaluate stories grid=256+512+1024   (text: the validation split at three context lengths)",
         (
             Option("grid", "1:20x1:20", "the lengths, or context lengths of text; by default those of the recipe"),
-            Option("count", "200", "questions per cell; 100 give +-10 points at 50 %", int, at_least=1),
+            Option(
+                "count",
+                "200",
+                "questions per cell; 100 give +-10 points at 50 %",
+                int,
+                at_least=1,
+                other_names="limit examples num_examples num_questions",
+            ),
             Option("checkpoint", "best", "final (default), best, all or a step"),
             Option(
                 "method", "decoding", "one pass (default), decoding or beams", Literal["one pass", "decoding", "beams"]

@@ -17,6 +17,7 @@ from itertools import product
 from math import prod
 from typing import Any, TypeVar, get_origin
 
+from numerate.config.common_names import PATHS_BY_COMMON_NAME, SHORT_PATHS
 from numerate.config.type_hints import (
     describe_type,
     fixed_length,
@@ -44,40 +45,7 @@ from numerate.errors import UserError, did_you_mean
 R = TypeVar("R")
 
 _RANGE = re.compile(r"range\s*\(([^()]*)\)")
-_LEARNING_RATE, _BATCH_SIZE, _NUM_LAYERS = (
-    ("optimizer.learning_rate",),
-    ("training.batch_size",),
-    ("model.backbone.num_layers", "model.num_layers"),
-)
-_HIDDEN_SIZE, _NUM_HEADS, _EPOCHS = ("model.hidden_size",), ("model.mixer.num_heads",), ("training.epochs",)
-PATHS_BY_COMMON_NAME = {
-    **dict.fromkeys(("lr", "learning_rate", "max_lr"), _LEARNING_RATE),
-    **dict.fromkeys(("batch_size", "per_device_train_batch_size", "train_batch_size"), _BATCH_SIZE),
-    "micro_batch_size": ("training.micro_batch_size",),
-    **dict.fromkeys(("gradient_accumulation_steps", "grad_accum_steps"), ("training.gradient_accumulation_steps",)),
-    **dict.fromkeys(("hidden_size", "hidden_dim", "d_model", "n_embd", "embed_dim", "dim"), _HIDDEN_SIZE),
-    **dict.fromkeys(("num_layers", "num_hidden_layers", "n_layer", "n_layers", "layers", "depth"), _NUM_LAYERS),
-    **dict.fromkeys(("num_heads", "num_attention_heads", "n_head", "n_heads", "nhead", "heads"), _NUM_HEADS),
-    **dict.fromkeys(("weight_decay", "wd"), ("optimizer.weight_decay",)),
-    **dict.fromkeys(("eps", "adam_epsilon", "epsilon"), ("optimizer.eps",)),
-    **dict.fromkeys(("max_grad_norm", "grad_clip", "gradient_clip_val", "clip"), ("optimizer.max_grad_norm",)),
-    **dict.fromkeys(("warmup", "warmup_steps", "warmup_iters", "warmup_ratio"), ("schedule.warmup",)),
-    **dict.fromkeys(("lr_scheduler", "lr_scheduler_type", "scheduler"), ("schedule",)),
-    **dict.fromkeys(("max_steps", "max_iters", "num_steps", "steps", "iterations"), ("training.steps",)),
-    **dict.fromkeys(("epochs", "num_epochs", "num_train_epochs", "max_epochs"), _EPOCHS),
-    **dict.fromkeys(("eval_steps", "eval_interval"), ("training.evaluate_every",)),
-    **dict.fromkeys(("save_steps", "save_interval"), ("training.checkpoint_every",)),
-    **dict.fromkeys(("logging_steps", "log_interval"), ("training.log_every",)),
-    "label_smoothing": ("objective.loss.label_smoothing",),
-    **dict.fromkeys(("tie_word_embeddings", "tie_weights"), ("model.tie_word_embeddings",)),
-    **dict.fromkeys(("fp16", "bf16", "dtype", "mixed_precision"), ("training.precision",)),
-    **dict.fromkeys(("random_seed", "manual_seed"), ("seed",)),
-}
-"""Names of settings in PyTorch, Hugging Face and nanoGPT, with the paths of the equivalent settings here."""
-
-SHORT_PATHS = {"lr": "optimizer.lr", "loss": "objective.loss", "lora": "model.lora"}
-"""Short forms of the paths of settings."""
-
+_THOUSANDS = re.compile(r"[1-9]\d{0,2}(,\d{3})*,0\d\d(,\d{3})*")
 MAX_RUNS = 100_000
 """Maximum number of runs of a sweep."""
 
@@ -107,7 +75,7 @@ def override(recipe: R, overrides: Sequence[str]) -> R:
             draft = _set_value(draft, type(recipe), segments, value, "")
         except UserError as error:
             suggestion = _common_name_suggestion(recipe, segments[-1]) if "has no setting" in str(error) else ""
-            if not suggestion or "Did you mean" in str(error):
+            if not suggestion or "Did you mean" in str(error) or "it is called" in str(error):
                 raise
             raise UserError(f"{error}{suggestion}") from error
     result: R = build_draft(draft, "")
@@ -152,6 +120,8 @@ def describe_settings(recipe: object) -> list[tuple[str, str, str, str]]:
 
 def _split_override(text: str) -> tuple[str, str]:
     """Path and value of an override, the path with `_` for `-` and a `.` before a final `+`."""
+    if not isinstance(text, str):
+        raise UserError(f"{text!r}: an override must be a text path=value, for example 'model.hidden_size=64'")
     path, equals, value = text.partition("=")
     segments = path.strip().split(".")
     if len(segments[-1]) > 1 and segments[-1].endswith("+"):
@@ -240,6 +210,8 @@ def _common_name_suggestion(recipe: Any, name: str) -> str:
 
 
 def _sweep_values(path: str, text: str) -> list[str]:
+    if _THOUSANDS.fullmatch(text.strip()):
+        raise UserError(f"{path}: {text!r} is read as several values; one number is {text.replace(',', '')}")
     pieces = split_at_commas(text)
     if pieces is None or (len(pieces) == 1 and not _RANGE.fullmatch(pieces[0])):
         return [text]
@@ -266,7 +238,10 @@ def _range_values(path: str, arguments: str, piece: str) -> list[str]:
 
 def _seed_values(text: str) -> list[str]:
     if not re.fullmatch(r"\s*[0-9]{1,6}\s*", text) or not 0 < int(text) <= MAX_RUNS:
-        raise UserError(f"seeds: {text!r} must be a number from 1 to 100000; seeds=3 is seed=0,1,2")
+        raise UserError(
+            f"seeds: must be the number of seeds, 1 to {MAX_RUNS}, not {text!r}; seeds=3 is seed=0,1,2, and others are "
+            "seed=5,7"
+        )
     return [str(seed) for seed in range(int(text))]
 
 

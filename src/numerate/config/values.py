@@ -17,6 +17,7 @@ from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from numerate import catalogue
+from numerate.config.common_names import PARTS_BY_COMMON_NAME
 from numerate.config.packaged_parts import address_of_name, load_packaged_part
 from numerate.config.span import Span
 from numerate.config.type_hints import (
@@ -183,7 +184,7 @@ def parse_number(word: str) -> int | float | None:
     not."""
     if word in INFINITIES:
         return INFINITIES[word]
-    match = _NUMBER.fullmatch(word)
+    match = _NUMBER.fullmatch(word.replace("\N{MINUS SIGN}", "-"))
     if match is None or len(word) > 290:
         return None
     digits = match[1].replace("_", "")
@@ -236,6 +237,8 @@ def parse_value(text: str, hint: Any, path: str, *, is_saved: bool = False) -> A
     pieces = split_at_commas(stripped)
     for option in options:
         if get_origin(option) in (tuple, list) and pieces is not None:
+            if lower in NULL_WORDS and fixed_length(option) is None and part_classes_in(item_hint(option, 0)):
+                return []
             if stripped[:1] + stripped[-1:] in ("[]", "()"):
                 inner = split_at_commas(stripped[1:-1]) if stripped[1:-1].strip() else []
                 if inner is not None:
@@ -256,7 +259,8 @@ def parse_value(text: str, hint: Any, path: str, *, is_saved: bool = False) -> A
     if words:
         suggestion = did_you_mean(stripped, words)
         raise UserError(f"{problem}{f'.{suggestion}' if suggestion else ''}")
-    raise UserError(f"{problem}; for example {path}={example_text(hint)}")
+    several = f"; several values are {path}={stripped.replace(':', ',')}" if re.fullmatch(r"\d+:\d+", stripped) else ""
+    raise UserError(f"{problem}{several or f'; for example {path}={example_text(hint)}'}")
 
 
 def value_from_data(data: Any, hint: Any, path: str) -> Any:
@@ -337,11 +341,11 @@ def get_part_class(
         else:
             if list(available.values()) == [""]:  # a class without variants
                 (only,), setting = available, next(iter(settings_of(classes[0])))
-                raise UserError(f"must be {only}(...), not {name!r}; {path}.{setting}=... sets one of its settings")
+                raise UserError(f"must be {only}, or {only}({setting}=...) with settings, not {name!r}")
             there = ", ".join(sorted(available)) or "none"
             presets = [preset for declared in classes for preset in catalogue.presets(declared.__name__)]
             preset_note = f" (and {len(presets)} by the names of papers)" if presets else ""
-            suggestion = did_you_mean(name, [*available, *presets])
+            suggestion = common_part_hint(name, available) or did_you_mean(name, [*available, *presets])
             raise UserError(f"no {kinds} is named {name!r}; there are: {there}{preset_note}.{suggestion}")
     except UserError as error:
         raise UserError(f"{prefix}{error}") from error
@@ -350,6 +354,13 @@ def get_part_class(
     if missing := missing_methods(part):
         raise UserError(f"{prefix or 'recipe: '}{name} has no {' and no '.join(missing)}, which a {kinds} needs")
     return part
+
+
+def common_part_hint(name: str, available: Iterable[str]) -> str:
+    """A closing hint for a name in papers or PyTorch of one of the available parts; empty for any other name."""
+    texts = PARTS_BY_COMMON_NAME.get(re.sub("[-_ ]", "", name).lower(), ())
+    text = next((one for one in texts if "=[]" in one or one.partition("(")[0] in available), None)
+    return f" Did you mean {text!r}?" if text else ""
 
 
 def example_text(hint: Any) -> str:

@@ -50,7 +50,10 @@ def initial_run(recipe: Recipe, runs: Path) -> RunFolder | None:
     """
     if recipe.init_from is None:
         return None
-    source = find_run(recipe.init_from, runs)
+    try:
+        source = find_run(recipe.init_from, runs)
+    except UserError as error:
+        raise UserError(f"init_from: {error}") from error
     if recipe.init_from == "latest":
         initial_run_id = source.metadata()["recipe"].get("init_from")
         if initial_run_id is not None and identity(replace(recipe, init_from=initial_run_id)) == source.id:

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext, suppress
+from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
@@ -106,13 +107,13 @@ class NumberTokenLoss(nn.Module):
                 "loss_function: number-level compares whole numbers; it has no gaussian_sigma, squash_factor or "
                 "digit_weight_ratio"
             )
-        if not 0 <= weight < float("inf"):
+        if not (isinstance(weight, Real) and 0 <= weight < float("inf")):
             raise UserError(
-                f"weight: must be finite and 0 or more, not {weight}; 0.3 in the paper, 0 is cross-entropy alone"
+                f"weight: must be finite and 0 or more, not {weight!r}; 0.3 in the paper, 0 is cross-entropy alone"
             )
-        if not 0 < digit_weight_ratio < float("inf"):
+        if not (isinstance(digit_weight_ratio, Real) and 0 < digit_weight_ratio < float("inf")):
             raise UserError(
-                f"digit_weight_ratio: must be finite and above 0, not {digit_weight_ratio}; 1: equal weights"
+                f"digit_weight_ratio: must be finite and above 0, not {digit_weight_ratio!r}; 1: equal weights"
             )
         check_choice("mean_over", mean_over, ("numbers", "labels"))
         if not isinstance(shift, bool):
@@ -120,6 +121,11 @@ class NumberTokenLoss(nn.Module):
         self.table, self.notation = _table_and_notation(values)
         token_ids = torch.cat([self.table.ids, torch.tensor(self.notation.minus_ids, dtype=torch.int64)])
         self.register_buffer("token_ids", token_ids, persistent=False)  # numbers, then minus signs
+        if exclude is not None and not callable(exclude):
+            raise UserError(
+                "exclude: must be a function from a text to spans (start, end), such as numerate.non_quantities, not "
+                f"{exclude!r}"
+            )
         if exclude is not None and not isinstance(values, NumberTokens):
             raise UserError("exclude: needs the texts of tokens; use NumberTokenLoss.from_tokenizer")
         self.exclude, self._token_texts = exclude, values.token_texts if isinstance(values, NumberTokens) else ()

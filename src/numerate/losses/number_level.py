@@ -66,7 +66,7 @@ class NumberLevelModule(LossModule):
         super().__init__()
         self.spec, self.published = spec, spec.published != "no"
         self.join_points = spec.published == "float_level"
-        self.table = number_table(vocabulary, spec.number_tokens)
+        self.table = number_table(vocabulary, spec.number_tokens, joins_all=self.published)
         self.notation = NumberNotation.from_vocabulary(vocabulary, spec.digit_order)
         self.weights: Mapping[str, float] = {"cross_entropy": 1.0, "number": spec.weight}
         ids = torch.cat([self.table.ids, torch.tensor(self.notation.minus_ids, dtype=torch.int64)])

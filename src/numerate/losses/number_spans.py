@@ -11,27 +11,37 @@ from torch import Tensor
 
 from numerate.errors import UserError, check_choice
 from numerate.kernels.number_table import NO_EXPONENT, NumberTokenTable, digit_count
-from numerate.vocabulary import POINT, SIGN, Vocabulary
+from numerate.vocabulary import DIGIT, POINT, SIGN, Vocabulary
 
 MINUS_SIGNS = ("-", "\u2212")
 
+_SPACES = " \u2581\u0120"
+"""A space, and its marks in tokens of SentencePiece and of byte-level tokenizers."""
+
 
 def number_table(
-    vocabulary: Vocabulary, which: Literal["digits", "numbers"] = "digits", width: int | None = None
+    vocabulary: Vocabulary,
+    which: Literal["digits", "numbers"] = "digits",
+    width: int | None = None,
+    *,
+    joins_all: bool = False,
 ) -> NumberTokenTable:
     """The digits of a vocabulary, or all its tokens with a value, for logits of at least `width` entries.
 
-    If no token is a plain digit (as with the `_5_2_` tokens), `digits` selects all tokens with a value. Raises
-    `UserError` for a vocabulary without such tokens.
+    If no token is a plain digit (as with the `_5_2_` tokens), `digits` selects all tokens with a value. A token with a
+    space before it (` 34`) starts a number, and so does every token of a vocabulary of words, where `7` is a number as
+    `34` is; with `joins_all` none does. Raises `UserError` for a vocabulary without such tokens.
     """
     ids = vocabulary.number_ids(which)
     if not ids:
         raise UserError(f"number tokens: none of the {vocabulary.size} tokens of this vocabulary has a value")
+    are_words = vocabulary.pretrained_ids is None and not bool((vocabulary.token_kinds == DIGIT).any())
     return NumberTokenTable.from_values(
         {i: float(vocabulary.number_values[i]) for i in ids},
         vocabulary.size if width is None else width,
-        {i: digits_of(vocabulary.tokens[i], float(vocabulary.number_values[i])) for i in ids},
+        {i: digits_of(vocabulary.tokens[i].lstrip(_SPACES), float(vocabulary.number_values[i])) for i in ids},
         {i: int(vocabulary.exponents[i]) for i in ids},
+        [i for i in ids if not joins_all and (are_words or vocabulary.tokens[i].startswith(tuple(_SPACES)))],
     )
 
 
@@ -55,7 +65,7 @@ class NumberNotation(NamedTuple):
     def from_vocabulary(
         cls, vocabulary: Vocabulary, digit_order: Literal["normal", "reversed"] = "normal"
     ) -> "NumberNotation":
-        """The minus signs, decimal points and thousands separators of a vocabulary.
+        """The minus signs, decimal points (without a space before) and thousands separators of a vocabulary.
 
         >>> NumberNotation.from_vocabulary(Vocabulary.with_digits(["-", ".", ","]))
         NumberNotation(minus_ids=(14,), point_ids=(15,), comma_ids=(16,), digit_order='normal')
@@ -69,8 +79,8 @@ class NumberNotation(NamedTuple):
         """The same from the tokens by id and their kinds (`numerate.vocabulary`)."""
         check_choice("digit_order", digit_order, ("normal", "reversed"))
         return cls(
-            tuple(i for i, symbol in enumerate(symbols) if kinds[i] == SIGN and symbol.strip(" ▁Ġ") in MINUS_SIGNS),
-            tuple(i for i in range(len(symbols)) if kinds[i] == POINT),
+            tuple(i for i, symbol in enumerate(symbols) if kinds[i] == SIGN and symbol.strip(_SPACES) in MINUS_SIGNS),
+            tuple(i for i, symbol in enumerate(symbols) if kinds[i] == POINT and not symbol.startswith(tuple(_SPACES))),
             tuple(i for i, symbol in enumerate(symbols) if symbol == ","),
             digit_order,
         )

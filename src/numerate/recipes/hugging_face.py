@@ -27,6 +27,8 @@ QUESTION_TEMPLATE = r"Question: {question}\nAnswer:"
 DEFAULT_MAX_LENGTH = 4096
 """The largest number of tokens of a prompt where the configuration of a model names none."""
 
+_EXAMPLE = "hf:HuggingFaceTB/SmolLM2-135M-Instruct"
+
 _MODEL_FILES = (".safetensors", ".bin", ".gguf", ".json", ".jinja", ".model", ".txt")
 """The files of a folder on which answers depend: weights, configurations, tokenizer, chat template."""
 
@@ -119,12 +121,16 @@ def check_unchanged_weights(model: Any) -> None:
 
 def _read_config(weights: str, *, is_folder: bool) -> Any:
     """The configuration of a model. Raises `UserError` for one that `T5` and `PretrainedDecoder` do not run."""
+    if not weights.strip():
+        raise UserError(f"hf: must be followed by the folder or name of a model, for example {_EXAMPLE}")
+    if not is_folder and (weights.startswith((".", "/", "~")) or weights.count("/") > 1):
+        raise UserError(f"hf:{weights}: there is no such folder")
     try:
         options: dict[str, Any] = {} if is_folder else {"local_files_only": not is_hub_reachable()}
         config = read_config(weights, **options)
     except UserError as error:
         what = "" if is_folder else f"; {weights} is no folder, so it must be a name on the Hugging Face hub"
-        raise UserError(f"hf:{error}{what}; for example hf:HuggingFaceTB/SmolLM2-135M-Instruct") from error
+        raise UserError(f"hf:{error}{what}; for example {_EXAMPLE}") from error
     if config.model_type == "numerate":
         raise UserError(f"hf:{weights}: is an exported run; `numerate import {weights}` makes it a run again")
     if config.is_encoder_decoder and config.model_type != "t5":

@@ -15,8 +15,9 @@ from math import floor, log, prod
 from typing import Any
 
 from numerate.config import expand_sweep, format_value, identity, override
+from numerate.config.common_names import SHORT_PATHS
 from numerate.config.overrides import MAX_RUNS
-from numerate.config.values import normalize_name, parse_number, split_at_commas
+from numerate.config.values import normalize_name, parse_number, resolve_setting_name, split_at_commas
 from numerate.errors import UserError, did_you_mean
 
 SIGNIFICANT_DIGITS = 4
@@ -147,8 +148,8 @@ class Space:
                 raise UserError(f"{field.path} is given twice; must be given once")
         if not space.fields:
             raise UserError(
-                "there is nothing to search over; for example optimizer.learning_rate=log(1e-4,1e-2) or "
-                "model.hidden_size=32,64"
+                "there is nothing to search over: a setting must have a range or several values, for example "
+                "optimizer.learning_rate=log(1e-4,1e-2) or model.hidden_size=32,64"
             )
         return cls(
             tuple(item if isinstance(item, str) else space._validate_field(recipe, item) for item in space.items)
@@ -240,6 +241,7 @@ def _parse_items(text: str) -> list[str | Field]:
 def _split_setting(text: str) -> tuple[str, str]:
     path, equals, value = text.partition("=")
     path = normalize_name(path.strip())
+    path = SHORT_PATHS.get(path, path)
     if path in _SEARCH_OPTIONS:
         raise UserError(f"{text}: the seeds of all trials are {_SEARCH_OPTIONS[path]}; they cannot be searched over")
     if not equals:
@@ -297,5 +299,6 @@ def _value_at(recipe: Any, path: str) -> Any:
     """The value at a path that `override` accepted."""
     value = recipe
     for segment in path.split("."):
-        value = value[int(segment)] if isinstance(value, tuple) else getattr(value, segment)
+        is_list = isinstance(value, tuple)
+        value = value[int(segment)] if is_list else getattr(value, resolve_setting_name(type(value), segment, path))
     return value

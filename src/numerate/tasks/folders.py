@@ -46,8 +46,8 @@ def dataset_folder(data_dir: str | None, name: str, folders: Iterable[str], expe
     missing = subfolders[0] if data_dir is None else root
     what = f"has none of: {', '.join(expected_files)}" if missing.is_dir() else "does not exist"
     raise UserError(
-        f"data_dir: {missing} {what}; download it with `numerate data fetch {name}`, or set data_dir= or NUMERATE_DATA "
-        "to its folder"
+        f"data_dir: {missing} {what}; download it with `numerate data fetch {name}`, or set task.data_dir= or "
+        "NUMERATE_DATA to its folder"
     )
 
 

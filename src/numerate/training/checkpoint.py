@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from numerate.errors import OperationalError, UserError, check_positive
+from numerate.errors import OperationalError, UserError, check_positive, did_you_mean
 from numerate.records.reading import FORMAT, check_format, parse_record
 from numerate.training import disk
 
@@ -332,7 +332,8 @@ def select_checkpoints(folder: Path, selector: str) -> tuple[list[Checkpoint], l
     steps = list_steps(folder)
     if not re.fullmatch(r"final|best|all|(step-)?\d+", selector):
         steps_text = ", ".join(map(str, steps)) or "none yet"
-        raise UserError(f"checkpoint: {selector!r} must be final, best, all or a step ({steps_text}).")
+        hint = did_you_mean("final" if selector in ("last", "latest") else selector, ("final", "best", "all"))
+        raise UserError(f"checkpoint: {selector!r} must be final, best, all or a step ({steps_text}).{hint}")
     if not steps:
         renamed = ", ".join(path.name for path in sorted(folder.glob("torn-*")))
         damaged_text = f"; {renamed} cannot be used" if renamed else ""

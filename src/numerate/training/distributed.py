@@ -209,7 +209,8 @@ def resolve_device(text: str, local_rank: int | None = None) -> torch.device:
         device = torch.device("meta")  # which is refused, too
     if device.type not in ("cpu", "cuda", "mps"):
         raise UserError(
-            f"device: must be auto, cpu, cuda, cuda:1 or mps, not {text!r}; --dry-run also estimates for {GPU_NAMES}"
+            f"device: must be auto, cpu, cuda, cuda:1 or mps, not {text!r}"
+            + ("; a GPU is device=cuda" if "gpu" in text.lower() else f"; --dry-run also estimates for {GPU_NAMES}")
         )
     if device.type == "cuda":
         if local_rank is not None and device.index is not None:

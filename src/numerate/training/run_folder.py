@@ -25,6 +25,7 @@ from typing import Any
 
 import yaml
 
+from numerate import catalogue
 from numerate.config import approve_imported
 from numerate.errors import OperationalError, UserError, did_you_mean
 from numerate.records import heads
@@ -334,6 +335,12 @@ def find_run(address: str | os.PathLike[str], runs: Path) -> RunFolder:
         raise UserError(f"{path}: is no run: it has no recipe.yaml.{_suggest_path(path)}")
     if os.sep in text:
         raise UserError(f"{path}: there is no such folder.{did_you_mean(path.name, _runs_in(path.parent))}")
+    if catalogue.is_recipe(text):
+        is_study = text.replace("-", "_") in catalogue.parts_by_kind()["Study"]
+        kind, command = ("study", "run") if is_study else ("recipe", "train")
+        raise UserError(
+            f"{text} is a {kind}, and there is no run of it in {runs}; `numerate {command} {text}` makes one"
+        )
     known = [run.id for run in runs_found] + [name for name in name_by_path.values() if name] + ["latest"]
     raise UserError(f"no run in {runs} has the id, name or path {text!r}.{did_you_mean(text, known)}")
 

@@ -83,7 +83,11 @@ def load_transformers_tokenizer(name: str, revision: str | None = None) -> Any:
         )
         return AutoTokenizer.from_pretrained(str(path) if path.exists() else name, trust_remote_code=False, **options)
     except Exception as error:  # of many kinds: no package, no network, no such name, another format
-        raise UserError(f"tokenizer: {name}: transformers cannot load its tokenizer ({error})") from error
+        if path.is_dir() and not any(path.glob("*token*")) and not any(path.glob("*.model")):
+            advice = "`tokenizer.save_pretrained(folder)` of transformers writes one beside the weights"
+            raise UserError(f"tokenizer: {path} has no files of a tokenizer; {advice}") from error
+        reason = " ".join(str(error).split())
+        raise UserError(f"tokenizer: {name}: transformers cannot load its tokenizer ({reason})") from error
 
 
 def _chat_template(name: str, revision: str | None) -> str:
