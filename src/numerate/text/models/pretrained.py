@@ -155,7 +155,10 @@ class PretrainedModel(HuggingFaceModel):
         self.spec = spec
         self.base_model = (model.base_model,)
         parameters = signature(model.base_model.forward).parameters
-        self.cache_argument = "cache_params" if "cache_params" in parameters else "past_key_values"  # that of Mamba
+        cache_arguments = [name for name in ("past_key_values", "cache_params") if name in parameters]
+        if not cache_arguments:
+            raise UserError(f"model: a {model.config.model_type} has no cache of transformers, which decoding needs")
+        (self.cache_argument,) = cache_arguments
         # Granite divides its logits.
         self.head_scale = 1.0 / float(getattr(model.config, "logits_scaling", 1.0) or 1.0)
         self._check_function()
@@ -242,14 +245,13 @@ class PretrainedModel(HuggingFaceModel):
         self.hf_model.train(training)
         if not torch.allclose(expected_logits, self.make_output(hidden).logits, rtol=1e-3, atol=1e-4):
             raise UserError(
-                f"model: the logits of a {model_type} are not a linear function of its last hidden states, nor one with "
-                "soft capping, which is not supported; Llama, GPT-2, Mistral, Qwen, Gemma and Granite are supported"
+                f"model: the logits of a {model_type} are not a linear function of its last hidden states, nor one "
+                "with soft capping, which is not supported; Llama, GPT-2, Mistral, Qwen, Gemma and Granite are"
             )
         if not torch.allclose(hidden[:, :-1], beginning, rtol=1e-2, atol=1e-2):
-            raise UserError(f"model: a {model_type} reads later tokens, so that it cannot be decoded; it must be causal")
+            raise UserError(f"model: a {model_type} reads later tokens, so that it cannot be decoded; must be causal")
 
     def check_inputs(self, tokens: Tokens, source: Tokens | None) -> None:
         super().check_inputs(tokens, source)
         if source is not None:
-            raise UserError("model: a PretrainedDecoder has no encoder; use T5 or PretrainedSeq2Seq for the layout Seq2Seq")
-
+            raise UserError("model: a PretrainedDecoder has no encoder; use PretrainedSeq2Seq for the layout Seq2Seq")

@@ -223,7 +223,8 @@ class PretrainedSeq2SeqModel(HuggingFaceModel):
         expected_logits = self.hf_model(
             input_ids=ids, attention_mask=torch.ones_like(ids), decoder_input_ids=ids, use_cache=False
         ).logits
-        for self.head_scale in (1.0, self.width**-0.5):
+        for scale in (1.0, self.width**-0.5):
+            self.head_scale = scale
             try:
                 logits = self(tokens, tokens).logits
             except TypeError as error:
@@ -232,8 +233,8 @@ class PretrainedSeq2SeqModel(HuggingFaceModel):
                 self.hf_model.train(training)
                 return
         raise UserError(
-            f"model: the logits of a {model_type} are not a linear function of the last hidden states of its decoder, nor "
-            "one with soft capping, which is not supported; BART, mT5, Marian, Pegasus and LED are supported"
+            f"model: the logits of a {model_type} are not a linear function of the last hidden states of its decoder, "
+            "nor one with soft capping, which is not supported; BART, mT5, Marian, Pegasus and LED are"
         )
 
     def _num_decoder_weights(self) -> tuple[int, int]:

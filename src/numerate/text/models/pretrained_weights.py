@@ -261,7 +261,9 @@ def _select_vocabulary_rows(model: Any, row_ids: npt.NDArray[np.int64], seed: in
             part.weight, part.num_embeddings = new_weight, len(ids)
             part.padding_idx = _new_id(row_ids, part.padding_idx)
     tied_weight = new_weights.get(id(head.weight))
-    head.weight = nn.Parameter(select_rows(head.weight.detach(), ids, generator)) if tied_weight is None else tied_weight
+    head.weight = (
+        nn.Parameter(select_rows(head.weight.detach(), ids, generator)) if tied_weight is None else tied_weight
+    )
     head.out_features = len(ids)
     if getattr(head, "bias", None) is not None:
         head.bias = nn.Parameter(select_rows(head.bias.detach()[:, None], ids, generator)[:, 0])
