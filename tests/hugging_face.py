@@ -60,17 +60,19 @@ def examples_of(page: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
-def byte_tokenizer() -> Any:
-    """One token a byte, and special tokens."""
+def byte_tokenizer(*more_tokens: str) -> Any:
+    """One token a byte, and special tokens, of which the fourth may be `<unk>`."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    plain = Tokenizer(models.BPE({token: i for i, token in enumerate(["<pad>", "<s>", "</s>", *letters])}, []))
+    plain = Tokenizer(
+        models.BPE({token: i for i, token in enumerate(["<pad>", "<s>", "</s>", *more_tokens, *letters])}, [])
+    )
     plain.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     plain.decoder = decoders.ByteLevel()
-    return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=plain, pad_token="<pad>", bos_token="<s>", eos_token="</s>"
-    )
+    roles = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>"}
+    roles |= {"unk_token": "<unk>"} if "<unk>" in more_tokens else {}
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=plain, **roles)
 
 
 def tiny_llama(num_layers: int = 1, vocab_size: int = 272) -> Any:

@@ -151,6 +151,3 @@ def test_what_a_model_cannot_do_is_refused(folders: dict[str, Path], tmp_path: P
         recipe(f"hf:{folders['llama']}", "evaluation.generation.answer_pattern='('")
     with pytest.raises(UserError, match=r"^task: no Task is named 'gsm9k'.*Did you mean 'gsm8k'"):
         recipe(f"hf:{folders['llama']}", "task=gsm9k")
-    (tmp_path / "config.json").write_text('{"model_type": "bart"}')
-    with pytest.raises(UserError, match=r"^hf:.* is an encoder-decoder of type bart; of these only t5"):
-        recipe(f"hf:{tmp_path}")

@@ -81,7 +81,8 @@ class PretrainedSeq2SeqModel(HuggingFaceModel):
         )
         self.spec = spec
         self._encoder, self._decoder = (model.get_encoder(),), (model.get_decoder(),)
-        self._find_head_scale()
+        self.head_scale = self.width**-0.5 if scales_decoder_outputs(model.config) else 1.0
+        self._check_function()
         if spec.gradient_checkpointing:
             enable_gradient_checkpointing(model)
 
@@ -211,9 +212,8 @@ class PretrainedSeq2SeqModel(HuggingFaceModel):
             )
 
     @torch.no_grad()
-    def _find_head_scale(self) -> None:
-        """Sets the factor of hidden states before the head, which some models of the T5 family have. Raises `UserError`
-        for a model whose logits are not the head's."""
+    def _check_function(self) -> None:
+        """Raises `UserError` for a model whose logits are not the head's of the decoder's last hidden states."""
         if self.hf_model.device.type == "meta":
             return
         model_type, vocab_size = self.hf_model.config.model_type, self.hf_model.get_output_embeddings().out_features
@@ -223,19 +223,16 @@ class PretrainedSeq2SeqModel(HuggingFaceModel):
         expected_logits = self.hf_model(
             input_ids=ids, attention_mask=torch.ones_like(ids), decoder_input_ids=ids, use_cache=False
         ).logits
-        for scale in (1.0, self.width**-0.5):
-            self.head_scale = scale
-            try:
-                logits = self(tokens, tokens).logits
-            except TypeError as error:
-                raise UserError(f"model: the decoder of a {model_type} has other inputs than those of BART") from error
-            if torch.allclose(logits, expected_logits, rtol=1e-3, atol=1e-4):
-                self.hf_model.train(training)
-                return
-        raise UserError(
-            f"model: the logits of a {model_type} are not a linear function of the last hidden states of its decoder, "
-            "nor one with soft capping, which is not supported; BART, mT5, Marian, Pegasus and LED are"
-        )
+        try:
+            logits = self(tokens, tokens).logits
+        except TypeError as error:
+            raise UserError(f"model: the decoder of a {model_type} has other inputs than those of BART") from error
+        if (logits - expected_logits).abs().max() > 1e-3 * expected_logits.abs().max():
+            raise UserError(
+                f"model: the logits of a {model_type} are not a linear function of the last hidden states of its "
+                "decoder, nor one with soft capping, which is not supported; BART, mT5, Marian, Pegasus and LED are"
+            )
+        self.hf_model.train(training)
 
     def _num_decoder_weights(self) -> tuple[int, int]:
         """Number of weights of the decoder's linear layers that read its tokens, and of those that read the source."""
@@ -249,6 +246,12 @@ def max_positions(config: Any, part: str) -> int | None:
     """The number of positions of the encoder or decoder of a model; None for relative positions."""
     limit: int | None = getattr(config, f"max_{part}_position_embeddings", None)  # LED has one for each
     return getattr(config, "max_position_embeddings", None) if limit is None else limit
+
+
+def scales_decoder_outputs(config: Any) -> bool:
+    """Whether the last hidden states are divided by the square root of their width before the head, as in T5."""
+    is_scaled_if_tied = config.model_type in ("umt5", "switch_transformers") and config.tie_word_embeddings
+    return bool(getattr(config, "scale_decoder_outputs", is_scaled_if_tied))
 
 
 def _restricted_logits(head: Any, forced_id: int | None, hidden: Tensor) -> Tensor:
