@@ -91,6 +91,26 @@ def tiny_llama(num_layers: int = 1, vocab_size: int = 272) -> Any:
     return transformers.LlamaForCausalLM(config)
 
 
+def generate(model: Any, inputs: Any, max_new_tokens: int) -> tuple[list[list[int]], list[float]]:
+    """The ids that transformers generates greedily for each row, up to the end token 2, and their log-probability."""
+    output = model.generate(
+        **{name: inputs[name] for name in ("input_ids", "attention_mask")},
+        max_new_tokens=max_new_tokens,
+        do_sample=False,
+        num_beams=1,
+        return_dict_in_generate=True,
+        output_scores=True,
+    )
+    scores = model.compute_transition_scores(output.sequences, output.scores, normalize_logits=True)
+    ids = [until(row, 2) for row in output.sequences[:, -len(output.scores) :].tolist()]
+    return ids, [float(row[: len(own)].sum()) for row, own in zip(scores, ids, strict=True)]
+
+
+def until(ids: list[int], end: int) -> list[int]:
+    """The ids up to the end token."""
+    return ids[: ids.index(end) + 1] if end in ids else ids
+
+
 CHAT_TEMPLATE = (
     "{% for message in messages %}<s>{{ message.role }}: {{ message.content }}</s>{% endfor %}"
     "{% if add_generation_prompt %}<s>assistant: {% endif %}"

@@ -182,7 +182,7 @@ def _seq2seq_layout(weights: str, tokenizer: Any, generation: Any, *, has_bos: b
     roles = {tokenizer.pad_token_id: "pad", tokenizer.bos_token_id: "bos", tokenizer.eos_token_id: "eos"}
     roles.pop(None, None)
     for what, i, allowed in (
-        ("begins an answer", start_id, [*roles]),
+        ("begins an answer with", start_id, [*roles]),
         ("generates first", generation.forced_bos_token_id, [None, tokenizer.bos_token_id]),
     ):
         if i not in allowed:

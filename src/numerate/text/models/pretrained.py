@@ -221,9 +221,11 @@ class PretrainedModel(HuggingFaceModel):
         return import_transformers("model: PretrainedDecoder").DynamicCache(config=self.hf_model.config)
 
     def decode(self, tokens: Tokens, position_ids: Tensor, state: CacheState) -> Float[Tensor, "rows read width"]:
+        # Mamba takes the mask of new columns.
+        is_recurrent_step = self.cache_argument == "cache_params" and tokens.ids.shape[1] == 1
         output: Tensor = self.base_model[0](
             inputs_embeds=self.embed(tokens, position_ids),
-            attention_mask=state.attention_mask.long(),
+            attention_mask=None if is_recurrent_step else state.attention_mask.long(),
             position_ids=position_ids,
             use_cache=True,
             **{self.cache_argument: state.cache},
