@@ -83,16 +83,18 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 class Both:
-    """A model of numerate and the same one of transformers, in double precision, with the same examples."""
+    """A model of numerate and the same one of transformers, in double precision, with the same examples. An LED is in
+    single precision: in double its gradients are NaN in transformers."""
 
     def __init__(self, folder: Path, *settings: str) -> None:
         self.recipe = recipe(f"hf:{folder}", "evaluation.generation.max_new_tokens=9", *settings)
         self.data = EvaluationData.from_recipe(self.recipe)
-        self.model: Any = self.recipe.model.build(self.data.vocabulary, 0).double().eval()
+        self.dtype = torch.float32 if folder.name == "led" else torch.float64
+        self.model: Any = self.recipe.model.build(self.data.vocabulary, 0).to(self.dtype).eval()
         rows = self.data.tokenizer.encode_examples(EXAMPLES, self.data.vocabulary)
         self.batch: Batch = self.data.layout.build_batch(rows, torch.arange(3).numpy())
         theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32)
-        self.theirs = theirs.double().eval()
+        self.theirs = theirs.to(self.dtype).eval()
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
         self.inputs = self.tokenizer([one.question for one in EXAMPLES], padding=True, return_tensors="pt")
         self.inputs = {name: self.inputs[name] for name in ("input_ids", "attention_mask")}
@@ -142,14 +144,14 @@ def test_loss_and_gradients_are_those_of_transformers_with_labels(both: Both, lo
         peft = pytest.importorskip("peft", reason="the extra finetune is not installed")
         both = Both(Path(both.recipe.model.weights), "lora=LoRA(r=2,alpha=4)")  # type: ignore[attr-defined]
         peft.inject_adapter_in_model(peft.LoraConfig(r=2, lora_alpha=4, target_modules="all-linear"), both.theirs)
-        both.theirs.double()
+        both.theirs.to(both.dtype)
         with torch.no_grad():
             for name, parameter in both.model.hf_model.named_parameters():
                 if "lora_" in name:
                     parameter.normal_(0, 0.3, generator=torch.Generator().manual_seed(len(name)))
                     both.theirs.get_parameter(name).copy_(parameter)
     loss, expected = both.loss(), both.theirs(**both.inputs, labels=both.labels).loss
-    torch.testing.assert_close(loss, expected, rtol=1e-7, atol=1e-7)
+    torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-5)
     loss.backward()
     expected.backward()
     their_gradients = {name: parameter.grad for name, parameter in both.theirs.named_parameters()}
@@ -161,7 +163,9 @@ def test_loss_and_gradients_are_those_of_transformers_with_labels(both: Both, lo
             known = both.ids >= 0
             is_table = len(parameter) == len(both.ids) and parameter.dim() == 2
             own = parameter.grad[known] if is_table else parameter.grad
-            torch.testing.assert_close(own, gradient[both.ids[known]] if is_table else gradient, rtol=1e-6, atol=1e-9)
+            gradient = gradient[both.ids[known]] if is_table else gradient
+            atol = 1e-9 if both.dtype == torch.float64 else 1e-4
+            torch.testing.assert_close(own, gradient, rtol=1e-5, atol=atol)
             compared += 1
     assert compared > 20
 
@@ -184,7 +188,12 @@ def test_attention_is_that_of_transformers(both: Both) -> None:
     tokens, source = both.batch.tokens, both.batch.source
     assert source is not None
     maps = both.model.attention_maps(tokens, source)
-    assert [(one.layer, one.part) for one in maps] == [(0, "encoder"), (1, "encoder"), (0, "decoder"), (1, "decoder")]
+    assert [(one.layer, one.component) for one in maps] == [
+        (0, "encoder"),
+        (1, "encoder"),
+        (0, "decoder"),
+        (1, "decoder"),
+    ]
     assert maps[3].maps["cross attention"].shape == (3, 2, tokens.ids.shape[1], source.ids.shape[1])
 
 
@@ -220,11 +229,12 @@ def test_models_that_cannot_be_decoded_are_refused(tmp_path: Path) -> None:
     edit(folder / "generation_config.json", forced_bos_token_id=1, decoder_start_token_id=88)
     with pytest.raises(UserError, match=r"^hf:.*: its decoder begins an answer with "):
         recipe(f"hf:{folder}")
-    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    other = save(tmp_path / "other", "bart")
+    tokenizer = json.loads((other / "tokenizer.json").read_text())
     tokenizer["post_processor"]["single"].append({"SpecialToken": {"id": "<s>", "type_id": 0}})
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (other / "tokenizer.json").write_text(json.dumps(tokenizer))
     with pytest.raises(UserError, match=r"^hf:.*: its tokenizer makes '1' <s> 1 </s> <s>; around a text only "):
-        recipe(f"hf:{folder}")
+        recipe(f"hf:{other}")
     for kind, message in {
         "bert": "is a bert, an encoder that fills in masked tokens; only causal language models and encoder-decoders",
         "whisper": "is a whisper, which is neither a causal language model nor an encoder-decoder of text",
