@@ -24,7 +24,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "llama tied": {**SMALL, "tie_word_embeddings": True},
     "granite": {**SMALL, "logits_scaling": 3.0, "embedding_multiplier": 2.0},
     "gemma": {**SMALL, "head_dim": 8, "num_key_value_heads": 1},
-    "gemma2": {**SMALL, "head_dim": 8, "num_key_value_heads": 1, "final_logit_softcapping": 0.5},
     "phi": SMALL,  # its head has a bias
 }
 
@@ -100,9 +99,7 @@ def test_models_that_read_later_tokens_or_have_no_cache_are_refused(vocabulary: 
     with pytest.raises(UserError, match=r"^model: a bert reads later tokens, so that it cannot be decoded"):
         PretrainedDecoder(config=json.dumps({**SMALL, "model_type": "bert"})).build(vocabulary, 0)
     with pytest.raises(UserError, match=r"^model: a rwkv has no cache of transformers"):
-        PretrainedDecoder(config='{"model_type": "rwkv", "hidden_size": 16, "num_hidden_layers": 1}').build(
-            vocabulary, 0
-        )
+        PretrainedDecoder(config=json.dumps({**SMALL, "model_type": "rwkv"})).build(vocabulary, 0)
 
 
 def test_without_weights_or_a_configuration_there_is_a_small_one(vocabulary: Vocabulary) -> None:

@@ -245,13 +245,14 @@ class PretrainedModel(HuggingFaceModel):
         hidden = self.base_model[0](input_ids=ids, use_cache=False).last_hidden_state
         beginning = self.base_model[0](input_ids=ids[:, :-1], use_cache=False).last_hidden_state
         self.hf_model.train(training)
+        tolerance = torch.finfo(hidden.dtype).eps ** 0.5
+        if not torch.allclose(hidden[:, :-1], beginning, rtol=tolerance, atol=tolerance):
+            raise UserError(f"model: a {model_type} reads later tokens, so that it cannot be decoded; must be causal")
         if not torch.allclose(expected_logits, self.make_output(hidden).logits, rtol=1e-3, atol=1e-4):
             raise UserError(
                 f"model: the logits of a {model_type} are not a linear function of its last hidden states, nor one "
                 "with soft capping, which is not supported; Llama, GPT-2, Mistral, Qwen, Gemma and Granite are"
             )
-        if not torch.allclose(hidden[:, :-1], beginning, rtol=1e-2, atol=1e-2):
-            raise UserError(f"model: a {model_type} reads later tokens, so that it cannot be decoded; must be causal")
 
     def check_inputs(self, tokens: Tokens, source: Tokens | None) -> None:
         super().check_inputs(tokens, source)
