@@ -16,6 +16,7 @@ from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import EvaluationData, extract_prompts
 from numerate.evaluation.generate import greedy_decode, greedy_decode_uncached
 from numerate.evaluation.kinds.generated_answers import generate_texts, score_likelihood
+from numerate.integrations.hf_pretrained import write_pretrained_folder
 from numerate.tasks.texts import Example
 from numerate.text.models.pretrained_seq2seq import PretrainedSeq2Seq
 from numerate.tokenizers.layout import Seq2Seq
@@ -215,6 +216,15 @@ def test_what_is_generated_first_may_stand_in_an_old_configuration(tmp_path: Pat
     (folder / "generation_config.json").unlink()
     edit(folder / "config.json", forced_bos_token_id=1)
     assert recipe(f"hf:{folder}").model.force_bos  # type: ignore[attr-defined]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["bart", "marian"])
+def test_an_export_generates_what_the_original_does(kind: str, folders: dict[str, Path], tmp_path: Path) -> None:
+    both = Both(folders[kind])
+    write_pretrained_folder(tmp_path, both.model, both.data.vocabulary, None)
+    exported = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path).to(both.dtype).eval()
+    assert generate(exported, both.inputs, 9)[0] == generate(both.theirs, both.inputs, 9)[0]
 
 
 def edit(file: Path, **changes: Any) -> None:
