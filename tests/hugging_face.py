@@ -60,17 +60,19 @@ def examples_of(page: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
-def byte_tokenizer() -> Any:
-    """One token a byte, and special tokens."""
+def byte_tokenizer(*more_tokens: str) -> Any:
+    """One token a byte, and special tokens, of which the fourth may be `<unk>`."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    plain = Tokenizer(models.BPE({token: i for i, token in enumerate(["<pad>", "<s>", "</s>", *letters])}, []))
+    plain = Tokenizer(
+        models.BPE({token: i for i, token in enumerate(["<pad>", "<s>", "</s>", *more_tokens, *letters])}, [])
+    )
     plain.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     plain.decoder = decoders.ByteLevel()
-    return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=plain, pad_token="<pad>", bos_token="<s>", eos_token="</s>"
-    )
+    roles = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>"}
+    roles |= {"unk_token": "<unk>"} if "<unk>" in more_tokens else {}
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=plain, **roles)
 
 
 def tiny_llama(num_layers: int = 1, vocab_size: int = 272) -> Any:
@@ -87,6 +89,26 @@ def tiny_llama(num_layers: int = 1, vocab_size: int = 272) -> Any:
         pad_token_id=0,
     )
     return transformers.LlamaForCausalLM(config)
+
+
+def generate(model: Any, inputs: Any, max_new_tokens: int) -> tuple[list[list[int]], list[float]]:
+    """The ids that transformers generates greedily for each row, up to the end token 2, and their log-probability."""
+    output = model.generate(
+        **{name: inputs[name] for name in ("input_ids", "attention_mask")},
+        max_new_tokens=max_new_tokens,
+        do_sample=False,
+        num_beams=1,
+        return_dict_in_generate=True,
+        output_scores=True,
+    )
+    scores = model.compute_transition_scores(output.sequences, output.scores, normalize_logits=True)
+    ids = [until(row, 2) for row in output.sequences[:, -len(output.scores) :].tolist()]
+    return ids, [float(row[: len(own)].sum()) for row, own in zip(scores, ids, strict=True)]
+
+
+def until(ids: list[int], end: int) -> list[int]:
+    """The ids up to the end token."""
+    return ids[: ids.index(end) + 1] if end in ids else ids
 
 
 CHAT_TEMPLATE = (

@@ -226,7 +226,7 @@ BY_DEFAULT: dict[str, Callable[[], Any]] = {
 }
 """What stands for the defaults of a part that does nothing by itself, such as a task that reads a file."""
 
-HELD = {"T5", "PretrainedDecoder", "Numformer"}
+HELD = {"T5", "PretrainedDecoder", "PretrainedSeq2Seq", "Numformer"}
 """Models that read a source, a whole row, or are of others: tests/text/test_hugging_face.py tests them."""
 
 RUNNING = {"LanguageModeling", "TokenIds", "NextToken"}

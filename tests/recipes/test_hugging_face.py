@@ -173,6 +173,3 @@ def test_what_a_model_cannot_do_is_refused(folders: dict[str, Path], tmp_path: P
     shutil.copy(folders["llama"] / "config.json", tmp_path)
     with pytest.raises(UserError, match=r"^tokenizer: .* has no files of a tokenizer; `tokenizer.save_pretrained"):
         recipe(f"hf:{tmp_path}")
-    (tmp_path / "config.json").write_text('{"model_type": "bart"}')
-    with pytest.raises(UserError, match=r"^hf:.* is an encoder-decoder of type bart; of these only t5"):
-        recipe(f"hf:{tmp_path}")

@@ -1,5 +1,6 @@
 """Promises of held decoders: Hugging Face's own logits in any order of the vocabulary, and what is refused."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -89,12 +90,16 @@ def test_a_file_of_weights_that_is_not_there_is_named(folder: Path) -> None:
 
 
 def test_logits_that_are_more_than_a_linear_map_are_refused(vocabulary: Vocabulary) -> None:
-    config = (
-        '{"model_type": "gemma2", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "head_dim": 8, '
-        '"intermediate_size": 32, "num_key_value_heads": 1, "final_logit_softcapping": 0.01}'
-    )
-    with pytest.raises(UserError, match=r"^model: the logits of a gemma2 are not a linear function"):
+    config = json.dumps({**SMALL, "model_type": "cohere", "logit_scale": 0.01})
+    with pytest.raises(UserError, match=r"^model: the logits of a cohere are not a linear function"):
         PretrainedDecoder(config=config).build(vocabulary, 0)
+
+
+def test_models_that_read_later_tokens_or_have_no_cache_are_refused(vocabulary: Vocabulary) -> None:
+    with pytest.raises(UserError, match=r"^model: a bert reads later tokens, so that it cannot be decoded"):
+        PretrainedDecoder(config=json.dumps({**SMALL, "model_type": "bert"})).build(vocabulary, 0)
+    with pytest.raises(UserError, match=r"^model: a rwkv has no cache of transformers"):
+        PretrainedDecoder(config=json.dumps({**SMALL, "model_type": "rwkv"})).build(vocabulary, 0)
 
 
 def test_without_weights_or_a_configuration_there_is_a_small_one(vocabulary: Vocabulary) -> None:

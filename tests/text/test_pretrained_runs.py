@@ -32,7 +32,17 @@ ROWS = 300
 SIZES: dict[str, Any] = {"d_model": 16, "num_layers": 1, "num_heads": 2, "d_kv": 8, "d_ff": 16}
 LLAMA = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
 TABLES = [f"hf_model.{name}.weight" for name in ("shared", "encoder.embed_tokens", "decoder.embed_tokens", "lm_head")]
-KINDS = ["t5", "t5 1.1", "t5 lora", "llama", "llama lora"]
+BART = {
+    f"{part}_{name}": size
+    for part in ("encoder", "decoder")
+    for name, size in (("layers", 1), ("attention_heads", 2), ("ffn_dim", 16))
+}
+KINDS = ["t5", "t5 1.1", "t5 lora", "llama", "llama lora", "bart", "bart lora"]
+MODELS = {
+    "llama": ("PretrainedDecoder", "Continuation"),
+    "t5": ("T5", "Seq2Seq"),
+    "bart": ("PretrainedSeq2Seq", "Seq2Seq(decoder_start_token=eos)"),
+}
 
 
 def write_weights(folder: Path, kind: str) -> None:
@@ -41,6 +51,11 @@ def write_weights(folder: Path, kind: str) -> None:
         torch.manual_seed(5)
         if kind.startswith("llama"):
             held = transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA, vocab_size=ROWS))
+        elif kind.startswith("bart"):
+            ids = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 1, "bos_token_id": None}
+            config = transformers.BartConfig(**BART, **ids, d_model=16, vocab_size=ROWS)
+            held = transformers.BartForConditionalGeneration(config)
+            held.final_logits_bias.normal_()
         else:
             more = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False} if kind == "t5 1.1" else {}
             held = transformers.T5ForConditionalGeneration(transformers.T5Config(**SIZES, **more, vocab_size=ROWS))
@@ -57,7 +72,7 @@ def over(words: int) -> Vocabulary:
 
 
 def begun_from(weights: str, kind: str, *more: str) -> Recipe:
-    model, layout = ("PretrainedDecoder", "Continuation") if kind.startswith("llama") else ("T5", "Seq2Seq")
+    model, layout = MODELS[kind.split()[0]]
     lora = ",lora=LoRA(r=2)" * kind.endswith("lora")
     given = [
         "task.digits=1",
@@ -120,7 +135,7 @@ def test_a_run_is_evaluated_prompted_and_resumed_without_the_weights_that_it_sta
     (whole,) = (place / "whole").glob("*/*/")
     one, other = tensors(whole), tensors(path)
     assert all(torch.equal(one[name], other[name]) for name in one), "it resumes bit by bit"
-    trained = "lora_" if kind.endswith("lora") else "q_proj" if kind == "llama" else ".q."
+    trained = "lora_" if kind.endswith("lora") else ".q." if kind.startswith("t5") else "q_proj"
     changed = {name for name in stored if not torch.equal(stored[name], other[name])}
     assert changed >= {name for name in stored if trained in name}
     assert not kind.endswith("lora") or all("lora_" in name for name in changed)
@@ -178,7 +193,7 @@ def test_a_dry_run_without_a_configuration_says_what_needs_none(
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setenv("HF_HOME", str(tmp_path))
-    message = "model.weights=null model." + ("config=" if kind.startswith("llama") else "size=base")
+    message = "model.weights=null model." + ("size=base" if kind.startswith("t5") else "config=")
     for weights in ("someone/unknown", str(tmp_path)):
         with pytest.raises(
             UserError, match=rf"^model\.weights: {weights}: has no configuration .*; {re.escape(message)}"
@@ -190,14 +205,14 @@ def test_a_dry_run_without_a_configuration_says_what_needs_none(
 def test_what_is_built_again_computes_the_same(kind: str, tmp_path: Path) -> None:
     write_weights(tmp_path / "weights", kind)
     spec: Any = begun_from(str(tmp_path / "weights"), kind).model
-    spec = spec if kind.startswith("llama") else replace(spec, dropout=0.25)
+    spec = replace(spec, dropout=0.25) if kind.startswith("t5") else spec
     vocabulary = over(20)
     first = spec.build(vocabulary, 0)
     pretrained_config = first.pretrained_config()
     assert pretrained_config is not None
     assert str(tmp_path) not in str(pretrained_config)
     second = spec.rebuild(vocabulary, 1, pretrained_config)
-    assert second.is_tied == first.is_tied == (kind in ("t5", "t5 lora"))
+    assert second.is_tied == first.is_tied == (kind in ("t5", "t5 lora", "bart", "bart lora"))
     second.load_state_dict(first.state_dict())
     assert [name for name, _ in first.named_parameters()] == [name for name, _ in second.named_parameters()]
     ids = torch.randint(4, 24, (2, 6), generator=torch.Generator().manual_seed(0))

@@ -539,3 +539,13 @@ def test_the_tokenizer_of_characters_needs_no_file_and_gives_every_text_back(num
     assert tokenizer.decode_with_number_values(ids, values, vocabulary) == text
     if isinstance(numbers, AsIs | PerDigit):
         assert len(ids) == len(text)
+
+
+def test_a_configuration_that_names_no_special_token_leaves_the_usual_ones() -> None:
+    """As those of GPT-2 and BART on the hub."""
+    text = tokenizer_files.build_character_tokenizer().json_text
+    usual = tokenizer_files.tokenizer_from_json(text)
+    assert dict(usual.special_tokens) == {"pad": "<pad>", "unk": "<unk>", "bos": "<s>", "eos": "</s>"}
+    assert tokenizer_files.tokenizer_from_json(text, {"model_max_length": 1024}) == usual
+    named = tokenizer_files.tokenizer_from_json(text, {"eos_token": "</s>"})
+    assert dict(named.special_tokens) == {"eos": "</s>"}

@@ -16,9 +16,8 @@ from numerate.models.decoder import Decoder
 from numerate.models.initialization import FanIn
 from numerate.models.wrapped import WrappedModelSpec
 from numerate.stacking.stacked_trainer import StackedTrainer
+from numerate.text.models.hugging_face import HuggingFaceSpec
 from numerate.text.models.numformer import Numformer
-from numerate.text.models.pretrained import PretrainedDecoder
-from numerate.text.models.t5 import T5
 from numerate.text.tokenizers.subwords import Subwords
 from numerate.tokenizers.layout import TokenClassification
 from numerate.training import provenance
@@ -93,7 +92,7 @@ def why_not_stacked(recipe: Recipe) -> str | None:
         return "objective.loss: a function is not supported in a stack; derive from Loss"
     if isinstance(recipe.model, Decoder):
         return recipe.model.mixer.why_not_stacked()
-    if isinstance(recipe.model, T5 | PretrainedDecoder | Numformer | WrappedModelSpec):
+    if isinstance(recipe.model, HuggingFaceSpec | Numformer | WrappedModelSpec):
         return f"model: a {type(recipe.model).__name__} is not supported in a stack; must be a Decoder"
     return None
 

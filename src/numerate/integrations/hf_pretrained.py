@@ -9,6 +9,7 @@ from numerate.integrations.hf_tokenizers import to_fast_tokenizer
 from numerate.tasks.task import Task
 from numerate.text.models.hugging_face import HuggingFaceModel
 from numerate.text.models.lora import merge_lora
+from numerate.text.models.pretrained_seq2seq import PretrainedSeq2Seq
 from numerate.text.models.pretrained_weights import restore_vocabulary, silence_transformers
 from numerate.text.tokenizers.hf_vocabulary import split_digits
 from numerate.text.tokenizers.prompt_formats import load_transformers_tokenizer
@@ -32,7 +33,11 @@ def write_pretrained_folder(
         merge_lora(hf_model)
     if vocabulary.pretrained_ids is not None:
         restore_vocabulary(hf_model, vocabulary)
-    hf_model.generation_config = import_module("transformers").GenerationConfig.from_model_config(hf_model.config)
+    generation = import_module("transformers").GenerationConfig.from_model_config(hf_model.config)
+    if isinstance(model.spec, PretrainedSeq2Seq):
+        generation.forced_bos_token_id = generation.bos_token_id if model.spec.force_bos else None
+        generation.bad_words_ids = [[generation.pad_token_id]] if model.spec.suppress_pad else None
+    hf_model.generation_config = generation
     with silence_transformers():
         hf_model.save_pretrained(folder)
         if tokenizer is not None:

@@ -7,6 +7,7 @@ CATALOGUE = {
         "Decoder": "decoder",
         "T5": "text.models.t5",
         "PretrainedDecoder": "text.models.pretrained",
+        "PretrainedSeq2Seq": "text.models.pretrained_seq2seq",
         "Numformer": "text.models.numformer",
     },
     "NumberEmbedding": {

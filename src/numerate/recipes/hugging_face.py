@@ -6,18 +6,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from numerate.batch import ModelSpec
 from numerate.config import override
 from numerate.errors import UserError
 from numerate.evaluation.evaluator import Evaluation
 from numerate.evaluation.generation_settings import Generation
 from numerate.tasks.contents import file_sha256
 from numerate.text.models.pretrained import PretrainedDecoder
+from numerate.text.models.pretrained_seq2seq import PretrainedSeq2Seq, max_positions
 from numerate.text.models.pretrained_weights import import_transformers, read_config
 from numerate.text.models.t5 import T5
 from numerate.text.tokenizers.prompt_formats import QUESTION, load_transformers_tokenizer
 from numerate.text.tokenizers.subwords import Subwords
 from numerate.text.tokenizers.tokenizer_files import is_hub_reachable
-from numerate.tokenizers.layout import Continuation, Seq2Seq
+from numerate.tokenizers.layout import Continuation, Layout, Seq2Seq
 from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe, Training
 
@@ -48,7 +50,7 @@ def hugging_face_recipe(name: str) -> Recipe:
     A decoder with a chat template is asked in that, another one by `QUESTION_TEMPLATE`, an encoder-decoder by the
     question alone. The commit of a name on the hub, or a hash of the files of a folder, is part of the recipe, so that
     other weights under the same name are another run; where the folder lies is not part of the run's id. Raises
-    `UserError` where there is no model or no tokenizer.
+    `UserError` where there is no model or no tokenizer, and for a model that cannot answer questions.
     """
     folder = Path(name).expanduser().absolute()
     is_folder = bool(name) and folder.is_dir()
@@ -58,23 +60,37 @@ def hugging_face_recipe(name: str) -> Recipe:
     revision = folder_revision(folder) if is_folder else commit
     tokenizer = load_transformers_tokenizer(weights, revision)
     has_encoder, has_chat = bool(config.is_encoder_decoder), tokenizer.chat_template is not None
+    has_bos = tokenizer("1")["input_ids"][0] == tokenizer.bos_token_id
     subwords = Subwords(
         weights,
-        add_bos_token=not has_chat and tokenizer("1")["input_ids"][0] == tokenizer.bos_token_id,
+        add_bos_token=not has_chat and has_bos,
         answer_prefix="" if has_encoder or has_chat or _adds_space(tokenizer) else " ",
-        max_length=getattr(config, "max_position_embeddings", None) or DEFAULT_MAX_LENGTH,
+        max_length=_max_length(config),
         revision=revision,
         question_template=QUESTION if has_encoder or has_chat else QUESTION_TEMPLATE,
         chat_template=has_chat,
     )
-    model = T5(weights=weights, revision=revision) if has_encoder else PretrainedDecoder(weights, revision=revision)
+    generation = _generation_config(config, weights, commit)
+    layout: Layout = Continuation()
+    model: ModelSpec = PretrainedDecoder(weights, revision=revision)
+    if config.model_type == "t5":
+        layout, model = Seq2Seq(), T5(weights=weights, revision=revision)
+    elif has_encoder:
+        layout = _seq2seq_layout(weights, tokenizer, generation, has_bos=has_bos)
+        _check_ids(subwords, tokenizer)
+        model = PretrainedSeq2Seq(
+            weights,
+            force_bos=generation.forced_bos_token_id is not None,
+            suppress_pad=[tokenizer.pad_token_id] in (generation.bad_words_ids or []),
+            revision=revision,
+        )
     return Recipe(
         tokenizer=subwords,
-        layout=Seq2Seq() if has_encoder else Continuation(),
+        layout=layout,
         model=model,
         optimizer=AdamW(learning_rate=2e-5, max_grad_norm=1.0),
         training=Training(batch_size=16),
-        evaluation=Evaluation(generation=Generation(stop=_end_tokens(tokenizer, weights, commit))),
+        evaluation=Evaluation(generation=Generation(stop=_end_tokens(tokenizer, generation))),
         title=f"hf-{folder.name}",
     )
 
@@ -120,7 +136,7 @@ def check_unchanged_weights(model: Any) -> None:
 
 
 def _read_config(weights: str, *, is_folder: bool) -> Any:
-    """The configuration of a model. Raises `UserError` for one that `T5` and `PretrainedDecoder` do not run."""
+    """The configuration of a model. Raises `UserError` for one that generates no text from a text."""
     if not weights.strip():
         raise UserError(f"hf: must be followed by the folder or name of a model, for example {_EXAMPLE}")
     if not is_folder and (weights.startswith((".", "/", "~")) or weights.count("/") > 1):
@@ -133,12 +149,68 @@ def _read_config(weights: str, *, is_folder: bool) -> Any:
         raise UserError(f"hf:{error}{what}; for example {_EXAMPLE}") from error
     if config.model_type == "numerate":
         raise UserError(f"hf:{weights}: is an exported run; `numerate import {weights}` makes it a run again")
-    if config.is_encoder_decoder and config.model_type != "t5":
+    models = import_transformers("hf:").models.auto.modeling_auto
+    with_encoder, causal = models.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, models.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    if config.model_type not in (with_encoder if config.is_encoder_decoder else causal):
         raise UserError(
-            f"hf:{weights}: is an encoder-decoder of type {config.model_type}; of these only t5 (T5, FLAN-T5, ByT5) is "
-            "supported"
+            f"hf:{weights}: is a {config.model_type}, which is neither a causal language model nor an encoder-decoder "
+            "of text in transformers; only these can answer questions"
+        )
+    is_masked = config.model_type in models.MODEL_FOR_MASKED_LM_MAPPING_NAMES and not config.is_encoder_decoder
+    if is_masked and not getattr(config, "is_decoder", False):
+        raise UserError(
+            f"hf:{weights}: is a {config.model_type}, an encoder that fills in masked tokens; only causal language "
+            "models and encoder-decoders can answer questions"
         )
     return config
+
+
+def _max_length(config: Any) -> int:
+    """The largest number of tokens of a prompt; an encoder adds two to them."""
+    if config.is_encoder_decoder:
+        limit = max_positions(config, "encoder")
+        return DEFAULT_MAX_LENGTH if limit is None else limit - 2
+    return getattr(config, "max_position_embeddings", None) or DEFAULT_MAX_LENGTH
+
+
+def _seq2seq_layout(weights: str, tokenizer: Any, generation: Any, *, has_bos: bool) -> Seq2Seq:
+    """The layout of an encoder-decoder: with which tokens source and answer begin and end.
+
+    Raises `UserError` for tokens other than [BOS], [EOS] and [PAD]."""
+    ids, text_ids = (tokenizer("1", add_special_tokens=added)["input_ids"] for added in (True, False))
+    has_eos = ids[-1:] == [tokenizer.eos_token_id]
+    if ids != [tokenizer.bos_token_id] * has_bos + text_ids + [tokenizer.eos_token_id] * has_eos:
+        raise UserError(
+            f"hf:{weights}: its tokenizer makes '1' {' '.join(tokenizer.convert_ids_to_tokens(ids))}; around a text "
+            "only its tokens for beginning and end are supported, not those of a language, as of translation models"
+        )
+    start_id = generation.decoder_start_token_id
+    roles = {tokenizer.pad_token_id: "pad", tokenizer.bos_token_id: "bos", tokenizer.eos_token_id: "eos"}
+    roles.pop(None, None)
+    for what, i, allowed in (
+        ("begins an answer with", start_id, [*roles]),
+        ("generates first", generation.forced_bos_token_id, [None, tokenizer.bos_token_id]),
+    ):
+        if i not in allowed:
+            token = "a token that it does not name" if i is None else tokenizer.convert_ids_to_tokens(i)
+            raise UserError(
+                f"hf:{weights}: its decoder {what} {token}; only the tokens for beginning, end and padding are "
+                "supported, not that of a language, as translation models have it"
+            )
+    has_answer_bos = has_bos or generation.forced_bos_token_id is not None
+    return Seq2Seq(decoder_start_token=roles[start_id], source_eos=has_eos, answer_bos=has_answer_bos)  # type: ignore[arg-type]
+
+
+def _check_ids(subwords: Subwords, tokenizer: Any) -> None:
+    """Raises `UserError` for a tokenizer whose files are read otherwise than transformers reads them."""
+    text, vocabulary = "What is 12 + 9?", subwords.fast_tokenizer.vocabulary
+    assert vocabulary.pretrained_ids is not None
+    found = vocabulary.pretrained_ids[subwords.encode(text, vocabulary)].tolist()
+    if found != tokenizer(text, add_special_tokens=False)["input_ids"]:
+        raise UserError(
+            f"hf:{subwords.tokenizer}: its tokenizer has other ids in transformers than in its files; "
+            "AutoTokenizer.from_pretrained(...).save_pretrained(folder) writes a tokenizer.json that has the same ones"
+        )
 
 
 def _cached_commit(name: str) -> str | None:
@@ -154,13 +226,22 @@ def _adds_space(tokenizer: Any) -> bool:
     return bool(tokenizer.tokenize("1")[0].startswith("\u2581"))
 
 
-def _end_tokens(tokenizer: Any, weights: str, commit: str | None) -> tuple[str, ...]:
-    """The tokens besides the tokenizer's that end an answer, as the model's generation configuration says."""
+def _generation_config(config: Any, weights: str, commit: str | None) -> Any:
+    """The generation configuration of a model. An encoder-decoder from before there were files of these has it in its
+    config.json; another model without one has the default."""
     package, options = import_transformers("hf:"), {} if commit is None else {"revision": commit}
     try:
-        config = package.GenerationConfig.from_pretrained(weights, **options)
-    except OSError:  # it has none
-        return ()
-    ids = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
+        return package.GenerationConfig.from_pretrained(weights, **options)
+    except OSError:
+        if not config.is_encoder_decoder:
+            return package.GenerationConfig()
+    settings, _ = package.PretrainedConfig.get_config_dict(weights, **options)
+    names = ("decoder_start_token_id", "forced_bos_token_id", "bad_words_ids", "eos_token_id")
+    return package.GenerationConfig(**{name: settings.get(name, getattr(config, name, None)) for name in names})
+
+
+def _end_tokens(tokenizer: Any, generation: Any) -> tuple[str, ...]:
+    """The tokens besides the tokenizer's that end an answer, as the model's generation configuration says."""
+    ids = generation.eos_token_id if isinstance(generation.eos_token_id, list) else [generation.eos_token_id]
     tokens = tokenizer.convert_ids_to_tokens([i for i in ids if i not in (None, tokenizer.eos_token_id)])
     return tuple(tokens)

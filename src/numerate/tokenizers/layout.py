@@ -86,17 +86,21 @@ class Seq2Seq(Layout):
 
     Raffel et al. (2020), https://arxiv.org/abs/1910.10683: `2 1 + 9 = 1 2 [EOS]` becomes the source `2 1 + 9 = [EOS]`
     and the decoder input `[PAD] 1 2` with the targets `1`, `2` and `[EOS]`. T5 starts with its padding token;
-    `decoder_start_token="bos"` makes that [BOS]. `source_eos=False` leaves out the source's [EOS].
+    `decoder_start_token` makes that [BOS] or [EOS]. `source_eos=False` leaves out the source's [EOS]. With
+    `answer_bos=True` [BOS] is the first target, as in BART, which begins with [EOS].
 
     `sentinel_token="<extra_id_0>"` is T5's pretraining format: the sentinel token follows the question in the source
     and starts the answer. Raises `UserError` for a sentinel that is not in the vocabulary.
     """
 
-    decoder_start_token: Literal["pad", "bos"] = setting("pad", "first decoder input: [PAD] as in T5, or [BOS]")
+    decoder_start_token: Literal["pad", "bos", "eos"] = setting(
+        "pad", "first decoder input: [PAD] as in T5, [BOS], or [EOS] as in BART"
+    )
     source_eos: bool = setting(True, "whether the source ends with [EOS]")
     sentinel_token: str | None = setting(
         None, "a mask token that replaces the answer in the source and starts it in the target; null: none"
     )
+    answer_bos: bool = setting(False, "whether the target starts with [BOS], as in BART", added_later=True)
 
     def build_batch(self, rows: TokenizedExamples, row_index: NDArray[np.int64]) -> Batch:
         self.check_unlabeled(rows)
@@ -108,14 +112,14 @@ class Seq2Seq(Layout):
         source_ids, source_lengths = _append_suffix(source_ids, answer_starts, suffix)
         answer_ids, answer_number_values = _slice_rows(rows, answer_starts, answer_lengths)
         target_mask = _slice_array_rows(rows.target_mask, answer_starts, answer_lengths)
-        if sentinel_ids:
+        for token_id in [*sentinel_ids, *([BOS] if self.answer_bos else [])]:
             answer_ids, target_mask, answer_lengths = (
-                _prepend(sentinel_ids[0], answer_ids),
+                _prepend(token_id, answer_ids),
                 _prepend(True, target_mask),
                 answer_lengths + 1,
             )
             answer_number_values = None if answer_number_values is None else _prepend(1, answer_number_values)
-        decoder_ids = _prepend(PAD if self.decoder_start_token == "pad" else BOS, answer_ids)[:, :-1]
+        decoder_ids = _prepend({"pad": PAD, "bos": BOS, "eos": EOS}[self.decoder_start_token], answer_ids)[:, :-1]
         input_mask = np.arange(answer_ids.shape[1]) < answer_lengths[:, None]
         batch = _build_batch(np.where(input_mask, decoder_ids, PAD), answer_lengths, target_mask, answer_ids, row_index)
         source_tokens = Tokens(

@@ -223,7 +223,8 @@ def score_likelihood(
     model: Model, evaluation_data: EvaluationData, batch: Batch, position_offset: int = 0
 ) -> list[dict[str, Any]]:
     """For each question of a batch the likeliest tokens after the correct ones as `prediction`, and the `probability`
-    of the correct answer, in one forward pass. The token after the answer counts if it is a digit."""
+    of the correct answer, in one forward pass. The token after the answer counts if it is a digit. A [BOS] before the
+    answer is given."""
     vocabulary, answers = evaluation_data.vocabulary, []
     for piece in split_batch(batch):
         tokens = model.assign_positions(piece.tokens, StepContext.for_evaluation(position_offset))
@@ -231,8 +232,9 @@ def score_likelihood(
         targets = piece.target_ids
         in_answer = (targets != IGNORE_INDEX) & (targets != EOS)
         scores = logits.gather(-1, targets.clamp(min=0)[..., None])[..., 0] - logits.logsumexp(-1)
-        probabilities = scores.where(in_answer, 0.0).sum(1).exp().tolist()
-        lengths, is_digit = in_answer.sum(1).tolist(), evaluation_data.is_digit(likeliest := logits.argmax(-1)).tolist()
+        probabilities = scores.where(in_answer & (targets != BOS), 0.0).sum(1).exp().tolist()
+        likeliest = torch.where(targets == BOS, BOS, logits.argmax(-1))
+        lengths, is_digit = in_answer.sum(1).tolist(), evaluation_data.is_digit(likeliest).tolist()
         for row, (ids, length) in enumerate(zip(likeliest.tolist(), lengths, strict=True)):
             text = evaluation_data.tokenizer.decode(ids[: length + is_digit[row][length]], vocabulary)
             answers.append({"prediction": text.strip(), "probability": round(probabilities[row], 6)})

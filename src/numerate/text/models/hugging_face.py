@@ -32,7 +32,7 @@ class HuggingFaceModel(Model):
     head_scale: float = 1.0
     """Factor on the last hidden states before the head."""
 
-    def __init__(self, model: Any, embedding: nn.Module, head: nn.Module, width: int) -> None:
+    def __init__(self, model: Any, embedding: nn.Module, head: Any, width: int) -> None:
         super().__init__()
         self.hf_model: Any = model
         self._embedding, self._head = (embedding,), (head,)  # in tuples: already submodules of `hf_model`
@@ -133,7 +133,7 @@ class HuggingFaceModel(Model):
         """A cache of transformers without tokens."""
         raise NotImplementedError
 
-    def decode(self, x: Tensor, position_ids: Tensor, state: "CacheState") -> Float[Tensor, "rows read width"]:
+    def decode(self, tokens: Tokens, position_ids: Tensor, state: "CacheState") -> Float[Tensor, "rows read width"]:
         """The last hidden states of new columns, which are added to the cache."""
         raise NotImplementedError
 
@@ -145,16 +145,15 @@ class HuggingFaceModel(Model):
         padded_tokens, attention_mask = to_left_padding(tokens)
         state = CacheState(self.empty_cache(), attention_mask, tokens.lengths, None, *encoded)
         position_ids = (attention_mask.long().cumsum(1) - 1).clamp(min=0)
-        state.start_state = self.decode(self.embed(padded_tokens, position_ids), position_ids, state)[:, -1:]
+        state.start_state = self.decode(padded_tokens, position_ids, state)[:, -1:]
         return DecodingStep(self.make_output(state.start_state, start_state=state.start_state), state)
 
     def step(self, ids: Int[Tensor, " rows"], number_values: Tensor | None, state: "CacheState") -> DecodingStep:
         attention_mask = torch.cat([state.attention_mask, torch.ones_like(state.attention_mask[:, :1])], dim=1)
         new_state = replace(state, attention_mask=attention_mask, lengths=state.lengths + 1)
         new_values = None if number_values is None else number_values[:, None]
-        position_ids = state.lengths[:, None]
-        x = self.embed(Tokens(ids[:, None], state.lengths, state.lengths, new_values), position_ids)
-        hidden = self.decode(x, position_ids, new_state)
+        tokens = Tokens(ids[:, None], state.lengths, state.lengths, new_values)
+        hidden = self.decode(tokens, state.lengths[:, None], new_state)
         return DecodingStep(self.make_output(hidden, start_state=state.start_state), new_state)
 
     def reorder_rows(self, state: "CacheState", rows: Int[Tensor, " reorder_rows"]) -> "CacheState":
@@ -208,6 +207,49 @@ def to_left_padding(tokens: Tokens) -> tuple[Tokens, Bool[Tensor, "rows columns"
         else torch.where(attention_mask, tokens.number_values.gather(1, gather_index), 1.0)
     )
     return replace(tokens, ids=ids, number_values=number_values), attention_mask
+
+
+class LogitsHead:
+    """The head of a model whose logits are more than a linear map of hidden states: with a bias that is not trained, as
+    in BART and Marian, or with soft capping, as in Gemma 2."""
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.linear = model, model.get_output_embeddings()
+
+    @property
+    def weight(self) -> Tensor:
+        weight: Tensor = self.linear.weight
+        return weight
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        logits: Tensor = self.linear(hidden)
+        bias = getattr(self.model, "final_logits_bias", None)  # a buffer, which moving a model to a device replaces
+        if bias is not None:
+            logits = logits + bias
+        cap = softcap(self.model)
+        return logits if cap is None else cap * (logits / cap).tanh()
+
+
+def softcap(model: Any) -> float | None:
+    """The value that the logits of a model stay below, by a hyperbolic tangent."""
+    cap: float | None = getattr(model.config.get_text_config(decoder=True), "final_logit_softcapping", None)
+    return cap
+
+
+def make_head(model: Any) -> Any:
+    """The function from the last hidden states of a model of transformers, scaled by `head_scale`, to logits."""
+    is_linear = getattr(model, "final_logits_bias", None) is None and softcap(model) is None
+    return model.get_output_embeddings() if is_linear else LogitsHead(model)
+
+
+def largest_module_list(part: nn.Module) -> list[nn.Module]:
+    """The layers of a stack: its list of modules with the most parameters."""
+    module_lists: list[Any] = [module for module in part.modules() if isinstance(module, nn.ModuleList)]
+    return list(max(module_lists, key=_num_parameters))
+
+
+def _num_parameters(part: Any) -> int:
+    return sum(int(weight.numel()) for weight in part.parameters())
 
 
 def make_attention_mask(tokens: Tokens) -> Bool[Tensor, "rows time"]:

@@ -1,10 +1,11 @@
 """Causal language models of Hugging Face: Llama, GPT-2, SmolLM and others."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from inspect import signature
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -20,7 +21,9 @@ from numerate.text.models.hugging_face import (
     HuggingFaceSpec,
     eager_attention,
     enable_gradient_checkpointing,
+    largest_module_list,
     layer_maps,
+    make_head,
 )
 from numerate.text.models.lora import LORA_HELP, LoRA, is_linear
 from numerate.text.models.number_inputs import NumberEmbedding, NumberHead
@@ -35,14 +38,69 @@ from numerate.text.models.pretrained_weights import (
     load_pretrained_config,
     resize_to_vocabulary,
 )
-from numerate.vocabulary import Vocabulary
+from numerate.vocabulary import BOS, EOS, PAD, Vocabulary
 
-DEFAULT_CONFIG = {"model_type": "gpt2", "n_embd": 128, "n_layer": 4, "n_head": 4}
-"""The default without weights and without a configuration: a small GPT-2 with random weights."""
+
+class AutoModelSpec(HuggingFaceSpec):
+    """The spec of a model that a class of transformers such as `AutoModelForCausalLM` builds, from weights or from a
+    configuration."""
+
+    auto_class: ClassVar[str]
+    default_config: ClassVar[Mapping[str, Any]]
+    """What is built without weights and without a configuration."""
+
+    small_config: ClassVar[str]
+    """The configuration that errors suggest."""
+
+    config: str | None
+
+    def conflicts(self) -> Iterator[str]:
+        if self.weights is not None and self.config is not None:
+            yield "config: cannot be set together with weights, which have their own"
+
+    def file_options(self) -> dict[str, str]:
+        """Which file of a folder or repository is loaded."""
+        return {}
+
+    def create(self, package: Any, vocabulary: Vocabulary, seed: int) -> Any:
+        if self.weights is None:
+            return self._build_random(package, vocabulary)
+        auto_class = getattr(package, self.auto_class)
+        model = load_pretrained(auto_class, self.weights, self.revision, self.dtype, **self.file_options())
+        resize_to_vocabulary(model, vocabulary, seed)
+        return model
+
+    def model_class(self, package: Any) -> Callable[[Any], Any]:
+        # Remote code named in a configuration is not run.
+        return partial(getattr(package, self.auto_class).from_config, trust_remote_code=False)
+
+    def pretrained_config(self, vocabulary: Vocabulary) -> dict[str, Any] | None:
+        if self.weights is None:
+            return None
+        alternative_settings = f"model.weights=null model.config='{self.small_config}'"
+        options = {"revision": self.revision, **self.file_options()}
+        return load_pretrained_config(self.weights, vocabulary, alternative_settings, **options)
+
+    def _build_random(self, package: Any, vocabulary: Vocabulary) -> Any:
+        try:
+            settings = dict(self.default_config if self.config is None else json.loads(self.config))
+            check_no_hub_kernels(settings, "model.config")
+            model_type = settings.pop("model_type")
+            special_ids = {"pad_token_id": PAD, "bos_token_id": BOS, "eos_token_id": EOS}
+            config = package.AutoConfig.for_model(
+                model_type, **{**special_ids, **settings, "vocab_size": vocabulary.size}
+            )
+            return self.model_class(package)(config)
+        except (ValueError, KeyError, TypeError) as error:
+            kind = "a decoder" if self.auto_class == "AutoModelForCausalLM" else "an encoder-decoder"
+            raise UserError(
+                f"model.config: {self.config} is no configuration of {kind} ({first_line(error)}); "
+                f"{self.small_config} is one"
+            ) from error
 
 
 @dataclass(frozen=True)
-class PretrainedDecoder(HuggingFaceSpec):
+class PretrainedDecoder(AutoModelSpec):
     """Causal language model of Hugging Face, pretrained or random, for the layout Continuation.
 
     `weights` is a folder or a name on the hub; with `gguf_file` the name of a GGUF file there, whose weights are
@@ -54,8 +112,13 @@ class PretrainedDecoder(HuggingFaceSpec):
 
     >>> spec = PretrainedDecoder(config='{"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2}')
 
-    Raises `UserError` for both at once, and for a model whose logits are more than a linear map of its last states.
+    Raises `UserError` for both at once, for a model that reads later tokens, and for one whose logits are another
+    function of its last states than a linear map, perhaps with soft capping.
     """
+
+    auto_class: ClassVar[str] = "AutoModelForCausalLM"
+    default_config: ClassVar[Mapping[str, Any]] = {"model_type": "gpt2", "n_embd": 128, "n_layer": 4, "n_head": 4}
+    small_config: ClassVar[str] = '{"model_type": "llama", "hidden_size": 64}'
 
     weights: str | None = setting(
         None, "folder or name on the Hugging Face hub to load weights from; null: random", content_hash="revision"
@@ -69,55 +132,16 @@ class PretrainedDecoder(HuggingFaceSpec):
     dtype: Dtype = setting("float32", DTYPE_HELP, added_later=True)
     lora: LoRA | None = setting(None, LORA_HELP, added_later=True)
 
-    def conflicts(self) -> Iterator[str]:
-        if self.weights is not None and self.config is not None:
-            yield "config: cannot be set together with weights, which have their own"
-
-    @property
-    def _file_options(self) -> dict[str, str]:
+    def file_options(self) -> dict[str, str]:
         return {} if self.gguf_file is None else {"gguf_file": self.gguf_file}
 
     def create(self, package: Any, vocabulary: Vocabulary, seed: int) -> Any:
-        if self.weights is None:
-            if self.gguf_file is not None:
-                raise UserError(f"model.gguf_file: {self.gguf_file!r} needs model.weights, its folder or repository")
-            return self._build_random(package, vocabulary)
-        model = load_pretrained(
-            package.AutoModelForCausalLM, self.weights, self.revision, self.dtype, **self._file_options
-        )
-        resize_to_vocabulary(model, vocabulary, seed)
-        return model
-
-    def model_class(self, package: Any) -> Callable[[Any], Any]:
-        # Remote code named in a configuration is not run.
-        return partial(package.AutoModelForCausalLM.from_config, trust_remote_code=False)
+        if self.weights is None and self.gguf_file is not None:
+            raise UserError(f"model.gguf_file: {self.gguf_file!r} needs model.weights, its folder or repository")
+        return super().create(package, vocabulary, seed)
 
     def wrap(self, model: Any, vocabulary: Vocabulary) -> "PretrainedModel":
         return PretrainedModel(self, model, vocabulary)
-
-    def pretrained_config(self, vocabulary: Vocabulary) -> dict[str, Any] | None:
-        if self.weights is None:
-            return None
-        alternative_settings = """model.weights=null model.config='{"model_type": "llama", "hidden_size": 64}'"""
-        options = {"revision": self.revision, **self._file_options}
-        return load_pretrained_config(self.weights, vocabulary, alternative_settings, **options)
-
-    def _build_random(self, package: Any, vocabulary: Vocabulary) -> Any:
-        try:
-            settings = DEFAULT_CONFIG if self.config is None else dict(json.loads(self.config))
-            check_no_hub_kernels(settings, "model.config")
-            model_type = settings.pop("model_type") if self.config is not None else settings["model_type"]
-            special_ids = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
-            model_settings = {name: value for name, value in settings.items() if name != "model_type"}
-            config = package.AutoConfig.for_model(
-                model_type, **{**special_ids, **model_settings, "vocab_size": vocabulary.size}
-            )
-            return self.model_class(package)(config)
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(
-                f"model.config: {self.config} is no configuration of a decoder ({first_line(error)}); "
-                '{"model_type": "llama", "hidden_size": 64} is one'
-            ) from error
 
 
 class PretrainedModel(HuggingFaceModel):
@@ -127,21 +151,25 @@ class PretrainedModel(HuggingFaceModel):
         super().__init__(
             model,
             model.get_input_embeddings(),
-            model.get_output_embeddings(),
+            make_head(model),
             model.get_input_embeddings().embedding_dim,
         )
         self.spec = spec
         self.base_model = (model.base_model,)
+        parameters = signature(model.base_model.forward).parameters
+        cache_arguments = [name for name in ("past_key_values", "cache_params") if name in parameters]
+        if not cache_arguments:
+            raise UserError(f"model: a {model.config.model_type} has no cache of transformers, which decoding needs")
+        (self.cache_argument,) = cache_arguments
         # Granite divides its logits.
         self.head_scale = 1.0 / float(getattr(model.config, "logits_scaling", 1.0) or 1.0)
-        self._check_linear_head()
+        self._check_function()
         self.add_number_modules(vocabulary, spec.number_embedding, spec.number_head)
         if spec.gradient_checkpointing:
             enable_gradient_checkpointing(model)
 
     def blocks(self) -> list[nn.Module]:
-        module_lists: list[Any] = [part for part in self.hf_model.modules() if isinstance(part, nn.ModuleList)]
-        return list(max(module_lists, key=_num_parameters))
+        return largest_module_list(self.hf_model)
 
     @torch.no_grad()
     def attention_maps(self, tokens: Tokens, source: Tokens | None = None) -> list[LayerMaps]:
@@ -194,37 +222,41 @@ class PretrainedModel(HuggingFaceModel):
     def empty_cache(self) -> Any:
         return import_transformers("model: PretrainedDecoder").DynamicCache(config=self.hf_model.config)
 
-    def decode(self, x: Tensor, position_ids: Tensor, state: CacheState) -> Float[Tensor, "rows read width"]:
+    def decode(self, tokens: Tokens, position_ids: Tensor, state: CacheState) -> Float[Tensor, "rows read width"]:
+        # Mamba takes the mask of new columns.
+        is_recurrent_step = self.cache_argument == "cache_params" and tokens.ids.shape[1] == 1
         output: Tensor = self.base_model[0](
-            inputs_embeds=x,
-            attention_mask=state.attention_mask.long(),
+            inputs_embeds=self.embed(tokens, position_ids),
+            attention_mask=None if is_recurrent_step else state.attention_mask.long(),
             position_ids=position_ids,
-            past_key_values=state.cache,
             use_cache=True,
+            **{self.cache_argument: state.cache},
         ).last_hidden_state
         return output
 
     @torch.no_grad()
-    def _check_linear_head(self) -> None:
-        """Raises `UserError` for a model whose logits are not a scaled linear map of its last hidden states."""
+    def _check_function(self) -> None:
+        """Raises `UserError` for a model whose logits are not the head's of its last hidden states, and for one that
+        reads later tokens."""
         if self.hf_model.device.type == "meta":
             return
+        model_type = self.hf_model.config.model_type
         ids = torch.arange(1, min(4, self.hf_model.config.vocab_size))[None]  # no padding among them
         training, _ = self.hf_model.training, self.hf_model.eval()
         expected_logits = self.hf_model(input_ids=ids, use_cache=False).logits
-        logits = self.make_output(self.base_model[0](input_ids=ids, use_cache=False).last_hidden_state).logits
+        hidden = self.base_model[0](input_ids=ids, use_cache=False).last_hidden_state
+        beginning = self.base_model[0](input_ids=ids[:, :-1], use_cache=False).last_hidden_state
         self.hf_model.train(training)
-        if not torch.allclose(expected_logits, logits, rtol=1e-3, atol=1e-4):
+        tolerance = torch.finfo(hidden.dtype).eps ** 0.5
+        if not torch.allclose(hidden[:, :-1], beginning, rtol=tolerance, atol=tolerance):
+            raise UserError(f"model: a {model_type} reads later tokens, so that it cannot be decoded; must be causal")
+        if not torch.allclose(expected_logits, self.make_output(hidden).logits, rtol=1e-3, atol=1e-4):
             raise UserError(
-                f"model: the logits of a {self.hf_model.config.model_type} are not a linear function of its last "
-                "hidden states, which is not supported; Llama, GPT-2, Mistral, Qwen, SmolLM and Granite are supported"
+                f"model: the logits of a {model_type} are not a linear function of its last hidden states, nor one "
+                "with soft capping, which is not supported; Llama, GPT-2, Mistral, Qwen, Gemma and Granite are"
             )
 
     def check_inputs(self, tokens: Tokens, source: Tokens | None) -> None:
         super().check_inputs(tokens, source)
         if source is not None:
-            raise UserError("model: a PretrainedDecoder has no encoder; use T5 for the layout Seq2Seq")
-
-
-def _num_parameters(part: Any) -> int:
-    return sum(int(weight.numel()) for weight in part.parameters())
+            raise UserError("model: a PretrainedDecoder has no encoder; use PretrainedSeq2Seq for the layout Seq2Seq")

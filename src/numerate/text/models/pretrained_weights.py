@@ -237,38 +237,65 @@ def restore_vocabulary(model: Any, vocabulary: Vocabulary) -> None:
     ids = np.full(int(pretrained_ids.max()) + 1, -1, dtype=np.int64)
     ids[pretrained_ids[has_id]] = np.flatnonzero(has_id)
     _select_vocabulary_rows(model, ids, 0)
+    start_id = getattr(model.config, "decoder_start_token_id", None)
     model.config.vocab_size = len(ids)
     for name, i in {"pad": PAD, "bos": BOS, "eos": EOS}.items():
         setattr(model.config, f"{name}_token_id", int(pretrained_ids[i]) if has_id[i] else None)
-    if model.config.is_encoder_decoder:
-        model.config.decoder_start_token_id = model.config.pad_token_id
+    if start_id is not None:
+        model.config.decoder_start_token_id = int(pretrained_ids[start_id])
+    if hasattr(model.config, "decoder_vocab_size"):
+        model.config.decoder_vocab_size = len(ids)
 
 
 def _select_vocabulary_rows(model: Any, row_ids: npt.NDArray[np.int64], seed: int) -> None:
-    """Gives embedding and head these of their rows, in this order; for -1, one drawn around their mean."""
+    """Gives embeddings and head these of their rows, in this order; for -1, one drawn around their mean."""
     ids, generator = torch.from_numpy(row_ids), torch.Generator().manual_seed(seed)
-    input_embeddings, output_embeddings = model.get_input_embeddings(), model.get_output_embeddings()
-    old_weight = input_embeddings.weight
-    is_tied = output_embeddings.weight is old_weight
-    new_weight = nn.Parameter(select_rows(old_weight.detach(), ids, generator))
+    head = model.get_output_embeddings()
+    old_weights = {id(table.weight): table.weight for table in _token_embeddings(model)}
+    new_weights = {
+        key: nn.Parameter(select_rows(weight.detach(), ids, generator)) for key, weight in old_weights.items()
+    }
     # In place, since some models scale inside their own kind of embedding; a T5 has its table under three more names.
-    for part in [
-        part
-        for part in model.modules()
-        if getattr(part, "weight", None) is old_weight and part is not output_embeddings
-    ]:
-        part.weight, part.num_embeddings, part.padding_idx = new_weight, len(ids), None
-    output_embeddings.weight = (
-        new_weight if is_tied else nn.Parameter(select_rows(output_embeddings.weight.detach(), ids, generator))
+    for part in model.modules():
+        if (new_weight := new_weights.get(id(getattr(part, "weight", None)))) is not None and part is not head:
+            part.weight, part.num_embeddings = new_weight, len(ids)
+            part.padding_idx = _new_id(row_ids, part.padding_idx)
+    tied_weight = new_weights.get(id(head.weight))
+    head.weight = (
+        nn.Parameter(select_rows(head.weight.detach(), ids, generator)) if tied_weight is None else tied_weight
     )
-    output_embeddings.out_features = len(ids)
-    if getattr(output_embeddings, "bias", None) is not None:
-        output_embeddings.bias = nn.Parameter(
-            select_rows(output_embeddings.bias.detach()[:, None], ids, generator)[:, 0]
+    head.out_features = len(ids)
+    if getattr(head, "bias", None) is not None:
+        head.bias = nn.Parameter(select_rows(head.bias.detach()[:, None], ids, generator)[:, 0])
+    if getattr(model, "final_logits_bias", None) is not None:
+        model.final_logits_bias = select_rows(model.final_logits_bias.T, ids, generator).T.contiguous()
+
+
+def _token_embeddings(model: Any) -> list[Any]:
+    """The embedding of tokens, of an encoder-decoder those of both parts. Raises `UserError` for other numbers of rows
+    than the head has."""
+    parts = [model, model.get_encoder(), model.get_decoder()] if model.config.is_encoder_decoder else [model]
+    tables = [part.get_input_embeddings() for part in parts]
+    sizes = {len(table.weight) for table in (*tables, model.get_output_embeddings())}
+    if len(sizes) > 1:
+        raise UserError(
+            f"model.weights: a {model.config.model_type} whose embeddings and head have different numbers of rows "
+            f"({', '.join(map(str, sorted(sizes)))}) is not supported; encoder and decoder must share a vocabulary"
         )
+    return tables
+
+
+def _new_id(row_ids: npt.NDArray[np.int64], old_id: int | None) -> int | None:
+    """Where the row of an id is in a new order; None for no id, or a row that is dropped."""
+    found = [] if old_id is None else np.flatnonzero(row_ids == old_id).tolist()
+    return found[0] if found else None
 
 
 def _set_token_ids(config: Any, vocabulary: Vocabulary) -> None:
+    if config.is_encoder_decoder and hasattr(config, "decoder_start_token_id"):
+        config.decoder_start_token_id = _new_id(get_pretrained_ids(vocabulary), config.decoder_start_token_id)
+    if hasattr(config, "decoder_vocab_size"):  # Marian's
+        config.decoder_vocab_size = vocabulary.size
     config.vocab_size = vocabulary.size
     config.pad_token_id, config.bos_token_id, config.eos_token_id = PAD, BOS, EOS
 

@@ -302,9 +302,9 @@ class T5Model(HuggingFaceModel):
         caches = [package.DynamicCache(config=self.hf_model.decoder.config) for _ in range(2)]
         return package.EncoderDecoderCache(*caches)
 
-    def decode(self, x: Tensor, position_ids: Tensor, state: CacheState) -> Float[Tensor, "rows read width"]:
+    def decode(self, tokens: Tokens, position_ids: Tensor, state: CacheState) -> Float[Tensor, "rows read width"]:
         output: Tensor = self.hf_model.decoder(
-            inputs_embeds=x,
+            inputs_embeds=self.embed(tokens, position_ids),
             attention_mask=state.attention_mask.long(),
             encoder_hidden_states=state.encoder_hidden_states,
             encoder_attention_mask=state.encoder_attention_mask,

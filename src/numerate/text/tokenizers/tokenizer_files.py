@@ -117,16 +117,16 @@ def _read_tokenizer_json(file: Path) -> TokenizerFile:
 
 def tokenizer_from_json(text: str, config: Mapping[str, Any] | None = None) -> TokenizerFile:
     """A tokenizer of the library tokenizers from its JSON. Its special tokens are those that `config` (the content of
-    a tokenizer_config.json) names, without it those with the usual names."""
+    a tokenizer_config.json) names, those with the usual names where it names none."""
     tokenizer = json.loads(text)
     vocabulary = tokenizer["model"]["vocab"]
     names = vocabulary if isinstance(vocabulary, dict) else (name for name, _ in vocabulary)
     tokens = {*names, *(added["content"] for added in tokenizer.get("added_tokens", ()))}
-    special_tokens = {}
+    special_tokens, names_any = {}, any((config or {}).get(f"{role}_token") for role in DEFAULT_SPECIAL_TOKENS)
     for role, usual_names in DEFAULT_SPECIAL_TOKENS.items():
         token = (config or {}).get(f"{role}_token")
         content = token.get("content") if isinstance(token, dict) else token
-        name = next((name for name in ((content,) if config else usual_names) if name in tokens), None)
+        name = next((name for name in ((content,) if names_any else usual_names) if name in tokens), None)
         if name is not None:
             special_tokens[role] = name
     return TokenizerFile(text, tuple(sorted(special_tokens.items())))
