@@ -27,10 +27,12 @@ from numerate.reports.grid import (
     cell_label,
     format_interval,
     format_percent,
+    grid_axes,
     metric_label,
 )
 from numerate.reports.records import Cell, cell_from_record
 from numerate.reports.settings import format_settings
+from numerate.reports.strata import points_table
 from numerate.reports.table import text_table
 from numerate.reports.terminal_writer import TerminalStyle, heat_map_text, legend_text
 from numerate.studies.naming import load_recipe
@@ -155,7 +157,12 @@ def _show_maps(results: Results) -> None:
     has_unseen_labels = all(record.get("labels", {}).get("max_training_labels") is not None for record in results)
     metric: Metric = "ood_accuracy" if has_unseen_labels else "exact_match"
     plotted: list[HeatMap] = []
-    for title, cells in _cells_by_title(results).items():
+    strata: list[str] = []
+    for title, all_cells in _cells_by_title(results).items():
+        points, cells = aggregate_seeds([all_cells]), [cell for cell in all_cells if cell.stratum is None]
+        if of_strata := [point for point in points if point.stratum is not None]:
+            table = points_table(of_strata, grid_axes(points))
+            strata.append(f"\n{title}, strata, % [95 % interval]\n{table.to_text(output_width())}")
         if are_named_parts(cells):
             print(f"\n{title}\n{_parts_table(cells)}")
             continue
@@ -165,6 +172,8 @@ def _show_maps(results: Results) -> None:
             print(f"\n{heat_map_text(one, style)}")
     if plotted:
         print(f"\n{legend_text(style, plotted)}")
+    if strata:
+        print("\n".join(strata))
 
 
 def _selection_text(results: Results, best: Mapping[str, Any]) -> str:
@@ -216,4 +225,5 @@ def _first_tokens(results: Results) -> str:
 
 def _cell_text(record: Mapping[str, Any]) -> str:
     names = record.get("names", {})
-    return "+".join(names.get(axis, str(value)) for axis, value in record["cell"].items())
+    text = "+".join(names.get(axis, str(value)) for axis, value in record["cell"].items())
+    return f"{text} ({record['stratum']})" if "stratum" in record else text

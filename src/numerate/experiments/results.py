@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from numerate.evaluation import answer_metrics
+from numerate.evaluation.grid import STRATUM
 from numerate.evaluation.kinds.answers import AnswerKind
 from numerate.evaluation.kinds.kind import EvaluationKind
 from numerate.evaluation.labels import METRICS, Metric
@@ -40,19 +41,20 @@ class Results:
 
     def regions(self) -> list[dict[str, Any]]:
         """Per checkpoint, settings, position offset and region: the mean over cells with held-out questions, with its
-        interval; regions marked `overlaps_training` have no such cell, and their mean is over all cells.
+        interval; regions marked `overlaps_training` have no such cell, and their mean is over all cells. Cells of
+        strata are in no region.
 
         If answers are labels, `labels` has each metric of `numerate.evaluation.labels` by its name with its `value`,
         `low`, `high` and `baseline`; over all labels or rows of the region, equally weighted. If answers are numbers or
         texts that were decoded, `answers` has each metric of `numerate.evaluation.answer_metrics` by its name: over all
         questions of the region, and as the mean over its cells; and the columns of the kind of evaluation.
         """
-        return self.kind.merge(self.records)
+        return self.kind.merge([record for record in self.records if STRATUM not in record])
 
     def regions_over_offsets(self) -> list[dict[str, Any]]:
         """The regions averaged over position offsets, for answers that are labels: `position_offset` is then "mean of
         3". Empty for other tasks, which are reported per offset."""
-        return self.kind.merge_position_offsets(self.records)
+        return self.kind.merge_position_offsets([record for record in self.records if STRATUM not in record])
 
     def summary_lines(self) -> list[dict[str, Any]]:
         """One line per region: means over position offsets if there are any (see `regions_over_offsets`), otherwise the
