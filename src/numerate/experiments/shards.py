@@ -40,9 +40,9 @@ class GridShard:
 
     def __str__(self) -> str:
         steps = ", ".join(str(self.steps[index]) for index in dict.fromkeys(task.checkpoint for task in self.remaining))
-        all_sizes = sorted({tuple(size for _, size in task.cell) for task in self.remaining})
-        more = ", ..." if len(all_sizes) > 4 else ""
-        shown = ", ".join("x".join(map(str, sizes)) for sizes in all_sizes[:4]) + more
+        all_cells = sorted({task.cell for task in self.remaining})
+        more = ", ..." if len(all_cells) > 4 else ""
+        shown = ", ".join("x".join(str(size) for _, size in cell) for cell in all_cells[:4]) + more
         cells = pluralize(len(self.remaining), "cell")
         return f"shard {self.number} of {self.total} ({cells}: {shown} at step {steps})"
 

@@ -77,10 +77,10 @@ def _score_text(point: Point) -> str:
 def _caption(points: Sequence[Point]) -> str:
     counts = {point.count for point in points}
     is_study = any(len(point.seed_scores) > 1 for point in points)
-    interval = "median over seeds [range over seeds]" if is_study else "[95 % interval]"
+    interval = ", median over seeds [range over seeds]" if is_study else " [95 % interval]"
     single = "; the only question of its kind and length is asked once" * (1 in counts)
     return (
-        f"Exact match in per cent, {interval}, on questions that uniformly drawn ones almost never are. n is the "
+        f"Exact match in per cent{interval}, on questions that uniformly drawn ones almost never are. n is the "
         f"length of the longest operand; up to {max(counts, default=0):,} questions per cell{single}."
     )
 
