@@ -13,7 +13,7 @@ from numerate.evaluation.statistics import wilson_interval
 from numerate.executors.executor import Executor
 from numerate.experiments import exporting
 from numerate.experiments.device_estimate import estimate_on_device
-from numerate.experiments.results import Results
+from numerate.experiments.results import Results, cells_by_title
 from numerate.experiments.run import Run, load
 from numerate.experiments.shards import check_no_shard
 from numerate.experiments.tracking import track_results
@@ -27,12 +27,9 @@ from numerate.reports.grid import (
     cell_label,
     format_interval,
     format_percent,
-    grid_axes,
     metric_label,
 )
-from numerate.reports.records import Cell, cell_from_record
-from numerate.reports.settings import format_settings
-from numerate.reports.strata import points_table
+from numerate.reports.records import Cell
 from numerate.reports.table import text_table
 from numerate.reports.terminal_writer import TerminalStyle, heat_map_text, legend_text
 from numerate.studies.naming import load_recipe
@@ -157,12 +154,9 @@ def _show_maps(results: Results) -> None:
     has_unseen_labels = all(record.get("labels", {}).get("max_training_labels") is not None for record in results)
     metric: Metric = "ood_accuracy" if has_unseen_labels else "exact_match"
     plotted: list[HeatMap] = []
-    strata: list[str] = []
-    for title, all_cells in _cells_by_title(results).items():
-        points, cells = aggregate_seeds([all_cells]), [cell for cell in all_cells if cell.stratum is None]
-        if of_strata := [point for point in points if point.stratum is not None]:
-            table = points_table(of_strata, grid_axes(points))
-            strata.append(f"\n{title}, strata, % [95 % interval]\n{table.to_text(output_width())}")
+    for title, all_cells in cells_by_title(results).items():
+        if not (cells := [cell for cell in all_cells if cell.stratum is None]):
+            continue
         if are_named_parts(cells):
             print(f"\n{title}\n{_parts_table(cells)}")
             continue
@@ -172,8 +166,6 @@ def _show_maps(results: Results) -> None:
             print(f"\n{heat_map_text(one, style)}")
     if plotted:
         print(f"\n{legend_text(style, plotted)}")
-    if strata:
-        print("\n".join(strata))
 
 
 def _selection_text(results: Results, best: Mapping[str, Any]) -> str:
@@ -187,20 +179,6 @@ def _selection_text(results: Results, best: Mapping[str, Any]) -> str:
     if any((record["checkpoint"], record["region"]) == ("best", split) for record in results):
         note = ": its OOD validation score is biased by this selection" * (split == "ood_validation")
     return f"best: step {best['step']:,}, selected on {split} ({score}){note}"
-
-
-def _cells_by_title(results: Results) -> dict[str, list[Cell]]:
-    """The cells of each checkpoint, position offset and choice of settings, titled by what differs between them."""
-    settings_texts = [format_settings(record.get("settings", {})) for record in results]
-    several_offsets = len({record["position_offset"] for record in results}) > 1
-    cells: dict[str, list[Cell]] = {}
-    for record, settings_text in zip(results, settings_texts, strict=True):
-        title, step = record["checkpoint"], record["step"]
-        title = f"{title} checkpoint, step {step}" if title in ("final", "best") else f"step {step}"
-        title += f", position offset {record['position_offset']}" * several_offsets
-        title += f", {settings_text or 'as trained'}" * any(settings_texts)
-        cells.setdefault(title, []).append(cell_from_record(record))
-    return cells
 
 
 def _parts_table(cells: Sequence[Cell]) -> str:

@@ -228,9 +228,9 @@ def cells_of(
     """A row for each cell of each evaluation of the done runs of a study, or of those in `runs`, rows of `results_of`.
 
     The identifying columns of the run, then `checkpoint`, `step`, `position_offset`, `settings`, `region`, a column per
-    axis of the grid (`cell.count`, if another column is named so), `stratum` if there are any, and the measurements: `correct`, `count`,
-    `exact_match` with its interval `low`, `high`; of labels, numbers, texts and language modeling their metrics;
-    `score.NAME` for the scores of a kind of evaluation outside numerate.
+    axis of the grid (`cell.count`, if another column is named so), `stratum` if there are any, and the measurements:
+    `correct`, `count`, `exact_match` with its interval `low`, `high`; of labels, numbers, texts and language modeling
+    their metrics; `score.NAME` for the scores of a kind of evaluation outside numerate.
     """
     runs = results_of(study, runs_dir) if runs is None else runs
     folder = _find_study(study, runs_dir)
