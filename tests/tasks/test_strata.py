@@ -69,6 +69,12 @@ def test_a_cascade_of_many_questions_is_drawn_and_held_out(name: str, operator: 
     assert task.is_held_out("test")
 
 
+def test_a_cascade_may_be_trained_at_several_lengths() -> None:
+    task = Arithmetic("x", first_digits=3, second_digits=Span(4, 6), stratum="nines_times_nines")
+    assert {*texts(task, 60, "train")} == {f"{n}x{n}={n * n}" for n in (9999, 99999, 999999)}
+    assert Arithmetic(digits=20, longest_carry_chain=3).ood_validation_task() is None
+
+
 @pytest.mark.parametrize(("operator", "longest"), [("+", 12), ("-", 11)])
 def test_carry_chains_have_the_length_that_was_asked(operator: str, longest: int) -> None:
     task = Arithmetic(operator)  # type: ignore[arg-type]

@@ -179,7 +179,8 @@ class Arithmetic(OperandTask):
             operand_lengths += (first_span.low, second_span.low)
         else:
             operand_lengths[:] = first_span.high, second_span.high
-        width = self._width(first_span.high, second_span.high)
+        longest = max(first_span.high, second_span.high)
+        width = self._width(*((first_span.high, second_span.high) if self.stratum is None else (longest, longest)))
         numbers = np.empty((rows, 3, width), dtype=np.uint8)
         if self.stratum is not None:
             numbers[:, :2] = strata.draw_cascade(rng, self.stratum, operand_lengths.max(axis=1), width)
@@ -238,6 +239,10 @@ class Arithmetic(OperandTask):
             np.broadcast_to(np.int64(4), (rows,)),
             metadata={"first_digits": lengths[:, 0], "second_digits": lengths[:, 1]},
         )
+
+    def ood_validation_task(self) -> Self | None:
+        """As of other tasks with operands; none with a `longest_carry_chain`, which is of one length."""
+        return super().ood_validation_task() if self.longest_carry_chain is None else None
 
     def longest_questions(self) -> Questions | None:
         """The largest operands, or for subtraction those of the longest negative difference: a final carry is rare."""
