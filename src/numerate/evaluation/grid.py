@@ -137,7 +137,7 @@ class Grid:
         Raises `UserError` for any other text.
         """
         texts = _split_parts(text)
-        parts = tuple(
+        parts: tuple[GridPart | StratumPart, ...] = tuple(
             _parse_stratum(part, text, axes, task) if _is_stratum(part) else _parse_part(part, text, axes)
             for part in map(str.strip, texts)
         )

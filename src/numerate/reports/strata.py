@@ -27,11 +27,10 @@ _LABELS = {
 
 def stratum_label(point: Point, axes: Sequence[str], operator: str | None = None) -> str:
     """The kind of questions of a stratum in words: "99...9 + 1", "1 + n digits", "longest carry chain 7"."""
-    stratum = point.stratum or ""
     further = ", ".join(f"{axis_label(axis)} {size}" for axis, size in _further(point, axes))
-    if stratum in _LABELS or not further:
-        further = ", ".join(filter(None, (_LABELS.get(stratum, stratum.replace("_", " ")), further)))
-    return further.format(operator or "and")
+    if point.stratum in _LABELS:
+        return _LABELS[point.stratum].format(operator or "and")
+    return further or str(point.stratum).replace("_", " ")
 
 
 def strata_table(groups: Sequence[Group]) -> TextTable:
@@ -50,8 +49,8 @@ def strata_table(groups: Sequence[Group]) -> TextTable:
 
 def points_table(points: Sequence[Point], axes: Sequence[str], operator: str | None = None) -> TextTable:
     """The table of the strata of one run, without a caption."""
-    names, rows = list(_LABELS), dict[str, dict[int, Point]]()
-    order = {name: i for i, name in enumerate(names)}
+    rows: dict[str, dict[int, Point]] = {}
+    order = {name: i for i, name in enumerate(_LABELS)}
     for point in sorted(points, key=lambda one: (order.get(one.stratum or "", len(order)), _further(one, axes))):
         rows.setdefault(stratum_label(point, axes, operator), {})[stratum_size(point, axes)] = point
     sizes = sorted({size for row in rows.values() for size in row})

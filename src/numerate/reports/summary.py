@@ -91,7 +91,7 @@ class GroupResult:
 
     @property
     def _limit_text(self) -> str:
-        """`0 % [0, 79.3] at 99...9 + 1 with n = 8`; "" if no stratum limits how far it generalizes."""
+        """`0 % [0, 79.3] on 99...9 + 1 with n = 8`; "" if no stratum limits how far it generalizes."""
         point = self.limiting_stratum
         if point is None:
             return ""
