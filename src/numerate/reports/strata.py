@@ -22,15 +22,15 @@ _LABELS = {
     "n_and_one": "n {} 1 digits",
     "half_and_n": "n/2 {} n digits",
     "n_and_half": "n {} n/2 digits",
+    "carries": "",  # named by its longest carry chain
 }
 
 
 def stratum_label(point: Point, axes: Sequence[str], operator: str | None = None) -> str:
     """The kind of questions of a stratum in words: "99...9 + 1", "1 + n digits", "longest carry chain 7"."""
-    further = ", ".join(f"{axis_label(axis)} {size}" for axis, size in _further(point, axes))
-    if point.stratum in _LABELS:
-        return _LABELS[point.stratum].format(operator or "and")
-    return further or str(point.stratum).replace("_", " ")
+    name = str(point.stratum)
+    named = _LABELS[name].format(operator or "and") if name in _LABELS else name.replace("_", " ")
+    return ", ".join(filter(None, (named, *(f"{axis_label(axis)} {size}" for axis, size in _further(point, axes)))))
 
 
 def strata_table(groups: Sequence[Group]) -> TextTable:
