@@ -85,7 +85,7 @@ def _write_lm_eval_tasks(
     split: str = "test",
 ) -> None:
     """Writes tasks for lm-evaluation-harness, by default of the grid, count and seed of `numerate evaluate`."""
-    from numerate.evaluation.evaluator import Evaluation, resolve_grid
+    from numerate.evaluation.evaluator import Evaluation, parse_grid, resolve_grid
     from numerate.integrations.lm_eval_tasks import write_tasks
 
     data = _load_questions(name, settings)
