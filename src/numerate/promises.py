@@ -364,6 +364,14 @@ def test_the_axes_of_its_grid_are_fields_that_can_be_fixed(any_generated_task: T
         assert set(drawn.metadata[axis].tolist()) == {span.low}
 
 
+def test_its_strata_have_questions_of_their_sizes(any_generated_task: Task) -> None:
+    for cell in (cell for cells in any_generated_task.strata(6).values() for cell in cells):
+        drawn = any_generated_task.at_cell(**cell).examples("test", 0, 0, 10)
+        for axis in any_generated_task.axes():
+            assert drawn.metadata[axis].max() <= cell[axis], f"{cell['stratum']} has longer questions"
+        assert all(len(values) == 10 for values in any_generated_task.question_facts(drawn).values())
+
+
 # Recipes -------------------------------------------------------------------------------------------------------------
 
 

@@ -19,6 +19,7 @@ from numerate.evaluation.grid import (
     NAMED_GRIDS,
     Cell,
     Grid,
+    cell_entries,
     cell_region,
     interleave_by_cost,
     parse_shard,
@@ -86,6 +87,40 @@ def test_what_a_grid_reads(text: str, spans: tuple[Span, Span]) -> None:
 def test_what_is_no_grid_is_refused(text: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
         Grid.parse(text, AXES)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("uneven:4:8:4", [(1, 4), (4, 1), (2, 4), (4, 2), (1, 8), (8, 1), (4, 8), (8, 4)]),
+        ("cascade:7", [(7, 1), (1, 7), (7, 7), (7, 7)]),
+        ("carries:30", [(30, 30, chain) for chain in range(0, 31, 3)]),
+        ("carries:6x5:6", [(6, 6, 5), (6, 6, 6)]),
+    ],
+)
+def test_a_grid_has_the_strata_of_its_task_beside_other_cells(text: str, found: list[tuple[int, ...]]) -> None:
+    grid = Grid.parse(f"2x3+{text}", AXES, Arithmetic())
+    first, *strata = grid.cells()
+    assert dict(first) == {"first_digits": 2, "second_digits": 3}
+    assert [tuple(cell_entries(cell)["cell"].values()) for cell in strata] == found
+    assert all("stratum" in cell_entries(cell) for cell in strata)
+    assert str(grid) == f"2x3+{text}"
+    assert {*grid.corners()} <= {*grid.cells()}
+
+
+@pytest.mark.parametrize(
+    ("task", "text", "words"),
+    [
+        (Arithmetic("x"), "carries:9", r"^grid: Arithmetic has no stratum 'carries'; it has uneven, cascade\.$"),
+        (Sorting(), "cascade:9", r"^grid: Sorting has no stratum 'cascade'; it has none\.$"),
+        (Arithmetic(), "cascades:9", r"Did you mean 'cascade'\?"),
+        (Arithmetic("-"), "cascade:1:3", r"^grid: the stratum 'cascade:1:3' has no questions of size 1"),
+        (Arithmetic(), "carries:1x2x3", r"^grid: 'carries:1x2x3' must have the form carries:20"),
+    ],
+)
+def test_a_stratum_that_a_task_does_not_have_is_refused(task: Task, text: str, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        Grid.parse(text, task.axes(), task)
 
 
 def test_a_task_without_sizes_has_no_grid() -> None:

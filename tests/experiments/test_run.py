@@ -136,6 +136,27 @@ def test_a_final_checkpoint_that_is_no_longer_final_keeps_its_results_under_its_
     assert labels == {("final", 10), ("step 8", 8)}
 
 
+def test_strata_are_evaluated_resumed_and_in_no_region(run: Run) -> None:
+    grid = "1:2x1:2+uneven:3+cascade:2:5:3+carries:3"
+    results = run.evaluate(grid, count=5, predictions=True)
+    strata = [record for record in results if "stratum" in record]
+    assert {record["count"] for record in strata if record["stratum"] == "nines_plus_one"} == {1}
+    by_size = {record["cell"]["first_digits"]: record for record in strata if record["stratum"] == "nines_plus_one"}
+    assert (by_size[2]["region"], by_size[2]["overlaps_training"]) == ("in_distribution", True)
+    assert not by_size[5]["overlaps_training"], "99...9 + 1 of 5 digits is new to a model of shorter sums"
+    chains = {record["cell"]["longest_carry_chain"] for record in strata if record["stratum"] == "carries"}
+    assert chains == {0, 1, 2, 3}
+    assert results.regions() == run.evaluate("1:2x1:2", count=5).regions()
+    before = run.folder.file("evaluation.jsonl").read_bytes()
+    steps: list[tuple[int, int]] = []
+    run.evaluate(grid, count=5, predictions=True, on_progress=lambda done, total: steps.append((done, total)))
+    assert steps[0][0] >= len(results), "nothing is evaluated again"
+    assert run.folder.file("evaluation.jsonl").read_bytes() == before
+    lines = [line for line in run.folder.records("predictions.jsonl") if line.get("stratum") == "carries"]
+    assert all(line["longest_carry_chain"] == line["cell"]["longest_carry_chain"] <= line["carries"] for line in lines)
+    assert "Strata" in run.report().read_text()
+
+
 def test_predictions_hold_every_question_and_where_it_went_wrong(run: Run) -> None:
     results = run.evaluate(predictions=True)
     lines = run.folder.records("predictions.jsonl")

@@ -85,6 +85,11 @@ def test_errors_of_numbers_are_measured_where_answers_have_numbers(task: Task, g
     assert all(row["answer"].strip() for row in rows(f"{label}.jsonl"))
 
 
+def test_a_stratum_of_the_task_is_written_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "write", "Arithmetic", "out=tasks", "format=lm-eval", "grid=cascade:4", "count=2"]) == 0
+    assert [[*row.values()] for row in rows("4x1xnines_plus_one.jsonl")] == [["9999+1=", "10000"]]
+
+
 def test_labels_are_asked_for_below_the_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "write", "Counting", "out=tasks", "format=lm-eval", "grid=4", "count=1"]) == 0
     ((question, answer),) = [row.values() for row in rows("4.jsonl")]

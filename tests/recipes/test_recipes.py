@@ -11,6 +11,7 @@ import numerate
 from numerate import catalogue
 from numerate.config import identity, override
 from numerate.evaluation.evaluation_data import EvaluationData
+from numerate.evaluation.evaluator import parse_grid
 from numerate.evaluation.grid import Grid
 from numerate.experiments.train import debug, train
 from numerate.recipes import abacus, inductive_counting, number_loss, papers
@@ -57,7 +58,7 @@ def test_its_grid_fits_the_tables(name: str) -> None:
     model = (debug(recipe) if name in PUBLISHED_ABACUS else recipe).model.build(exam.vocabulary, 0)
     assert sum(parameter.numel() for parameter in model.parameters()) < 500_000
     for grid in (recipe.evaluation.grid or "1:100", *(["diagonal:101:160"] if name.startswith("addition") else [])):
-        for corner in Grid.parse(grid, recipe.task.axes()).corners():
+        for corner in parse_grid(recipe.task, grid).corners():
             model.check_tokens(exam.longest_rows(recipe.task.at_cell(**dict(corner)), split="test", count=1))
 
 

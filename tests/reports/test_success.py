@@ -236,3 +236,15 @@ def test_a_run_that_is_named_twice_is_one_seed(make: Callable[..., Path], tmp_pa
 def _words(svg: Path) -> str:
     """The texts of a drawing, lines joined."""
     return " ".join(re.findall(r">([^<>]+)</text>", svg.read_text()))
+
+
+def test_a_seed_is_no_success_at_a_length_at_which_a_stratum_fails(make_run):
+    folders = [make_run("abacus", lambda n: 1.0, seed=seed) for seed in (0, 1)]
+    for seed, folder in enumerate(folders):
+        cell = {"first_digits": 8, "second_digits": 1}
+        with (folder / "evaluation.jsonl").open("a") as file:
+            file.write(json.dumps(cell_record(cell, seed, 1, "ood_test", seed=seed, stratum="nines_plus_one")) + "\n")
+    table = success_table(group_runs([read_run(folder) for folder in folders]))
+    row = dict(zip(table.header, table.rows[0], strict=True))
+    assert (row["n=7"][:3], row["n=8"][:3]) == ("2/2", "1/2")
+    assert "in every stratum measured there" in table.caption

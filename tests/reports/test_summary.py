@@ -1,11 +1,15 @@
 """The sentence that a study ends with says what the records show, and no more."""
 
+import json
+
 import pytest
 
 from numerate.reports.groups import group_runs
 from numerate.reports.records import read_run
 from numerate.reports.settings import differing_settings, flatten_settings, shortest_texts
-from numerate.reports.summary import headline
+from numerate.reports.strata import strata_table
+from numerate.reports.summary import group_result, headline
+from run_records import cell_record
 
 LABELS = {"addition_abacus": "Abacus", "addition_rotary": "rotary"}
 
@@ -51,6 +55,32 @@ def test_a_scheme_that_did_not_converge_is_reported_as_that_and_a_gap_ends_how_f
     text = say(("abacus", share, {}), ("rotary", step(5), {}))
     assert words in text
     assert "8+8" not in text
+
+
+@pytest.mark.parametrize(
+    ("size", "correct", "words"),
+    [
+        (8, 0, "up to 7+7 digits (100 % [96.3, 100] there; then 0 % [0, 79.3] on 99...9 + 1 with n = 8)"),
+        (6, 0, "Abacus converged (100 % [99.8, 100] in distribution) but has 0 % [0, 79.3] on 99...9 + 1 with n = 6"),
+        (3, 0, "Abacus converged (100 % [99.8, 100] in distribution) but has 0 % [0, 79.3] on 99...9 + 1 with n = 3"),
+        (7, 1, "up to 8+8 digits (100 % [96.3, 100] there)"),
+        (9, 0, "up to 8+8 digits (100 % [96.3, 100] there)"),
+    ],
+)
+def test_a_headline_never_reaches_a_length_at_which_a_stratum_fails(make_run, size, correct, words):
+    folder = make_run("abacus", step(8))
+    region = "in_distribution" if size <= 5 else "ood_test"
+    cell = {"first_digits": size, "second_digits": 1}
+    with (folder / "evaluation.jsonl").open("a") as file:
+        file.write(json.dumps(cell_record(cell, correct, 1, region, stratum="nines_plus_one")) + "\n")
+    (group,) = group_runs([read_run(folder)], LABELS)
+    assert words in headline([group])
+    assert len(group.points) == 64, "a stratum is in no map"
+    reach = group_result(group).farthest_point
+    assert correct or reach is None or reach.length < size
+    assert ("90 %" in group_result(group).reach_text) == (reach is not None)
+    (text,) = strata_table([group]).rows
+    assert text == ["99...9 + 1", "100 [20.7, 100]" if correct else "0 [0, 79.3]"]
 
 
 def test_several_seeds_are_medians_with_extremes(say):

@@ -740,6 +740,18 @@ def test_cells_of_several_axes_share_columns_and_an_evaluation_with_changed_sett
     ]
 
 
+def test_cells_of_strata_are_grouped_by_their_names(study: Studies) -> None:
+    def lines(number: int) -> list[dict[str, Any]]:
+        one, two = cells(number)[:2]
+        return [one, two | {"stratum": "nines_plus_one", "correct": 4}]
+
+    study(seeds(0.1, 0.2), cells=lines)
+    table = cells_of("widths", study.runs)
+    assert rows_of(table, "stratum") == [(None,), ("nines_plus_one",)] * 2
+    groups = group_results(table, ["stratum"], columns=["exact_match"])
+    assert ("nines_plus_one", 1.0) in rows_of(groups, "stratum", "exact_match.median")
+
+
 def test_cells_are_grouped_over_seeds_without_an_interval_where_a_run_has_several(study: Studies) -> None:
     study(seeds(0.1, 0.2, 0.3), cells=cells)
     table = cells_of("widths", study.runs)

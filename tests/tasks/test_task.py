@@ -14,6 +14,7 @@ from numerate.errors import UserError
 from numerate.promises import (  # noqa: F401
     test_an_example_does_not_depend_on_the_portions,
     test_its_alphabet_holds_all_the_texts_it_uses,
+    test_its_strata_have_questions_of_their_sizes,
     test_no_question_that_can_be_held_out_is_in_two_splits,
     test_seed_and_split_change_what_is_drawn,
     test_the_axes_of_its_grid_are_fields_that_can_be_fixed,

@@ -9,6 +9,7 @@ import pytest
 
 from numerate.config import Span
 from numerate.reports.data_plots import save_figures
+from numerate.tasks import carry
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.plain import format_question
 from numerate.text.data.source import RowSource
@@ -17,7 +18,6 @@ from numerate.text.data.statistics import (
     Histogram,
     Statistics,
     compute_statistics,
-    longest_carry_chains,
 )
 from numerate.text.tasks.example_file import ExampleFile
 from numerate.tokenizers.tokenizer import Characters
@@ -77,7 +77,11 @@ def test_carry_chains_are_those_of_adding_by_hand(drawn: Any) -> None:
 )
 def test_a_chain_is_the_most_places_in_a_row_that_carry(first: int, second: int, chain: int) -> None:
     digits = np.array([[[int(d) for d in f"{number:08d}"[::-1]] for number in (first, second)]], dtype=np.uint8)
-    assert longest_carry_chains(digits[:, 0], digits[:, 1]).tolist() == [chain] == [longest_chain(first, second)]
+    assert (
+        carry.longest_chains(carry.column_carries(digits[:, 0], digits[:, 1], "+")).tolist()
+        == [chain]
+        == [longest_chain(first, second)]
+    )
 
 
 def test_repeated_questions_are_counted_exactly(drawn: Any) -> None:

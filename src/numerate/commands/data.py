@@ -85,15 +85,14 @@ def _write_lm_eval_tasks(
     split: str = "test",
 ) -> None:
     """Writes tasks for lm-evaluation-harness, by default of the grid, count and seed of `numerate evaluate`."""
-    from numerate.evaluation.evaluator import Evaluation, resolve_grid
-    from numerate.evaluation.grid import Grid
+    from numerate.evaluation.evaluator import Evaluation, parse_grid, resolve_grid
     from numerate.integrations.lm_eval_tasks import write_tasks
 
     data = _load_questions(name, settings)
     task, evaluation = data.task, Evaluation() if data.recipe is None else data.recipe.evaluation
     check_choice("split", split, SPLITS)
     axes = task.axes()
-    cells = (resolve_grid(task, evaluation.grid) if grid is None else Grid.parse(grid, axes)).cells() if axes else [()]
+    cells = (resolve_grid(task, evaluation.grid) if grid is None else parse_grid(task, grid)).cells() if axes else [()]
     with ProgressBar(len(cells), label="write") as progress:
         group = write_tasks(
             task,

@@ -14,7 +14,7 @@ from numerate.executors.executor import Executor
 from numerate.experiments import exporting
 from numerate.experiments.device_estimate import estimate_on_device
 from numerate.experiments.initial_weights import initial_run
-from numerate.experiments.results import Results
+from numerate.experiments.results import Results, cells_by_title
 from numerate.experiments.run import Run, load
 from numerate.experiments.shards import check_no_shard
 from numerate.experiments.tracking import track_results
@@ -30,8 +30,7 @@ from numerate.reports.grid import (
     format_percent,
     metric_label,
 )
-from numerate.reports.records import Cell, cell_from_record
-from numerate.reports.settings import format_settings
+from numerate.reports.records import Cell
 from numerate.reports.table import text_table
 from numerate.reports.terminal_writer import TerminalStyle, heat_map_text, legend_text
 from numerate.studies.naming import load_recipe
@@ -158,7 +157,9 @@ def _show_maps(results: Results) -> None:
     has_unseen_labels = all(record.get("labels", {}).get("max_training_labels") is not None for record in results)
     metric: Metric = "ood_accuracy" if has_unseen_labels else "exact_match"
     plotted: list[HeatMap] = []
-    for title, cells in _cells_by_title(results).items():
+    for title, all_cells in cells_by_title(results).items():
+        if not (cells := [cell for cell in all_cells if cell.stratum is None]):
+            continue
         if are_named_parts(cells):
             print(f"\n{title}\n{_parts_table(cells)}")
             continue
@@ -183,20 +184,6 @@ def _selection_text(results: Results, best: Mapping[str, Any]) -> str:
     return f"best: step {best['step']:,}, selected on {split} ({score}){note}"
 
 
-def _cells_by_title(results: Results) -> dict[str, list[Cell]]:
-    """The cells of each checkpoint, position offset and choice of settings, titled by what differs between them."""
-    settings_texts = [format_settings(record.get("settings", {})) for record in results]
-    several_offsets = len({record["position_offset"] for record in results}) > 1
-    cells: dict[str, list[Cell]] = {}
-    for record, settings_text in zip(results, settings_texts, strict=True):
-        title, step = record["checkpoint"], record["step"]
-        title = f"{title} checkpoint, step {step}" if title in ("final", "best") else f"step {step}"
-        title += f", position offset {record['position_offset']}" * several_offsets
-        title += f", {settings_text or 'as trained'}" * any(settings_texts)
-        cells.setdefault(title, []).append(cell_from_record(record))
-    return cells
-
-
 def _parts_table(cells: Sequence[Cell]) -> str:
     """Named categories as a table, since a heat map is not meaningful for them."""
     rows = [
@@ -219,4 +206,5 @@ def _first_tokens(results: Results) -> str:
 
 def _cell_text(record: Mapping[str, Any]) -> str:
     names = record.get("names", {})
-    return "+".join(names.get(axis, str(value)) for axis, value in record["cell"].items())
+    text = "+".join(names.get(axis, str(value)) for axis, value in record["cell"].items())
+    return f"{text} ({record['stratum']})" if "stratum" in record else text

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerate.evaluation.evaluation_data import EvaluationData
-from numerate.evaluation.grid import Cell
+from numerate.evaluation.grid import STRATUM, Cell
 from numerate.tasks.counter_rng import CounterRNG, random_key
 
 NUM_COST_SAMPLES = 8
@@ -52,6 +52,10 @@ def row_sizes(evaluation_data: EvaluationData, cells: Sequence[Cell]) -> dict[Ce
     For many cells, it is computed at up to `NUM_ANCHORS` sizes of each axis and interpolated linearly, since row
     lengths of sums and lists are nearly linear. It depends only on the cells, the task and the tokenizer.
     """
+    if strata := [cell for cell in cells if STRATUM in dict(cell)]:
+        rest = [cell for cell in cells if STRATUM not in dict(cell)]
+        found = {cell: row_size(evaluation_data, cell) for cell in strata} | row_sizes(evaluation_data, rest)
+        return {cell: found[cell] for cell in cells}
     if len(cells) <= MAX_EXACT_CELLS or evaluation_data.task.cells() is not None:
         return {cell: row_size(evaluation_data, cell) for cell in cells}
     axes = [axis for axis, _ in cells[0]]

@@ -200,7 +200,7 @@ def make_batches(evaluation_data: EvaluationData, questions: Questions, model: M
     ]
 
 
-def cell_questions(task: Task, cell: Mapping[str, int], *, count: int, seed: int = 0, split: str = "test") -> Questions:
+def cell_questions(task: Task, cell: Mapping[str, Any], *, count: int, seed: int = 0, split: str = "test") -> Questions:
     """The questions of a cell: `count` questions of a split, or all if there are no more."""
     cell_task = task.at_cell(**cell) if cell else task
     all_questions = cell_task.all_questions(split)
@@ -209,7 +209,13 @@ def cell_questions(task: Task, cell: Mapping[str, int], *, count: int, seed: int
     return cell_task.examples(split, seed, 0, limit_count(cell_task, count, split))
 
 
-def num_cell_questions(task: Task, cell: Mapping[str, int], count: int, split: str = "test") -> int:
+def question_facts(task: Task, questions: Questions) -> list[dict[str, int]]:
+    """`Task.question_facts` by question, as columns of predictions."""
+    facts = {name: values.tolist() for name, values in task.question_facts(questions).items()}
+    return [{name: values[row] for name, values in facts.items()} for row in range(len(questions))]
+
+
+def num_cell_questions(task: Task, cell: Mapping[str, Any], count: int, split: str = "test") -> int:
     """The number of questions that `cell_questions` returns."""
     cell_task = task.at_cell(**cell) if cell else task
     all_questions = cell_task.all_questions(split)

@@ -26,7 +26,8 @@ class Evaluation(Spec):
     grid: str | None = setting(
         None,
         "sizes (digits, counts, module numbers): 1:12x1:12 all pairs (cells), diagonal:1:18 equal ones only; "
-        "null: those of training and as many larger sizes as it has",
+        "cascade:18, uneven:18, carries:18 questions that random ones rarely are (strata); null: those of training and "
+        "as many larger sizes as it has",
         in_run_id=False,
     )
     examples_per_cell: int = setting(
@@ -65,10 +66,10 @@ class PredictionLog(Protocol):
 
 
 class CellRequest(NamedTuple):
-    """`num_questions` questions of a split in a cell, evaluated at one of the model's fixed position
-    offsets (`PositionIds`; 0 shifts nothing), and by which method."""
+    """`num_questions` questions of a split in a cell (its `stratum` is one of its entries), evaluated at one
+    of the model's fixed position offsets (`PositionIds`; 0 shifts nothing), and by which method."""
 
-    cell: Mapping[str, int]
+    cell: Mapping[str, Any]
     num_questions: int
     seed: int = 0
     position_offset: int = 0
@@ -77,7 +78,7 @@ class CellRequest(NamedTuple):
 
 
 def evaluate_cell(
-    model: Model, evaluation_data: EvaluationData, cell: Mapping[str, int], *, count: int, **options: Any
+    model: Model, evaluation_data: EvaluationData, cell: Mapping[str, Any], *, count: int, **options: Any
 ) -> dict[str, Any]:
     """The record of one cell, by the `EvaluationKind` of the data: a pure function of the weights and the arguments,
     those of `CellRequest`.
@@ -99,7 +100,12 @@ def resolve_grid(task: Task, text: str | None) -> Grid:
     >>> str(resolve_grid(Arithmetic(digits=5), None)), str(resolve_grid(Arithmetic(), "1:12x1:12"))
     ('5:10x5:10', '1:12x1:12')
     """
-    return default_grid(task) if text is None or _has_other_axes(task, text) else Grid.parse(text, task.axes())
+    return default_grid(task) if text is None or _has_other_axes(task, text) else parse_grid(task, text)
+
+
+def parse_grid(task: Task, text: str) -> Grid:
+    """The grid of a text, by the axes and strata of a task."""
+    return Grid.parse(text, task.axes(), task)
 
 
 def warn_replaced_grid(task: Task, text: str | None) -> str | None:

@@ -1,4 +1,4 @@
-"""Grids of cells: the same task with fields fixed, and how to split a grid into shards of equal cost."""
+"""Grids of cells: the same task with fields fixed, strata among them, and how to split a grid into shards."""
 
 import heapq
 import itertools
@@ -6,15 +6,23 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from numerate.config import Span
 from numerate.errors import UserError, did_you_mean
+from numerate.tasks.task import Task
 
 T = TypeVar("T")
 
-Cell = tuple[tuple[str, int], ...]
-"""One cell: each axis with its value, such as `(("first_digits", 3), ("second_digits", 4))`."""
+Cell = tuple[tuple[str, Any], ...]
+"""One cell: each axis with its value, such as `(("first_digits", 3), ("second_digits", 4))`; of a stratum also its name
+as `stratum`, and further settings of the task."""
+
+STRATUM = "stratum"
+"""The entry of a cell that names its stratum."""
+
+MAX_CHOSEN = 11
+"""As many cells per size has a stratum with a further axis, such as the longest carry chain, if none are chosen."""
 
 REGIONS = ("in_distribution", "ood_validation", "ood_test", "100+", "below")
 """The regions of a grid, in the order of reports: see `cell_region`."""
@@ -55,10 +63,15 @@ class GridPart:
     values: tuple[range, ...]
     is_diagonal: bool = False
 
-    def points(self) -> Iterable[tuple[int, ...]]:
+    def cells(self, axes: Sequence[str]) -> Iterable[Cell]:
+        points: Iterable[tuple[int, ...]] = itertools.product(*self.values)
         if self.is_diagonal:
-            return ((value,) * len(self.values) for value in self.values[0])
-        return itertools.product(*self.values)
+            points = ((value,) * len(self.values) for value in self.values[0])
+        return (tuple(zip(axes, point, strict=True)) for point in points)
+
+    def corners(self, axes: Sequence[str], end: int) -> Iterable[Cell]:
+        """The largest cell (`end=-1`), or the smallest (0)."""
+        return [tuple(zip(axes, (values[end] for values in self.values), strict=True))]
 
     def __len__(self) -> int:
         return len(self.values[0]) if self.is_diagonal else prod(map(len, self.values))
@@ -66,6 +79,30 @@ class GridPart:
     def __str__(self) -> str:
         first, *_ = texts = [_format_range(values) for values in self.values]
         return f"diagonal:{first}" if self.is_diagonal else "x".join(texts)
+
+
+@dataclass(frozen=True)
+class StratumPart:
+    """The cells of a stratum of a task (`Task.strata`) at each size; `chosen` are those along its further axis."""
+
+    name: str
+    sizes: range
+    cells_by_size: tuple[tuple[Cell, ...], ...]
+    chosen: range | None = None
+
+    def cells(self, axes: Sequence[str]) -> Iterable[Cell]:
+        return itertools.chain.from_iterable(self.cells_by_size)
+
+    def corners(self, axes: Sequence[str], end: int) -> Iterable[Cell]:
+        """The cells of the largest size (`end=-1`), or of the smallest (0)."""
+        return self.cells_by_size[end]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.cells_by_size))
+
+    def __str__(self) -> str:
+        chosen = "" if self.chosen is None else f"x{_format_range(self.chosen)}"
+        return f"{self.name}:{_format_range(self.sizes)}{chosen}"
 
 
 @dataclass(frozen=True)
@@ -80,10 +117,10 @@ class Grid:
     """
 
     axes: tuple[str, ...]
-    parts: tuple[GridPart, ...]
+    parts: tuple[GridPart | StratumPart, ...]
 
     @classmethod
-    def parse(cls, text: str, axes: Sequence[str]) -> "Grid":
+    def parse(cls, text: str, axes: Sequence[str], task: Task | None = None) -> "Grid":
         """From `11:20x1:30` (low:high per axis, inclusive; a single number for a single value).
 
         - A text with one span on a task of several axes means that span on each: `1:12` is `1:12x1:12`.
@@ -93,30 +130,36 @@ class Grid:
         - Several parts are joined by `+`: `1:20x1:20+diagonal:101:160`. A cell that is in two of them is evaluated
           once. (Not by a comma, which makes a sweep of several recipes.)
         - The published tiers have names (`NAMED_GRIDS`): `large`, `ood_only`, `up_to_40`, ..., `extended`.
+        - `cascade:1000`, `uneven:100:1000:100` and `carries:20` are strata of the `task` (`Task.strata`) at these
+          sizes: questions that uniformly drawn ones almost never are. `carries:20` has the longest carry chains 0, 2,
+          ..., 20, and `carries:20x0:20` all.
 
         Raises `UserError` for any other text.
         """
         texts = _split_parts(text)
-        parts = tuple(_parse_part(part.strip(), text, axes) for part in texts)
+        parts: tuple[GridPart | StratumPart, ...] = tuple(
+            _parse_stratum(part, text, axes, task) if _is_stratum(part) else _parse_part(part, text, axes)
+            for part in map(str.strip, texts)
+        )
         if (count := sum(map(len, parts))) > MAX_CELLS:
             raise UserError(f"grid: must have at most {MAX_CELLS:,} cells, not {count:,} as {text!r}")
         return cls(tuple(axes), parts)
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """The lowest and the highest value of each axis."""
-        columns = [[part.values[axis] for part in self.parts] for axis in range(len(self.axes))]
+        """The lowest and the highest value of each axis, without strata."""
+        rectangles = [part for part in self.parts if isinstance(part, GridPart)]
+        columns = [[part.values[axis] for part in rectangles] for axis in range(len(self.axes))]
         return tuple(Span(min(v[0] for v in column), max(v[-1] for v in column)) for column in columns)
 
     def cells(self) -> list[Cell]:
         """Every cell once, in order."""
-        points = dict.fromkeys(point for part in self.parts for point in part.points())
-        return [tuple(zip(self.axes, point, strict=True)) for point in points]
+        return list(dict.fromkeys(cell for part in self.parts for cell in part.cells(self.axes)))
 
     def corners(self, *, smallest: bool = False) -> list[Cell]:
         """The largest cell of each part, to check that position embeddings are large enough; or the smallest."""
-        points = dict.fromkeys(tuple(values[0 if smallest else -1] for values in part.values) for part in self.parts)
-        return [tuple(zip(self.axes, point, strict=True)) for point in points]
+        end = 0 if smallest else -1
+        return list(dict.fromkeys(cell for part in self.parts for cell in part.corners(self.axes, end)))
 
     @classmethod
     def from_points(cls, points: Iterable[tuple[int, ...]], axes: Sequence[str]) -> "Grid":
@@ -143,11 +186,49 @@ def matches_axes(text: str, axes: Sequence[str]) -> bool:
     >>> matches_axes("1:12", ("test",)), matches_axes("1:12x1:12", ("test",))
     (True, False)
     """
-    return all(len(re.split(r"[x\u00d7]", part)) in (1, len(axes)) for part in _split_parts(text))
+    parts = (part for part in _split_parts(text) if not _is_stratum(part))
+    return all(len(re.split(r"[x\u00d7]", part)) in (1, len(axes)) for part in parts)
 
 
 def _split_parts(text: str) -> list[str]:
     return [part for name in text.split("+") for part in NAMED_GRIDS.get(name.strip(), name).split("+")]
+
+
+def _is_stratum(text: str) -> bool:
+    return re.match(r"\s*(?!diagonal:)[a-z]\w*\s*:", text) is not None
+
+
+def _parse_stratum(text: str, grid_text: str, axes: Sequence[str], task: Task | None) -> StratumPart:
+    """`cascade:100:1000:100`; with a second span, as in `carries:20x0:20:5`, its cells with these values of the further
+    axis."""
+    name, spans = (part.strip() for part in text.split(":", 1))
+    texts = re.split(r"[x\u00d7]", spans)
+    if len(texts) > 2:
+        raise UserError(f"grid: {text!r} must have the form {name}:20, {name}:10:100:10, or carries:20x0:20:5")
+    sizes, *chosen = (_parse_values(part.strip(), grid_text, ("",)) for part in texts)
+    cells_by_size = []
+    for size in sizes:
+        strata = {} if task is None else task.strata(size)
+        if name not in strata:
+            what, known = "the task" if task is None else type(task).__name__, ", ".join(strata) or "none"
+            raise UserError(
+                f"grid: {what} has no stratum {name!r}; it has {known}." + did_you_mean(name, [*strata, "diagonal"])
+            )
+        cells_by_size.append(tuple(_choose(strata[name], axes, *chosen)))
+        if not cells_by_size[-1]:
+            raise UserError(f"grid: the stratum {text!r} has no questions of size {size}")
+    return StratumPart(name, sizes, tuple(cells_by_size), *chosen)
+
+
+def _choose(cells: Sequence[Mapping[str, Any]], axes: Sequence[str], chosen: range | None = None) -> list[Cell]:
+    """The cells with these values of their further axis, by default a few from the lowest to the highest; all cells if
+    they have no such axis."""
+    further = [next((value for axis, value in cell.items() if axis not in (*axes, STRATUM)), None) for cell in cells]
+    if chosen is not None:
+        cells = [cell for cell, value in zip(cells, further, strict=True) if value in chosen]
+    elif len(cells) > MAX_CHOSEN and None not in further:
+        cells = [cells[round(i * (len(cells) - 1) / (MAX_CHOSEN - 1))] for i in range(MAX_CHOSEN)]
+    return [tuple(cell.items()) for cell in cells]
 
 
 def _parse_part(text: str, grid_text: str, axes: Sequence[str]) -> GridPart:
@@ -185,6 +266,17 @@ def _format_range(values: range) -> str:
     if len(values) == 1:
         return str(values[0])
     return f"{values[0]}:{values[-1]}" + (f":{values.step}" if values.step > 1 else "")
+
+
+def cell_entries(cell: Cell) -> dict[str, Any]:
+    """The entries of a record that say which cell it is: `cell`, and `stratum` for one of a stratum.
+
+    >>> cell_entries((("first_digits", 9), ("second_digits", 1), ("stratum", "nines_plus_one")))
+    {'cell': {'first_digits': 9, 'second_digits': 1}, 'stratum': 'nines_plus_one'}
+    """
+    sizes = dict(cell)
+    stratum = sizes.pop(STRATUM, None)
+    return {"cell": sizes, **({} if stratum is None else {STRATUM: stratum})}
 
 
 def cell_region(

@@ -13,10 +13,11 @@ from numerate.evaluation.evaluator import (
     CellRequest,
     Method,
     PredictionLog,
+    parse_grid,
     resolve_grid,
     warn_replaced_grid,
 )
-from numerate.evaluation.grid import Cell, Grid, parse_shard, shard
+from numerate.evaluation.grid import STRATUM, Cell, Grid, cell_entries, parse_shard, shard
 from numerate.experiments.device_estimate import explained_out_of_memory
 from numerate.experiments.store import EvaluationStore, RecordKey, StoredPredictions
 from numerate.experiments.stored_run import StoredRun
@@ -99,7 +100,7 @@ class EvaluationPlan:
             run.warn(warning)
         check_choice("method", method, METHODS)
         check_positive("count", count)
-        resolved_grid = Grid.parse(grid, task.axes()) if grid else resolve_grid(task, evaluation.grid)
+        resolved_grid = parse_grid(task, grid) if grid else resolve_grid(task, evaluation.grid)
         resolved_method = kind.resolve_method(runs[0].evaluation_data, method)
         for run_with_settings in runs:
             _check_grid(run_with_settings, resolved_grid)
@@ -184,7 +185,7 @@ class EvaluationPlan:
     def regions(self, run: int, cells: Iterable[Cell]) -> dict[Cell, str]:
         """The region of each cell."""
         training, ood_validation = self._spans[run]
-        return {cell: self.kind.region(dict(cell), training, ood_validation) for cell in cells}
+        return {cell: self.kind.region(cell_entries(cell)["cell"], training, ood_validation) for cell in cells}
 
     @cached_property
     def _spans(self) -> list[tuple[Mapping[str, Any], Mapping[str, Any] | None]]:
@@ -213,16 +214,25 @@ class EvaluationPlan:
         run, (label, checkpoint) = self.runs[task.run], self.checkpoints[task.checkpoint]
         reads_training_examples = not checkpoint.is_pretrained or bool(run.evaluation_data.few_shot_examples)
         record: dict[str, Any] = self._evaluate(self.kind.score, task, *logs)
+        may_be_trained = reads_training_examples and not self._is_beyond_training(task)
         return record | {
+            **_stratum_entries(task.cell),
             "seed": run.recipe.seed,
             "checkpoint": label,
             "step": checkpoint.step,
             "evaluation_seed": self.seed,
             "region": self.regions(task.run, [task.cell])[task.cell],
-            "overlaps_training": record["overlaps_training"] and reads_training_examples,
+            "overlaps_training": record["overlaps_training"] and may_be_trained,
             **self.kind.name_entry(),
             **self.settings_entry(task),
         }
+
+    def _is_beyond_training(self, task: CellTask) -> bool:
+        """Whether a cell of a stratum is longer than all of training, so that its questions are new, however few."""
+        training, _ = self._spans[task.run]
+        sizes = [size for axis, size in task.cell if axis in training]
+        longest = max((span.high for span in training.values()), default=0)
+        return STRATUM in dict(task.cell) and max(sizes, default=0) > longest
 
     def predict(self, task: CellTask, *logs: PredictionLog) -> list[dict[str, Any]]:
         """The model's answer to each question of a cell; `logs` as in `score`."""
@@ -233,6 +243,7 @@ class EvaluationPlan:
         """The entries that all predictions of a cell share."""
         label, checkpoint = self.checkpoints[task.checkpoint]
         return {
+            **_stratum_entries(task.cell),
             "checkpoint": label,
             "step": checkpoint.step,
             "position_offset": task.position_offset,
@@ -262,6 +273,11 @@ class EvaluationPlan:
             self._models.clear()  # free its memory before loading the next one
             self._models[model_id] = self.runs[task.run].load_model(self.checkpoints[task.checkpoint][1])
         return self._models[model_id]
+
+
+def _stratum_entries(cell: Cell) -> dict[str, Any]:
+    """The entries of a record or prediction that name a cell of a stratum; {} for others."""
+    return cell_entries(cell) if STRATUM in dict(cell) else {}
 
 
 def _check_grid(run: StoredRun, grid: Grid) -> None:

@@ -1,15 +1,18 @@
 """Results of an evaluation: its records, and the mean of each region."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from numerate.evaluation import answer_metrics
+from numerate.evaluation.grid import STRATUM
 from numerate.evaluation.kinds.answers import AnswerKind
 from numerate.evaluation.kinds.kind import EvaluationKind
 from numerate.evaluation.labels import METRICS, Metric
 from numerate.reports.content import Note
-from numerate.reports.grid import interval_text, number_text
+from numerate.reports.grid import aggregate_seeds, grid_axes, interval_text, number_text
+from numerate.reports.records import Cell, cell_from_record
+from numerate.reports.strata import points_table
 from numerate.reports.table import TextTable
 from numerate.terminal import MAX_PROSE_WIDTH, wrapped
 from numerate.training.checkpoint import Checkpoint
@@ -40,19 +43,20 @@ class Results:
 
     def regions(self) -> list[dict[str, Any]]:
         """Per checkpoint, settings, position offset and region: the mean over cells with held-out questions, with its
-        interval; regions marked `overlaps_training` have no such cell, and their mean is over all cells.
+        interval; regions marked `overlaps_training` have no such cell, and their mean is over all cells. Cells of
+        strata are in no region.
 
         If answers are labels, `labels` has each metric of `numerate.evaluation.labels` by its name with its `value`,
         `low`, `high` and `baseline`; over all labels or rows of the region, equally weighted. If answers are numbers or
         texts that were decoded, `answers` has each metric of `numerate.evaluation.answer_metrics` by its name: over all
         questions of the region, and as the mean over its cells; and the columns of the kind of evaluation.
         """
-        return self.kind.merge(self.records)
+        return self.kind.merge([record for record in self.records if STRATUM not in record])
 
     def regions_over_offsets(self) -> list[dict[str, Any]]:
         """The regions averaged over position offsets, for answers that are labels: `position_offset` is then "mean of
         3". Empty for other tasks, which are reported per offset."""
-        return self.kind.merge_position_offsets(self.records)
+        return self.kind.merge_position_offsets([record for record in self.records if STRATUM not in record])
 
     def summary_lines(self) -> list[dict[str, Any]]:
         """One line per region: means over position offsets if there are any (see `regions_over_offsets`), otherwise the
@@ -62,8 +66,11 @@ class Results:
         return [line for line in lines if line["position_offset"] == min(numbers, default=line["position_offset"])]
 
     def content(self) -> list[TextTable | Note]:
-        """The table of all regions, with notes on its columns."""
+        """The table of all regions, with notes on its columns, and that of strata."""
         lines = [*self.regions(), *self.regions_over_offsets()]
+        return [*(self._regions_content(lines) if lines else []), *_strata_content(self)]
+
+    def _regions_content(self, lines: Sequence[Mapping[str, Any]]) -> list[TextTable | Note]:
         if _has(lines, "language"):
             return _language_content(lines)
         if not isinstance(self.kind, AnswerKind) or not _has(lines, "mean"):
@@ -84,6 +91,34 @@ class Results:
         from numerate.reports.html_writer import to_html
 
         return str(to_html(self.content()))
+
+
+def cells_by_title(results: Iterable[Mapping[str, Any]]) -> dict[str, list[Cell]]:
+    """The cells of each checkpoint, position offset and choice of settings, titled by what differs between them."""
+    from numerate.reports.settings import format_settings
+
+    records = list(results)
+    settings_texts = [format_settings(record.get("settings", {})) for record in records]
+    several_offsets = len({record["position_offset"] for record in records}) > 1
+    cells: dict[str, list[Cell]] = {}
+    for record, settings_text in zip(records, settings_texts, strict=True):
+        title, step = record["checkpoint"], record["step"]
+        title = f"{title} checkpoint, step {step}" if title in ("final", "best") else f"step {step}"
+        title += f", position offset {record['position_offset']}" * several_offsets
+        title += f", {settings_text or 'as trained'}" * any(settings_texts)
+        cells.setdefault(title, []).append(cell_from_record(record))
+    return cells
+
+
+def _strata_content(results: Results) -> list[TextTable | Note]:
+    """A table of the strata for each title of `cells_by_title`; nothing without any."""
+    content: list[TextTable | Note] = []
+    for title, cells in cells_by_title(record for record in results if "correct" in record).items():
+        points = aggregate_seeds([cells])
+        if strata := [point for point in points if point.stratum is not None]:
+            content.append(Note(f"Strata, {title}, exact match in per cent [95 % interval]:"))
+            content.append(points_table(strata, grid_axes(points)))
+    return content
 
 
 def content_text(content: Sequence[TextTable | Note], width: int | None = None) -> str:

@@ -10,7 +10,7 @@ from numerate.errors import UserError
 from numerate.evaluation.completions import Completion, GenerationLimits, TextCallback, generate_completions
 from numerate.evaluation.evaluation_data import EXTRA_TEXT_TOKENS, cell_questions
 from numerate.evaluation.evaluator import Method
-from numerate.evaluation.grid import parse_shard
+from numerate.evaluation.grid import cell_entries, parse_shard
 from numerate.evaluation.prompts import check_lengths, resolve_max_new_tokens
 from numerate.evaluation.samples import AnswerSample, sample_answers
 from numerate.evaluation.sampling import Sampling
@@ -369,6 +369,8 @@ def _write_samples(plan: EvaluationPlan, store: EvaluationStore, examples_per_ce
                 continue
             questions = cell_questions(run.evaluation_data.task, dict(cell), count=examples_per_cell, seed=plan.seed)
             samples = sample_answers(model, run.evaluation_data, questions, method=plan.method)
-            records += [sample.record(dict(cell)) | {"step": last_checkpoint.step} for sample in samples]
+            records += [
+                sample.record(dict(cell)) | cell_entries(cell) | {"step": last_checkpoint.step} for sample in samples
+            ]
         generated_in_training, _ = run.folder.split_records("samples.jsonl", lambda record: "prompt" in record)
         run.folder.write("samples.jsonl", generated_in_training + json_lines(records).encode())

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from numerate.errors import OperationalError, UserError, pluralize
-from numerate.evaluation.evaluator import Method
-from numerate.evaluation.grid import Grid, interleave_by_cost, split_by_cost
+from numerate.evaluation.evaluator import Method, parse_grid
+from numerate.evaluation.grid import cell_entries, interleave_by_cost, split_by_cost
 from numerate.executors.executor import Executor, Failure, Work, WorkerContext
 from numerate.experiments.plan import CellTask, EvaluationPlan, ProgressReporter
 from numerate.experiments.store import PREDICTIONS_FILE, RECORDS_FILE, EvaluationStore, RecordWriter, worker_directory
@@ -40,9 +40,9 @@ class GridShard:
 
     def __str__(self) -> str:
         steps = ", ".join(str(self.steps[index]) for index in dict.fromkeys(task.checkpoint for task in self.remaining))
-        all_sizes = sorted({tuple(size for _, size in task.cell) for task in self.remaining})
-        more = ", ..." if len(all_sizes) > 4 else ""
-        shown = ", ".join("x".join(map(str, sizes)) for sizes in all_sizes[:4]) + more
+        all_cells = sorted({task.cell for task in self.remaining})
+        more = ", ..." if len(all_cells) > 4 else ""
+        shown = ", ".join("x".join(str(size) for _, size in cell) for cell in all_cells[:4]) + more
         cells = pluralize(len(self.remaining), "cell")
         return f"shard {self.number} of {self.total} ({cells}: {shown} at step {steps})"
 
@@ -129,7 +129,7 @@ class _ShardWorker:
             (label, checkpoint.read_checkpoint(folder.checkpoints / checkpoint.step_folder(step)))
             for label, step in work.checkpoints
         ]
-        grid = Grid.parse(work.grid, runs[0].recipe.task.axes())
+        grid = parse_grid(runs[0].recipe.task, work.grid)
         self.plan = EvaluationPlan(runs, checkpoints, grid, work.count, work.method)
         self.directory = worker_directory(folder, context.worker)
         store = EvaluationStore(folder, None)
@@ -158,7 +158,7 @@ class _ShardWorker:
                     label, step, _, _, position_offset, count, seed, method = key
                     # All answers of a cell are one record, so that it is written completely or not at all.
                     record = {
-                        "cell": dict(task.cell),
+                        **cell_entries(task.cell),
                         "checkpoint": label,
                         "step": step,
                         "position_offset": position_offset,

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from numerate.errors import OperationalError, UserError
-from numerate.evaluation.grid import Cell
+from numerate.evaluation.grid import STRATUM, Cell
 from numerate.records.kinds import EVALUATION, WORKER_PREDICTIONS
 from numerate.records.reading import parse_lines, parse_record, read_bytes, read_records, valid_records
 from numerate.reports.records import settings_key
@@ -229,6 +229,8 @@ def _equivalent_keys(key: RecordKey) -> list[RecordKey]:
 def record_key(record: Mapping[str, Any]) -> RecordKey:
     """The key of a stored record."""
     cell: Cell = tuple((str(axis), int(value)) for axis, value in record["cell"].items())
+    if record.get(STRATUM) is not None:
+        cell += ((STRATUM, str(record[STRATUM])),)
     return (
         str(record["checkpoint"]),
         int(record["step"]),

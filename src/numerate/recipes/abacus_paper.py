@@ -70,6 +70,6 @@ def laptop_addition() -> Recipe:
         optimizer=AdamW(learning_rate=1.5e-3, betas=(0.9, 0.98), weight_decay=0.01, max_grad_norm=1.0),
         schedule=WarmupStableDecay(warmup=100, decay_start=0.6, min_lr_ratio=0.02),
         training=Training(steps=4500, batch_size=64, threads=1),
-        evaluation=Evaluation(grid="1:12x1:12", examples_per_cell=100),
+        evaluation=Evaluation(grid="1:12x1:12+cascade:3:12:3+uneven:6:12:6+carries:5", examples_per_cell=100),
         paper="abacus",
     )

@@ -27,7 +27,7 @@ NON_NEGATIVE_OR_INFINITE, OBJECT = Number(0, finite=False), MapOf(ANY)
 
 _EVALUATION_KEY: dict[str, Check] = {
     "cell": MapOf(COUNT),
-    "checkpoint method": TEXT,
+    "checkpoint method stratum?": TEXT,
     "step position_offset": COUNT,
     "settings?": OBJECT,
 }
@@ -134,7 +134,10 @@ EVALUATION = Schema(
         Either("correct", _QUESTION_CELL, Either("kind", _OTHER_KIND_CELL, _QUESTION_CELL)),
     ),
     "Restore the file from a copy, or remove the line: `numerate evaluate` measures its cell again.",
-    unique=("cell", "checkpoint", "step", "settings", "position_offset", "count", "evaluation_seed", "method", "seed"),
+    unique=(
+        *("cell", "stratum", "checkpoint", "step", "settings", "position_offset", "count", "evaluation_seed"),
+        *("method", "seed"),
+    ),
 )
 
 _EVALUATE_AGAIN = "Remove the line, and `numerate evaluate` with the same settings evaluates again."

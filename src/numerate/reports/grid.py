@@ -54,6 +54,7 @@ class Point:
     metric: Metric = "exact_match"
     baseline: float | None = None
     names: Mapping[str, str] = field(default_factory=dict)
+    stratum: str | None = None
 
     @property
     def length(self) -> int:
@@ -104,7 +105,7 @@ class RegionScore:
 
 def aggregate_seeds(cells_by_seed: Sequence[Sequence[Cell]]) -> list[Point]:
     """Joins the cells of several seeds, each seed a list of cells; cells that some seed lacks are left out."""
-    tables = [{tuple(sorted(cell.coordinates.items())): cell for cell in cells} for cells in cells_by_seed]
+    tables = [{cell.place: cell for cell in cells} for cells in cells_by_seed]
     joined = []
     for place, cell in tables[0].items() if tables else ():
         if not all(place in table for table in tables):
@@ -126,6 +127,7 @@ def aggregate_seeds(cells_by_seed: Sequence[Sequence[Cell]]) -> list[Point]:
                 metric=cell.metric,
                 baseline=max((one.baseline for one in same_cells if one.baseline is not None), default=None),
                 names=cell.names,
+                stratum=cell.stratum,
             )
         )
     return joined
@@ -138,6 +140,18 @@ def _first_error_note(cells: Sequence[Cell]) -> str:
         return ""
     share = f"{100 * max(counts) / sum(counts):.0f} % of them"
     return f"wrong answers first go wrong mostly at token {counts.index(max(counts)) + 1} ({share})"
+
+
+def grid_axes(points: Iterable[Point]) -> tuple[str, ...]:
+    """The axes of the grid of some points, without further axes of strata."""
+    found = sorted(points, key=lambda point: point.stratum is not None)
+    coordinates = tuple(found[0].coordinates) if found else ()
+    return DIGIT_AXES if set(DIGIT_AXES) <= set(coordinates) else coordinates
+
+
+def stratum_size(point: Point, axes: Sequence[str]) -> int:
+    """The largest size of a cell along the axes of the grid, such as the length of the longest operand."""
+    return max(point.coordinates[axis] for axis in axes)
 
 
 def diagonal_points(points: Iterable[Point]) -> dict[int, Point]:

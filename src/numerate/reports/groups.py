@@ -23,9 +23,11 @@ from numerate.reports.grid import (
     are_named_parts,
     cell_label,
     diagonal_points,
+    grid_axes,
     join_names,
     metric_label,
     score_regions,
+    stratum_size,
 )
 from numerate.reports.metrics import (
     MAIN_METRICS,
@@ -68,10 +70,12 @@ class Group:
 
     def recorded_cells(self, run: Records) -> list[Cell]:
         """The same as recorded. The best checkpoint is without the lengths it was chosen on."""
-        if self.checkpoint is None:
-            return exclude_selection_cells(run.select_cells(settings=self.settings))
-        named = [pair for pair in run.checkpoints() if pair[0] == self.checkpoint]
+        named = self._named_checkpoints(run)
         return exclude_selection_cells(run.select_cells(named[-1], settings=self.settings)) if named else []
+
+    def _named_checkpoints(self, run: Records) -> list[tuple[str, int] | None]:
+        """The checkpoints of its name, None for the reported one."""
+        return [None] if self.checkpoint is None else [pair for pair in run.checkpoints() if pair[0] == self.checkpoint]
 
     @cached_property
     def resolved_metric(self) -> Metric:
@@ -142,6 +146,22 @@ class Group:
     def points(self) -> list[Point]:
         """The cells of the chosen checkpoint, over the seeds that were evaluated."""
         return aggregate_seeds(self.evaluated_cells)
+
+    @cached_property
+    def strata(self) -> list[Point]:
+        """The cells of strata of the chosen checkpoint, over the seeds that were evaluated there."""
+        named = [(run, checkpoints[-1]) for run in self.runs if (checkpoints := self._named_checkpoints(run))]
+        found = [exclude_selection_cells(run.select_strata(checkpoint, self.settings)) for run, checkpoint in named]
+        return aggregate_seeds([cells for cells in found if cells])
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The axes of the grid."""
+        return grid_axes([*self.points, *self.strata])
+
+    def stratum_size(self, point: Point) -> int:
+        """The size of a cell of a stratum, such as the length of its longest operand."""
+        return stratum_size(point, self.axes)
 
     @cached_property
     def first_token_points(self) -> list[Point]:

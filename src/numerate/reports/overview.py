@@ -68,7 +68,9 @@ def _caption(groups: Sequence[Group]) -> str:
     median = ", the median over seeds" * any(len(group.evaluated_cells) > 1 for group in groups)
     margin = f" and clearly above the baseline (by at least {format_percent(CLEAR_MARGIN)} % of the rest up to 100 %)"
     margin *= any(group.baseline is not None for group in groups)
-    reach = f" “Up to n”: at least {format_percent(GENERALIZATION_THRESHOLD)} %{margin} at every OOD length up to n."
+    strata = " and on every stratum up to n" * any(group.strata for group in groups)
+    least = format_percent(GENERALIZATION_THRESHOLD)
+    reach = f" “Up to n”: at least {least} %{margin} at every OOD length up to n{strata}."
     return (
         f"{words[:1].upper()}{words[1:]} in per cent{median}, {questions} {what} per cell, {' and '.join(method)}. "
         f"Checkpoint: {', '.join(chosen)}. A cell reads 100 or 0 only where all or none were right."

@@ -38,7 +38,7 @@ class Cell:
     labels, by position. `repeats` is the number of position offsets averaged over. `non_causal_reason` says how the
     model attends to later tokens, None if it does not. `names` names the sizes of parts such as modules. `metric` is
     what `correct` counts, in rows' worth unless it is exact match. `scores` are sums over the questions, by the columns
-    of the kind of evaluation.
+    of the kind of evaluation. `stratum` is the name of its stratum, None for a cell of the map.
     """
 
     coordinates: Mapping[str, int]
@@ -64,6 +64,13 @@ class Cell:
     names: Mapping[str, str] = field(default_factory=dict)
     metric: Metric = "exact_match"
     scores: Mapping[str, float] = field(default_factory=dict)
+    stratum: str | None = None
+
+    @property
+    def place(self) -> tuple[tuple[str, Any], ...]:
+        """Which cell of the grid it is."""
+        stratum = [] if self.stratum is None else [("stratum", self.stratum)]
+        return (*sorted(self.coordinates.items()), *stratum)
 
     @property
     def accuracy(self) -> float:
@@ -107,7 +114,7 @@ class Records:
 
     `samples` are the lines of `samples.jsonl` with questions, and the names of their cells. A language model has no
     cells but `language`, its losses, and `generated_texts`, the other lines, sampled during training. `timings` depend
-    on the machine.
+    on the machine. `strata` are cells of strata, which are in no map or region.
     """
 
     folder: Path
@@ -119,6 +126,7 @@ class Records:
     generated_texts: Sequence[Mapping[str, Any]] = ()
     timings: Sequence[Mapping[str, Any]] = ()
     warnings: Sequence[str] = field(default=())
+    strata: Sequence[Cell] = ()
 
     @property
     def recipe(self) -> Mapping[str, Any]:
@@ -190,7 +198,9 @@ class Records:
 
     def checkpoints(self) -> list[tuple[str, int]]:
         """The evaluated checkpoints as (name, step), earliest first."""
-        return sorted({(cell.checkpoint, cell.step) for cell in self.cells}, key=lambda pair: (pair[1], pair[0]))
+        return sorted(
+            {(cell.checkpoint, cell.step) for cell in (*self.cells, *self.strata)}, key=lambda pair: (pair[1], pair[0])
+        )
 
     def position_offsets(self) -> list[int]:
         return sorted({cell.position_offset for cell in self.cells})
@@ -198,13 +208,14 @@ class Records:
     @cached_property
     def evaluation_settings(self) -> list[Mapping[str, Any]]:
         """The settings that were changed in evaluations, as trained ({}) first, then by size."""
-        found = {settings_key(cell.settings): cell.settings for cell in self.cells}
+        found = {settings_key(cell.settings): cell.settings for cell in (*self.cells, *self.strata)}
         return [found[key] for key in sorted(found)]
 
     def reported_checkpoint(self, settings: Mapping[str, Any] | None = None) -> tuple[str, int] | None:
         """The reported checkpoint: "final" where it was evaluated, else the latest one."""
         chosen = self._resolve_settings(settings)
-        found = {(cell.checkpoint, cell.step) for cell in self.cells if cell.settings == chosen}
+        cells = self.cells or self.strata
+        found = {(cell.checkpoint, cell.step) for cell in cells if cell.settings == chosen}
         return max(found, key=lambda pair: (pair[0] == "final", pair[1], pair[0]), default=None)
 
     def select_cells(
@@ -229,6 +240,12 @@ class Records:
             cell for cell in matching if cell.position_offset == (first if position_offset is None else position_offset)
         ]
 
+    def select_strata(self, checkpoint: tuple[str, int] | None, settings: Mapping[str, Any] | None) -> list[Cell]:
+        """The cells of strata, as `select_cells` at the first position offset."""
+        return replace(self, cells=self.strata, strata=()).select_cells(
+            checkpoint or self.reported_checkpoint(settings), settings=self._resolve_settings(settings)
+        )
+
     @cached_property
     def _mean_cells(self) -> dict[Any, list[Cell]]:
         """Cache of the means over position offsets, by checkpoint and settings."""
@@ -248,9 +265,9 @@ class Records:
 
 def _mean_over_position_offsets(cells: Sequence[Cell]) -> list[Cell]:
     """Each cell once, its shares averaged over position offsets."""
-    found: dict[tuple[tuple[str, int], ...], list[Cell]] = {}
+    found: dict[tuple[tuple[str, Any], ...], list[Cell]] = {}
     for cell in sorted(cells, key=lambda cell: cell.position_offset):
-        found.setdefault(tuple(sorted(cell.coordinates.items())), []).append(cell)
+        found.setdefault(cell.place, []).append(cell)
     return [_mean_cell(same) if len(same) > 1 else same[0] for same in found.values()]
 
 
@@ -293,7 +310,9 @@ def read_run(folder: str | Path) -> Records:
         return read_records(folder / name, RUN_FILE_SCHEMAS[name], warn, messages.append)
 
     head, lines, sample_lines = read_header(folder / RECIPE_FILE), records("evaluation.jsonl"), records("samples.jsonl")
-    cells = _distinct_cells([cell_from_record(line) for line in lines if "correct" in line], warn)
+    answered = [cell_from_record(line) for line in lines if "correct" in line]
+    cells = _distinct_cells([cell for cell in answered if cell.stratum is None], warn)
+    strata = {_evaluation_key(cell): cell for cell in answered if cell.stratum is not None and cell.count}
     if others := {line["kind"] for line in lines if "correct" not in line and "language" not in line}:
         warn(f"evaluation.jsonl: records of {', '.join(sorted(others))} are left out, as reports show no such scores")
     names = {tuple(cell.coordinates.items()): cell.names for cell in cells if cell.names}
@@ -311,6 +330,7 @@ def read_run(folder: str | Path) -> Records:
         [line for line in sample_lines if "question" not in line],
         records("timings.jsonl"),
         tuple(messages),
+        list(strata.values()),
     )
 
 
@@ -330,12 +350,15 @@ def _distinct_cells(cells: Sequence[Cell], warn: Callable[[str], None]) -> list[
         if own != axes[settings]:
             skipped[own] = skipped.get(own, 0) + 1
             continue
-        place = tuple(sorted(cell.coordinates.items()))
-        found[cell.seed, cell.checkpoint, cell.step, settings, cell.position_offset, place] = cell
+        found[_evaluation_key(cell)] = cell
     for own, count in skipped.items():
         text, most = " and ".join(own) or "no size", " and ".join(next(iter(axes.values())))
         warn(f"evaluation.jsonl: {count} cell{'s' * (count != 1)} by {text} left out, as the others are by {most}")
     return list(found.values())
+
+
+def _evaluation_key(cell: Cell) -> tuple[Any, ...]:
+    return (cell.seed, cell.checkpoint, cell.step, settings_key(cell.settings), cell.position_offset, cell.place)
 
 
 def read_runs(folders: Sequence[str | Path]) -> list[Records]:
@@ -363,6 +386,7 @@ def cell_from_record(line: Mapping[str, Any]) -> Cell:
         non_causal_reason=line.get("non_causal_reason"),
         names=line.get("names") or {},
         scores=line.get("scores") or {},
+        stratum=line.get("stratum"),
     )
 
 

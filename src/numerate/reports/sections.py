@@ -37,6 +37,7 @@ from numerate.reports.reproduction import (
     reproduction_content,
 )
 from numerate.reports.samples import samples_content, texts_content
+from numerate.reports.strata import strata_content
 from numerate.reports.success import success_content
 from numerate.reports.summary import headline
 from numerate.reports.training import training_content
@@ -124,6 +125,7 @@ SECTIONS = (
     ),
     Section("Accuracy per count", of_groups(counts_content), ("token_labels",)),
     Section("", lambda it: [overview_figure(it.groups)], ("exact_match",), in_terminal=True),
+    Section("Strata", of_groups(strata_content), ("exact_match",), in_terminal=True),
     Section("By length of the row", lambda it: [overview_figure(it.groups)], ("token_labels",), in_terminal=True),
     Section("Results", of_groups(metric_tables), PARTS, in_terminal=True),
     Section("Differences over the same questions", of_groups(same_questions), ANSWERS, SEVERAL, in_terminal=True),

@@ -96,10 +96,15 @@ def success_table(groups: Sequence[Group]) -> TextTable:
 
 
 def _texts_by_length(group: Group) -> dict[int, str]:
-    """By length the successes of the converged seeds with Wilson's interval, below them their median accuracy."""
+    """By length the successes of the converged seeds, in every stratum of that length too, with Wilson's interval;
+    below them their median accuracy."""
     texts = {}
     for n, point in group.converged_group.diagonal.items():
-        rate = success_rate(point.seed_scores, SUCCESS_THRESHOLD)
+        scores = list(point.seed_scores)
+        for one in group.converged_group.strata:
+            if group.stratum_size(one) == n and len(one.seed_scores) == len(scores):
+                scores = list(map(min, scores, one.seed_scores))
+        rate = success_rate(scores, SUCCESS_THRESHOLD)
         interval = format_interval(rate.low, rate.high, 0)
         texts[n] = f"{format_counts(rate)} {interval}\n{format_percent(median(point.seed_scores))} %"
     return texts
@@ -121,13 +126,15 @@ def _converged_text(group: Group) -> str:
 def _caption(groups: Sequence[Group]) -> str:
     metric = common_metric_label(groups)
     best = any(cell.checkpoint == "best" for group in groups for run in group.runs for cell in run.cells)
+    strata = " and in every stratum measured there" * any(group.strata for group in groups)
     names = {METRICS["ood_accuracy"]: METRICS["accuracy"], METRICS["exact_match"]: "held-out questions"}
     within = names.get(metric, metric)
     return (
         f"A seed has converged with at least {format_percent(CONVERGENCE_THRESHOLD)} % in distribution ({within}); the "
         "number of converged seeds has Wilson's 95 % interval in per cent, and below it are the other seeds. By length "
-        f"n: the number of converged seeds with at least {format_percent(SUCCESS_THRESHOLD)} %, with Wilson's 95 % "
-        f"interval in per cent, and their median {metric} in per cent. Seeds that did not converge are not counted."
+        f"n: the number of converged seeds with at least {format_percent(SUCCESS_THRESHOLD)} %{strata}, with Wilson's "
+        f"95 % interval in per cent, and their median {metric} in per cent. Seeds that did not converge are not "
+        "counted."
         + " “best” is the checkpoint with the best score on OOD validation, which is excluded from its results."
         * best
     )

@@ -1,7 +1,8 @@
 """The headline of a page, at most two sentences: what was trained and how far it reaches, with intervals and seeds.
 
 A model has converged if its mean in distribution reaches `CONVERGENCE_THRESHOLD`; how far it generalizes is read off
-the diagonal of the grid without gaps. A scheme that did not converge is reported as that.
+the diagonal of the grid without gaps, and never reaches a stratum that fails. A scheme that did not converge is
+reported as that.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,6 +33,7 @@ from numerate.reports.groups import (
     region_labels,
 )
 from numerate.reports.metrics import EXACT_MATCH, MetricKey
+from numerate.reports.strata import stratum_label
 
 GENERALIZATION_THRESHOLD = 0.90
 """The accuracy required at every length up to n for a model to generalize to n."""
@@ -46,14 +48,17 @@ class GroupResult:
     """How far a group generalizes.
 
     The points are over the converged seeds (all where none converged): `farthest_point` is the last n such that all OOD
-    lengths up to it have at least `GENERALIZATION_THRESHOLD` (the median over seeds), clearly above the baseline; None
-    if the first does not. `first_ood_point` is the first OOD length at which memorization alone does not reach it.
+    lengths up to it have at least `GENERALIZATION_THRESHOLD` (the median over seeds), clearly above the baseline, and
+    so has every stratum measured up to it; None if the first does not. `first_ood_point` is the first OOD length at
+    which memorization alone does not reach it. `limiting_stratum` is the stratum that ends the search, None if it is a
+    length.
     """
 
     group: Group
     in_distribution: Estimate
     farthest_point: Point | None
     first_ood_point: Point | None
+    limiting_stratum: Point | None = None
 
     @property
     def num_seeds(self) -> int:
@@ -77,10 +82,21 @@ class GroupResult:
         """How far it generalizes in words: "90 % or more up to 8+8 digits"."""
         if self.farthest_point is not None:
             return f"{_REACHES} up to {self.group.point_label(self.farthest_point)}"
+        if self.limiting_stratum is not None:
+            return self._limit_text
         first = self.first_ood_point
         return (
             f"{format_percent(first.score)} % at {self.group.point_label(first)}" if first else "nothing OOD evaluated"
         )
+
+    @property
+    def _limit_text(self) -> str:
+        """`0 % [0, 79.3] on 99...9 + 1 with n = 8`; "" if no stratum limits how far it generalizes."""
+        point = self.limiting_stratum
+        if point is None:
+            return ""
+        size, label = self.group.stratum_size(point), stratum_label(point, self.group.axes, self.group.operator)
+        return f"{_score(point)} on {label} with n = {size}"
 
     @property
     def clause(self) -> str:
@@ -100,10 +116,12 @@ class GroupResult:
         seeds = some * (self.num_converged < self.num_seeds)
         if first is None:
             return f"{label} converged ({trained} in distribution{seeds}), nothing beyond was evaluated"
+        if last is None and self.limiting_stratum is not None:
+            return f"{label} converged ({trained} in distribution{seeds}) but has {self._limit_text}"
         if last is None:
             baseline = f" ({_baseline(first)[2:]})" * (first.baseline is not None)
             return f"{label} falls to {_score(first)} at {self.group.point_label(first)}{baseline}{seeds}"
-        there = f"{_score(last)} there{_baseline(last)}"
+        there = f"{_score(last)} there{_baseline(last)}" + f"; then {self._limit_text}" * bool(self._limit_text)
         return f"{label} stays at {_REACHES} up to {self.group.point_label(last)} ({there}{seeds})"
 
 
@@ -114,7 +132,12 @@ def group_result(group: Group) -> GroupResult:
     beyond = [p for n, p in counted.diagonal.items() if n > longest and p.region != "in_distribution"]
     informative = [point for point in beyond if _is_informative(point)]
     first = next(iter(informative or beyond), None)
-    return GroupResult(group, group.region_estimate("in_distribution"), _farthest_point(beyond), first)
+    farthest, limit = _farthest_point(beyond), None
+    failed = [point for point in counted.strata if point.score < GENERALIZATION_THRESHOLD]
+    lowest = min(failed, key=lambda point: (counted.stratum_size(point), point.score), default=None)
+    if farthest is not None and lowest is not None and (size := counted.stratum_size(lowest)) <= farthest.length:
+        farthest, limit = _farthest_point([point for point in beyond if point.length < size]), lowest
+    return GroupResult(group, group.region_estimate("in_distribution"), farthest, first, limit)
 
 
 def _farthest_point(points: Sequence[Point]) -> Point | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from numerate.evaluation.answer_metrics import ANSWER_METRICS, METRIC_NAMES, own_scores
+from numerate.evaluation.grid import STRATUM
 from numerate.records.kinds import EVALUATION
 from numerate.records.reading import read_records
 from numerate.reports.grid import REGION_LABELS
@@ -230,9 +231,9 @@ def cells_of(
     """A row for each cell of each evaluation of the done runs of a study, or of those in `runs`, rows of `results_of`.
 
     The identifying columns of the run, then `checkpoint`, `step`, `position_offset`, `settings`, `region`, a column per
-    axis of the grid (`cell.count`, if another column is named so), and the measurements: `correct`, `count`,
-    `exact_match` with its interval `low`, `high`; of labels, numbers, texts and language modeling their metrics;
-    `score.NAME` for the scores of a kind of evaluation outside numerate.
+    axis of the grid (`cell.count`, if another column is named so), `stratum` if there are any, and the measurements:
+    `correct`, `count`, `exact_match` with its interval `low`, `high`; of labels, numbers, texts and language modeling
+    their metrics; `score.NAME` for the scores of a kind of evaluation outside numerate.
     """
     runs = results_of(study, runs_dir) if runs is None else runs
     folder = _find_study(study, runs_dir)
@@ -245,6 +246,7 @@ def cells_of(
         records = read_records(folder.runs_dir / run / "evaluation.jsonl", EVALUATION)
         for i, record in enumerate(records, sum(counts)):
             measured = _measurements(record)
+            measured |= {STRATUM: record[STRATUM]} if record.get(STRATUM) is not None else {}
             for axis, size in record["cell"].items():
                 is_taken = axis in (*identifiers, *_CELL_KEYS) or not is_identifier(axis)
                 measured[axes.setdefault(axis, f"cell.{axis}" if is_taken else axis)] = size
@@ -255,7 +257,7 @@ def cells_of(
                 column.append(measured.get(name))
         counts.append(len(records))
     cells = done[identifiers].loc[done.index.repeat(counts)].reset_index(drop=True)
-    kinds = _CELL_KEYS | dict.fromkeys(axes.values(), int)
+    kinds = _CELL_KEYS | dict.fromkeys(axes.values(), int) | ({STRATUM: str} if STRATUM in values else {})
     columns = {name: _series(values[name], kind) for name, kind in kinds.items()}
     columns |= {name: _result(column, name) for name, column in values.items() if name not in kinds}
     return cells.assign(**columns)

@@ -5,15 +5,15 @@ from abc import ABC
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from numerate.config import Span, setting
 from numerate.errors import UserError
-from numerate.tasks import carry, decimals
-from numerate.tasks.counter_rng import CounterRNG, mix_bits
+from numerate.tasks import carry, decimals, strata
+from numerate.tasks.counter_rng import CounterRNG, mix_bits, random_key
 from numerate.tasks.questions import Numbers, Questions
 from numerate.tasks.task import Task, can_be_split, match_question
 
@@ -37,6 +37,21 @@ OPERATORS = {
     "-": Operator(False, lambda first, second: max(first, second), decimals.subtract),
     "x": Operator(True, lambda first, second: first + second, decimals.multiply),
 }
+
+
+CascadeName = Literal[
+    "nines_plus_one",
+    "one_plus_nines",
+    "complement",
+    "nines_plus_nines",
+    "power_minus_one",
+    "power_minus_number",
+    "power_minus_nines",
+    "nines_times_nine",
+    "nine_times_nines",
+    "nines_times_nines",
+]
+"""The names of `strata.CASCADES`."""
 
 
 class OperandTask(Task, ABC):
@@ -64,6 +79,22 @@ class OperandTask(Task, ABC):
         first, second = (Span(span.high + 1, span.high + max(1, span.high // 5)) for span in self.operand_spans)
         return replace(self, first_digits=first, second_digits=second)  # type: ignore[type-var]
 
+    def strata(self, size: int) -> dict[str, list[dict[str, Any]]]:
+        """`uneven`: 1 + n, n + 1, n/2 + n and n + n/2 digits."""
+        return {"uneven": [self._stratum(name, *lengths) for name, lengths in strata.uneven_lengths(size).items()]}
+
+    def _stratum(self, name: str, first: int, second: int, **more: int) -> dict[str, Any]:
+        return {**dict(zip(self.axes(), (first, second), strict=True)), **more, "stratum": name}
+
+    def at_cell(self, **cell: Any) -> Self:
+        """The strata `uneven` and `carries` are cells that other settings define; their names are only names."""
+        if cell.get("stratum") in _NAMES_ONLY:
+            del cell["stratum"]
+        return super().at_cell(**cell)
+
+
+_NAMES_ONLY = {*strata.uneven_lengths(1), "carries"}
+
 
 @dataclass(frozen=True)
 class Arithmetic(OperandTask):
@@ -81,6 +112,9 @@ class Arithmetic(OperandTask):
     A question and its mirror image (3+4, 4+3) belong to the same split, so that no test question occurs in training
     with its operands exchanged; for subtraction they are two questions. Cells with fewer than 4,000 questions (1+1, 1+2
     and 2+1 digits; without carries 2+2 as well) are seen, not held out. `lengths="value"` has one cell, all of it.
+
+    `stratum` and `longest_carry_chain` restrict the questions to kinds that are almost never drawn at random: with
+    `Arithmetic(stratum="complement", digits=4)` a question is 1234+8766=10000.
     """
 
     operator: Literal["+", "-", "x"] = setting("+", "the operator")
@@ -97,10 +131,38 @@ class Arithmetic(OperandTask):
     )
     include_zero: bool = setting(False, "whether one-digit numbers include 0")
     no_carry: bool = setting(False, "only sums without carries")
+    stratum: CascadeName | None = setting(
+        None, "only questions of this kind, such as 99...9 + 1 for the longer length of operands", added_later=True
+    )
+    longest_carry_chain: int | None = setting(
+        None,
+        "only questions whose longest carry chain (of differences: of borrows) has this many columns",
+        at_least=0,
+        added_later=True,
+    )
 
     def conflicts(self) -> Iterator[str]:
         if self.no_carry and self.operator != "+":
             yield f"no_carry: must be false for operator {self.operator!r}; only sums have carries"
+        first, second = self.operand_spans
+        if self.stratum is not None:
+            known = [name for name, cascade in strata.CASCADES.items() if cascade.operator == self.operator]
+            if self.stratum not in known:
+                yield f"stratum: must be {', '.join(known)} or null for {self.operator!r}, not {self.stratum}"
+            elif max(first.low, second.low) < (least := strata.CASCADES[self.stratum].min_digits):
+                yield f"stratum: {self.stratum} must have an operand of {least} digits or more"
+            if self.no_carry or self.longest_carry_chain is not None:
+                yield f"stratum: must be null with no_carry or longest_carry_chain, not {self.stratum}"
+        if self.longest_carry_chain is not None:
+            if self.operator == "x" or self.no_carry:
+                yield "longest_carry_chain: must be null for products, and with no_carry"
+            elif len(first) > 1 or first != second:
+                yield "longest_carry_chain: must be null unless both operands have one length, such as digits=20"
+            elif self.longest_carry_chain > (limit := carry.max_chain(self.operator, first.low)):
+                yield (
+                    f"longest_carry_chain: must be at most {limit} for {first.low} {self.operator} {first.low} digits, "
+                    f"not {self.longest_carry_chain}"
+                )
 
     def draw(self, rng: CounterRNG, indices: NDArray[np.int64]) -> Questions:
         rows = len(indices)
@@ -117,14 +179,20 @@ class Arithmetic(OperandTask):
             operand_lengths += (first_span.low, second_span.low)
         else:
             operand_lengths[:] = first_span.high, second_span.high
-        width = self._width(first_span.high, second_span.high)
+        longest = max(first_span.high, second_span.high)
+        width = self._width(*((first_span.high, second_span.high) if self.stratum is None else (longest, longest)))
         numbers = np.empty((rows, 3, width), dtype=np.uint8)
-        if self.no_carry:
+        if self.stratum is not None:
+            numbers[:, :2] = strata.draw_cascade(rng, self.stratum, operand_lengths.max(axis=1), width)
+        elif self.longest_carry_chain is not None:
+            chain = self.longest_carry_chain
+            numbers[:, :2] = carry.draw_operands_with_chain(rng, self.operator, rows, first_span.low, chain, width)
+        elif self.no_carry:
             may_be_zero = (operand_lengths == 1) & self.include_zero | (self.lengths == "value")
             numbers[:, :2] = carry.draw_operands(rng, operand_lengths, width, may_be_zero)
         else:
             self._draw_digits(rng, operand_lengths, numbers)
-        if self.lengths == "value":
+        if self.lengths == "value" or self.stratum is not None:
             operand_lengths = decimals.num_digits(numbers[:, :2])
         return self._build_questions(numbers, operand_lengths)
 
@@ -172,6 +240,10 @@ class Arithmetic(OperandTask):
             metadata={"first_digits": lengths[:, 0], "second_digits": lengths[:, 1]},
         )
 
+    def ood_validation_task(self) -> Self | None:
+        """As of other tasks with operands; none with a `longest_carry_chain`, which is of one length."""
+        return super().ood_validation_task() if self.longest_carry_chain is None else None
+
     def longest_questions(self) -> Questions | None:
         """The largest operands, or for subtraction those of the longest negative difference: a final carry is rare."""
         if self.no_carry:
@@ -189,8 +261,45 @@ class Arithmetic(OperandTask):
             hashes[:, 1] *= np.uint64(0x2545F4914F6CDD1D)
         return mix_bits(hashes[:, 0] + hashes[:, 1])
 
-    def num_questions(self) -> int:
+    def strata(self, size: int) -> dict[str, list[dict[str, Any]]]:
+        """`uneven`; `cascade`, in which every column carries (`numerate.tasks.strata.CASCADES`); and `carries`, by the
+        longest carry chain of operands of `size` digits, not of products."""
+        found = super().strata(size)
+        if not self.no_carry:
+            found["cascade"] = [
+                self._stratum(name, *cascade.lengths(size))
+                for name, cascade in strata.CASCADES.items()
+                if cascade.operator == self.operator and size >= cascade.min_digits
+            ]
+        if not self.no_carry and self.operator != "x":
+            chains = range(carry.max_chain(self.operator, size) + 1)
+            found["carries"] = [self._stratum("carries", size, size, longest_carry_chain=chain) for chain in chains]
+        return found
+
+    def question_facts(self, questions: Questions) -> dict[str, NDArray[np.int64]]:
+        """`carries`, the number of columns that carry, and `longest_carry_chain`, the most of them in a row; of
+        differences those that borrow, when the smaller operand is subtracted."""
+        first, second = questions.numbers.units_first[:, 0], questions.numbers.units_first[:, 1]
+        if questions.numbers.negative is not None:
+            is_negative = questions.numbers.negative[:, 2, None]
+            first, second = np.where(is_negative, second, first), np.where(is_negative, first, second)
+        carries = carry.column_carries(first, second, self.operator)
+        return {"carries": carries.sum(axis=1), "longest_carry_chain": carry.longest_chains(carries)}
+
+    def all_questions(self, split: str = "test") -> Questions | None:
+        """The question of a stratum that has a single one, such as 999 + 1."""
+        if self.num_questions() != 1:
+            return None
+        rng = CounterRNG(random_key(self, split, "whole"))
+        return replace(self.draw(rng, np.arange(1)), random_bits=rng.random_words(1))
+
+    def num_questions(self) -> int | None:
         first, second = self.operand_spans
+        if self.stratum is not None:
+            lengths = range(max(first.low, second.low), max(first.high, second.high) + 1)
+            return sum(strata.count_cascade(self.stratum, digits) for digits in lengths)
+        if self.longest_carry_chain is not None:
+            return carry.count_pairs_with_chain(self.operator, first.low, self.longest_carry_chain)
         if self.lengths == "value":
             return self._num_cell_questions(first.high, second.high)
         if self.no_carry:
@@ -218,11 +327,20 @@ class Arithmetic(OperandTask):
         ]
 
     def is_held_out(self, split: str) -> bool:
+        if self._is_stratum:
+            return super().is_held_out(split)
         return split != "train" and not self.unsplit_cells()
 
+    @property
+    def _is_stratum(self) -> bool:
+        return self.stratum is not None or self.longest_carry_chain is not None
+
     def splittable_mask(self, questions: Questions) -> NDArray[np.bool_]:
+        if self._is_stratum:
+            return super().splittable_mask(questions)
         if self.lengths == "value":
-            return np.full(len(questions), can_be_split(self.num_questions()))
+            first, second = self.operand_spans
+            return np.full(len(questions), can_be_split(self._num_cell_questions(first.high, second.high)))
         cells = np.minimum(questions.numbers.lengths[:, :2], _MAX_SMALL_DIGITS) - 1
         mask: NDArray[np.bool_] = _splittable_cells(self.include_zero, self.no_carry)[
             cells[:, 0] * _MAX_SMALL_DIGITS + cells[:, 1]

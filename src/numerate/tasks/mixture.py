@@ -147,6 +147,31 @@ class Mixture(Task):
         existing_tasks = [ood_task for ood_task in ood_tasks if ood_task is not None]
         return self._with_tasks(existing_tasks) if len(existing_tasks) == len(ood_tasks) else None
 
+    def strata(self, size: int) -> dict[str, list[dict[str, Any]]]:
+        """The cells that the strata of all evaluated tasks share."""
+        first, *others = (task.strata(size) for task in self._evaluated_tasks)
+        shared = {
+            name: [cell for cell in cells if all(cell in other.get(name, ()) for other in others)]
+            for name, cells in first.items()
+        }
+        return {name: cells for name, cells in shared.items() if cells}
+
+    def question_facts(self, questions: Questions) -> dict[str, NDArray[np.int64]]:
+        """The facts that all tasks of these questions know."""
+        parts = [
+            (rows, self.tasks[i].question_facts(questions.take(rows))) for i, rows in self._rows_by_task(questions)
+        ]
+        parts = [(rows, facts) for rows, facts in parts if len(rows)]
+        found = {
+            name: np.zeros(len(questions), dtype=np.int64)
+            for name in (parts[0][1] if parts else {})
+            if all(name in facts for _, facts in parts)
+        }
+        for rows, facts in parts:
+            for name, values in found.items():
+                values[rows] = facts[name]
+        return found
+
     def cells(self) -> list[tuple[int, ...]] | None:
         """The cells that all evaluated tasks have."""
         cells_by_task = [cells for task in self._evaluated_tasks if (cells := task.cells()) is not None]

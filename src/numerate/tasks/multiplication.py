@@ -1,6 +1,7 @@
 """Multiplication questions in words."""
 
 from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,10 +35,13 @@ class Multiplication(OperandTask):
     second_digits: int | Span | None = setting(
         None, "number of digits of the second factor; null: digits", at_least=1, at_most=MAX_DIGITS
     )
+    stratum: Literal["nines_times_nine", "nine_times_nines", "nines_times_nines"] | None = setting(
+        None, "only products of this kind, such as 99...9 x 9 for the longer length of factors", added_later=True
+    )
 
     @property
     def _arithmetic(self) -> Arithmetic:
-        return Arithmetic("x", self.digits, self.first_digits, self.second_digits)
+        return Arithmetic("x", self.digits, self.first_digits, self.second_digits, stratum=self.stratum)
 
     def draw(self, rng: CounterRNG, indices: NDArray[np.int64]) -> Questions:
         return products_to_words(self._arithmetic.draw(rng, indices))
@@ -50,7 +54,17 @@ class Multiplication(OperandTask):
         """A hash of the two factors, independent of their order: the same as for `12x34=`."""
         return self._arithmetic.question_hashes(questions)
 
-    def num_questions(self) -> int:
+    def strata(self, size: int) -> dict[str, list[dict[str, Any]]]:
+        return self._arithmetic.strata(size)
+
+    def question_facts(self, questions: Questions) -> dict[str, NDArray[np.int64]]:
+        return self._arithmetic.question_facts(questions)
+
+    def all_questions(self, split: str = "test") -> Questions | None:
+        questions = self._arithmetic.all_questions(split)
+        return None if questions is None else products_to_words(questions)
+
+    def num_questions(self) -> int | None:
         return self._arithmetic.num_questions()
 
     def is_held_out(self, split: str) -> bool:

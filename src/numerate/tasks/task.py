@@ -186,6 +186,22 @@ class Task(Spec, ABC):
         training; None if the task has no per-token labels, or if unknown."""
         return None
 
+    def strata(self, size: int) -> dict[str, list[dict[str, Any]]]:
+        """The strata that a grid may name, such as `cascade:1000`, each with its cells at a size: questions that
+        uniformly drawn ones almost never are. A cell is a size per axis, and `stratum`, its name in results; it may
+        have further settings of the task. `at_cell` takes all of them. By default there are none.
+
+        >>> from numerate.tasks import BitwiseOr
+        >>> BitwiseOr().strata(8)["uneven"][0]
+        {'first_digits': 1, 'second_digits': 8, 'stratum': 'one_and_n'}
+        """
+        return {}
+
+    def question_facts(self, questions: Questions) -> dict[str, NDArray[np.int64]]:
+        """Numbers about each question by which errors can be grouped, as further columns of predictions, such as the
+        number of carries of a sum; {} by default."""
+        return {}
+
     def cells(self) -> list[tuple[int, ...]] | None:
         """The cells that have questions, in order; None if there are questions of every size. A file may have rows
         of 4 and of 8 characters and none between; counting may have no row above `max_number`."""

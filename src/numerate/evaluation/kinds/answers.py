@@ -10,7 +10,13 @@ import numpy as np
 from numerate.batch import Batch, Model
 from numerate.errors import UserError
 from numerate.evaluation import answer_metrics
-from numerate.evaluation.evaluation_data import EXTRA_TEXT_TOKENS, EvaluationData, cell_questions, make_batches
+from numerate.evaluation.evaluation_data import (
+    EXTRA_TEXT_TOKENS,
+    EvaluationData,
+    cell_questions,
+    make_batches,
+    question_facts,
+)
 from numerate.evaluation.evaluator import CellRequest, Method
 from numerate.evaluation.exact_match import Predictions, predict
 from numerate.evaluation.grid import OOD_REGIONS, REGIONS, Cell
@@ -136,7 +142,8 @@ class AnswerKind(EvaluationKind, ABC):
         cell, count, seed, position_offset, method, split = request
         questions = cell_questions(evaluation_data.task, cell, count=count, seed=seed, split=split)
         samples = sample_answers(model, evaluation_data, questions, position_offset, method=method)
-        return [sample.record(cell) | self._scores(sample) for sample in samples]
+        facts = question_facts(evaluation_data.task, questions)
+        return [sample.record(cell) | fact | self._scores(sample) for sample, fact in zip(samples, facts, strict=True)]
 
     def _scores(self, sample: AnswerSample) -> dict[str, Any]:
         if not self.columns:

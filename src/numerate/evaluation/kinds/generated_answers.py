@@ -15,6 +15,7 @@ from numerate.evaluation.evaluation_data import (
     EvaluationData,
     cell_questions,
     extract_prompts,
+    question_facts,
     split_batch,
 )
 from numerate.evaluation.evaluator import CellRequest, Method, PredictionLog
@@ -127,10 +128,13 @@ class GeneratedAnswers(AnswerKind):
                     "row": row,
                     "question": example.question,
                     "correct_answer": example.answer,
+                    **facts,
                     **answer,
                     "correct": is_correct(generation, answer["prediction"], example.answer),
                 }
-                for row, example, answer in zip(rows, plain_examples(part), answers, strict=True)
+                for row, example, facts, answer in zip(
+                    rows, plain_examples(part), question_facts(evaluation_data.task, part), answers, strict=True
+                )
                 if row not in lines
             }
             if log is not None:

@@ -167,7 +167,8 @@ class TextLikelihood(EvaluationKind):
 
     def num_questions(self, evaluation_data: EvaluationData, cell: Cell, count: int) -> int:
         task = _task_at(evaluation_data, cell)
-        return min(_chunks_per_portion(task), min(count, task.num_chunks("test")) - dict(cell)[CHUNK_AXIS])
+        first_chunk: int = dict(cell)[CHUNK_AXIS]
+        return min(_chunks_per_portion(task), min(count, task.num_chunks("test")) - first_chunk)
 
     def row_sizes(self, evaluation_data: EvaluationData, cells: Sequence[Cell]) -> dict[Cell, RowSize]:
         return {cell: RowSize(float(dict(cell)["context_length"]), 0.0) for cell in cells}

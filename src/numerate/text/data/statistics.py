@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from numerate.tasks import carry
 from numerate.tasks.questions import EMPTY, Questions
 from numerate.text.data.source import RowSource
 from numerate.text.tasks.input_errors import file_error
@@ -214,21 +215,5 @@ def _carry_chains(questions: Questions) -> NDArray[np.int64]:
     is_sum = plus & ~has_other_operator.any(axis=1) & (symbols[:, 0] != EMPTY)
     if numbers.negative is not None:
         is_sum &= ~numbers.negative.any(axis=1)
-    longest: NDArray[np.int64] = longest_carry_chains(numbers.units_first[:, 0], numbers.units_first[:, 1])[is_sum]
-    return longest
-
-
-def longest_carry_chains(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """The longest carry chain of first + second, `[rows, columns]`, units first.
-
-    >>> longest_carry_chains(np.array([[9, 9, 9]], dtype=np.uint8), np.array([[1, 0, 0]], dtype=np.uint8)).tolist()
-    [3]
-    """
-    chain = np.zeros(len(first), dtype=np.int64)
-    longest = np.zeros(len(first), dtype=np.int64)
-    carry = np.zeros(len(first), dtype=np.bool_)
-    for first_digits, second_digits in zip(np.ascontiguousarray(first.T), np.ascontiguousarray(second.T), strict=True):
-        carry = first_digits + second_digits + carry > 9
-        chain = (chain + 1) * carry
-        np.maximum(longest, chain, out=longest)
-    return longest
+    operands = numbers.units_first[is_sum]
+    return carry.longest_chains(carry.column_carries(operands[:, 0], operands[:, 1], "+"))
