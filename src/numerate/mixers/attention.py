@@ -175,9 +175,28 @@ class SelfAttention(TokenMixer):
         context: Context,
         query_positions: Int[Tensor, "rows query"] | None = None,
     ) -> Float[Tensor, "rows query width"]:
-        """Attention and output projection."""
+        """Attention and output projection, in blocks of queries where masks would be large."""
+        blocks = self.positions.query_blocks(queries, keys, context, query_positions)
+        if blocks is None:
+            attn_output = self._attend_to_keys(queries, keys, values, context, query_positions)
+        else:
+            attn_output = torch.empty_like(queries)
+            for block in blocks:
+                attn_output[:, :, block.queries] = self._attend_to_keys(
+                    queries[:, :, block.queries],
+                    keys[:, :, : block.num_keys],
+                    values[:, :, : block.num_keys],
+                    context,
+                    block.query_positions,
+                )
+        output: Tensor = self.out_proj(attn_output.transpose(1, 2).flatten(2))
+        return output
+
+    def _attend_to_keys(
+        self, queries: Tensor, keys: Tensor, values: Tensor, context: Context, query_positions: Tensor | None
+    ) -> Float[Tensor, "rows heads query head_width"]:
         scale, mask = self._scale_and_mask(queries, keys, context, query_positions)
-        attn_output = scaled_dot_product_attention(
+        return scaled_dot_product_attention(
             apply_scale(queries, scale),
             keys,
             values,
@@ -185,8 +204,6 @@ class SelfAttention(TokenMixer):
             dropout_p=self.dropout if self.training else 0.0,
             is_causal=mask is None and query_positions is None,
         )
-        output: Tensor = self.out_proj(attn_output.transpose(1, 2).flatten(2))
-        return output
 
     def _scale_and_mask(
         self, queries: Tensor, keys: Tensor, context: Context, query_positions: Tensor | None = None
