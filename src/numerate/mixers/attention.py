@@ -12,7 +12,7 @@ from torch.nn.functional import linear, scaled_dot_product_attention
 
 from numerate.config import setting
 from numerate.mixers.attention_maps import attention_weights
-from numerate.mixers.attention_positions import AttentionPositions, Scale, apply_scale
+from numerate.mixers.attention_positions import AttentionPositions, Scale, apply_scale, common_cache_position
 from numerate.mixers.mixer import Context, Mixer, TokenMixer, check_divides, gather_positions
 from numerate.positions.position import Position
 from numerate.positions.rotary import split_and_rotate
@@ -130,9 +130,12 @@ class SelfAttention(TokenMixer):
     ) -> tuple[Tensor, KeyValueCache]:
         assert context.cache_position is not None
         queries, keys, values = self._project(x, context)
-        row_index = torch.arange(x.shape[0], device=x.device)
-        state.keys[row_index, :, context.cache_position] = keys[:, :, 0]
-        state.values[row_index, :, context.cache_position] = values[:, :, 0]
+        if (position := common_cache_position(context)) is not None:
+            state.keys[:, :, position], state.values[:, :, position] = keys[:, :, 0], values[:, :, 0]
+        else:
+            row_index = torch.arange(x.shape[0], device=x.device)
+            state.keys[row_index, :, context.cache_position] = keys[:, :, 0]
+            state.values[row_index, :, context.cache_position] = values[:, :, 0]
         keys, values = state.keys[:, :, : context.cached_length], state.values[:, :, : context.cached_length]
         return self._attend(queries, keys, values, context, context.cache_position[:, None]), state
 

@@ -17,8 +17,8 @@ Scale = Float[Tensor, "#rows query"] | float | None
 
 
 MAX_MASK_ELEMENTS = 2**25
-"""A larger attention mask (rows x heads x query x key, 128 MiB of float32) is not computed as a whole without gradients,
-but in blocks of queries: that of a row of 30,000 tokens would take 3.6 GB for each head."""
+"""Without gradients, a larger attention mask (rows x heads x query x key, 128 MiB of float32) is not computed as a
+whole but in blocks of queries: that of a row of 30,000 tokens would take 3.6 GB for each head."""
 
 BLOCK_MASK_ELEMENTS = {"cpu": 2**21}
 """Elements of the mask of one block by device, if not as many: on a CPU so few that they stay in its cache."""

@@ -200,10 +200,15 @@ class T5Bias(Position):
 class RelativePositionBias(AttentionBias):
     """The module of `T5Bias`: buckets x heads, drawn with standard deviation 0.1."""
 
+    bucket_by_distance: Tensor
+
     def __init__(self, num_heads: int, num_buckets: int, max_distance: int, bidirectional: bool) -> None:
         super().__init__()
         self.num_buckets, self.max_distance, self.bidirectional = num_buckets, max_distance, bidirectional
         self.relative_attention_bias = nn.Parameter(0.1 * torch.randn(num_buckets, num_heads))
+        # All distances beyond max_distance have the buckets of the first ones beyond it.
+        buckets = self.relative_position_bucket(torch.arange(-max_distance - 1, max_distance + 2))
+        self.register_buffer("bucket_by_distance", buckets, persistent=False)
 
     def compute_bias(
         self, query_positions: Int[Tensor, "#rows query"], key_positions: Int[Tensor, "#rows key"]
@@ -211,7 +216,13 @@ class RelativePositionBias(AttentionBias):
         return bias_by_distance(self._bias_of, query_positions, key_positions)
 
     def _bias_of(self, distance: Int[Tensor, "rows query key"]) -> Float[Tensor, "rows heads query key"]:
-        return self.relative_attention_bias[self.relative_position_bucket(distance)].permute(0, 3, 1, 2)
+        largest = self.max_distance + 1
+        bucket = self.bucket_by_distance[distance.clamp(-largest, largest) + largest]
+        if torch.is_grad_enabled():
+            return self.relative_attention_bias[bucket].permute(0, 3, 1, 2)
+        # Contiguous by head: whatever uses the bias is faster.
+        bias = self.relative_attention_bias.T.index_select(1, bucket.flatten())
+        return bias.unflatten(1, bucket.shape).transpose(0, 1)
 
     def relative_position_bucket(self, distance: Int[Tensor, "*any"]) -> Int[Tensor, "*any"]:
         """The bucket of a distance (position of the query minus position of the key).
