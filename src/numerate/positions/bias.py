@@ -195,3 +195,43 @@ class RelativePositionBias(AttentionBias):
         log_max_ratio = math.log(max(self.max_distance / max_exact, 1 + 1e-6))
         log_bucket = max_exact + (distance_ratio.log() / log_max_ratio * (num_buckets - max_exact)).long()
         return direction_offset + torch.where(distance < max_exact, distance, log_bucket.clamp(max=num_buckets - 1))
+
+
+@dataclass(frozen=True)
+class Window(Position):
+    """A window: queries see only keys whose position ids differ from theirs by at most `size`.
+
+    A key outside the window has the bias minus infinity, so no weight. With `Coupled` position ids a digit sees the
+    digits of its own significance and of the `size` neighboring ones in all numbers, at any length: a query has as
+    many visible keys in long rows as in short ones. With `Sequential` it is the sliding window of Beltagy et al. (2020),
+    https://arxiv.org/abs/2004.05150, under the causal mask. Layers add up: two with `size=1` see differences up to 2.
+    Nothing is learned; which visible key is which has to come from another encoding, such as `T5Bias`.
+    """
+
+    position_ids: PositionIds = setting(Sequential(), "how position ids are assigned")
+    size: int = setting(1, "largest difference of position ids between a query and a visible key", at_least=0)
+
+    def build_attention(self, heads: int, head_width: int) -> AttentionBias:
+        return WindowBias(self.size)
+
+
+class WindowBias(AttentionBias):
+    """The module of `Window`, the same for all heads: 0 inside, minus infinity outside.
+
+    >>> ids = torch.tensor([[2, 3, 1, 2, 3]])  # of `12+34` with `Coupled` position ids
+    >>> WindowBias(size=1).compute_bias(ids[:, -1:], ids)[0, 0].tolist()
+    [[0.0, 0.0, -inf, 0.0, 0.0]]
+    """
+
+    outside: Tensor
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+        self.register_buffer("outside", torch.tensor(-math.inf), persistent=False)
+
+    def compute_bias(
+        self, query_positions: Int[Tensor, "#rows query"], key_positions: Int[Tensor, "#rows key"]
+    ) -> Float[Tensor, "#rows 1 query key"]:
+        distance = (query_positions[:, None, :, None] - key_positions[:, None, None, :]).abs()
+        return torch.where(distance > self.size, self.outside, 0)
