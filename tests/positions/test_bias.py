@@ -1,6 +1,5 @@
 """FIRE, ALiBi, the T5 bias and windows: published values, values by hand, and somebody else's implementation."""
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +120,7 @@ def test_a_window_gives_no_weight_to_keys_whose_position_ids_are_further_away() 
     bias = Window(size=1).build_attention(4, 8)
     assert isinstance(bias, AttentionBias)
     found = bias.compute_bias(torch.tensor([[5]]), torch.tensor([[3, 4, 5, 6, 7]]))
-    assert found.tolist() == [[[[-math.inf, 0, 0, 0, -math.inf]]]]
+    assert (found.softmax(-1) > 0).flatten().tolist() == [False, True, True, True, False]
 
 
 @pytest.mark.parametrize("logit_scale", [1.0, "log"])
@@ -140,7 +139,7 @@ def test_with_a_window_on_coupled_ids_digits_far_away_change_nothing(logit_scale
         return model(model.assign_positions(tokens, StepContext.for_evaluation())).hidden_states[0]
 
     with torch.no_grad():
-        changed = (hidden_states("123456+654321=777777") - hidden_states("923456+854321=777777")).abs().amax(1) > 1e-6
+        changed = (hidden_states("123456+654321=777777") != hidden_states("923456+854321=777777")).any(1)
     # ids: 2 to 7, 1, 2 to 7, 1, 2 to 7; the units (id 2) differ
     ids = torch.tensor([*range(2, 8), 1, *range(2, 8), 1, *range(2, 8)])
     assert torch.equal(changed, ids <= 4)

@@ -201,26 +201,28 @@ class RelativePositionBias(AttentionBias):
 class Window(Position):
     """A window: queries see only keys whose position ids differ from theirs by at most `size`.
 
-    A key outside the window has the bias minus infinity, so no weight. With `Coupled` position ids a digit sees the
-    digits of its own significance and of the `size` neighboring ones in all numbers, at any length: a query has as
-    many visible keys in long rows as in short ones. With `Sequential` it is the sliding window of Beltagy et al. (2020),
-    https://arxiv.org/abs/2004.05150, under the causal mask. Layers add up: two with `size=1` see differences up to 2.
-    Nothing is learned; which visible key is which has to come from another encoding, such as `T5Bias`.
+    With `Coupled` position ids a digit sees the digits of its own significance and `size` more on either side, in all
+    numbers and at any length: in long rows a query has as many visible keys as in short ones. With `Sequential` it is
+    the sliding window of Beltagy et al. (2020), https://arxiv.org/abs/2004.05150. Layers add up: two with `size=1` read
+    from differences up to 2.
+
+    A key outside of the window has the bias -1e9, which softmax turns into a weight of exactly 0. Nothing is learned;
+    to tell visible keys apart takes another encoding, such as `T5Bias`.
     """
 
     position_ids: PositionIds = setting(Sequential(), "how position ids are assigned")
-    size: int = setting(1, "largest difference of position ids between a query and a visible key", at_least=0)
+    size: int = setting(128, "largest difference of position ids between a query and a visible key", at_least=0)
 
     def build_attention(self, heads: int, head_width: int) -> AttentionBias:
         return WindowBias(self.size)
 
 
 class WindowBias(AttentionBias):
-    """The module of `Window`, the same for all heads: 0 inside, minus infinity outside.
+    """The module of `Window`, the same for all heads.
 
     >>> ids = torch.tensor([[2, 3, 1, 2, 3]])  # of `12+34` with `Coupled` position ids
-    >>> WindowBias(size=1).compute_bias(ids[:, -1:], ids)[0, 0].tolist()
-    [[0.0, 0.0, -inf, 0.0, 0.0]]
+    >>> WindowBias(size=1).compute_bias(ids[:, -1:], ids)
+    tensor([[[[ 0.0000e+00,  0.0000e+00, -1.0000e+09,  0.0000e+00,  0.0000e+00]]]])
     """
 
     outside: Tensor
@@ -228,7 +230,7 @@ class WindowBias(AttentionBias):
     def __init__(self, size: int) -> None:
         super().__init__()
         self.size = size
-        self.register_buffer("outside", torch.tensor(-math.inf), persistent=False)
+        self.register_buffer("outside", torch.tensor(-1e9), persistent=False)
 
     def compute_bias(
         self, query_positions: Int[Tensor, "#rows query"], key_positions: Int[Tensor, "#rows key"]
