@@ -140,9 +140,9 @@ ROWS = {
         "model.mixer=Attention(num_heads=4,logit_scale=log,log_scale_start=10)",
         "evaluation.grid=1:5x1:5+diagonal:6:30+diagonal:40:100:20 paper=coupling",
     ),
-    # As `addition_far`, but a digit sees only the digits of its own significance and of the two next to it, in all three
-    # numbers (`Window`). A query has the same few keys at any length, so that logits need no scale that grows with it,
-    # and what two layers see of a long sum occurs in short ones. The carry is learned. On one core about 4 minutes.
+    # As `addition_far`, but a digit sees only those of its own significance and of the two next to it, in all numbers
+    # (`Window`). A query has the same few keys at any length, so that logits need no scale that grows with it, and what
+    # two layers see of a long sum occurs in short ones. The carry is learned. On one core of a laptop about 4 minutes.
     "addition_1000": _laptop(
         "Reversed addition of 1 to 10 digits that generalizes to 1,000 and more: coupled positions, attention to "
         "neighboring digits only.",
