@@ -198,3 +198,29 @@ def test_the_network_of_distances_keeps_its_own_draw_under_every_initialisation(
     part = model.backbone.blocks[0].mixer.attention_biases["0"]
     assert float(part.in_proj.bias.detach().abs().min()) > 0
     assert float(part.in_proj.weight.detach().abs().max()) <= 1
+
+
+@pytest.mark.parametrize(
+    "position",
+    [ALiBi(), ALiBi(max_distance=4), T5Bias(), T5Bias(num_buckets=8, max_distance=2, bidirectional=True)],
+    ids=str,
+)
+@pytest.mark.parametrize(("rows", "queries"), [(1, 70), (3, 70), (3, 1)])
+def test_looked_up_by_distance_a_bias_is_the_same_to_the_last_bit(position: Any, rows: int, queries: int) -> None:
+    part, generator = position.build_attention(2, 4), torch.Generator().manual_seed(0)
+    keys = torch.randint(0, 300, (rows, 900), generator=generator)
+    expected = part.compute_bias(keys[:, :queries], keys).detach()
+    with torch.no_grad():
+        assert torch.equal(part.compute_bias(keys[:, :queries], keys), expected)
+
+
+@pytest.mark.parametrize("buckets", [4, 8, 32])
+@pytest.mark.parametrize("most", [2, 3, 16, 20, 128])
+@pytest.mark.parametrize("two_sided", [False, True])
+def test_every_distance_has_its_bucket_in_the_table(buckets: int, most: int, two_sided: bool) -> None:
+    if most < buckets // (4 if two_sided else 2):
+        return
+    part, distance = RelativePositionBias(1, buckets, most, two_sided), torch.arange(-700, 700)
+    with torch.no_grad():
+        found = part.compute_bias(distance[None], torch.zeros(1, 1, dtype=torch.long))[0, 0, :, 0]
+    assert torch.equal(found, part.relative_attention_bias[part.relative_position_bucket(distance), 0])

@@ -349,7 +349,22 @@ class DualAttentionMixer(TokenMixer):
     def _attend(
         self, projected: TensorsByName, context: Context, query_positions: Tensor | None = None
     ) -> Float[Tensor, "rows query width"]:
-        """The outputs at all positions, or of queries at `query_positions`."""
+        """The outputs at all positions, or of queries at `query_positions`; in blocks of queries where masks would be
+        large."""
+        queries, keys = self._queries_and_keys(projected)
+        blocks = self.attention_positions.query_blocks(queries, keys, context, query_positions)
+        if blocks is None:
+            return self._attend_to_keys(projected, context, query_positions)
+        output = queries.new_empty(len(queries), queries.shape[2], queries.shape[1] * self.head_width)
+        for block in blocks:
+            slices = dict.fromkeys(("queries", "relation_queries"), block.queries)
+            visible = {name: x[:, :, slices.get(name, slice(block.num_keys))] for name, x in projected.items()}
+            output[:, block.queries] = self._attend_to_keys(visible, context, block.query_positions)
+        return output
+
+    def _attend_to_keys(
+        self, projected: TensorsByName, context: Context, query_positions: Tensor | None
+    ) -> Float[Tensor, "rows query width"]:
         num_self_heads, groups = self.num_self_heads, self.num_self_groups
         queries, keys = self._queries_and_keys(projected)
         visible, bias = self.attention_positions.visibility_and_bias(

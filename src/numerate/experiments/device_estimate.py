@@ -230,7 +230,7 @@ def explained_out_of_memory(device: torch.device, advice: Callable[[], str]) -> 
         cause = out_of_memory_error(error)
         if cause is None or not is_on_gpu(cause):
             raise
-        size = _total_memory(device)
+        size = total_memory(device)
         has = f" ({format_bytes(size)})" if size < math.inf else ""
         raise OperationalError(f"the GPU is out of memory{has}: {advice()}") from error
 
@@ -238,7 +238,7 @@ def explained_out_of_memory(device: torch.device, advice: Callable[[], str]) -> 
 def batch_advice(recipe: Recipe, world: World) -> str:
     """The micro-batch with which a recipe, whose precision is resolved, needs less memory."""
     sizes = RecipeSizes.from_recipe(recipe, world.size)
-    rows, available = len(sizes.longest.tokens.ids), _total_memory(world.device)
+    rows, available = len(sizes.longest.tokens.ids), total_memory(world.device)
     try:
         memory = sizes.step_memory(sizes.longest)
         # Where it should have fitted, something else is there too, or memory is fragmented.
@@ -252,5 +252,6 @@ def batch_advice(recipe: Recipe, world: World) -> str:
     return f"{needed}; training.micro_batch_size={size} would need about {less}, and resumes this run"
 
 
-def _total_memory(device: torch.device) -> float:
+def total_memory(device: torch.device) -> float:
+    """The memory of a GPU in bytes; infinite for another device."""
     return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else math.inf

@@ -18,6 +18,7 @@ from numerate.evaluation.evaluator import (
 )
 from numerate.evaluation.grid import Cell, Grid, parse_shard, shard
 from numerate.experiments.device_estimate import explained_out_of_memory
+from numerate.experiments.row_memory import check_row_fits
 from numerate.experiments.store import EvaluationStore, RecordKey, StoredPredictions
 from numerate.experiments.stored_run import StoredRun
 from numerate.reports.records import settings_key
@@ -259,13 +260,15 @@ class EvaluationPlan:
 
 
 def _check_grid(run: StoredRun, grid: Grid) -> None:
-    """Raises `UserError` for a cell that the task or the model lacks; warns of positions beyond training."""
+    """Raises `UserError` for a cell that the task or the model lacks, or whose rows do not fit into memory; warns of
+    positions beyond training."""
     _check_cells_exist(run.recipe.task, grid)
     longest_trained = run.evaluation_data.longest_rows(run.training_task)
     warnings: list[str] = []
     for corner in grid.corners():
         tokens = run.evaluation_data.longest_rows(run.recipe.task.at_cell(**dict(corner)), split="test")
         try:
+            check_row_fits(run, tokens)
             warnings += run.untrained_model.check_tokens(tokens, longest_trained)
         except UserError as error:
             raise UserError(f"grid: {grid}: {error}") from error

@@ -19,6 +19,7 @@ from numerate.experiments.estimating import EvaluationEstimate, estimate
 from numerate.experiments.maps import DEFAULT_MAX_TOKENS, AttentionMaps, compute_attention_maps
 from numerate.experiments.plan import CellTask, EvaluationPlan, ProgressCallback, ProgressReporter
 from numerate.experiments.results import Results
+from numerate.experiments.row_memory import check_row_fits
 from numerate.experiments.shards import (
     Measuring,
     check_no_shard,
@@ -193,6 +194,7 @@ class Run(StoredRun):
         self.check_data_unchanged()
         questions = self.evaluation_data.task.parse_question(question)
         batch = self.evaluation_data.batch(questions)
+        check_row_fits(self, batch.tokens)
         for warning in self.untrained_model.check_tokens(
             batch.tokens, self.evaluation_data.longest_rows(self.recipe.task)
         ):

@@ -12,7 +12,7 @@ from torch.nn.functional import linear, scaled_dot_product_attention
 
 from numerate.config import setting
 from numerate.mixers.attention_maps import attention_weights
-from numerate.mixers.attention_positions import AttentionPositions, Scale, apply_scale
+from numerate.mixers.attention_positions import AttentionPositions, Scale, apply_scale, common_cache_position
 from numerate.mixers.mixer import Context, Mixer, TokenMixer, check_divides, gather_positions
 from numerate.positions.position import Position
 from numerate.positions.rotary import split_and_rotate
@@ -130,9 +130,12 @@ class SelfAttention(TokenMixer):
     ) -> tuple[Tensor, KeyValueCache]:
         assert context.cache_position is not None
         queries, keys, values = self._project(x, context)
-        row_index = torch.arange(x.shape[0], device=x.device)
-        state.keys[row_index, :, context.cache_position] = keys[:, :, 0]
-        state.values[row_index, :, context.cache_position] = values[:, :, 0]
+        if (position := common_cache_position(context)) is not None:
+            state.keys[:, :, position], state.values[:, :, position] = keys[:, :, 0], values[:, :, 0]
+        else:
+            row_index = torch.arange(x.shape[0], device=x.device)
+            state.keys[row_index, :, context.cache_position] = keys[:, :, 0]
+            state.values[row_index, :, context.cache_position] = values[:, :, 0]
         keys, values = state.keys[:, :, : context.cached_length], state.values[:, :, : context.cached_length]
         return self._attend(queries, keys, values, context, context.cache_position[:, None]), state
 
@@ -175,9 +178,28 @@ class SelfAttention(TokenMixer):
         context: Context,
         query_positions: Int[Tensor, "rows query"] | None = None,
     ) -> Float[Tensor, "rows query width"]:
-        """Attention and output projection."""
+        """Attention and output projection, in blocks of queries where masks would be large."""
+        blocks = self.positions.query_blocks(queries, keys, context, query_positions)
+        if blocks is None:
+            attn_output = self._attend_to_keys(queries, keys, values, context, query_positions)
+        else:
+            attn_output = torch.empty_like(queries)
+            for block in blocks:
+                attn_output[:, :, block.queries] = self._attend_to_keys(
+                    queries[:, :, block.queries],
+                    keys[:, :, : block.num_keys],
+                    values[:, :, : block.num_keys],
+                    context,
+                    block.query_positions,
+                )
+        output: Tensor = self.out_proj(attn_output.transpose(1, 2).flatten(2))
+        return output
+
+    def _attend_to_keys(
+        self, queries: Tensor, keys: Tensor, values: Tensor, context: Context, query_positions: Tensor | None
+    ) -> Float[Tensor, "rows heads query head_width"]:
         scale, mask = self._scale_and_mask(queries, keys, context, query_positions)
-        attn_output = scaled_dot_product_attention(
+        return scaled_dot_product_attention(
             apply_scale(queries, scale),
             keys,
             values,
@@ -185,8 +207,6 @@ class SelfAttention(TokenMixer):
             dropout_p=self.dropout if self.training else 0.0,
             is_causal=mask is None and query_positions is None,
         )
-        output: Tensor = self.out_proj(attn_output.transpose(1, 2).flatten(2))
-        return output
 
     def _scale_and_mask(
         self, queries: Tensor, keys: Tensor, context: Context, query_positions: Tensor | None = None

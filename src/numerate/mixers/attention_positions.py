@@ -1,7 +1,8 @@
 """Positional encodings and masks inside one layer's attention."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import reduce
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Complex, Float, Int
@@ -13,6 +14,22 @@ from numerate.positions.rotary import HalfSplitRotation
 
 Scale = Float[Tensor, "#rows query"] | float | None
 """A factor on the attention logits of each query, or of all; None for 1."""
+
+
+MAX_MASK_ELEMENTS = 2**25
+"""Without gradients, a larger attention mask (rows x heads x query x key, 128 MiB of float32) is not computed as a
+whole but in blocks of queries: that of a row of 30,000 tokens would take 3.6 GB for each head."""
+
+BLOCK_MASK_ELEMENTS = {"cpu": 2**21}
+"""Elements of the mask of one block by device, if not as many: on a CPU so few that they stay in its cache."""
+
+
+class QueryBlock(NamedTuple):
+    """A part of the queries: which they are, how many keys they see, counted from the first, and their positions."""
+
+    queries: slice
+    num_keys: int
+    query_positions: Int[Tensor, "#rows query"]
 
 
 class AttentionPositions(nn.Module):
@@ -94,6 +111,28 @@ class AttentionPositions(nn.Module):
             context.forward_cache[cache_key] = factors.to(x.dtype.to_complex())
         return rotation, context.forward_cache[cache_key]
 
+    def query_blocks(
+        self,
+        queries: Float[Tensor, "rows heads query width"],
+        keys: Float[Tensor, "rows heads key width"],
+        context: Context,
+        query_positions: Int[Tensor, "rows query"] | None = None,
+    ) -> Iterator[QueryBlock] | None:
+        """The blocks of queries in which attention without gradients is computed where a mask of all queries would be
+        too large; None where it is not, or where attention needs no mask."""
+        needs_mask = query_positions is not None or context.blocked_keys is not None
+        if torch.is_grad_enabled() or not (needs_mask or self.attention_biases or self.contextual_biases):
+            return None
+        (rows, heads, num_queries, _), num_keys = queries.shape, keys.shape[2]
+        is_same_for_all_rows = not (needs_mask or self.contextual_biases) and all(
+            len(context.position_ids[int(name)]) == 1 for name in self.attention_biases
+        )
+        elements_per_query = (1 if is_same_for_all_rows else rows) * heads * num_keys
+        if elements_per_query * num_queries <= MAX_MASK_ELEMENTS:
+            return None
+        block_size = max(1, BLOCK_MASK_ELEMENTS.get(queries.device.type, MAX_MASK_ELEMENTS) // elements_per_query)
+        return _split_queries(num_queries, num_keys, block_size, query_positions, queries.device)
+
     def visibility_and_bias(
         self,
         queries: Float[Tensor, "rows heads query width"],
@@ -120,7 +159,7 @@ class AttentionPositions(nn.Module):
         biases = []
         for name, module in self.attention_biases.items():
             assert isinstance(module, AttentionBias)
-            biases.append(self._bias(int(name), module, context, query_positions, len(key_positions)))
+            biases.append(self._bias(int(name), module, context, query_positions, *keys.shape[1:3]))
         for module in self.contextual_biases.values():
             assert isinstance(module, ContextualBias)
             biases.append(module.compute_bias(queries, keys, visible))
@@ -128,28 +167,50 @@ class AttentionPositions(nn.Module):
         return visible, reduce(torch.add, scaled) if scaled else None
 
     def _bias(
-        self, index: int, bias_module: AttentionBias, context: Context, query_positions: Tensor | None, num_keys: int
+        self,
+        index: int,
+        bias_module: AttentionBias,
+        context: Context,
+        query_positions: Tensor | None,
+        num_heads: int,
+        num_keys: int,
     ) -> Tensor:
         position_ids = context.position_ids[index]
-        is_step, differ_by_row = context.cache_position is not None, len(position_ids) > 1
-        if query_positions is not None and (is_step or differ_by_row or num_keys > _MAX_TABULATED_LENGTH):
-            at_queries = _gather_position_ids(position_ids, query_positions)
-            return bias_module.compute_bias(at_queries, position_ids[:, :num_keys])
+        if query_positions is not None:
+            is_large = num_heads * position_ids.shape[1] ** 2 > MAX_MASK_ELEMENTS
+            if context.cache_position is not None or len(position_ids) > 1 or is_large:
+                at_queries = _gather_position_ids(position_ids, query_positions)
+                return bias_module.compute_bias(at_queries, position_ids[:, :num_keys])
         # The bias of all pairs is shared by layers that share the module, and by the loops of a looped model. That may
         # first loop without gradients; those tensors must not be reused by later loops with gradients.
         cache_key = ("bias", index, id(bias_module), torch.is_grad_enabled())
         if cache_key not in context.forward_cache:
             context.forward_cache[cache_key] = bias_module.compute_bias(position_ids, position_ids)
         bias: Tensor = context.forward_cache[cache_key]
-        return bias if query_positions is None else bias[0][:, query_positions].transpose(0, 1)
+        return bias if query_positions is None else bias[0][:, query_positions, :num_keys].transpose(0, 1)
 
     def flops(self, heads: int, time: int) -> int:
         modules = self.contextual_biases.values()
         return sum(module.flops(heads, time) for module in modules if isinstance(module, ContextualBias))
 
 
-_MAX_TABULATED_LENGTH = 2048
-"""The biases of all pairs are not materialized for a few queries of rows longer than this."""
+def _split_queries(
+    num_queries: int, num_keys: int, block_size: int, query_positions: Tensor | None, device: torch.device
+) -> Iterator[QueryBlock]:
+    for start in range(0, num_queries, block_size):
+        queries = slice(start, min(start + block_size, num_queries))
+        if query_positions is None:
+            positions = torch.arange(queries.start, queries.stop, device=device)[None]
+            yield QueryBlock(queries, queries.stop, positions)
+        else:
+            positions = query_positions[:, queries]
+            num_visible = int(positions.max()) + 1 if _has_readable_values(positions) else num_keys
+            yield QueryBlock(queries, num_visible, positions)
+
+
+def _has_readable_values(x: Tensor) -> bool:
+    """Whether values can be read without waiting for a device, outside of torch.vmap."""
+    return x.device.type == "cpu" and not torch._C._functorch.is_functorch_wrapped_tensor(x)
 
 
 def apply_scale(x: Float[Tensor, "#rows heads query last"], scale: Scale) -> Float[Tensor, "#rows heads query last"]:
@@ -175,6 +236,6 @@ def common_cache_position(context: Context) -> int | None:
 
 
 def _gather_position_ids(
-    position_ids: Int[Tensor, "#rows time"], query_positions: Int[Tensor, "rows targets"]
-) -> Int[Tensor, "rows targets"]:
-    return position_ids.expand(len(query_positions), -1).gather(1, query_positions)
+    position_ids: Int[Tensor, "#rows time"], query_positions: Int[Tensor, "#rows targets"]
+) -> Int[Tensor, "#rows targets"]:
+    return torch.take_along_dim(position_ids, query_positions, dim=1)

@@ -170,6 +170,8 @@ class DecoderModel(Model):
         self.input_positions = nn.ModuleDict({str(i): part for i, part in enumerate(input_modules) if part is not None})
         self.embedding_norm = _build_norm(spec, spec.embedding_norm)
         self.embedding_dropout = nn.Dropout(spec.embedding_dropout)
+        ids = [position.position_ids for position in spec.positions]
+        self._first_with_same_ids = [ids.index(one) for one in ids]
         self._flops_per_row: dict[tuple[int, Loops | tuple[int, int] | int | None], int] = {}
         mixers = spec.mixer.build_layers(spec.hidden_size, spec.backbone.num_blocks(), spec.positions)
         blocks = [
@@ -223,8 +225,11 @@ class DecoderModel(Model):
 
     def assign_positions(self, tokens: Tokens, step_context: StepContext) -> Tokens:
         token_kinds = self._kinds_of(tokens.ids)
-        position_ids = []
-        for position in self.spec.positions:
+        position_ids: list[Tensor] = []
+        for index, position in enumerate(self.spec.positions):
+            if (first := self._first_with_same_ids[index]) < index:
+                position_ids.append(position_ids[first])
+                continue
             encoding_context = step_context
             if not step_context.training:
                 encoding_context = StepContext.for_evaluation(

@@ -1,7 +1,7 @@
 """Relative position biases, added to the attention scores."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -83,6 +83,38 @@ _MAX_PAIRS_PER_CHUNK = 1 << 18
 """Pairs of query and key per batch of the network in evaluation, to bound the memory of its hidden states."""
 
 
+def bias_by_distance(
+    bias_of: Callable[[Int[Tensor, "rows query key"]], Float[Tensor, "rows heads query key"]],
+    query_positions: Int[Tensor, "#rows query"],
+    key_positions: Int[Tensor, "#rows key"],
+) -> Float[Tensor, "#rows heads query key"]:
+    """A bias that depends only on the distance, the position of the query minus that of the key.
+
+    On a CPU, without gradients, `bias_of` is computed for each distance that may occur instead of each pair of a query
+    and a key, and looked up: several times faster for long rows.
+    """
+    num_pairs = query_positions.shape[1] * key_positions.numel()
+    if num_pairs >= _MIN_LOOKED_UP_PAIRS and _can_look_up(query_positions):
+        first = int(query_positions.min() - key_positions.max())
+        last = int(query_positions.max() - key_positions.min())
+        if last - first < num_pairs:
+            distances = torch.arange(first, last + 1, device=query_positions.device)
+            bias_by_index = bias_of(distances[None, None])[0, :, 0].contiguous()
+            index = query_positions.int()[:, :, None] - (key_positions + first).int()[:, None, :]
+            return bias_by_index.index_select(1, index.flatten()).unflatten(1, index.shape).transpose(0, 1)
+    return bias_of(query_positions[:, :, None] - key_positions[:, None, :])
+
+
+def _can_look_up(position_ids: Tensor) -> bool:
+    """Whether a bias may be looked up by values of position ids: these are read, and the bias has no gradient."""
+    is_traced = torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(position_ids)
+    return position_ids.device.type == "cpu" and not (is_traced or torch.is_grad_enabled())
+
+
+_MIN_LOOKED_UP_PAIRS = 1 << 12
+"""With fewer pairs of query and key, computing their biases is as fast."""
+
+
 @dataclass(frozen=True)
 class ALiBi(Position):
     """ALiBi: an attention bias of minus the distance times a fixed slope per head.
@@ -122,7 +154,10 @@ class ALiBiBias(AttentionBias):
     def compute_bias(
         self, query_positions: Int[Tensor, "#rows query"], key_positions: Int[Tensor, "#rows key"]
     ) -> Float[Tensor, "#rows heads query key"]:
-        distance = (query_positions[:, None, :, None] - key_positions[:, None, None, :]).abs()
+        return bias_by_distance(self._bias_of, query_positions, key_positions)
+
+    def _bias_of(self, distance: Int[Tensor, "rows query key"]) -> Float[Tensor, "rows heads query key"]:
+        distance = distance[:, None].abs()
         if self.max_distance is not None:
             distance = distance.clamp(max=self.max_distance)
         return -distance.to(self.slopes.dtype) * self.slopes[:, None, None]
@@ -165,17 +200,29 @@ class T5Bias(Position):
 class RelativePositionBias(AttentionBias):
     """The module of `T5Bias`: buckets x heads, drawn with standard deviation 0.1."""
 
+    bucket_by_distance: Tensor
+
     def __init__(self, num_heads: int, num_buckets: int, max_distance: int, bidirectional: bool) -> None:
         super().__init__()
         self.num_buckets, self.max_distance, self.bidirectional = num_buckets, max_distance, bidirectional
         self.relative_attention_bias = nn.Parameter(0.1 * torch.randn(num_buckets, num_heads))
+        # All distances beyond max_distance have the buckets of the first ones beyond it.
+        buckets = self.relative_position_bucket(torch.arange(-max_distance - 1, max_distance + 2))
+        self.register_buffer("bucket_by_distance", buckets, persistent=False)
 
     def compute_bias(
         self, query_positions: Int[Tensor, "#rows query"], key_positions: Int[Tensor, "#rows key"]
     ) -> Float[Tensor, "#rows heads query key"]:
-        return self.relative_attention_bias[
-            self.relative_position_bucket(query_positions[:, :, None] - key_positions[:, None, :])
-        ].permute(0, 3, 1, 2)
+        return bias_by_distance(self._bias_of, query_positions, key_positions)
+
+    def _bias_of(self, distance: Int[Tensor, "rows query key"]) -> Float[Tensor, "rows heads query key"]:
+        largest = self.max_distance + 1
+        bucket = self.bucket_by_distance[distance.clamp(-largest, largest) + largest]
+        if torch.is_grad_enabled():
+            return self.relative_attention_bias[bucket].permute(0, 3, 1, 2)
+        # Contiguous by head: whatever uses the bias is faster.
+        bias = self.relative_attention_bias.T.index_select(1, bucket.flatten())
+        return bias.unflatten(1, bucket.shape).transpose(0, 1)
 
     def relative_position_bucket(self, distance: Int[Tensor, "*any"]) -> Int[Tensor, "*any"]:
         """The bucket of a distance (position of the query minus position of the key).

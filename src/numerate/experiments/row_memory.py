@@ -1,0 +1,76 @@
+"""Whether a row fits into memory in evaluation, and if not how long a row would."""
+
+import contextlib
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from numerate.batch import Model, StepContext, Tokens
+from numerate.errors import UserError
+from numerate.evaluation.evaluation_data import MAX_TOKENS_PER_BATCH, select_rows
+from numerate.experiments.device_estimate import total_memory
+from numerate.experiments.stored_run import StoredRun
+from numerate.tokenizers.layout import Seq2Seq
+from numerate.training.disk import format_bytes
+from numerate.training.distributed import resolve_device
+from numerate.training.memory import META, MemoryMeter, simulated_gpu
+
+NUM_SAMPLED_TOKENS = 8_192
+"""The memory of rows of this many tokens and of half as many is estimated, and extrapolated by a power law."""
+
+
+def check_row_fits(run: StoredRun, tokens: Tokens) -> None:
+    """Raises `UserError` for rows that are too long for the memory of the device, with the number of tokens that would
+    fit.
+
+    A row of up to `MAX_TOKENS_PER_BATCH` tokens is not checked: it needs about as much as a batch of shorter rows. Nor
+    is a model whose memory cannot be estimated without running it, or one with an encoder.
+    """
+    num_tokens, recipe = tokens.ids.shape[1], run.recipe
+    if num_tokens <= MAX_TOKENS_PER_BATCH or recipe.model.is_hugging_face or isinstance(recipe.layout, Seq2Seq):
+        return
+    try:
+        model = recipe.model.build_on_meta(run.evaluation_data.vocabulary, recipe.seed).to(META).eval()
+        half, full = (forward_memory(model, tokens, count) for count in (NUM_SAMPLED_TOKENS // 2, NUM_SAMPLED_TOKENS))
+    except (NotImplementedError, RuntimeError):
+        return
+    exponent = max(1.0, math.log2(full / half))
+    needed = full * (num_tokens / NUM_SAMPLED_TOKENS) ** exponent
+    available = available_memory(resolve_device(run.device or recipe.device))
+    if needed > available:
+        fitting = NUM_SAMPLED_TOKENS * (available / full) ** (1 / exponent)
+        raise UserError(
+            f"{num_tokens:,} tokens in a row need about {format_bytes(needed)} of memory, and "
+            f"{format_bytes(available)} are available; about {int(fitting):,} tokens, {fitting / num_tokens:.0%} of "
+            "this length, would fit"
+        )
+
+
+@torch.no_grad()
+def forward_memory(model: Model, tokens: Tokens, num_tokens: int) -> int:
+    """The memory of one forward pass of a model on the meta device, in bytes, besides its weights: over the first row,
+    cut to this many tokens."""
+    row = select_rows(tokens, slice(0, 1))
+    row = replace(
+        row,
+        ids=row.ids[:, :num_tokens],
+        lengths=row.lengths.clamp(max=num_tokens),
+        number_values=None if row.number_values is None else row.number_values[:, :num_tokens],
+        blocked_keys=None if row.blocked_keys is None else row.blocked_keys[:, :num_tokens],
+    )
+    row = model.assign_positions(row, StepContext.for_evaluation()).to(META)
+    with MemoryMeter() as meter, simulated_gpu():
+        model(row)
+    return meter.peak
+
+
+def available_memory(device: torch.device) -> float:
+    """The memory of a GPU, or the available memory of this machine, in bytes; infinite where it is unknown."""
+    if device.type == "cpu":
+        with contextlib.suppress(OSError):
+            if found := re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE):
+                return 1024.0 * int(found[1])
+    return total_memory(device)
