@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import linear, relu
 
@@ -284,3 +284,9 @@ class WindowBias(AttentionBias):
     ) -> Float[Tensor, "#rows 1 query key"]:
         distance = (query_positions[:, None, :, None] - key_positions[:, None, None, :]).abs()
         return torch.where(distance > self.size, self.outside, 0)
+
+    def reachable_keys(
+        self, query_positions: Int[Tensor, "#rows query"], key_positions: Int[Tensor, "#rows key"]
+    ) -> Bool[Tensor, " key"]:
+        first, last = query_positions.amin(1, keepdim=True), query_positions.amax(1, keepdim=True)
+        return ((key_positions >= first - self.size) & (key_positions <= last + self.size)).any(0)
