@@ -13,7 +13,7 @@ from numerate.architectures.symbols import PositionRelativeSymbols
 from numerate.mixers import attention_positions
 from numerate.mixers.attention import Attention
 from numerate.mixers.mixer import Context, Mixer
-from numerate.positions.bias import FIRE, ALiBi, T5Bias
+from numerate.positions.bias import FIRE, ALiBi, T5Bias, Window
 from numerate.positions.contextual import CoPE
 from numerate.positions.position import Position
 from numerate.positions.position_ids import Coupled
@@ -30,10 +30,15 @@ CASES: dict[str, tuple[Mixer, tuple[Position, ...]]] = {
         Attention(num_heads=2, logit_scale="log", log_scale_start=4),
         (T5Bias(position_ids=Coupled(), num_buckets=4, bidirectional=True), ALiBi(position_ids=Coupled())),
     ),
+    "windows": (
+        Attention(num_heads=2, logit_scale="log", log_scale_start=4),
+        (T5Bias(), Window(position_ids=Coupled(), size=1), Window(size=6)),
+    ),
     "not themselves": (Attention(num_heads=2, blocked_attend_to_themselves=False), (ALiBi(),)),
     "dual": (DualAttention(), (ALiBi(),)),
     "dual, coupled": (DualAttention(symmetric=True), (Rotary(), T5Bias(position_ids=Coupled()))),
     "dual, distance symbols": (DualAttention(symbols=PositionRelativeSymbols()), (ALiBi(),)),
+    "dual, window": (DualAttention(), (Window(position_ids=Coupled(), size=1),)),
     "dual, rca": (DualAttention(variant="rca", num_key_value_heads=1), (ALiBi(),)),
 }
 
@@ -88,3 +93,13 @@ def test_only_large_masks_without_gradients_are_computed_in_blocks(monkeypatch: 
         (slice(10, 20), 20),
         (slice(20, 23), 23),
     ]
+
+
+@torch.no_grad()
+def test_a_block_reads_only_keys_in_a_window_of_its_queries() -> None:
+    part, _, here = layer("windows")
+    sequential, _, _ = here.position_ids
+    here = replace(here, position_ids=(sequential, sequential.flip(1) // 2, sequential))
+    block = attention_positions.QueryBlock(slice(14, 16), 16, torch.tensor([[14, 15]]))
+    # the coupled ids of the queries are 4 and 3, those of keys 10 to 15 are 6, 5, 5, 4, 4 and 3
+    assert part.positions.reachable_keys(block, here).tolist() == [11, 12, 13, 14, 15]

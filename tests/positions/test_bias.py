@@ -1,4 +1,4 @@
-"""FIRE, ALiBi and the T5 bias: published values, values by hand, and somebody else's implementation."""
+"""FIRE, ALiBi, the T5 bias and windows: published values, values by hand, and somebody else's implementation."""
 
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,9 @@ from numerate.errors import UserError
 from numerate.mixers.attention import Attention
 from numerate.models.backbone import Stack
 from numerate.models.decoder import Decoder
-from numerate.positions.bias import FIRE, ALiBi, ALiBiBias, FIREBias, RelativePositionBias, T5Bias
-from numerate.positions.position_ids import RandomSubset
+from numerate.positions.bias import FIRE, ALiBi, ALiBiBias, FIREBias, RelativePositionBias, T5Bias, Window
+from numerate.positions.position import AttentionBias
+from numerate.positions.position_ids import Coupled, RandomSubset
 from numerate.vocabulary import Vocabulary
 
 
@@ -113,6 +114,35 @@ def test_alibi_is_minus_slope_times_distance() -> None:
     assert bias[0, 1, 0].tolist() == pytest.approx([0, -2 / 256, -8 / 256, -4 / 256])
     near = ALiBiBias(1, max_distance=3).compute_bias(torch.tensor([[9]]), torch.tensor([[9, 7, 6, 5, 0]]))
     assert near.flatten().tolist() == pytest.approx([0, -2 / 256, -3 / 256, -3 / 256, -3 / 256])
+
+
+def test_a_window_gives_no_weight_to_keys_whose_position_ids_are_further_away() -> None:
+    bias = Window(size=1).build_attention(4, 8)
+    assert isinstance(bias, AttentionBias)
+    found = bias.compute_bias(torch.tensor([[5]]), torch.tensor([[3, 4, 5, 6, 7]]))
+    assert (found.softmax(-1) > 0).flatten().tolist() == [False, True, True, True, False]
+
+
+@pytest.mark.parametrize("logit_scale", [1.0, "log"])
+def test_with_a_window_on_coupled_ids_digits_far_away_change_nothing(logit_scale: Any) -> None:
+    """Two layers with size=1 read differences of up to 2: the units of either operand reach the third digit."""
+    positions = (Window(position_ids=Coupled(), size=1),)
+    decoder = Decoder(
+        hidden_size=16, backbone=Stack(2), mixer=Attention(num_heads=2, logit_scale=logit_scale), positions=positions
+    )
+    vocabulary = Vocabulary.with_digits(["+", "="])
+    model = decoder.build(vocabulary, 0).eval()
+
+    def hidden_states(text: str) -> torch.Tensor:
+        ids = torch.tensor([[vocabulary.token_to_id[character] for character in text]])
+        tokens = Tokens(ids, torch.tensor([len(text)]), torch.tensor([0]))
+        return model(model.assign_positions(tokens, StepContext.for_evaluation())).hidden_states[0]
+
+    with torch.no_grad():
+        changed = (hidden_states("123456+654321=777777") != hidden_states("923456+854321=777777")).any(1)
+    # ids: 2 to 7, 1, 2 to 7, 1, 2 to 7; the units (id 2) differ
+    ids = torch.tensor([*range(2, 8), 1, *range(2, 8), 1, *range(2, 8)])
+    assert torch.equal(changed, ids <= 4)
 
 
 @pytest.mark.parametrize("two_sided", [False, True])

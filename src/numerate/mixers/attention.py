@@ -185,20 +185,29 @@ class SelfAttention(TokenMixer):
         else:
             attn_output = torch.empty_like(queries)
             for block in blocks:
+                key_positions = self.positions.reachable_keys(block, context)
+                selected: Any = slice(block.num_keys) if key_positions is None else key_positions
                 attn_output[:, :, block.queries] = self._attend_to_keys(
                     queries[:, :, block.queries],
-                    keys[:, :, : block.num_keys],
-                    values[:, :, : block.num_keys],
+                    keys[:, :, selected],
+                    values[:, :, selected],
                     context,
                     block.query_positions,
+                    key_positions,
                 )
         output: Tensor = self.out_proj(attn_output.transpose(1, 2).flatten(2))
         return output
 
     def _attend_to_keys(
-        self, queries: Tensor, keys: Tensor, values: Tensor, context: Context, query_positions: Tensor | None
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        context: Context,
+        query_positions: Tensor | None,
+        key_positions: Tensor | None = None,
     ) -> Float[Tensor, "rows heads query head_width"]:
-        scale, mask = self._scale_and_mask(queries, keys, context, query_positions)
+        scale, mask = self._scale_and_mask(queries, keys, context, query_positions, key_positions)
         return scaled_dot_product_attention(
             apply_scale(queries, scale),
             keys,
@@ -209,7 +218,12 @@ class SelfAttention(TokenMixer):
         )
 
     def _scale_and_mask(
-        self, queries: Tensor, keys: Tensor, context: Context, query_positions: Tensor | None = None
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        context: Context,
+        query_positions: Tensor | None = None,
+        key_positions: Tensor | None = None,
     ) -> tuple[Scale, Tensor | None]:
         """The factor on the logits, and the attention mask: of visible keys, or with biases the biases there and minus
         infinity elsewhere; None for a plain causal mask, which suffices as real tokens never attend to padding on the
@@ -225,7 +239,7 @@ class SelfAttention(TokenMixer):
         is_shared = query_positions is None and not self.positions.contextual_biases
         if is_shared and cache_key in context.forward_cache:
             return scale, context.forward_cache[cache_key]
-        mask, bias = self.positions.visibility_and_bias(queries, keys, context, query_positions, scale)
+        mask, bias = self.positions.visibility_and_bias(queries, keys, context, query_positions, scale, key_positions)
         if bias is not None and mask is not None:
             mask = bias.masked_fill(~mask, float("-inf"))
         if is_shared:

@@ -133,6 +133,20 @@ class AttentionPositions(nn.Module):
         block_size = max(1, BLOCK_MASK_ELEMENTS.get(queries.device.type, MAX_MASK_ELEMENTS) // elements_per_query)
         return _split_queries(num_queries, num_keys, block_size, query_positions, queries.device)
 
+    def reachable_keys(self, block: QueryBlock, context: Context) -> Int[Tensor, " key"] | None:
+        """The positions of the keys that can have any weight for a block of queries; None for all that it sees."""
+        if self.contextual_biases or context.blocked_keys is not None:
+            return None
+        masks = []
+        for name, module in self.attention_biases.items():
+            assert isinstance(module, AttentionBias)
+            position_ids = context.position_ids[int(name)]
+            if _has_readable_values(position_ids):
+                at_queries = _gather_position_ids(position_ids, block.query_positions)
+                masks.append(module.reachable_keys(at_queries, position_ids[:, : block.num_keys]))
+        known = [mask for mask in masks if mask is not None]
+        return reduce(torch.logical_and, known).nonzero()[:, 0] if known else None
+
     def visibility_and_bias(
         self,
         queries: Float[Tensor, "rows heads query width"],
@@ -140,18 +154,22 @@ class AttentionPositions(nn.Module):
         context: Context,
         query_positions: Int[Tensor, "rows query"] | None = None,
         scale: Scale = None,
+        key_positions: Int[Tensor, " key"] | None = None,
     ) -> tuple[Bool[Tensor, "#rows 1 query key"] | None, Float[Tensor, "#rows #heads query key"] | None]:
         """The mask of visible keys (None for a plain causal mask without biases, which for a row's last query covers
-        all keys), and the bias to add to the scores times `scale` (None without biases)."""
+        all keys), and the bias to add to the scores times `scale` (None without biases). Keys are the first ones of a
+        row, or those at `key_positions`."""
         sees_all_keys = query_positions is None or common_cache_position(context) is not None
         if sees_all_keys and context.blocked_keys is None and not self.attention_biases and not self.contextual_biases:
             return None, None
-        key_positions = torch.arange(keys.shape[2], device=keys.device)
+        selected_keys: slice | Tensor = slice(keys.shape[2]) if key_positions is None else key_positions
+        if key_positions is None:
+            key_positions = torch.arange(keys.shape[2], device=keys.device)
         positions = key_positions[None] if query_positions is None else query_positions
         visible = key_positions <= positions[:, :, None]
         if context.blocked_keys is not None:
             is_self = key_positions == positions[:, :, None]
-            visible = visible & ~context.blocked_keys[:, None, : len(key_positions)]
+            visible = visible & ~context.blocked_keys[:, None, selected_keys]
             if not self.blocked_attend_to_themselves:
                 is_self = is_self & ~visible.any(-1, keepdim=True)
             visible = visible | is_self
@@ -159,7 +177,7 @@ class AttentionPositions(nn.Module):
         biases = []
         for name, module in self.attention_biases.items():
             assert isinstance(module, AttentionBias)
-            biases.append(self._bias(int(name), module, context, query_positions, *keys.shape[1:3]))
+            biases.append(self._bias(int(name), module, context, query_positions, keys.shape[1], selected_keys))
         for module in self.contextual_biases.values():
             assert isinstance(module, ContextualBias)
             biases.append(module.compute_bias(queries, keys, visible))
@@ -173,21 +191,21 @@ class AttentionPositions(nn.Module):
         context: Context,
         query_positions: Tensor | None,
         num_heads: int,
-        num_keys: int,
+        selected_keys: slice | Tensor,
     ) -> Tensor:
         position_ids = context.position_ids[index]
         if query_positions is not None:
             is_large = num_heads * position_ids.shape[1] ** 2 > MAX_MASK_ELEMENTS
             if context.cache_position is not None or len(position_ids) > 1 or is_large:
                 at_queries = _gather_position_ids(position_ids, query_positions)
-                return bias_module.compute_bias(at_queries, position_ids[:, :num_keys])
+                return bias_module.compute_bias(at_queries, position_ids[:, selected_keys])
         # The bias of all pairs is shared by layers that share the module, and by the loops of a looped model. That may
         # first loop without gradients; those tensors must not be reused by later loops with gradients.
         cache_key = ("bias", index, id(bias_module), torch.is_grad_enabled())
         if cache_key not in context.forward_cache:
             context.forward_cache[cache_key] = bias_module.compute_bias(position_ids, position_ids)
         bias: Tensor = context.forward_cache[cache_key]
-        return bias if query_positions is None else bias[0][:, query_positions, :num_keys].transpose(0, 1)
+        return bias if query_positions is None else bias[0][:, query_positions][..., selected_keys].transpose(0, 1)
 
     def flops(self, heads: int, time: int) -> int:
         modules = self.contextual_biases.values()

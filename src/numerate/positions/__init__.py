@@ -21,6 +21,7 @@ CATALOGUE = {
         "FIRE": "bias",
         "ALiBi": "bias",
         "T5Bias": "bias",
+        "Window": "bias",
         "CoPE": "contextual",
     },
 }

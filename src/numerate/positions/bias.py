@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import linear, relu
 
@@ -242,3 +242,51 @@ class RelativePositionBias(AttentionBias):
         log_max_ratio = math.log(max(self.max_distance / max_exact, 1 + 1e-6))
         log_bucket = max_exact + (distance_ratio.log() / log_max_ratio * (num_buckets - max_exact)).long()
         return direction_offset + torch.where(distance < max_exact, distance, log_bucket.clamp(max=num_buckets - 1))
+
+
+@dataclass(frozen=True)
+class Window(Position):
+    """A window: queries see only keys whose position ids differ from theirs by at most `size`.
+
+    With `Coupled` position ids a digit sees the digits of its own significance and `size` more on either side, in all
+    numbers and at any length: in long rows a query has as many visible keys as in short ones. With `Sequential` it is
+    the sliding window of Beltagy et al. (2020), https://arxiv.org/abs/2004.05150. Layers add up: two with `size=1` read
+    from differences up to 2.
+
+    A key outside of the window has the bias -1e9, which softmax turns into a weight of exactly 0. Nothing is learned;
+    to tell visible keys apart takes another encoding, such as `T5Bias`.
+    """
+
+    position_ids: PositionIds = setting(Sequential(), "how position ids are assigned")
+    size: int = setting(128, "largest difference of position ids between a query and a visible key", at_least=0)
+
+    def build_attention(self, heads: int, head_width: int) -> AttentionBias:
+        return WindowBias(self.size)
+
+
+class WindowBias(AttentionBias):
+    """The module of `Window`, the same for all heads.
+
+    >>> ids = torch.tensor([[2, 3, 1, 2, 3]])  # of `12+34` with `Coupled` position ids
+    >>> WindowBias(size=1).compute_bias(ids[:, -1:], ids)
+    tensor([[[[ 0.0000e+00,  0.0000e+00, -1.0000e+09,  0.0000e+00,  0.0000e+00]]]])
+    """
+
+    outside: Tensor
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+        self.register_buffer("outside", torch.tensor(-1e9), persistent=False)
+
+    def compute_bias(
+        self, query_positions: Int[Tensor, "#rows query"], key_positions: Int[Tensor, "#rows key"]
+    ) -> Float[Tensor, "#rows 1 query key"]:
+        distance = (query_positions[:, None, :, None] - key_positions[:, None, None, :]).abs()
+        return torch.where(distance > self.size, self.outside, 0)
+
+    def reachable_keys(
+        self, query_positions: Int[Tensor, "#rows query"], key_positions: Int[Tensor, "#rows key"]
+    ) -> Bool[Tensor, " key"]:
+        first, last = query_positions.amin(1, keepdim=True), query_positions.amax(1, keepdim=True)
+        return ((key_positions >= first - self.size) & (key_positions <= last + self.size)).any(0)

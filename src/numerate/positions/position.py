@@ -71,6 +71,13 @@ class AttentionBias(nn.Module, ABC):
         self, query_positions: Int[Tensor, "#rows query"], key_positions: Int[Tensor, "#rows key"]
     ) -> Float[Tensor, "#rows heads query key"]: ...
 
+    def reachable_keys(
+        self, query_positions: Int[Tensor, "#rows query"], key_positions: Int[Tensor, "#rows key"]
+    ) -> Bool[Tensor, " key"] | None:
+        """Mask of the keys that can have any weight for one of these queries, in one of the rows; None if all can. The
+        others are left out where attention is computed in blocks of queries."""
+        return None
+
 
 class ContextualBias(nn.Module, ABC):
     """An attention bias that depends on the contents of queries and keys."""
