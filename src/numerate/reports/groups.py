@@ -38,7 +38,7 @@ from numerate.reports.metrics import (
     metrics_of_cells,
 )
 from numerate.reports.records import Cell, Records, settings_key
-from numerate.reports.settings import format_settings, label_settings, remove_seeds
+from numerate.reports.settings import differing_settings, format_settings, label_settings, remove_seeds
 
 CONVERGENCE_THRESHOLD = 0.99
 """The exact match on held-out in-distribution questions from which on a run has converged."""
