@@ -145,7 +145,7 @@ class PretrainedSeq2SeqModel(HuggingFaceModel):
         weights += self.hf_model.get_output_embeddings().weight.numel()
         num_layers = len(largest_module_list(self._decoder[0]))
         scores = 2 * num_layers * self.width * sequence_length * (sequence_length + 1)
-        return batch_size * (2 * sequence_length * weights + scores)
+        return int(batch_size * (2 * sequence_length * weights + scores))
 
     def source_flops(self, batch_size: int, sequence_length: int, source_length: int) -> int:
         encoder, decoder = (largest_module_list(part[0]) for part in (self._encoder, self._decoder))
