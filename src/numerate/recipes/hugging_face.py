@@ -170,7 +170,7 @@ def _max_length(config: Any) -> int:
     if config.is_encoder_decoder:
         limit = max_positions(config, "encoder")
         return DEFAULT_MAX_LENGTH if limit is None else limit - 2
-    return getattr(config, "max_position_embeddings", None) or DEFAULT_MAX_LENGTH
+    return int(getattr(config, "max_position_embeddings", None) or DEFAULT_MAX_LENGTH)
 
 
 def _seq2seq_layout(weights: str, tokenizer: Any, generation: Any, *, has_bos: bool) -> Seq2Seq:

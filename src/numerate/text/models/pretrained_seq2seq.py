@@ -239,15 +239,16 @@ class PretrainedSeq2SeqModel(HuggingFaceModel):
     def _num_decoder_weights(self) -> tuple[int, int]:
         """Number of weights of the decoder's linear layers that read its tokens, and of those that read the source."""
         blocks = largest_module_list(self._decoder[0])
-        names = [(name, part) for block in blocks for name, part in block.named_modules() if is_linear(part)]
-        source = sum(part.weight.numel() for name, part in names if _reads_source(name))  # type: ignore[operator, union-attr]
-        return sum(map(_num_linear_weights, blocks)) - int(source), int(source)
+        layers: list[tuple[str, Any]] = [named for block in blocks for named in block.named_modules()]
+        source = sum(int(layer.weight.numel()) for name, layer in layers if is_linear(layer) and _reads_source(name))
+        return sum(map(_num_linear_weights, blocks)) - source, source
 
 
 def max_positions(config: Any, part: str) -> int | None:
     """The number of positions of the encoder or decoder of a model; None for relative positions."""
-    limit: int | None = getattr(config, f"max_{part}_position_embeddings", None)  # LED has one for each
-    return getattr(config, "max_position_embeddings", None) if limit is None else limit
+    shared_limit = getattr(config, "max_position_embeddings", None)
+    limit: int | None = getattr(config, f"max_{part}_position_embeddings", shared_limit)  # LED has one for each
+    return limit
 
 
 def scales_decoder_outputs(config: Any) -> bool:
@@ -274,4 +275,4 @@ def _reads_source(name: str) -> bool:
 
 def _num_linear_weights(block: nn.Module) -> int:
     linear_layers: list[Any] = [part for part in block.modules() if is_linear(part)]
-    return sum(part.weight.numel() for part in linear_layers)
+    return sum(int(part.weight.numel()) for part in linear_layers)
