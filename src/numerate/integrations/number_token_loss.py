@@ -106,11 +106,11 @@ class NumberTokenLoss(nn.Module):
                 "loss_function: number-level compares whole numbers; it has no gaussian_sigma, squash_factor or "
                 "digit_weight_ratio"
             )
-        if not (isinstance(weight, int | float) and 0 <= weight < float("inf")):
+        if not (isinstance(weight, int | float | np.number) and 0 <= weight < float("inf")):
             raise UserError(
                 f"weight: must be finite and 0 or more, not {weight!r}; 0.3 in the paper, 0 is cross-entropy alone"
             )
-        if not (isinstance(digit_weight_ratio, int | float) and 0 < digit_weight_ratio < float("inf")):
+        if not (isinstance(digit_weight_ratio, int | float | np.number) and 0 < digit_weight_ratio < float("inf")):
             raise UserError(
                 f"digit_weight_ratio: must be finite and above 0, not {digit_weight_ratio!r}; 1: equal weights"
             )

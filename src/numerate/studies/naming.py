@@ -51,8 +51,8 @@ def load_recipe_or_study(text: str) -> Any:
             return row.build(name)
     if text.endswith(".py"):
         raise UserError(f"{text}: must be a recipe in this file, {text}:NAME, where NAME is a Recipe or a function")
-    if part_kind := next((kind for kind, parts in kinds.items() if name in parts), None):
-        raise UserError(f"{text} is a {part_kind}, not a recipe; `numerate show {text}` says how a recipe uses it")
+    if part_kinds := [kind for kind, parts in kinds.items() if name in parts]:
+        raise UserError(f"{text} is a {part_kinds[0]}, not a recipe; `numerate show {text}` says how a recipe uses it")
     known = [*kinds.get("Recipe", {}), *kinds.get("Study", {}), *catalogue.family_names("Recipe")]
     raise UserError(
         f"no recipe or study is named {text!r}; `numerate list` shows all of them.{did_you_mean(text, known)}"

@@ -154,7 +154,7 @@ class NumformerModel(HuggingFaceModel):
             2 * sequence_length * (4 * spec.hidden_size**2 + 2 * spec.hidden_size * spec.intermediate_size)
             + 4 * spec.hidden_size * sequence_length * sequence_length
         )
-        head_flops = 2 * sequence_length * (self.head_in_proj.weight.numel() + self._head[0].weight.numel())  # type: ignore[operator]
+        head_flops = 2 * sequence_length * (self.head_in_proj.weight.numel() + self._head[0].weight.numel())
         number_head_flops = 0 if self.number_head is None else self.number_head.flops(sequence_length)
         return int(batch_size * (spec.num_layers * layer + head_flops + number_head_flops))
 
