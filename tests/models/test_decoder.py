@@ -122,6 +122,15 @@ def test_several_positions_each_have_places_of_their_own(build: Any, make_tokens
     assert not torch.equal(placed.position_ids[0], placed.position_ids[1].expand(2, -1))
 
 
+def test_equal_position_ids_are_assigned_once(build: Any, make_tokens: Any) -> None:
+    ids = (DigitIndex(max_offset=3), Shifted(9), DigitIndex(max_offset=3))
+    model = build(Decoder(hidden_size=16, positions=tuple(Rotary(position_ids=one) for one in ids)))
+    tokens, step_context = make_tokens([8, 5]), StepContext(0, 4)
+    first, _, third = model.assign_positions(tokens, step_context).position_ids
+    assert third is first
+    assert torch.equal(first, ids[2].assign(tokens, model.token_kinds[tokens.ids], step_context))
+
+
 def test_there_are_as_many_position_offsets_as_the_numbering_with_most(build: Any, make_tokens: Any) -> None:
     positions = (
         Learned(position_ids=Shifted(max_shift=8, num_eval_offsets=3)),

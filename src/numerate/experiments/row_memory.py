@@ -62,7 +62,8 @@ def forward_memory(model: Model, tokens: Tokens, num_tokens: int) -> int:
         blocked_keys=None if row.blocked_keys is None else row.blocked_keys[:, :num_tokens],
     )
     row = model.assign_positions(row, StepContext.for_evaluation()).to(META)
-    with MemoryMeter() as meter, simulated_gpu():
+    meter = MemoryMeter()
+    with meter, simulated_gpu():
         model(row)
     return meter.peak
 

@@ -101,7 +101,7 @@ def bias_by_distance(
             distances = torch.arange(first, last + 1, device=query_positions.device)
             bias_by_index = bias_of(distances[None, None])[0, :, 0].contiguous()
             index = query_positions.int()[:, :, None] - (key_positions + first).int()[:, None, :]
-            return bias_by_index.index_select(1, index.flatten()).unflatten(1, index.shape).transpose(0, 1)
+            return torch.unflatten(bias_by_index.index_select(1, index.flatten()), 1, index.shape).transpose(0, 1)
     return bias_of(query_positions[:, :, None] - key_positions[:, None, :])
 
 
@@ -222,7 +222,7 @@ class RelativePositionBias(AttentionBias):
             return self.relative_attention_bias[bucket].permute(0, 3, 1, 2)
         # Contiguous by head: whatever uses the bias is faster.
         bias = self.relative_attention_bias.T.index_select(1, bucket.flatten())
-        return bias.unflatten(1, bucket.shape).transpose(0, 1)
+        return torch.unflatten(bias, 1, bucket.shape).transpose(0, 1)
 
     def relative_position_bucket(self, distance: Int[Tensor, "*any"]) -> Int[Tensor, "*any"]:
         """The bucket of a distance (position of the query minus position of the key).
