@@ -154,9 +154,9 @@ ROWS = {
     ),
     # Without coupled position ids: a learned vector for each index of a digit in its number, as published. To match the
     # digits of two numbers by these vectors is learned, for each index; offsets up to 105 train those of 100 digits and
-    # of the carry. On one core of a laptop about 16 minutes.
+    # of the last carry. On one core of a laptop about 15 minutes.
     "addition_abacus_far": _laptop(
-        "Reversed addition of 1 to 20 digits with Abacus embeddings that generalizes to most sums of 80 digits.",
+        "Reversed addition of 1 to 20 digits with Abacus embeddings, for sums of up to 100: no coupled positions.",
         f"model.positions=[{FAR_ABACUS},{NUMBER_INDEX}]",
         "model.mixer=Attention(num_heads=4,logit_scale=log,log_scale_start=10)",
         "task.digits=1:20 training.steps=12000 evaluation.grid=diagonal:5:20:5+diagonal:30:100:10",
