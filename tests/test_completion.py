@@ -67,7 +67,7 @@ def in_bash(line: str, folder: Path) -> list[str]:
     [
         ("numerate tr", ["train"]),
         ("numerate data w", ["write"]),
-        ("numerate train addition_ab", ["addition_abacus"]),
+        ("numerate train addition_ab", ["addition_abacus", "addition_abacus_far"]),
         ("numerate train addition_abacus model.mixer=LS", ["LSTM"]),
         ("numerate train addition_abacus 'model.positions=[Rotary,AL", ["model.positions=[Rotary,ALiBi"]),
         ("numerate train addition_abacus training.preci", ["training.precision="]),

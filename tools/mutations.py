@@ -39,7 +39,7 @@ FAULTS = [
     Fault(
         "blocked keys mask queries",
         "mixers/attention_positions.py",
-        "visible & ~context.blocked_keys[:, None, : len(key_positions)]",
+        "visible & ~context.blocked_keys[:, None, selected_keys]",
         "visible & ~context.blocked_keys[:, : visible.shape[1], None]",
         "tests/mixers tests/models/test_model.py",
     ),
@@ -265,8 +265,8 @@ FAULTS = [
     Fault(
         "deaths that items came between count as in a row",
         "executors/pool.py",
-        "        self._consecutive_deaths = 0\n        if failure is None:\n",
-        "        if failure is None:\n",
+        "        self._consecutive_deaths = 0\n        for text in reply.warnings:\n",
+        "        for text in reply.warnings:\n",
         "tests/executors/test_local.py tests/executors/test_executing.py",
     ),
     Fault(

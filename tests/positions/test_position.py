@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from layers import drawn
+from numerate.positions.bias import Window
 from numerate.positions.position import AttentionBias, ContextualBias, InputPosition, Rotation
 
 WIDTH, HEADS = 16, 2
@@ -42,7 +43,7 @@ def test_it_acts_on_the_input_or_inside_attention_and_not_both(any_position: Any
     assert isinstance(inside, Rotation | AttentionBias | ContextualBias | None)
 
 
-@pytest.mark.where(any_position=lambda position: not knows_no_places(position))
+@pytest.mark.where(any_position=lambda position: not knows_no_places(position) and not isinstance(position, Window))
 def test_what_it_does_at_a_place_depends_on_that_place_alone(any_position: Any) -> None:
     found = effect(built(any_position), PLACES, torch.ones(2, 5, WIDTH))
     assert torch.equal(found[0, 1], found[0, 3])

@@ -594,7 +594,7 @@ def test_latex_reads_no_letter_of_a_table_as_its_own() -> None:
         "{*} 2",
     ]
     counts = DataFrame({"variant": ["a"], "done": [2], "median": ["50 % [40, 60]"]}, dtype=object)
-    assert to_latex(counts).startswith("\\begin{tabular}{lrr}\n")
+    assert render(counts, "latex").startswith("\\begin{tabular}{lrr}\n")
 
 
 @pytest.mark.parametrize(

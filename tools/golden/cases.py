@@ -27,6 +27,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "abacus": ("addition_abacus",),
     "abacus looped, FIRE": ("addition6_looped",),
     "abacus, far": ("addition_far",),
+    "abacus, farther": ("addition_1000",),
     "published addition": ("addition_ff_ii_abacus_rope",),
     "published addition, randomised": ("addition_ff_randomised_fire",),
     "published addition, looped, progressive": ("addition_lt_abacus_8x2",),
@@ -66,6 +67,7 @@ CASES: dict[str, tuple[str, ...]] = {
         "task=LanguageModeling(train=stories/train,validation=stories/validation,tokenizer=characters,context_length=32)",
     ),
     "pretrained decoder": (*DECODER, SUBWORDS, "model=PretrainedDecoder(weights=llama)"),
+    "BART": (*T5, SUBWORDS, "model=PretrainedSeq2Seq", "layout.decoder_start_token=eos"),
     # Number formats.
     "groups of digits": (*DECODER, SUBWORDS, "tokenizer.number_format=Groups"),
     "FoNE": (*DECODER, SUBWORDS, "tokenizer.number_format=FoNE"),

@@ -41,7 +41,7 @@ COMMANDS = (
         "status",
         "results",
     ),
-    *("search", "compare", "plot", "export", "import", "ask", "generate", "maps", "completion"),
+    *("bench", "publish", "search", "compare", "plot", "export", "import", "ask", "generate", "maps", "completion"),
 )
 KINDS = ("tasks", "tokenizers", "layouts", "position-ids", "positions", "mixers", "models", "losses", "studies")
 SHOWN = (

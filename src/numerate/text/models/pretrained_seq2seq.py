@@ -38,8 +38,9 @@ _SMALL_BART = {
 
 @dataclass(frozen=True)
 class PretrainedSeq2Seq(AutoModelSpec):
-    """Encoder-decoder of Hugging Face, pretrained or random, for the layout Seq2Seq: BART, mT5, Marian, Pegasus, LED
-    and others of `AutoModelForSeq2SeqLM`. A T5 takes fewer operations as `T5`.
+    """Encoder-decoder of Hugging Face other than T5, pretrained or random: BART, mT5, Marian, Pegasus, LED and others.
+
+    For the layout Seq2Seq. It may be any model of `AutoModelForSeq2SeqLM`; a T5 takes fewer operations as `T5`.
 
     `weights` is a folder or a name on the hub. Its embedding rows are kept, which the tokenizer maps to tokens; only
     new tokens get new rows. `Seq2Seq.decoder_start_token` must be the model's: BART begins with [EOS], and with
