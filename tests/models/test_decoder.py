@@ -16,7 +16,7 @@ from numerate.models.backbone import Stack
 from numerate.models.block import FeedForward
 from numerate.models.decoder import Decoder
 from numerate.positions.added import Learned, Sinusoidal
-from numerate.positions.position_ids import DigitIndex, Shifted
+from numerate.positions.position_ids import DigitIndex, NumberIndex, Shifted
 from numerate.positions.rotary import Rotary
 from numerate.vocabulary import Vocabulary
 
@@ -212,3 +212,17 @@ def test_a_large_head_read_by_columns_gives_the_logits_of_whole_rows() -> None:
         with torch.autocast("cpu", torch.bfloat16):
             assert model.prefill(tokens, capacity=40).state.head is None
     assert model.prefill(tokens, capacity=40).state.head is None, "its gradient would be lost"
+
+
+def test_a_generated_token_that_leads_beyond_a_table_ends_no_decoding(build: Any, vocabulary: Any) -> None:
+    """Of a model that counts numbers, and generates operators without end; the other row stays as it is."""
+    position = Learned(position_ids=NumberIndex(), max_position_embeddings=3)
+    model = build(Decoder(hidden_size=16, positions=(position,)))
+    digit, plus = (vocabulary.tokens.index(text) for text in ("1", "+"))
+    prompts = Tokens(torch.tensor([[digit, plus], [digit, digit]]), torch.tensor([2, 2]), torch.arange(2))
+    alone = Tokens(prompts.ids[1:], prompts.lengths[1:], prompts.example_indices[1:])
+    both, one = model.prefill(prompts, capacity=9), model.prefill(alone, capacity=9)
+    for _ in range(5):
+        both = model.step(torch.tensor([plus, digit]), None, both.state)
+        one = model.step(torch.tensor([digit]), None, one.state)
+    torch.testing.assert_close(both.output.logits[1], one.output.logits[0])

@@ -62,11 +62,21 @@ def test_a_cascade_of_many_questions_is_drawn_and_held_out(name: str, operator: 
     for first, second in (operands(text, operator) for text in found):
         assert first + second == total if operator == "+" else first == total
         assert (len(str(first)), len(str(second))) == (cell["first_digits"], cell["second_digits"])
+        carried = longest_chain(first, second, operator)
+        assert carried == (6 if operator == "+" else 5), text  # every column
     assert len({*found}) > 190
     assert {frozenset(operands(text, operator)) for text in found}.isdisjoint(
         frozenset(operands(text, operator)) for text in trained
     )
     assert task.is_held_out("test")
+
+
+@pytest.mark.parametrize("operator", "+-x")
+def test_strata_of_thousands_of_digits_are_drawn(operator: str) -> None:
+    for name in ("cascade", "uneven"):
+        for cell in cells(Arithmetic(operator), name, 2000).values():  # type: ignore[arg-type]
+            (text,) = texts(Arithmetic(operator).at_cell(**cell), 1)  # type: ignore[arg-type]
+            assert max(map(len, text.partition("=")[0].split(operator))) == 2000
 
 
 def test_a_cascade_may_be_trained_at_several_lengths() -> None:

@@ -224,6 +224,11 @@ class DecoderModel(Model):
     # The interface of `Model` -----------------------------------------------------------------------------------
 
     def assign_positions(self, tokens: Tokens, step_context: StepContext) -> Tokens:
+        position_ids = self._assign_position_ids(tokens, step_context)
+        self._check_position_ids(position_ids)
+        return replace(tokens, position_ids=tuple(position_ids))
+
+    def _assign_position_ids(self, tokens: Tokens, step_context: StepContext) -> list[Tensor]:
         token_kinds = self._kinds_of(tokens.ids)
         position_ids: list[Tensor] = []
         for index, position in enumerate(self.spec.positions):
@@ -236,8 +241,7 @@ class DecoderModel(Model):
                     step_context.position_offset % position.position_ids.num_position_offsets()
                 )
             position_ids.append(position.position_ids.assign(tokens, token_kinds, encoding_context))
-        self._check_position_ids(position_ids)
-        return replace(tokens, position_ids=tuple(position_ids))
+        return position_ids
 
     def forward(
         self,
@@ -306,9 +310,11 @@ class DecoderModel(Model):
                 ids=all_ids[:, :cached_length],
                 blocked_keys=None if blocked_keys is None else blocked_keys[:, :cached_length],
             )
-            position_ids = (
-                self.assign_positions(cached_tokens, StepContext.for_evaluation(state.position_offset)).position_ids
-                or ()
+            found = self._assign_position_ids(cached_tokens, StepContext.for_evaluation(state.position_offset))
+            # A token that does not belong into an answer, such as another operator, may lead beyond an embedding table.
+            limits = [position.position_limit() for position in self.spec.positions]
+            position_ids = tuple(
+                ids if limit is None else ids.clamp(max=limit - 1) for ids, limit in zip(found, limits, strict=True)
             )
         x = self._embed_tokens(ids)[:, None]
         for name, module in self.input_positions.items():

@@ -76,6 +76,7 @@ def _draw_operand(rng: CounterRNG, kind: str, digits: NDArray[np.int64], width: 
         rows[:] = rng.random_digits(*rows.shape) if kind in _LEADING_DIGITS else 9
         rows *= np.arange(width) < digits[:, None]
         if kind in _LEADING_DIGITS:
+            rows[:, 0] = 1 + rng.integers(9, digits.shape, np.uint8)  # else the last columns do not carry
             _set_leading_digits(rows, digits, 1 + rng.integers(_LEADING_DIGITS[kind], digits.shape, np.uint8))
     return rows
 
@@ -89,7 +90,8 @@ def count_cascade(name: str, digits: int) -> int:
     cascade = CASCADES[name]
     if not cascade.is_drawn:
         return 1
-    return int(8 * 10 ** (digits - 1)) if cascade.second == "complement" else int(9 * 10 ** (digits - 2))
+    leading, length = (8, digits) if cascade.second == "complement" else (9, digits - 1)
+    return leading if length == 1 else leading * 10 ** (length - 2) * 9
 
 
 def uneven_lengths(digits: int) -> dict[str, tuple[int, int]]:

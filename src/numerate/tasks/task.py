@@ -362,7 +362,8 @@ class Task(Spec, ABC):
 
 def can_be_split(num_questions: int) -> bool:
     """Whether a cell with this many questions can be split: its smallest split gets at least `MIN_SPLIT_SIZE`."""
-    return num_questions * min(high - low for low, high in SPLITS.values()) >= MIN_SPLIT_SIZE - 1e-6
+    # Not num_questions times a share: there are more sums of 309 digits than a float can be.
+    return num_questions >= (MIN_SPLIT_SIZE - 1e-6) / min(high - low for low, high in SPLITS.values())
 
 
 def check_question(is_question: object, text: str, example: str) -> None:
