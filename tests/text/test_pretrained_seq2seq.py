@@ -16,6 +16,7 @@ from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import EvaluationData, extract_prompts
 from numerate.evaluation.generate import greedy_decode, greedy_decode_uncached
 from numerate.evaluation.kinds.generated_answers import generate_texts, score_likelihood
+from numerate.experiments.pretrained_run import pretrained_run
 from numerate.integrations.hf_pretrained import write_pretrained_folder
 from numerate.tasks.texts import Example
 from numerate.text.models.pretrained_seq2seq import PretrainedSeq2Seq
@@ -209,6 +210,31 @@ def test_a_recipe_has_the_tokens_of_the_model(folders: dict[str, Path]) -> None:
     models = {kind: recipe(f"hf:{folder}").model for kind, folder in folders.items()}
     assert [kind for kind, model in models.items() if model.force_bos] == ["bart"]  # type: ignore[attr-defined]
     assert [kind for kind, model in models.items() if model.suppress_pad] == ["marian"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("settings", "around", "generation"),
+    [
+        ({"decoder_start_token_id": 2}, "$0 </s>", {}),
+        ({"decoder_start_token_id": 0}, "$0 </s>", {"forced_bos_token_id": 1}),
+        ({"decoder_start_token_id": 0}, "$0", {}),
+    ],
+    ids=["begins with [EOS]", "forces [BOS]", "no [EOS] after a question"],
+)
+def test_a_t5_with_tokens_of_its_own_generates_what_it_does_in_transformers(
+    settings: dict[str, int], around: str, generation: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(KINDS, "t5", ({**MT5, **settings}, around, generation))
+    test_greedy_texts_are_those_of_transformers_token_for_token(Both(save(tmp_path / "t5", "t5")))
+
+
+def test_few_shot_prompts_that_would_lose_their_question_are_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+    rows = [{"question": f"What is {i} and {i}?", "answer": str(2 * i)} for i in range(20)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = f"task=QuestionFiles(train_file={tmp_path / 'rows.jsonl'})"
+    both = recipe(f"hf:{folders['mt5']}", task, "tokenizer.max_length=60", "evaluation.generation.num_fewshot=4")
+    with pytest.warns(UserWarning, match="lose their end"), pytest.raises(UserError, match="num_fewshot: must be less"):
+        pretrained_run(both, runs_dir=tmp_path / "runs").evaluate()
 
 
 def test_what_is_generated_first_may_stand_in_an_old_configuration(tmp_path: Path) -> None:

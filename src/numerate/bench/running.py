@@ -38,6 +38,7 @@ def bench_model(
     are asked, by default all. Raises `UserError` as `pretrained_run` does.
     """
     folder = resolve_runs_dir(runs_dir) / "bench-v1"
+    _ = [test_set.content for test_set in sets]  # what is missing is named before anything is asked
     results = {}
     for test_set in sets:
         run = pretrained_run(_set_recipe(recipe, test_set, folder, settings), runs_dir=runs_dir, device=device)

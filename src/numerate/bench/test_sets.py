@@ -80,6 +80,10 @@ class TestSet:
 
     def _word_problems(self) -> bytes:
         task = GSM8K(data_dir=self.data_dir, extra_tests=EXTRA_TESTS, test=self.word_problems)
+        try:
+            task.num_rows("test")
+        except UserError as error:
+            raise UserError(f"{error}; or name other sets than {self.name}, such as sets=addition,counting") from error
         solved, asked = (
             sorted(plain_examples(questions), key=lambda one: hashlib.sha256(one.question.encode()).digest())
             for questions in (task.examples("train", 0, 0, 1_000), task.all_questions("test"))

@@ -66,7 +66,8 @@ def write_model_folder(run: Run, out: Path, repository: str, license: str, *, ch
         trust=", trust_remote_code=True" if "trust_remote_code" in note else "",
     )
     metadata = {"license": license, "library_name": "transformers", "pipeline_tag": "text-generation"}
-    if base := getattr(run.recipe.model, "weights", None):
+    base = getattr(run.recipe.model, "weights", None)
+    if base and not Path(base).is_absolute():  # a name on the Hub
         metadata["base_model"] = str(base)
     subject = Subject(group_runs([records])[:1], "run")
     text = card(subject, repository.partition("/")[2], introduction, metadata | {"tags": ["numerate"]})

@@ -73,11 +73,12 @@ def hugging_face_recipe(name: str) -> Recipe:
     generation = _generation_config(config, weights, commit)
     layout: Layout = Continuation()
     model: ModelSpec = PretrainedDecoder(weights, revision=revision)
-    if config.model_type == "t5":
-        layout, model = Seq2Seq(), T5(weights=weights, revision=revision)
-    elif has_encoder:
+    if has_encoder:
         layout = _seq2seq_layout(weights, tokenizer, generation, has_bos=has_bos)
         _check_ids(subwords, tokenizer)
+    if config.model_type == "t5" and generation.forced_bos_token_id is None:
+        model = T5(weights=weights, revision=revision)
+    elif has_encoder:
         model = PretrainedSeq2Seq(
             weights,
             force_bos=generation.forced_bos_token_id is not None,

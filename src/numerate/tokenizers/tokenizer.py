@@ -70,6 +70,10 @@ class Tokenizer(Spec, ABC):
         """The texts besides the end token at which a freely generated answer ends."""
         return ()
 
+    def max_question_length(self) -> int | None:
+        """The tokens of a question beyond which it is truncated; None if none is."""
+        return None
+
     separator: ClassVar[str] = ""
     """The separator between tokens in a text: none, or the space of a word tokenizer."""
 

@@ -182,6 +182,9 @@ class Subwords(Tokenizer):
                 stacklevel=3,
             )
 
+    def max_question_length(self) -> int:
+        return self.max_length
+
     def coverage_warnings(self, task: Task, number_ids: frozenset[int]) -> list[str]:
         examples = _to_texts(task.examples("train", 0, 0, SAMPLE)).read_examples()
         found = self._coverage(task, examples, number_ids)
