@@ -26,7 +26,7 @@ from numerate.reports.matplotlib_writer import SIZES, draw_figure, save_figure
 from numerate.reports.overview import length_chart
 from numerate.reports.plots import FIGURES
 from numerate.reports.records import read_run
-from run_records import write_run
+from run_records import cell_record, write_run
 
 VISION = {
     "normal": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
@@ -192,3 +192,21 @@ def test_an_unknown_size_is_refused_with_those_that_there_are(tmp_path: Path) ->
     figure = Figure([Chart("", [ChartLine("a", [1.0, 2.0], [1.0, 2.0])], "x", "y")])
     with pytest.raises(UserError, match="size: must be one of column, page, slide, not 'colum'"):
         save_figure(figure, tmp_path / "a.png", "colum")
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_labels_of_maps_lie_within_the_figure(tmp_path: Path, size: str) -> None:
+    cells = [
+        cell_record({"first_digits": i, "second_digits": j}, 3, 4, "in_distribution")
+        for i, j in ((1, 1), (1, 2), (2, 1), (2, 2))
+    ]
+    for name in ("a", "b"):
+        write_run(tmp_path / f"{name:0>12}", {"title": name, "task": {"kind": "Arithmetic"}}, cells)
+    groups = group_runs([read_run(tmp_path / f"{name:0>12}") for name in ("a", "b")])
+    figure = draw_figure(FIGURES["grid"](groups), SIZES[size])
+    figure.canvas.draw()
+    for axes in figure.axes:
+        box = axes.get_tightbbox()
+        assert box is not None
+        assert box.x0 >= 0
+        assert box.x1 <= figure.bbox.width

@@ -173,7 +173,9 @@ def _height(panel: Panel, width: float, *, has_legend: bool) -> float:
     """The height of a panel in inches."""
     title = 0.14 * _wrapped(panel.title, width, 9).count("\n")
     if isinstance(panel, HeatMap):
-        return (min(width, 3.0) + 0.3 if panel.row_axis else 0.85) + title
+        # A map that is as wide as the figure leaves no room for its labels and the color bar.
+        side = min(width, 3.0) if width < 3 else min(width - 0.9, 3.0)
+        return (side + 0.3 if panel.row_axis else 0.85) + title
     if isinstance(panel, PointChart):
         return 0.85 + 0.3 * len(panel.rows) + title
     return min(3.1, 0.6 + 0.7 * width) + _legend_size(panel.legend_entries(), width)[1] * has_legend + title
