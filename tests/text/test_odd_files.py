@@ -146,7 +146,7 @@ def test_an_odd_record_is_refused_by_its_line_or_counted(
     with pytest.raises(UserError, match=rf"file, line {line}: ") as refused:
         READERS[kind](path, False)
     assert message in str(refused.value)
-    assert "With skip_invalid=true such records are left out and counted" in str(refused.value)
+    assert "With task.skip_invalid=true such records are left out and counted" in str(refused.value)
     with pytest.warns(UserWarning, match=rf"^1 record skipped as invalid.*/file, line {line}: "):
         found = READERS[kind](path, True)
     assert time.process_time() - began < 5

@@ -137,6 +137,8 @@ class Grid:
         Raises `UserError` for any other text.
         """
         texts = _split_parts(text)
+        if task is not None and (name := next((one for one in task.strata(20) if one in map(str.strip, texts)), None)):
+            raise UserError(f"grid: {name!r} needs the length of its operands, as in {name}:20")
         parts: tuple[GridPart | StratumPart, ...] = tuple(
             _parse_stratum(part, text, axes, task) if _is_stratum(part) else _parse_part(part, text, axes)
             for part in map(str.strip, texts)

@@ -175,7 +175,7 @@ def _read_file(path: Path, reader: ExampleReader, skip_invalid: bool, columns: A
                 encoded += (pair[0].encode(), pair[1].encode())
             except ValueError as error:
                 if not skip_invalid:
-                    hint = "With skip_invalid=true such records are left out and counted"
+                    hint = "With task.skip_invalid=true such records are left out and counted"
                     raise file_error(path, f"{error}. {hint}", line) from error
                 invalid.append((line, str(error)))
                 continue
