@@ -370,8 +370,9 @@ def test_values_that_a_file_does_not_fix_make_another_run_and_are_not_mistaken_f
             UserError, match=rf"blend: my\.py: Bitter uses .*{name}.*, which is not fixed .* setting of"
         ):
             from_tree(trees[1])
-        with pytest.warns(UserWarning, match="Bitter uses"):
-            override(from_tree({"kind": "Maker"}), ["blend=my.py:Bitter"]) and from_tree(trees[1])
+        load_user_parts("my.py")
+        with pytest.raises(UserError, match="Bitter uses"):
+            from_tree(trees[1])
 
 
 def imported(folder: Path, name: str, text: str) -> ModuleType:
