@@ -73,7 +73,8 @@ def _add_scope(written: dict[str, str | None], prefix: str, scope: ast.AST, oute
             for name, _ in _imported_names(node):
                 written.setdefault(prefix + name, "" if name in several else None)
         elif isinstance(node, ast.ClassDef):
-            is_open = any(name in outer or written.get(name) == "" for base in node.bases for name in _names_in(base))
+            names = {name for base in node.bases for name in _names_in(base)}
+            is_open = bool(names & ({"sys", "os"} | outer | {key for key in names if written.get(key) == ""}))
             written.setdefault(prefix + node.name, "" if node.name in several else None)
             written.setdefault(f"{prefix}{node.name}.__bases__", "" if is_open or node.name in several else None)
             _add_scope(written, f"{prefix}{node.name}.", node, outer)

@@ -103,7 +103,8 @@ def _text(value: Any, module: str, by_code: bool) -> str:
     if isinstance(value, ModuleType):
         return value.__name__
     if isinstance(value, FunctionType | BuiltinFunctionType | type) and not _is_own(value, module):
-        return f"{value.__module__}.{value.__qualname__}"
+        bound = constant_text(value.__self__) if isinstance(value, BuiltinFunctionType) else ""
+        return f"{value.__module__}.{value.__qualname__}{bound}"
     if isinstance(value, FunctionType):
         is_named = value.__name__ != "<lambda>" and not by_code
         return f"{value.__qualname__}:{value.__code__.co_firstlineno if is_named else _code_hash(value.__code__)}"
@@ -169,7 +170,8 @@ def _values_of_own(
         yield from ((f"{name}[{key}]", value) for key, value in full)
     elif not isinstance(thing, type):
         yield ITSELF, type(thing)
-        yield from ((f"{name}{key}", value) for key, value in _items(thing, module))
+        if not isinstance(thing, Enum):
+            yield from ((f"{name}{key}", value) for key, value in _items(thing, module))
     elif thing.__bases__ != (tuple,):  # a NamedTuple
         for key, value in vars(thing).items():
             is_special = (key.startswith("_") and key.endswith("_")) or key == "_abc_impl"

@@ -98,7 +98,8 @@ def load_saved_class(address: str, source: object) -> Any:
     if name not in vars(module):
         raise UserError(f"{path} has no {name!r} although the file is unchanged; the recipe is corrupt")
     part, file = vars(module)[name], _user_file(module)
-    if source is not None and sha256 == file.sha256 and class_address(part)[1] != source:
+    saved, now = (str(one).partition("+")[2] for one in (source, class_address(part)[1]))
+    if source is not None and saved != now and (sha256 == file.sha256 or (saved and now)):
         names = ", ".join(dynamic_values(part, file.content)) or "a value"
         problem = (
             f"{path}: {name} uses {names}, which is not fixed in the file, and was another when this was saved; make "
