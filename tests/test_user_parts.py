@@ -341,6 +341,37 @@ VALUE = "os.environ['SCALE']"
         (f"class Inner: pass\ninner = Inner()\ninner.scale = {VALUE}", "inner.scale", False),
         (f"SCALES = {{'a': 1}}\nSCALES['a'] = {VALUE}", "SCALES['a']", False),
         (f"scaled = {{'2': max, '3': min}}[{VALUE}]", "scaled('a', 'b')", False),
+        (f"if {VALUE} == '2':\n    def scaled(): return 1\nelse:\n    def scaled(): return 2", "scaled()", False),
+        (
+            f"class Inner:\n    def go(self): return 1\nif {VALUE} == '2':\n    class Inner:\n        pass",
+            "Inner().go()",
+            False,
+        ),
+        (
+            f"if {VALUE} == '2':\n    from math import sin as wave\nelse:\n    from math import cos as wave",
+            "wave(1)",
+            False,
+        ),
+        (f"scaled = [lambda: 1, lambda: 2][int({VALUE}) - 2]", "scaled()", False),
+        (f"scale = {VALUE}\nscaled = {{'a': lambda: scale}}", "scaled['a']()", False),
+        (f"def make(scale):\n    return lambda: scale\nscaled = {{'a': make({VALUE})}}", "scaled['a']()", False),
+        (f"class Inner:\n    def __init__(self, x): self.x = x\ninner = [Inner({VALUE})]", "inner[0].x", False),
+        (
+            f"class A:\n    pass\nclass B(A):\n    pass\ninner = A() if {VALUE} == '2' else B()",
+            "inner",
+            False,
+        ),
+        (
+            f"class Inner:\n    def go(self): return 1\nif {VALUE} == '2':\n    Inner.go = lambda self: 2",
+            "Inner().go()",
+            False,
+        ),
+        (f"class A: pass\nclass B: pass\nclass Inner(A if {VALUE} == '2' else B): pass", "Inner()", False),
+        (f"from torch import nn\nloss = nn.CrossEntropyLoss(label_smoothing=float({VALUE}) / 4)", "loss(1, 2)", False),
+        (f"bound = {VALUE}.join", "bound('ab')", False),
+        (f"from torch import nn\nloss = nn.CrossEntropyLoss(label_smoothing=0.1)\n{VALUE}", "loss(1, 2)", True),
+        (f"import re\npattern = re.compile('x')\nclass Inner: pass\ninner = Inner()\n{VALUE}", "inner", True),
+        (f"def one(): return 1\ntable = {{'a': one}}\n{VALUE}", "table['a']()", True),
         (f"SCALE = 2 * 3.5\nUNUSED = {VALUE}", "SCALE", True),
         (f"SCALE, OTHER = map(str, range(2))\ncache = {{}}\ncache[{VALUE}] = 1", "SCALE, cache", True),
         (f"HERE = Path(__file__).parent\nprint({VALUE})", "HERE, __name__", True),
@@ -370,8 +401,31 @@ def test_values_that_a_file_does_not_fix_make_another_run_and_are_not_mistaken_f
             UserError, match=rf"blend: my\.py: Bitter uses .*{name}.*, which is not fixed .* setting of"
         ):
             from_tree(trees[1])
-        with pytest.warns(UserWarning, match="Bitter uses"):
-            override(from_tree({"kind": "Maker"}), ["blend=my.py:Bitter"]) and from_tree(trees[1])
+        load_user_parts("my.py")
+        with pytest.raises(UserError, match="Bitter uses"):
+            from_tree(trees[1])
+
+
+def test_an_edited_file_with_another_value_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCALE", "2")
+    file = written(folder, more=f"import os\nSCALE = {VALUE}\n")
+    file.write_text(file.read_text().replace("return self.strength", "return SCALE"))
+    tree = to_tree(override(Maker(), ["blend=my.py:Bitter"]))
+    file.write_text(file.read_text() + "# edited\n")
+    for scale in ("2", "3"):
+        forget(monkeypatch)
+        monkeypatch.setenv("SCALE", scale)
+        load_user_parts("my.py")
+        refused = pytest.raises(UserError, match="Bitter uses SCALE") if scale == "3" else nullcontext()
+        with pytest.warns(UserWarning, match=r"my\.py has changed"), refused:
+            from_tree(tree)
+
+
+def test_a_value_that_cannot_be_compared_is_named(folder: Path) -> None:
+    file = written(folder, more="import _thread\nlocked = _thread.allocate_lock()\n")
+    file.write_text(file.read_text().replace("return self.strength", "return locked"))
+    with pytest.warns(UserWarning, match="Bitter uses locked, a lock, which cannot be compared"):
+        to_tree(override(Maker(), ["blend=my.py:Bitter"]))
 
 
 def imported(folder: Path, name: str, text: str) -> ModuleType:

@@ -212,7 +212,8 @@ def test_what_cannot_be_built_again_is_refused(build: Any, message: str) -> None
 
 
 SESSION = """
-import numerate
+from functools import partial
+import numerate, torch
 from torch import nn
 
 SCALE = 1.0
@@ -229,11 +230,25 @@ def make(bias):
         return scaled(width, vocab_size, bias=bias)
     return build
 
+class First:
+    def __init__(self, x=1):
+        self.x = x
+
+class Second(First):
+    pass
+
 SIZES = [1]
 build = make(True)
+function = len
+listed = [lambda x: x]
+inner = First()
+loss = nn.CrossEntropyLoss(label_smoothing=0.1)
+weight = torch.ones(1)
+dropped = partial(nn.functional.dropout, p=0.1)
 
 @numerate.wrap_model
 def bigram(vocab_size: int, width: int = 8) -> nn.Module:
+    function, listed, inner, loss, weight, dropped
     return nn.Sequential(nn.Embedding(vocab_size, width * SIZES[0]), build(width, vocab_size))
 """
 
@@ -269,6 +284,13 @@ def test_a_model_of_a_session_is_resumed_and_evaluated_in_it(session: ModuleType
         ("make(True)", "make(False)", True),
         ("scaled=Scaled", "scaled=nn.Linear", True),
         ("SIZES = [1]", "SIZES = [1, 1]", True),
+        ("function = len", "function = max", True),
+        ("[lambda x: x]", "[lambda x: 2 * x]", True),
+        ("inner = First()", "inner = Second()", True),
+        ("inner = First()", "inner = First(2)", True),
+        ("label_smoothing=0.1", "label_smoothing=0.5", True),
+        ("torch.ones(1)", "torch.zeros(1)", True),
+        ("p=0.1", "p=0.5", True),
         ("return 1", "return 2", False),
     ],
 )

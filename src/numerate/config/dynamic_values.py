@@ -4,19 +4,13 @@ They tell parts of one file apart that have the same name. What a file writes as
 """
 
 import ast
-import dis
-import inspect
 import os
 import sys
-from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
-from enum import Enum
-from functools import cache, partial
-from pathlib import PurePath
-from types import BuiltinFunctionType, CellType, CodeType, FunctionType, NoneType, SimpleNamespace
-from typing import Any, Protocol, runtime_checkable
+from functools import cache
+
+from numerate.config.used_values import constant_text, used_values
 
 _PURE = {
     *("Path", "__file__", "abs", "bytes", "chr", "dict", "divmod", "enumerate", "float", "frozenset", "int", "len"),
@@ -25,150 +19,142 @@ _PURE = {
 }
 """Functions whose result is determined by their arguments."""
 
-_ITSELF = ""
-"""The name of what is read, but not compared by its name."""
-
-_CACHES = ("list()", "dict()", "set()")
-"""What is written as empty, and filled later."""
-
-
-@runtime_checkable
-class _Array(Protocol):
-    def tolist(self) -> Any: ...
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def dynamic_values(part: type, source: bytes) -> dict[str, str]:
     """The values that the code of a class uses, itself or through others of its module, by name; without its settings,
-    imports, and what equals the first literal for this name in the source of the module.
+    imports, and what equals the first literal or definition for this name in the source of the module.
 
         SCALE = float(sys.argv[1])     {"SCALE": "2.0"}
     """
-    written, found = {**_written(source), _ITSELF: None}, dict[str, str]()
-    waiting: list[tuple[str, Any]] = [(_ITSELF, part)]
-    seen: set[int] = set()
+    found = dict[str, str]()
     folder = os.path.dirname(os.path.realpath(sys.modules[part.__module__].__file__ or ""))
-    while waiting:
-        name, value = waiting.pop()
-        if isinstance(value, staticmethod | classmethod | property):
-            value = value.fget if isinstance(value, property) else value.__func__
-        value = inspect.unwrap(value) if callable(value) else value
-        if isinstance(value, FunctionType) and value.__code__.co_filename.startswith("<"):
-            continue  # made by dataclass
-        text = value_text(value).replace(folder, ".")
-        is_method = isinstance(value, FunctionType | type) and "." in name
-        if text and written.get(name, None if is_method else "") not in (text, None, *_CACHES):
-            found[name] = f"{found.get(name, '')}{text};"
-        if isinstance(value, partial | Namespace | SimpleNamespace):
-            waiting += _attributes(name, value)
-        elif getattr(value, "__module__", None) == part.__module__ and id(value) not in seen:
-            seen.add(id(value))
-            waiting += _values_used(name, value, part)
+    for name, text in used_values(part, _written(source)):
+        found[name] = f"{found.get(name, '')}{text.replace(folder, '.')};"
     return found
-
-
-def value_text(value: Any) -> str:
-    """A constant, a container of constants, an array, or the name of a function; empty for anything else."""
-    if isinstance(value, Enum):
-        return value_text(value.value)
-    if isinstance(value, bool | int | float | complex | str | bytes | NoneType | PurePath):
-        return repr(value)
-    if isinstance(value, tuple | list | set | frozenset | dict):
-        texts = [value_text(item) for item in (value.items() if isinstance(value, dict) else value)]
-        texts = texts if isinstance(value, tuple | list) else sorted(texts)
-        return f"{type(value).__name__}({', '.join(texts)})" if all(texts) else ""
-    if isinstance(value, FunctionType | BuiltinFunctionType | type):
-        return value.__qualname__
-    return value_text(value.tolist()) if issubclass(type(value), _Array) else ""
-
-
-def enclosed(function: FunctionType) -> dict[str, Any]:
-    """The variables of the functions around a function that it uses, without the class of `super()`."""
-    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    return {name: cell.cell_contents for name, cell in cells if name != "__class__" and cell != CellType()}
-
-
-def _attributes(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    of_partial = {"func": value.func, "args": value.args, **value.keywords} if isinstance(value, partial) else {}
-    yield from ((f"{name}.{key}", item) for key, item in (of_partial | getattr(value, "__dict__", {})).items())
-
-
-def _values_used(name: str, thing: Any, part: type) -> Iterator[tuple[str, Any]]:
-    """What a class or an object has; what a function reads: globals, defaults of arguments, variables around it."""
-    settings = [field.name for field in fields(part)] if is_dataclass(part) else []
-    if isinstance(thing, FunctionType):
-        name, code = thing.__qualname__, thing.__code__
-        names = sorted(_global_names(code) & thing.__globals__.keys())
-        yield from ((key, thing.__globals__[key]) for key in names if not key.startswith("__"))
-        defaults = zip(code.co_varnames[: code.co_argcount][::-1], (thing.__defaults__ or ())[::-1], strict=False)
-        for key, value in [*defaults, *(thing.__kwdefaults__ or {}).items()]:
-            if key not in settings or name.removesuffix(".__init__") != part.__qualname__:  # of what is wrapped
-                yield f"{name}({key})", value
-        yield from ((f"{name}[{key}]", value) for key, value in enclosed(thing).items())
-    elif not isinstance(thing, type):
-        yield _ITSELF, type(thing)
-        yield from _attributes(name, thing)
-    elif thing.__bases__ != (tuple,):  # a NamedTuple
-        for key, value in vars(thing).items():
-            if key == "function":
-                yield _ITSELF, value  # what a spec wraps
-            elif key not in settings and (isinstance(value, FunctionType) or key.strip("_") == key.lstrip("_")):
-                yield f"{thing.__qualname__}.{key}", value
-        yield from ((_ITSELF, base) for base in thing.__bases__)
-
-
-@cache
-def _global_names(code: CodeType) -> frozenset[str]:
-    """The global names in the code of a function and of the functions in it."""
-    instructions = dis.get_instructions(code)
-    own = {one.argval for one in instructions if one.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
-    return frozenset(own.union(*(_global_names(inner) for inner in code.co_consts if isinstance(inner, CodeType))))
 
 
 @cache
 def _written(source: bytes) -> dict[str, str | None]:
     """What a file determines, by name: `SCALE`, `Scaled.factor`, and `scaled(gamma)` for the default of an argument.
-    It is the first literal, as `value_text` has it; None for what is imported, defined, or computed once from these."""
+    It is the text of the first literal; `scaled:3` for a function that line 3 defines; `Scaled()` for an object; None
+    for what is imported, defined, or computed once from these; empty for what it leaves open."""
+    tree = ast.parse(source)
     written: dict[str, str | None] = {}
-    nodes: list[tuple[str, Any]] = [("", node) for node in ast.walk(ast.parse(source))]
-    several = {name for name, count in Counter(_bound_names(nodes[0][1])).items() if count > 1}
-    nodes += [(f"{part.name}.", node) for _, part in nodes if isinstance(part, ast.ClassDef) for node in part.body]
-    for prefix, node in nodes:
-        values: list[tuple[str, ast.expr]] = []
-        is_unpacked = False
+    _add_scope(written, "", tree, frozenset())
+    return written
+
+
+def _add_scope(written: dict[str, str | None], prefix: str, scope: ast.AST, outer: frozenset[str]) -> None:
+    """Adds what a file, a class, or a function determines; `outer` are the names around it that are not fixed."""
+    nodes = [*_nodes_of_scope(scope)]
+    several = _bound_several_times(scope, nodes)
+    if isinstance(scope, _Function):
+        outer |= {node.arg for node in nodes if isinstance(node, ast.arg)} | {*_bound_names(scope)}
+    elif isinstance(scope, ast.Module):
+        outer |= several
+
+    def text_of(value: ast.expr, is_single: bool) -> str | None:
+        known = {key for key in written if written[key] != ""} - outer
+        if (text := _literal_text(value)) or not is_single:
+            return text
+        if _is_determined(value, known):
+            return None
+        if isinstance(value, ast.Call) and (names := _names_in(value.func)) and not names & ({"sys", "os"} | outer):
+            arguments = [*value.args, *(keyword.value for keyword in value.keywords)]
+            if all(_is_determined(one, known) for one in arguments):
+                return f"{ast.unparse(value.func).rpartition('.')[2]}()"
+        return ""
+
+    for node in nodes:
         if isinstance(node, ast.Import | ast.ImportFrom):
-            written |= {prefix + (alias.asname or alias.name): None for alias in node.names}
-        elif isinstance(node, ast.ClassDef | ast.FunctionDef):
-            written.setdefault(prefix + node.name, None)
-        if isinstance(node, ast.FunctionDef):
+            for name, _ in _imported_names(node):
+                written.setdefault(prefix + name, "" if name in several else None)
+        elif isinstance(node, ast.ClassDef):
+            names = {name for base in node.bases for name in _names_in(base)}
+            is_open = bool(names & ({"sys", "os"} | outer | {key for key in names if written.get(key) == ""}))
+            written.setdefault(prefix + node.name, "" if node.name in several else None)
+            written.setdefault(f"{prefix}{node.name}.__bases__", "" if is_open or node.name in several else None)
+            _add_scope(written, f"{prefix}{node.name}.", node, outer)
+        elif isinstance(node, _Function):
+            text = None if node.decorator_list else f"{prefix}{node.name}:{node.lineno}"
+            written.setdefault(prefix + node.name, "" if node.name in several else text)
             positional = [*node.args.posonlyargs, *node.args.args]
             defaults: list[tuple[ast.arg, ast.expr | None]] = [
                 *zip(positional[::-1], node.args.defaults[::-1], strict=False)
             ]
             defaults += zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
-            values = [(f"{node.name}({argument.arg})", value) for argument, value in defaults if value is not None]
+            for argument, value in defaults:
+                if value is not None:
+                    text = text_of(value, node.name not in several)
+                    written.setdefault(f"{prefix}{node.name}({argument.arg})", text)
+            _add_scope(written, f"{prefix}{node.name}.<locals>.", node, outer)
         elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            values = [(name, node.value) for target in targets for name in _bound_names(target)]
             is_unpacked = not all(isinstance(target, ast.Name) for target in targets)
-        for name, value in values:
-            if (text := _literal_text(value)) and not is_unpacked:
-                written.setdefault(prefix + name, text)
-            elif name not in several and _is_determined(
-                value, {key for key in written if written[key] != ""} - several
-            ):
-                written.setdefault(prefix + name, None)
-            else:
-                written.setdefault(prefix + name, "")
-    return written
+            for name in (name for target in targets for name in _bound_names(target)):
+                text = text_of(node.value, name not in several)
+                written.setdefault(prefix + name, ("" if name in several else None) if is_unpacked and text else text)
+
+
+def _nodes_of_scope(scope: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a file, class or function in their order, without those of the classes and functions in it."""
+    for node in ast.iter_child_nodes(scope):
+        yield node
+        if not isinstance(node, _Definition | ast.Lambda):
+            yield from _nodes_of_scope(node)
+
+
+def _bound_several_times(scope: ast.AST, nodes: list[ast.AST]) -> set[str]:
+    """The names that a scope binds in several places, or whose attributes or items it sets."""
+    bound, changed = set[tuple[str, object]](), list[str]()
+    for node in nodes:
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            bound.add((node.id, node))
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            bound.update(_imported_names(node))
+        elif isinstance(node, _Definition):
+            decorators = [ast.unparse(one) for one in node.decorator_list]
+            if not {f"{node.name}.setter", f"{node.name}.deleter", "overload", "typing.overload"} & {*decorators}:
+                bound.add((node.name, node))
+        elif isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store):
+            changed += _bound_root(node)
+    if isinstance(scope, ast.Module):
+        changed += [name for node in ast.walk(scope) if isinstance(node, ast.Global) for name in node.names]
+    imported = {name for name, what in bound if isinstance(what, str)}
+    counts = Counter(name for name, _ in bound)
+    return {name for name, count in counts.items() if count > 1} | {name for name in changed if name not in imported}
+
+
+def _bound_root(node: ast.expr) -> list[str]:
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return [node.id] if isinstance(node, ast.Name) else []
+
+
+def _imported_names(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, str]]:
+    """The names that an import binds, each with what it is."""
+    for alias in node.names:
+        if isinstance(node, ast.ImportFrom):
+            yield alias.asname or alias.name, f"{'.' * node.level}{node.module}.{alias.name}"
+        else:
+            root = alias.name.partition(".")[0]
+            yield (alias.asname, alias.name) if alias.asname else (root, root)
 
 
 def _bound_names(node: ast.AST) -> list[str]:
     return [one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)]
 
 
+def _names_in(expression: ast.expr) -> set[str]:
+    return {node.id for node in ast.walk(expression) if isinstance(node, ast.Name)}
+
+
 def _literal_text(expression: ast.expr) -> str:
     try:
-        return value_text(ast.literal_eval(expression))
+        return constant_text(ast.literal_eval(expression))
     except (ValueError, TypeError):
         return ""
 

@@ -87,9 +87,10 @@ def load_saved_class(address: str, source: object) -> Any:
     dynamic values if it uses any.
 
     It is loaded from a file that was named or imported in this process, otherwise from an approved one with exactly
-    these contents, at any path. A file that was named is also used with other contents or values, with a warning.
+    these contents, at any path. A file that was named is also used with other contents, with a warning.
 
-    Raises `UserError` if there is none, with how to approve it; the file is not executed.
+    Raises `UserError` if there is none, with how to approve it; the file is not executed. Also if the class uses other
+    dynamic values than it did.
     """
     path, _, name = address.rpartition(":")
     sha256 = source.partition("+")[0] if isinstance(source, str) else source
@@ -97,15 +98,14 @@ def load_saved_class(address: str, source: object) -> Any:
     if name not in vars(module):
         raise UserError(f"{path} has no {name!r} although the file is unchanged; the recipe is corrupt")
     part, file = vars(module)[name], _user_file(module)
-    if source is not None and sha256 == file.sha256 and class_address(part)[1] != source:
+    saved, now = (str(one).partition("+")[2] for one in (source, class_address(part)[1]))
+    if source is not None and saved != now and (sha256 == file.sha256 or (saved and now)):
         names = ", ".join(dynamic_values(part, file.content)) or "a value"
         problem = (
             f"{path}: {name} uses {names}, which is not fixed in the file, and was another when this was saved; make "
             f"it a setting of {name}"
         )
-        if file.reason != "named":
-            raise UserError(problem)
-        warnings.warn(problem, stacklevel=4)
+        raise UserError(problem)
     return part
 
 
