@@ -138,6 +138,11 @@ def save_model(folder: Path, kind: str = "llama", *, chat_template: str | None =
     """A folder of a random `llama` or `t5` with its tokenizer, as `save_pretrained` writes it. Its weights are `scale`
     times those of initialization, so that no two tokens are about equally likely."""
     model, tokenizer = tiny_t5() if kind == "t5" else tiny_llama(vocab_size=259), byte_tokenizer()
+    if kind == "t5":
+        from tokenizers.processors import TemplateProcessing
+
+        with_eos = TemplateProcessing(single="$0 </s>", special_tokens=[("</s>", tokenizer.eos_token_id)])
+        tokenizer.backend_tokenizer.post_processor = with_eos
     for parameter in model.parameters():
         parameter.data.mul_(scale)
     tokenizer.chat_template = chat_template

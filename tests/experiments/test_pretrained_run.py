@@ -43,7 +43,7 @@ def generated(folder: Path, prompt: Any, stop: tuple[str, ...]) -> str:
     if isinstance(prompt, list):
         ids = tokenizer.apply_chat_template(prompt, add_generation_prompt=True)["input_ids"]
     else:
-        ids = tokenizer(prompt)["input_ids"] + [tokenizer.eos_token_id] * (folder.name == "t5")
+        ids = tokenizer(prompt)["input_ids"]
     with torch.no_grad():
         output = model.generate(torch.tensor([ids]), do_sample=False, max_new_tokens=12)[0]
     text: str = tokenizer.decode(output[1 if folder.name == "t5" else len(ids) :], skip_special_tokens=True)
