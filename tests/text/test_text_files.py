@@ -68,7 +68,8 @@ def test_two_lines_are_a_question(tmp_path: Path) -> None:
 
 def test_a_record_that_is_incomplete_is_named_and_may_be_left_out_and_counted(tmp_path: Path) -> None:
     path = written(tmp_path / "a.txt", "a\nb\nc\n")
-    with pytest.raises(UserError, match=r"a\.txt, line 3: is incomplete: each record must have 2 lines\. With skip"):
+    incomplete = r"a\.txt, line 3: is incomplete: each record must have 2 lines\. With task\.skip"
+    with pytest.raises(UserError, match=incomplete):
         open_examples(path, TwoLines())
     with pytest.warns(UserWarning, match=r"^1 record skipped as invalid.*/a\.txt, line 3: is incomplete") as warned:
         found = open_examples(path, TwoLines(), skip_invalid=True)

@@ -373,6 +373,8 @@ class DualAttentionMixer(TokenMixer):
         self_bias = relational_bias = bias
         if bias is not None and bias.shape[1] > 1:
             self_bias, relational_bias = bias[:, :num_self_heads], bias[:, num_self_heads:]
+        elif bias is not None:
+            relational_bias = bias.expand(-1, self.num_relational_heads, -1, -1)
         dropout = self.spec.dropout if self.training else 0.0
         outputs = []
         if num_self_heads:

@@ -114,7 +114,7 @@ class AttentionPositions(nn.Module):
     def query_blocks(
         self,
         queries: Float[Tensor, "rows heads query width"],
-        keys: Float[Tensor, "rows heads key width"],
+        keys: Float[Tensor, "rows _ key width"],
         context: Context,
         query_positions: Int[Tensor, "rows query"] | None = None,
     ) -> Iterator[QueryBlock] | None:
@@ -152,7 +152,7 @@ class AttentionPositions(nn.Module):
         queries: Float[Tensor, "rows heads query width"],
         keys: Float[Tensor, "rows heads key width"],
         context: Context,
-        query_positions: Int[Tensor, "rows query"] | None = None,
+        query_positions: Int[Tensor, "#rows query"] | None = None,
         scale: Scale = None,
         key_positions: Int[Tensor, " key"] | None = None,
     ) -> tuple[Bool[Tensor, "#rows 1 query key"] | None, Float[Tensor, "#rows #heads query key"] | None]:
