@@ -275,6 +275,17 @@ def layer_maps(kind: MapKind, maps: Sequence[Tensor | None] | None, part: str = 
     ]
 
 
+def encoder_decoder_maps(
+    encoder: Sequence[Tensor | None] | None,
+    decoder: Sequence[Tensor | None] | None,
+    cross: Sequence[Tensor | None] | None,
+) -> list[LayerMaps]:
+    """The same of an encoder, and of a decoder with its self-attention and cross-attention."""
+    pairs = zip(layer_maps("attention", decoder, "decoder"), layer_maps("cross attention", cross), strict=True)
+    decoder_maps = [replace(one, maps={**one.maps, **two.maps}) for one, two in pairs]
+    return layer_maps("attention", encoder, "encoder") + decoder_maps
+
+
 def enable_gradient_checkpointing(model: Any) -> None:
     """Enables activation checkpointing: layers are recomputed in the backward pass."""
     enable = getattr(model, "activation_checkpointing_enable", None)

@@ -18,8 +18,8 @@ from numerate.text.models.hugging_face import (
     HuggingFaceModel,
     eager_attention,
     enable_gradient_checkpointing,
+    encoder_decoder_maps,
     largest_module_list,
-    layer_maps,
     make_attention_mask,
     make_head,
 )
@@ -106,13 +106,7 @@ class PretrainedSeq2SeqModel(HuggingFaceModel):
                 output_attentions=True,
                 return_dict=True,
             )
-        cross_attention = layer_maps("cross attention", output.cross_attentions)
-        self_attention = layer_maps("attention", output.decoder_attentions, "decoder")
-        decoder_maps = [
-            replace(one, maps={**one.maps, **two.maps})
-            for one, two in zip(self_attention, cross_attention, strict=True)
-        ]
-        return layer_maps("attention", output.encoder_attentions, "encoder") + decoder_maps
+        return encoder_decoder_maps(output.encoder_attentions, output.decoder_attentions, output.cross_attentions)
 
     def forward(
         self,

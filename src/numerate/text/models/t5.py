@@ -19,7 +19,7 @@ from numerate.text.models.hugging_face import (
     HuggingFaceSpec,
     eager_attention,
     enable_gradient_checkpointing,
-    layer_maps,
+    encoder_decoder_maps,
     make_attention_mask,
 )
 from numerate.text.models.lora import LORA_HELP, LoRA
@@ -221,13 +221,7 @@ class T5Model(HuggingFaceModel):
                 output_attentions=True,
                 return_dict=True,
             )
-        cross_attention = layer_maps("cross attention", output.cross_attentions)
-        self_attention = layer_maps("attention", output.attentions, "decoder")
-        decoder_maps = [
-            replace(one, maps={**one.maps, **two.maps})
-            for one, two in zip(self_attention, cross_attention, strict=True)
-        ]
-        return layer_maps("attention", encoder_output.attentions, "encoder") + decoder_maps
+        return encoder_decoder_maps(encoder_output.attentions, output.attentions, output.cross_attentions)
 
     def forward(
         self,
