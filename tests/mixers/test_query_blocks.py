@@ -66,15 +66,16 @@ def outputs(part: Any, x: Tensor, here: Context) -> list[Tensor]:
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("blocked", [False, True])
-@pytest.mark.parametrize("block_elements", [1, 600])  # one query in a block, or several
+@pytest.mark.parametrize(("block_elements", "window_queries"), [(1, 1), (600, 5)])  # one query in a block, or several
 @torch.no_grad()
 def test_blocks_of_queries_change_nothing(
-    name: str, blocked: bool, block_elements: int, monkeypatch: pytest.MonkeyPatch
+    name: str, blocked: bool, block_elements: int, window_queries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     part, x, here = layer(name, blocked)
     expected = outputs(part, x, here)
     monkeypatch.setattr(attention_positions, "MAX_MASK_ELEMENTS", 0)
     monkeypatch.setattr(attention_positions, "BLOCK_MASK_ELEMENTS", {"cpu": block_elements})
+    monkeypatch.setattr(attention_positions, "WINDOW_BLOCK_QUERIES", window_queries)
     assert_same(outputs(part, x, here), expected, atol=1e-6, rtol=1e-6)
 
 
@@ -93,6 +94,16 @@ def test_only_large_masks_without_gradients_are_computed_in_blocks(monkeypatch: 
         (slice(10, 20), 20),
         (slice(20, 23), 23),
     ]
+
+
+@torch.no_grad()
+def test_long_rows_are_computed_in_blocks_where_a_window_leaves_out_most_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    part, x, here = layer("windows")
+    queries, keys, _ = part._project(x, here)
+    assert part.positions.query_blocks(queries, keys, here) is None  # a short row
+    monkeypatch.setattr(attention_positions, "WINDOW_BLOCK_QUERIES", 8)
+    blocks = list(part.positions.query_blocks(queries, keys, here))
+    assert [block.queries for block in blocks] == [slice(0, 8), slice(8, 16), slice(16, 23)]
 
 
 @torch.no_grad()

@@ -23,6 +23,10 @@ whole but in blocks of queries: that of a row of 30,000 tokens would take 3.6 GB
 BLOCK_MASK_ELEMENTS = {"cpu": 2**21}
 """Elements of the mask of one block by device, if not as many: on a CPU so few that they stay in its cache."""
 
+WINDOW_BLOCK_QUERIES = 128
+"""Queries of one block where a window leaves out keys. Rows longer than two blocks are computed in blocks then, as most
+of their keys are left out."""
+
 
 class QueryBlock(NamedTuple):
     """A part of the queries: which they are, how many keys they see, counted from the first, and their positions."""
@@ -119,7 +123,7 @@ class AttentionPositions(nn.Module):
         query_positions: Int[Tensor, "rows query"] | None = None,
     ) -> Iterator[QueryBlock] | None:
         """The blocks of queries in which attention without gradients is computed where a mask of all queries would be
-        too large; None where it is not, or where attention needs no mask."""
+        too large, or mostly outside of a window; None where it is not, or where attention needs no mask."""
         needs_mask = query_positions is not None or context.blocked_keys is not None
         if torch.is_grad_enabled() or not (needs_mask or self.attention_biases or self.contextual_biases):
             return None
@@ -128,9 +132,12 @@ class AttentionPositions(nn.Module):
             len(context.position_ids[int(name)]) == 1 for name in self.attention_biases
         )
         elements_per_query = (1 if is_same_for_all_rows else rows) * heads * num_keys
-        if elements_per_query * num_queries <= MAX_MASK_ELEMENTS:
+        first_query = QueryBlock(slice(0, 1), num_keys, torch.zeros_like(keys[:1, 0, :1, 0], dtype=torch.long))
+        has_window = num_keys > 2 * WINDOW_BLOCK_QUERIES and self.reachable_keys(first_query, context) is not None
+        if elements_per_query * num_queries <= MAX_MASK_ELEMENTS and not has_window:
             return None
-        block_size = max(1, BLOCK_MASK_ELEMENTS.get(queries.device.type, MAX_MASK_ELEMENTS) // elements_per_query)
+        max_elements = BLOCK_MASK_ELEMENTS.get(queries.device.type, MAX_MASK_ELEMENTS)
+        block_size = WINDOW_BLOCK_QUERIES if has_window else max(1, max_elements // elements_per_query)
         return _split_queries(num_queries, num_keys, block_size, query_positions, queries.device)
 
     def reachable_keys(self, block: QueryBlock, context: Context) -> Int[Tensor, " key"] | None:
