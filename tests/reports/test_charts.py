@@ -113,6 +113,39 @@ def test_the_name_of_the_region_stands_above_the_data(trained: tuple[int, int]) 
     assert label.get_window_extent().y0 > axes.get_window_extent().y1
 
 
+def addition_chart(folder: Path, lengths: Iterable[int], operator: str = "+") -> Chart:
+    """The chart by length of a run of addition, or of another operator."""
+    cells = [cell_record({"first_digits": n, "second_digits": n}, 20, 20, "100+" if n > 100 else "in_distribution")
+             for n in lengths]  # fmt: skip
+    recipe = {"title": "sums", "task": {"kind": "Arithmetic", "operator": operator}}
+    return length_chart(group_runs([read_run(write_run(folder / f"{max(lengths):012x}", recipe, cells))]))
+
+
+def test_a_few_lengths_far_away_have_a_logarithmic_axis(tmp_path: Path) -> None:
+    axis = addition_chart(tmp_path, [1, 5, 10, 100, 1000, 10_000]).x_axis
+    assert axis.is_log
+    assert [text for _, text in axis.ticks] == ["1", "10", "100", "1,000", "10,000"]
+    assert axis.fraction(100) - axis.fraction(10) == pytest.approx(axis.fraction(1000) - axis.fraction(100))
+    assert not addition_chart(tmp_path, [1, 5, 10, 20, 200]).x_axis.is_log
+    assert not addition_chart(tmp_path, range(1, 301)).x_axis.is_log  # all of them have room
+
+
+def test_charts_of_addition_mark_the_published_lengths_that_they_reach_with_their_sources(tmp_path: Path) -> None:
+    chart = addition_chart(tmp_path, [1, 10, 100, 1000])
+    assert chart.reference_lines == [(100, "Abacus"), (200, "position coupling"), (1000, "ALGA*")]
+    note = chart.notes[-1]
+    assert "Abacus, 100 digits from 20 (McLeish et al., 2024, arxiv.org/abs/2405.17399)" in note
+    assert "ALGA, 1,000 digits from 2 with a loop outside the model" in note
+    assert "DFST" not in note
+    drawing = to_html([Figure([chart])])
+    assert re.findall(r'class="reference-text"[^>]*>([^<]*)<', drawing) == ["Abacus", "position coupling", "ALGA*"]
+    (axes,) = draw_figure(Figure([chart])).axes
+    assert {"Abacus", "position coupling", "ALGA*"} <= {one.get_text() for one in axes.texts}
+    assert axes.get_xscale() == "log"
+    assert addition_chart(tmp_path, [1, 10, 99]).reference_lines == []
+    assert addition_chart(tmp_path, [1, 10, 101], operator="-").reference_lines == []
+
+
 @pytest.mark.parametrize("count", [1, 2, 4, 6])
 def test_the_figure_of_a_study_is_as_wide_as_a_page_and_its_legend_clear_of_the_curves(
     make_run: Callable[..., Path], count: int

@@ -94,6 +94,16 @@ def test_a_table_of_lengths_has_no_more_columns_than_a_page_has_room_for(make: C
     assert table_lengths(found) == [6, 7, 9, 12, 18, 24, 30]
 
 
+def test_a_table_of_lengths_has_powers_of_ten_times_the_trained_length(tmp_path: Path) -> None:
+    cells = [
+        cell_record({"length": n}, 20, 20, "in_distribution" if n < 11 else "100+")
+        for n in (1, 10, 20, 50, 100, 500, 1000, 5000, 20_000)
+    ]
+    found = group_runs([read_run(write_run(tmp_path / "a", {"title": "a"}, cells))])
+    assert table_lengths(found) == [10, 20, 100, 1000, 20_000]
+    assert success_table(found).header[-1] == "n=20,000"
+
+
 def test_the_page_and_the_terminal_have_the_table(study: list[Path], tmp_path: Path) -> None:
     page = write_comparison(study, tmp_path / "page.html").read_text()
     assert "Converged seeds by length" in page

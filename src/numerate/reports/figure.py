@@ -28,6 +28,10 @@ MAX_NUMBER_COLUMNS = 24
 """Lines with more points have no markers, and maps with more columns no numbers in their cells."""
 
 
+LOG_RATIO = 200
+"""Lengths that reach further than so many times the shortest, with gaps, have a logarithmic axis."""
+
+
 @dataclass(frozen=True)
 class Axis:
     """An axis from `low` to `high` with its ticks, each a value and its text."""
@@ -112,8 +116,8 @@ class Chart:
 
     `is_percent` fixes the vertical axis at 0 to 100 %, `is_log` makes it logarithmic, `has_integer_ticks` puts a tick
     at every whole number, `trained_range` shades what training covered, called `trained_range_label`; `zooms_to_data`
-    starts the vertical axis near the lowest value and cuts values above those after the first tenth. `notes` are
-    sentences on the lines and bands."""
+    starts the vertical axis near the lowest value and cuts values above those after the first tenth. `reference_lines`
+    are vertical, each at an x with a text. `notes` are sentences on the lines and bands."""
 
     title: str
     lines: Sequence[ChartLine]
@@ -125,6 +129,7 @@ class Chart:
     zooms_to_data: bool = False
     trained_range: tuple[float, float] | None = None
     trained_range_label: str = ""
+    reference_lines: Sequence[tuple[float, str]] = ()
     notes: Sequence[str] = ()
 
     @property
@@ -145,6 +150,9 @@ class Chart:
         low, high = min(xs) - 0.5, max(xs) + 0.5
         # A few lengths far away leave no room for all others.
         are_dense = max(xs) - min(xs) < 2 * len(set(xs))
+        if not are_dense and max(xs) > LOG_RATIO * min(xs) > 0:
+            ticks = [(10.0**power, f"{10**power:,}") for power in range(ceil(log10(min(xs))), floor(log10(high)) + 1)]
+            return Axis(self.x_label, low, high, ticks, is_log=True)
         return Axis.linear(self.x_label, low, high, length_ticks(xs, 13) if are_dense else None)
 
     @cached_property

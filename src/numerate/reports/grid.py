@@ -236,7 +236,7 @@ def cell_label(
     """A cell in words: `{"first_digits": 3, "second_digits": 4}` is "3+4 digits", `{"length": 9}` is "length 9"; of
     sizes with names the names."""
     if not names and tuple(coordinates) in (DIGIT_AXES, ("digits",)):
-        return f"{(operator or ' and ').join(map(str, coordinates.values()))} digits"
+        return f"{(operator or ' and ').join(f'{size:,}' for size in coordinates.values())} digits"
     return ", ".join((names or {}).get(axis) or f"{axis_label(axis)} {size}" for axis, size in coordinates.items())
 
 

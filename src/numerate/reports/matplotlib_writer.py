@@ -226,6 +226,7 @@ def _add_colorbar(drawing: MatplotlibFigure, maps: Sequence[Axes]) -> None:
 def _draw_chart(axes: Axes, chart: Chart) -> None:
     """A chart without its title, notes and legend."""
     x_axis, y_axis = chart.x_axis, chart.y_axis
+    place: Any
     if chart.trained_range:
         edge = chart.trained_range[1] + 0.5
         axes.axvspan(chart.trained_range[0] - 0.5, edge, color=SHADE, linewidth=0, zorder=0)
@@ -233,11 +234,16 @@ def _draw_chart(axes: Axes, chart: Chart) -> None:
         # Above the axes, where no data are: left of the border, or right of it where there is no room.
         fits = x_axis.fraction(edge) > 0.018 * len(chart.trained_range_label)
         text = chart.trained_range_label if fits else f"\N{LEFTWARDS ARROW} {chart.trained_range_label}"
-        place: Any = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
+        place = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
         axes.annotate(text, (edge, 1), (0, 3), **place, ha="right" if fits else "left", color=BORDER, fontsize=7)
+    for x, text in chart.reference_lines:
+        axes.axvline(x, color=GREY, linestyle=":", linewidth=0.9, zorder=1)
+        place = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "rotation": 90}
+        axes.annotate(text, (x, 0), (-2, 4), **place, ha="right", va="bottom", color=GREY, fontsize=6.5)
     for line in chart.drawn_lines:
         _draw_line(axes, line, band_opacity=0.11 if len(chart.series) > 3 else 0.2)
-    axes.set(xlabel=x_axis.label, ylabel=y_axis.label, yscale="log" if y_axis.is_log else "linear")
+    xscale, yscale = ("log" if axis.is_log else "linear" for axis in (x_axis, y_axis))
+    axes.set(xlabel=x_axis.label, ylabel=y_axis.label, xscale=xscale, yscale=yscale)
     axes.set(xlim=_limits(x_axis, 0.015), ylim=_limits(y_axis, 0.03))
     axes.set_xticks([x for x, _ in x_axis.ticks], [text for _, text in x_axis.ticks], minor=False)
     axes.set_yticks([y for y, _ in y_axis.ticks], [text for _, text in y_axis.ticks], minor=False)

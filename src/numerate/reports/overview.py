@@ -23,6 +23,7 @@ from numerate.reports.limits import (
     groups_to_draw,
     left_out_note,
 )
+from numerate.reports.published_reach import ADDITION, sources_note
 from numerate.reports.success import length_curves
 from numerate.reports.summary import GENERALIZATION_THRESHOLD, group_result
 
@@ -114,6 +115,9 @@ def length_chart(groups: Sequence[Group]) -> Chart:
     axes = next((list(group.points[0].coordinates) for group in shown if group.points), ["length"])
     notes = [_bands_note([group for group, _ in found]), note, left_out_note(groups, shown)]
     notes += [f"{clause}." for clause in not_comparable_notes(groups)]
+    is_addition = bool(lines) and all(group.operator == "+" for group, _ in found)
+    longest = max((n for points in diagonals for n in points), default=0)
+    published = tuple(one for one in ADDITION if is_addition and one.digits <= longest)
     if tuple(axes) == DIGIT_AXES:
         title, x_label = "Both numbers n digits long", "n, digits of each number"
     elif len(axes) > 1:
@@ -129,7 +133,8 @@ def length_chart(groups: Sequence[Group]) -> Chart:
         has_integer_ticks=True,
         trained_range=(min(trained), max(trained)) if trained else None,
         trained_range_label=REGION_LABELS["in_distribution"],
-        notes=list(filter(None, notes)),
+        reference_lines=[(one.digits, f"{one.name}*" if one.help else one.name) for one in published],
+        notes=list(filter(None, [*notes, sources_note(published)])),
     )
 
 

@@ -37,7 +37,7 @@ def strata_table(groups: Sequence[Group]) -> TextTable:
     """For each group and kind of questions the exact match at each size, with its interval; no rows without strata."""
     tables = [points_table(group.strata, group.axes, group.operator) for group in groups]
     header = [*dict.fromkeys(name for table in tables for name in table.header)]
-    header = [*header[:1], *sorted(header[1:], key=lambda name: int(name.removeprefix(_SIZE)))]
+    header = [*header[:1], *sorted(header[1:], key=lambda name: int(name.removeprefix(_SIZE).replace(",", "")))]
     rows = []
     for group, table in zip(groups, tables, strict=True):
         for row in table.rows:
@@ -55,7 +55,7 @@ def points_table(points: Sequence[Point], axes: Sequence[str], operator: str | N
         rows.setdefault(stratum_label(point, axes, operator), {})[stratum_size(point, axes)] = point
     sizes = sorted({size for row in rows.values() for size in row})
     return TextTable(
-        ["questions", *(f"{_SIZE}{size}" for size in sizes)],
+        ["questions", *(f"{_SIZE}{size:,}" for size in sizes)],
         [[name, *(_score_text(row[size]) if size in row else "" for size in sizes)] for name, row in rows.items()],
     )
 
