@@ -11,14 +11,21 @@ from numerate.experiments.run import Run
 
 
 @pytest.mark.filterwarnings("ignore:.*do not occur in training")
-@pytest.mark.parametrize("ask", [lambda run: run.evaluate("diagonal:8:9", count=1), lambda run: run.ask("12345678+1=")])
+@pytest.mark.parametrize(
+    ("ask", "fits"),
+    [
+        (lambda run: run.evaluate("diagonal:8:9", count=1), r"would fit: first_digits=\d, second_digits=\d$"),
+        (lambda run: run.ask("12345678+1="), "would fit$"),
+    ],
+)
 def test_a_row_that_does_not_fit_is_refused_with_what_would_fit(
-    ask: Any, run: Run, monkeypatch: pytest.MonkeyPatch
+    ask: Any, fits: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(row_memory, "MAX_TOKENS_PER_BATCH", 12)
     monkeypatch.setattr(row_memory, "NUM_SAMPLED_TOKENS", 12)
     monkeypatch.setattr(row_memory, "available_memory", lambda device: 20_000.0)
-    with pytest.raises(UserError, match=r"\d\d tokens in a row need about .*B of memory, and 20.0 kB are available"):
+    need = r"\d\d tokens in a row need about .*B of memory, and 20.0 kB are available; about \d+ tokens.* "
+    with pytest.raises(UserError, match=need + fits):
         ask(run)
     monkeypatch.setattr(row_memory, "available_memory", lambda device: 1e12)
     ask(run)

@@ -290,7 +290,7 @@ def _check_grid(run: StoredRun, grid: Grid) -> None:
     for corner in grid.corners():
         tokens = run.evaluation_data.longest_rows(run.recipe.task.at_cell(**dict(corner)), split="test")
         try:
-            check_row_fits(run, tokens)
+            check_row_fits(run, tokens, {axis: size for axis, size in corner if axis in grid.axes})
             warnings += run.untrained_model.check_tokens(tokens, longest_trained)
         except UserError as error:
             raise UserError(f"grid: {grid}: {error}") from error

@@ -3,6 +3,7 @@
 import contextlib
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,9 +23,9 @@ NUM_SAMPLED_TOKENS = 8_192
 """The memory of rows of this many tokens and of half as many is estimated, and extrapolated by a power law."""
 
 
-def check_row_fits(run: StoredRun, tokens: Tokens) -> None:
+def check_row_fits(run: StoredRun, tokens: Tokens, sizes: Mapping[str, int] | None = None) -> None:
     """Raises `UserError` for rows that are too long for the memory of the device, with the number of tokens that would
-    fit.
+    fit, and of `sizes`, such as the digits of each operand, about those that would.
 
     A row of up to `MAX_TOKENS_PER_BATCH` tokens is not checked: it needs about as much as a batch of shorter rows. Nor
     is a model whose memory cannot be estimated without running it, or one with an encoder.
@@ -42,10 +43,12 @@ def check_row_fits(run: StoredRun, tokens: Tokens) -> None:
     available = available_memory(resolve_device(run.device or recipe.device))
     if needed > available:
         fitting = NUM_SAMPLED_TOKENS * (available / full) ** (1 / exponent)
+        share = fitting / num_tokens
+        fitting_sizes = ", ".join(f"{axis}={int(size * share):,}" for axis, size in (sizes or {}).items())
         raise UserError(
             f"{num_tokens:,} tokens in a row need about {format_bytes(needed)} of memory, and "
-            f"{format_bytes(available)} are available; about {int(fitting):,} tokens, {fitting / num_tokens:.0%} of "
-            "this length, would fit"
+            f"{format_bytes(available)} are available; about {int(fitting):,} tokens, {share:.0%} of this length, "
+            f"would fit{f': {fitting_sizes}' if fitting_sizes else ''}"
         )
 
 
