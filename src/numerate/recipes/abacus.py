@@ -156,7 +156,7 @@ ROWS = {
         f"model.positions=[{NUMBER_INDEX},{NEIGHBORS},{WINDOW}]",
         "task.digits=1:10 training.steps=4500 paper=coupling",
         f"evaluation.grid=1:10x1:10+{_diagonals(20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)}"
-        "+cascade:1000+uneven:1000+cascade:10000+uneven:10000 evaluation.examples_per_cell=20",
+        "+cascade:1000+uneven:1000+cascade:10000 evaluation.examples_per_cell=20",
     ),
     # Without coupled position ids: a learned vector for each index of a digit in its number, as published. To match the
     # digits of two numbers by these vectors is learned, for each index; offsets up to 105 train those of 100 digits and
