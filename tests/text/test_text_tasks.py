@@ -203,6 +203,15 @@ def test_several_test_files_are_parts_and_the_first_counts_as_trained(tmp_path: 
     assert len(whole(task.at_cell(test=2), "train")) == 4, "a part that is only tested trains on the others"
 
 
+def test_test_files_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    for folder in ("easy", "hard"):
+        (tmp_path / folder).mkdir()
+    names = ("easy/sums", "hard/sums", "other")
+    files = tuple(rows(tmp_path / f"{name}.jsonl", numbered(n)) for n, name in enumerate(names, 8))
+    task = QuestionFiles(train_file=rows(tmp_path / "a.jsonl", numbered(*range(5))), test_files=files)
+    assert [task.cell_name("test", n) for n in (1, 2, 3)] == ["easy/sums.jsonl", "hard/sums.jsonl", "other"]
+
+
 def test_columns_are_named_by_the_first_line_or_by_their_number(tmp_path: Path) -> None:
     lines = ["id\tq\ta", *(f"{n}\twhat {n}\t{n}" for n in range(10))]
     path = rows(tmp_path / "a.tsv", lines)

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Literal
 
 from numerate.config import Span, setting
 from numerate.errors import UserError
+from numerate.tasks.contents import shortest_unique_names
 from numerate.text.tasks.input_errors import file_error
 from numerate.text.tasks.readers import JSONLines, RecordReader, TabSeparated, TwoLines
 from numerate.text.tasks.text_files import file_stamp, open_examples
@@ -96,7 +98,7 @@ class QuestionFiles(TextTask):
         parts = split_indices(len(held_out), (num_validation, num_test), (*key, "test"))
         if validation is None:
             validation = train.take(held_out[parts[0]])
-        names = [file.stem for file in files[len(files) - len(others) :]] if others else ["test"]
+        names = _part_names(files[len(files) - len(others) :]) if others else ["test"]
         test = train.take(held_out[parts[1]])
         if others:
             files_of_parts = [part for rows in others for part in rows.source.parts]
@@ -109,6 +111,14 @@ class QuestionFiles(TextTask):
         reader = make_reader(file, self.format, self.question_field, self.answer_field, self.header)
         examples = open_examples(file, reader, self.skip_invalid)
         return SplitRows.from_files([examples], truncation_side=self.truncation_side)
+
+
+def _part_names(files: Sequence[Path]) -> list[str]:
+    """The name of each file without its ending; of two with the same name, as much of their paths as tells them
+    apart."""
+    name_by_path = {path: name for name, path in shortest_unique_names(files).items()}
+    stems = Counter(file.stem for file in files)
+    return [file.stem if stems[file.stem] == 1 else name_by_path[file.absolute()] for file in files]
 
 
 def make_reader(
