@@ -8,7 +8,7 @@ import pytest
 from numerate.batch import Model
 from numerate.config import Span
 from numerate.evaluation import evaluation_data as exam_room
-from numerate.evaluation.costs import cell_cost
+from numerate.evaluation.costs import row_size
 from numerate.evaluation.evaluation_data import EvaluationData, cell_questions, extract_prompts, num_cell_questions
 from numerate.evaluation.evaluator import evaluate_cell
 from numerate.evaluation.grid import Grid, shard
@@ -76,20 +76,20 @@ def test_the_first_token_is_counted_as_decoding_says_it(task: Task) -> None:
 def test_pieces_of_every_task_cost_the_same_and_dearer_cells_more(task: Task) -> None:
     exam = exam_of(task)
     cells = Grid.parse("1:9x1:9", task.axes()).cells()
-    costs = {cell: cell_cost(exam, cell) for cell in cells}
+    costs = {cell: row_size(exam, cell).time for cell in cells}
     sums = [sum(costs[cell] for cell in shard(cells, number, 4, costs.__getitem__)) for number in range(1, 5)]
     assert sum(sums) == sum(costs.values())
     assert max(sums) - min(sums) <= max(costs.values())
     assert costs[cells[-1]] > costs[cells[0]]
-    assert costs == {cell: cell_cost(exam_of(task), cell) for cell in cells}
+    assert costs == {cell: row_size(exam_of(task), cell).time for cell in cells}
 
 
 def test_a_product_costs_the_sum_of_its_lengths_and_sorting_digits_times_items() -> None:
     product, sums, lists = (exam_of(TASKS[i]) for i in (2, 0, 3))
     cell = (("first_digits", 20), ("second_digits", 20))
-    assert cell_cost(product, cell) == 20 + 1 + 20 + 1 + 40 + 1
-    assert cell_cost(product, cell) > cell_cost(sums, cell) + 15
-    few, many = (cell_cost(lists, (("digits", 20), ("items", items))) for items in (5, 10))
+    assert row_size(product, cell).time == 20 + 1 + 20 + 1 + 40 + 1
+    assert row_size(product, cell).time > row_size(sums, cell).time + 15
+    few, many = (row_size(lists, (("digits", 20), ("items", items))).time for items in (5, 10))
     assert 1.6 * few < many < 2.4 * few
 
 

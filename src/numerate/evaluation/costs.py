@@ -87,8 +87,3 @@ def _interpolation_weights(
     above = np.clip(np.searchsorted(anchors, sizes), min(1, len(anchors) - 1), None)
     below = np.maximum(above - 1, 0)
     return below, above, (sizes - anchors[below]) / np.maximum(anchors[above] - anchors[below], 1)
-
-
-def cell_cost(evaluation_data: EvaluationData, cell: Cell, count: int = 1) -> float:
-    """The cost of a cell in one forward pass: the tokens of its longest row times the questions. Only ratios matter."""
-    return count * row_size(evaluation_data, cell).time
