@@ -19,7 +19,7 @@ from numerate.evaluation.evaluation_data import (
 )
 from numerate.evaluation.evaluator import CellRequest, Method
 from numerate.evaluation.exact_match import Predictions, predict
-from numerate.evaluation.grid import OOD_REGIONS, REGIONS, Cell
+from numerate.evaluation.grid import OOD_REGIONS, REGIONS, Cell, cell_entries
 from numerate.evaluation.kinds.kind import EvaluationKind
 from numerate.evaluation.samples import AnswerSample, sample_answers
 from numerate.evaluation.statistics import region_mean, wilson_interval
@@ -27,6 +27,9 @@ from numerate.evaluation.text_answers import AnswerScorer
 from numerate.evaluation.text_metrics import require_text_packages
 from numerate.tasks.questions import Questions
 from numerate.tasks.task import Task
+
+MAX_SAMPLED_SIZE = 500
+"""Of larger sizes, reports have no sample answers: they are decoded token by token, and nobody reads them."""
 
 
 class CellScorer(Protocol):
@@ -163,7 +166,9 @@ class AnswerKind(EvaluationKind, ABC):
 
     def sample_cells(self, cells: Mapping[Cell, str]) -> list[Cell]:
         """The cells to show sample answers of: the largest in distribution, then the smallest, middle and largest out
-        of distribution."""
+        of distribution, of sizes up to `MAX_SAMPLED_SIZE`."""
+        sizes = {cell: cell_entries(cell)["cell"].values() for cell in cells}
+        cells = {cell: name for cell, name in cells.items() if max(sizes[cell], default=0) <= MAX_SAMPLED_SIZE}
         equal_sizes = [cell for cell in cells if len({size for _, size in cell}) == 1]
         trained = [cell for cell in equal_sizes if cells[cell] == "in_distribution"]
         ood = [cell for name in OOD_REGIONS for cell in equal_sizes if cells[cell] == name]
