@@ -215,3 +215,11 @@ def test_where_nobody_knows_the_answer_nothing_is_right_or_wrong(model: Any) -> 
     )
     assert (found.correct_answer, found.correct, found.first_error) == (None, None, None)
     assert (found.prediction, found.probability) == (judged.prediction, judged.probability)
+
+
+def test_samples_are_of_sizes_that_someone_reads() -> None:
+    kind = exam_of().kind
+    sizes = {4: "in_distribution", 9: "ood_test", 200: "100+", 500: "100+", 501: "100+", 10_000: "100+"}
+    cells = {(("first_digits", n), ("second_digits", n)): region for n, region in sizes.items()}
+    assert [dict(cell)["first_digits"] for cell in kind.sample_cells(cells)] == [4, 9, 200, 500]
+    assert kind.sample_cells({cell: region for cell, region in cells.items() if dict(cell)["first_digits"] > 500}) == []
