@@ -96,14 +96,48 @@ def test_only_large_masks_without_gradients_are_computed_in_blocks(monkeypatch: 
     ]
 
 
+def window_layer(size: int, num_tokens: int = 40) -> tuple[Any, Tensor, Context]:
+    """A layer with a window along a row."""
+    part = made(TWO_HEADS, WIDTH, positions=(Window(size=size),), noise=0.3)
+    here = replace(context([num_tokens], capacity=num_tokens + 1), position_ids=(torch.arange(num_tokens)[None],))
+    return part, drawn(1, num_tokens, WIDTH), here
+
+
 @torch.no_grad()
 def test_long_rows_are_computed_in_blocks_where_a_window_leaves_out_most_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    part, x, here = layer("windows")
-    queries, keys, _ = part._project(x, here)
-    assert part.positions.query_blocks(queries, keys, here) is None  # a short row
+    def blocks(size: int, **options: Any) -> Any:
+        part, x, here = window_layer(size)
+        queries, keys, _ = part._project(x, here)
+        found = part.positions.query_blocks(queries, keys, here, **options)
+        return None if found is None else [(block.queries.start, block.queries.stop) for block in found]
+
+    assert blocks(3, uses_reachable_keys=True) is None, "a short row"
+    monkeypatch.setattr(attention_positions, "WINDOW_BLOCK_QUERIES", 16)
+    assert blocks(3, uses_reachable_keys=True) == [(0, 16), (16, 32), (32, 40)]
+    assert blocks(30, uses_reachable_keys=True) is None, "a wide window"
+    assert blocks(3) is None
+    monkeypatch.setattr(attention_positions, "MAX_MASK_ELEMENTS", 2 * 40 * 10)
+    assert blocks(3, uses_reachable_keys=True) == [(0, 10), (10, 20), (20, 30), (30, 40)]
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@torch.no_grad()
+def test_a_window_works_where_values_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention_positions, "WINDOW_BLOCK_QUERIES", 8)
-    blocks = list(part.positions.query_blocks(queries, keys, here))
-    assert [block.queries for block in blocks] == [slice(0, 8), slice(8, 16), slice(16, 23)]
+    part, x, here = window_layer(size=2)
+    parameters = {name: torch.stack([value, 2 * value]) for name, value in part.named_parameters()}
+    targets = torch.tensor([[3, 17, 39]])
+
+    def run(values: dict[str, Tensor], targets: Tensor) -> tuple[Tensor, Tensor]:
+        fresh = [replace(here, forward_cache={}) for _ in range(2)]
+        forward = torch.func.functional_call(part, values, (x, fresh[0]))
+        with torch.nn.utils.stateless._reparametrize_module(part, values):
+            return forward, part.forward_at(x, fresh[1], targets)
+
+    together = torch.vmap(run)(parameters, targets.expand(2, 1, 3))
+    for i in range(2):
+        alone = run({name: value[i] for name, value in parameters.items()}, targets)
+        assert_same([one[i] for one in together], list(alone), atol=1e-6, rtol=1e-6)
 
 
 @torch.no_grad()

@@ -179,7 +179,7 @@ class SelfAttention(TokenMixer):
         query_positions: Int[Tensor, "rows query"] | None = None,
     ) -> Float[Tensor, "rows query width"]:
         """Attention and output projection, in blocks of queries where masks would be large."""
-        blocks = self.positions.query_blocks(queries, keys, context, query_positions)
+        blocks = self.positions.query_blocks(queries, keys, context, query_positions, uses_reachable_keys=True)
         if blocks is None:
             attn_output = self._attend_to_keys(queries, keys, values, context, query_positions)
         else:

@@ -24,8 +24,7 @@ BLOCK_MASK_ELEMENTS = {"cpu": 2**21}
 """Elements of the mask of one block by device, if not as many: on a CPU so few that they stay in its cache."""
 
 WINDOW_BLOCK_QUERIES = 128
-"""Queries of one block where a window leaves out keys. Rows longer than two blocks are computed in blocks then, as most
-of their keys are left out."""
+"""Queries of one block where a window leaves out most keys. Rows longer than two blocks are computed in blocks then."""
 
 
 class QueryBlock(NamedTuple):
@@ -121,9 +120,11 @@ class AttentionPositions(nn.Module):
         keys: Float[Tensor, "rows _ key width"],
         context: Context,
         query_positions: Int[Tensor, "rows query"] | None = None,
+        uses_reachable_keys: bool = False,
     ) -> Iterator[QueryBlock] | None:
         """The blocks of queries in which attention without gradients is computed where a mask of all queries would be
-        too large, or mostly outside of a window; None where it is not, or where attention needs no mask."""
+        too large, or, for attention that `uses_reachable_keys`, mostly outside of a window; None where it is not, or
+        where attention needs no mask."""
         needs_mask = query_positions is not None or context.blocked_keys is not None
         if torch.is_grad_enabled() or not (needs_mask or self.attention_biases or self.contextual_biases):
             return None
@@ -132,17 +133,28 @@ class AttentionPositions(nn.Module):
             len(context.position_ids[int(name)]) == 1 for name in self.attention_biases
         )
         elements_per_query = (1 if is_same_for_all_rows else rows) * heads * num_keys
-        first_query = QueryBlock(slice(0, 1), num_keys, torch.zeros_like(keys[:1, 0, :1, 0], dtype=torch.long))
-        has_window = num_keys > 2 * WINDOW_BLOCK_QUERIES and self.reachable_keys(first_query, context) is not None
+        has_window = uses_reachable_keys and self._has_window(keys, context)
         if elements_per_query * num_queries <= MAX_MASK_ELEMENTS and not has_window:
             return None
         max_elements = BLOCK_MASK_ELEMENTS.get(queries.device.type, MAX_MASK_ELEMENTS)
-        block_size = WINDOW_BLOCK_QUERIES if has_window else max(1, max_elements // elements_per_query)
+        block_size = max(1, max_elements // elements_per_query)
+        if has_window:
+            block_size = max(1, min(WINDOW_BLOCK_QUERIES, MAX_MASK_ELEMENTS // elements_per_query))
         return _split_queries(num_queries, num_keys, block_size, query_positions, queries.device)
+
+    def _has_window(self, keys: Tensor, context: Context) -> bool:
+        """Whether rows are long and the query in the middle of them does not reach most of the keys."""
+        num_keys = keys.shape[2]
+        if num_keys <= 2 * WINDOW_BLOCK_QUERIES or not _has_readable_values(keys):
+            return False
+        middle = QueryBlock(slice(0, 1), num_keys, torch.tensor([[num_keys // 2]]))
+        reachable = self.reachable_keys(middle, context)
+        return reachable is not None and 2 * len(reachable) < num_keys
 
     def reachable_keys(self, block: QueryBlock, context: Context) -> Int[Tensor, " key"] | None:
         """The positions of the keys that can have any weight for a block of queries; None for all that it sees."""
-        if self.contextual_biases or context.blocked_keys is not None:
+        is_readable = _has_readable_values(block.query_positions)
+        if self.contextual_biases or context.blocked_keys is not None or not is_readable:
             return None
         masks = []
         for name, module in self.attention_biases.items():
@@ -234,8 +246,9 @@ def _split_queries(
 
 
 def _has_readable_values(x: Tensor) -> bool:
-    """Whether values can be read without waiting for a device, outside of torch.vmap."""
-    return x.device.type == "cpu" and not torch._C._functorch.is_functorch_wrapped_tensor(x)
+    """Whether values can be read without waiting for a device, outside of torch.vmap and torch.compile."""
+    is_known = not torch.compiler.is_compiling() and not torch._C._functorch.is_functorch_wrapped_tensor(x)
+    return x.device.type == "cpu" and is_known
 
 
 def apply_scale(x: Float[Tensor, "#rows heads query last"], scale: Scale) -> Float[Tensor, "#rows heads query last"]:
