@@ -134,14 +134,15 @@ def test_charts_of_addition_mark_the_published_lengths_that_they_reach_with_thei
     chart = addition_chart(tmp_path, [1, 10, 100, 1000])
     assert chart.reference_lines == [(100, "Abacus"), (200, "position coupling"), (1000, "ALGA*")]
     note = chart.notes[-1]
-    assert "Abacus, 100 digits from 20 (McLeish et al., 2024, arxiv.org/abs/2405.17399)" in note
-    assert "ALGA, 1,000 digits from 2 with a loop outside the model" in note
+    assert "Abacus, 100 digits, trained on 20 (McLeish et al., 2024, arxiv.org/abs/2405.17399)" in note
+    assert note.endswith("*Of another kind: with a loop outside the model.")
     assert "DFST" not in note
     drawing = to_html([Figure([chart])])
     assert re.findall(r'class="reference-text"[^>]*>([^<]*)<', drawing) == ["Abacus", "position coupling", "ALGA*"]
     (axes,) = draw_figure(Figure([chart])).axes
     assert {"Abacus", "position coupling", "ALGA*"} <= {one.get_text() for one in axes.texts}
     assert axes.get_xscale() == "log"
+    assert addition_chart(tmp_path, [150, 900]).reference_lines == [(200, "position coupling")]
     assert addition_chart(tmp_path, [1, 10, 99]).reference_lines == []
     assert addition_chart(tmp_path, [1, 10, 101], operator="-").reference_lines == []
 

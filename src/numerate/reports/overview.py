@@ -116,8 +116,8 @@ def length_chart(groups: Sequence[Group]) -> Chart:
     notes = [_bands_note([group for group, _ in found]), note, left_out_note(groups, shown)]
     notes += [f"{clause}." for clause in not_comparable_notes(groups)]
     is_addition = bool(lines) and all(group.operator == "+" for group, _ in found)
-    longest = max((n for points in diagonals for n in points), default=0)
-    published = tuple(one for one in ADDITION if is_addition and one.digits <= longest)
+    lengths = [n for points in diagonals for n in points]
+    published = [one for one in ADDITION if is_addition and min(lengths) <= one.digits <= max(lengths)]
     if tuple(axes) == DIGIT_AXES:
         title, x_label = "Both numbers n digits long", "n, digits of each number"
     elif len(axes) > 1:

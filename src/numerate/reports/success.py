@@ -48,7 +48,8 @@ def length_curves(groups: Sequence[Group]) -> tuple[list[tuple[Group, str]], str
 
 def table_lengths(groups: Sequence[Group]) -> list[int]:
     """The lengths with a column: the longest trained one, the next two, and 1.5, 2, 2.5, 3, 4, 10, 100 and 1,000 times
-    it, where evaluated; beyond `MAX_LENGTHS` the second next, 2.5 and 3 times are dropped in this order.
+    it, where evaluated; beyond `MAX_LENGTHS` the second next, 2.5, 3 and 1.5 times and the next are dropped in this
+    order.
 
     Trained on 1 to 6 digits and evaluated on 1 to 18: 6, 7, 8, 9, 12, 15, 18; on 50 and up to 200: 50, 51, 75, 100,
     125, 150, 200. Lengths at which memorizing alone succeeds have no column.
@@ -60,7 +61,7 @@ def table_lengths(groups: Sequence[Group]) -> list[int]:
     wanted = {longest, longest + 1, longest + 2, *(longest * half // 2 for half in (3, 4, 5, 6, 8)), *evaluated[-1:]}
     wanted |= {longest * factor for factor in (10, 100, 1000)}
     lengths_shown = [n for n in evaluated if n in wanted]
-    for less in (longest + 2, longest * 5 // 2, longest * 3):
+    for less in (longest + 2, longest * 5 // 2, longest * 3, longest * 3 // 2, longest + 1):
         if len(lengths_shown) > MAX_LENGTHS and less != evaluated[-1]:
             lengths_shown = [n for n in lengths_shown if n != less]
     return lengths_shown
