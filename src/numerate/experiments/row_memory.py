@@ -25,7 +25,7 @@ NUM_SAMPLED_TOKENS = 8_192
 
 def check_row_fits(run: StoredRun, tokens: Tokens, sizes: Mapping[str, int] | None = None) -> None:
     """Raises `UserError` for rows that are too long for the memory of the device, with the number of tokens that would
-    fit, and of `sizes`, such as the digits of each operand, about those that would.
+    fit, and of the lengths among `sizes`, such as the digits of each operand, about those that would.
 
     A row of up to `MAX_TOKENS_PER_BATCH` tokens is not checked: it needs about as much as a batch of shorter rows. Nor
     is a model whose memory cannot be estimated without running it, or one with an encoder.
@@ -44,7 +44,8 @@ def check_row_fits(run: StoredRun, tokens: Tokens, sizes: Mapping[str, int] | No
     if needed > available:
         fitting = NUM_SAMPLED_TOKENS * (available / full) ** (1 / exponent)
         share = fitting / num_tokens
-        fitting_sizes = ", ".join(f"{axis}={int(size * share):,}" for axis, size in (sizes or {}).items())
+        lengths = {axis: size for axis, size in (sizes or {}).items() if axis.endswith(("digits", "length"))}
+        fitting_sizes = ", ".join(f"{axis}={max(1, int(size * share)):,}" for axis, size in lengths.items())
         raise UserError(
             f"{num_tokens:,} tokens in a row need about {format_bytes(needed)} of memory, and "
             f"{format_bytes(available)} are available; about {int(fitting):,} tokens, {share:.0%} of this length, "

@@ -29,7 +29,7 @@ from numerate.tasks.questions import Questions
 from numerate.tasks.task import Task
 
 MAX_SAMPLED_SIZE = 500
-"""Of larger sizes, reports have no sample answers: they are decoded token by token, and nobody reads them."""
+"""Of larger sizes, reports have no sample answers that would be decoded for them, which takes minutes."""
 
 
 class CellScorer(Protocol):
@@ -166,9 +166,10 @@ class AnswerKind(EvaluationKind, ABC):
 
     def sample_cells(self, cells: Mapping[Cell, str]) -> list[Cell]:
         """The cells to show sample answers of: the largest in distribution, then the smallest, middle and largest out
-        of distribution, of sizes up to `MAX_SAMPLED_SIZE`."""
-        sizes = {cell: cell_entries(cell)["cell"].values() for cell in cells}
-        cells = {cell: name for cell, name in cells.items() if max(sizes[cell], default=0) <= MAX_SAMPLED_SIZE}
+        of distribution; of sizes up to `MAX_SAMPLED_SIZE` where answers are not kept anyway."""
+        if not self.keeps_predictions:
+            sizes = {cell: cell_entries(cell)["cell"].values() for cell in cells}
+            cells = {cell: name for cell, name in cells.items() if max(sizes[cell], default=0) <= MAX_SAMPLED_SIZE}
         equal_sizes = [cell for cell in cells if len({size for _, size in cell}) == 1]
         trained = [cell for cell in equal_sizes if cells[cell] == "in_distribution"]
         ood = [cell for name in OOD_REGIONS for cell in equal_sizes if cells[cell] == name]
