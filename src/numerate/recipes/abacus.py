@@ -151,7 +151,7 @@ ROWS = {
     # (`Window`). A query has the same few keys at any length, so that logits need no scale that grows with it, and what
     # two layers see of a long sum occurs in short ones. The carry is learned. On one core of a laptop about 4 minutes.
     "addition_1000": _laptop(
-        "Reversed addition of 1 to 10 digits that generalizes to hundreds: coupled positions, attention to neighboring "
+        "Reversed addition of 1 to 10 digits that generalizes to 10,000: coupled positions, attention to neighboring "
         "digits only.",
         f"model.positions=[{NUMBER_INDEX},{NEIGHBORS},{WINDOW}]",
         "task.digits=1:10 training.steps=4500 paper=coupling",
