@@ -129,13 +129,12 @@ def test_a_folder_works_without_numerate(functions: Any, monkeypatch: pytest.Mon
 
 
 def test_parts_of_the_same_name_are_tasks_of_their_own() -> None:
-    for folder in ("a", "b"):
-        Path(folder).mkdir()
-        Path(folder, "test.jsonl").write_text('{"question": "1+1", "answer": "2"}\n')
+    for name in ("test-1", "test_1"):
+        Path(f"{name}.jsonl").write_text('{"question": "1+1", "answer": "2"}\n')
     Path("train.jsonl").write_text("".join(f'{{"question": "{i}+1", "answer": "{i + 1}"}}\n' for i in range(30)))
-    settings = "train_file=train.jsonl test_files=[a/test.jsonl,b/test.jsonl] validation_fraction=0.1"
+    settings = "train_file=train.jsonl test_files=[test-1.jsonl,test_1.jsonl] validation_fraction=0.1"
     assert main(f"data write QuestionFiles {settings} out=tasks format=lm-eval grid=1:2".split()) == 0
-    assert read("group.yaml")["task"] == ["numerate_questionfiles_test", "numerate_questionfiles_test_2"]
+    assert read("group.yaml")["task"] == ["numerate_questionfiles_test_1", "numerate_questionfiles_test_1_2"]
 
 
 def test_too_many_cells_and_options_of_other_formats_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
