@@ -133,7 +133,7 @@ class AttentionPositions(nn.Module):
             len(context.position_ids[int(name)]) == 1 for name in self.attention_biases
         )
         elements_per_query = (1 if is_same_for_all_rows else rows) * heads * num_keys
-        has_window = uses_reachable_keys and self._has_window(keys, context)
+        has_window = uses_reachable_keys and num_queries > 1 and self._has_window(keys, context)
         if elements_per_query * num_queries <= MAX_MASK_ELEMENTS and not has_window:
             return None
         max_elements = BLOCK_MASK_ELEMENTS.get(queries.device.type, MAX_MASK_ELEMENTS)

@@ -63,11 +63,6 @@ def _addition6(summary: str, *settings: str) -> Row:
     return _laptop(summary, budget, *settings)
 
 
-def _diagonals(*lengths: int) -> str:
-    """The grid of these equal lengths."""
-    return "+".join(f"diagonal:{length}" for length in lengths)
-
-
 # Published ------------------------------------------------------------------------------------------------------------
 
 GPU_DAY = "One RTX A4000, 24 hours, 8 exaFLOP"
@@ -155,8 +150,9 @@ ROWS = {
         "digits only.",
         f"model.positions=[{NUMBER_INDEX},{NEIGHBORS},{WINDOW}]",
         "task.digits=1:10 training.steps=4500 paper=coupling",
-        f"evaluation.grid=1:10x1:10+{_diagonals(20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)}"
-        "+cascade:1000+uneven:1000+cascade:10000 evaluation.examples_per_cell=20",
+        "evaluation.grid=1:10x1:10+diagonal:20+diagonal:50+diagonal:100+diagonal:200+diagonal:500+diagonal:1000"
+        "+diagonal:2000+diagonal:5000+diagonal:10000+cascade:1000+uneven:1000+cascade:10000",
+        "evaluation.examples_per_cell=20",
     ),
     # Without coupled position ids: a learned vector for each index of a digit in its number, as published. To match the
     # digits of two numbers by these vectors is learned, for each index; offsets up to 105 train those of 100 digits and

@@ -21,14 +21,7 @@ ADDITION = (
     PublishedReach("Abacus", 100, 20, "McLeish et al., 2024", "https://arxiv.org/abs/2405.17399"),
     PublishedReach("position coupling", 200, 30, "Cho et al., 2024", "https://arxiv.org/abs/2405.20671"),
     PublishedReach("ALGA", 1000, 2, "Patriota, 2024", "https://arxiv.org/abs/2406.00075", "a loop outside the model"),
-    PublishedReach(
-        "DFST",
-        2450,
-        3,
-        "Papazov et al., 2025",
-        "https://arxiv.org/abs/2511.22751",
-        "steps as targets",
-    ),
+    PublishedReach("DFST", 2450, 3, "Papazov et al., 2025", "https://arxiv.org/abs/2511.22751", "steps as targets"),
 )
 """Abacus and position coupling as in their abstracts, ALGA as in its text, DFST as in its section on decimal addition.
 Each has another size, another budget and another criterion; the last two are of another kind, as their `help` says."""
