@@ -114,8 +114,8 @@ class QuestionFiles(TextTask):
 
 
 def _part_names(files: Sequence[Path]) -> list[str]:
-    """The name of each file without its ending; of two with the same name, as much of their paths as tells them
-    apart."""
+    """The name of each file without its ending; of files with the same name, with the ending and as many folders as
+    tell them apart."""
     name_by_path = {path: name for name, path in shortest_unique_names(files).items()}
     stems = Counter(file.stem for file in files)
     return [file.stem if stems[file.stem] == 1 else name_by_path[file.absolute()] for file in files]
