@@ -121,6 +121,7 @@ FURTHER: dict[str, list[Any]] = {
     "PositionIds": [
         DigitIndex(max_offset=7),
         DigitIndex(max_offset=7, offset_per="batch"),
+        DigitIndex(max_offset=7, random_gaps=True),
         Shifted(max_shift=9, num_eval_offsets=1),
         Shifted(max_shift=0),
         Coupled(max_offset=7),

@@ -211,6 +211,29 @@ def test_digit_index_per_batch_raises_all_rows_by_the_same(make_tokens: Any, voc
     assert offsets == set(range(7))
 
 
+def test_random_gaps_let_all_pairs_of_digit_positions_meet_and_are_the_same_in_all_numbers(vocabulary: Any) -> None:
+    one = row_of("321+654=9751", vocabulary)
+    tokens = Tokens(one.ids.repeat(4000, 1), one.lengths.repeat(4000), torch.arange(4000))
+    places = numbers(DigitIndex(max_offset=6, random_gaps=True), tokens, vocabulary, StepContext(0, 0))
+    answers = places[:, 8:]
+    assert (places[:, [3, 7]] == 0).all()
+    assert torch.equal(places[:, :3], answers[:, :3])
+    assert torch.equal(places[:, 4:7], answers[:, :3])
+    assert (answers.diff(dim=1) > 0).all()
+    assert (answers.min(), answers.max()) == (1, 10)  # as with one offset
+    pairs = {(row[0], row[3]) for row in answers.tolist()}
+    assert pairs == {(first, last) for first in range(1, 8) for last in range(first + 3, 11)}
+    is_run = answers[:, 3] - answers[:, 0] == 3
+    assert sorted(set(answers[is_run, 0].tolist())) == list(range(1, 8))
+    assert is_run.float().mean() > 1 / 7  # with no gap, and by chance with some
+
+
+def test_random_gaps_are_of_training_only(vocabulary: Any) -> None:
+    one = row_of("321+654=975", vocabulary)
+    places = numbers(DigitIndex(max_offset=6, random_gaps=True), one, vocabulary, StepContext.for_evaluation())
+    assert places.tolist() == [[1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3]]
+
+
 def test_coupled_does_not_change_operands_with_what_comes_behind_the_question(vocabulary: Any) -> None:
     whole, expected = row_of("123+45=861", vocabulary), [4, 3, 2, 1, 3, 2, 1, 2, 3, 4]
     ended = replace(whole, ids=torch.nn.functional.pad(whole.ids, (0, 1), value=3), lengths=whole.lengths + 1)

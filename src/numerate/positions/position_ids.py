@@ -179,11 +179,22 @@ class DigitIndex(PositionIds):
 
     The published code draws one offset for a whole batch (`offset_per="batch"`); `offset_per="row"` draws one for each
     row, which is less noisy when batches are small.
+
+    With one offset, digits that are further apart than the longest training number never meet in training, and a model
+    mistakes some of them for each other in longer numbers. With `random_gaps`, indices in training also have random
+    gaps, the same in all numbers of a row, so that all pairs of them meet: the indices of a longest number of n digits
+    are a random increasing subset, as in Ruoss et al. (2023), https://arxiv.org/abs/2305.16843, of n + m successive
+    ones, where m is random from 0 to max_offset, and so is the first, up to max_offset - m. Then `321+654=975` may get
+    4 5 9 0 4 5 9 0 4 5 9. As the next index is unknown, the model needs to know the next digit as well, as from a
+    `T5Bias` on a few distances.
     """
 
     max_offset: int = setting(0, "largest random offset of digit positions in training; 100 in the paper", at_least=0)
     offset_per: Literal["row", "batch"] = setting(
         "row", "draw one offset per sequence (row), or per batch as in McLeish et al. (2024)"
+    )
+    random_gaps: bool = setting(
+        False, "whether positions in training also have random gaps, so that all pairs of them occur", added_later=True
     )
 
     def assign(
@@ -194,8 +205,27 @@ class DigitIndex(PositionIds):
         if not step_context.training or self.max_offset == 0:
             return position_ids
         row_keys = tokens.example_indices if self.offset_per == "row" else torch.zeros_like(tokens.example_indices)
+        if self.random_gaps:
+            return self._with_random_gaps(position_ids, row_keys, step_context)
         offset = random_integers(step_context, row_keys, self.max_offset + 1, self._salt())[:, None]
         return torch.where(is_digit, position_ids + offset, position_ids)
+
+    def _with_random_gaps(
+        self, position_ids: Int[Tensor, "rows time"], row_keys: Int[Tensor, " rows"], step_context: StepContext
+    ) -> Int[Tensor, "rows time"]:
+        """Index k of a row becomes the k-th of its random positions in increasing order."""
+        time, longest = position_ids.shape[1], position_ids.amax(1)
+        draws = random_uint32(step_context, row_keys, 2 + self.max_offset + time, self._salt())
+        num_gaps = draws[:, 0] * (self.max_offset + 1) >> 32
+        offset = draws[:, 1] * (self.max_offset - num_gaps + 1) >> 32
+        candidates = torch.arange(self.max_offset + time, device=position_ids.device)
+        sort_keys = torch.where(
+            candidates < (longest + num_gaps)[:, None], draws[:, 2:] * len(candidates) + candidates, 2**62
+        )
+        chosen = sort_keys.topk(time, dim=1, largest=False).indices
+        is_chosen = torch.arange(time, device=position_ids.device) < longest[:, None]
+        positions = torch.where(is_chosen, chosen, len(candidates)).sort(dim=1).values + offset[:, None] + 1
+        return torch.where(position_ids > 0, positions.gather(1, (position_ids - 1).clamp(min=0)), 0)
 
     def max_training_offset(self) -> int:
         return self.max_offset
