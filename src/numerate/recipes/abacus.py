@@ -156,16 +156,16 @@ ROWS = {
         "evaluation.examples_per_cell=20",
     ),
     # Without coupled position ids: a learned vector for each index of a digit in its number, as published. With one
-    # random offset, indices more than 20 apart would never meet in training, and a model takes some of them for each
+    # random offset, indices more than 10 apart would never meet in training, and a model takes some of them for each
     # other; with random gaps all pairs meet. The next index is then unknown: a digit of the answer finds the digits
     # whose previous one has its own index, which a bias on the last tokens (`T5Bias`) makes visible. On one core of a
-    # laptop about 14 minutes.
+    # laptop about 12 minutes.
     "addition_abacus_far": _laptop(
-        "Reversed addition of 1 to 20 digits that generalizes to 100 with Abacus embeddings: no coupled positions.",
+        "Reversed addition of 1 to 10 digits that generalizes to 100 with Abacus embeddings: no coupled positions.",
         f"model.positions=[{FAR_ABACUS},{NUMBER_INDEX},{PREVIOUS_TOKENS}]",
         "model.mixer=Attention(num_heads=4,logit_scale=log,log_scale_start=10)",
-        "task.digits=1:20 training.steps=7000",
-        "evaluation.grid=diagonal:10:100:10+cascade:100+uneven:100",
+        "task.digits=1:10 training.steps=10000",
+        "evaluation.grid=1:10x1:10+diagonal:20:100:10+cascade:100+uneven:100",
     ),
     "addition6_abacus": _addition6(
         "Reversed addition of 1 to 6 digits with Abacus and offsets up to 20; about 3 minutes on a laptop's core.",
