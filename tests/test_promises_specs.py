@@ -33,6 +33,7 @@ from numerate.training.samples import Samples
 NO_CHOICE = {
     ("Mixture", "weights"),
     ("Arithmetic", "longest_carry_chain"),
+    ("DigitIndex", "random_gaps"),
     *(("InProcess", name) for name in ("workers", "timeout", "memory")),
     *(("Subwords", name) for name in ("question_template", "system_prompt")),
 }

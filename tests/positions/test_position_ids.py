@@ -1,6 +1,8 @@
 """Promises of numberings, on every one of them; then the numbers of each by hand."""
 
+from collections import Counter, defaultdict
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -226,6 +228,41 @@ def test_random_gaps_let_all_pairs_of_digit_positions_meet_and_are_the_same_in_a
     is_run = answers[:, 3] - answers[:, 0] == 3
     assert sorted(set(answers[is_run, 0].tolist())) == list(range(1, 8))
     assert is_run.float().mean() > 1 / 7  # with no gap, and by chance with some
+
+
+def test_random_gaps_have_the_promised_distribution(vocabulary: Any) -> None:
+    one, count = row_of("321+12=", vocabulary), 20000
+    tokens = Tokens(one.ids.repeat(count, 1), one.lengths.repeat(count), torch.arange(count))
+    places = numbers(DigitIndex(max_offset=2, random_gaps=True), tokens, vocabulary, StepContext(0, 0))
+    assert torch.equal(places[:, 4:6], places[:, :2])
+    expected: dict[tuple[int, ...], float] = defaultdict(float)
+    for left_out, offset in [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0)]:
+        subsets = list(combinations(range(offset + 1, offset + 4 + left_out), 3))
+        for subset in subsets:
+            expected[subset] += count / 3 / (3 - left_out) / len(subsets)
+    found = Counter(map(tuple, places[:, :3].tolist()))
+    assert set(found) == set(expected)
+    chi_squared = sum((found[ids] - number) ** 2 / number for ids, number in expected.items())
+    assert chi_squared < 27.9, "99.9 % quantile of 9 degrees of freedom"
+
+
+def test_random_gaps_of_rows_without_digits_are_none(vocabulary: Any) -> None:
+    spec = DigitIndex(max_offset=6, random_gaps=True)
+    assert numbers(spec, row_of("=+=", vocabulary), vocabulary, StepContext(0, 0)).tolist() == [[0, 0, 0]]
+
+
+def test_random_gaps_per_batch_are_the_same_for_all_rows(vocabulary: Any) -> None:
+    one = row_of("321+654=9751", vocabulary)
+    tokens = Tokens(one.ids.repeat(50, 1), one.lengths.repeat(50), torch.arange(50))
+    spec = DigitIndex(max_offset=6, offset_per="batch", random_gaps=True)
+    places = [numbers(spec, tokens, vocabulary, StepContext(0, step)) for step in range(20)]
+    assert all((drawn == drawn[0]).all() for drawn in places)
+    assert len({tuple(drawn[0].tolist()) for drawn in places}) > 10
+
+
+def test_random_gaps_need_positions_to_leave_out() -> None:
+    with pytest.raises(UserError, match="random_gaps: needs a max_offset of 1 or more"):
+        DigitIndex(random_gaps=True)
 
 
 def test_random_gaps_are_of_training_only(vocabulary: Any) -> None:

@@ -180,22 +180,28 @@ class DigitIndex(PositionIds):
     The published code draws one offset for a whole batch (`offset_per="batch"`); `offset_per="row"` draws one for each
     row, which is less noisy when batches are small.
 
-    With one offset, digits that are further apart than the longest training number never meet in training, and a model
-    mistakes some of them for each other in longer numbers. With `random_gaps`, indices in training also have random
-    gaps, the same in all numbers of a row, so that all pairs of them meet: the indices of a longest number of n digits
-    are a random increasing subset, as in Ruoss et al. (2023), https://arxiv.org/abs/2305.16843, of n + m successive
-    ones, where m is random from 0 to max_offset, and so is the first, up to max_offset - m. Then `321+654=975` may get
-    4 5 9 0 4 5 9 0 4 5 9. As the next index is unknown, the model needs to know the next digit as well, as from a
-    `T5Bias` on a few distances.
+    With one offset, two indices that differ by as much as the longest training number has digits, or more, never occur
+    in one training row, and a model mistakes some of them for each other in longer numbers. With `random_gaps` every
+    two indices up to the highest trained one occur together in some rows, as training also leaves out random indices,
+    the same ones in all numbers of a row: for a longest number of n digits, the answer included, m from 0 to max_offset
+    and an offset from 0 to max_offset - m are drawn, and then n of the indices offset + 1, ..., offset + n + m, a
+    random subset in increasing order as in Ruoss et al. (2023), https://arxiv.org/abs/2305.16843. `321+654=975` may get
+    4 5 9 0 4 5 9 0 4 5 9. As an index does not tell the next one then, the model also needs the order of tokens, as
+    from a `T5Bias` of a few distances. (Rows that share their draws, `offset_per="batch"`, have the same indices if
+    their longest numbers are of one length.)
     """
 
     max_offset: int = setting(0, "largest random offset of digit positions in training; 100 in the paper", at_least=0)
     offset_per: Literal["row", "batch"] = setting(
-        "row", "draw one offset per sequence (row), or per batch as in McLeish et al. (2024)"
+        "row", "draw the offset per sequence (row), or per batch as in McLeish et al. (2024)"
     )
     random_gaps: bool = setting(
-        False, "whether positions in training also have random gaps, so that all pairs of them occur", added_later=True
+        False, "whether training also leaves out random positions, so that all pairs occur", added_later=True
     )
+
+    def conflicts(self) -> Iterator[str]:
+        if self.random_gaps and self.max_offset == 0:
+            yield "random_gaps: needs a max_offset of 1 or more, the number of positions that may be left out"
 
     def assign(
         self, tokens: Tokens, token_kinds: Int[Tensor, "rows time"], step_context: StepContext
@@ -213,19 +219,15 @@ class DigitIndex(PositionIds):
     def _with_random_gaps(
         self, position_ids: Int[Tensor, "rows time"], row_keys: Int[Tensor, " rows"], step_context: StepContext
     ) -> Int[Tensor, "rows time"]:
-        """Index k of a row becomes the k-th of its random positions in increasing order."""
+        """Index k of a row becomes the k-th of its random positions, of which none exceeds longest + max_offset."""
         time, longest = position_ids.shape[1], position_ids.amax(1)
         draws = random_uint32(step_context, row_keys, 2 + self.max_offset + time, self._salt())
-        num_gaps = draws[:, 0] * (self.max_offset + 1) >> 32
-        offset = draws[:, 1] * (self.max_offset - num_gaps + 1) >> 32
+        num_left_out = draws[:, 0] * (self.max_offset + 1) >> 32
+        offset = draws[:, 1] * (self.max_offset - num_left_out + 1) >> 32
         candidates = torch.arange(self.max_offset + time, device=position_ids.device)
-        sort_keys = torch.where(
-            candidates < (longest + num_gaps)[:, None], draws[:, 2:] * len(candidates) + candidates, 2**62
-        )
-        chosen = sort_keys.topk(time, dim=1, largest=False).indices
-        is_chosen = torch.arange(time, device=position_ids.device) < longest[:, None]
-        positions = torch.where(is_chosen, chosen, len(candidates)).sort(dim=1).values + offset[:, None] + 1
-        return torch.where(position_ids > 0, positions.gather(1, (position_ids - 1).clamp(min=0)), 0)
+        is_candidate = candidates < (longest + num_left_out)[:, None]
+        chosen = _smallest_columns(draws[:, 2:].where(is_candidate, 2**32), longest, time)
+        return torch.nn.functional.pad(chosen + offset[:, None] + 1, (1, 0)).gather(1, position_ids)
 
     def max_training_offset(self) -> int:
         return self.max_offset
@@ -337,12 +339,9 @@ class RandomSubset(PositionIds):
             else torch.full_like(row_keys, self.subset_size)
         )
         max_subset_size = min(self.max_length, time if self.subset_size is None else self.subset_size)
-        candidates = torch.arange(self.max_length, device=sequential_ids.device)
-        sort_keys = random_uint32(step_context, row_keys, self.max_length, self._salt()) * self.max_length + candidates
-        permuted = sort_keys.topk(max_subset_size, dim=1, largest=False).indices
         # The chosen positions come first, sorted; a row with more tokens than positions continues above all of them.
-        is_in_subset = torch.arange(max_subset_size, device=sequential_ids.device) < subset_sizes[:, None]
-        subset = torch.where(is_in_subset, permuted, self.max_length).sort(dim=1).values
+        numbers = random_uint32(step_context, row_keys, self.max_length, self._salt())
+        subset = _smallest_columns(numbers, subset_sizes, max_subset_size)
         subset = torch.nn.functional.pad(subset, (0, max(0, time - max_subset_size)), value=self.max_length)[:, :time]
         if num_extra:
             subset = subset.expand(len(sequential_ids), -1).gather(1, sequential_ids)
@@ -414,3 +413,13 @@ def _index_in_digit_run(is_digit: Bool[Tensor, "rows time"]) -> Int[Tensor, "row
     """1, 2, 3, ... inside each run of digits, 0 elsewhere."""
     digit_count = is_digit.long().cumsum(1)
     return digit_count - torch.where(is_digit, 0, digit_count).cummax(1).values
+
+
+def _smallest_columns(
+    numbers: Int[Tensor, "rows columns"], counts: Int[Tensor, " rows"], max_count: int
+) -> Int[Tensor, "rows max_count"]:
+    """The columns of the `counts` smallest numbers of each row in increasing order, then the number of columns."""
+    columns = torch.arange(numbers.shape[1], device=numbers.device)
+    smallest = (numbers * len(columns) + columns).topk(max_count, dim=1, largest=False).indices
+    is_chosen = torch.arange(max_count, device=numbers.device) < counts[:, None]
+    return torch.where(is_chosen, smallest, len(columns)).sort(dim=1).values
