@@ -1,6 +1,6 @@
 """Time and memory of one long sum on one core: scored in one forward pass, and decoded token by token.
 
-    python benchmarks/long_rows.py [--digits 1000 2000 5000 10000] [--decoded 1000] [--recipes addition_1000]
+    python benchmarks/long_rows.py [--digits 1000 2000 5000 10000] [--decoded 1000] [--recipes RECIPE ...]
 
 One JSON line per measurement, each in a process of its own: processor time in seconds, the largest resident size, and
 what of it was there before. The models are those of `addition_far` (2 layers, width 128, 4 heads, biases that differ by
@@ -73,8 +73,10 @@ def main() -> None:
     for name, (digits, method) in itertools.product(chosen.recipes, cases):
         command = [sys.executable, __file__, "--only", name, str(digits), method]
         line = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-        at_most = AT_MOST_MEGABYTES.get(digits) if method == "one pass" else None
-        print(json.dumps(line | ({} if at_most is None else {"at_most": at_most})), flush=True)
+        if method == "one pass" and digits in AT_MOST_MEGABYTES:
+            at_most = AT_MOST_MEGABYTES[digits]
+            line |= {"at_most": at_most, "reached": line["megabytes"] < at_most}
+        print(json.dumps(line), flush=True)
 
 
 if __name__ == "__main__":
