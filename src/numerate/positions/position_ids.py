@@ -181,14 +181,13 @@ class DigitIndex(PositionIds):
     row, which is less noisy when batches are small.
 
     With one offset, two indices that differ by as much as the longest training number has digits, or more, never occur
-    in one training row, and a model mistakes some of them for each other in longer numbers. With `random_gaps` every
-    two indices up to the highest trained one occur together in some rows, as training also leaves out random indices,
-    the same ones in all numbers of a row: for a longest number of n digits, the answer included, m from 0 to max_offset
-    and an offset from 0 to max_offset - m are drawn, and then n of the indices offset + 1, ..., offset + n + m, a
-    random subset in increasing order as in Ruoss et al. (2023), https://arxiv.org/abs/2305.16843. `321+654=975` may get
-    4 5 9 0 4 5 9 0 4 5 9. As an index does not tell the next one then, the model also needs the order of tokens, as
-    from a `T5Bias` of a few distances. (Rows that share their draws, `offset_per="batch"`, have the same indices if
-    their longest numbers are of one length.)
+    in one training row, and a model mistakes some of them for each other in longer numbers. With `random_gaps` they
+    can: training also leaves out random indices, the same ones in all numbers of a row. If the longest number of a row,
+    its answer included, has n digits, a number m from 0 to max_offset and an offset from 0 to max_offset - m are drawn;
+    its indices are n of offset + 1, ..., offset + n + m, a random subset in increasing order as in Ruoss et al. (2023),
+    https://arxiv.org/abs/2305.16843. `321+654=975` may get 4 5 9 0 4 5 9 0 4 5 9. An index does not tell the next one
+    then; a bias on the distance of tokens, such as `T5Bias`, helps to find it. (With `offset_per="batch"` rows have the
+    same indices if their longest numbers are of one length.)
     """
 
     max_offset: int = setting(0, "largest random offset of digit positions in training; 100 in the paper", at_least=0)

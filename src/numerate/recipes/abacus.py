@@ -155,13 +155,13 @@ ROWS = {
         "+diagonal:2000+diagonal:5000+diagonal:10000+cascade:1000+uneven:1000+cascade:10000",
         "evaluation.examples_per_cell=20",
     ),
-    # Without coupled position ids: a learned vector for each index of a digit in its number, as published. With one
-    # random offset, indices more than 10 apart would never meet in training, and a model takes some of them for each
-    # other; with random gaps all pairs meet. The next index is then unknown: a digit of the answer finds the digits
-    # whose previous one has its own index, which a bias on the last tokens (`T5Bias`) makes visible. On one core of a
-    # laptop about 12 minutes.
+    # A learned vector for each index of a digit in its number, as published, and no bias on their differences. With one
+    # random offset, indices more than 10 apart would never occur together in training, and a model takes some of them
+    # for each other; with random gaps they do. An index does not tell the next one then, but a model can find the
+    # digits whose previous one has the index of the current token, as a bias on the distance of tokens (`T5Bias`) lets
+    # it read the previous one. On one core of a laptop about 12 minutes.
     "addition_abacus_far": _laptop(
-        "Reversed addition of 1 to 10 digits that generalizes to 100 with Abacus embeddings: no coupled positions.",
+        "Reversed addition of 1 to 10 digits that generalizes to 100 with Abacus embeddings that have random gaps.",
         f"model.positions=[{FAR_ABACUS},{NUMBER_INDEX},{PREVIOUS_TOKENS}]",
         "model.mixer=Attention(num_heads=2,logit_scale=log,log_scale_start=10)",
         "task.digits=1:10 training.steps=10000",
