@@ -155,6 +155,7 @@ def test_an_evaluation_draws_nothing(any_position_ids: Any, make_tokens: Any, vo
 BY_HAND: list[tuple[PositionIds, str, list[int]]] = [
     (Sequential(), "5 x x", [0, 1, 2, 3, 4]),
     (DigitIndex(), "321+654=975", [1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3]),
+    (DigitIndex(max_offset=6, random_gaps=True), "321+654=975", [1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3]),
     (Coupled(), "321+654=975", [2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4]),
     (Coupled(operand_digit_order="normal"), "123+45=861", [4, 3, 2, 1, 3, 2, 1, 2, 3, 4]),
     (NumberIndex(), "32+654=975", [0, 0, 0, 1, 1, 1, 1, 2, 2, 2]),
@@ -213,7 +214,7 @@ def test_digit_index_per_batch_raises_all_rows_by_the_same(make_tokens: Any, voc
     assert offsets == set(range(7))
 
 
-def test_random_gaps_let_all_pairs_of_digit_positions_meet_and_are_the_same_in_all_numbers(vocabulary: Any) -> None:
+def test_random_gaps_let_all_pairs_of_digit_positions_occur_and_are_the_same_in_all_numbers(vocabulary: Any) -> None:
     one = row_of("321+654=9751", vocabulary)
     tokens = Tokens(one.ids.repeat(4000, 1), one.lengths.repeat(4000), torch.arange(4000))
     places = numbers(DigitIndex(max_offset=6, random_gaps=True), tokens, vocabulary, StepContext(0, 0))
@@ -225,9 +226,6 @@ def test_random_gaps_let_all_pairs_of_digit_positions_meet_and_are_the_same_in_a
     assert (answers.min(), answers.max()) == (1, 10)  # as with one offset
     pairs = {(row[0], row[3]) for row in answers.tolist()}
     assert pairs == {(first, last) for first in range(1, 8) for last in range(first + 3, 11)}
-    is_run = answers[:, 3] - answers[:, 0] == 3
-    assert sorted(set(answers[is_run, 0].tolist())) == list(range(1, 8))
-    assert is_run.float().mean() > 1 / 7  # with no gap, and by chance with some
 
 
 def test_random_gaps_have_the_promised_distribution(vocabulary: Any) -> None:
@@ -263,12 +261,6 @@ def test_random_gaps_per_batch_are_the_same_for_all_rows(vocabulary: Any) -> Non
 def test_random_gaps_need_positions_to_leave_out() -> None:
     with pytest.raises(UserError, match="random_gaps: needs a max_offset of 1 or more"):
         DigitIndex(random_gaps=True)
-
-
-def test_random_gaps_are_of_training_only(vocabulary: Any) -> None:
-    one = row_of("321+654=975", vocabulary)
-    places = numbers(DigitIndex(max_offset=6, random_gaps=True), one, vocabulary, StepContext.for_evaluation())
-    assert places.tolist() == [[1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3]]
 
 
 def test_coupled_does_not_change_operands_with_what_comes_behind_the_question(vocabulary: Any) -> None:

@@ -195,7 +195,7 @@ class DigitIndex(PositionIds):
         "row", "draw the offset per sequence (row), or per batch as in McLeish et al. (2024)"
     )
     random_gaps: bool = setting(
-        False, "whether training also leaves out random positions, so that all pairs occur", added_later=True
+        False, "whether training also leaves out random positions, so that distant ones meet in a row", added_later=True
     )
 
     def conflicts(self) -> Iterator[str]:
