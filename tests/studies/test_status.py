@@ -18,6 +18,7 @@ from numerate.studies.board import MAX_VERBOSE_RUNS, StudyProgress
 from numerate.studies.folder import PlannedRun, RequestedRun, StudyFolder, content_key
 from numerate.studies.state import WorkerStateFile, has_ended, is_lost
 from numerate.studies.status import mean_durations, status_text, study_status, time_left
+from numerate.studies.study import Study
 from numerate.tables.describing import describe_runs
 from numerate.tables.results import results_of
 from numerate.training.recipe import Recipe
@@ -203,6 +204,22 @@ def test_a_worker_says_what_it_is_at_and_nothing_once_it_has_ended(tmp_path: Pat
         assert (read["step"], read["messages"]) == (3, [[1, "hello"]])
     one.remove()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_is_evaluated_has_done_all_of_its_steps(
+    tiny: Recipe, quietly: Callable[[Study, Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, update = [], WorkerStateFile.update
+
+    def tell(self: WorkerStateFile, **fields: Any) -> None:
+        update(self, **fields)
+        told.append({"step": 0, "phase": "", **self._fields})
+
+    monkeypatch.setattr(WorkerStateFile, "update", tell)
+    quietly(Study("s", "?", (tiny,)), tmp_path)
+    evaluating = [state["step"] for state in told if state["phase"].startswith("evaluating")]
+    assert evaluating
+    assert set(evaluating) == {tiny.training.steps}
 
 
 def test_a_state_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ class _StudyWorker:
         seconds_per_run = (time.monotonic() - start_time) / len(group)
         for planned, outcome, (first_step, seconds) in zip(group, outcomes, before, strict=True):
             if not (isinstance(outcome, LockedError) and len(group) > 1):
-                self.state.update(**_initial_state(planned))
+                self.state.update(**_initial_state(planned) | {"step": planned.num_steps or 0})
                 self._evaluate_and_record(planned, outcome, seconds + seconds_per_run, len(group), first_step)
         return True
 
