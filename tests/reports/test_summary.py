@@ -83,6 +83,23 @@ def test_a_headline_never_reaches_a_length_at_which_a_stratum_fails(make_run, si
     assert text == ["99...9 + 1", "100 [20.7, 100]" if correct else "0 [0, 79.3]"]
 
 
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        (range(1, 9), "Trained on 1 to 5 digits, "),
+        (range(5, 9), "Evaluated in distribution on 5 digits only, "),
+        (range(3, 9), "Evaluated in distribution on 3 to 5 digits only, "),
+        ((1, 2, 6), "Evaluated in distribution on 1 to 2 digits only, "),
+    ],
+)
+def test_the_sizes_of_training_are_only_told_where_they_were_evaluated(make_run, sizes, words):
+    folder = make_run("abacus", step(8))
+    path = folder / "evaluation.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if set(json.loads(line)["cell"].values()) <= set(sizes)))
+    assert headline(group_runs([read_run(folder)], LABELS)).startswith(words)
+
+
 def test_several_seeds_are_medians_with_extremes(say):
     text = say(
         *[("abacus", step(last), {"seed": seed}) for seed, last in enumerate((7, 5, 8))],

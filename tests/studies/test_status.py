@@ -217,9 +217,7 @@ def test_a_run_that_is_evaluated_has_done_all_of_its_steps(
 
     monkeypatch.setattr(WorkerStateFile, "update", tell)
     quietly(Study("s", "?", (tiny,)), tmp_path)
-    evaluating = [state["step"] for state in told if state["phase"].startswith("evaluating")]
-    assert evaluating
-    assert set(evaluating) == {tiny.training.steps}
+    assert {state["step"] for state in told if state["phase"].startswith("evaluating")} == {tiny.training.steps}
 
 
 def test_a_state_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:

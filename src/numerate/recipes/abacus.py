@@ -165,7 +165,7 @@ ROWS = {
         f"model.positions=[{FAR_ABACUS},{NUMBER_INDEX},{PREVIOUS_TOKENS}]",
         "model.mixer=Attention(num_heads=2,logit_scale=log,log_scale_start=10)",
         "task.digits=1:10 training.steps=10000",
-        "evaluation.grid=diagonal:10:100:10+cascade:100+uneven:100",
+        "evaluation.grid=1:10x1:10+diagonal:20:100:10+cascade:100+uneven:100",
     ),
     "addition6_abacus": _addition6(
         "Reversed addition of 1 to 6 digits with Abacus and offsets up to 20; about 3 minutes on a laptop's core.",

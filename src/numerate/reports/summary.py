@@ -198,11 +198,13 @@ def headline(groups: Sequence[Group]) -> str:
 
 
 def _covers(trained: Sequence[Point], task: Mapping[str, Any]) -> bool:
-    """Whether the evaluated cells in distribution reach the largest sizes of training, as far as the task says."""
+    """Whether the evaluated cells in distribution reach from the smallest to the largest sizes of training, as far as
+    the task says."""
     for axis in trained[0].coordinates if trained else ():
         sizes = task.get(axis) or (task.get("digits") if axis.endswith("digits") else None)
-        largest = str(sizes).rpartition(":")[2]
-        if largest.isdecimal() and max(point.coordinates[axis] for point in trained) < int(largest):
+        bounds = [int(bound) for bound in str(sizes).split(":") if bound.isdecimal()]
+        found = [point.coordinates[axis] for point in trained]
+        if bounds and (min(found) > bounds[0] or max(found) < bounds[-1]):
             return False
     return True
 
