@@ -151,6 +151,15 @@ def save_model(folder: Path, kind: str = "llama", *, chat_template: str | None =
     return folder
 
 
+def save_models(folder: Path) -> dict[str, Path]:
+    """Folders of a `llama`, of a `t5`, and of a `chat` model, which has a chat template."""
+    return {
+        "llama": save_model(folder / "llama"),
+        "t5": save_model(folder / "t5", "t5"),
+        "chat": save_model(folder / "chat", chat_template=CHAT_TEMPLATE),
+    }
+
+
 # Exported runs --------------------------------------------------------------------------------------------------------
 
 

@@ -16,6 +16,7 @@ from numerate.experiments.train import TrainedRun
 from numerate.models.decoder import Decoder
 from numerate.positions.added import Learned
 from numerate.positions.position_ids import DigitIndex
+from numerate.positions.rotary import Rotary
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.training.recipe import Recipe, Training
 from numerate.training.stopping import Stop
@@ -23,6 +24,15 @@ from numerate.training.stopping import Stop
 SMALL = (
     "task.digits=1:3 model.hidden_size=16 model.backbone.num_layers=1 model.mixer.num_heads=2 training.batch_size=16 "
     "training.shuffle_window=4 training.log_every=5 evaluation.validation_examples=16 device=cpu"
+)
+TINY = Recipe(
+    task=Arithmetic(digits=Span(1, 2)),
+    model=Decoder(hidden_size=16, positions=(Rotary(),)),
+    training=Training(
+        steps=4, batch_size=8, shuffle_window=2, threads=1, log_every=2, evaluate_every=2, checkpoint_every=2
+    ),
+    evaluation=Evaluation(grid="1:2x1:2", examples_per_cell=4, validation_examples=8),
+    title="rotary",
 )
 ADDING = Recipe(
     task=Arithmetic(digits=Span(1, 2)),

@@ -1,6 +1,5 @@
 """Promises of the benchmarks: the published way in them is the published one, and they run."""
 
-import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from import_file import import_file
 from numerate.api import recipe
 from numerate.vocabulary import EOS, PAD
 
@@ -17,12 +17,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
 
 
 def opened(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"benchmark_{name}", FOLDER / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return import_file(FOLDER / f"{name}.py")
 
 
 @pytest.fixture(scope="module")

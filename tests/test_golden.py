@@ -1,8 +1,6 @@
 """The golden comparisons use every part and every command and report each difference; no name is lost unnoticed."""
 
 import copy
-import importlib.util
-import sys
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -14,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 import numerate
+from import_file import import_file
 from numerate import catalogue
 from numerate.commands.table import COMMANDS
 from numerate.config import identity
@@ -36,13 +35,7 @@ def against(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def loaded(name: str, folder: Path = GOLDEN) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"golden_{name}", folder / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return import_file(folder / f"{name}.py")
 
 
 def classes_of(part: Any) -> Iterator[str]:

@@ -15,6 +15,7 @@ import torch
 import yaml
 
 import numerate
+from failures import Payload
 from numerate import catalogue
 from numerate.cli import main
 from numerate.config import user_parts
@@ -150,26 +151,11 @@ class EvilRecipe(Recipe):
 """
 
 
-class Payload:
-    """Writes a file when it is unpickled."""
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-
-    def __reduce__(self) -> Any:
-        return (self.file.touch, ())
-
-
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs = tmp_path_factory.mktemp("security") / "runs"
-    tiny = [
-        "model.hidden_size=16",
-        "training.steps=2",
-        "training.batch_size=8",
-        "training.shuffle_window=1",
-        "evaluation.validation_examples=4",
-    ]
+    small = "model.hidden_size=16 training.steps=2 training.batch_size=8 training.shuffle_window=1"
+    tiny = [*small.split(), "evaluation.validation_examples=4"]
     numerate.train(numerate.recipe("addition_rotary", *tiny), runs_dir=runs, quiet=True)
     return runs
 

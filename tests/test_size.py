@@ -1,23 +1,14 @@
 """The code base stays within its budgets: a change that needs more raises one in `benchmarks/budgets.toml`, and why."""
 
-import importlib.util
 from pathlib import Path
-from types import ModuleType
+
+from import_file import import_file
 
 FILE = Path(__file__).parents[1] / "benchmarks" / "size.py"
 
 
-def opened() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("size", FILE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_every_folder_is_within_its_budget_and_has_one() -> None:
-    size = opened()
+    size = import_file(FILE)
     found, budgets = {name: one._asdict() for name, one in size.sizes()}, size.budgets()
     assert found.keys() == budgets.keys()
     assert found["source"]["lines"] > found["core"]["lines"] > 10_000

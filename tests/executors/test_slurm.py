@@ -21,6 +21,8 @@ from typing import Any
 
 import pytest
 
+from failures import Payload
+
 sys.path.append(str(Path(__file__).parent))  # workers look for modules where we do
 
 from executor_deeds import done as results
@@ -550,16 +552,6 @@ def test_a_task_that_is_over_too_early_is_explained_by_its_state_and_its_log(sub
         f"log: {submission.error_log(1)} (ModuleNotFoundError: No module named 'acme'); the same command resumes"
     )
     assert results(list(submission.deliver(Diary("")))) == {10: "died", 11: "died", 12: "died"}
-
-
-class Payload:
-    """Writes a file when it is unpickled."""
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-
-    def __reduce__(self) -> Any:
-        return (self.file.touch, ())
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from hugging_face import CHAT_TEMPLATE, QUIET, save_model, transformers
+from hugging_face import QUIET, save_model, save_models, transformers
 from numerate.api import load, recipe, train
 from numerate.cli import main
 from numerate.errors import UserError
@@ -23,12 +23,7 @@ STOP = "evaluation.generation.stop=[e]"
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("models")
-    return {
-        "llama": save_model(root / "llama"),
-        "t5": save_model(root / "t5", "t5"),
-        "chat": save_model(root / "chat", chat_template=CHAT_TEMPLATE),
-    }
+    return save_models(tmp_path_factory.mktemp("models"))
 
 
 def lines_of(file: Path) -> list[dict[str, Any]]:

@@ -533,13 +533,8 @@ def test_a_run_with_a_part_of_ones_own_opens_from_anywhere_once_its_file_is_name
         "class Mine(Sequential):\n"
         "    pass\n"
     )
-    settings = [
-        "model.hidden_size=16",
-        "training.steps=2",
-        "training.batch_size=8",
-        "training.shuffle_window=1",
-        "evaluation.validation_examples=4",
-    ]
+    small = "model.hidden_size=16 training.steps=2 training.batch_size=8 training.shuffle_window=1"
+    settings = [*small.split(), "evaluation.validation_examples=4"]
     positions = "model.positions=[Rotary(position_ids=Mine)]"
     train_line = ["train", "addition_rotary", "--parts", "mine.py", positions, *settings, f"runs_dir={runs}"]
     done = run_command(train_line, project)

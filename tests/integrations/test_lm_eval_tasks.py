@@ -1,6 +1,5 @@
 """Promises of tasks written for lm-evaluation-harness: the questions of `numerate evaluate`, in files that it reads."""
 
-import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from import_file import import_file
 from numerate.cli import main
 from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import cell_questions
@@ -100,12 +100,7 @@ def test_labels_are_asked_for_below_the_words(capsys: pytest.CaptureFixture[str]
 @pytest.fixture
 def functions() -> Any:
     written(Arithmetic(), "2x2")
-    spec = importlib.util.spec_from_file_location("functions_of_the_folder", "tasks/lm_eval_functions.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return import_file(Path("tasks/lm_eval_functions.py"))
 
 
 def test_a_folder_scores_answers_as_numerate_does(functions: Any) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from import_file import import_file
 from layers import assert_same, drawn
 from numerate.kernels.delta_rule import chunked_delta_rule, delta_rule_flops, recurrent_delta_rule
 
@@ -66,12 +67,7 @@ def naive(folder: str) -> Any:
     file = next((file for file in files if file.is_file()), None)
     if file is None:
         pytest.skip("this flash-linear-attention has no naive form of the rule (package fla-core)")
-    spec = importlib.util.spec_from_file_location(f"naive_{folder}", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return import_file(file)
 
 
 @pytest.mark.parametrize("largest", [1.0, 2.0])

@@ -1,22 +1,18 @@
 """Promises of the table of what recipes would take on a GPU (`benchmarks/estimates.py`), and of the page with it."""
 
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from import_file import import_file
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
 def estimates() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("benchmark_estimates", ROOT / "benchmarks" / "estimates.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return import_file(ROOT / "benchmarks" / "estimates.py")
 
 
 @pytest.mark.parametrize("name", ["addition_abacus", "tiny_stories_laptop_dual"])

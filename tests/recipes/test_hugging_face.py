@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hugging_face import CHAT_TEMPLATE, QUIET, save_model, transformers
+from hugging_face import QUIET, save_model, save_models, transformers
 from numerate.api import recipe
 from numerate.config import identity
 from numerate.errors import UserError
@@ -26,12 +26,7 @@ NUM_FEWSHOT = "num_fewshot={}"
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("models")
-    return {
-        "llama": save_model(root / "llama"),
-        "t5": save_model(root / "t5", "t5"),
-        "chat": save_model(root / "chat", chat_template=CHAT_TEMPLATE),
-    }
+    return save_models(tmp_path_factory.mktemp("models"))
 
 
 def prompt_ids(found: Any, question: str = "12+9=") -> list[int]:

@@ -20,13 +20,11 @@ import pytest
 
 from numerate.cli import parse
 from numerate.commands.table import COMMANDS
-from numerate.config import Span, override, to_tree
+from numerate.config import override, to_tree
 from numerate.errors import OperationalError, UserError
 from numerate.evaluation.evaluator import Evaluation
 from numerate.executors.executor import MAX_DEATHS, Executor, Failure, ItemOutcome, Work, WorkerContext
 from numerate.experiments.train import train
-from numerate.models.decoder import Decoder
-from numerate.positions.rotary import Rotary
 from numerate.searches import trials as trials_file
 from numerate.searches.journal import Journal, Trial
 from numerate.searches.sampling import SamplingPlan, make_pruner
@@ -35,24 +33,15 @@ from numerate.searches.searched import SearchResult
 from numerate.searches.space import Choice, NumberRange, Space
 from numerate.searches.trials import SearchPlan, Trials, run_result, summarize_runs
 from numerate.studies.naming import load_recipe
-from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.task import Task
 from numerate.text.tasks.example_file import ExampleFile
 from numerate.training.recipe import Recipe, Training
 from numerate.training.run_folder import RunFolder
 from numerate.training.stopping import Stop
+from small_runs import TINY
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("optuna") is None, reason="a search needs optuna")
 
-TINY = Recipe(
-    task=Arithmetic(digits=Span(1, 2)),
-    model=Decoder(hidden_size=16, positions=(Rotary(),)),
-    training=Training(
-        steps=4, batch_size=8, shuffle_window=2, threads=1, log_every=2, evaluate_every=2, checkpoint_every=2
-    ),
-    evaluation=Evaluation(grid="1:2x1:2", examples_per_cell=4, validation_examples=8),
-    title="rotary",
-)
 RATES = {"optimizer.learning_rate": "log(1e-4,1e-2)", "model.hidden_size": [16, 32]}
 SPACE = Space.parse(TINY, RATES)
 

@@ -15,44 +15,31 @@ from typing import Any
 import pytest
 
 from failures import killed_at_every_moment, small_disk
-from numerate.config import Span
-from numerate.evaluation.evaluator import Evaluation
 from numerate.executors import local
 from numerate.executors.executor import Executor
 from numerate.executors.in_process import InProcess
 from numerate.executors.local import Local
-from numerate.models.decoder import Decoder
 from numerate.positions.added import Learned
-from numerate.positions.rotary import Rotary
 from numerate.studies import study as studies
 from numerate.studies.study import Study, run_study
-from numerate.tasks.arithmetic import Arithmetic
-from numerate.training.recipe import Recipe, Training
+from numerate.training.recipe import Recipe
+from small_runs import TINY
 
 __all__ = ["killed_at_every_moment", "small_disk"]
 
-_TINY = Recipe(
-    task=Arithmetic(digits=Span(1, 2)),
-    model=Decoder(hidden_size=16, positions=(Rotary(),)),
-    training=Training(
-        steps=4, batch_size=8, shuffle_window=2, threads=1, log_every=2, evaluate_every=2, checkpoint_every=2
-    ),
-    evaluation=Evaluation(grid="1:2x1:2", examples_per_cell=4, validation_examples=8),
-    title="rotary",
-)
-_LEARNED = replace(_TINY, title="learned", model=replace(_TINY.model, positions=(Learned(),)))
+_LEARNED = replace(TINY, title="learned", model=replace(TINY.model, positions=(Learned(),)))
 
 
 @pytest.fixture(scope="session")
 def tiny() -> Recipe:
     """Four steps of a tiny model."""
-    return _TINY
+    return TINY
 
 
 @pytest.fixture(scope="session")
 def pair() -> Study:
     """Two variants of it."""
-    return Study("pair", "Which of two?", (_TINY, _LEARNED))
+    return Study("pair", "Which of two?", (TINY, _LEARNED))
 
 
 @pytest.fixture
@@ -169,7 +156,7 @@ class Command:
 @pytest.fixture(scope="session")
 def warm(quietly: Callable[[Study, Path], None], tmp_path_factory: pytest.TempPathFactory) -> None:
     """All that a first run imports is imported, so that no forked worker does it again."""
-    quietly(Study("warm", "?", [_TINY]), tmp_path_factory.mktemp("warm"))
+    quietly(Study("warm", "?", [TINY]), tmp_path_factory.mktemp("warm"))
 
 
 @pytest.fixture
