@@ -3,7 +3,7 @@
 import contextlib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,10 +72,31 @@ def forward_memory(model: Model, tokens: Tokens, num_tokens: int) -> int:
     return meter.peak
 
 
-def available_memory(device: torch.device) -> float:
-    """The memory of a GPU, or the available memory of this machine, in bytes; infinite where it is unknown."""
-    if device.type == "cpu":
-        with contextlib.suppress(OSError):
-            if found := re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE):
-                return 1024.0 * int(found[1])
-    return total_memory(device)
+def available_memory(device: torch.device, root: Path = Path("/")) -> float:
+    """The memory of a GPU, or what is available of this machine's and within the limits of its container or job
+    (cgroups), in bytes; infinite where it is unknown."""
+    if device.type != "cpu":
+        return total_memory(device)
+    available = [math.inf]
+    with contextlib.suppress(OSError):
+        if found := re.search(r"^MemAvailable:\s+(\d+) kB", (root / "proc/meminfo").read_text(), re.MULTILINE):
+            available.append(1024.0 * int(found[1]))
+    for folder in _cgroup_folders(root):
+        for names in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+            with contextlib.suppress(OSError, ValueError):  # no limit is `max`
+                limit, used = (int((folder / name).read_text()) for name in names)
+                cached = re.search(r"^inactive_file (\d+)$", (folder / "memory.stat").read_text(), re.MULTILINE)
+                available.append(limit - used + (int(cached[1]) if cached else 0))
+    return max(0.0, min(available))
+
+
+def _cgroup_folders(root: Path) -> Iterator[Path]:
+    """The folders of version 2 and 1 that may limit the memory of this process: its cgroup and those that contain
+    it."""
+    with contextlib.suppress(OSError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers in ("", "memory"):
+                parts = Path(path).parts[1:]
+                for depth in range(len(parts) + 1):
+                    yield root.joinpath("sys/fs/cgroup", controllers, *parts[:depth])
