@@ -3,7 +3,9 @@
 This file is also the work of each process in `together`, which torchrun starts: `test_processes.py FOLDER GROUP`.
 """
 
+import fcntl
 import json
+import os
 import shutil
 import socket
 import sys
@@ -157,29 +159,40 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Folders:
 @pytest.fixture(scope="module")
 def together(tmp_path_factory: pytest.TempPathFactory, alone: Folders) -> Folders:
     """What two processes did: `plain`, or `further`, while two others trained another run on the same machine; and
-    `machines`: what four did, started by a command on each of two machines, which are this one."""
+    `machines`: what four did, started by a command on each of two machines, which are this one. Once for all workers
+    of pytest."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
     @cache
     def runs(group: str) -> Path:
-        folder = tmp_path_factory.mktemp("together")
-        for case, way in RESUMED:
-            if group == GROUP_OF_RESUMED[case]:
-                shutil.copytree(alone(case), folder / f"from-one-{case}-{way}")
-        work = (__file__, str(folder), group)
-        if group == "machines":
-            line = f"-m torch.distributed.run --nnodes 2 --nproc-per-node 2 --rdzv-endpoint localhost:{free_port()}"
-            jobs = [launch(*line.split(), "--rdzv-backend", "c10d", *work) for _ in range(2)]
-        else:
-            jobs = [launch(*work, processes=2)]
-        if group == "further":
-            beside = ("addition_rotary", *SMALL, "seed=5", f"runs_dir={folder / 'beside'}")
-            jobs.append(launch("-m", "numerate", "train", *beside, processes=2))
-        for job in jobs:
-            status, output = ended(job)
-            assert status == 0, output
+        folder = shared / f"together-{group}"
+        with open(shared / f"{group}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not folder.exists():
+                train_together(group, folder.with_suffix(".unfinished"), alone)
+                folder.with_suffix(".unfinished").rename(folder)
         return folder
 
     return runs
+
+
+def train_together(group: str, folder: Path, alone: Folders) -> None:
+    for case, way in RESUMED:
+        if group == GROUP_OF_RESUMED[case]:
+            shutil.copytree(alone(case), folder / f"from-one-{case}-{way}")
+    work = (__file__, str(folder), group)
+    if group == "machines":
+        line = f"-m torch.distributed.run --nnodes 2 --nproc-per-node 2 --rdzv-endpoint localhost:{free_port()}"
+        jobs = [launch(*line.split(), "--rdzv-backend", "c10d", *work) for _ in range(2)]
+    else:
+        jobs = [launch(*work, processes=2)]
+    if group == "further":
+        beside = ("addition_rotary", *SMALL, "seed=5", f"runs_dir={folder / 'beside'}")
+        jobs.append(launch("-m", "numerate", "train", *beside, processes=2))
+    for job in jobs:
+        status, output = ended(job)
+        assert status == 0, output
 
 
 def free_port() -> int:
