@@ -8,13 +8,12 @@ export OMP_NUM_THREADS ?= 1
 READY := $(VENV)/.ready
 READY_TO_TEST := $(VENV)/.ready-to-test
 
-.PHONY: demo test test-all test-shapes check docs notebooks golden golden-outside test-oldest test-newest test-gpu-readiness test-integrations test-wheel clean help
+.PHONY: demo test test-all check docs notebooks golden golden-outside test-oldest test-newest test-gpu-readiness test-integrations test-wheel clean help
 
 help:
 	@echo "make demo    installs into $(VENV) if need be, then: numerate run quickstart"
 	@echo "make test    installs into $(VENV) if need be, then the test suite without its slowest tests"
-	@echo "make test-all   the whole test suite, then make test-shapes, as CI does"
-	@echo "make test-shapes   the tests of models, with their shape annotations checked at every call"
+	@echo "make test-all   the whole test suite, as CI does"
 	@echo "make check   installs into $(VENV) if need be, then the linters, the type checker and the import contracts"
 	@echo "make docs    builds the site, build/site/index.html"
 	@echo "make notebooks   executes the notebooks in examples/ and stores their outputs"
@@ -33,14 +32,8 @@ demo: $(READY)
 test: $(READY_TO_TEST)
 	$(VENV)/bin/python -m pytest -n 2 -m "not slow"
 
-test-all: $(READY_TO_TEST)
-	$(VENV)/bin/python -m pytest -n 2
-	$(MAKE) test-shapes
-
-SHAPES := $(addprefix tests/,test_batch.py architectures evaluation kernels losses mixers models positions published text/test_t5.py)
-
-test-shapes: $(READY_TO_TEST)
-	CHECK_SHAPES=1 $(VENV)/bin/python -m pytest -n 2 -m "not slow" $(SHAPES)
+test-all: test
+	CHECK_SHAPES=0 $(VENV)/bin/python -m pytest -n 2 -m slow
 
 check: $(READY_TO_TEST)
 	$(VENV)/bin/ruff check .
