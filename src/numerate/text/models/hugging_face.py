@@ -184,7 +184,7 @@ class CacheState:
     lengths: Int[Tensor, " rows"]
     start_state: Float[Tensor, "rows 1 width"] | None = None
     encoder_hidden_states: Float[Tensor, "rows source width"] | None = None
-    encoder_attention_mask: Bool[Tensor, "rows source"] | None = None
+    encoder_attention_mask: Bool[Tensor, "rows source"] | Int[Tensor, "rows source"] | None = None
 
     def reorder_rows(self, rows: Int[Tensor, " reorder_rows"]) -> "CacheState":
         """These rows, in this order. The cache is changed in place."""
