@@ -85,8 +85,10 @@ def available_memory(device: torch.device, root: Path = Path("/")) -> float:
         for names in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
             with contextlib.suppress(OSError, ValueError):  # no limit is `max`
                 limit, used = (int((folder / name).read_text()) for name in names)
-                cached = re.search(r"^inactive_file (\d+)$", (folder / "memory.stat").read_text(), re.MULTILINE)
-                available.append(limit - used + (int(cached[1]) if cached else 0))
+                stat = dict(re.findall(r"^(\w+) (\d+)$", (folder / "memory.stat").read_text(), re.MULTILINE))
+                # Cached files can be dropped. In version 1 only the total has those of the groups within a group.
+                cached = (stat.get(f"total_{name}", stat.get(name, 0)) for name in ("inactive_file", "active_file"))
+                available.append(limit - used + sum(map(int, cached)))
     return max(0.0, min(available))
 
 
@@ -96,7 +98,7 @@ def _cgroup_folders(root: Path) -> Iterator[Path]:
     with contextlib.suppress(OSError):
         for line in (root / "proc/self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
-            if controllers in ("", "memory"):
+            if not controllers or "memory" in controllers.split(","):
+                top = root / "sys/fs/cgroup" / ("memory" if controllers else "")
                 parts = Path(path).parts[1:]
-                for depth in range(len(parts) + 1):
-                    yield root.joinpath("sys/fs/cgroup", controllers, *parts[:depth])
+                yield from (top.joinpath(*parts[:depth]) for depth in range(len(parts) + 1))
