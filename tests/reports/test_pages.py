@@ -9,13 +9,14 @@ import pytest
 
 from numerate.errors import OperationalError, UserError
 from numerate.reports.compare import write_comparison
-from numerate.reports.figure import Figure
+from numerate.reports.figure import Figure, HeatMap
 from numerate.reports.groups import group_runs
 from numerate.reports.matplotlib_writer import draw_figure, save_figure
 from numerate.reports.overview import length_chart
 from numerate.reports.page import run_iframe, write_run_report
 from numerate.reports.plots import compare_figure, grid_figure
 from numerate.reports.records import read_run
+from numerate.reports.summary import headline
 from numerate.reports.training import training_charts
 
 VOID = {"meta", "br", "col", "wbr"}
@@ -255,6 +256,20 @@ def test_a_figure_has_a_panel_for_each_map_and_one_for_the_lengths(pair):
     curves = {line.get_label(): list(line.get_ydata()) for line in figure.axes[2].get_lines()}
     assert curves["addition_abacus"] == [1] * 7 + [0]
     assert curves["addition_rotary"] == [1] * 5 + [0] * 3
+
+
+def test_unequal_sizes_alone_have_no_chart_of_lengths_and_strata_alone_no_figure(pair):
+    file = pair[0] / "evaluation.jsonl"
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    unequal = [one for one in records if one["cell"]["first_digits"] != one["cell"]["second_digits"]]
+    strata = [one | {"stratum": "nines_plus_one"} for one in unequal]
+    for kept, number in (unequal, 1), (strata, 0):
+        file.write_text("".join(json.dumps(one) + "\n" for one in kept))
+        groups = group_runs([read_run(pair[0])])
+        figure = compare_figure(groups)
+        assert [type(panel) for panel in figure.drawn_panels] == [HeatMap] * number
+        assert not number or draw_figure(figure)
+    assert headline(groups) == "Only strata have been evaluated."
 
 
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])

@@ -132,12 +132,13 @@ def check_figure_path(path: str | Path) -> str:
 
 def draw_figure(figure: Figure, size: Size = SIZES["page"]) -> MatplotlibFigure:
     """A figure as one of matplotlib, sized in inches for a page. Raises `UserError` for one without panels."""
-    if not figure.panels:
+    panels = figure.drawn_panels
+    if not panels:
         raise UserError("figure: nothing to draw; evaluate the runs first")
-    columns = min(figure.columns, len(figure.panels), int(size.width / size.panel_width))
+    columns = min(figure.columns, len(panels), int(size.width / size.panel_width))
     width = size.width if columns > 1 or figure.point_charts else min(size.width, 5.4)
     panel_width = (width - 1.6 * bool(figure.point_charts)) / columns
-    rows = [figure.panels[i : i + columns] for i in range(0, len(figure.panels), columns)]
+    rows = [panels[i : i + columns] for i in range(0, len(panels), columns)]
     legend = [(_wrapped(text, width - 0.6, 7.5), style) for text, style in figure.shared_legend or ()]
     legend_columns, legend_height = _legend_size(legend, width)
     notes = [line for note in figure.notes.split("\n") for line in wrap(note, int(18 * width))]
@@ -148,7 +149,7 @@ def draw_figure(figure: Figure, size: Size = SIZES["page"]) -> MatplotlibFigure:
         drawing = new_drawing(width, sum(heights) + legend_height + 0.12 * len(notes))
         every: Any = drawing.subplots(len(rows), columns, squeeze=False, gridspec_kw={"height_ratios": heights})
         drawn = []
-        for i, (panel, axes) in enumerate(zip_longest(figure.panels, every.flat)):
+        for i, (panel, axes) in enumerate(zip_longest(panels, every.flat)):
             if panel is None:
                 axes.remove()
                 continue

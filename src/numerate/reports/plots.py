@@ -66,7 +66,7 @@ def compare_figure(groups: Sequence[Group]) -> Figure:
     has_several_tasks = len(group_by_task(groups)) > 1 and any(group.diagonal for group in groups)
     if not 0 < len(figure.maps) <= MAX_MAPS or has_several_tasks:
         return curves_figure(groups)
-    return replace(figure, columns=2 if len(figure.panels) in (2, 4) else 3)
+    return replace(figure, columns=2 if len(figure.drawn_panels) in (2, 4) else 3)
 
 
 def training_figure(groups: Sequence[Group]) -> Figure:
@@ -139,7 +139,7 @@ def write_plot(
         warnings.warn(f"plot: {names}: not language modeling, so left out of the validation loss", stacklevel=2)
     evaluated = groups if figure in ("training", "validation") else [group for group in groups if group.points]
     drawn = FIGURES[figure](evaluated) if evaluated else Figure(())
-    if not drawn.panels:
+    if not drawn.drawn_panels:
         needs = _REQUIREMENTS.get(figure, "runs evaluated on a grid")
         if not evaluated and not of_text:
             needs = f"runs that were evaluated{f' at the {checkpoint} checkpoint' if checkpoint else ''}"

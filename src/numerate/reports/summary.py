@@ -177,7 +177,8 @@ def headline(groups: Sequence[Group]) -> str:
     results = [group_result(group) for group in groups]
     compared = [one for one in results if one.is_evaluated and one.group.non_causal_reason is None]
     if not any(one.is_evaluated for one in results):
-        return "Nothing has been evaluated yet."
+        has_strata = any(group.strata for group in groups)
+        return "Only strata have been evaluated." if has_strata else "Nothing has been evaluated yet."
     if not compared:
         return f"{'; '.join(one.clause for one in results)}."
     trained = [p for one in compared for p in one.group.points if p.region == "in_distribution"]

@@ -323,7 +323,7 @@ def _write_report(
         groups = group_runs(read_runs(folders), study.labels)
         text = comparison_page(groups, study.question, failed_runs=failed, missing_variants=missing_variants)
         write_output(page, text.encode(), place="runs")
-        if (figure := compare_figure(groups)).panels:
+        if (figure := compare_figure(groups)).drawn_panels:
             save_figure(figure, page.with_name("figure.png"))
         runner.folder.update_metadata(reported=content_hash)
     return page
