@@ -170,8 +170,10 @@ def together(tmp_path_factory: pytest.TempPathFactory, alone: Folders) -> Folder
         with open(shared / f"{group}.lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not folder.exists():
-                train_together(group, folder.with_suffix(".unfinished"), alone)
-                folder.with_suffix(".unfinished").rename(folder)
+                unfinished = folder.with_suffix(".unfinished")
+                shutil.rmtree(unfinished, ignore_errors=True)  # of a worker that failed
+                train_together(group, unfinished, alone)
+                unfinished.rename(folder)
         return folder
 
     return runs
