@@ -59,11 +59,11 @@ CHECKED = (
     "evaluation.sampling",
     "evaluation.samples",
 )
-"""The modules whose shape annotations are checked at every call, but with CHECK_SHAPES=0."""
+"""The modules whose shape annotations are checked at every call, unless CHECK_SHAPES=0."""
 
 pytest.register_assert_rewrite("numerate.promises")
 
-if os.environ.setdefault("CHECK_SHAPES", "1") == "1":
+if os.environ.setdefault("CHECK_SHAPES", "1") != "0":
     from jaxtyping import install_import_hook
 
     install_import_hook([f"numerate.{name}" for name in CHECKED], "shapes.check")

@@ -7,8 +7,8 @@ from types import ModuleType
 
 
 def import_file(path: Path) -> ModuleType:
-    """The module in a file, under a name of its own."""
-    spec = importlib.util.spec_from_file_location(f"file_{path.stem}", path)
+    """The module in a file, under the name of its path."""
+    spec = importlib.util.spec_from_file_location(str(path), path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
