@@ -85,10 +85,11 @@ def available_memory(device: torch.device, root: Path = Path("/")) -> float:
         for names in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
             with contextlib.suppress(OSError, ValueError):  # no limit is `max`
                 limit, used = (int((folder / name).read_text()) for name in names)
-                stat = dict(re.findall(r"^(\w+) (\d+)$", (folder / "memory.stat").read_text(), re.MULTILINE))
+                lines = re.findall(r"^(\w+) (\d+)$", (folder / "memory.stat").read_text(), re.MULTILINE)
+                stat = {name: int(size) for name, size in lines}
                 # Cached files can be dropped. In version 1 only the total has those of the groups within a group.
-                cached = (stat.get(f"total_{name}", stat.get(name, 0)) for name in ("inactive_file", "active_file"))
-                available.append(limit - used + sum(map(int, cached)))
+                cached = [stat.get(f"total_{name}", stat.get(name, 0)) for name in ("inactive_file", "active_file")]
+                available.append(limit - used + sum(cached))
     return max(0.0, min(available))
 
 
