@@ -11,7 +11,6 @@ def import_file(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(str(path), path)
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
