@@ -14,7 +14,7 @@ from numerate.reports.groups import group_runs
 from numerate.reports.matplotlib_writer import draw_figure, save_figure
 from numerate.reports.overview import length_chart
 from numerate.reports.page import run_iframe, write_run_report
-from numerate.reports.plots import compare_figure, grid_figure
+from numerate.reports.plots import compare_figure, grid_figure, write_plot
 from numerate.reports.records import read_run
 from numerate.reports.summary import headline
 from numerate.reports.training import training_charts
@@ -265,11 +265,12 @@ def test_unequal_sizes_alone_have_no_chart_of_lengths_and_strata_alone_no_figure
     strata = [one | {"stratum": "nines_plus_one"} for one in unequal]
     for kept, number in (unequal, 1), (strata, 0):
         file.write_text("".join(json.dumps(one) + "\n" for one in kept))
-        groups = group_runs([read_run(pair[0])])
-        figure = compare_figure(groups)
+        figure = compare_figure(groups := group_runs([read_run(pair[0])]))
         assert [type(panel) for panel in figure.drawn_panels] == [HeatMap] * number
         assert not number or draw_figure(figure)
     assert headline(groups) == "Only strata have been evaluated."
+    with pytest.raises(UserError, match="compare needs sizes in the grid, and only strata were evaluated"):
+        write_plot("compare", pair[:1], pair[0] / "a.png")
 
 
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])

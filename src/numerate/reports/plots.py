@@ -143,6 +143,8 @@ def write_plot(
         needs = _REQUIREMENTS.get(figure, "runs evaluated on a grid")
         if not evaluated and not of_text:
             needs = f"runs that were evaluated{f' at the {checkpoint} checkpoint' if checkpoint else ''}"
+            if any(group.strata for group in groups):
+                needs = "sizes in the grid, and only strata were evaluated"
         hint = "; use validation for language modeling runs" if of_text and not evaluated else ""
         raise UserError(f"plot: {figure} needs {needs}{hint}")
     return save_figure(drawn, path, size)
