@@ -114,7 +114,7 @@ def test_a_grid_has_the_strata_of_its_task_beside_other_cells(text: str, found: 
         (Arithmetic(), "1:9+cascade", r"^grid: 'cascade' needs the length of its operands, as in cascade:20$"),
         (Sorting(), "cascade:9", r"^grid: Sorting has no stratum 'cascade'; it has none\.$"),
         (Arithmetic(), "cascades:9", r"Did you mean 'cascade'\?"),
-        (Arithmetic("-"), "cascade:1:3", r"^grid: the stratum 'cascade:1:3' has no questions of size 1"),
+        (Arithmetic("-"), "cascade:1:3", "^grid: 'cascade:1:3' selects none of the questions of cascade:1$"),
         (Arithmetic(), "carries:1x2x3", r"^grid: 'carries:1x2x3' must have the form carries:20"),
     ],
 )

@@ -197,7 +197,7 @@ def _split_parts(text: str) -> list[str]:
 
 
 def _is_stratum(text: str) -> bool:
-    return re.match(r"\s*(?!diagonal:)[a-z]\w*\s*:", text) is not None
+    return re.match(r"\s*(?!diagonal:)[a-zA-Z]\w*\s*:", text) is not None
 
 
 def _parse_stratum(text: str, grid_text: str, axes: Sequence[str], task: Task | None) -> StratumPart:
@@ -218,7 +218,7 @@ def _parse_stratum(text: str, grid_text: str, axes: Sequence[str], task: Task | 
             )
         cells_by_size.append(tuple(_choose(strata[name], axes, *chosen)))
         if not cells_by_size[-1]:
-            raise UserError(f"grid: the stratum {text!r} has no questions of size {size}")
+            raise UserError(f"grid: {text!r} selects none of the questions of {name}:{size}")
     return StratumPart(name, sizes, tuple(cells_by_size), *chosen)
 
 

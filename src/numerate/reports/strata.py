@@ -80,7 +80,7 @@ def _caption(points: Sequence[Point]) -> str:
     single = "; the only question of its kind and length is asked once" * (1 in counts)
     return (
         f"Exact match in per cent{interval}, on questions that uniformly drawn ones almost never are. n is the "
-        f"length of the longest operand; up to {max(counts, default=0):,} questions per cell{single}."
+        f"length of the longest operand; questions per cell: at most {max(counts, default=0):,}{single}."
     )
 
 
