@@ -11,7 +11,13 @@ from cases import whole
 from numerate.config import Span
 from numerate.errors import UserError
 from numerate.published.datasets import presets as dataset_presets
-from numerate.text.tasks.gsm8k import GSM8K, format_number, normalize_numbers, remove_calculator_annotations
+from numerate.text.tasks.gsm8k import (
+    GSM8K,
+    WordProblems,
+    format_number,
+    normalize_numbers,
+    remove_calculator_annotations,
+)
 
 TEXTS = Path(__file__).parent / "texts"
 
@@ -22,18 +28,35 @@ TEXTS = Path(__file__).parent / "texts"
         ("12.5 gallons x .5", "12.5 gallons x 0.5"),  # the published program makes 120.5 of this 12.5
         (".1 of 1.1 and 0.1", "0.1 of 1.1 and 0.1"),
         ("$.75, (.5), -.25 and 10x.6", "$0.75, (0.5), -0.25 and 10x0.6"),
-        ("1,000,000 or 5 650 000", "1000000 or 5650000"),
+        ("1,000,000 or $3,600 or 1,441,100", "1000000 or $3600 or 1,441,100"),
         ("$3,600.50 and 80,000*1.5", "$3600.50 and 80000*1.5"),
         ("He came.5 went", "He came.5 went"),
         ("days 4,5,6 and 13,15,17", "days 4,5,6 and 13,15,17"),
         ("16,0000 and 100,00", "16,0000 and 100,00"),
         ("$560x.0.30", "$560x.0.30"),
-        ("12 1000 books, 2 132 shirts", "12 1000 books, 2132 shirts"),
+        ("12 1000 books, 2 132 shirts", "12 1000 books, 2 132 shirts"),
+        ("3 100 dollar bills, 18 000, 100,200,300", "3 100 dollar bills, 18 000, 100,200,300"),
+        ("(1,100), 0,500 and 001,002", "(1,100), 0,500 and 001,002"),
     ],
 )
 def test_numbers_are_written_one_way_and_none_becomes_another(text: str, plain: str) -> None:
     assert normalize_numbers(text) == plain
     assert normalize_numbers(plain) == plain
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "pair"),
+    [
+        ("3 100 dollar bills", "3*100=<<3*100=300>>300\n#### 300", ("3 100 dollar bills", "3*100=300\n#### 300")),
+        ("18 000, (1,100)", "Half: <<18000/2=9000>>9 000\n#### 9 000", ("18000, (1,100)", "Half: 9000\n#### 9000")),
+        ("A 2 500", "2 500 - 1 100 = 1 400 = 3 100\n#### 7", ("A 2500", "2500 - 1100 = 1400 = 3 100\n#### 7")),
+        ("(1,100)", "#### 1,100", ("(1100)", "#### 1100")),
+    ],
+)
+def test_digits_are_joined_only_where_the_solution_confirms_the_number(
+    question: str, answer: str, pair: tuple[str, str]
+) -> None:
+    assert WordProblems("gsm8k").pair_from_json({"question": question, "answer": answer}) == pair
 
 
 def test_marks_of_the_calculator_go() -> None:
@@ -130,3 +153,6 @@ def test_the_real_files_have_their_published_sizes_and_no_number_is_changed(
             Decimal(n) for n in re.findall(r"\d*\.?\d+", re.sub(r"(?<=\d) (?=\d{3}\b)", "", after))
         ]
         assert "<<" not in answer
+    texts = "\n".join("\n".join(pair) for pair in whole(task, "train") + whole(task, "validation"))
+    assert re.findall(r"(?<!\S)[0-9]{1,3}(?: [0-9]{3})+(?![0-9])", texts) == ["12 200", "2 132"]
+    assert all(text in texts for text in ("5650000 cars", "450000 people", "18000 watts", "0.20 x 32000", "3000 grams"))

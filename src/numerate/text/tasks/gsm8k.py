@@ -1,7 +1,7 @@
 """Math word problems: GSM8K, with SVAMP, GSM-Hard and GSM-Plus as further tests."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -32,8 +32,8 @@ class GSM8K(TextTask):
 
     "Training Verifiers to Solve Math Word Problems", https://arxiv.org/abs/2110.14168: 7,473 problems of training, of
     which 15 % (1,120) are validation, and 1,319 of the test. The marks of the calculator are removed, and numbers
-    written one way: `1,000` and `1 000` are 1000, `.5` is 0.5. (The published program replaces every `.5` of a text,
-    also that of 12.5, which becomes 120.5; nothing of that here.)
+    written one way: `1,000` is 1000, `.5` is 0.5, and `1 000` is 1000 where the solution confirms it. (The published
+    program replaces every `.5` of a text, also that of 12.5, which becomes 120.5; nothing of that here.)
 
     `answer_format="number"` asks for the last number alone. `extra_tests` names tests beside its own, which are parts
     2, 3 and so on: `svamp` (1,000; Patel et al. 2021, https://arxiv.org/abs/2103.07191), `gsm_hard` (1,319 with larger
@@ -135,22 +135,24 @@ class WordProblems(RecordReader):
         is_number = self.answer_format == "number"
         schema = {name: kind for name, kind in _SCHEMAS[self.dataset].items() if name != "solution" or not is_number}
         fields = read_fields(record, schema)
+        solution_fields = ("answer", "solution", "code", "target", "Equation", "Answer")
+        confirmed = confirmed_numbers(*(str(record.get(name, "")) for name in solution_fields))
         if self.dataset in ("svamp", "gsm_hard"):
             if self.dataset == "svamp":
                 question, number = f"{fields['Body'].strip()} {fields['Question'].strip()}", fields["Answer"]
             else:
                 question, number = fields["input"], fields["target"]
-            return normalize_numbers(question), f"{ANSWER_MARK} " * (not is_number) + format_number(number)
+            return normalize_numbers(question, confirmed), f"{ANSWER_MARK} " * (not is_number) + format_number(number)
         if self.dataset == "gsm_plus" and is_number:
             answer = fields["answer"]
         else:
             answer = remove_calculator_annotations(fields["solution" if self.dataset == "gsm_plus" else "answer"])
-        answer = normalize_numbers(answer)
+        answer = normalize_numbers(answer, confirmed)
         if self.dataset == "gsm8k" and is_number:
             if ANSWER_MARK not in answer:
                 raise ValueError(f"has no {ANSWER_MARK!r} before the last number of its answer")
             answer = answer.rpartition(ANSWER_MARK)[2].strip()
-        return normalize_numbers(fields["question"]), answer
+        return normalize_numbers(fields["question"], confirmed), answer
 
 
 @dataclass(frozen=True)
@@ -174,7 +176,11 @@ class ProblemList(ExampleReader):
 
 _CALCULATOR_ANNOTATION = re.compile(r"<<[^<>]*>>")
 _SPACED_NUMBER = re.compile(r"(?<![\S])[0-9]{1,3}(?: [0-9]{3})+(?![0-9])")
-_COMMA_NUMBER = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])")
+_COMMA_NUMBER = re.compile(r"(?<![0-9.,])[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9,])")
+_CLEAR_COMMA_NUMBER = re.compile(r"(?<![0-9.,])[1-9][0-9]{0,2}(?:,[0-9]{3})*,0[0-9]{2}|(?<=[$€£])[0-9]+,[0-9]{3}(?!,)")
+_SEPARATOR = re.compile(r"(?<=[0-9])[ ,](?=[0-9]{3}(?![0-9]))")
+_CONFIRMATION = re.compile(r"<<[^<>]*>>|(?:\A|####) *-?[0-9]+(?:\.[0-9]*)?\s*\Z")
+_SUM = re.compile(r"(?<![0-9.])([0-9]{1,18}(?: ?[-+] ?[0-9]{1,18})+) ?= ?([0-9]{1,18})(?![0-9.])")
 _LEADING_POINT = re.compile(r"(?<![0-9.])(?<![^\W0-9_x])(?<!\))\.(?=[0-9])(?![0-9]+\.[0-9])")
 
 
@@ -187,20 +193,37 @@ def remove_calculator_annotations(text: str) -> str:
     return _CALCULATOR_ANNOTATION.sub("", text)
 
 
-def normalize_numbers(text: str) -> str:
-    """A text whose numbers are all written one way: no commas or spaces within them, a digit before the point.
+def confirmed_numbers(*solutions: str) -> frozenset[str]:
+    """The whole numbers that solutions confirm, as digits: those that they write without separators, of calculator
+    annotations, their final numbers, and those of sums that they write out and that are right."""
+    found = list(solutions)
+    for joined in (_SEPARATOR.sub("", solution.replace("$", "")) for solution in solutions):
+        found += _CONFIRMATION.findall(joined)
+        for terms, total in _SUM.findall(remove_calculator_annotations(joined)):
+            if sum(map(int, re.findall(r"[-+]?[0-9]+", terms.replace(" ", "")))) == int(total):
+                found += [terms, total]
+    return frozenset(re.findall(r"[0-9]+", " ".join(found)))
 
-    A comma or space counts where groups of three follow one of up to three; a point where neither a digit nor a word
-    stands before it (`x` is a sign, as in 10x.6).
 
-    >>> normalize_numbers("12.5 x .5 of 1,000,000 or 18 000, $.75")
+def normalize_numbers(text: str, confirmed: Collection[str] = ()) -> str:
+    """A text whose numbers are written one way: no separators of thousands within them, a digit before the point.
+
+    Groups of three digits behind a space or comma are joined where the number is one of `confirmed`, as `3 100 dollar
+    bills` and `(1,100)` may be two numbers; behind a comma also where a group begins with 0 or a currency sign stands
+    before it. A point counts where neither a digit nor a word stands before it (`x` is a sign, as in 10x.6).
+
+    >>> normalize_numbers("12.5 x .5 of 1,000,000 or 18 000, $.75", {"18000"})
     '12.5 x 0.5 of 1000000 or 18000, $0.75'
-    >>> normalize_numbers("days 4,5,6 and 13,15,17&19")
-    'days 4,5,6 and 13,15,17&19'
+    >>> normalize_numbers("12 200-kilobyte videos, days 4,5,6 and 100,200,300")
+    '12 200-kilobyte videos, days 4,5,6 and 100,200,300'
     """
-    text = _SPACED_NUMBER.sub(lambda found: found[0].replace(" ", ""), text)
-    text = _COMMA_NUMBER.sub(lambda found: found[0].replace(",", ""), text)
-    return _LEADING_POINT.sub("0.", text)
+
+    def join(found: re.Match[str]) -> str:
+        digits = _SEPARATOR.sub("", found[0])
+        is_clear = _CLEAR_COMMA_NUMBER.match(found.string, found.start()) if "," in found[0] else None
+        return digits if digits in confirmed or is_clear else found[0]
+
+    return _LEADING_POINT.sub("0.", _COMMA_NUMBER.sub(join, _SPACED_NUMBER.sub(join, text)))
 
 
 def format_number(value: float) -> str:
