@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -64,6 +65,36 @@ def test_two_lines_are_a_question(tmp_path: Path) -> None:
     assert read(found) == [("What is 1 + 1?", "2"), ("Round 0.5.", "1")]
     assert found.location(1) == f"{tmp_path}/a.txt, line 3"
     assert found.used_characters == frozenset("What is1+?2Round05.")
+
+
+@pytest.mark.parametrize(
+    ("lines", "pairs", "invalid"),
+    [
+        ("a b _ c d _ e f", "ab cd ef", None),
+        ("_ a b _ _ c d _", "ab cd", None),
+        ("a _ b _ c _ d", "ab cd", None),
+        ("a _ b c d", "ab cd", None),
+        ("a b _ c d e", "ab cd", "line 6: is incomplete"),
+        ("a b c _ d e", "ab de", "line 3: has no answer"),  # a blank line in the place of every answer that lacks
+        ("a b c _ d _ e f", "ab ef", "line 3: has no answer"),
+        ("a b _ c _ _ d e", "ab", "line 4: is incomplete"),
+    ],
+)
+@pytest.mark.parametrize("blank", ["\n", "\r\n", "   \n"])
+def test_blank_lines_give_no_question_the_answer_of_another(
+    lines: str, pairs: str, invalid: str | None, blank: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path / "a.txt", "".join(blank if line == "_" else f"{line}\n" for line in lines.split()))
+    if invalid is not None:
+        with pytest.raises(UserError, match=invalid):
+            open_examples(path, TwoLines())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = open_examples(path, TwoLines(), skip_invalid=True)
+    assert ["".join(pair) for pair in read(found)] == pairs.split()
+    assert [found.location(n).split()[-1] for n in range(len(pairs.split()))] == [
+        str(lines.split().index(pair[0]) + 1) for pair in pairs.split()
+    ]
 
 
 def test_a_record_that_is_incomplete_is_named_and_may_be_left_out_and_counted(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from codecs import BOM_UTF8
 from collections.abc import Iterator
+from copy import copy
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -41,6 +42,18 @@ class MappedLines:
             bounds = self.starts[begin : min(begin + _CHUNK_RECORDS * count, end) + 1 : count].tolist()
             for number, (start, stop) in enumerate(pairwise(bounds)):
                 yield begin + number * count, bytes(view[start:stop])
+
+    @cached_property
+    def blank_lines(self) -> NDArray[np.int64]:
+        """The lines of white space alone."""
+        candidates = np.flatnonzero(self.bytes.take(self.starts[:-1], mode="clip") <= ord(" "))
+        return np.array([line for line in candidates.tolist() if not self.read(line).strip()], dtype=np.int64)
+
+    def select(self, lines: NDArray[np.int64]) -> "MappedLines":
+        """These lines, each with those behind it that are left out."""
+        selected = copy(self)
+        selected.starts = self.starts[np.append(lines, len(self))]
+        return selected
 
     @cached_property
     def used_bytes(self) -> NDArray[np.bool_]:

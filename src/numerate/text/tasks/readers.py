@@ -2,10 +2,13 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any, ClassVar, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
 
 from numerate.config import Spec
 from numerate.text.tasks.mapped_lines import MappedLines
@@ -74,21 +77,26 @@ class RecordReader(ExampleReader):
         """The question of a record. Raises `ValueError` that says what is wrong with it."""
 
     def pairs(self, lines: MappedLines) -> Iterator[tuple[int, Pair | ValueError]]:
-        count, step = len(lines), self.lines_per_record
-        if step > 1:
-            while count and not lines.read(count - 1).strip():
-                count -= 1
-            if count % step:
-                yield count, ValueError(f"is incomplete: each record must have {step} lines")
-        for line, record in lines.records(self.num_header_lines, count - count % step, step):
+        step, end = self.lines_per_record, len(lines)
+        numbers: Sequence[int] | NDArray[np.int64] = range(end)
+        if step > 1 and len(blank := lines.blank_lines) and (end % step or not (blank % step).all()):
+            # Blank lines are left out, unless all of them stand where an answer does.
+            numbers = np.delete(np.arange(end), blank)
+            lines, end = lines.select(numbers), len(numbers)
+            gaps = np.flatnonzero(np.diff(numbers) > 1)
+            if end % step and len(gaps := gaps[(gaps + 1) % step > 0]):
+                end = int(gaps[0]) // step * step + 1  # a line is missing, probably at this blank one
+        if end % step:
+            yield int(numbers[end - 1]) + 1, ValueError(f"is incomplete: each record must have {step} lines")
+        for line, record in lines.records(self.num_header_lines, end - end % step, step):
             if step == 1 and len(record) < 3 and not record.strip():
                 continue
             try:
                 pair = self.parse(decode_utf8(record))
             except ValueError as error:
-                yield line + 1, error
+                yield int(numbers[line]) + 1, error
             else:
-                yield line + 1, pair
+                yield int(numbers[line]) + 1, pair
 
 
 @dataclass(frozen=True)
