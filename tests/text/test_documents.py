@@ -49,6 +49,12 @@ def test_lines_of_json_are_read(tmp_path: Path, chunk: int) -> None:
     assert read(path, field="body") == [story.strip() for story in STORIES]
 
 
+def test_line_ends_within_records_are_those_of_unix(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"text": "a\\r\\nb\\rc\\n"}\r\n{"text": "d"}\r')
+    assert read(path) == ["a\nb\nc", "d"]
+
+
 def test_ids_of_gpt2_are_read_also_where_they_are_no_utf_8(tmp_path: Path) -> None:
     (tmp_path / "vocab.json").write_text('{"One": 0, "\u0120cat": 1, "\u00c3": 2, "\u00a4": 3}', encoding="utf-8")
     path, vocabulary = tmp_path / "a.bin", str(tmp_path / "vocab.json")
@@ -63,16 +69,22 @@ def test_texts_are_cut_at_their_separator_and_what_is_blank_is_none(tmp_path: Pa
     path = tmp_path / "a.txt"
     path.write_text("\ufeff" + "<|endoftext|>\n".join(STORIES) + "\n<|endoftext|>\n", encoding="utf-8")
     assert read(path) == [story.strip() for story in STORIES if story]
-    path.write_text("a b\n\nc\n\n\n", encoding="utf-8")
-    assert read(path, separator="\n\n") == ["a b", "c"]
+    for line_end in (b"\n", b"\r\n", b"\r"):
+        path.write_bytes(b"a\n\nb\nc\n\nd \r\n\n\n".replace(b"\n", line_end))
+        assert read(path, separator="\n\n") == read(path, separator="\r\n\r\n") == ["a", "b\nc", "d"]
+        assert read(path) == ["a\n\nb\nc\n\nd"]
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.text("ab<|\n\u00e9", max_size=12), max_size=20), st.integers(1, 60))
-def test_the_parts_of_a_file_have_its_documents(tmp_path: Path, texts: list[str], portion: int) -> None:
+@given(
+    st.lists(st.text("ab<|\n\r\u00e9", max_size=12), max_size=20),
+    st.integers(1, 60),
+    st.sampled_from([reading.SEPARATOR, "\n\n"]),
+)
+def test_the_parts_of_a_file_have_its_documents(tmp_path: Path, texts: list[str], portion: int, between: str) -> None:
     path = tmp_path / "a.txt"
-    path.write_text("<|endoftext|>".join(texts) + ".", encoding="utf-8")
-    whole = detect_file_span(path)
+    path.write_bytes(between.join(texts).encode() + b".")
+    whole = detect_file_span(path, separator=between)
     parts = split_file_span(whole, portion)
     assert all(one.end == other.start for one, other in pairwise(parts))
     assert (parts[0].start, parts[-1].end) == (0, whole.end)

@@ -62,6 +62,18 @@ def test_a_document_is_in_one_part_and_the_same_ones_are_held_out_whatever_stand
     assert made.tokenizer.size == 310
 
 
+def test_line_ends_make_no_document_another(tmp_path: Path) -> None:
+    content, spans, prepared = "\n\n\n".join(STORIES).replace(". ", ".\n"), [], []
+    for name, line_end in (("unix", "\n"), ("windows", "\r\n")):
+        (tmp_path / name).write_bytes(content.replace("\n", line_end).encode())
+        spans.append(detect_file_span(tmp_path / name, separator="\n\n\n"))
+    for name, texts in (("a", spans[:1]), ("b", spans[1:]), ("c", spans)):
+        made = prepare_texts(texts, tmp_path / name, tokenizer=CHARACTER_TOKENIZER, processes=1)
+        assert (made.train.num_documents or 0) > 500
+        prepared.append((made.tokenizer.fingerprint, made.train.fingerprint, made.validation.fingerprint))  # type: ignore[union-attr]
+    assert prepared[0] == prepared[1] == prepared[2]
+
+
 def test_texts_are_read_where_they_are_from_several_files_of_any_form(tmp_path: Path) -> None:
     first, second = tmp_path / "a.txt", tmp_path / "b.jsonl"
     written(first, STORIES[:250])

@@ -159,7 +159,7 @@ def _file_spans(names: Sequence[str], field: str | None, separator: str | None) 
 
 def _unescape(separator: str | None) -> str:
     """The separator of documents, with `\\n` for a newline."""
-    return SEPARATOR if separator is None else separator.replace("\\n", "\n")
+    return SEPARATOR if separator is None else separator.replace("\\r\\n", "\\n").replace("\\n", "\n")
 
 
 def corpus_statistics(name: str, task: LanguageModeling, *, split: str | None = None, **unused: Any) -> str:

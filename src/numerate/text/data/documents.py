@@ -1,16 +1,18 @@
 """Reads documents from files one at a time, in constant memory.
 
 Four forms: a list of objects in JSON (the shards of TinyStories, `story`), one object per line (`text`), plain text
-with a separator between documents (`<|endoftext|>`), and ids of GPT-2.
+with a separator between documents (`<|endoftext|>`), and ids of GPT-2. Line ends are those of Unix in all of them.
 """
 
 import codecs
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 from numerate.errors import UserError
 from numerate.text.tasks.fetched_files import check_unmodified
@@ -84,6 +86,7 @@ def detect_file_span(path: Path, field: str | None = None, separator: str = SEPA
         form = "list" if first_byte == b"[" else "lines"
     if form == "text" and not separator:
         raise UserError(f"separator: must not be empty; for example {SEPARATOR}")
+    separator = separator.replace("\r\n", "\n").replace("\r", "\n")
     return FileSpan(path, form, field or DEFAULT_TEXT_FIELDS.get(form, ""), separator, 0, size)
 
 
@@ -105,21 +108,27 @@ def split_file_span(span: FileSpan, part_bytes: int) -> list[FileSpan]:
     ]
 
 
-def _find_separator_end(file: BinaryIO, start: int, separator: bytes) -> int | None:
+def _find_separator_end(file: BufferedReader, start: int, separator: bytes) -> int | None:
     """The end of the first separator at or after `start`; None if there is none."""
     file.seek(start)
-    tail = b""
-    while chunk := file.read(_CHUNK_BYTES):
-        index = (tail + chunk).find(separator)
-        if index >= 0:
-            return start - len(tail) + index + len(separator)
+    pattern, tail = re.compile(re.escape(separator).replace(b"\\\n", b"(?:\r\n|\r(?!\n)|\n)")), b""
+    while chunk := _read_chunk(file, _CHUNK_BYTES):
+        if found := pattern.search(tail + chunk):
+            return start - len(tail) + found.end()
         start += len(chunk)
-        tail = (tail + chunk)[-(len(separator) - 1) :] if len(separator) > 1 else b""
+        tail = (tail + chunk)[-2 * len(separator) :]
     return None
 
 
+def _read_chunk(file: BufferedReader, max_bytes: int) -> bytes:
+    """At most so many bytes, or one more, so that no Windows line end is divided."""
+    chunk = file.read(max_bytes)
+    return chunk + file.read(1) if chunk.endswith(b"\r") and file.peek(1)[:1] == b"\n" else chunk
+
+
 def read_documents(span: FileSpan, progress: ReadProgress) -> Iterator[str]:
-    """The documents of a part, stripped of white space at their ends. `progress` counts what is read.
+    """The documents of a part, stripped of white space at their ends, with `\\n` for every line end (`\\r\\n`, `\\r`).
+    `progress` counts what is read.
 
     Of a list or of lines an empty text is a document too; of plain text it is none, and what has more than
     `MAX_DOCUMENT_SIZE` bytes comes in pieces of about as many, one after the other. Raises `UserError` with file and
@@ -129,7 +138,7 @@ def read_documents(span: FileSpan, progress: ReadProgress) -> Iterator[str]:
     readers = {"list": _read_json_list, "lines": _read_json_lines, "text": _read_text, "gpt2": _read_gpt2_ids}
     try:
         for text in readers[span.form](span, progress):
-            yield text.strip()
+            yield text.replace("\r\n", "\n").replace("\r", "\n").strip()
     except (ValueError, RecursionError, OSError) as error:
         since = f" from byte {span.start:,} on" if span.start else ""
         problem = str(error)
@@ -144,8 +153,8 @@ def _read_chunks(span: FileSpan, progress: ReadProgress) -> Iterator[bytes]:
     with open(span.path, "rb") as file:
         file.seek(span.start)
         bytes_left = span.size
-        while bytes_left:
-            chunk = file.read(min(_CHUNK_BYTES, bytes_left))
+        while bytes_left > 0:
+            chunk = _read_chunk(file, min(_CHUNK_BYTES, bytes_left))
             if not chunk:
                 raise ValueError(f"the file became {bytes_left:,} bytes shorter while it was read")
             progress.hasher.update(chunk)
@@ -159,6 +168,7 @@ def _split_at_separator(span: FileSpan, progress: ReadProgress, separator: bytes
     for number, chunk in enumerate(_read_chunks(span, progress)):
         if number == 0 and span.start == 0:
             chunk = chunk.removeprefix(codecs.BOM_UTF8)
+        chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         *complete, remainder = (remainder + chunk).split(separator)
         for text in complete:
             yield text, True
