@@ -206,6 +206,9 @@ def test_missing_and_damaged_files_are_refused_with_the_command_that_makes_them(
     (written / "stories-0001.bin").write_bytes(b"")
     refused(task_of(written), "stories-0001.bin: is empty")
     refused(LanguageModeling(), "train: must be a folder of tokens", "numerate data prepare tiny_stories_2048")
+    (mine := written.parent / "mine").mkdir()
+    written.rename(mine / "train")
+    refused(LanguageModeling(str(mine)), f"is a folder of `numerate data prepare`; set train={mine}/train")
 
 
 def test_texts_that_are_empty_or_torn_are_refused_and_one_without_separators_is_one_document(tmp_path: Path) -> None:

@@ -304,6 +304,9 @@ def resolve_path(name: str, setting_name: str = "train") -> Path:
         )
     path = Path(name).expanduser()
     for candidate in (path, corpora_folder() / path, data_folder() / path):
+        if parts := [one for one in ("train", "validation", "tokens") if (candidate / one / CORPUS_FILE).is_file()]:
+            text = " ".join(f"{part.replace('tokens', 'train')}={name.rstrip('/')}/{part}" for part in parts)
+            raise UserError(f"{setting_name}: {name} is a folder of `numerate data prepare`; set {text}")
         if candidate.exists():
             return candidate
     first = path.parts[0] if path.parts else name
