@@ -276,6 +276,7 @@ def test_every_part_that_a_name_of_a_paper_means_is_there() -> None:
     kinds = {"Loss": "ntl", "Position": "rope", "Mixer": "mha", "ModelSpec": "gpt", "Task": "addition"}
     for kind, name in kinds.items():
         assert common_part_hint(name, catalogue.parts_by_kind()[kind])
+    assert "'QuestionFiles(train_file=a/b.jsonl)'" in common_part_hint("a/b.jsonl", catalogue.parts_by_kind()["Task"])
     known = {name for parts in catalogue.parts_by_kind().values() for name in parts}
     meant = {text.partition("(")[0] for texts in PARTS_BY_COMMON_NAME.values() for text in texts}
     assert meant <= known | {"model.positions=[]"}

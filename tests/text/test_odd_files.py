@@ -86,6 +86,7 @@ ODD: list[tuple[str, str, str | bytes, str]] = [
     ("jsonl", "a list", line(question="q", answer=["1"]), "'answer' must be a string or a number, not list"),
     ("jsonl", "an object", line(question="q", answer={"a": 1}), "'answer' must be a string or a number, not dict"),
     ("jsonl", "no key", line(question="q"), "has no 'answer'; it has: 'question'"),
+    ("jsonl", "other keys", line(prompt="q", completion="1"), "set question_field=prompt; set answer_field=completion"),
     ("jsonl", "a text alone", '"q"', "must be a JSON object with 'question' and 'answer', not str"),
     ("jsonl", "a number alone", "7", "must be a JSON object with 'question' and 'answer', not a number"),
     ("jsonl", "cut", '{"question": "q", "ans', "is not valid JSON"),

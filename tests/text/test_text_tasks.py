@@ -129,6 +129,10 @@ def test_without_files_a_name_says_how_to_get_them(tmp_path: Path, monkeypatch: 
             presets("Task")[name].examples("train", 0, 0, 1)
     with pytest.raises(UserError, match=r"^train_file: must be set"):
         QuestionFiles().examples("train", 0, 0, 1)
+    with pytest.raises(UserError, match=r"\(train_file=a\.jsonl keep_duplicates=true, for a test alone\)"):
+        QuestionFiles(test_files=("a.jsonl",)).data_files()
+    test = str(TEXTS / "questions.jsonl")
+    assert QuestionFiles(train_file=test, test_files=(test,), keep_duplicates=True).num_rows("test") > 3
 
 
 def test_the_users_data_folder_is_named_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -358,6 +358,9 @@ def get_part_class(
 
 def common_part_hint(name: str, available: Iterable[str]) -> str:
     """A closing hint for a name in papers or PyTorch of one of the available parts; empty for any other name."""
+    if "QuestionFiles" in available and re.search(r"\.(jsonl|ndjson|json|tsv|csv|txt)$", name):
+        other = f", or 'ExampleFile(path={name})' for a row per line" * name.endswith(".txt")
+        return f" A file of questions is 'QuestionFiles(train_file={name})'{other}."
     texts = PARTS_BY_COMMON_NAME.get(re.sub("[-_ ]", "", name).lower(), ())
     text = next((one for one in texts if "=[]" in one or one.partition("(")[0] in available), None)
     return f" Did you mean {text!r}?" if text else ""

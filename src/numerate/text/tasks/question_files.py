@@ -12,15 +12,11 @@ from numerate.config import Span, setting
 from numerate.errors import UserError
 from numerate.tasks.contents import shortest_unique_names
 from numerate.text.tasks.input_errors import file_error
-from numerate.text.tasks.readers import JSONLines, RecordReader, TabSeparated, TwoLines
+from numerate.text.tasks.readers import ANSWER_NAMES, QUESTION_NAMES, JSONLines, RecordReader, TabSeparated, TwoLines
 from numerate.text.tasks.text_files import file_stamp, open_examples
 from numerate.text.tasks.text_task import DatasetSplits, SplitRows, TextTask, split_indices
 
-COMMON_COLUMN_NAMES = {
-    *("question", "questions", "query", "prompt", "input", "inputs", "source", "problem", "instruction", "text", "q"),
-    *("answer", "answers", "response", "completion", "output", "outputs", "target", "targets", "label", "solution"),
-    *("result", "a", "id", "index"),
-}
+COMMON_COLUMN_NAMES = {*QUESTION_NAMES, *ANSWER_NAMES, "q", "a", "text", "label", "result", "id", "index"}
 """Common column names: a first line with two of these is no question unless `header` says so."""
 
 CSV_TO_JSONL_COMMAND = (
@@ -80,7 +76,8 @@ class QuestionFiles(TextTask):
 
     def data_files(self) -> list[Path]:
         if self.train_file is None:
-            raise UserError("train_file: must be set: a file of questions with answers (train_file=mine.jsonl)")
+            file = f"{self.test_files[0]} keep_duplicates=true, for a test alone" if self.test_files else "mine.jsonl"
+            raise UserError(f"train_file: must be set: a file of questions with answers (train_file={file})")
         paths = [self.train_file, *filter(None, [self.validation_file]), *self.test_files]
         return [Path(os.path.expanduser(path)) for path in paths]
 

@@ -19,6 +19,10 @@ MAX_CHARACTERS = 1 << 16
 MAX_RECORD_BYTES = 1 << 22
 """Maximum number of bytes of a record, unused fields included."""
 
+QUESTION_NAMES = ("question", "questions", "query", "prompt", "input", "inputs", "source", "problem", "instruction")
+ANSWER_NAMES = ("answer", "answers", "response", "completion", "output", "outputs", "target", "targets", "solution")
+"""Common names of questions and of answers."""
+
 TEXT = str | float
 """In a schema: a string, or a number as it is written."""
 
@@ -112,7 +116,16 @@ class JSONLines(RecordReader):
     requires_answer: bool = True
 
     def parse(self, record: str) -> Pair:
-        fields = read_fields(parse_json(record), {self.question: TEXT, self.answer: TEXT})
+        value = parse_json(record)
+        try:
+            fields = read_fields(value, {self.question: TEXT, self.answer: TEXT})
+        except ValueError as error:
+            hint = ""
+            for field, names in (("question", QUESTION_NAMES), ("answer", ANSWER_NAMES)):
+                found = [key for key in value if key.casefold() in names] if isinstance(value, dict) else []
+                if found and getattr(self, field) not in value:
+                    hint += f"; set {field}_field={found[0]}"
+            raise ValueError(f"{error}{hint}") from error
         return fields[self.question], fields[self.answer]
 
 

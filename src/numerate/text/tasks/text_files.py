@@ -144,8 +144,7 @@ def open_examples(path: Path, reader: ExampleReader, skip_invalid: bool = False)
 def _open_cached(stamp: tuple[str, int, int], reader: ExampleReader, skip_invalid: bool) -> StoredExamples:
     path = Path(stamp[0])
     check_unmodified(path)
-    # The number is increased when a reader reads a file in another way, so that no older cache entry is used.
-    fingerprint = combine_hashes(["2", file_sha256(path), repr(reader), str(skip_invalid)])
+    fingerprint = combine_hashes(["readers 2", file_sha256(path), repr(reader), str(skip_invalid)])
     folder = cached_folder("examples", fingerprint, [path])
     columns = build_columns(partial(_read_file, path, reader, skip_invalid), _DTYPES, folder)
     stored = StoredExamples(path, fingerprint, columns)
