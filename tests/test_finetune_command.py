@@ -31,7 +31,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     save_model(tmp_path / "tiny")
     for name, begin, count in (("train", 0, 30), ("test", 100, 5)):
-        rows = [{"question": f"{i} and {i}?", "answer": f"ok\n#### {2 * i}"} for i in range(begin, begin + count)]
+        rows = [
+            {"question": f"{i} and {i}?", "answer": f"ok\n#### {2 * i if i < 104 else 'no'}"}
+            for i in range(begin, begin + count)
+        ]
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return tmp_path
 
@@ -54,6 +57,7 @@ def test_the_answers_before_and_after_are_compared_and_the_same_command_finds_th
     before, after = paths_in(output)
     assert (Path(before).parent.name, Path(after).parent.name) == ("hf-tiny", "hf-tiny-finetuned")
     assert re.search(r"hf-tiny-finetuned / hf-tiny +correct, %", output)
+    assert "compared as text: 1\n" in output
     assert "Differences over the same questions" in (place / "compare.html").read_text()
     files = {path: path.read_bytes() for path in place.glob("runs/*/*/*.jsonl")}
     assert len({path.parent for path in files if path.name == "predictions.jsonl"}) == 2
@@ -72,7 +76,9 @@ def test_losses_and_seeds_share_what_was_measured_before(place: Path, capsys: py
     assert losses == ["CrossEntropy"] * 2 + ["NumberToken"] * 2
     assert [load(path).recipe.seed for path in after] == [0, 1, 0, 1]
     assert main(["evaluate", "hf:tiny", SETTINGS[0], *SETTINGS[3:]]) == 0
-    assert before in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert before in output
+    assert "compared as text: 1\n" in output
 
 
 @pytest.mark.parametrize(

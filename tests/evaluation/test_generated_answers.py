@@ -1,6 +1,8 @@
 """Promises of freely generated answers: which are correct, where they end, and errors by the size of the number."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from cases import case
 from numerate.batch import Output
 from numerate.config import Span
 from numerate.errors import UserError
@@ -44,6 +47,13 @@ CELL = {"first_digits": 2, "second_digits": 2}
         ("5", "-3*x + 5", False),
         ("x = 5", "5", True),
         ("None", "none", True),
+        ("#### $1,234. (2 x 617)", "1234", True),
+        ("####\n72\n\nProblem: 5", "72", True),
+        ("72.\n#### \n\nProblem: 5 of\n#### 99", "99", True),
+        ("72 clips\n#### Answer", "72", True),
+        ("#### 18 000 (9 x 2000)\n#### 5", "2000", False),
+        ("#### 18 000 (9 x 2000)\n#### 5", "5", False),
+        ("#### yes\n#### </s>", "<pad> Yes", True),
     ],
 )
 def test_an_answer_is_correct_by_its_number_or_else_its_text(
@@ -52,11 +62,23 @@ def test_an_answer_is_correct_by_its_number_or_else_its_text(
     assert is_correct(Generation(), prediction, correct_answer) is expected
 
 
+def test_published_answers_are_correct_as_published(shared: Path) -> None:
+    for prediction, answer, expected, _ in json.loads((shared / "cases" / "answers.json").read_text("utf-8"))["cases"]:
+        for pattern in (Generation().answer_pattern, *["boxed{(.*?)}"] * ("boxed" in prediction)):
+            with case(prediction, answer, pattern):
+                assert is_correct(Generation(answer_pattern=pattern), prediction, answer) is expected
+
+
 def test_another_pattern_finds_answers_elsewhere() -> None:
-    boxed = Generation(answer_pattern=r"boxed\{(.*?)\}")
-    assert is_correct(boxed, r"\boxed{7} or \boxed{8}, not 9", "8")
-    assert not is_correct(boxed, r"\boxed{8}, that is 9", "9")
+    for pattern in (r"boxed\{(.*?)\}", "boxed{(.*?)}", r"\\boxed\{([^}]*)\}"):
+        boxed = Generation(answer_pattern=pattern)
+        assert is_correct(boxed, r"\boxed{7} or \boxed{8}, not 9", "8")
+        assert not is_correct(boxed, r"\boxed{8}, that is 9", "9")
+        assert is_correct(boxed, r"\boxed{x_1 = \text{{4} + 5 = 9{,}500}}, \boxed{}, not 9, \boxed{8", r"\boxed{9500}")
+        assert is_correct(boxed, r"\boxed{\{a, {b}\}}", r"\{a, {b}\}")
+        assert not is_correct(boxed, r"\boxed{2, 3}", "3")
     assert is_correct(Generation(answer_pattern="[0-9]+ m"), "7 m 8", "7")
+    assert is_correct(Generation(answer_pattern="Answer: (.*)"), "Answer: 7 of 8\nAnswer: 9", "7")
 
 
 class Scripted(IncrementalDecoder):
@@ -133,6 +155,7 @@ def test_errors_by_digits_are_those_of_the_answers_with_so_many(monkeypatch: pyt
     shared = {"checkpoint": "final", "step": 0, "region": "in_distribution"}
     (line,) = GeneratedAnswers().merge([record | shared, record | shared])
     assert line["by_digits"][3]["count"] == 4
+    assert "compared_as_text" not in line
     assert line["answers"]["mae"] == pytest.approx(1 / 3)
     assert line["answers"]["ended"] == 1.0
     parts = [NumberScores.from_record({"numbers": one}) for one in by_digits.values()]

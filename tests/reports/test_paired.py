@@ -66,6 +66,17 @@ def test_the_difference_of_two_runs_has_a_paired_interval(tmp_path: Path) -> Non
     assert "better : worse" in comparison_text(read_comparison([before, after]).groups)
 
 
+def test_numbers_are_those_of_the_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In boxes, with units; an answer that is no number has no error."""
+    monkeypatch.setitem(RECIPE, "evaluation", {"generation": {"answer_pattern": "boxed{(.*?)}"}})
+    folders = []
+    for step, text in ((0, r"\boxed{2} of 3"), (100, r"\boxed{1} or \boxed{3} of 7")):
+        answers = zip(predictions(step, [text] * 5), ["3%", "4 km", "x = 3", "7 of 8", "5."], strict=True)
+        lines = [line | {"correct_answer": answer} for line, answer in answers]
+        folders.append(run(tmp_path / f"{step}" / "1", lines))
+    assert compared(*folders)[1][1:3] == ["correct numbers, %", "33.3 : 0"]
+
+
 def test_without_predictions_of_the_same_checkpoint_and_settings_there_is_nothing_to_compare(tmp_path: Path) -> None:
     after = run(tmp_path / "after" / "1", predictions(100, AFTER))
     assert not compared(after, run(tmp_path / "none" / "1", []))

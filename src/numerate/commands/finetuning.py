@@ -10,6 +10,7 @@ from numerate.commands.pretrained import check_has_task, evaluate_with_progress,
 from numerate.config import expand_sweep
 from numerate.errors import UserError
 from numerate.experiments.pretrained_run import pretrained_run
+from numerate.experiments.results import text_notes
 from numerate.experiments.train import dry_run as estimate_training
 from numerate.experiments.train import train
 from numerate.experiments.trial import check_recipe
@@ -45,7 +46,7 @@ def finetune(
     for recipe in recipes:
         check_recipe(recipe)  # before an evaluation that may take hours
     before = pretrained_run(untrained, runs_dir=runs_dir)
-    evaluate_with_progress(before, predictions=True)
+    notes = text_notes(evaluate_with_progress(before, predictions=True).regions())
     paths = [str(before.path)]
     for recipe in recipes:
         trained = train(replace(recipe, evaluation=before.recipe.evaluation), runs_dir=runs_dir)
@@ -54,5 +55,5 @@ def finetune(
         evaluate_with_progress(trained.run, predictions=True)
         paths.append(str(trained.run.path))
     compare(*paths, out=out, runs_dir=runs_dir)
-    print("\n".join(paths))
+    print("\n".join([*(note.text for note in notes), *paths]))
     return 0

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from numerate.config import Spec, setting
+from numerate.evaluation.numbers_in_texts import ANSWER_PATTERN
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Generation(Spec):
         "the correct ones; for numbers whose digits are tokens",
     )
     answer_pattern: str = setting(
-        r"####\s*(.*)", "regular expression whose last match, or its group, is the answer; the whole text without one"
+        ANSWER_PATTERN, "regular expression of answers: the last match, or of (.*) at its end the first with a number"
     )
 
     def conflicts(self) -> Iterator[str]:

@@ -22,7 +22,7 @@ from math import sqrt
 from statistics import NormalDist, median
 from typing import Any
 
-from numerate.evaluation.numbers_in_texts import ExactNumber, ParsedNumber, last_number
+from numerate.evaluation.numbers_in_texts import ExactNumber, ParsedNumber, answer_number
 from numerate.evaluation.statistics import wilson_interval
 from numerate.evaluation.sums import (
     Metric,
@@ -127,11 +127,9 @@ class NumberScores:
 
     @classmethod
     def from_texts(cls, predictions: Sequence[str], targets: Sequence[str]) -> "NumberScores":
-        """From the last numbers of answers and of targets. Raises `UserError` if their counts differ."""
+        """From the numbers of answers and of targets (`answer_number`). Raises `UserError` if their counts differ."""
         check_pairs(predictions, targets)
-        return cls.from_numbers(
-            [last_number(text) for text in predictions], [last_number(text).value for text in targets]
-        )
+        return cls.from_numbers([*map(answer_number, predictions)], [answer_number(text).value for text in targets])
 
     @classmethod
     def merge(cls, scores_of_cells: Iterable["NumberScores"]) -> "NumberScores":

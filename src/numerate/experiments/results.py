@@ -75,7 +75,7 @@ class Results:
             return _language_content(lines)
         if not isinstance(self.kind, AnswerKind) or not _has(lines, "mean"):
             return [_plain_table(lines)]
-        return [*_answer_content(lines, self.kind), *_digit_content(lines)]
+        return [*_answer_content(lines, self.kind), *text_notes(lines), *_digit_content(lines)]
 
     def text(self, width: int | None = None) -> str:
         """Table and notes in `width` columns of a terminal; without one the table is not divided."""
@@ -135,7 +135,15 @@ def models_content(results: Mapping[str, Results]) -> list[TextTable | Note]:
     """One table of several evaluations by their labels."""
     kind = next(iter(results.values())).kind
     lines = [{"label": label, **line} for label, result in results.items() for line in result.summary_lines()]
-    return _answer_content(lines, kind) if isinstance(kind, AnswerKind) else [_plain_table(lines)]
+    return (
+        [*_answer_content(lines, kind), *text_notes(lines)] if isinstance(kind, AnswerKind) else [_plain_table(lines)]
+    )
+
+
+def text_notes(lines: Iterable[Mapping[str, Any]]) -> list[Note]:
+    """How many answers are compared as text."""
+    counts = dict.fromkeys(line["compared_as_text"] for line in lines if "compared_as_text" in line)
+    return [Note(f"Correct answers that are no numbers, and are compared as text: {count:,}") for count in counts]
 
 
 def _digit_content(lines: Sequence[Mapping[str, Any]]) -> list[TextTable | Note]:

@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from numerate.evaluation.answer_metrics import LOWER_IS_BETTER
-from numerate.evaluation.numbers_in_texts import last_number
+from numerate.evaluation.numbers_in_texts import ANSWER_PATTERN, answer_number, correct_number
 from numerate.evaluation.statistics import paired_difference
 from numerate.evaluation.sums import signed_log
 from numerate.records.kinds import PREDICTIONS
@@ -101,7 +101,7 @@ def _mean(answered: AnsweredQuestions, key: tuple[Any, ...], measure: str) -> fl
 def _measure(line: Mapping[str, Any], measure: str) -> float | None:
     if measure == "exact_match":
         return float(line["correct"])
-    target, prediction = (last_number(line[name]).value for name in ("correct_answer", "prediction"))
+    target, prediction = line["numbers"]
     if target is None or measure == "number_accuracy":
         return None if target is None else float(prediction == target)
     return None if prediction is None else float(abs(signed_log(Fraction(prediction)) - signed_log(Fraction(target))))
@@ -111,11 +111,15 @@ def _answers(run: Records, step: int, settings: Mapping[str, Any] | None = None)
     """The answers at a step with these settings, without a position offset."""
     answers: dict[tuple[Any, ...], Mapping[str, Any]] = {}
     seen = Counter[tuple[Any, ...]]()
+    generation = (run.recipe.get("evaluation") or {}).get("generation") or {}
+    pattern = generation.get("answer_pattern", ANSWER_PATTERN)
     for line in _predictions(run):
         if line["step"] == step and line.get("settings", {}) == (settings or {}) and not line["position_offset"]:
             question = (*line["cell"].values(), line["question"], line["correct_answer"])
             evaluation = tuple(line.get(name) for name in ("checkpoint", "method", "count", "evaluation_seed"))
-            answers[*question, seen[evaluation, question]] = line
+            target, prediction = line["correct_answer"], answer_number(line["prediction"], pattern).value
+            number = correct_number(target, pattern) if generation else answer_number(target).value
+            answers[*question, seen[evaluation, question]] = {**line, "numbers": (number, prediction)}
             seen[evaluation, question] += 1
     return answers
 

@@ -23,7 +23,7 @@ from numerate.evaluation.generate import CachedDecoder, decode_tokens
 from numerate.evaluation.generation_settings import Generation
 from numerate.evaluation.kinds.answers import AnswerKind, cell_record
 from numerate.evaluation.number_metrics import NumberScores
-from numerate.evaluation.numbers_in_texts import ExactNumber, last_number, parse_entire_text
+from numerate.evaluation.numbers_in_texts import SPECIAL_TOKEN, answer_number, correct_number, extract_answer
 from numerate.tasks.plain import plain_examples
 from numerate.tasks.questions import Questions
 from numerate.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
@@ -33,9 +33,9 @@ from numerate.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
 class GeneratedAnswers(AnswerKind):
     """Freely generated answers, as of pretrained models: correct if their number, or their text, is the right one.
 
-    The answer of a text is the last match of `Generation.answer_pattern`, or the whole text. Where that of the correct
-    text is a number, the last number of the predicted one must equal it; any other answer must be the same text, up to
-    case, spaces and a full stop at its end.
+    The answer of a text is what `Generation.answer_pattern` finds, or the whole text. Where that of the correct text is
+    a number, perhaps with a unit, the number of the predicted one must equal it (`numbers_in_texts`); any other answer
+    must be the same text, up to case, spaces, special tokens and a full stop at its end.
 
     With `Generation.one_pass` numbers are scored by likelihood: greedy decoding gives the correct one if and only if
     each of its tokens is the likeliest after those before it, and no further digit is the likeliest after the last one.
@@ -87,8 +87,8 @@ class GeneratedAnswers(AnswerKind):
         each number of digits that the correct number has before its decimal point."""
         lines = self.predict(model, evaluation_data, request, log)
         generation = get_generation(evaluation_data)
-        predictions = [last_number(extract_answer(generation, line["prediction"])) for line in lines]
-        targets = [correct_number(generation, line["correct_answer"]) for line in lines]
+        predictions = [answer_number(line["prediction"], generation.answer_pattern) for line in lines]
+        targets = [correct_number(line["correct_answer"], generation.answer_pattern) for line in lines]
         rows_by_digits: dict[int, list[int]] = {}
         for row, target in enumerate(targets):
             if target is not None:
@@ -149,10 +149,11 @@ class GeneratedAnswers(AnswerKind):
                 scores = NumberScores.from_record({"numbers": numbers})
                 assert scores is not None
                 by_digits.setdefault(int(digits), []).append(scores)
-        if not by_digits:
-            return {}
         merged = {digits: NumberScores.merge(by_digits[digits]) for digits in sorted(by_digits)}
-        return {"by_digits": {digits: {"count": scores.count, **scores.metrics()} for digits, scores in merged.items()}}
+        tables = {digits: {"count": scores.count, **scores.metrics()} for digits, scores in merged.items()}
+        decoded = (record for record in records if record["method"] != "one pass")
+        num_texts = sum(record["count"] - record.get("numbers", {}).get("count", 0) for record in decoded) // repeats
+        return {name: found for name, found in (("by_digits", tables), ("compared_as_text", num_texts)) if found}
 
 
 def get_generation(evaluation_data: EvaluationData) -> Generation:
@@ -306,21 +307,6 @@ def _ids_without_row(vocabulary: Vocabulary) -> list[int]:
     return [] if ids is None else [i for i in (PAD, UNK, BOS) if ids[i] < 0]
 
 
-def extract_answer(generation: Generation, text: str) -> str:
-    """The answer in a text: the last match of the pattern, or its group; the whole text where there is none.
-
-    >>> extract_answer(Generation(), "48 / 2 = 24 clips.\\n#### 72")
-    '72'
-    """
-    matches = list(re.finditer(generation.answer_pattern or "$^", text))
-    return (matches[-1][matches[-1].re.groups and 1] if matches else text).strip()
-
-
-def correct_number(generation: Generation, correct_answer: str) -> ExactNumber | None:
-    """The number that a correct answer is; None for any other answer."""
-    return parse_entire_text(extract_answer(generation, correct_answer))
-
-
 def is_correct(generation: Generation, prediction: str, correct_answer: str) -> bool:
     """Whether a generated text has the correct answer.
 
@@ -329,11 +315,12 @@ def is_correct(generation: Generation, prediction: str, correct_answer: str) -> 
     >>> is_correct(Generation(), "True.", "true"), is_correct(Generation(), "5", "-3*x + 5")
     (True, False)
     """
-    answer, number = extract_answer(generation, prediction), correct_number(generation, correct_answer)
-    if number is not None:
-        return last_number(answer).value == number
-    return _normalize(answer) == _normalize(extract_answer(generation, correct_answer))
+    pattern = generation.answer_pattern
+    if (number := correct_number(correct_answer, pattern)) is not None:
+        return answer_number(prediction, pattern).value == number
+    answer, correct = (_normalize(extract_answer(text, pattern)) for text in (prediction, correct_answer))
+    return answer == correct
 
 
 def _normalize(text: str) -> str:
-    return " ".join(text.split()).removesuffix(".").casefold()
+    return " ".join(re.sub(SPECIAL_TOKEN, " ", text).split()).removesuffix(".").casefold()
