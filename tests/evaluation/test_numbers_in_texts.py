@@ -97,7 +97,7 @@ none|1.2.3|1,2|1,0000|0,123|1,00,000|1.000,5|1/0|3 5/4|12/25/2020|2e3.5|4 and th
 none|18 000|1 234 567|70, 000|1'000|1_000|18  000|3:30|3-1/2|x/2|2^3|2\sqrt{3}|5\pi|\pm 5|0.\overline{3}|100/(5)|3.5 1/2
 none|\frac{x}{2}|\frac{2 \cdot 1}{2}|\frac{48}{\pi}|\frac{1}{\frac{1}{2}}|\binom{5}{2}|1010_{2}|1/2 1/2|1e3 x 10^6
 """
-WITH_UNIT = r"5.|5%|5 %|5\%|$5|5 dollars|5 (apples)|5 km/h|5km|5 cm^2|5\text{ cm}|5 m|5^\circ|20/4 cups|5 p.m.|**5**"
+WITH_UNIT = r"5.|5%|5 %|5\%|$5|5 dollars|5 (apples)|5 km/h|5 cm^2|5~\text{cm}|5\mathrm{~cm}|5^\circ|20/4 cups|5km|**5**"
 TEXTS = (
     r"-3*x + 5|x=5|A7|3, 5, 7|12:30|10/12/2020|5x|5 x|2*h|5ab|2(ab)|5\pi|18 000|no. 5|5 million|5 and a half|5 to ten"
 )

@@ -34,7 +34,7 @@ _NUMERATOR, _DENOMINATOR = (rf"\s*(?:\{{\s*({sign}[0-9][0-9.,]*+)\s*\}}|([0-9]))
 _PLAIN: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (rf"{SPECIAL_TOKEN}|\\\\|\\[()\[\]{{}}]|(?<=\w){_TEXT_COMMAND}", " "),
     (rf"\\!|{_TEXT_COMMAND}", ""),
-    (r"\\[,:; ]|(?<=[0-9])~(?=[0-9])|[\u2007-\u200a\u202f]", "\xa0"),
+    (r"\\[,:; ]|(?<=[0-9])~(?=[0-9])|~(?=[A-Za-z\\{])|[\u2007-\u200a\u202f]", "\xa0"),
     (rf"\\({'|'.join(_COMMANDS)})(?![A-Za-z])", lambda m: _COMMANDS[m[1]]),
     (r"\\([$%])|\{([.,\xa0])\}", r"\1\2"),
     (r"(?<=[0-9])(?=\\[dtc]?frac|[¼-¾⅐-⅞])", " "),
