@@ -71,6 +71,8 @@ def test_a_model_by_hand_is_read(tmp_path: Path) -> None:
     ids = known.encode(["ab", "aab\n", "", "<s>c"])
     assert [ids[0].tolist(), ids[1].tolist()] == [[4, 8, 4, 5, 3, 6, 0], [2, 3, 0, 2]]
     assert known.decode([1, 4, 8, 6, 5, 2]) == "ab ab"
+    path.write_bytes(model([*BASIC, ("[INST_7]", 3)]))
+    assert load_tokenizer(str(tmp_path)).decode([4, 9, 8]) == "ab"
 
 
 def test_merges_are_ranked_by_the_score_of_what_they_make() -> None:

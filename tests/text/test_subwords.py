@@ -300,6 +300,20 @@ def test_special_tokens_in_a_text_are_text(
     assert isinstance(numbers, AsIs) or "1" in back(tokenizer, "a<extra_id_0>1")
 
 
+@pytest.mark.parametrize("listed", [["<extra_id_0>", "="], {"image_token": "="}, [{"content": "="}], None])
+def test_no_special_token_is_in_a_decoded_text(listed: Any, pieces: str, tmp_path: Path) -> None:
+    stored = json.loads((Path(pieces) / "tokenizer.json").read_text())
+    added = {"3": stored["added_tokens"][3] | {"special": True}}
+    stored["added_tokens"][3]["special"] = listed is None
+    (tmp_path / "tokenizer.json").write_text(json.dumps(stored))
+    config = {"eos_token": "</s>", "extra_special_tokens": listed, "added_tokens_decoder": added}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    tokenizer = Subwords(str(tmp_path))
+    vocabulary = tokenizer.build_vocabulary([])
+    seven, *others = (vocabulary.token_to_id[text] for text in ("7", "<extra_id_0>", "=", "<extra_id_12>"))
+    assert tokenizer.decode([*others, BOS, seven, *others, seven, EOS], vocabulary) == ("77" if listed else "=7=7")
+
+
 def test_special_tokens_that_a_model_of_another_kind_has_among_its_words_are_text_too(tmp_path: Path) -> None:
     known = ["<unk>", "</s>", "<pad>", "a", "[EOS]", "<b>", "<mask>", *"0123456789", "<", "/", "s", ">"]
     words = tokenizers.models.WordLevel({text: i for i, text in enumerate(known)}, unk_token="<unk>")

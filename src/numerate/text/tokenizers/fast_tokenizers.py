@@ -21,10 +21,12 @@ _FIRST_RENAMED_CODE = 0xF0000
 
 @dataclass(frozen=True)
 class TokenizerFile:
-    """A stored fast tokenizer: its JSON, and the names of its special tokens."""
+    """A stored fast tokenizer: its JSON, the names of its special tokens, and others that its JSON does not mark as
+    special, which are no text either."""
 
     json_text: str
     special_tokens: tuple[tuple[str, str], ...]
+    other_special_tokens: tuple[str, ...] = ()
 
     @cached_property
     def fingerprint(self) -> str:

@@ -163,6 +163,7 @@ class FastTokenizer:
         from tokenizers import AddedToken, Tokenizer
 
         tokenizer = Tokenizer.from_str(self.file.json_text)
+        tokenizer.add_special_tokens([*self.file.other_special_tokens])
         tokenizer.add_tokens([AddedToken(_TEXT_PLACEHOLDER, normalized=False, special=False)])
         return tokenizer
 
@@ -250,7 +251,8 @@ class FastTokenizer:
         return joined.translate(table) if table else joined
 
     def decode(self, ids: Sequence[int], vocabulary: Vocabulary, number_values: Sequence[float] | None = None) -> str:
-        """The text of ids of a subset of our vocabulary, with the numbers that tokens carry."""
+        """The text of ids of a subset of our vocabulary, without special tokens but [UNK], with the numbers that tokens
+        carry."""
         assert vocabulary.pretrained_ids is not None
         placeholder_id = self.decoder.token_to_id(_TEXT_PLACEHOLDER)
         hf_ids: list[int] = []
@@ -279,7 +281,7 @@ class FastTokenizer:
                 inserted_texts.append(SPECIAL_TOKENS[UNK])
             hf_ids.append(placeholder_id if i == UNK else int(vocabulary.pretrained_ids[i]))
         flush_symbols()
-        texts_between = self.decoder.decode(hf_ids, skip_special_tokens=False).split(_TEXT_PLACEHOLDER)
+        texts_between = self.decoder.decode(hf_ids, skip_special_tokens=True).split(_TEXT_PLACEHOLDER)
         return "".join(chain.from_iterable(zip(texts_between, [*inserted_texts, ""], strict=True)))
 
 

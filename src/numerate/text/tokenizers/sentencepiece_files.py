@@ -67,7 +67,8 @@ def load_sentencepiece(path: Path) -> TokenizerFile:
         raise file_error(path, "has user-defined pieces; use the tokenizer.json of the same model")
     names = [name for name, _, _ in model.pieces]
     special_tokens = tuple(sorted((role, names[i]) for role, i in model.special_ids if 0 <= i < len(names)))
-    return TokenizerFile(json.dumps(_to_tokenizers_json(model), ensure_ascii=False), special_tokens)
+    controls = tuple(name for name, _, kind in model.pieces if kind == _CONTROL)
+    return TokenizerFile(json.dumps(_to_tokenizers_json(model), ensure_ascii=False), special_tokens, controls)
 
 
 def _to_tokenizers_json(model: _SentencePieceModel) -> dict[str, Any]:

@@ -100,7 +100,7 @@ class PretrainedTokenizer:
 
     def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
         """The text of ids without special tokens."""
-        special_ids = set(self.special_token_ids.values())
+        special_ids = {*self.special_token_ids.values(), *map(self._id_of_token.get, self.file.other_special_tokens)}
         text: str = self._hf_tokenizer.decode(
             [int(i) for i in ids if int(i) not in special_ids], skip_special_tokens=True
         )

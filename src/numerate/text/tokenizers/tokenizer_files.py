@@ -129,7 +129,11 @@ def tokenizer_from_json(text: str, config: Mapping[str, Any] | None = None) -> T
         name = next((name for name in ((content,) if names_any else usual_names) if name in tokens), None)
         if name is not None:
             special_tokens[role] = name
-    return TokenizerFile(text, tuple(sorted(special_tokens.items())))
+    lists = [(config or {}).get(f"{kind}_special_tokens") or () for kind in ("additional", "extra")]
+    listed = [one for named in lists for one in (named.values() if isinstance(named, dict) else named)]
+    listed += [one for one in ((config or {}).get("added_tokens_decoder") or {}).values() if one.get("special")]
+    others: list[Any] = [one.get("content") if isinstance(one, dict) else one for one in listed]
+    return TokenizerFile(text, tuple(sorted(special_tokens.items())), tuple(one for one in others if one in tokens))
 
 
 @lru_cache(maxsize=4)
