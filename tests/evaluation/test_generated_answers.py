@@ -97,8 +97,8 @@ class Scripted(IncrementalDecoder):
         self.output = Output(scores[:, None], nn.Identity())
 
 
-def data(**generation: Any) -> EvaluationData:
-    task, tokenizer = Arithmetic(digits=Span(1, 2)), Subwords("characters", max_length=64)
+def data(template: str = "{question}", **generation: Any) -> EvaluationData:
+    task, tokenizer = Arithmetic(digits=Span(1, 2)), Subwords("characters", max_length=64, question_template=template)
     return EvaluationData(task, tokenizer, Continuation(), Generation(max_new_tokens=12, **generation))
 
 
@@ -114,10 +114,34 @@ def texts(found: EvaluationData, scripts: list[str], monkeypatch: pytest.MonkeyP
     return [(answer["prediction"], answer["ended"]) for answer in answers]
 
 
-def test_answers_end_with_an_end_token_a_stop_text_or_the_next_question(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_end_with_an_end_token_or_a_stop_text(monkeypatch: pytest.MonkeyPatch) -> None:
     scripts = [" 12|45678901", "12 stop here", "12\n\nQuestion", "123456789012", "sto12sto|---"]
     found = texts(data(stop=("stop",)), scripts, monkeypatch)
-    assert found == [("12", True), ("12", True), ("12", True), ("123456789012", False), ("sto12sto", True)]
+    assert found == [("12", True), ("12", True), (scripts[2], False), ("123456789012", False), ("sto12sto", True)]
+
+
+NEXT_QUESTIONS: dict[str, dict[str, str | None]] = {
+    "{question}": {"12\n\n34567890": "12", "12\n34\n567890": None},
+    "- {question}": {"9 - 5\n- 1+2=": "9 - 5", "9 - 5 =\n-345": None},
+    "# {question}": {"1 # 2\n# 3+4=": "1 # 2", "1 # 2\n#### 7": None},
+    r"Q: {question}\nA:": {"12 Q: 3\nQ: 4": "12 Q: 3", "\nQ: 12\nQ: 34": ""},
+}
+
+
+@pytest.mark.parametrize("template", NEXT_QUESTIONS)
+def test_answers_end_at_the_next_question_after_examples_alone(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for script, expected in NEXT_QUESTIONS[template].items():
+        whole = (script.strip(), False)
+        for without_stop in (data(template), data(template, num_fewshot=1, stop_at_next_question=False)):
+            assert texts(without_stop, [script], monkeypatch) == [whole]
+        found = texts(data(template, num_fewshot=1), [script], monkeypatch)
+        assert found == [whole if expected is None else (expected, True)]
+
+
+def test_a_special_token_is_no_text_but_may_be_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = data(stop=("<extra_id_0>",))
+    monkeypatch.setitem(found.vocabulary.token_to_id, "!", found.vocabulary.token_to_id["<extra_id_0>"])
+    assert texts(found, ["7!8901234567"], monkeypatch) == [("7", True)]
 
 
 def test_tokens_that_the_tokenizer_lacks_are_not_generated_and_one_token_may_have_two_names(

@@ -23,7 +23,10 @@ class Generation(Spec):
     num_fewshot: int = setting(0, "training examples with answers before every question", at_least=0)
     max_new_tokens: int = setting(256, "maximum number of tokens of an answer", at_least=1)
     stop: tuple[str, ...] = setting(
-        (), r"texts that end an answer, with \n for a new line, besides its end token and the next question"
+        (), r"texts that end an answer, with \n for a new line, besides end tokens and the next question"
+    )
+    stop_at_next_question: bool = setting(
+        True, "whether an answer after few-shot examples ends before a line that begins a question", added_later=True
     )
     one_pass: bool = setting(
         False,

@@ -67,7 +67,7 @@ class Tokenizer(Spec, ABC):
     """Whether a question becomes a prompt, which may have examples before it (`TextSource.few_shot_examples`)."""
 
     def stop_texts(self) -> tuple[str, ...]:
-        """The texts besides the end token at which a freely generated answer ends."""
+        """The texts with which the next question of a few-shot prompt begins, at which a generated answer ends."""
         return ()
 
     def max_question_length(self) -> int | None:

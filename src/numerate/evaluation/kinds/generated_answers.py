@@ -195,12 +195,16 @@ def generate_texts(
 ) -> list[dict[str, Any]]:
     """The `prediction` for each question of a batch by greedy decoding, and whether it `ended` before `max_new_tokens`.
 
-    It ends with a token that is the tokenizer's end token, or with one of the texts `Generation.stop` and those of the
-    tokenizer, which are no part of it. Tokens without a pretrained row are never generated.
+    It ends with an end token of the tokenizer or of the model, with one of the texts (or special tokens) in
+    `Generation.stop`, or after few-shot examples with the next question; these are no part of it. Tokens without a
+    pretrained row are never generated.
     """
     vocabulary, generation = evaluation_data.vocabulary, get_generation(evaluation_data)
     own_stops = [text.replace(r"\n", "\n") for text in generation.stop]
-    stops = _StopTexts(evaluation_data, [*own_stops, *evaluation_data.tokenizer.stop_texts()], len(batch.targets))
+    has_next_question = generation.stop_at_next_question and evaluation_data.few_shot_examples
+    next_question = evaluation_data.tokenizer.stop_texts() if has_next_question else ()
+    stops = _StopTexts(evaluation_data, [*own_stops, *next_question], len(batch.targets))
+    stop_ids = [vocabulary.token_to_id[text] for text in own_stops if text in vocabulary.token_to_id]
     excluded = torch.tensor(_ids_without_row(vocabulary), dtype=torch.long, device=batch.targets.device)
 
     def next_token(logits: Tensor, step: int) -> Tensor:
@@ -213,7 +217,7 @@ def generate_texts(
         next_token,
         len(batch.targets),
         generation.max_new_tokens,
-        _end_ids(vocabulary),
+        [*_end_ids(vocabulary), *stop_ids],
         on_tokens=stops.on_tokens if stops.texts else None,
     )
     output.check_finite()
@@ -276,7 +280,7 @@ class _StopTexts:
 
     def __init__(self, evaluation_data: EvaluationData, texts: Sequence[str], num_rows: int) -> None:
         self.evaluation_data, self.texts = evaluation_data, texts
-        # A token has a byte or more, so that a text lies within as many tokens as it has bytes.
+        # A token that has text has a byte or more, so that a text lies within as many tokens as it has bytes.
         self.num_last_tokens = max((len(text.encode()) for text in texts), default=0)
         self.last_ids: list[list[int]] = [[] for _ in range(num_rows)]
 

@@ -39,10 +39,15 @@ class PromptFormat:
         return "".join([*texts, self._fill(question)])
 
     def stop_texts(self) -> tuple[str, ...]:
-        """The texts that begin another question, at which a generated answer ends; none in a chat."""
+        """The texts with which another question begins, on a line of its own; none in a chat.
+
+        >>> PromptFormat("- {question}").stop_texts(), PromptFormat().stop_texts()
+        (('\\n- ',), ('\\n\\n',))
+        """
         if self.chat_tokenizer is not None:
             return ()
-        return (self.template.partition(QUESTION)[0].strip() or SEPARATOR,)
+        beginning = self.template.partition(QUESTION)[0].lstrip()
+        return (f"\n{beginning}" if beginning else SEPARATOR,)
 
     def fingerprint(self) -> str:
         """What the rendered texts depend on, besides questions and examples."""
