@@ -254,6 +254,9 @@ class Model(nn.Module, ABC):
     """The id of [NUM] for a model with a regression head (a number head that predicts the whole answer as one number at
     its first token); otherwise None."""
 
+    other_end_ids: tuple[int, ...] = ()
+    """The ids besides [EOS] that end a text: those of a pretrained model's tokenizer and generation configuration."""
+
     @abstractmethod
     def assign_positions(self, tokens: Tokens, step_context: StepContext) -> Tokens:
         """Sets the position ids. All randomness of a forward pass but dropout happens here, outside compiled code."""

@@ -12,8 +12,13 @@ from hugging_face import QUIET, save_model, save_models, transformers
 from numerate.api import load, recipe, train
 from numerate.cli import main
 from numerate.errors import UserError
+from numerate.evaluation.completions import generate_completions
+from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.evaluation.kinds import generated_answers
+from numerate.evaluation.samples import sample_answers
+from numerate.evaluation.sampling import Sampling
 from numerate.experiments.pretrained_run import pretrained_run
+from numerate.tasks.plain import plain_examples
 
 pytestmark = QUIET
 
@@ -30,8 +35,8 @@ def lines_of(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
-def generated(folder: Path, prompt: Any, stop: tuple[str, ...]) -> str:
-    """What transformers generates greedily after a text, or after the messages of a chat, up to the first stop text."""
+def generated(folder: Path, prompt: Any, **options: Any) -> list[int]:
+    """The ids that transformers generates greedily after a text, or after the messages of a chat."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     auto = "AutoModelForSeq2SeqLM" if folder.name == "t5" else "AutoModelForCausalLM"
     model = getattr(transformers, auto).from_pretrained(folder)
@@ -40,9 +45,8 @@ def generated(folder: Path, prompt: Any, stop: tuple[str, ...]) -> str:
     else:
         ids = tokenizer(prompt)["input_ids"]
     with torch.no_grad():
-        output = model.generate(torch.tensor([ids]), do_sample=False, max_new_tokens=12)[0]
-    text: str = tokenizer.decode(output[1 if folder.name == "t5" else len(ids) :], skip_special_tokens=True)
-    return text[: min((text.find(end) for end in stop if end in text), default=len(text))].strip()
+        output = model.generate(torch.tensor([ids]), do_sample=False, max_new_tokens=12, **options)[0].tolist()
+    return output[1 if folder.name == "t5" else len(ids) :]  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("name", ["llama", "t5", "chat"])
@@ -57,12 +61,57 @@ def test_one_command_gives_the_answers_of_transformers(
     lines = lines_of(run / "predictions.jsonl")
     assert len(lines) == 12
     templates: dict[str, Any] = {"llama": "Question: {}\nAnswer:", "t5": "{}"}
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folders[name])
     for line in lines:
         question = line["question"]
         prompt = [{"role": "user", "content": question}] if name == "chat" else templates[name].format(question)
-        stop = {"llama": ("e", "Question:"), "t5": ("e", "\n\n"), "chat": ("e",)}[name]
-        assert line["prediction"] == generated(folders[name], prompt, stop), question
+        text = tokenizer.decode(generated(folders[name], prompt), skip_special_tokens=True)
+        assert line["prediction"] == text.partition("e")[0].strip(), question
     assert len({line["prediction"] for line in lines}) > 3, "the model answers all questions alike"
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("case", [("llama", 1, 0), ("llama", 2, 1), ("llama", 3, 2), ("t5", 3, None)], ids=str)
+def test_answers_end_token_for_token_where_transformers_ends_them(
+    folders: dict[str, Path], case: tuple[str, int, int | None], tmp_path: Path
+) -> None:
+    (name, num_ends, pad), folder = case, shutil.copytree(folders[case[0]], tmp_path / case[0])
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    wanted = recipe(f"hf:{folder}", *SETTINGS)
+    examples = plain_examples(questions := wanted.task.examples("test", 0, 0, 6))
+    prompts = [wanted.tokenizer.prompt_format.render(one.question) for one in examples]  # type: ignore[attr-defined]
+    free = [generated(folder, prompt, eos_token_id=[]) for prompt in prompts]
+    ends = [2 if name == "t5" else free[0][7], free[1][5], free[2][3]][:num_ends]
+    if pad is not None:
+        tokenizer.eos_token, tokenizer.pad_token = tokenizer.convert_ids_to_tokens([ends[0], ends[pad]])
+        tokenizer.save_pretrained(folder)
+    config = {"eos_token_id": ends, "pad_token_id": tokenizer.pad_token_id, "decoder_start_token_id": 0}
+    (folder / "generation_config.json").write_text(json.dumps(config))
+    found = [generated(folder, prompt) for prompt in prompts]
+    assert (len({*ends}), ends[-1] in {row[-1] for row in found}) == (num_ends, True)
+    texts = [tokenizer.decode(row[:-1] if row[-1] in ends else row, skip_special_tokens=True).strip() for row in found]
+    expected = [(text, row[-1] in ends) for text, row in zip(texts, found, strict=True)]
+    wanted = recipe(f"hf:{folder}", *SETTINGS, "evaluation.generation.stop=[zz]")
+    data: Any = EvaluationData.from_recipe(wanted)
+    model = pretrained_run(wanted, runs_dir=tmp_path).load_model()
+    trained = wanted.model.rebuild(data.vocabulary, 0, model.pretrained_config())
+    trained.load_state_dict(model.state_dict())
+    batch, processor = data.batch(questions), data.kind.prompt_processor(data)
+    asked_prompts = [processor.encode(example.question) for example in examples]
+    for one in (model, trained.eval()):
+        assert [(*answer.values(),) for answer in generated_answers.generate_texts(one, data, batch)] == expected
+        asked = sample_answers(one, data, questions, extra_tokens=12 - batch.target_ids.shape[1])
+        assert [(answer.prediction.strip(), answer.ended) for answer in asked] == expected
+        if name == "llama":
+            completions = generate_completions(one, processor, asked_prompts, Sampling(do_sample=False), 12)
+            assert [data.vocabulary.pretrained_ids[[*each.tokens]].tolist() for each in completions] == found
+
+
+@pytest.mark.parametrize("content", ['{"eos_token_id": [2, ', '{"eos_token_id": "</s>"}', "[2]"])
+def test_end_tokens_that_cannot_be_read_are_an_error(folders: dict[str, Path], content: str, tmp_path: Path) -> None:
+    (shutil.copytree(folders["llama"], tmp_path / "llama") / "generation_config.json").write_text(content)
+    with pytest.raises(UserError, match=r"^model\.weights: .*/generation_config\.json, which .* cannot be read \("):
+        recipe(f"hf:{tmp_path / 'llama'}")
 
 
 def test_the_weights_are_not_copied_and_cells_are_not_generated_again(

@@ -24,6 +24,7 @@ def untrained(runs: Path, *settings: str) -> Run:
 
 def test_a_model_keeps_its_weights_and_its_chat_template(tmp_path: Path) -> None:
     folder = save_model(tmp_path / "model", chat_template=CHAT_TEMPLATE)
+    (folder / "generation_config.json").write_text('{"eos_token_id": [9, 0]}')
     run = pretrained_run(recipe(f"hf:{folder}", "task.digits=1"), runs_dir=tmp_path / "runs")
     exported = export(run, tmp_path / "exported")
     models: list[Any] = [transformers.AutoModelForCausalLM.from_pretrained(path) for path in (folder, exported)]
@@ -34,7 +35,7 @@ def test_a_model_keeps_its_weights_and_its_chat_template(tmp_path: Path) -> None
     messages = [{"role": "user", "content": "12+9="}]
     prompts = [tokenizer.apply_chat_template(messages, add_generation_prompt=True)["input_ids"] for tokenizer in read]
     assert prompts[0] == prompts[1]
-    assert models[1].generation_config.eos_token_id == read[0].eos_token_id
+    assert models[1].generation_config.eos_token_id == [read[0].eos_token_id, 9, 0]
 
 
 def test_a_model_of_characters_has_the_ids_of_its_run(tmp_path: Path) -> None:

@@ -77,16 +77,17 @@ def generate_completions(
         requests += [(prompt, first + sample) for sample in range(count)]
         num_samples_by_prompt[prompt.ids] = first + count
     rows_per_batch = max(1, MAX_TOKENS_PER_BATCH // (max(len(prompt.ids) for prompt in prompts) + max_new_tokens))
+    end_ids = (*prompt_processor.stop_ids, *model.other_end_ids)
     completions: list[Completion] = []
     for start in range(0, len(requests), rows_per_batch):
         batch_prompts, samples = zip(*requests[start : start + rows_per_batch], strict=True)
-        stream = _CompletionStream(prompt_processor, batch_prompts, stop_texts, on_text, start, should_stop)
+        stream = _CompletionStream(prompt_processor, end_ids, batch_prompts, stop_texts, on_text, start, should_stop)
         generated = generate(
             model,
             pad_prompts(batch_prompts, samples, device),
             max_new_tokens,
             sampling,
-            stop_ids=prompt_processor.stop_ids,
+            stop_ids=end_ids,
             on_tokens=stream.on_tokens if stream.is_streaming or should_stop is not None else None,
             window=window,
         )
@@ -109,13 +110,14 @@ class _CompletionStream:
     def __init__(
         self,
         processor: PromptProcessor,
+        end_ids: Sequence[int],
         prompts: Sequence[Prompt],
         stop_texts: Sequence[str],
         callback: TextCallback | None,
         first_index: int,
         should_stop: Callable[[], bool] | None,
     ) -> None:
-        self.prompt_processor, self.stop_texts = processor, stop_texts
+        self.end_ids, self.stop_texts = end_ids, stop_texts
         self.first_index, self.should_stop = first_index, should_stop
         # The answer to a question is not streamed: its digits may have to be reversed.
         self.callback = None if any(prompt.has_numbers for prompt in prompts) else callback
@@ -127,7 +129,7 @@ class _CompletionStream:
     def on_tokens(self, tokens: Sequence[int | None]) -> Sequence[int]:
         if self.is_streaming:
             for row, token in enumerate(tokens):
-                if token is not None and token not in self.prompt_processor.stop_ids:
+                if token is not None and token not in self.end_ids:
                     self._add_text(row, self.streamers[row].put(token))
         if self.should_stop is not None and self.should_stop():
             return range(len(tokens))
@@ -151,7 +153,7 @@ class _CompletionStream:
         """The whole text of a row."""
         if not self.is_streaming:
             for token in tokens:
-                if token not in self.prompt_processor.stop_ids:
+                if token not in self.end_ids:
                     self.texts[row] += self.streamers[row].put(token)
         if row not in self.stopped:
             self._add_text(row, self.streamers[row].flush())

@@ -187,12 +187,18 @@ def greedy_decode(
     position_offset: int = 0,
     end_id: int = EOS,
 ) -> GenerationOutput:
-    """Greedy decoding of up to `max_new_tokens` tokens, or until every row has `end_id`.
+    """Greedy decoding of up to `max_new_tokens` tokens, or until every row has `end_id`; the other end tokens of a
+    pretrained model end it like [EOS], which stands in `ids` for them.
 
     Prompts may differ in length (padded on the right). The prefix is cached.
     """
     decoder = CachedDecoder(model, prompts, max_new_tokens, source, position_offset)
-    return decode_tokens(model, decoder, greedy_token, len(prompts.ids), max_new_tokens, (end_id,))
+    stop_ids = (end_id, *(model.other_end_ids if end_id == EOS else ()))
+    output = decode_tokens(model, decoder, greedy_token, len(prompts.ids), max_new_tokens, stop_ids)
+    if len(stop_ids) > 1 and output.has_stop_token is not None:
+        rows = output.has_stop_token.nonzero()[:, 0]
+        output.ids[rows, output.lengths[rows] - 1] = end_id
+    return output
 
 
 def last_number(output: Output) -> Float[Tensor, " rows"] | None:

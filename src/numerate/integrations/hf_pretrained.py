@@ -10,7 +10,7 @@ from numerate.tasks.task import Task
 from numerate.text.models.hugging_face import HuggingFaceModel
 from numerate.text.models.lora import merge_lora
 from numerate.text.models.pretrained_seq2seq import PretrainedSeq2Seq
-from numerate.text.models.pretrained_weights import restore_vocabulary, silence_transformers
+from numerate.text.models.pretrained_weights import read_end_ids, restore_vocabulary, silence_transformers
 from numerate.text.tokenizers.hf_vocabulary import split_digits
 from numerate.text.tokenizers.prompt_formats import load_transformers_tokenizer
 from numerate.text.tokenizers.subwords import Subwords
@@ -34,6 +34,9 @@ def write_pretrained_folder(
     if vocabulary.pretrained_ids is not None:
         restore_vocabulary(hf_model, vocabulary)
     generation = import_module("transformers").GenerationConfig.from_model_config(hf_model.config)
+    ends = dict.fromkeys([*read_end_ids(generation), *read_end_ids(hf_model.generation_config)])
+    if model.other_end_ids and len(ends) > 1:
+        generation.eos_token_id = [*ends]
     if isinstance(model.spec, PretrainedSeq2Seq):
         generation.forced_bos_token_id = generation.bos_token_id if model.spec.force_bos else None
         generation.bad_words_ids = [[generation.pad_token_id]] if model.spec.suppress_pad else None

@@ -14,7 +14,7 @@ from numerate.evaluation.generation_settings import Generation
 from numerate.tasks.contents import file_sha256
 from numerate.text.models.pretrained import PretrainedDecoder
 from numerate.text.models.pretrained_seq2seq import PretrainedSeq2Seq, max_positions
-from numerate.text.models.pretrained_weights import import_transformers, read_config
+from numerate.text.models.pretrained_weights import import_transformers, read_config, read_generation_config
 from numerate.text.models.t5 import T5
 from numerate.text.tokenizers.prompt_formats import QUESTION, load_transformers_tokenizer
 from numerate.text.tokenizers.subwords import Subwords
@@ -70,7 +70,7 @@ def hugging_face_recipe(name: str) -> Recipe:
         question_template=QUESTION if has_encoder or has_chat else QUESTION_TEMPLATE,
         chat_template=has_chat,
     )
-    generation = _generation_config(config, weights, commit)
+    generation = read_generation_config(weights, config, commit)
     layout: Layout = Continuation()
     model: ModelSpec = PretrainedDecoder(weights, revision=revision)
     if has_encoder:
@@ -91,7 +91,7 @@ def hugging_face_recipe(name: str) -> Recipe:
         model=model,
         optimizer=AdamW(learning_rate=2e-5, max_grad_norm=1.0),
         training=Training(batch_size=16),
-        evaluation=Evaluation(generation=Generation(stop=_end_tokens(tokenizer, generation))),
+        evaluation=Evaluation(generation=Generation()),
         title=f"hf-{folder.name}",
     )
 
@@ -225,24 +225,3 @@ def _cached_commit(name: str) -> str | None:
 def _adds_space(tokenizer: Any) -> bool:
     """Whether a tokenizer puts a space before a text of its own accord."""
     return bool(tokenizer.tokenize("1")[0].startswith("\u2581"))
-
-
-def _generation_config(config: Any, weights: str, commit: str | None) -> Any:
-    """The generation configuration of a model. An encoder-decoder from before there were files of these has it in its
-    config.json; another model without one has the default."""
-    package, options = import_transformers("hf:"), {} if commit is None else {"revision": commit}
-    try:
-        return package.GenerationConfig.from_pretrained(weights, **options)
-    except OSError:
-        if not config.is_encoder_decoder:
-            return package.GenerationConfig()
-    settings, _ = package.PretrainedConfig.get_config_dict(weights, **options)
-    names = ("decoder_start_token_id", "forced_bos_token_id", "bad_words_ids", "eos_token_id")
-    return package.GenerationConfig(**{name: settings.get(name, getattr(config, name, None)) for name in names})
-
-
-def _end_tokens(tokenizer: Any, generation: Any) -> tuple[str, ...]:
-    """The tokens besides the tokenizer's that end an answer, as the model's generation configuration says."""
-    ids = generation.eos_token_id if isinstance(generation.eos_token_id, list) else [generation.eos_token_id]
-    tokens = tokenizer.convert_ids_to_tokens([i for i in ids if i not in (None, tokenizer.eos_token_id)])
-    return tuple(tokens)

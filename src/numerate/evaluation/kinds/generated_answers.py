@@ -217,7 +217,7 @@ def generate_texts(
         next_token,
         len(batch.targets),
         generation.max_new_tokens,
-        [*_end_ids(vocabulary), *stop_ids],
+        [*_end_ids(vocabulary), *model.other_end_ids, *stop_ids],
         on_tokens=stops.on_tokens if stops.texts else None,
     )
     output.check_finite()

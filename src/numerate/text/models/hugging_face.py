@@ -17,7 +17,13 @@ from numerate.errors import UserError
 from numerate.mixers.attention_maps import LayerMaps, MapKind
 from numerate.text.models.lora import LoRA
 from numerate.text.models.number_inputs import NUMBER_TOKEN, NumberEmbedding, NumberHead
-from numerate.text.models.pretrained_weights import Dtype, build_untrained, import_transformers
+from numerate.text.models.pretrained_weights import (
+    Dtype,
+    build_untrained,
+    find_other_end_ids,
+    import_transformers,
+    read_end_ids,
+)
 from numerate.vocabulary import Vocabulary
 
 
@@ -52,7 +58,7 @@ class HuggingFaceModel(Model):
             return None
         config = json.loads(self.hf_model.config.to_json_string(use_diff=False))
         config.pop("_name_or_path", None)  # a local path, which may be private
-        return {"config": config, "tied": self.is_tied}
+        return {"config": config, "tied": self.is_tied, "end_ids": read_end_ids(self.hf_model.generation_config)}
 
     @abstractmethod
     def attention_maps(self, tokens: Tokens, source: Tokens | None = None) -> list[LayerMaps]:
@@ -346,4 +352,7 @@ class HuggingFaceSpec(ModelSpec):
     def _wrap(self, model: Any, vocabulary: Vocabulary) -> HuggingFaceModel:
         if self.lora is not None:
             self.lora.add_to(model)
-        return self.wrap(model, vocabulary)
+        wrapped = self.wrap(model, vocabulary)
+        if self.weights is not None:
+            wrapped.other_end_ids = find_other_end_ids(model, vocabulary)
+        return wrapped

@@ -1,7 +1,7 @@
 """Weights and configurations of transformers: loading them, and reordering embeddings to a vocabulary."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from logging import ERROR
 from pathlib import Path
@@ -45,7 +45,48 @@ def load_pretrained_config(
         raise UserError(
             f"model.weights: {error}; {alternative_settings} counts and times a model without weights"
         ) from error
-    return to_pretrained_config(config, vocabulary)
+    generation = read_generation_config(weights, config, options.get("revision"))
+    return to_pretrained_config(config, vocabulary, read_end_ids(generation))
+
+
+def read_generation_config(weights: str, config: Any, revision: str | None = None, **options: Any) -> Any:
+    """The generation configuration of a model, in its config.json where it has no file of its own. Raises `UserError`
+    for a file that cannot be read, and for end tokens that are no ids."""
+    package, options = import_transformers("model.weights"), _hub_options(weights, revision) | options
+    try:
+        path = package.utils.cached_file(weights, "generation_config.json", **options)
+    except OSError:
+        settings: Any = {}
+        if config.is_encoder_decoder:  # from before there were such files
+            settings, _ = package.PretrainedConfig.get_config_dict(weights, **options)
+        names = ("decoder_start_token_id", "forced_bos_token_id", "bad_words_ids", "eos_token_id")
+        text_config = config.get_text_config(decoder=True)
+        return package.GenerationConfig(**{one: settings.get(one, getattr(text_config, one, None)) for one in names})
+    try:
+        generation = package.GenerationConfig.from_pretrained(str(Path(path).parent))
+        read_end_ids(generation)
+    except Exception as error:  # JSON and the class have errors of their own kind each
+        raise UserError(
+            f"model.weights: {path}, which says what ends an answer, cannot be read ({first_line(error)}); copy or "
+            "download it again"
+        ) from error
+    return generation
+
+
+def read_end_ids(generation: Any) -> list[int]:
+    """The ids of the end tokens of a generation configuration. Raises `TypeError` where they are none."""
+    ids = generation.eos_token_id
+    ids = [] if ids is None else ids if isinstance(ids, list) else [ids]
+    if any(type(i) is not int for i in ids):
+        raise TypeError(f"eos_token_id {ids} must be ids")
+    return ids
+
+
+def find_other_end_ids(model: Any, vocabulary: Vocabulary) -> tuple[int, ...]:
+    """`Model.other_end_ids` of a model of transformers; GPT-2's end token is [BOS], too."""
+    pretrained_ids = get_pretrained_ids(vocabulary).tolist()
+    ends = {pretrained_ids[EOS], *read_end_ids(model.generation_config)} - {-1}
+    return tuple(i for i, own in enumerate(pretrained_ids) if own in ends and i != EOS)
 
 
 def read_config(weights: str, revision: str | None = None, **options: Any) -> Any:
@@ -66,15 +107,15 @@ def _hub_options(weights: str, revision: str | None) -> dict[str, str]:
     return {} if revision is None or Path(weights).is_dir() else {"revision": revision}
 
 
-def to_pretrained_config(config: Any, vocabulary: Vocabulary) -> dict[str, Any]:
-    """The `pretrained_config` from a configuration of transformers, for this vocabulary.
+def to_pretrained_config(config: Any, vocabulary: Vocabulary, end_ids: Sequence[int] = ()) -> dict[str, Any]:
+    """The `pretrained_config` from a configuration of transformers and its end tokens, for this vocabulary.
 
     Raises `UserError` for a vocabulary that pretrained rows cannot be put into the order of."""
     get_pretrained_ids(vocabulary)
     _set_token_ids(config, vocabulary)
     # transformers stores an untied head of T5 1.1 this way, and ties the head where the entry is missing.
     tied = config.tie_word_embeddings and getattr(config, "scale_decoder_outputs", True)
-    return {"config": json.loads(config.to_json_string(use_diff=False)), "tied": bool(tied)}
+    return {"config": json.loads(config.to_json_string(use_diff=False)), "tied": bool(tied), "end_ids": [*end_ids]}
 
 
 def build_untrained(package: Any, model_class: Any, pretrained_config: Mapping[str, Any], **options: Any) -> Any:
@@ -95,6 +136,7 @@ def build_untrained(package: Any, model_class: Any, pretrained_config: Mapping[s
     input_embeddings, output_embeddings = model.get_input_embeddings(), model.get_output_embeddings()
     if not pretrained_config["tied"] and output_embeddings.weight is input_embeddings.weight:
         output_embeddings.weight = nn.Parameter(input_embeddings.weight.detach().clone())
+    model.generation_config = package.GenerationConfig(eos_token_id=pretrained_config.get("end_ids"))
     return model
 
 
@@ -132,6 +174,7 @@ def load_pretrained(
         raise UserError(_load_error_message(folder, weights, error)) from error
     if problem := _loading_problem(type(model).__name__, loading_info):
         raise UserError(f"model.weights: {weights}: {problem}; weights and config.json must be of one complete model")
+    model.generation_config = read_generation_config(weights, model.config, revision, local_files_only=True)
     return model
 
 
