@@ -88,6 +88,34 @@ def test_merged_it_is_the_same_function_with_the_names_of_the_pretrained_weights
     assert adapted.state_dict().keys() == plain.state_dict().keys()
 
 
+@pytest.mark.parametrize("kind", ["llama", "t5"])
+def test_the_rows_of_tokens_that_are_new_to_the_weights_are_trained_and_merged_too(kind: str, tmp_path: Path) -> None:
+    """As `trainable_token_indices` of peft does, in the head too."""
+    given = [f"hf:{save_model(tmp_path / kind, kind)}", "tokenizer.number_format=Groups(group_size=2)"]
+    plain, adapted = (recipe(*given, *more) for more in ([], ["lora=LoRA(r=2)"]))
+    vocabulary = plain.tokenizer.build_vocabulary(plain.task)
+    before, model = (one.model.build(vocabulary, 0) for one in (plain, adapted))
+    ids = torch.tensor([[vocabulary.token_to_id[text] for text in ("12", "a", "7", "34")]])
+    tokens = Tokens(ids, torch.tensor([4]), torch.arange(1))
+    source = tokens if kind == "t5" else None
+    torch.testing.assert_close(model.eval()(tokens, source).logits, before.eval()(tokens, source).logits)
+    trained = {name: one for name, one in model.named_parameters() if one.requires_grad and "lora_" not in name}
+    assert [tuple(one.shape) for one in trained.values()] == [(100, 16)] * (1 if kind == "t5" else 2)
+    optimizer = torch.optim.SGD(trained.values(), lr=0.1)
+    model(tokens, source).logits.log_softmax(-1)[0, 0, ids[0, 3]].backward()
+    optimizer.step()
+    expected = model(tokens, source).logits
+    merge_lora(model.hf_model)
+    torch.testing.assert_close(model(tokens, source).logits, expected)
+    old, new = before.state_dict(), model.state_dict()
+    assert old.keys() == new.keys()
+    assert vocabulary.pretrained_ids is not None
+    is_new = torch.from_numpy(vocabulary.pretrained_ids < 0)
+    changed = {name: (old[name] != new[name]).any(-1) for name in old if not torch.equal(old[name], new[name])}
+    assert changed, "the row of 34, as a target, and the others, as another answer"
+    assert all(is_new[rows].all() for rows in changed.values())
+
+
 def test_adapters_of_frozen_weights_in_half_precision_are_in_single(tmp_path: Path) -> None:
     folder = save_model(tmp_path / "model")
     found = recipe(f"hf:{folder}", "model.dtype=bfloat16", "lora=LoRA(r=2)")

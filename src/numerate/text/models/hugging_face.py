@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from numerate.batch import DecodingStep, Model, ModelSpec, Output, StepContext, Tokens
 from numerate.errors import UserError
 from numerate.mixers.attention_maps import LayerMaps, MapKind
-from numerate.text.models.lora import LoRA
+from numerate.text.models.lora import LoRA, train_new_rows
 from numerate.text.models.number_inputs import NUMBER_TOKEN, NumberEmbedding, NumberHead
 from numerate.text.models.pretrained_weights import (
     Dtype,
@@ -355,4 +355,6 @@ class HuggingFaceSpec(ModelSpec):
         wrapped = self.wrap(model, vocabulary)
         if self.weights is not None:
             wrapped.other_end_ids = find_other_end_ids(model, vocabulary)
+        if self.lora is not None and self.weights is not None:
+            train_new_rows(model, vocabulary)
         return wrapped

@@ -4,10 +4,14 @@ import warnings
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized, register_parametrization, remove_parametrizations
 
 from numerate.config import Spec, setting
 from numerate.errors import UserError
+from numerate.text.models.pretrained_weights import new_ids, token_embeddings
+from numerate.vocabulary import Vocabulary
 
 LORA_HELP = "LoRA(r=8,alpha=16): low-rank adapters, which alone are trained; null: all weights are trained"
 
@@ -18,7 +22,8 @@ class LoRA(Spec):
 
     Hu et al. (2021), https://arxiv.org/abs/2106.09685. A weight W becomes W + alpha / r x B A with r rows in A, random,
     and r columns in B, 0 at first, so that training starts from the pretrained model. Embeddings and the head are
-    frozen: so are the rows of tokens that are new to the weights. A number embedding and a number head are trained.
+    frozen but for the rows of tokens that are new to the weights, as with peft's `trainable_token_indices`. A number
+    embedding and a number head are trained.
 
     >>> from numerate.models import PretrainedDecoder
     >>> spec = PretrainedDecoder(weights="HuggingFaceTB/SmolLM2-135M-Instruct", lora=LoRA(r=16, alpha=32))
@@ -33,7 +38,7 @@ class LoRA(Spec):
     dropout: float = setting(0.0, "dropout before an adapter", at_least=0, below=1)
 
     def add_to(self, model: Any) -> None:
-        """Adds the adapters to a model of transformers in place, and freezes its weights.
+        """Adds the adapters to a model of transformers in place, and freezes its weights (`train_new_rows` is next).
 
         Raises `UserError` where peft is missing, and for a name in `target_modules` that no linear layer has."""
         try:
@@ -62,10 +67,38 @@ class LoRA(Spec):
                 )
 
 
+class _NewRows(nn.Module):
+    """A frozen table with some rows in their place that are trained, in float32."""
+
+    ids: Tensor
+
+    def __init__(self, table: Tensor, ids: list[int]) -> None:
+        super().__init__()
+        self.register_buffer("ids", torch.tensor(ids), persistent=False)
+        self.rows = nn.Parameter(table.detach()[ids].float())
+
+    def forward(self, table: Tensor) -> Tensor:
+        return table.index_copy(0, self.ids, self.rows.to(table.dtype))
+
+
+def train_new_rows(model: Any, vocabulary: Vocabulary) -> None:
+    """Makes the rows of tokens that are new to the weights of a model trainable, in its embeddings and its head."""
+    if not (ids := new_ids(vocabulary)):
+        return
+    tables = {part.weight for part in (*token_embeddings(model), model.get_output_embeddings())}
+    rows = {id(table): _NewRows(table, ids) for table in tables}
+    for part in list(model.modules()):
+        if (found := rows.get(id(part._parameters.get("weight")))) is not None:
+            register_parametrization(part, "weight", found)
+
+
 def merge_lora(model: nn.Module) -> None:
-    """Adds the adapters of a model to the weights under them, in place: the same function without peft."""
+    """Puts the adapters and the trained rows of a model into its weights, in place: the same function without peft."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
+    for part in list(model.modules()):
+        if is_parametrized(part, "weight"):
+            remove_parametrizations(part, "weight")
     for name, part in list(model.named_modules()):
         if isinstance(part, BaseTunerLayer):
             part.merge()

@@ -271,10 +271,10 @@ def restore_vocabulary(model: Any, vocabulary: Vocabulary) -> None:
 
     Raises `UserError` for a vocabulary with further tokens, such as those of a number format."""
     pretrained_ids = get_pretrained_ids(vocabulary)
-    if new_tokens := [vocabulary.tokens[i] for i in range(EOS + 1, vocabulary.size) if pretrained_ids[i] < 0]:
+    if added := new_ids(vocabulary):
         raise UserError(
-            f"tokenizer: {len(new_tokens)} tokens, such as {new_tokens[0]!r}, are not of the pretrained tokenizer; "
-            "number_format=AsIs and PerDigit have none"
+            f"tokenizer: {len(added)} tokens, such as {vocabulary.tokens[added[0]]!r}, are not of the pretrained "
+            "tokenizer; number_format=AsIs and PerDigit have none"
         )
     has_id = pretrained_ids >= 0
     ids = np.full(int(pretrained_ids.max()) + 1, -1, dtype=np.int64)
@@ -294,7 +294,7 @@ def _select_vocabulary_rows(model: Any, row_ids: npt.NDArray[np.int64], seed: in
     """Gives embeddings and head these of their rows, in this order; for -1, one drawn around their mean."""
     ids, generator = torch.from_numpy(row_ids), torch.Generator().manual_seed(seed)
     head = model.get_output_embeddings()
-    old_weights = {id(table.weight): table.weight for table in _token_embeddings(model)}
+    old_weights = {id(table.weight): table.weight for table in token_embeddings(model)}
     new_weights = {
         key: nn.Parameter(select_rows(weight.detach(), ids, generator)) for key, weight in old_weights.items()
     }
@@ -314,7 +314,7 @@ def _select_vocabulary_rows(model: Any, row_ids: npt.NDArray[np.int64], seed: in
         model.final_logits_bias = select_rows(model.final_logits_bias.T, ids, generator).T.contiguous()
 
 
-def _token_embeddings(model: Any) -> list[Any]:
+def token_embeddings(model: Any) -> list[Any]:
     """The embedding of tokens, of an encoder-decoder those of both parts. Raises `UserError` for other numbers of rows
     than the head has."""
     parts = [model, model.get_encoder(), model.get_decoder()] if model.config.is_encoder_decoder else [model]
@@ -351,6 +351,12 @@ def get_pretrained_ids(vocabulary: Vocabulary) -> npt.NDArray[np.int64]:
             "theirs; Subwords(tokenizer=...) of the same model does, or weights=null"
         )
     return vocabulary.pretrained_ids
+
+
+def new_ids(vocabulary: Vocabulary) -> list[int]:
+    """The ids of tokens that pretrained weights have no row of; [PAD], [UNK], [BOS] and [EOS] are left out."""
+    found: list[int] = (np.flatnonzero(get_pretrained_ids(vocabulary)[EOS + 1 :] < 0) + EOS + 1).tolist()
+    return found
 
 
 def select_rows(
