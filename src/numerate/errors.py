@@ -54,6 +54,11 @@ def pluralize(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def error_text(error: BaseException) -> str:
+    """The whole message of an error of another library in one line, or the name of its class."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def raise_first(problems: Iterable[str]) -> None:
     """Raises a `UserError` with the first of these messages, if there is one. They are made one by one, so that a check
     may rely on those before it."""

@@ -14,6 +14,9 @@ from numerate.api import recipe
 from numerate.config import identity
 from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import EvaluationData, extract_prompts
+from numerate.experiments.pretrained_run import pretrained_run
+from numerate.experiments.trial import check_recipe
+from numerate.recipes.hugging_face import finetuning_recipe
 from numerate.tasks.plain import plain_examples
 from numerate.text.models.pretrained import PretrainedDecoder
 from numerate.text.models.t5 import T5
@@ -120,6 +123,30 @@ def test_few_shot_examples_are_not_repeated(folders: dict[str, Path], tmp_path: 
         prompt_ids(recipe(f"hf:{folders['llama']}", task, NUM_FEWSHOT.format(9)))
 
 
+def test_long_questions_and_answers_fit_into_few_positions_by_default(tmp_path: Path) -> None:
+    folder, ids = save_model(tmp_path / "model"), {"bos_token_id": 1, "eos_token_id": 2}
+    config = transformers.GPT2Config(n_positions=512, n_embd=16, n_layer=1, n_head=2, vocab_size=259, **ids)
+    transformers.GPT2LMHeadModel(config).save_pretrained(folder)
+    (tmp_path / "mine.tsv").write_text("".join(f"{i}{'+1' * 300}=\t{'7' * 600}\n" for i in range(9)))
+    base, task = recipe(f"hf:{folder}"), f"task=QuestionFiles(train_file={tmp_path / 'mine.tsv'})"
+    assert finetuning_recipe(base, ["task.digits=9"]).tokenizer == base.tokenizer
+    fitting = finetuning_recipe(base, [task, NUM_FEWSHOT.format(1)])
+    with pytest.warns(UserWarning, match="or their answers, have more than 255 tokens"):
+        check_recipe(fitting)
+    too_many = finetuning_recipe(base, [task, "tokenizer.max_length=512"])
+    with (
+        pytest.warns(UserWarning, match="more than 512 tokens"),
+        pytest.raises(UserError, match=r"model: 1024 tokens are more than the 512 position .*tokenizer\.max_length"),
+    ):
+        check_recipe(too_many)
+    run = pretrained_run(fitting, runs_dir=tmp_path)
+    with (
+        pytest.warns(UserWarning, match="more than 255 tokens"),
+        pytest.raises(UserError, match=r"num_fewshot: must be less than 1: the longest prompt has .* the 255 tokens"),
+    ):
+        run.evaluate(count=1)
+
+
 def test_a_name_on_the_hub_is_its_commit(
     folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,4 +193,7 @@ def test_what_a_model_cannot_do_is_refused(folders: dict[str, Path], tmp_path: P
         recipe(f"hf:{folders['llama']}", "task=gsm9k")
     shutil.copy(folders["llama"] / "config.json", tmp_path)
     with pytest.raises(UserError, match=r"^tokenizer: .* has no files of a tokenizer; `tokenizer.save_pretrained"):
+        recipe(f"hf:{tmp_path}")
+    (tmp_path / "config.json").write_text('{"model_type": "newer"}')
+    with pytest.raises(UserError, match=r"has model type `newer` but .*`pip install --upgrade transformers`"):
         recipe(f"hf:{tmp_path}")

@@ -254,7 +254,7 @@ class EvaluationPlan:
 
     def _evaluate(self, function: Callable[..., Any], task: CellTask, *logs: PredictionLog) -> Any:
         """What `score` or `predict` of the kind of evaluation finds in a cell."""
-        model, at_once = self._model(task), f"up to {MAX_TOKENS_PER_BATCH:,} tokens are evaluated at a time"
+        model, at_once = self.model(task), f"up to {MAX_TOKENS_PER_BATCH:,} tokens are evaluated at a time"
         advice = f"{at_once}; a smaller count= needs less, or device=cpu, which resumes this evaluation"
         with explained_out_of_memory(next(model.parameters()).device, lambda: advice):
             return function(model, self.runs[task.run].evaluation_data, self._request(task), *logs)
@@ -267,7 +267,7 @@ class EvaluationPlan:
         settings = self.runs[task.run].changed_settings
         return {"settings": dict(settings)} if settings else {}
 
-    def _model(self, task: CellTask) -> Model:
+    def model(self, task: CellTask) -> Model:
         """The model of a task; the last one stays loaded."""
         model_id = task.run, task.checkpoint
         if model_id not in self._models:

@@ -4,7 +4,7 @@ import re
 import shutil
 from pathlib import Path
 
-from numerate.errors import OperationalError, UserError
+from numerate.errors import OperationalError, UserError, error_text
 from numerate.experiments import exporting
 from numerate.experiments.run import Run
 from numerate.reports.card import card
@@ -129,9 +129,5 @@ def upload(folder: Path, repository: str, repo_type: str, token: str, *, private
     except OfflineModeIsEnabled as error:
         raise UserError("publish: HF_HUB_OFFLINE is set; unset it to upload") from error
     except Exception as error:  # of many kinds: refused, no network, metadata of the card
-        raise OperationalError(f"publish: {repository} was not uploaded: {_first_line(error)}") from error
+        raise OperationalError(f"publish: {repository} was not uploaded: {error_text(error)}") from error
     return str(address)
-
-
-def _first_line(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -103,6 +103,8 @@ class Run(StoredRun):
                 num_missing -= sum(len(log.lines) for log in logs)
             else:
                 total, num_missing = (sum(task.num_units for task in some) for some in (tasks, missing))
+            if missing and executor is None:
+                plan.model(missing[0])  # reading its weights is no progress
             progress = ProgressReporter(on_progress, total, num_missing)
             if executor is not None:
                 evaluate_shards(plan, tasks, missing, store, progress, executor)

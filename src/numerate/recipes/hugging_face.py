@@ -1,6 +1,7 @@
 """The recipe of a Hugging Face model, `hf:NAME`: its weights, its tokenizer, and prompts in its chat template."""
 
 import hashlib
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 from numerate.batch import ModelSpec
 from numerate.config import override
 from numerate.errors import UserError
+from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.evaluation.evaluator import Evaluation
 from numerate.evaluation.generation_settings import Generation
 from numerate.tasks.contents import file_sha256
@@ -98,12 +100,29 @@ def hugging_face_recipe(name: str) -> Recipe:
 
 def finetuning_recipe(base: Recipe, settings: Sequence[str]) -> Recipe:
     """The recipe that fine-tunes the model of a `hugging_face_recipe`, with settings. With LoRA the learning rate is
-    higher."""
+    higher, and question and answer have half of the positions each where a decoder has too few for the longest."""
     defaults = [*FINETUNING_SETTINGS, f"title={base.title}-finetuned"]
     recipe = override(base, [*defaults, *settings])
-    if getattr(recipe.model, "lora", None) is None:
-        return recipe
-    return override(base, [*defaults, f"optimizer.learning_rate={LORA_LEARNING_RATE}", *settings])
+    if getattr(recipe.model, "lora", None) is not None:
+        defaults.append(f"optimizer.learning_rate={LORA_LEARNING_RATE}")
+    if isinstance(recipe.model, PretrainedDecoder) and isinstance(recipe.tokenizer, Subwords):
+        defaults += _shorter_texts(recipe)
+    return override(base, [*defaults, *settings])
+
+
+def _shorter_texts(recipe: Recipe) -> list[str]:
+    """The setting that leaves room for question and answer, if the longest of them together do not fit into a model."""
+    data = EvaluationData.from_recipe(recipe)
+    config = recipe.model.pretrained_config(data.vocabulary)
+    model = recipe.model.build_on_meta(data.vocabulary, recipe.seed, config)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what is cut: training warns of that
+        rows = data.longest_rows(recipe.task)
+    try:
+        model.check_tokens(rows)
+    except UserError:
+        return [f"tokenizer.max_length={((model.max_length() or 0) - 1) // 2}"]  # beside [BOS]
+    return []
 
 
 def untrained_recipe(base: Recipe, recipe: Recipe) -> Recipe:

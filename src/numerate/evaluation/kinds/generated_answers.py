@@ -178,15 +178,14 @@ def _check_lengths(model: Model, evaluation_data: EvaluationData, questions: Que
             f"have up to {int(prompt_lengths.max()):,} tokens, an answer up to {new_tokens:,}, and the model has "
             f"{limit:,} positions; set {settings}"
         )
-    if batch.source is None:
-        return longest
-    question_limit, question_tokens = evaluation_data.tokenizer.max_question_length(), int(batch.source.lengths.max())
+    question_limit = evaluation_data.tokenizer.max_question_length()
+    question_tokens = int((prompt_lengths if batch.source is None else batch.source.lengths).max())
     if evaluation_data.few_shot_examples and question_limit is not None and question_tokens >= question_limit:
         raise UserError(
             f"evaluation.generation.num_fewshot: must be less than {generation.num_fewshot}: the longest prompt has "
             f"more than the {question_limit:,} tokens of tokenizer.max_length, and would lose its question"
         )
-    return longest + batch.source.ids.shape[1]
+    return longest + (0 if batch.source is None else batch.source.ids.shape[1])
 
 
 @torch.no_grad()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from numerate.batch import Loops, Output, Tokens
 from numerate.config import setting
-from numerate.errors import UserError
+from numerate.errors import UserError, error_text
 from numerate.mixers.attention_maps import LayerMaps
 from numerate.text.models.hugging_face import (
     CacheState,
@@ -32,7 +32,6 @@ from numerate.text.models.pretrained_weights import (
     REVISION_HELP,
     Dtype,
     check_no_hub_kernels,
-    first_line,
     import_transformers,
     load_pretrained,
     load_pretrained_config,
@@ -94,7 +93,7 @@ class AutoModelSpec(HuggingFaceSpec):
         except (ValueError, KeyError, TypeError) as error:
             kind = "a decoder" if self.auto_class == "AutoModelForCausalLM" else "an encoder-decoder"
             raise UserError(
-                f"model.config: {self.config} is no configuration of {kind} ({first_line(error)}); "
+                f"model.config: {self.config} is no configuration of {kind} ({error_text(error)}); "
                 f"{self.small_config} is one"
             ) from error
 
@@ -206,7 +205,8 @@ class PretrainedModel(HuggingFaceModel):
         ]
         if any(table.num_embeddings >= max_positions for table in tables):
             raise UserError(
-                f"model: {longest} tokens are more than the {max_positions} position embeddings; use shorter examples"
+                f"model: {longest} tokens are more than the {max_positions} position embeddings; use shorter examples "
+                "or a smaller tokenizer.max_length"
             )
         return [f"model: {longest} tokens are more than the {max_positions} that the model was trained with"]
 

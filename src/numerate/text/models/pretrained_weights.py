@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from numerate.errors import UserError
+from numerate.errors import UserError, error_text
 from numerate.vocabulary import BOS, EOS, PAD, Vocabulary
 
 NEW_ROW_STD = 0.1
@@ -99,7 +99,7 @@ def read_config(weights: str, revision: str | None = None, **options: Any) -> An
                 weights, trust_remote_code=False, **_hub_options(weights, revision), **options
             )
     except Exception as error:  # the hub, JSON and the classes of configurations have errors of their own kind each
-        raise UserError(f"{weights}: has no configuration that can be read here ({first_line(error)})") from error
+        raise UserError(f"{weights}: has no configuration that can be read here ({error_text(error)})") from error
 
 
 def _hub_options(weights: str, revision: str | None) -> dict[str, str]:
@@ -131,7 +131,7 @@ def build_untrained(package: Any, model_class: Any, pretrained_config: Mapping[s
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"model: transformers {package.__version__} does not know a {model_type} as "
-            f"{config.get('transformers_version')} wrote it ({first_line(error)}); install that version"
+            f"{config.get('transformers_version')} wrote it ({error_text(error)}); install that version"
         ) from error
     input_embeddings, output_embeddings = model.get_input_embeddings(), model.get_output_embeddings()
     if not pretrained_config["tied"] and output_embeddings.weight is input_embeddings.weight:
@@ -204,7 +204,7 @@ def check_no_hub_kernels(config: Any, where: str) -> None:
 
 def _load_error_message(folder: Path, weights: str, error: Exception) -> str:
     """Why the model cannot be loaded, with the file at fault and the remedy."""
-    reason = first_line(error)
+    reason = error_text(error)
     if isinstance(error, ImportError):
         return f"model.weights: {weights}: {reason}"
     if not folder.is_dir():
@@ -224,7 +224,7 @@ def _safetensors_error(path: Path) -> str | None:
         with safe_open(path, "pt"):
             return None
     except (SafetensorError, OSError) as error:
-        return first_line(error)
+        return error_text(error)
 
 
 @contextmanager
@@ -242,11 +242,6 @@ def silence_transformers() -> Iterator[None]:
         logging.set_verbosity(level)
         if hook is not None:
             hook(previous_hook)
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's message, at most 200 characters."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:200]
 
 
 def resize_to_vocabulary(model: Any, vocabulary: Vocabulary, seed: int) -> None:
