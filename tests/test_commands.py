@@ -262,7 +262,7 @@ def test_sample_of_a_recipe_with_an_encoder_shows_the_tokens_that_it_reads(shell
 
 def test_sample_of_a_recipe_shows_the_number_that_a_token_carries(shell: Shell) -> None:
     pytest.importorskip("transformers", reason="T5 is held by transformers")
-    words = ["task=multiplication", "tokenizer.tokenizer=characters", "model.weights=null", "model.size=small"]
+    words = ["task=multiplication", "tokenizer.tokenizer=characters"]  # weights on the hub, which are not needed
     lines = shell("sample", "mathematics_xval", *words, "count=1").out.splitlines()
     rows = {line.split()[0]: line.split()[1:] for line in lines[1:4]}
     assert lines[0] == "What is 5 times 5?25"
@@ -317,6 +317,7 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ("train addition_abacus model.positions.3.base=5", ("model.positions",)),
     ("train addition_abacus device=gpu", ("device", "'gpu'", "a GPU is device=cuda")),
     ("train addition_abacus trackers=[wnadb]", ("wnadb", "Did you mean 'wandb'?")),
+    ("train addition_abacus wandb=true", ("has no setting 'wandb'", "Did you mean 'trackers=wandb'?")),
     ("train quickstart", ("is a study", "numerate run quickstart")),
     ("train addition_abacus preset=fast", ("preset", "debug")),
     ("sample Arithmetic split=tset", ("split", "'tset'", "Did you mean 'test'?")),

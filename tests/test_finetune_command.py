@@ -90,6 +90,8 @@ def test_losses_and_seeds_share_what_was_measured_before(place: Path, capsys: py
         ),
         (["layout=NextToken"], "layout: NextToken supports language modeling only"),
         (["loss=NumberTokens"], "Did you mean 'NumberToken'?"),
+        (["epochs=2"], "training.epochs: must be null with training.steps; the length of fine-tuning is one of them"),
+        (["trackers=nothing"], "trackers: must be one of wandb, tensorboard, trackio, mlflow, not 'nothing'"),
         (["lora=true"], "model.lora: must be LoRA, or LoRA(r=...) with settings, not 'true'"),
         (["task=nothing"], "task: no Task is named 'nothing'"),
         (["training.micro_batch_size=3"], "training.micro_batch_size: must divide the 4 examples of a batch, not 3"),
@@ -116,6 +118,17 @@ def test_a_dry_run_writes_nothing(place: Path, capsys: pytest.CaptureFixture[str
     assert "5, method decoding" in output
     assert "hf-tiny-finetuned seed=0" in output
     assert not (place / "runs").exists()
+
+
+def test_the_length_is_in_steps_or_epochs_and_what_is_read_again_is_said(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["finetune", "hf:tiny", SETTINGS[0], SETTINGS[2], "epochs=2.5", "--dry-run"]) == 0
+    assert "budget            17 steps, 68 examples, 2.62 epochs of 26" in capsys.readouterr().out
+    assert finetune("training.steps=9") == 0
+    assert "9 steps are 1.38 epochs of 26 examples" in capsys.readouterr().err
+    assert finetune("training.steps=6", "seed=1") == 0
+    assert "epochs" not in capsys.readouterr().err
 
 
 def test_adapters_learn_faster_and_a_setting_counts_more_than_a_default(place: Path) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from numerate.errors import UserError
 from numerate.experiments.run import Run as Run
 from numerate.experiments.run import load as load
 from numerate.experiments.train import debug
@@ -15,7 +16,7 @@ from numerate.studies.study import run_study as run_study
 from numerate.training.recipe import Recipe as Recipe
 
 
-def recipe(name: str, *overrides: str) -> Recipe:
+def recipe(name: str, *overrides: str, **settings_by_name: object) -> Recipe:
     """A recipe by its name, or `my.py:name`, with settings changed as on the command line; `preset=debug` is its small
     version.
 
@@ -27,8 +28,10 @@ def recipe(name: str, *overrides: str) -> Recipe:
     """
     from numerate.config import override
 
+    if settings_by_name:
+        raise UserError(f"recipe: settings are texts with their paths, such as recipe({name!r}, 'training.steps=10')")
     base, settings = load_recipe(name), [text for text in overrides if text != "preset=debug"]
-    return override(base if len(settings) == len(overrides) else debug(base), settings)
+    return override(base if len(settings) == len(overrides) else debug(base, settings), settings)
 
 
 def train(recipe: Recipe, *, runs_dir: str | Path | None = None, quiet: bool = False) -> Run:

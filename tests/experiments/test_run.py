@@ -10,6 +10,7 @@ import pytest
 
 import numerate
 from forked import run_command
+from numerate.commands.runs import sweep
 from numerate.config import Span, identity
 from numerate.errors import UserError
 from numerate.evaluation.evaluator import Evaluation
@@ -304,6 +305,14 @@ def test_the_debug_preset_makes_large_models_small_and_asks_for_sizes_that_there
     assert isinstance(small.model, Numformer)
     assert small.model.hidden_size == 32
     assert small.evaluation.grid == "1:1", "the one kind that is trained"
+
+
+def test_a_model_without_its_weights_is_small_too_and_settings_are_texts() -> None:
+    pretrained = replace(ADDING, model=T5(weights="someone/t5-huge"))
+    assert debug(pretrained).model == pretrained.model
+    assert sweep(pretrained, ["model.weights=null"], "debug")[0].model == debug(replace(ADDING, model=T5())).model
+    with pytest.raises(UserError, match=r"^recipe: settings are texts .* recipe\('addition_abacus', 'training\.steps="):
+        numerate.recipe("addition_abacus", steps=10)
 
 
 def test_the_debug_preset_is_a_run_of_its_own(tmp_path: Path) -> None:

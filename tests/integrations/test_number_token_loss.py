@@ -5,6 +5,7 @@ import math
 import subprocess
 import sys
 import warnings
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -154,9 +155,14 @@ def test_logits_may_be_wider_than_the_tokenizer_and_labels_may_stand_there() -> 
         (torch.zeros(2, 5, 20), torch.zeros(2, 5), r"integer token ids, not \(2, 5\) of float32"),
         (torch.zeros(2, 5, 20, dtype=torch.long), torch.zeros(2, 5, dtype=torch.long), "floating point"),
         (torch.zeros(20), torch.tensor(3), "floating point"),
+        (
+            OrderedDict(),
+            torch.tensor(3),
+            r"logits: must be a tensor, such as output\.logits .* not a OrderedDict",
+        ),
     ],
 )
-def test_logits_and_labels_that_are_no_pair_are_refused(logits: Tensor, labels: Tensor, message: str) -> None:
+def test_logits_and_labels_that_are_no_pair_are_refused(logits: Any, labels: Tensor, message: str) -> None:
     with pytest.raises(UserError, match=message):
         NumberTokenLoss(DIGITS)(logits, labels)
 
@@ -450,6 +456,8 @@ def test_a_rule_that_returns_no_spans_of_the_text_is_refused(spans: Any) -> None
 
 
 def test_settings_that_cannot_be_combined_are_refused() -> None:
+    with pytest.raises(UserError, match="not dict_keys; from_tokenizer takes that"):
+        NumberTokenLoss(DIGITS.keys())  # type: ignore[arg-type]
     with pytest.raises(UserError, match="exclude: needs the texts of tokens; use NumberTokenLoss"):
         NumberTokenLoss(DIGITS, exclude=numerate.non_quantities)
     for settings in ({"squash_factor": 2.0}, {"gaussian_sigma": 1.0}, {"digit_weight_ratio": 2.0}):

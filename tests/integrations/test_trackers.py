@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from numerate.errors import UserError
+from numerate.experiments.trial import dry_run
 from numerate.integrations import trackers
 from numerate.integrations.trackers import (
     Tracker,
@@ -25,6 +26,7 @@ from numerate.integrations.trackers import (
     run_name,
     scalar_metrics,
 )
+from numerate.training.recipe import Recipe
 
 HEAD = {
     "id": "3f2a9c01b7de",
@@ -182,6 +184,8 @@ def test_a_package_that_is_not_installed_is_refused_with_the_line_that_installs_
     monkeypatch.setattr("importlib.util.find_spec", lambda name: spec)
     with pytest.raises(UserError, match="pip install mlflow"):
         make_trackers(["mlflow"])
+    with pytest.raises(UserError, match="pip install mlflow"):
+        dry_run(Recipe(trackers=("mlflow",)))
 
 
 def test_no_tracker_is_imported_before_it_is_named() -> None:
@@ -255,15 +259,18 @@ print(json.dumps(warnings))
 
 
 @pytest.mark.slow
-def test_wandb_offline_writes_into_the_folder_of_the_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("own", [False, True])
+def test_wandb_offline_writes_into_the_folder_of_the_run_or_its_own(own: bool, tmp_path: Path) -> None:
     pytest.importorskip("wandb")
     code = WANDB.format(here=str(Path(__file__).parent), file=__file__, folder=str(tmp_path))
+    (place := tmp_path / ("own" * own)).mkdir(exist_ok=True)
     environment = {**os.environ, "WANDB_MODE": "offline", "WANDB_SILENT": "true", "HOME": str(tmp_path)}
+    environment["WANDB_DIR"] = str(place) * own
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == []
-    [log] = (tmp_path / "wandb").glob("offline-run-*/*.wandb")
+    [log] = (place / "wandb").glob("offline-run-*/*.wandb")
     content = log.read_bytes()
     for part in (b"train/loss", b"validation/exact_match", b"heat map", b"samples", b"abacus", HEAD["id"].encode()):
         assert part in content, part
-    assert list((tmp_path / "wandb").glob("offline-run-*/files/media/images/*.png"))
+    assert list((place / "wandb").glob("offline-run-*/files/media/images/*.png"))

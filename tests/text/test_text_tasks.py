@@ -127,7 +127,7 @@ def test_without_files_a_name_says_how_to_get_them(tmp_path: Path, monkeypatch: 
         message = rf"^data_dir: {tmp_path}/none/\w+ does not exist; download it with `numerate data fetch {dataset}`"
         with pytest.raises(UserError, match=message):
             presets("Task")[name].examples("train", 0, 0, 1)
-    with pytest.raises(UserError, match=r"^train_file: must be set"):
+    with pytest.raises(UserError, match=r"^task\.train_file: must be set"):
         QuestionFiles().examples("train", 0, 0, 1)
     with pytest.raises(UserError, match=r"\(train_file=a\.jsonl keep_duplicates=true, for a test alone\)"):
         QuestionFiles(test_files=("a.jsonl",)).data_files()

@@ -1,6 +1,7 @@
 """Promises of runs that train nothing, and of checkpoints that know the file of their tokenizer."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -24,6 +25,8 @@ OWN = (
     "task.digits=1:2 model.mixer.num_heads=4 training.batch_size=8 training.log_every=25 "
     "evaluation.validation_examples=8"
 )
+
+NONE = ["training.steps=0", "training.best_metric=loss"]
 
 
 def small(*more: str) -> Recipe:
@@ -59,10 +62,11 @@ def test_the_command_trains_nothing_and_evaluates(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["train", "addition_abacus", *small_runs.SMALL.split(), *OWN.split(), "training.steps=0"]) == 0
+    assert main(["train", "addition_abacus", *small_runs.SMALL.split(), *OWN.split(), *NONE]) == 0
+    assert re.search(r": without training: in distribution 0.0%, validation_loss [0-9.]+", capsys.readouterr().err)
     assert main(["evaluate", "latest", "grid=1:2x1:2", "count=2"]) == 0
     assert "final checkpoint, step 0" in capsys.readouterr().out
-    assert main(["train", "addition_abacus", *small_runs.SMALL.split(), *OWN.split(), "training.steps=0"]) == 0
+    assert main(["train", "addition_abacus", *small_runs.SMALL.split(), *OWN.split(), *NONE]) == 0
     assert "already trained to its budget of 0 steps" in capsys.readouterr().err
 
 

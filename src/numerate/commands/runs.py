@@ -68,7 +68,7 @@ def train(
 
 def sweep(recipe: Recipe, settings: Sequence[str], preset: str | None = None) -> list[Recipe]:
     """A recipe, or its small version, with every combination of settings."""
-    recipe = debug(recipe) if preset == "debug" else recipe
+    recipe = debug(recipe, settings) if preset == "debug" else recipe
     return [override(recipe, choice) for choice in expand_sweep(settings)]
 
 

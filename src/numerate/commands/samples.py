@@ -85,7 +85,7 @@ def _print_lines(lines: Mapping[str, Sequence[str]]) -> None:
 
 
 def _sample_recipe(recipe: Any, split: str, count: int) -> None:
-    """Prints examples of a recipe, each above what the model reads."""
+    """Prints examples of a recipe, each above what the model reads. Weights of transformers are not needed for it."""
     from numerate.batch import StepContext
     from numerate.evaluation.evaluation_data import EvaluationData
 
@@ -93,11 +93,11 @@ def _sample_recipe(recipe: Any, split: str, count: int) -> None:
     questions = recipe.task.examples(split, recipe.seed, 0, count)
     prompted = questions if split == "train" else data.prompted(questions)
     rows = recipe.tokenizer.encode_examples(prompted, data.vocabulary)
-    model = recipe.model.build(data.vocabulary, recipe.seed)
+    model = None if recipe.model.is_hugging_face else recipe.model.build(data.vocabulary, recipe.seed)
     step_context = StepContext(recipe.seed, 0) if split == "train" else StepContext.for_evaluation()
     for row in range(count):
         batch = recipe.layout.build_batch(rows.take(slice(row, row + 1)), np.arange(row, row + 1))
-        tokens = model.assign_positions(batch.tokens, step_context)
+        tokens = batch.tokens if model is None else model.assign_positions(batch.tokens, step_context)
         question, answer = format_question(questions, row)
         print(f"{question}{answer}" if questions.labels is None else question)
         length, source = int(tokens.lengths[0]), batch.source

@@ -32,6 +32,7 @@ PATHS_BY_COMMON_NAME = {
     **dict.fromkeys(("random_seed", "manual_seed"), ("seed",)),
     **dict.fromkeys(("position", "pos_emb", "positional_encoding", "position_embedding"), ("model.positions",)),
     **dict.fromkeys(("operation", "op"), ("task.operator",)),
+    **dict.fromkeys(("wandb", "use_wandb", "report_to"), ("trackers=wandb",)),
     **dict.fromkeys(("max_tokens", "max_length", "max_gen_toks"), _MAX_NEW_TOKENS),
     **dict.fromkeys(("few_shot", "fewshot", "num_few_shot", "n_shot", "shots"), _NUM_FEWSHOT),
 }
@@ -41,6 +42,7 @@ SHORT_PATHS = {
     "lr": "optimizer.lr",
     "loss": "objective.loss",
     "lora": "model.lora",
+    "epochs": _EPOCHS[0],
     "max_new_tokens": _MAX_NEW_TOKENS[0],
     "num_fewshot": _NUM_FEWSHOT[0],
 }

@@ -205,7 +205,7 @@ def _common_name_suggestion(recipe: Any, name: str) -> str:
     """A question with the equivalent setting for a name of PyTorch, Hugging Face or nanoGPT; otherwise an empty
     string."""
     existing_paths = {line[0] for line in describe_settings(recipe)}
-    paths = [path for path in PATHS_BY_COMMON_NAME.get(name, ()) if path in existing_paths]
+    paths = [path for path in PATHS_BY_COMMON_NAME.get(name, ()) if path.partition("=")[0] in existing_paths]
     return f" Did you mean {' or '.join(map(repr, paths))}?" if paths else ""
 
 

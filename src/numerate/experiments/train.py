@@ -172,6 +172,8 @@ class TrainingSession:
             self._record_start()
             if self._precision_note:
                 self._print_message(self._precision_note)
+        if trainer.budget.passes:
+            self._print_message(f"{self.path}: {steps:,} steps are{trainer.budget.passes[1:]} examples")
         if trainer.state.step:
             self._print_message(f"{self.path}: resuming from step {trainer.state.step} of {steps}")
         elif self.initial_checkpoint is not None:
@@ -281,6 +283,9 @@ class TrainingSession:
                 latest["loss"] = record["loss"]
             elif kind == "evaluation":
                 latest.update(progress_fields(record))
+                if not self.trainer.total_steps:
+                    loss = {name: record[name] for name in ("validation_loss",) if name in record}
+                    self._print_message(f"{self.path}: without training: {format_values(**latest, **loss)}")
                 latest.update({"speed": latest.pop("speed")} if "speed" in latest else {})  # the last to be shown
             elif kind == "timing":
                 latest["speed"] = format_throughput(record)

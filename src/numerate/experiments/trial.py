@@ -2,11 +2,14 @@
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from numerate.config import override
+from numerate.integrations.trackers import make_trackers
 from numerate.training.budget import format_flops
 from numerate.training.data_stream import StreamPosition, num_total_tokens
 from numerate.training.distributed import World
@@ -41,6 +44,7 @@ class TrainingEstimate:
     seconds_per_step: float | None
     first_batch_shape: tuple[int, int]
     first_batch_targets: int
+    passes: str = ""
 
     def __str__(self) -> str:
         rows, time = self.first_batch_shape
@@ -49,7 +53,7 @@ class TrainingEstimate:
                 f"parameters        {self.num_parameters:,}",
                 f"weights, moments  {self.memory_bytes / 1e6:,.1f} MB (and activations)",
                 f"first batch       {rows} rows x {time} tokens, {self.first_batch_targets} targets",
-                f"budget            {self.num_steps:,} steps, {self.num_examples:,} examples",
+                f"budget            {self.num_steps:,} steps, {self.num_examples:,} examples{self.passes}",
                 f"compute           {format_flops(self.flops_per_step)} a step, {format_flops(self.total_flops)} in "
                 "all",
                 f"time              {self._time()}",
@@ -72,6 +76,7 @@ def dry_run(recipe: Recipe, *, num_timed_steps: int = 5) -> TrainingEstimate:
     Of pretrained weights only the configuration is needed: the timed model has their sizes and random weights. On a
     CPU, parameters of a transformers model with more than `MAX_TIMED_PARAMETERS` weights are only counted, without
     allocating memory for them."""
+    make_trackers(recipe.trackers)  # their packages are installed
     with World.connect(recipe.device) as world:
         set_threads(recipe.training.threads, None)
         timed_training = replace(recipe.training, log_every=10**9, evaluate_every=10**9, checkpoint_every=None)
@@ -105,11 +110,13 @@ def dry_run(recipe: Recipe, *, num_timed_steps: int = 5) -> TrainingEstimate:
         seconds_per_step=sorted(times)[len(times) // 2] if times else None,
         first_batch_shape=(len(first_batch.tokens.ids), num_total_tokens(first_batch) // len(first_batch.tokens.ids)),
         first_batch_targets=first_batch.counts["tokens"],
+        passes=budget.passes,
     )
 
 
 def check_recipe(recipe: Recipe) -> None:
     """Raises the `UserError` of a recipe that cannot be trained, without loading pretrained weights."""
+    make_trackers(recipe.trackers)
     vocabulary = recipe.tokenizer.build_vocabulary(recipe.task)
     with World.connect(recipe.device) as world:
         Trainer(recipe, world, pretrained_config=recipe.model.pretrained_config(vocabulary), use_meta_device=True)
@@ -146,13 +153,15 @@ def _load_pretrained_config(recipe: Recipe, world: World) -> tuple[dict[str, Any
     return pretrained_config, sum(parameter.numel() for parameter in model.parameters()) > MAX_TIMED_PARAMETERS
 
 
-def debug(recipe: Recipe) -> Recipe:
+def debug(recipe: Recipe, settings: Sequence[str] = ()) -> Recipe:
     """`preset=debug`: a short training of a small model, on one core unless the recipe sets `threads`, in a separate
     run.
 
     A decoder wider than 128 gets width 32 and at most 2 blocks and 2 loops; nothing is compiled. For language modeling
-    rows are at most 64 tokens long, and `tiny_stories_2048` replaces a missing corpus if it is available.
+    rows are at most 64 tokens long, and `tiny_stories_2048` replaces a missing corpus if it is available. Of the
+    `settings` that follow, `model.weights=null` is applied: a model without its weights is small, too.
     """
+    recipe = override(recipe, [text for text in settings if text == "model.weights=null"])
     training = replace(
         recipe.training,
         steps=6,

@@ -18,6 +18,9 @@ def input_problems(
     is_quantity: Tensor | None,
 ) -> Iterator[str]:
     """What is wrong with the arguments of a loss whose last number token is `max_id`, and what would be right."""
+    for name, value in (("logits", logits), ("labels", labels)):
+        if not isinstance(value, Tensor):
+            yield f"{name}: must be a tensor, such as output.logits of a model, not a {type(value).__name__}"
     described_labels = describe_tensor(labels)
     if not logits.is_floating_point() or logits.ndim < 2:
         yield f"logits: must be floating point [rows, time, vocabulary], not {describe_tensor(logits)}"

@@ -97,6 +97,8 @@ class NumberTokenLoss(nn.Module):
         check_finite: bool = False,
     ) -> None:
         super().__init__()
+        if not isinstance(values, Mapping | NumberTokens):
+            raise UserError(f"values: must be numbers by id, not {type(values).__name__}; from_tokenizer takes that")
         check_choice("loss_function", loss_function, (*LOSS_FUNCTIONS, "number-level"))
         self.number_distance: NumberDistance | None = None
         if loss_function != "number-level":

@@ -74,7 +74,7 @@ class Tracker(ABC):
 
 
 class Wandb(Tracker):
-    """Weights & Biases; `WANDB_MODE=offline` writes into the run's folder. https://docs.wandb.ai"""
+    """Weights & Biases; `WANDB_MODE=offline` writes into the run's folder, or WANDB_DIR. https://docs.wandb.ai"""
 
     package = "wandb"
 
@@ -96,7 +96,7 @@ class Wandb(Tracker):
             name=run_name(run_metadata, folder),
             id=run_id(run_metadata),
             resume="allow" if step else None,
-            dir=str(folder),
+            dir=os.environ.get("WANDB_DIR") or str(folder),
             config=dict(run_metadata),
             settings=self.library.Settings(init_timeout=_FINISH_TIMEOUT / 2, console="off"),
         )

@@ -105,21 +105,23 @@ def finetuning_recipe(base: Recipe, settings: Sequence[str]) -> Recipe:
     recipe = override(base, [*defaults, *settings])
     if getattr(recipe.model, "lora", None) is not None:
         defaults.append(f"optimizer.learning_rate={LORA_LEARNING_RATE}")
+    if recipe.training.epochs is not None:
+        defaults.append("training.steps=null")
     if isinstance(recipe.model, PretrainedDecoder) and isinstance(recipe.tokenizer, Subwords):
         defaults += _shorter_texts(recipe)
-    return override(base, [*defaults, *settings])
+    recipe = override(base, [*defaults, *settings])
+    if None not in (recipe.training.epochs, recipe.training.steps):
+        raise UserError("training.epochs: must be null with training.steps; the length of fine-tuning is one of them")
+    return recipe
 
 
 def _shorter_texts(recipe: Recipe) -> list[str]:
     """The setting that leaves room for question and answer, if the longest of them together do not fit into a model."""
     data = EvaluationData.from_recipe(recipe)
-    config = recipe.model.pretrained_config(data.vocabulary)
-    model = recipe.model.build_on_meta(data.vocabulary, recipe.seed, config)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of what is cut: training warns of that
-        rows = data.longest_rows(recipe.task)
+    model = recipe.model.build_on_meta(data.vocabulary, recipe.seed, recipe.model.pretrained_config(data.vocabulary))
     try:
-        model.check_tokens(rows)
+        with warnings.catch_warnings(action="ignore"):  # of what is cut: training warns of that
+            model.check_tokens(data.longest_rows(recipe.task))
     except UserError:
         return [f"tokenizer.max_length={((model.max_length() or 0) - 1) // 2}"]  # beside [BOS]
     return []

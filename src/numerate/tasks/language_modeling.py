@@ -106,7 +106,7 @@ class LanguageModeling(Task):
             if (folder / "tokenizer.json").is_file():
                 return str(folder)
         raise UserError(
-            f"tokenizer: must be set, since none is stored with {path}; use the one that its tokens were written with"
+            f"task.tokenizer: must be set, since {path} has none; use the one that its tokens were written with"
         )
 
     def text_token_folders(self) -> list[tuple[Path, Path]]:

@@ -106,6 +106,13 @@ class Budget:
             math.ceil(self._estimated_examples) if self._is_in_examples else self._examples_for_steps(self.total_steps)
         )
 
+    @property
+    def passes(self) -> str:
+        """The epochs that the budget is, for a task with rows in files: `, 44.7 epochs of 358`; empty up to one."""
+        num_rows = self.task.num_rows("train")
+        epochs = self.total_examples / num_rows if num_rows else 0
+        return f", {epochs:,.3g} epochs of {num_rows:,}" if epochs > 1 else ""
+
     @cached_property
     def flops_per_example(self) -> float:
         """Floating-point operations of training on an example, padding included: the mean over the first window."""

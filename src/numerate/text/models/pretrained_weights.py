@@ -350,8 +350,7 @@ def get_pretrained_ids(vocabulary: Vocabulary) -> npt.NDArray[np.int64]:
 
 def new_ids(vocabulary: Vocabulary) -> list[int]:
     """The ids of tokens that pretrained weights have no row of; [PAD], [UNK], [BOS] and [EOS] are left out."""
-    found: list[int] = (np.flatnonzero(get_pretrained_ids(vocabulary)[EOS + 1 :] < 0) + EOS + 1).tolist()
-    return found
+    return [*map(int, np.flatnonzero(get_pretrained_ids(vocabulary)[EOS + 1 :] < 0) + EOS + 1)]
 
 
 def select_rows(

@@ -78,7 +78,7 @@ class ExampleFile(RowTask):
     def row_file(self) -> RowFile | LabeledFile:
         """The rows of the file. Raises `UserError` where there are none."""
         if self.path is None:
-            raise UserError("path: must be set: a file with one row per line, or a folder of rows (path=rows.txt)")
+            raise UserError("task.path: must be set: a file with one row per line, or a folder of rows (path=rows.txt)")
         return open_row_file(self.path, self.split, self.vocabulary)
 
     def files(self) -> dict[str, Path]:
