@@ -214,7 +214,7 @@ class PretrainedModel(HuggingFaceModel):
         linear_layers: list[Any] = [part for block in self.blocks() for part in block.modules() if is_linear(part)]
         block_weights: int = sum(part.weight.numel() for part in linear_layers)
         scores = 2 * len(self.blocks()) * self.width * sequence_length * (sequence_length + 1)
-        head_weights: int = self.hf_model.get_output_embeddings().weight.numel()
+        head_weights: int = self.hf_model.config.vocab_size * self.width
         return batch_size * (2 * sequence_length * (block_weights + head_weights) + scores)
 
     # Inside ------------------------------------------------------------------------------------------------------

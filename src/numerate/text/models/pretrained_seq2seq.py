@@ -137,7 +137,7 @@ class PretrainedSeq2SeqModel(HuggingFaceModel):
 
     def flops(self, batch_size: int, sequence_length: int, loops: Loops | tuple[int, int] | int | None = None) -> int:
         weights, _ = self._num_decoder_weights()
-        weights += self.hf_model.get_output_embeddings().weight.numel()
+        weights += self.hf_model.config.vocab_size * self.width
         num_layers = len(largest_module_list(self._decoder[0]))
         scores = 2 * num_layers * self.width * sequence_length * (sequence_length + 1)
         return int(batch_size * (2 * sequence_length * weights + scores))

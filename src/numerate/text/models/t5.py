@@ -252,7 +252,7 @@ class T5Model(HuggingFaceModel):
         layer = 2 * sequence_length * (
             attention + attention // 2 + feed_forward
         ) + 2 * config.num_heads * config.d_kv * sequence_length * (sequence_length + 1)
-        head_flops = 2 * sequence_length * self.hf_model.lm_head.weight.numel()
+        head_flops = 2 * sequence_length * self.hf_model.config.vocab_size * self.width
         head_flops += 0 if self.number_head is None else self.number_head.flops(sequence_length)
         return int(batch_size * (config.num_decoder_layers * layer + head_flops))
 
