@@ -85,7 +85,7 @@ def test_few_shot_examples_are_training_examples_before_every_question(folders: 
 def test_the_settings_on_the_page_are_settings(folders: dict[str, Path]) -> None:
     page = (Path(__file__).parents[2] / "docs" / "evaluating-models.md").read_text(encoding="utf-8")
     settings = re.findall(r"^\| `(\S+=.*?)` \|", page, re.MULTILINE)
-    assert len(settings) == 8
+    assert len(settings) == 9
     for text in settings:
         path, _, value = "".join(shlex.split(text)).partition("=")
         found: Any = recipe(f"hf:{folders['chat']}", f"{path}={value}")

@@ -67,7 +67,7 @@ def read_generation_config(weights: str, config: Any, revision: str | None = Non
         read_end_ids(generation)
     except Exception as error:  # JSON and the class have errors of their own kind each
         raise UserError(
-            f"model.weights: {path}, which says what ends an answer, cannot be read ({first_line(error)}); copy or "
+            f"model.weights: {path}, which says what ends an answer, cannot be read ({error_text(error)}); copy or "
             "download it again"
         ) from error
     return generation
