@@ -26,16 +26,17 @@ def say(make_run):
     return sentence
 
 
+BOTH = ", both numbers n digits long"
 ONE_SEED = "so the variation over seeds is unknown (brackets: 95 % intervals over questions)."
 
 
 def test_the_headline_says_how_far_each_reaches_with_intervals_and_that_there_is_one_seed(say):
     assert say(("abacus", step(7, outside=0.4), {}), ("rotary", step(5), {})) == (
-        "Trained on 1 to 5 digits, Abacus stays at 90 % or more up to 7+7 digits (100 % [96.3, 100] there); "
+        f"Trained on 1 to 5 digits, Abacus stays at 90 % or more up to 7+7 digits{BOTH} (100 % [96.3, 100] there); "
         f"rotary falls to 0 % [0, 3.7] at 6+6 digits. One seed each, {ONE_SEED}"
     )
     assert say(("abacus", step(8), {"seed": 1})) == (
-        "Trained on 1 to 5 digits, Abacus stays at 90 % or more up to 8+8 digits (100 % [96.3, 100] there). "
+        f"Trained on 1 to 5 digits, Abacus stays at 90 % or more up to 8+8 digits{BOTH} (100 % [96.3, 100] there). "
         f"One seed, {ONE_SEED}"
     )
 
@@ -60,11 +61,11 @@ def test_a_scheme_that_did_not_converge_is_reported_as_that_and_a_gap_ends_how_f
 @pytest.mark.parametrize(
     ("size", "correct", "words"),
     [
-        (8, 0, "up to 7+7 digits (100 % [96.3, 100] there; then 0 % [0, 79.3] on 99...9 + 1 with n = 8)"),
+        (8, 0, f"up to 7+7 digits{BOTH} (100 % [96.3, 100] there; then 0 % [0, 79.3] on 99...9 + 1 with n = 8)"),
         (6, 0, "Abacus converged (100 % [99.8, 100] in distribution) but has 0 % [0, 79.3] on 99...9 + 1 with n = 6"),
         (3, 0, "Abacus converged (100 % [99.8, 100] in distribution) but has 0 % [0, 79.3] on 99...9 + 1 with n = 3"),
-        (7, 1, "up to 8+8 digits (100 % [96.3, 100] there)"),
-        (9, 0, "up to 8+8 digits (100 % [96.3, 100] there)"),
+        (7, 1, f"up to 8+8 digits{BOTH} (100 % [96.3, 100] there)"),
+        (9, 0, f"up to 8+8 digits{BOTH} (100 % [96.3, 100] there)"),
     ],
 )
 def test_a_headline_never_reaches_a_length_at_which_a_stratum_fails(make_run, size, correct, words):
@@ -105,14 +106,14 @@ def test_several_seeds_are_medians_with_extremes(say):
         *[("abacus", step(last), {"seed": seed}) for seed, last in enumerate((7, 5, 8))],
         *[("rotary", step(5), {"seed": seed}) for seed in range(3)],
     )
-    assert "up to 7+7 digits (100 % [0, 100] there)" in text
+    assert f"up to 7+7 digits{BOTH} (100 % [0, 100] there)" in text
     assert text.endswith(" Medians of 3 seeds each (brackets: range over seeds).")
 
 
 def test_seeds_that_did_not_converge_are_counted_and_not_held_against_the_others(say):
     failing = [("abacus", step(7, inside=inside), {"seed": seed}) for seed, inside in enumerate((0.3, 1.0, 0.3))]
     text = say(*failing, ("rotary", step(5), {}))
-    assert "up to 7+7 digits (100 % [96.3, 100] there, in the 1 of 3 seeds that converged)" in text
+    assert f"up to 7+7 digits{BOTH} (100 % [96.3, 100] there, in the 1 of 3 seeds that converged)" in text
     assert "Medians of 1 to 3 seeds each (brackets: range over seeds; for one seed: 95 % intervals over" in text
 
 

@@ -15,6 +15,7 @@ from numerate.reports.colour import MARKER_SHAPES, SERIES, Style, assign_styles
 from numerate.reports.grid import (
     ALL_OOD,
     ALL_REGION_LABELS,
+    DIGIT_AXES,
     REGION_LABELS,
     Estimate,
     Point,
@@ -253,6 +254,11 @@ class Group:
     def point_label(self, point: Point) -> str:
         """A cell in words: "3+4 digits"."""
         return cell_label(point.coordinates, self.operator, point.names)
+
+    def diagonal_label(self, point: Point) -> str:
+        """A cell of the diagonal in words: "8+8 digits, both numbers n digits long"."""
+        where = "both numbers n digits long" if self.axes == DIGIT_AXES else "on the diagonal"
+        return self.point_label(point) + f", {where}" * (len(self.axes) > 1)
 
 
 def group_runs(runs: Sequence[Records], labels: Mapping[str, str] | None = None) -> list[Group]:

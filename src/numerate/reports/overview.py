@@ -71,7 +71,8 @@ def _caption(groups: Sequence[Group]) -> str:
     margin *= any(group.baseline is not None for group in groups)
     strata = " and on every stratum up to n" * any(group.strata for group in groups)
     least = format_percent(GENERALIZATION_THRESHOLD)
-    reach = f" “Up to n”: at least {least} %{margin} at every OOD length up to n{strata}."
+    diagonal = " on the diagonal" * any(len(group.axes) > 1 for group in groups)
+    reach = f" “Up to n”: at least {least} %{margin} at every OOD length up to n{diagonal}{strata}."
     return (
         f"{words[:1].upper()}{words[1:]} in per cent{median}, {questions} {what} per cell, {' and '.join(method)}. "
         f"Checkpoint: {', '.join(chosen)}. A cell reads 100 or 0 only where all or none were right."

@@ -93,7 +93,7 @@ def facts_content(group: Group) -> Content:
             values[f"{words}, {label}"] = _percent_text(found[name])
     reach = group_result(group).farthest_point
     if reach is not None:
-        values[f"at least {format_percent(GENERALIZATION_THRESHOLD)} % up to"] = group.point_label(reach)
+        values[f"at least {format_percent(GENERALIZATION_THRESHOLD)} % up to"] = group.diagonal_label(reach)
     known = run_metadata(group.runs[0])
     values |= {name: known[name] for name in ("parameters", "steps", "examples") if name in known}
     return [Facts(values)] if values else []

@@ -79,7 +79,7 @@ class GroupResult:
 
     @property
     def reach_text(self) -> str:
-        """How far it generalizes in words: "90 % or more up to 8+8 digits"."""
+        """How far it generalizes on the diagonal in words: "90 % or more up to 8+8 digits"."""
         if self.farthest_point is not None:
             return f"{_REACHES} up to {self.group.point_label(self.farthest_point)}"
         if self.limiting_stratum is not None:
@@ -122,7 +122,7 @@ class GroupResult:
             baseline = f" ({_baseline(first)[2:]})" * (first.baseline is not None)
             return f"{label} falls to {_score(first)} at {self.group.point_label(first)}{baseline}{seeds}"
         there = f"{_score(last)} there{_baseline(last)}" + f"; then {self._limit_text}" * bool(self._limit_text)
-        return f"{label} stays at {_REACHES} up to {self.group.point_label(last)} ({there}{seeds})"
+        return f"{label} stays at {_REACHES} up to {self.group.diagonal_label(last)} ({there}{seeds})"
 
 
 def group_result(group: Group) -> GroupResult:
@@ -168,9 +168,9 @@ def _baseline(point: Point) -> str:
 def headline(groups: Sequence[Group]) -> str:
     """The headline of one or more groups.
 
-    Of the quickstart: "Trained on 1 to 5 digits, Abacus stays at 90 % or more up to 8+8 digits (90.5 % [85.6, 93.8]
-    there); rotary falls to 0 % [0, 1.9] at 6+6 digits. One seed each, so the variation over seeds is unknown
-    (brackets: 95 % intervals over questions)."
+    Of the quickstart: "Trained on 1 to 5 digits, Abacus stays at 90 % or more up to 8+8 digits, both numbers n digits
+    long (90.5 % [85.6, 93.8] there); rotary falls to 0 % [0, 1.9] at 6+6 digits. One seed each, so the variation over
+    seeds is unknown (brackets: 95 % intervals over questions)."
     """
     if have_unordered_cells(groups):
         return _parts_headline(groups)
@@ -218,7 +218,7 @@ def _many(results: Sequence[GroupResult]) -> str:
         return f"{text}none stays at {_REACHES} beyond"
     longest = max(point.length for point, _ in far)
     best = [group for point, group in far if point.length == longest]
-    label = next(group.point_label(point) for point, group in far if group is best[0])
+    label = next(group.diagonal_label(point) for point, group in far if group is best[0])
     names = join_names([group.label for group in best])
     return f"{text}{len(far)} stay at {_REACHES} beyond, the farthest up to {label} ({names})"
 
