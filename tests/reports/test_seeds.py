@@ -21,6 +21,8 @@ from numerate.reports.forest import forest_content, forest_figure, summarize_reg
 from numerate.reports.grid import ALL_OOD, format_counts
 from numerate.reports.groups import Group, different_cells_notes, group_runs
 from numerate.reports.html_writer import to_html
+from numerate.reports.metrics import MetricKey
+from numerate.reports.page import split_by_task
 from numerate.reports.pairs import CONVERGED, GroupPair, compare_pairs, pair_table
 from numerate.reports.plots import write_plot
 from numerate.reports.records import read_run
@@ -65,12 +67,39 @@ def groups_of(*folders: list[Path]) -> list[Group]:
     return group_runs([read_run(folder) for some in folders for folder in some])
 
 
-def test_seeds_evaluated_on_different_cells_are_warned_of(make: Make) -> None:
-    few, all_of_them = make("abacus", [0.9], lengths=range(1, 4)), make("abacus", [0.8], first=1)
-    (note,) = different_cells_notes(groups_of(few, all_of_them))
-    assert "The seeds of abacus were evaluated on different cells" in note
-    assert "evaluated on different cells" in comparison_text(groups_of(few, all_of_them))
-    assert not different_cells_notes(groups_of(all_of_them, make("rotary", [0.8, 0.9])))
+@pytest.mark.parametrize("label", ["abacus", "rotary"])
+def test_runs_evaluated_on_different_cells_are_compared_on_those_that_all_have(
+    make: Make, label: str, tmp_path: Path
+) -> None:
+    """Seeds of one group, or two groups."""
+    few, all_of_them = make("abacus", [0.8], [0.9], (*range(1, 4), 6)), make(label, [0.6], [0.95], range(1, 8), first=1)
+    groups = groups_of(few, all_of_them)
+    (note,) = different_cells_notes(groups)
+    counts = "abacus on 4 to 7" if label == "abacus" else "abacus on 4 and rotary on 7"
+    assert note.startswith(
+        f"The runs were evaluated on different cells ({counts}), and means of regions are over the 4 that all have; "
+    )
+    assert note in " ".join(comparison_text(groups).split())
+    assert note in write_comparison([*few, *all_of_them], tmp_path / "page.html").read_text()
+    assert (note in forest_figure(groups).caption) == (label == "abacus"), "no forest of single seeds"
+    (task,) = split_by_task(groups)
+    regions = [found for group in task.groups for found in group.region_scores]
+    assert [(name, one.num_cells) for found in regions for name, one in found.items()] == [
+        ("in_distribution", 3),
+        ("ood_test", 1),
+    ] * 2
+    metrics = [found for group in task.groups for _, found in group.metrics_by_seed]
+    assert [found[MetricKey("ood_test")]["exact_match"] for found in metrics] == [0.8, 0.6]
+    assert sum(key.cell is not None for found in metrics for key in found) == (0 if label == "abacus" else 11)
+    assert not different_cells_notes(groups_of(all_of_them, make("ALiBi", [0.8, 0.9], lengths=range(1, 8))))
+
+
+def test_groups_without_a_common_cell_keep_their_own_means_with_a_note(make: Make) -> None:
+    groups = groups_of(make("abacus", [0.9], lengths=[1, 5]), make("rotary", [0.8], lengths=[2, 6]))
+    (note,) = different_cells_notes(groups)
+    assert "(abacus on 2 and rotary on 2), and their means share none" in note
+    (task,) = split_by_task(groups)
+    assert [len(group.region_scores[0]) for group in task.groups] == [2, 2]
 
 
 ENDED = {"ended": {"stop_reason": "budget", "step": 100}}

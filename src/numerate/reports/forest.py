@@ -14,9 +14,12 @@ from numerate.reports.groups import (
     CONVERGENCE_THRESHOLD,
     Group,
     common_metric_label,
+    different_cells_notes,
     have_unordered_cells,
     region_labels,
+    with_shared_cells,
 )
+from numerate.reports.tasks import group_by_task
 
 MAX_ROWS = 80
 """Rows of a forest plot on a page."""
@@ -117,10 +120,13 @@ def forest_figure(groups: Sequence[Group]) -> Figure:
     are parts, which have no other figure."""
     if all(len(group.evaluated_cells) < 2 for group in groups) and not have_unordered_cells(groups):
         return Figure(())
+    notes = []
+    if len(group_by_task(groups)) == 1:
+        groups, notes = with_shared_cells(groups), different_cells_notes(groups)
     words, metric = region_labels(groups), common_metric_label(groups)
     styles = [Style(i if len(groups) <= len(SERIES) else 0, 0) for i in range(len(groups))]
     styled = list(zip(groups, styles, strict=True))
-    panels, caption = [], CAPTION
+    panels, caption = [], " ".join([CAPTION, *notes])
     if any(group.convergence_rate for group in groups):
         marks = [_convergence_mark(group, style) for group, style in styled]
         panels.append(_panel("converged", "% of seeds", groups, marks))

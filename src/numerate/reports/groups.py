@@ -28,6 +28,7 @@ from numerate.reports.grid import (
     join_names,
     metric_label,
     score_regions,
+    span_text,
     stratum_size,
 )
 from numerate.reports.metrics import (
@@ -56,7 +57,7 @@ class Group:
 
     `settings` are those changed for the evaluation; {} is as trained. `checkpoint` None is the reported one, "best" the
     one chosen on OOD validation. `metric` None is accuracy on unseen counts where answers are labels with known trained
-    counts, else exact match.
+    counts, else exact match. `shared_cells` are the cells that means of regions are over (default: all of them).
     """
 
     label: str
@@ -64,6 +65,7 @@ class Group:
     settings: Mapping[str, Any] | None = None
     checkpoint: str | None = None
     metric: Metric | None = None
+    shared_cells: frozenset[Any] | None = None
 
     def cells(self, run: Records) -> list[Cell]:
         """The cells of one run at the checkpoint and settings of this group, by its metric."""
@@ -184,7 +186,10 @@ class Group:
     @cached_property
     def region_scores_by_run(self) -> list[tuple[Records, dict[str, RegionScore]]]:
         """Each run that was evaluated with the means of its regions."""
-        return [(run, score_regions(cells)) for run, cells in self.cells_by_run]
+        return [(run, score_regions(self._shared(cells))) for run, cells in self.cells_by_run]
+
+    def _shared(self, cells: Sequence[Cell]) -> Sequence[Cell]:
+        return [cell for cell in cells if self.shared_cells is None or cell.place in self.shared_cells]
 
     @property
     def region_scores(self) -> list[dict[str, RegionScore]]:
@@ -207,7 +212,7 @@ class Group:
         """All metrics of each evaluated seed; those of single cells for parts and for one run alone."""
         each = [(run.seed, self.recorded_cells(run)) for run in self.runs]
         has_cells = self.has_unordered_cells or len(self.runs) == 1
-        return [(seed, metrics_of_cells(cells, with_cells=has_cells)) for seed, cells in each if cells]
+        return [(seed, metrics_of_cells(self._shared(own), own if has_cells else ())) for seed, own in each if own]
 
     def metric_by_seed(self, key: MetricKey, metric: str) -> dict[int | None, float]:
         """A metric of each seed that has it."""
@@ -230,7 +235,7 @@ class Group:
     @cached_property
     def in_distribution_scores(self) -> list[tuple[Records, float]]:
         """The runs evaluated in distribution, with their exact match there; none where cells are parts."""
-        each = [] if self.has_unordered_cells else self.region_scores_by_run
+        each = [] if self.has_unordered_cells else replace(self, shared_cells=None).region_scores_by_run
         return [(run, found["in_distribution"].score.value) for run, found in each if "in_distribution" in found]
 
     @cached_property
@@ -426,17 +431,28 @@ def not_comparable_notes(groups: Sequence[Group]) -> list[str]:
     return [f"{join_names(labels)}: {NOT_COMPARABLE}: {reason}" for reason, labels in reasons.items()]
 
 
+def with_shared_cells(groups: Sequence[Group]) -> list[Group]:
+    """The groups with means of regions over the cells that every run has; over all of them if none is in common."""
+    evaluated = [places for group in groups for places in _places(group)]
+    shared = frozenset.intersection(*evaluated) if any(places != evaluated[0] for places in evaluated) else None
+    return [replace(group, shared_cells=shared or None) for group in groups]
+
+
 def different_cells_notes(groups: Sequence[Group]) -> list[str]:
-    """Sentences on the groups whose seeds were evaluated on different cells."""
-    notes = []
-    for group in groups:
-        evaluated = [{tuple(cell.coordinates.items()) for cell in cells} for cells in group.evaluated_cells]
-        if any(cells != evaluated[0] for cells in evaluated):
-            notes.append(
-                f"The seeds of {group.label} were evaluated on different cells, so their means are not of the same "
-                "questions; numerate evaluate RUN grid=... for each evaluates all on the same."
-            )
-    return notes
+    """A sentence on groups of one task whose runs were evaluated on different cells, and on `with_shared_cells`."""
+    evaluated = {group.label: places for group in groups if (places := _places(group))}
+    if len({one for places in evaluated.values() for one in places}) < 2:
+        return []
+    counts = join_names([f"{label} on {span_text(map(len, places))}" for label, places in evaluated.items()])
+    shared = with_shared_cells(groups)[0].shared_cells
+    means = f"means of regions are over the {len(shared)} that all have" if shared else "their means share none"
+    advice = "numerate evaluate RUN grid=... for each evaluates all on the same"
+    return [f"The runs were evaluated on different cells ({counts}), and {means}; {advice}."]
+
+
+def _places(group: Group) -> list[frozenset[Any]]:
+    """The cells that each run was evaluated on."""
+    return [frozenset(cell.place for cell in cells) for cells in group.evaluated_cells]
 
 
 def comparable_groups(groups: Sequence[Group]) -> list[Group]:

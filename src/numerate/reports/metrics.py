@@ -59,13 +59,13 @@ SeedMetrics = Mapping[MetricKey, Mapping[str, float | None]]
 `.low`, `.high` and `.baseline` behind the name of a metric are the ends of its 95 % interval and its baseline."""
 
 
-def metrics_of_cells(cells: Sequence[Cell], *, with_cells: bool = True) -> SeedMetrics:
-    """The metrics of the cells of one seed, by region and cell. Regions leave out cells that may overlap with
-    training, unless all do."""
+def metrics_of_cells(cells: Sequence[Cell], single_cells: Sequence[Cell] = ()) -> SeedMetrics:
+    """The metrics of the cells of one seed by region, and those of single cells. Regions leave out cells that may
+    overlap with training, unless all do."""
     inside: dict[MetricKey, Sequence[Cell]] = {
         MetricKey(region): held_out_cells(known) for region, known in cells_by_region(cells).items()
     }
-    for cell in cells if with_cells else ():
+    for cell in single_cells:
         inside[MetricKey(cell.region, tuple(cell.coordinates.values()))] = [cell]
     return {key: _pooled_metrics(scored, key.region) for key, scored in inside.items()}
 

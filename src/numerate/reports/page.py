@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from numerate.reports.content import Content
 from numerate.reports.grid import join_names, span_text
-from numerate.reports.groups import Group, different_cells_notes, group_runs, not_comparable_notes
+from numerate.reports.groups import Group, different_cells_notes, group_runs, not_comparable_notes, with_shared_cells
 from numerate.reports.html_writer import fill, frame, page, to_html
 from numerate.reports.language import language_modeling_groups
 from numerate.reports.output_files import write_output
@@ -66,8 +66,8 @@ def comparison_page(
     counts = f"{len(runs)} run{'s' * (len(runs) != 1)}, {span_text(seeds)} seed{'s' * (seeds != {1})} each"
     over = f"numerate · a comparison · {counts}"
     warnings = [missing_runs_note(len(runs), failed_runs, missing_variants), "; ".join(not_comparable_notes(groups))]
-    warnings += different_cells_notes(groups)
     tasks = split_by_task(groups)
+    warnings += [note for task in tasks for note in different_cells_notes(task.groups)]
     subjects = [(task.name, Subject(task.groups, answer_metric=answer_metric)) for task in tasks]
     parts = [_filled(name, SECTIONS, subject) for name, subject in subjects]
     if len(tasks) > 1:
@@ -76,10 +76,12 @@ def comparison_page(
 
 
 def split_by_task(groups: Sequence[Group]) -> list[TaskGroups]:
-    """The groups by task, those of language modeling first and together; a single task has no name."""
+    """The groups by task, with means over shared cells; those of language modeling first and together. A single task
+    has no name."""
     texts = language_modeling_groups(groups)
     others = [group for group in groups if group not in texts]
     found = group_by_task(others) if others else []
+    found = [replace(task, groups=tuple(with_shared_cells(task.groups))) for task in found]
     if texts:
         found.insert(0, TaskGroups("", tuple(texts), texts[0].runs[0].recipe.get("task") or {}))
     return [replace(task, name=task.name or _names(task.groups)) for task in found] if len(found) > 1 else found

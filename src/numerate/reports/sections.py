@@ -11,10 +11,10 @@ from functools import cached_property
 from typing import Literal
 
 from numerate.reports.attention_maps import maps_content
-from numerate.reports.content import Content, without_empty_blocks
+from numerate.reports.content import Content, Note, without_empty_blocks
 from numerate.reports.counts import counts_content
 from numerate.reports.forest import forest_content
-from numerate.reports.groups import Group, group_runs, have_unordered_cells
+from numerate.reports.groups import Group, different_cells_notes, group_runs, have_unordered_cells, with_shared_cells
 from numerate.reports.language import (
     difference_table,
     language_facts,
@@ -102,8 +102,9 @@ def of_groups(content: Callable[[Sequence[Group]], Content]) -> Callable[[Subjec
 def _other_settings(subject: Subject) -> Content:
     """For a run also evaluated with settings that differ from training (`model.backbone.num_loops=8`): the heat maps of
     its grids and the table of regions for each choice."""
-    groups = group_runs(subject.runs)
-    return [overview_figure(groups), *regions_content(groups)] if len(groups) > 1 else []
+    groups = with_shared_cells(group_runs(subject.runs))
+    notes = map(Note, different_cells_notes(groups))
+    return [overview_figure(groups), *regions_content(groups), *notes] if len(groups) > 1 else []
 
 
 ANSWERS: tuple[Kind, ...] = ("exact_match", "token_labels", "named_parts")
