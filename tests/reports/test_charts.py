@@ -228,15 +228,16 @@ def test_an_unknown_size_is_refused_with_those_that_there_are(tmp_path: Path) ->
         save_figure(figure, tmp_path / "a.png", "colum")
 
 
+@pytest.mark.parametrize("names", ["a", "ab"])
 @pytest.mark.parametrize("size", SIZES)
-def test_labels_of_maps_lie_within_the_figure(tmp_path: Path, size: str) -> None:
+def test_labels_of_maps_lie_within_the_figure_and_one_map_fills_it(tmp_path: Path, size: str, names: str) -> None:
     cells = [
         cell_record({"first_digits": i, "second_digits": j}, 3, 4, "in_distribution")
         for i, j in ((1, 1), (1, 2), (2, 1), (2, 2))
     ]
-    for name in ("a", "b"):
+    for name in names:
         write_run(tmp_path / f"{name:0>12}", {"title": name, "task": {"kind": "Arithmetic"}}, cells)
-    groups = group_runs([read_run(tmp_path / f"{name:0>12}") for name in ("a", "b")])
+    groups = group_runs([read_run(tmp_path / f"{name:0>12}") for name in names])
     figure = draw_figure(FIGURES["grid"](groups), SIZES[size])
     figure.canvas.draw()
     for axes in figure.axes:
@@ -244,3 +245,4 @@ def test_labels_of_maps_lie_within_the_figure(tmp_path: Path, size: str) -> None
         assert box is not None
         assert box.x0 >= 0
         assert box.x1 <= figure.bbox.width
+        assert len(names) > 1 or box.x0 < figure.bbox.width / 10 or axes is figure.axes[-1], "no blank"

@@ -136,7 +136,8 @@ def draw_figure(figure: Figure, size: Size = SIZES["page"]) -> MatplotlibFigure:
     if not panels:
         raise UserError("figure: nothing to draw; evaluate the runs first")
     columns = min(figure.columns, len(panels), int(size.width / size.panel_width))
-    width = size.width if columns > 1 or figure.point_charts else min(size.width, 5.4)
+    are_maps = all(isinstance(panel, HeatMap) and panel.row_axis for panel in panels)
+    width = size.width if columns > 1 or figure.point_charts else min(size.width, 3.6 if are_maps else 5.4)
     panel_width = (width - 1.6 * bool(figure.point_charts)) / columns
     rows = [panels[i : i + columns] for i in range(0, len(panels), columns)]
     legend = [(_wrapped(text, width - 0.6, 7.5), style) for text, style in figure.shared_legend or ()]
@@ -175,7 +176,7 @@ def _height(panel: Panel, width: float, *, has_legend: bool) -> float:
     title = 0.14 * _wrapped(panel.title, width, 9).count("\n")
     if isinstance(panel, HeatMap):
         # A map that is as wide as the figure leaves no room for its labels and the color bar.
-        side = min(width, 3.0) if width < 3 else min(width - 0.9, 3.0)
+        side = min(width, 3.0) if width < 3 else min(width - 0.6, 3.0)
         return (side + 0.3 if panel.row_axis else 0.85) + title
     if isinstance(panel, PointChart):
         return 0.85 + 0.3 * len(panel.rows) + title
