@@ -81,6 +81,7 @@ def test_show_tells_of_a_part_all_there_is_to_know(capsys: pytest.CaptureFixture
     assert "@article{hochreiter1997long," in told
     assert re.search(r"used by \d+ recipes: .*counting_mod10_lstm", told)
     assert "addition_abacus" not in told
+    assert 'at width 128:\n    >>> mixer = LSTM(output_projection=False, initialization="torch")\n' in told
 
 
 def test_a_part_is_shown_with_the_settings_in_its_brackets(capsys: pytest.CaptureFixture[str]) -> None:

@@ -120,9 +120,12 @@ def _part_text(kind: str, name: str, part: Any) -> str:
     blocks = [wrapped(f"{name}, {kind}: {summary}", width), definition_list(rows, width) or "no settings"]
     if kind in SLOTS:
         blocks.append(f"use: numerate train RECIPE '{SLOTS[kind].format(name)}'")
-    paragraphs = [" ".join(text.split()) for text in re.split(r"\n\n|\n(?=- )", documentation)]
-    if sources := [text for text in paragraphs if "http" in text]:
-        blocks.append("\n".join(["source", *(wrapped(f"  {text}", width, indent=2) for text in sources)]))
+    paragraphs = re.split(r"(?<!:)\n\n|\n(?=- )", documentation)
+    if sources := [text.split("\n\n") for text in paragraphs if "http" in text]:
+        blocks.append("source")
+        for first, *examples in sources:
+            text = wrapped(f"  {' '.join(first.split())}", width, indent=2)
+            blocks[-1] = "\n    ".join([f"{blocks[-1]}\n{text}", *"\n".join(examples).splitlines()])
     if recipes := [title for title, recipe in quick_recipes() if _uses(recipe, part)]:
         more = f" and {len(recipes) - MAX_RECIPES:,} more" * (len(recipes) > MAX_RECIPES)
         names = ", ".join(recipes[:MAX_RECIPES])

@@ -97,7 +97,7 @@ class FixedNumberEmbedding(NumberEmbeddingModule):
 class XValScaling(NumberEmbedding):
     """The embedding of [NUM] times the number (xVal).
 
-    Golkar et al. (2023), https://arxiv.org/abs/2310.02989. The number x is put on a scale first:
+    Golkar et al. (2023), https://arxiv.org/abs/2310.02989. The number x is first put on a `scale`.
 
     - `log10`: sign(x) log10(|x| + 1) x 10 / log10(3e9): 54 is 1.836, 3e9 is 10;
     - `linear`: x + 1; both as in the T5 of Zausinger et al. (2025), https://arxiv.org/abs/2411.02083;

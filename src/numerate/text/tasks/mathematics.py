@@ -51,7 +51,7 @@ PREPARED_SPLIT_FILES = ("train", "val", "test_interpolate", "test_extrapolate")
 
 @dataclass(frozen=True)
 class Mathematics(TextTask):
-    """Mathematics dataset of Saxton et al. (2019), by modules (kinds of question): `Round -126.2537 to two dps.`:
+    """Mathematics dataset of Saxton et al. (2019), by modules (kinds of question): `Round -126.2537 to two dps.`.
 
     "Analysing Mathematical Reasoning Abilities of Neural Models", https://arxiv.org/abs/1904.01557. Modules, splits and
     tests by default as in Zausinger et al. (2024), https://arxiv.org/abs/2411.02083: of each file of training the last
