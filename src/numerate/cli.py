@@ -24,7 +24,7 @@ from numerate.errors import OperationalError, UserError, describe_error, did_you
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit status: 0, 2 for wrong input, 1 for a failure, 130 for Ctrl-C."""
+    """Runs one command and returns its exit status: 0, 2 for wrong input, 1 for a failure, 130 if interrupted."""
     # Otherwise garbage collection of torch's objects at exit takes a fifth of a short command's time.
     atexit.register(gc.freeze)
     with terminal.command_output():
@@ -47,9 +47,9 @@ def _run(words: Sequence[str]) -> int:
             raise
         _print_once(error)
         return 2 if isinstance(error, UserError) else 1
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         print("numerate: interrupted", file=sys.stderr)
-        return 130
+        return 128 + (error.args or [2])[0]  # the number of the signal: 2 is Ctrl-C
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141

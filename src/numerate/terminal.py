@@ -19,29 +19,29 @@ _CONTROL_SEQUENCE = re.compile(r"\x1b\[(?:[01]|(?:1;)?[34]8;[0-9;]+)m|[\x00-\x08
 MAX_PROSE_WIDTH = 118
 """Columns of prose where the width of the terminal is unknown."""
 
+_DEFAULT_HANDLERS: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+
 
 @contextlib.contextmanager
 def command_output() -> Iterator[None]:
     """The context of a command, whose output may contain untrusted text: prompts, names, generated text.
 
     On a terminal, control characters are escaped; characters that standard output cannot encode are replaced; Ctrl-C is
-    never lost.
+    never lost, and SIGTERM raises `KeyboardInterrupt`, too.
     """
     original_streams = sys.stdout, sys.stderr
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     sys.stdout, sys.stderr = (EscapedStream(stream) if stream.isatty() else stream for stream in original_streams)
-    installs_handler = (
-        threading.current_thread() is threading.main_thread()
-        and signal.getsignal(signal.SIGINT) is signal.default_int_handler  # it may be ignored, as under nohup
-    )
-    if installs_handler:
-        signal.signal(signal.SIGINT, _handle_interrupt)
+    is_main_thread = threading.current_thread() is threading.main_thread()
+    numbers = [one for one, default in _DEFAULT_HANDLERS.items() if is_main_thread and signal.getsignal(one) is default]
+    for number in numbers:  # which may be ignored, as under nohup
+        signal.signal(number, _handle_interrupt)
     try:
         yield
     finally:
-        if installs_handler:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number in numbers:
+            signal.signal(number, _DEFAULT_HANDLERS[number])
         sys.stdout, sys.stderr = original_streams
 
 
@@ -144,6 +144,6 @@ def _handle_interrupt(signal_number: int, frame: FrameType | None) -> None:
                 sys.stdout.flush()
             with contextlib.suppress(OSError):
                 os.write(2, b"numerate: interrupted\n")
-            os._exit(130)
+            os._exit(128 + signal_number)
         frame = frame.f_back
-    raise KeyboardInterrupt
+    raise KeyboardInterrupt(signal_number)

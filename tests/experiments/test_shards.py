@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from numerate.cli import main
 from numerate.errors import OperationalError, UserError
 from numerate.executors.executor import Executor, Failure, ItemOutcome, Work, WorkerContext
 from numerate.executors.submission import item_key
@@ -105,6 +106,21 @@ def cut(run: Run, grid: str, workers: int, *, checkpoint: str = "all", settings:
     kept.load(plan.steps_by_label())
     tasks = plan.tasks(plan.cells())
     return make_shards(plan, tasks, plan.missing(tasks, kept), workers)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_an_evaluation_that_is_stopped_says_where_and_resumes_there(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int, status: int
+) -> None:
+    real, words = EvaluationPlan.score, ["evaluate", str(run.path), "grid=1:2x1:2"]
+    answers = iter([real, real, lambda *_: signal.raise_signal(number)])
+    monkeypatch.setattr(EvaluationPlan, "score", lambda *given: next(answers, real)(*given))
+    assert main(words) == status
+    assert re.search(
+        r"evaluate: stopped at 2 of \d+ cells; the same command resumes from here\n", capsys.readouterr().err
+    )
+    assert main(words) == 0
+    assert re.search(r"evaluate 2/(\d+) cells .*\n.*evaluate \1/\1 cells", capsys.readouterr().err)
 
 
 # Cutting -------------------------------------------------------------------------------------------------------------

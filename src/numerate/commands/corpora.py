@@ -44,7 +44,7 @@ def tokenize(
     processes: int | None = None,
 ) -> None:
     """Tokenizes the documents of files into a folder of shards; the same command again resumes."""
-    with ProgressBars("tokenize", in_kilobytes=True) as progress:
+    with ProgressBars("tokenize", unit="kB") as progress:
         corpus = write_corpus(
             _sources(names),
             out,
@@ -78,7 +78,7 @@ def prepare(
     processes: int | None = None,
 ) -> None:
     """Prepares built-in corpora, or with `out` one of the user's texts: held-out split, vocabulary, tokens."""
-    with ProgressBars("tokenize", in_kilobytes=True) as progress:
+    with ProgressBars("tokenize", unit="kB") as progress:
         if out is None:
             own = {"size": size, "tokenizer": tokenizer, "held_out": held_out, "field": field, "separator": separator}
             if given := [name for name, value in own.items() if value is not None]:

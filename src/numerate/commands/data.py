@@ -55,7 +55,7 @@ def write(
         return
     data = _load_questions(name, settings, options.get("split"))
     source = _source(data, DEFAULT_WRITE_ROWS, **options)
-    with ProgressBar(source.count, label="write") as progress:
+    with ProgressBar(source.count, label="write", unit="row") as progress:
         folder = write_rows(source, out, format, progress.step)
     head = json.loads((folder / "head.json").read_text(encoding="utf-8"))
     for file, info in head["files"].items():
@@ -93,7 +93,7 @@ def _write_lm_eval_tasks(
     check_choice("split", split, SPLITS)
     axes = task.axes()
     cells = (resolve_grid(task, evaluation.grid) if grid is None else parse_grid(task, grid)).cells() if axes else [()]
-    with ProgressBar(len(cells), label="write") as progress:
+    with ProgressBar(len(cells), label="write", unit="cell") as progress:
         group = write_tasks(
             task,
             cells,
@@ -127,7 +127,7 @@ def _write_published(
         files, total = number_loss_files.published_files(task, seed), number_loss_files.num_questions(task)
     else:
         files, total = counting_files.published_lines(name, count, seed), counting_files.num_rows(name, count)
-    with ProgressBar(total, label="write") as progress:
+    with ProgressBar(total, label="write", unit="row") as progress:
         written = write_lines(files, out, lambda done, file: progress.update(min(done, total), file))
     for file, num_rows in written.items():
         path, unit = Path(out) / file, "questions" if is_text else "rows"
@@ -148,7 +148,7 @@ def show_statistics(*names: str, settings: Sequence[str], out: str | None = None
             print(corpus_statistics(data.name, data.task, **given))
             continue
         source = _source(data, DEFAULT_STATS_ROWS, **options)
-        with ProgressBar(source.count, label="read") as progress:
+        with ProgressBar(source.count, label="read", unit="example") as progress:
             statistics = compute_statistics(source, progress.step)
         print_wrapped(statistics_text(statistics, source))
         if isinstance(source.task, TextTask):
@@ -248,7 +248,7 @@ def fetch_datasets(*names: str, from_: str | None = None) -> None:
     if mirror is not None and not mirror.is_dir():
         raise UserError(f"--from: {mirror} must be a folder with the layout of {data_folder()}")
     for one in dict.fromkeys(map(find_dataset, names)):
-        with ProgressBars(in_kilobytes=True, min_total=_MIN_PROGRESS_BYTES) as progress:
+        with ProgressBars(unit="kB", min_total=_MIN_PROGRESS_BYTES) as progress:
             lines = fetch(one, mirror, lambda name, done, total: progress.on_progress(done, total, name))
         print("\n".join([*lines, f"{one.name}: {one.description}", f"license: {one.license}; {one.homepage}"]))
     if not names:

@@ -313,10 +313,12 @@ def progress_fields(record: Mapping[str, Any]) -> dict[str, float | str]:
 
     >>> progress_fields({"split": "validation", "loss": 1.7294, "perplexity": 5.6373})
     {'validation loss': '1.729', 'perplexity': '5.637'}
+    >>> progress_fields({"split": "ood_validation", "loss": 0.0123, "exact_match": 0.875})
+    {'OOD exact match': '87.5%'}
     """
     if "perplexity" in record:
         return {"validation loss": f"{record['loss']:.4g}", "perplexity": f"{record['perplexity']:.4g}"}
-    return {"in distribution" if record["split"] == "validation" else "OOD validation": f"{record['exact_match']:.1%}"}
+    return {"exact match" if record["split"] == "validation" else "OOD exact match": f"{record['exact_match']:.1%}"}
 
 
 def _no_work_message(trainer: Trainer) -> str:

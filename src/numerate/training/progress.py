@@ -47,6 +47,7 @@ class ProgressBar:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.total, self.label, self.log_path, self.log_interval = total, label, log_path, log_interval
+        self.unit = {"step": "", "kB": " kB"}.get(unit, f" {unit}s")
         self._show = show
         self._stream = sys.stderr if stream is None else stream
         self._clock = clock
@@ -151,7 +152,7 @@ class ProgressBar:
         self._last_line = (now, self._num_done, self._postfix_text)
         seconds_left = self.seconds_left()
         percent_text = f" ({100 * self._num_done // self.total} %)" if self.total else ""
-        parts = [f"{self.label} {self._num_done}/{self.total}{percent_text}".strip()]
+        parts = [f"{self.label} {self._num_done}/{self.total}{self.unit}{percent_text}".strip()]
         if seconds_left is not None and self._num_done < self.total:
             parts.append(f"{format_duration(seconds_left)} left")
         text = ", ".join([*parts, *([self._postfix_text] if self._postfix_text else [])])
@@ -224,12 +225,13 @@ def _shorten(label: str, width: int) -> str:
 class ProgressBars:
     """A progress bar for each of several things in turn, whose totals are known when they begin.
 
-    `in_kilobytes` is for progress in bytes. Things with a smaller total than `min_total` have no bar.
+    Progress in bytes has the `unit` kB. Things with a smaller total than `min_total` have no bar. When interrupted it
+    says where, for commands that resume.
     """
 
-    def __init__(self, label: str = "", *, in_kilobytes: bool = False, min_total: int = 0) -> None:
-        self._label, self._min_total = label, min_total
-        self._divisor, self._suffix = (1000, ", kB") if in_kilobytes else (1, "")
+    def __init__(self, label: str = "", *, unit: str, min_total: int = 0) -> None:
+        self._label, self._unit, self._min_total = label, unit, min_total
+        self._divisor = 1000 if unit == "kB" else 1
         self._bar: ProgressBar | None = None
         self._current: tuple[str, int | None] | None = None
         self._done = 0
@@ -240,7 +242,7 @@ class ProgressBars:
             self.close()
             self._current = (name, total)
             if total is None or total >= self._min_total:
-                self._bar = ProgressBar((total or 0) // self._divisor, label=f"{self._label}{name}{self._suffix}")
+                self._bar = ProgressBar((total or 0) // self._divisor, label=f"{self._label}{name}", unit=self._unit)
         self._done = done
         if self._bar is not None:
             self._bar.step(done // self._divisor)
@@ -253,7 +255,10 @@ class ProgressBars:
     def __enter__(self) -> "ProgressBars":
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is KeyboardInterrupt and (bar := self._bar) is not None:
+            place = f"{self._done // self._divisor} of {bar.total}{bar.unit}"
+            bar.print_line(f"{bar.label}: stopped at {place}; the same command resumes from here")
         self.close()
 
 

@@ -175,7 +175,7 @@ def tokenize_texts(task: LanguageModeling, *, show_progress: bool = False) -> No
     for text, folder in task.text_token_folders():
         while not is_complete(folder):
             try:
-                with ProgressBars("tokenize", in_kilobytes=True) as bar:
+                with ProgressBars("tokenize", unit="kB") as bar:
                     on_progress = bar.on_progress if show_progress else None
                     write_corpus([text], folder, task.tokenizer_name(), on_progress=on_progress)
             except LockedError:  # another process is tokenizing it
