@@ -246,6 +246,20 @@ def test_recipes_of_ones_own_are_named_by_file_and_function(folder: Path, capsys
     ) == numerate.recipe("addition_abacus")
 
 
+@pytest.mark.parametrize(
+    ("settings", "title"),
+    [
+        ("model.mixer=LSTM seeds=2", "addition_abacus-LSTM"),
+        ("model.mixer=LSTM objective.loss=my_loss.py:Focal", "addition_abacus-LSTM-Focal"),
+        ("model.mixer=LSTM title=addition_abacus", "addition_abacus"),
+        ("model.mixer=LSTM,GRU", "addition_abacus"),
+        ("model.mixer.num_heads=2 objective.loss=CrossEntropy", "addition_abacus"),
+    ],
+)
+def test_another_mixer_and_a_part_of_ones_own_are_in_the_title(settings: str, title: str, folder: Path) -> None:
+    assert {one.title for one in load_study("addition_abacus", settings.split()).recipes} == {title}
+
+
 SHORTER = {
     '"training.steps=3000"': '"training.steps=3", "training.batch_size=8", "evaluation.validation_examples=8"',
     '"1:8"': '"1:2"',

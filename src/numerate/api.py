@@ -10,7 +10,7 @@ from numerate.experiments.run import load as load
 from numerate.experiments.train import debug
 from numerate.experiments.train import train as train_in_folder
 from numerate.searches.search import search as search
-from numerate.studies.naming import load_recipe
+from numerate.studies.naming import load_recipe, with_settings
 from numerate.studies.study import Study as Study
 from numerate.studies.study import run_study as run_study
 from numerate.training.recipe import Recipe as Recipe
@@ -26,12 +26,10 @@ def recipe(name: str, *overrides: str, **settings_by_name: object) -> Recipe:
     >>> recipe("addition_abacus", "preset=debug").training.steps
     6
     """
-    from numerate.config import override
-
     if settings_by_name:
         raise UserError(f"recipe: settings are texts with their paths, such as recipe({name!r}, 'training.steps=10')")
     base, settings = load_recipe(name), [text for text in overrides if text != "preset=debug"]
-    return override(base if len(settings) == len(overrides) else debug(base, settings), settings)
+    return with_settings(base if len(settings) == len(overrides) else debug(base, settings), settings)
 
 
 def train(recipe: Recipe, *, runs_dir: str | Path | None = None, quiet: bool = False) -> Run:

@@ -33,7 +33,7 @@ from numerate.reports.grid import (
 from numerate.reports.records import Cell
 from numerate.reports.table import text_table
 from numerate.reports.terminal_writer import TerminalStyle, heat_map_text, legend_text
-from numerate.studies.naming import load_recipe
+from numerate.studies.naming import load_recipe, with_settings
 from numerate.terminal import output_width, print_wrapped
 from numerate.training.peak_flops import find_gpu
 from numerate.training.recipe import Recipe
@@ -69,7 +69,10 @@ def train(
 def sweep(recipe: Recipe, settings: Sequence[str], preset: str | None = None) -> list[Recipe]:
     """A recipe, or its small version, with every combination of settings."""
     recipe = debug(recipe, settings) if preset == "debug" else recipe
-    return [override(recipe, choice) for choice in expand_sweep(settings)]
+    recipes = [with_settings(recipe, choice) for choice in expand_sweep(settings)]
+    if len({one.title for one in recipes}) > 1:  # a sweep has one title, and labels that name the parts
+        return [override(recipe, choice) for choice in expand_sweep(settings)]
+    return recipes
 
 
 def evaluate(

@@ -313,8 +313,6 @@ def progress_fields(record: Mapping[str, Any]) -> dict[str, float | str]:
 
     >>> progress_fields({"split": "validation", "loss": 1.7294, "perplexity": 5.6373})
     {'validation loss': '1.729', 'perplexity': '5.637'}
-    >>> progress_fields({"split": "ood_validation", "loss": 0.0123, "exact_match": 0.875})
-    {'OOD exact match': '87.5%'}
     """
     if "perplexity" in record:
         return {"validation loss": f"{record['loss']:.4g}", "perplexity": f"{record['perplexity']:.4g}"}

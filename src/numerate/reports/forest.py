@@ -9,7 +9,7 @@ from numerate.evaluation.statistics import interquartile_mean, stratified_bootst
 from numerate.reports.colour import SERIES, Style
 from numerate.reports.content import Content, Note
 from numerate.reports.figure import Axis, Figure, Mark, PointChart, PointRow
-from numerate.reports.grid import REGION_LABELS, format_counts, format_interval, format_percent
+from numerate.reports.grid import MAX_TOOLTIP_SEEDS, REGION_LABELS, format_counts, format_interval, format_percent
 from numerate.reports.groups import (
     CONVERGENCE_THRESHOLD,
     Group,
@@ -26,9 +26,6 @@ MAX_ROWS = 80
 
 MIN_SEEDS = 5
 """With fewer seeds a bootstrap interval is much too narrow; the lowest and the highest seed are shown instead."""
-
-MAX_NAMED_SEEDS = 12
-"""Seeds listed one by one in a tooltip."""
 
 CAPTION = (
     "Dot: the interquartile mean over seeds; upright line: the median; marks below: single seeds. Thick line: the 95 % "
@@ -92,7 +89,7 @@ class SeedSummary:
 
 
 def _join_percents(values: Sequence[float]) -> str:
-    return ", ".join(map(format_percent, values[:MAX_NAMED_SEEDS])) + ", ..." * (len(values) > MAX_NAMED_SEEDS)
+    return ", ".join(map(format_percent, values[:MAX_TOOLTIP_SEEDS])) + ", ..." * (len(values) > MAX_TOOLTIP_SEEDS)
 
 
 def summarize_region(group: Group, region: str) -> SeedSummary:

@@ -1,14 +1,15 @@
 """Loading recipes and studies by name."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from numerate import catalogue
-from numerate.config import add_packaged_part, from_tree, load_user_object, load_yaml
+from numerate.config import add_packaged_part, from_tree, load_user_object, load_yaml, override, to_tree
 from numerate.errors import UserError, did_you_mean
 from numerate.records.heads import is_run_header, read_header
+from numerate.reports.settings import flatten_settings
 from numerate.training.recipe import Recipe
 
 
@@ -57,6 +58,16 @@ def load_recipe_or_study(text: str) -> Any:
     raise UserError(
         f"no recipe or study is named {text!r}; `numerate list` shows all of them.{did_you_mean(text, known)}"
     )
+
+
+def with_settings(base: Recipe, settings: Sequence[str]) -> Recipe:
+    """A recipe with settings. Without `title=` its title names another mixer and parts of the user: `counting-GRU`."""
+    recipe = override(base, settings)
+    parts, known = (flatten_settings(to_tree(one)) for one in (recipe, base))
+    named = (path for path in parts if path == "model.mixer" or f"{path}.source" in parts)
+    names = dict.fromkeys(parts[path].rpartition(":")[2] for path in named if parts[path] != known.get(path))
+    is_titled = any(text.startswith("title=") for text in settings)
+    return recipe if is_titled else replace(recipe, title="-".join([recipe.title, *names]))
 
 
 def _with_title(value: Any, title: str) -> Any:

@@ -225,8 +225,7 @@ def _shorten(label: str, width: int) -> str:
 class ProgressBars:
     """A progress bar for each of several things in turn, whose totals are known when they begin.
 
-    Progress in bytes has the `unit` kB. Things with a smaller total than `min_total` have no bar. When interrupted it
-    says where, for commands that resume.
+    The `unit` kB is for progress in bytes. Things with a smaller total than `min_total` have no bar.
     """
 
     def __init__(self, label: str = "", *, unit: str, min_total: int = 0) -> None:
