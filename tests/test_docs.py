@@ -145,6 +145,8 @@ KINDS = {
     "my_function_task.py": ("tasks", "doubling"),
     "my_task.py": ("tasks", "Backwards"),
     "my_position_ids.py": ("position-ids", "DigitsBefore"),
+    "my_bias.py": ("positions", "DistanceBias"),
+    "my_rotation.py": ("positions", "LearnedRotary"),
     "my_mixer.py": ("mixers", "LinearAttention"),
     "my_loss.py": ("losses", "Focal"),
     "my_verifier.py": ("evaluation-kinds", "Verified"),
