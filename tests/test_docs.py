@@ -255,7 +255,6 @@ def test_recipes_of_ones_own_are_named_by_file_and_function(folder: Path, capsys
         ("model.mixer=LSTM objective.loss=my_loss.py:Focal", "addition_abacus-LSTM-Focal"),
         ("model.mixer=LSTM title=addition_abacus", "addition_abacus"),
         ("model.mixer=LSTM,GRU", "addition_abacus"),
-        ("model.mixer.num_heads=2 objective.loss=CrossEntropy", "addition_abacus"),
     ],
 )
 def test_another_mixer_and_a_part_of_ones_own_are_in_the_title(settings: str, title: str, folder: Path) -> None:

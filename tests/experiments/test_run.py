@@ -293,7 +293,8 @@ def test_the_last_line_of_a_log_has_the_last_values_measured(run: Run) -> None:
     right = next(record["exact_match"] for record in reversed(records) if record.get("split") == "validation")
     last = [line for line in run.folder.file("log.txt").read_text().splitlines() if "8/8 (100 %)" in line][-1]
     assert f"loss {loss:.4g}" in last
-    assert f"in distribution {right:.1%}" in last
+    assert f", exact match {right:.1%}" in last
+    assert ", OOD exact match " in last
 
 
 def test_the_debug_preset_makes_large_models_small_and_asks_for_sizes_that_there_are() -> None:
