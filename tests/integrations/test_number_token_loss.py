@@ -6,16 +6,18 @@ import subprocess
 import sys
 import warnings
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import numerate
+from numerate import AbacusEmbedding
 from numerate.errors import OperationalError, UserError
 from numerate.integrations.number_token_loss import NUM_COMPARED_BATCHES, NumberTokenLoss
 from simulated_device import DEVICE, simulated_device
@@ -242,6 +244,43 @@ def test_the_loss_has_nothing_to_train_and_nothing_to_save() -> None:
     loss = NumberTokenLoss(DIGITS)
     assert not list(loss.parameters())
     assert not loss.state_dict()
+
+
+MODULES: dict[str, Callable[[], nn.Module]] = {
+    "AbacusEmbedding": lambda: AbacusEmbedding([*range(4, 8), *range(9, 15)], 16, max_offset=3, max_digits=9),
+    "NumberTokenLoss": lambda: of_characters(loss_function="number-level"),
+}
+"""Every `nn.Module` of `import numerate`."""
+
+
+def computed_by(module: Any) -> Tensor:
+    if isinstance(module, AbacusEmbedding):
+        return module.eval()(torch.arange(16)[None])
+    labels = labels_of("1-25.5x", "3x-4x7x")
+    return module(random_logits(labels), labels)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_settings_of_a_module_outlast_the_meta_device_and_a_file_of_weights(name: str, tmp_path: Path) -> None:
+    public = {one for one in numerate.__all__ if isinstance(getattr(numerate, one), type)}
+    assert set(MODULES) == {one for one in public if issubclass(getattr(numerate, one), nn.Module)}
+    module = MODULES[name]()
+    expected, weights = computed_by(module), module.state_dict()
+    with torch.device("meta"):
+        built_there = MODULES[name]()
+    for empty in (built_there, MODULES[name]().to("meta")):
+        empty.to_empty(device="cpu").load_state_dict(weights)
+        assert torch.equal(computed_by(empty), expected)
+    transformers = pytest.importorskip("transformers", reason="the extra huggingface")
+
+    class WithModule(transformers.GPT2LMHeadModel):  # type: ignore[name-defined, misc]
+        def __init__(self, config: Any) -> None:
+            super().__init__(config)
+            self.module = MODULES[name]()
+
+    saved = WithModule(transformers.GPT2Config(vocab_size=19, n_positions=8, n_embd=16, n_layer=1, n_head=2))
+    saved.save_pretrained(tmp_path)
+    assert torch.equal(computed_by(WithModule.from_pretrained(tmp_path).module), computed_by(saved.module))
 
 
 def tokenizer(tokens: str) -> Any:

@@ -1,5 +1,6 @@
 """Promises of models, on every one of them: each mixer, numbering, position, trunk, norm and activation. In float64."""
 
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -195,3 +196,14 @@ def test_cost_grows_with_rows_and_time(any_model: Any, vocabulary: Any) -> None:
     model = any_model.build(vocabulary, 0)
     assert 0 < 3 * model.flops(1, 10) == model.flops(3, 10)
     assert 2 * model.flops(1, 10) <= model.flops(1, 20)
+
+
+@torch.no_grad()
+def test_what_no_file_of_weights_has_outlasts_the_meta_device(any_model: Any, build: Any, make_tokens: Any) -> None:
+    """Frequencies, slopes, buckets, kinds of tokens: functions of the settings."""
+    model, tokens = build(any_model), make_tokens([9, 5])
+    with torch.device("meta"):
+        empty = build(any_model)
+    for there in (empty, deepcopy(model).to("meta")):
+        there.to_empty(device="cpu").load_state_dict(model.state_dict())
+        assert torch.equal(logits(there, tokens), logits(model, tokens))

@@ -139,8 +139,9 @@ def test_a_number_that_is_too_long_is_refused_with_what_would_be_right() -> None
         part(torch.tensor([[4] * 9]))
     with pytest.raises(ValueError, match="position id 11"):
         part(torch.tensor([[4]]), offset=10)
-    with pytest.raises(ValueError, match="position id -1"):
-        part(torch.tensor([[4]]), offset=-2)
+    for offset in (-1, torch.tensor([-1])):  # which would give the first digits the vector of other tokens
+        with pytest.raises(ValueError, match="offset: must be 0 or more, not -1"):
+            part(torch.tensor([[4]]), offset=offset)
 
 
 @pytest.mark.parametrize(("settings", "message"), [({"max_offset": -1}, "0 or more"), ({"max_digits": 0}, "1 or more")])

@@ -77,8 +77,6 @@ class NumberTokenLoss(nn.Module):
     float32 logits are computed with in float32, float64 in float64. Raises `UserError` for invalid settings.
     """
 
-    token_ids: Tensor
-
     def __init__(
         self,
         values: Mapping[int, float] | NumberTokens,
@@ -120,8 +118,7 @@ class NumberTokenLoss(nn.Module):
         if not isinstance(shift, bool):
             raise UserError(f"shift: must be True (decoder-only) or False (encoder-decoder), not {shift!r}")
         self.table, self.notation = _table_and_notation(values)
-        token_ids = torch.cat([self.table.ids, torch.tensor(self.notation.minus_ids, dtype=torch.int64)])
-        self.register_buffer("token_ids", token_ids, persistent=False)  # numbers, then minus signs
+        self.table.read_logits_of(self.notation.minus_ids)
         if exclude is not None and not callable(exclude):
             raise UserError(
                 "exclude: must be a function from a text to spans (start, end), such as numerate.non_quantities, not "
@@ -285,7 +282,7 @@ class NumberTokenLoss(nn.Module):
         self.table.check_logits_and_labels(logits.shape[-1], labels, self.ignore_index)
         rows, number_weights = self._number_rows(labels, weights, quantities)
         cross_entropy, token_logits, lse = cross_entropy_and_token_logits(
-            logits, labels, self.token_ids, ignore_index=self.ignore_index
+            logits, labels, self.table.logit_ids, ignore_index=self.ignore_index
         )
         losses = number_losses(
             token_logits.view(*rows.shape, -1),

@@ -1,7 +1,7 @@
 """The number tokens of a vocabulary and their values, as tensors."""
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 
 import torch
@@ -15,7 +15,10 @@ NO_EXPONENT = -1000
 
 
 class NumberTokenTable(nn.Module):
-    """The tokens with a value, as non-persistent buffers.
+    """The tokens with a value, as tensors that follow the module to its device.
+
+    They are no buffers, and also kept on the CPU, so that their values outlast the meta device, `to_empty` and
+    `from_pretrained` of transformers.
 
     - `ids` [n] are their ids, ascending; `values` [n] their values (float64, even if the model is cast).
     - `digit_counts` [n] is the number of digits of each token: 1 for `7`, 3 for `007`, 0 for one that is not all digits
@@ -38,6 +41,7 @@ class NumberTokenTable(nn.Module):
     starts_number: Tensor
     value_order: Tensor
     index_of_id: Tensor
+    logit_ids: Tensor
 
     def __init__(
         self,
@@ -61,7 +65,7 @@ class NumberTokenTable(nn.Module):
         self.max_distance = float(value_tensor.max() - value_tensor.min())
         self.min_distance = float(gaps[gaps > 0].min()) if bool((gaps > 0).any()) else 0.0
         exponents = [NO_EXPONENT if significance is None else significance.get(i, NO_EXPONENT) for i in ids]
-        for name, buffer in {
+        self._constants = {
             "ids": torch.tensor(ids),
             "values": value_tensor,
             "digit_counts": torch.tensor(token_digit_counts),
@@ -69,8 +73,8 @@ class NumberTokenTable(nn.Module):
             "starts_number": torch.tensor([i in starting_ids for i in ids]),
             "value_order": value_tensor.argsort(stable=True),
             "index_of_id": index_of_id,
-        }.items():
-            self.register_buffer(name, buffer, persistent=False)
+        }
+        self.read_logits_of(())
         self._copies: dict[torch.device, NumberTokenTable] = {}
 
     @classmethod
@@ -88,7 +92,14 @@ class NumberTokenTable(nn.Module):
         theirs. `starting_ids` never continue a number. Raises `UserError` if there is none, for an id outside the
         vocabulary, and for a value that is not finite.
         """
-        return cls(values, vocabulary_size, digit_counts, significance, starting_ids)
+        with torch.device("cpu"):
+            return cls(values, vocabulary_size, digit_counts, significance, starting_ids)
+
+    def read_logits_of(self, more_ids: Sequence[int]) -> None:
+        """Makes `logit_ids` the ids of these tokens, followed by `more_ids`."""
+        more = torch.tensor(more_ids, dtype=torch.int64, device="cpu")
+        self._constants["logit_ids"] = torch.cat([self._constants["ids"], more])
+        self.__dict__.update(self._constants)
 
     @property
     def count(self) -> int:
@@ -145,9 +156,8 @@ class NumberTokenTable(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "NumberTokenTable":
         device = fn(self.ids).device
         float_dtype = torch.float32 if device.type == "mps" else torch.float64
-        for name in ("ids", "digit_counts", "significance", "starts_number", "value_order", "index_of_id"):
-            setattr(self, name, getattr(self, name).to(device))
-        self.values = self.values.to(device, float_dtype)
+        for name, value in self._constants.items():
+            setattr(self, name, value.to(device, float_dtype if value.is_floating_point() else value.dtype))
         return self
 
 

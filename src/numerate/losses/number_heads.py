@@ -76,7 +76,6 @@ class XValLossModule(LossModule):
         self.spec, self.token_id = spec, token_id
         factor = 0.5 if spec.published else 1.0
         self.weights: Mapping[str, float] = {"cross_entropy": factor, "number": factor * spec.weight}
-        self.register_buffer("ids", torch.zeros(0, dtype=torch.int64), persistent=False)
 
     def counts(self, batch: Batch) -> dict[str, int]:
         num_numbers = int((batch.targets == self.token_id).sum())
@@ -85,8 +84,8 @@ class XValLossModule(LossModule):
 
     def forward(self, output: Output, batch: Batch) -> dict[str, Tensor]:
         targets = batch.targets_for(output)
-        ids: Tensor = self.ids  # type: ignore[assignment]
-        cross_entropy, _, _ = cross_entropy_and_token_logits(output.logits, targets, ids)
+        no_ids = targets.new_zeros(0, dtype=torch.int64)
+        cross_entropy, _, _ = cross_entropy_and_token_logits(output.logits, targets, no_ids)
         mask = targets == self.token_id
         if batch.target_number_values is None:
             return {"cross_entropy": cross_entropy, "number": cross_entropy * 0}

@@ -60,8 +60,6 @@ class NumberLevel(Loss):
 class NumberLevelModule(LossModule):
     """The module of `NumberLevel`: `number` is a sum over whole numbers."""
 
-    ids: Tensor
-
     def __init__(self, spec: NumberLevel, vocabulary: Vocabulary) -> None:
         super().__init__()
         self.spec, self.published = spec, spec.published != "no"
@@ -69,8 +67,7 @@ class NumberLevelModule(LossModule):
         self.table = number_table(vocabulary, spec.number_tokens, joins_all=self.published)
         self.notation = NumberNotation.from_vocabulary(vocabulary, spec.digit_order)
         self.weights: Mapping[str, float] = {"cross_entropy": 1.0, "number": spec.weight}
-        ids = torch.cat([self.table.ids, torch.tensor(self.notation.minus_ids, dtype=torch.int64)])
-        self.register_buffer("ids", ids, persistent=False)  # numbers, then minus signs
+        self.table.read_logits_of(self.notation.minus_ids)
 
     def required_digit_order(self) -> Literal["normal", "reversed"]:
         return self.spec.digit_order
@@ -83,7 +80,7 @@ class NumberLevelModule(LossModule):
     def forward(self, output: Output, batch: Batch) -> dict[str, Tensor]:
         spec, logits, targets = self.spec, output.logits, batch.targets_for(output)
         self.table.check_logits_and_labels(logits.shape[-1], targets)
-        cross_entropy, token_logits, lse = cross_entropy_and_token_logits(logits, targets, self.ids)
+        cross_entropy, token_logits, lse = cross_entropy_and_token_logits(logits, targets, self.table.logit_ids)
         losses = number_losses(
             _scatter_to_all_positions(token_logits, output, batch),
             _scatter_to_all_positions(lse[..., None], output, batch)[..., 0],

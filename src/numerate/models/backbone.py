@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from numerate.batch import Loops, StepContext
 from numerate.config import Spec, setting
 from numerate.errors import UserError
+from numerate.kernels.constants import Constants
 from numerate.mixers.mixer import Context
 from numerate.models.block import Block, FeedForward
 from numerate.models.injection import Injection, InjectionType, build_injection
@@ -47,7 +48,7 @@ RunBlock = Callable[[int, Block, Tensor], Tensor]
 """Runs a block, given with its index, on hidden states."""
 
 
-class BackboneModule(nn.Module, ABC):
+class BackboneModule(Constants, ABC):
     """The module of a `Backbone`. Its state is a list with one entry per (loop, block)."""
 
     noise_keys: Tensor | None
@@ -56,7 +57,10 @@ class BackboneModule(nn.Module, ABC):
         """`noise_seed` is the seed of the noise of the initial state; None: no noise."""
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
-        self.register_buffer("noise_keys", None if noise_seed is None else noise_keys(noise_seed), persistent=False)
+        if noise_seed is None:
+            self.noise_keys = None
+        else:
+            self.register_constant("noise_keys", lambda: noise_keys(noise_seed))
         self._kept_noise: tuple[Tensor | None, Tensor] = None, torch.empty(0)
 
     @abstractmethod

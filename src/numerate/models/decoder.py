@@ -12,6 +12,7 @@ from torch.nn.functional import linear
 from numerate.batch import DecodingStep, Loops, Model, ModelSpec, Output, StepContext, Tokens
 from numerate.config import setting
 from numerate.errors import UserError
+from numerate.kernels.constants import Constants
 from numerate.mixers.attention import Attention
 from numerate.mixers.mixer import Context, Mixer, RowIndependentState, can_copy_weights
 from numerate.models.backbone import Backbone, Loop, Stack
@@ -154,7 +155,7 @@ class _HeadByColumns(RowIndependentState):
         return linear(x, self.weight, self.bias)
 
 
-class DecoderModel(Model):
+class DecoderModel(Constants, Model):
     """The model of `Decoder`."""
 
     token_kinds: Tensor
@@ -162,7 +163,7 @@ class DecoderModel(Model):
     def __init__(self, spec: Decoder, vocabulary: Vocabulary, seed: int) -> None:
         super().__init__()
         self.spec = spec
-        self.register_buffer("token_kinds", torch.from_numpy(vocabulary.token_kinds).long(), persistent=False)
+        self.register_constant("token_kinds", lambda: torch.from_numpy(vocabulary.token_kinds).long())
         self._token_kinds_on_cpu = torch.from_numpy(vocabulary.token_kinds).long()
         self.embedding = nn.Embedding(vocabulary.size, spec.hidden_size)
         self.embedding_scale = spec.hidden_size**0.5 if spec.embedding_scale == "sqrt" else float(spec.embedding_scale)

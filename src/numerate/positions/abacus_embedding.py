@@ -39,8 +39,6 @@ class AbacusEmbedding(nn.Module):
     Raises `ValueError` for invalid settings, and for rows with a number longer than the table allows.
     """
 
-    digit_ids: Tensor
-
     def __init__(
         self,
         digit_ids: Iterable[int],
@@ -51,15 +49,16 @@ class AbacusEmbedding(nn.Module):
         offset_per: Literal["row", "batch"] = "row",
     ) -> None:
         super().__init__()
-        ids = torch.as_tensor(list(digit_ids), dtype=torch.long)
-        if not ids.numel():
+        self.digit_ids = ids = sorted({int(i) for i in digit_ids})
+        if not ids:
             raise ValueError("digit_ids: must not be empty; pass the token ids of the ten digits")
         if max_offset < 0 or max_digits < 1:
             raise ValueError(f"max_offset {max_offset} must be 0 or more, and max_digits {max_digits} 1 or more")
         if offset_per not in ("row", "batch"):
             raise ValueError(f"offset_per: must be 'row' or 'batch', not {offset_per!r}")
         self.max_offset, self.max_digits, self.offset_per = max_offset, max_digits, offset_per
-        self.register_buffer("digit_ids", ids, persistent=False)
+        # Ranges of ids instead of a buffer, which `from_pretrained` of transformers would leave uninitialized.
+        self._first_ids, self._last_ids = [i for i in ids if i - 1 not in ids], [i for i in ids if i + 1 not in ids]
         self.embedding = nn.Embedding(max_offset + max_digits + 1, embedding_dim)
         nn.init.normal_(self.embedding.weight, std=embedding_dim**-0.5)
 
@@ -76,15 +75,20 @@ class AbacusEmbedding(nn.Module):
         """The index into the table of each token, `[rows, time]`.
 
         `offset` (one number, or one per row) is used unchanged, in evaluation too. By default training draws one, from
-        `generator` or from PyTorch's default generator, and evaluation uses 0. Raises `ValueError` for an index beyond
-        the table; in a compiled model the embedding raises an error instead.
+        `generator` or from PyTorch's default generator, and evaluation uses 0. Raises `ValueError` for a negative
+        one, and for an index beyond the table; in a compiled model the embedding raises an error instead.
         """
         rows, time = input_ids.shape
-        is_digit = (input_ids[..., None] == self.digit_ids).any(dim=-1)
+        is_digit = torch.zeros_like(input_ids, dtype=torch.bool)
+        for first, last in zip(self._first_ids, self._last_ids, strict=True):
+            is_digit = is_digit | ((input_ids >= first) & (input_ids <= last))
         digit_count = is_digit.long().cumsum(dim=1)
         count_before_run = torch.where(is_digit, 0, digit_count).cummax(dim=1).values
         position_ids = digit_count - count_before_run
         has_offset = offset is not None
+        if has_offset and not torch.compiler.is_compiling() and (torch.as_tensor(offset) < 0).any():
+            least = int(torch.as_tensor(offset).min())
+            raise ValueError(f"offset: must be 0 or more, not {least}; position id 0 is that of other tokens")
         if not has_offset and self.training and self.max_offset:
             shape = (rows, 1) if self.offset_per == "row" else (1, 1)
             offset = torch.randint(self.max_offset + 1, shape, generator=generator, device=input_ids.device)
@@ -100,10 +104,9 @@ class AbacusEmbedding(nn.Module):
     def _check_range(self, position_ids: Tensor) -> None:
         if not position_ids.numel():
             return
-        max_id, min_id = int(position_ids.max()), int(position_ids.min())
-        if max_id >= self.embedding.num_embeddings or min_id < 0:
+        if (max_id := int(position_ids.max())) >= self.embedding.num_embeddings:
             raise ValueError(
-                f"a digit has position id {max_id if min_id >= 0 else min_id}, and the table ends at "
-                f"{self.embedding.num_embeddings - 1} (max_offset {self.max_offset} + max_digits {self.max_digits}); "
-                "longer numbers need a larger max_digits="
+                f"a digit has position id {max_id}, and the table ends at {self.embedding.num_embeddings - 1} "
+                f"(max_offset {self.max_offset} + max_digits {self.max_digits}); longer numbers need a larger "
+                "max_digits="
             )

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from numerate.config import setting
 from numerate.errors import UserError
-from numerate.positions.position import InputPosition, Position
+from numerate.positions.position import InputPosition, Position, inverse_frequencies
 from numerate.positions.position_ids import PositionIds, Sequential
 
 
@@ -113,8 +113,7 @@ class SinusoidalEmbedding(InputPosition):
         if width % 2:
             raise UserError(f"hidden_size: must be even for Sinusoidal (sines are paired with cosines), not {width}")
         self.scale = scale
-        exponents = torch.arange(0, width, 2, dtype=torch.float64) / width
-        self.register_buffer("inv_freq", (base**-exponents).float(), persistent=False)
+        self.register_constant("inv_freq", lambda: inverse_frequencies(width, base))
 
     def forward(
         self, x: Float[Tensor, "rows time width"], position_ids: Int[Tensor, "#rows time"]

@@ -52,7 +52,7 @@ class FIREBias(AttentionBias):
         self.in_proj, self.out_proj = nn.Linear(1, hidden_size), nn.Linear(hidden_size, num_heads)
         self.c = nn.Parameter(torch.full((1,), 0.1))  # one entry: FSDP cannot divide a scalar
         self.L_multiplier = nn.Parameter(torch.full((1,), 1.0))
-        self.register_buffer("threshold", torch.tensor(float(threshold)), persistent=False)
+        self.register_constant("threshold", lambda: torch.tensor(float(threshold)))
 
     def compute_bias(
         self, query_positions: Int[Tensor, "#rows query"], key_positions: Int[Tensor, "#rows key"]
@@ -149,7 +149,7 @@ class ALiBiBias(AttentionBias):
         power = 2 ** math.floor(math.log2(num_heads))
         slopes = [2 ** (-8 * i / power) for i in range(1, power + 1)]
         slopes += [2 ** (-8 * i / (2 * power)) for i in range(1, 2 * power + 1, 2)][: num_heads - power]
-        self.register_buffer("slopes", slope_scale * torch.tensor(slopes), persistent=False)
+        self.register_constant("slopes", lambda: slope_scale * torch.tensor(slopes))
 
     def compute_bias(
         self, query_positions: Int[Tensor, "#rows query"], key_positions: Int[Tensor, "#rows key"]
@@ -207,8 +207,8 @@ class RelativePositionBias(AttentionBias):
         self.num_buckets, self.max_distance, self.bidirectional = num_buckets, max_distance, bidirectional
         self.relative_attention_bias = nn.Parameter(0.1 * torch.randn(num_buckets, num_heads))
         # All distances beyond max_distance have the buckets of the first ones beyond it.
-        buckets = self.relative_position_bucket(torch.arange(-max_distance - 1, max_distance + 2))
-        self.register_buffer("bucket_by_distance", buckets, persistent=False)
+        distances = range(-max_distance - 1, max_distance + 2)
+        self.register_constant("bucket_by_distance", lambda: self.relative_position_bucket(torch.tensor(distances)))
 
     def compute_bias(
         self, query_positions: Int[Tensor, "#rows query"], key_positions: Int[Tensor, "#rows key"]
@@ -277,7 +277,7 @@ class WindowBias(AttentionBias):
     def __init__(self, size: int) -> None:
         super().__init__()
         self.size = size
-        self.register_buffer("outside", torch.tensor(-1e9), persistent=False)
+        self.register_constant("outside", lambda: torch.tensor(-1e9))
 
     def compute_bias(
         self, query_positions: Int[Tensor, "#rows query"], key_positions: Int[Tensor, "#rows key"]

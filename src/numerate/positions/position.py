@@ -3,10 +3,12 @@
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from numerate.config import Spec
+from numerate.kernels.constants import Constants
 from numerate.positions.position_ids import PositionIds
 
 
@@ -36,7 +38,7 @@ class Position(Spec, ABC):
         return None
 
 
-class InputPosition(nn.Module, ABC):
+class InputPosition(Constants, ABC):
     """Changes the input embeddings by their position ids (integers unless the encoding accepts fractions)."""
 
     @abstractmethod
@@ -49,7 +51,12 @@ class InputPosition(nn.Module, ABC):
         return set()
 
 
-class Rotation(nn.Module, ABC):
+def inverse_frequencies(size: int, base: float) -> Float[Tensor, " frequencies"]:
+    """`base ** (-i / size)` for every even i below `size`, rounded to float32."""
+    return (base ** -(torch.arange(0, size, 2, dtype=torch.float64) / size)).float()
+
+
+class Rotation(Constants, ABC):
     """Rotates queries and keys by their positions."""
 
     @abstractmethod
@@ -63,7 +70,7 @@ class Rotation(nn.Module, ABC):
     ) -> Float[Tensor, "rows heads time head_width"]: ...
 
 
-class AttentionBias(nn.Module, ABC):
+class AttentionBias(Constants, ABC):
     """An attention bias that depends on the positions of query and key."""
 
     @abstractmethod

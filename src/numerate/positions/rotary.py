@@ -11,7 +11,7 @@ from torch.autograd.function import Function, once_differentiable
 
 from numerate.config import setting
 from numerate.errors import UserError
-from numerate.positions.position import Position, Rotation
+from numerate.positions.position import Position, Rotation, inverse_frequencies
 from numerate.positions.position_ids import PositionIds, Sequential
 
 
@@ -54,8 +54,7 @@ class HalfSplitRotation(Rotation):
                 f"of {head_width}"
             )
         self.rotary_dim, self.rotates_all_dims = rotary_dim, rotary_dim == head_width
-        exponents = torch.arange(0, rotary_dim, 2, dtype=torch.float64) / rotary_dim
-        self.register_buffer("inv_freq", (base**-exponents).float(), persistent=False)
+        self.register_constant("inv_freq", lambda: inverse_frequencies(rotary_dim, base))
 
     def compute_cos_sin(self, position_ids: Int[Tensor, "#rows time"]) -> tuple[Tensor, Tensor]:
         """Cosines and sines, each (rows or 1) x 1 x time x rotary_dim; the sine's first half carries its minus sign."""

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from numerate.config import Spec, setting
 from numerate.errors import UserError
+from numerate.kernels.constants import Constants
 from numerate.number_tables import MAX_VALUE, digit_and_exponent, regression_transformer_vectors
 from numerate.vocabulary import Vocabulary
 
@@ -73,12 +74,13 @@ class RegressionTransformerEmbedding(NumberEmbedding):
         vectors = regression_transformer_vectors(
             digits, orders, width, form=self.encoding_type, scale=self.scale, max_value=self.max_value
         )
-        table_rows = torch.zeros(vocabulary.size, dtype=torch.long)
-        table_rows[torch.tensor(list(digits_and_orders))] = torch.arange(1, len(digits_and_orders) + 1)
-        return FixedNumberEmbedding(torch.from_numpy(np.concatenate([np.zeros_like(vectors[:1]), vectors])), table_rows)
+        table_rows = np.zeros(vocabulary.size, dtype=np.int64)
+        table_rows[list(digits_and_orders)] = np.arange(1, len(digits_and_orders) + 1)
+        table = np.concatenate([np.zeros_like(vectors[:1]), vectors])
+        return FixedNumberEmbedding(torch.from_numpy(table), torch.from_numpy(table_rows))
 
 
-class FixedNumberEmbedding(NumberEmbeddingModule):
+class FixedNumberEmbedding(Constants, NumberEmbeddingModule):
     """Adds a fixed vector: row `metric_rows[id]` of a table whose row 0 is zero."""
 
     table: Tensor
@@ -86,8 +88,8 @@ class FixedNumberEmbedding(NumberEmbeddingModule):
 
     def __init__(self, table: Tensor, table_rows: Tensor) -> None:
         super().__init__()
-        self.register_buffer("table", table.to(torch.get_default_dtype()), persistent=False)
-        self.register_buffer("table_rows", table_rows, persistent=False)
+        self.register_constant("table", lambda: table.to(torch.get_default_dtype()))
+        self.register_constant("table_rows", lambda: table_rows)
 
     def forward(self, embeddings: Embeddings, ids: Ids, number_values: Values | None) -> Embeddings:
         return embeddings + self.table[self.table_rows[ids]].to(embeddings.dtype)
