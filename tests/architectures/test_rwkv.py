@@ -55,6 +55,17 @@ def test_each_query_meets_each_earlier_key_through_all_decays_between(places: in
     assert_same(whole, decays.prod(1), **EXACT)
 
 
+def test_behind_padding_the_state_of_a_row_stays_where_channels_forget_all_at_once() -> None:
+    """Their decays have the logarithm minus infinity."""
+    part, x = made(SMALL_6, width=8, noise=0.3), drawn(2, 9, 8)
+    part.time_decay.bias.data.fill_(1000.0)
+    _, (_, together) = part.prefill(x, context([9, 4]))
+    for row, length in enumerate((9, 4)):
+        _, (_, alone) = part.prefill(x[row : row + 1, :length], context([length]))
+        assert_same(together[row], alone[0], **EXACT)
+        assert alone.isfinite().all()
+
+
 def test_a_channel_that_forgets_all_at_once_makes_nothing_infinite() -> None:
     decays = torch.ones(1, 8, 2)
     decays[0, 3, 0] = 0.0

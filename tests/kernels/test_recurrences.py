@@ -330,12 +330,24 @@ def test_a_long_phasor_is_the_loop() -> None:
     assert_same(fast(*given), definition(*given), atol=1e-10, rtol=1e-10)
 
 
-def test_gates_that_let_nothing_through_overflow_nothing() -> None:
+@pytest.mark.parametrize("gate", [-200.0, -torch.inf])
+def test_gates_that_let_nothing_through_overflow_nothing(gate: float) -> None:
     queries, keys, values, betas = (part.detach().float() for part in delta(40, 16)[2])
-    gates = torch.full((2, 40, 3), -200.0).requires_grad_()
+    gates = torch.full((2, 40, 3), gate).requires_grad_()
     found, _ = chunked_delta_rule(queries, keys, values, betas, gates)
     torch.testing.assert_close(found, (queries * keys).sum(dim=3, keepdim=True) * betas[..., None] * values)
     assert gradients(found, [gates])[0].isfinite().all()
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_what_only_later_tokens_make_infinite_is_not_read(gated: bool) -> None:
+    queries, keys, values, betas, *gates = (part.detach() for part in delta(9, 32, gated=gated)[2])
+    queries, keys = torch.where(torch.arange(9)[:, None, None] < 8, queries * 1e200, keys), keys.clone()
+    keys[:, 8] *= 1e200
+    found, expected = (
+        rule(queries, keys, values, betas, *gates)[0] for rule in (chunked_delta_rule, recurrent_delta_rule)
+    )
+    torch.testing.assert_close(found[:, :8], expected[:, :8])
 
 
 @pytest.mark.parametrize(("steps", "gate"), [(1, -50.0), (2, -500.0), (1, -1e4), (2, -1e5)])
@@ -462,3 +474,7 @@ def test_a_shift_goes_on_behind_the_newest_token_and_padding_becomes_zero() -> N
     ones = torch.ones(2, 3, 1, 2)
     assert zero_padding(ones, torch.tensor([1, 3])).sum((2, 3)).tolist() == [[2, 0, 0], [2, 2, 2]]
     assert zero_padding(ones, None) is ones
+    for extreme in (-torch.inf, torch.inf, torch.nan):  # 0 times these is NaN
+        assert zero_padding(ones * extreme, torch.tensor([0, 3]))[0].eq(0).all()
+        turned = state_space.reverse_rows(torch.tensor([[[1.0], [2.0], [extreme]]]), torch.tensor([2]))
+        assert turned.flatten().tolist() == [2, 1, 0]

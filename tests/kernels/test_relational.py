@@ -210,6 +210,11 @@ def test_an_activation_never_looks_ahead(activation: Activation) -> None:
     changed = torch.where(visible, scores, scores + 3.0)
     before, after = (apply_activation(one, visible, activation) for one in (scores, changed))
     torch.testing.assert_close(before[visible], after[visible], **CLOSE)
+    queries, keys, symbols = torch.randn(3, 1, 1, 4, 2, generator=torch.Generator().manual_seed(0))
+    keys[..., 3, :] = torch.inf  # of a score that is not finite
+    heads = RelationalHeads(queries=queries, keys=keys, symbols=symbols)
+    for form in (reference_attention, relational_attention):
+        assert form(heads, "rca", activation)[..., :3, :].isfinite().all()
 
 
 def test_gelu_is_its_tanh_form() -> None:

@@ -352,7 +352,7 @@ def reverse_rows(
     width, time, rows = signal.shape
     places = lengths - 1 - torch.arange(time, device=signal.device)[:, None]
     turned = signal.gather(1, places.clamp(min=0).expand(width, time, rows))
-    return turned * (places >= 0)
+    return turned.masked_fill(places < 0, 0)
 
 
 def weighted_sums(

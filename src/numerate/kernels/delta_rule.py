@@ -91,10 +91,9 @@ def chunked_delta_rule(
     )
     weighted_values, weighted_keys = split_chunks(values, num_householder) * chunk_betas, keys * chunk_betas
     system, scores = weighted_keys @ keys.mT, queries @ keys.mT
+    scores = scores.masked_fill(~_causal_mask(chunk_tokens, num_householder, queries.device), 0)
     chunk_decays: tuple[Tensor, ...] = ()
-    if log_gates is None:
-        scores = scores * _causal_mask(chunk_tokens, num_householder, queries.device)
-    else:
+    if log_gates is not None:
         log_decays = split_chunks(log_gates, 1)
         cumulative_decays = log_decays.cumsum(dim=2).exp()
         pairwise_decays = _pairwise_decays(log_decays).repeat_interleave(num_householder, dim=3)
@@ -130,11 +129,12 @@ def chunked_delta_rule(
 def _pairwise_decays(
     logs: Float[Tensor, "chunks heads positions 1"],
 ) -> Float[Tensor, "chunks heads positions positions"]:
-    """The product of the gates after the second position up to the first; 0 if the second is later."""
+    """The product of the gates after the second position up to the first; 1 if the second is later."""
     places = logs.shape[2]
     visible = _causal_mask(places, 1, logs.device).to(logs.dtype)
     # Sums as a matrix product with ones are faster than cumulative sums.
-    return (visible @ (logs * visible.tril(-1))).exp() * visible
+    # That of a closed gate stays finite, as 0 times infinity is NaN.
+    return (visible @ (logs.clamp(min=-1e5) * visible.tril(-1))).exp()
 
 
 def _causal_mask(places: int, steps: int, device: torch.device) -> Bool[Tensor, "positions writes"]:

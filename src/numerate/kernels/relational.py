@@ -69,7 +69,8 @@ def reference_attention(
     scores = torch.einsum("rhqd,rhkd->rhqk", heads.queries, heads.keys) * heads.queries.shape[-1] ** -0.5
     if heads.bias is not None:
         scores = scores + heads.bias
-    weights = apply_activation(scores, visible, activation if variant == "rca" else "softmax") * visible
+    weights = apply_activation(scores, visible, activation if variant == "rca" else "softmax")
+    weights = torch.where(visible, weights, 0)
     if heads.dropout_mask is not None:
         weights = weights * heads.dropout_mask / (1 - heads.dropout)
     symbols = pairwise_symbols(heads)

@@ -430,7 +430,8 @@ def _attend_queries(
     visible = _visible_mask(row)
     if variant == "rca" and activation != "softmax":
         scores = (row.queries * row.queries.shape[-1] ** -0.5) @ row.keys.mT
-        weights = apply_activation(scores if row.bias is None else scores + row.bias, visible, activation) * visible
+        weights = apply_activation(scores if row.bias is None else scores + row.bias, visible, activation)
+        weights = torch.where(visible, weights, 0)
     else:
         weights = _attention_weights(row)
     weights, attended_relations = _apply_dropout(weights, row, dropout).to(row.queries.dtype), None

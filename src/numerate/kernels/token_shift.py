@@ -36,8 +36,8 @@ def zero_padding(
     its state where what it reads is 0 ends with the state after each row's last real token."""
     if lengths is None:
         return x
-    mask = torch.arange(x.shape[1], device=lengths.device) < lengths[:, None]
-    return x * mask[(..., *[None] * (x.dim() - 2))]
+    is_padding = torch.arange(x.shape[1], device=lengths.device) >= lengths[:, None]
+    return x.masked_fill(is_padding[(..., *[None] * (x.dim() - 2))], 0)
 
 
 def upcast(x: Tensor) -> Tensor:
