@@ -103,7 +103,8 @@ def label_number_spans(
 ) -> NumberSpans:
     """The numbers in rows of labels, as defined by the loss or its published form."""
     if published:
-        notation = NumberNotation(point_ids=notation.point_ids if join_points else (), digit_order=notation.digit_order)
+        points = notation.point_ids if join_points else ()
+        notation = NumberNotation((), points, (), notation.digit_order, joins_points=join_points)
     return find_number_spans(labels, table.number_indices(labels), table, notation)
 
 
@@ -131,13 +132,7 @@ def number_losses(
         spans.number_mask, values[torch.where(spans.number_mask, table.number_indices(labels), 0)], 0
     )
     errors = torch.where(spans.number_mask, (p * (values - label_values[..., None])).sum(-1), 0)
-    exponent = spans.exponents
-    if published and join_points:  # points are skipped: one power of ten per digit
-        exponent = exponent - _min_exponents(spans)
-        spans = spans._replace(
-            max_exponents=torch.where(spans.number_mask, spans.max_exponents - _min_exponents(spans), 0)
-        )
-    scale = torch.where(spans.number_mask, 10.0 ** (exponent - spans.max_exponents).to(dtype), 0)
+    scale = torch.where(spans.number_mask, 10.0 ** (spans.exponents - spans.max_exponents).to(dtype), 0)
     target, error = spans.sum_per_number(label_values * scale), spans.sum_per_number(errors * scale)
     scaled_one = 10.0 ** -torch.where(spans.start_mask, spans.max_exponents, 0).to(dtype)  # 1 on this scale
     if published:
@@ -164,15 +159,6 @@ def _scatter_to_all_positions(values: Float[Tensor, "rows positions tokens"], ou
     rows, time = batch.targets.shape
     positions = output.target_positions[..., None].expand_as(values)
     return values.new_zeros(rows, time, values.shape[-1]).scatter(1, positions, values)
-
-
-def _min_exponents(spans: NumberSpans) -> Int[Tensor, "rows time"]:
-    """The smallest exponent of each number, at all its positions."""
-    exponents = torch.where(spans.number_mask, spans.exponents, 0)
-    min_exponents = torch.zeros_like(exponents).scatter_reduce(
-        1, spans.start_positions, exponents, "amin", include_self=True
-    )
-    return min_exponents.gather(1, spans.start_positions)
 
 
 def _apply_expected_sign(

@@ -53,13 +53,15 @@ def digits_of(symbol: str, value: float) -> int:
 class NumberNotation(NamedTuple):
     """The ids of the tokens that can be part of a number, other than tokens with a value.
 
-    `digit_order` is the order of digits: "normal" is most significant first, "reversed" least significant first.
+    `digit_order` is the order of digits: "normal" is most significant first, "reversed" least significant first. With
+    `joins_points` points between digits are skipped, as in ntloss: 1.2.3 is 123.
     """
 
     minus_ids: tuple[int, ...] = ()
     point_ids: tuple[int, ...] = ()
     comma_ids: tuple[int, ...] = ()
     digit_order: Literal["normal", "reversed"] = "normal"
+    joins_points: bool = False
 
     @classmethod
     def from_vocabulary(
@@ -68,7 +70,7 @@ class NumberNotation(NamedTuple):
         """The minus signs, decimal points (without a space before) and thousands separators of a vocabulary.
 
         >>> NumberNotation.from_vocabulary(Vocabulary.with_digits(["-", ".", ","]))
-        NumberNotation(minus_ids=(14,), point_ids=(15,), comma_ids=(16,), digit_order='normal')
+        NumberNotation(minus_ids=(14,), point_ids=(15,), comma_ids=(16,), digit_order='normal', joins_points=False)
         """
         return cls.from_tokens(vocabulary.tokens, vocabulary.token_kinds, digit_order)
 
@@ -139,6 +141,8 @@ def find_number_spans(
     )
     fraction_mask = chain_mask & ((points_so_far - points_at_chain_start) % 2 == 1)
     decimal_point_mask = point_mask & fraction_mask
+    if notation.joins_points:
+        decimal_point_mask, fraction_mask = point_mask, torch.zeros_like(point_mask)
     continues_number = _shift_right(digit_mask, 1) | _shift_right(comma_mask, 1) | _shift_right(decimal_point_mask, 1)
     has_smaller_exponent = _shift_right(has_own_exponent, 1) & (
         _shift_right(own_exponent, 1, NO_EXPONENT) > own_exponent
