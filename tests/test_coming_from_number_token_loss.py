@@ -151,5 +151,10 @@ def test_metrics_of_the_page_are_metrics() -> None:
     assert shown <= set(answer_metrics.ANSWER_METRICS)
 
 
+def test_published_recipes_of_t5_evaluate_at_the_start() -> None:
+    late = [name for name in PUBLISHED if not numerate.recipe(name).training.evaluate_at_start]
+    assert late == ["mathematics_numformer"], "that one has a program of its own"
+
+
 def test_every_published_recipe_stands_on_the_page() -> None:
     assert set(PUBLISHED) <= PAGE.shown_recipes()

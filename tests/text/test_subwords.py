@@ -373,6 +373,26 @@ def test_tasks_with_numbers_are_written_as_people_do() -> None:
     assert tokenizer.decode(rows.ids[0][rows.target_mask[0]], vocabulary) == "-333"
 
 
+def test_for_a_regression_head_an_answer_is_one_number_and_questions_stay_as_they_are(folder: str) -> None:
+    examples = [Example("2 x 12 = 24, say", "-12.5"), Example("12", "about 12"), Example("", "7"), Example("5", "1e39")]
+    plain, numbers = Subwords(folder), Subwords(folder, AsIs(number_answers=True))
+    vocabularies = plain.build_vocabulary([]), numbers.build_vocabulary([])
+    assert vocabularies[1].tokens == (*vocabularies[0].tokens, "[NUM]")
+    expected, found = (
+        one.encode_examples(examples, vocabulary)
+        for one, vocabulary in zip((plain, numbers), vocabularies, strict=True)
+    )
+    for row, number in enumerate((-12.5, None, 7.0, None)):
+        answer = found.target_mask[row]
+        assert found.ids[row, : answer.argmax()].tolist() == expected.ids[row, : answer.argmax()].tolist()
+        if number is None:
+            assert found.ids[row][answer].tolist() == expected.ids[row][expected.target_mask[row]].tolist()
+            continue
+        ids, values = found.ids[row][answer].tolist(), found.number_values[row][answer].tolist()
+        assert (ids, values) == ([vocabularies[1].token_to_id["[NUM]"], EOS], [number, 1.0])
+        assert numbers.decode(ids, vocabularies[1], values) == examples[row].answer
+
+
 def test_labels_are_refused() -> None:
     block = Questions(("0", "1"), np.zeros((1, 2), np.int16), Numbers.empty(1), labels=np.ones((1, 2), np.int16))
     with pytest.raises(UserError, match="does not support labels per token; use tokenizer=Words"):

@@ -186,6 +186,7 @@ def _check_number_values(num_numbers: int, batch: Batch) -> None:
 def _number_token_id(token: str, vocabulary: Vocabulary) -> int:
     if token not in vocabulary.token_to_id:
         raise UserError(
-            f"objective.loss.number_token: must be a token of the vocabulary, not {token}; number_format=XVal has [NUM]"
+            f"objective.loss.number_token: must be a token of the vocabulary, not {token}; XVal has [NUM], and "
+            "AsIs(number_answers=true) for answers alone (tokenizer.number_format=)"
         )
     return vocabulary.token_to_id[token]

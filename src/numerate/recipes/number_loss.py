@@ -136,9 +136,10 @@ PUBLISHED = {
     "rjokes_t5_regression_head": _published(
         "rJokes",
         "a linear head on T5-small predicts the score",
-        f"{XVAL}(scale=number) model.number_embedding=XValScaling model.number_head=NumberHead(read_at=start)",
-        "Squared error of the score; the cross-entropy beside it teaches that the answer is [NUM]. Numbers of a joke "
-        "are [NUM] too, with vectors multiplied by them; in theirs they are T5's own tokens.",
+        "tokenizer.number_format=AsIs(number_answers=true) objective.loss=Regression "
+        "model.number_head=NumberHead(read_at=start)",
+        "Squared error of the score alone. `tokenizer.number_format=XVal model.number_embedding=XValScaling` makes the "
+        "numbers of a joke [NUM], too, with vectors multiplied by them.",
     ),
     "rjokes_t5_custom_tokenizer": _published("rJokes", WITHOUT_LOSS, DIGITS),
     "rjokes_t5_ntl_default_tokenizer": _published(

@@ -46,6 +46,7 @@ def published() -> Recipe:
             shuffle_window=1,
             log_every=2000,
             evaluate_every=25_000,
+            evaluate_at_start=True,
             checkpoint_every=25_000,
             checkpoint_minutes=60,
             keep_checkpoints=2,
@@ -56,8 +57,9 @@ def published() -> Recipe:
 
 
 def with_constant_rate() -> Recipe:
-    """The same at a constant learning rate."""
-    return replace(published(), schedule=Constant(warmup=0))
+    """The same at a constant learning rate, and not evaluated at the start."""
+    training = replace(published().training, evaluate_at_start=False)
+    return replace(published(), schedule=Constant(warmup=0), training=training)
 
 
 def small_t5() -> Recipe:

@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
-from itertools import chain, zip_longest
+from itertools import chain, compress, zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,9 +19,11 @@ from numerate.errors import UserError
 from numerate.text.tokenizers import number_spans as found_numbers
 from numerate.text.tokenizers.fast_tokenizers import TokenizerFile, build_tokenizer, encode_texts, rename_special_tokens
 from numerate.text.tokenizers.text_number_formats import (
+    NUMBER_TOKEN,
     NumberSymbols,
     TextNumberFormat,
     concatenated_digits,
+    parse_floats,
     text_lengths,
 )
 from numerate.tokenizers.number_formats import Ids, id_dtype
@@ -192,6 +194,21 @@ class FastTokenizer:
         number_values = np.ones(len(ids), dtype=np.float32)
         number_values[number_mask] = np.repeat(symbols.number_values, symbols.num_symbols)
         return EncodedTexts(ids, np.diff(ends, prepend=0), number_values)
+
+    def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> EncodedTexts:
+        """The ids of questions and answers, in turn. `AsIs(number_answers=true)` makes numbers of the latter [NUM]."""
+        texts = [text for pair in pairs for text in pair]
+        if self.number_format.pattern is not None or not self.number_format.has_number_values:
+            return self.encode(texts)
+        is_number = np.zeros(len(texts), dtype=np.bool_)
+        is_number[1::2] = [found_numbers.SIGNED_NUMBER.fullmatch(one.strip()) is not None for _, one in pairs]
+        values = parse_floats([text.strip() for text in compress(texts, is_number)])[0]
+        is_number[is_number], values = np.isfinite(values), values[np.isfinite(values)]
+        encoded = self.encode(["" if number else text for text, number in zip(texts, is_number, strict=True)])
+        places = encoded.lengths.cumsum()[is_number]
+        ids = np.insert(encoded.ids, places, self.vocabulary.token_to_id[NUMBER_TOKEN])
+        number_values = np.insert(np.ones(len(encoded.ids), np.float32), places, values)
+        return EncodedTexts(ids, encoded.lengths + is_number, number_values)
 
     def _encode_with_hf(self, texts: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The ids of the tokenizer itself."""

@@ -88,15 +88,32 @@ DIGIT_SYMBOLS = tuple("0123456789")
 
 @dataclass(frozen=True)
 class AsIs(TextNumberFormat):
-    """Numbers as the tokenizer itself splits them: `2019` may be one token, or `20` and `19`."""
+    """Numbers as the tokenizer itself splits them: `2019` may be one token, or `20` and `19`.
+
+    With `number_answers` an answer that is a number is one token `[NUM]`, which carries it as with `XVal`.
+    """
 
     pattern: ClassVar[None] = None
 
+    number_answers: bool = setting(
+        False, "whether an answer that is a number is one token with its value, for a regression head", added_later=True
+    )
+
+    @property
+    def has_number_values(self) -> bool:  # type: ignore[override]
+        return self.number_answers
+
     def symbols(self) -> tuple[str, ...]:
-        return ()
+        return (NUMBER_TOKEN,) * self.number_answers
 
     def format_numbers(self, numbers: Sequence[str]) -> NumberSymbols:
         raise UserError("number_format: AsIs does not format numbers")
+
+    def decode_symbols(self, symbols: Sequence[str], number_values: Sequence[float] | None = None) -> str:
+        return decode_number_tokens(symbols, number_values)
+
+    def symbol_info(self, symbol: str) -> SymbolInfo:
+        return SymbolInfo(NUMBER)
 
 
 @dataclass(frozen=True)

@@ -131,7 +131,7 @@ def _tokenize(
             (prompt_format.render(one.question, source.few_shot_examples), answer_prefix + one.answer)
             for one in examples
         ]
-        encoded = tokenizer.encode([text for pair in pairs for text in pair])
+        encoded = tokenizer.encode_pairs(pairs)
         prompt_lengths, answer_lengths = encoded.lengths[0::2], encoded.lengths[1::2]
         columns.append("ids", encoded.ids.astype(dtype))
         columns.append("starts", num_tokens + (prompt_lengths + answer_lengths).cumsum())
