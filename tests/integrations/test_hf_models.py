@@ -20,12 +20,15 @@ from numerate.evaluation.generate import greedy_decode
 from numerate.experiments.exporting import export, import_folder, import_published
 from numerate.experiments.run import Run
 from numerate.losses.cross_entropy import CrossEntropy
+from numerate.mixers.attention import Attention
+from numerate.models.decoder import Decoder
 from numerate.published.dual_attention_models import published
 from numerate.published.dual_attention_weights import to_published
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.language_modeling import LanguageModeling
 from numerate.text.models.numformer import Numformer
 from numerate.text.tokenizers.subwords import Subwords
+from numerate.text.tokenizers.text_number_formats import Groups, XVal
 from numerate.text.tokenizers.token_ids import TokenIds
 from numerate.tokenizers.layout import NextToken, TokenClassification
 from numerate.tokenizers.tokenizer import Characters
@@ -230,6 +233,18 @@ def test_the_tokenizer_of_characters_and_words_gives_our_ids(begin: bool) -> Non
         assert isinstance(tokenizer, Words) or padded["attention_mask"][1][:2] == [0, 0]
 
 
+def test_a_decoder_of_subwords_is_exported_with_its_tokenizer_and_comes_back() -> None:
+    tokenizer = Subwords("characters", Groups(3, "right"), add_bos_token=True)
+    run = run_of(recipe_of(Decoder(hidden_size=16, mixer=Attention(num_heads=2)), tokenizer=tokenizer))
+    export(run, "exported")
+    theirs = transformers.AutoTokenizer.from_pretrained("exported")
+    ids = torch.tensor([[2, *tokenizer.encode("12345+6=", run.evaluation_data.vocabulary)]])
+    assert theirs("12345+6=", return_tensors="pt")["input_ids"].tolist() == ids.tolist()
+    logits = run.load_model()(Tokens(ids, torch.tensor([ids.shape[1]]), torch.tensor([0]))).logits
+    torch.testing.assert_close(opened("exported")(ids).logits, logits, rtol=0, atol=1e-5)
+    assert import_folder("exported").evaluation_data.vocabulary.tokens == run.evaluation_data.vocabulary.tokens
+
+
 def _stored_tokenizer(folder: Path) -> Path:
     """A byte-level tokenizer of 64 pieces with <s> and </s>."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -336,8 +351,9 @@ def test_what_cannot_be_exported_is_refused_with_the_reason_and_nothing_is_left(
     object.__setattr__(spec.recipe, "model", Numformer())
     with pytest.raises(UserError, match="Numformer is not a causal decoder of numerate; the model must be a Decoder"):
         export(spec, "held")
-    with pytest.raises(UserError, match=r"Subwords of Arithmetic cannot be written.*tokenizer=false"):
-        to_fast_tokenizer(Subwords("characters"), Arithmetic(), run.evaluation_data.vocabulary)
+    for tokenizer in (Subwords("characters", XVal()), Subwords("characters", vocabulary="occurring")):
+        with pytest.raises(UserError, match=r"Subwords of Arithmetic cannot be written.*tokenizer=false"):
+            to_fast_tokenizer(tokenizer, Arithmetic(), tokenizer.build_vocabulary(Arithmetic()))
     with pytest.raises(UserError, match="no checkpoint of step 500"):
         export(run, "step", checkpoint_name="500")
     assert main(["export", str(run.path)]) == 2

@@ -1,6 +1,7 @@
 """Promises of subwords: rows are what the tokenizer writes, with our numbers in it, and texts come back."""
 
 import json
+import random
 import re
 import shutil
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ tokenizers = pytest.importorskip("tokenizers", reason="the extra huggingface has
 TINY = str(Path(__file__).parent / "tiny")
 LOSSLESS: list[TextNumberFormat] = [AsIs(), PerDigit(), Groups(), Groups(1), Groups(2, "right"), Groups(4)]
 PARSED: list[TextNumberFormat] = [RegressionTransformer(), XVal(), FoNE(), IEEEBits("float16")]
+GPT_4 = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 TEXTS = (
     "(3/2)x=54",
     "What is 12 + 100.5?",
@@ -86,6 +88,42 @@ def encoded(tokenizer: Subwords, text: str) -> tuple[list[int], list[float]]:
     """The ids of a text, and the number that each carries: 1 if none."""
     found = tokenizer.fast_tokenizer.encode([text])
     return found.ids.tolist(), [1.0] * len(found.ids) if found.number_values is None else found.number_values.tolist()
+
+
+EXPORTED: list[TextNumberFormat] = [AsIs(), PerDigit(), Groups(3, "right"), Groups(2, "right"), Groups(3)]
+
+
+@pytest.mark.parametrize("numbers", EXPORTED, ids=str)
+@pytest.mark.parametrize("name", ["tiny", "pieces", "characters", "GPT-4"])
+def test_exported_it_gives_the_same_ids(name: str, numbers: TextNumberFormat, pieces: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="the extra huggingface")
+    from numerate.integrations.hf_tokenizers import to_fast_tokenizer
+
+    tokenizer = Subwords({"tiny": TINY, "pieces": pieces}.get(name, name), numbers)
+    if name == "GPT-4":
+        tree = json.loads(Path(TINY, "tokenizer.json").read_text())
+        split = {"type": "Split", "pattern": {"Regex": GPT_4}, "behavior": "Isolated", "invert": False}
+        steps = [split, tree["pre_tokenizer"] | {"use_regex": False}]
+        tree["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": steps}
+        shutil.copytree(TINY, tmp_path / "GPT-4")
+        (tmp_path / "GPT-4" / "tokenizer.json").write_text(json.dumps(tree))
+        tokenizer = Subwords(str(tmp_path / "GPT-4"), numbers)
+    vocabulary = tokenizer.build_vocabulary([])
+    to_fast_tokenizer(tokenizer, Arithmetic(), vocabulary).save_pretrained(tmp_path / "exported")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "exported")
+    draw = random.Random(0)
+    parts = ["0123456789"] * 3 + [
+        " ",
+        ".",
+        ",+-*/=()",
+        "abcdefghijklmnopqrstuvwxyz",
+        "\n\t",
+        "\u00e9\u65e5\u0663\u00bd",
+    ]
+    texts = ["".join(draw.choice(draw.choice(parts)) for _ in range(draw.randrange(40))) for _ in range(500)]
+    assert theirs([*TEXTS, *texts])["input_ids"] == [tokenizer.encode(text, vocabulary) for text in [*TEXTS, *texts]]
+    assert [theirs.pad_token_id, theirs.unk_token_id, theirs.bos_token_id, theirs.eos_token_id] == [PAD, UNK, BOS, EOS]
+    assert len(theirs) == vocabulary.size
 
 
 # Texts to ids --------------------------------------------------------------------------------------------------------

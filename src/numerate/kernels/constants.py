@@ -7,11 +7,8 @@ from torch import Tensor, nn
 
 
 class Constants(nn.Module):
-    """A module with buffers that no file of weights has, and whose values are never lost.
-
-    They follow the module to its device and dtype. What they hold is also kept on the CPU, as `Module.to_empty` empties
-    non-persistent buffers like weights, and nothing loads them afterwards.
-    """
+    """A module with buffers that no file of weights has. Their values are kept on the CPU, too: `to_empty` empties such
+    buffers, and nothing fills them afterwards."""
 
     def register_constant(self, name: str, compute: Callable[[], Tensor]) -> None:
         """Registers what `compute` returns, on whatever device modules are built."""
