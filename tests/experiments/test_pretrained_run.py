@@ -147,13 +147,26 @@ def test_an_interrupted_cell_resumes_after_the_answers_that_it_has(
         run.evaluate(count=6)
     kept = (run.path / "predictions.jsonl").read_bytes()
     assert len(kept.splitlines()) == 4
-    (run.path / "predictions.jsonl").write_bytes(kept[:-30])  # as if killed while the last line was written
+    truncated = kept[:-30]  # as if killed while the last line was written
+    prediction = json.loads(kept.splitlines()[0])["prediction"]
+    checksum = json.loads(kept.splitlines()[0])["checksum"]
+    for old, new, problem in (
+        (json.dumps(prediction, ensure_ascii=False), '"4"', "line 1: damaged: `checksum` must be that of the line"),
+        (f', "checksum": "{checksum}"', "", "damaged: an answer has no checksum"),
+    ):
+        (run.path / "predictions.jsonl").write_bytes(truncated.replace(old.encode(), new.encode(), 1))
+        with pytest.raises(UserError, match=problem):
+            run.evaluate(count=6)
+    (run.path / "predictions.jsonl").write_bytes(truncated.replace(b'"correct": false', b'"correct": true'))
     progress: list[tuple[int, int]] = []
     run.evaluate(count=6, on_progress=lambda done, total: progress.append((done, total)))
     assert batches[3:] == [2, 2], "the second and third batch"
     assert progress == [(3, 6), (4, 6), (6, 6)]
-    for name in ("evaluation.jsonl", "predictions.jsonl", "samples.jsonl"):
-        assert (run.path / name).read_bytes() == (whole.path / name).read_bytes()
+    for name in ("evaluation.jsonl", "samples.jsonl"):
+        assert (run.path / name).read_bytes() == (whole.path / name).read_bytes(), "whatever is said to be correct"
+    assert [line["prediction"] for line in lines_of(run.path / "predictions.jsonl")] == [
+        line["prediction"] for line in lines_of(whole.path / "predictions.jsonl")
+    ]
 
 
 @pytest.mark.slow

@@ -6,8 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from numerate.errors import UserError
 from numerate.evaluation.statistics import paired_difference
+from numerate.experiments.store import with_checksum
 from numerate.reports.compare import comparison_text, read_comparison
+from numerate.reports.content import Note
 from numerate.reports.paired import same_questions
 from numerate.reports.table import TextTable
 from run_records import cell_record, write_lines, write_run
@@ -35,10 +38,11 @@ def predictions(step: int, answers: list[str], **more: Any) -> list[dict[str, An
     ]
 
 
-def run(folder: Path, lines: list[dict[str, Any]], seed: int = 0) -> Path:
+def run(folder: Path, lines: list[dict[str, Any]], seed: int = 0, recipe: dict[str, Any] = RECIPE) -> Path:
     step = 100 if not lines or lines[0]["step"] == 50 else lines[0]["step"]
-    cell = cell_record(CELL, 1, 5, "in_distribution", names={"test": "gsm8k"}, step=step)
-    write_run(folder, RECIPE | {"seed": seed, "title": folder.parent.name}, [cell], name=folder.parent.name)
+    last = [line["correct"] for line in lines if line.get("count") == lines[-1].get("count")]
+    cell = cell_record(CELL, sum(last), len(last) or 5, "in_distribution", names={"test": "gsm8k"}, step=step)
+    write_run(folder, recipe | {"seed": seed, "title": folder.parent.name}, [cell], name=folder.parent.name)
     write_lines(folder / "predictions.jsonl", lines)
     return folder
 
@@ -48,7 +52,7 @@ BEFORE, AFTER = ["3", "none", "70", "8", "1"], ["3", "40", "699", "7", "12"]
 
 def compared(*folders: Path) -> list[list[str]]:
     """The rows of the table."""
-    (table,) = same_questions(read_comparison(folders).groups)
+    table, *_ = same_questions(read_comparison(folders).groups)
     assert isinstance(table, TextTable)
     return [list(row) for row in table.rows]
 
@@ -82,6 +86,46 @@ def test_without_predictions_of_the_same_checkpoint_and_settings_there_is_nothin
     assert not compared(after, run(tmp_path / "none" / "1", []))
     assert not compared(after, run(tmp_path / "earlier" / "1", predictions(50, BEFORE)))
     assert not compared(after, run(tmp_path / "changed" / "1", predictions(100, BEFORE, settings={"model.x": 1})))
+
+
+def notes(*folders: Path) -> list[str]:
+    """The notes below the table."""
+    return [note.text for note in same_questions(read_comparison(folders).groups)[1:] if isinstance(note, Note)]
+
+
+def test_a_table_that_vanished_or_contradicts_the_records_is_said_in_one_line(tmp_path: Path) -> None:
+    before, after = (run(tmp_path / name / "1", predictions(100, BEFORE)) for name in ("before", "after"))
+    assert (len(compared(before, after)), notes(before, after)) == (2, [])
+    lines = predictions(100, BEFORE)
+    lines[1]["correct"] = True  # an edit, which its record does not know
+    problem = (
+        "predictions.jsonl: the answers in 1 cell are missing or disagree with evaluation.jsonl; without its records"
+    )
+    for edited in (lines, lines[1:]):
+        write_lines(after / "predictions.jsonl", edited)
+        assert compared(before, after) == []
+        (note,) = notes(before, after)
+        assert note.startswith(f"{after}/{problem}")
+    (after / "predictions.jsonl").unlink()
+    assert len(notes(before, after)) == 1
+    assert f"{after}/{problem}".split()[0] in "".join(comparison_text(read_comparison([before, after]).groups).split())
+    (before / "predictions.jsonl").unlink()
+    assert notes(before, after) == [], "where answers were never kept there is nothing to miss"
+
+
+def test_which_generated_answers_are_correct_is_computed_again(tmp_path: Path) -> None:
+    recipe = RECIPE | {"evaluation": {"kind": "Evaluation", "generation": {"kind": "Generation"}}}
+    folders = []
+    for name, answers in (("before", BEFORE), ("after", AFTER)):
+        lines = [line | {"row": row} for row, line in enumerate(predictions(100, answers))]
+        folders.append(run(tmp_path / name / "1", [with_checksum(line) for line in lines], recipe=recipe))
+    wanted = compared(*folders)
+    file = folders[0] / "predictions.jsonl"
+    file.write_text(file.read_text().replace('"correct": false', '"correct": true'))
+    assert compared(*folders) == wanted
+    file.write_text(file.read_text().replace('"it is none"', '"it is 40"'))
+    with pytest.raises(UserError, match=r"predictions\.jsonl, line 2: damaged: `checksum` must be that of the line"):
+        compared(*folders)
 
 
 def test_questions_that_stand_twice_in_a_test_count_twice_and_evaluations_of_fewer_not_again(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from numerate.bench.results import BenchResult, SetResult
 from numerate.bench.test_sets import NUM_EXAMPLES, TestSet
 from numerate.config import override
 from numerate.errors import UserError
+from numerate.evaluation.kinds.generated_answers import with_correct
 from numerate.evaluation.samples import sample_answers
 from numerate.experiments.pretrained_run import pretrained_run
 from numerate.experiments.run import Run
@@ -120,8 +121,8 @@ def _set_recipe(recipe: Recipe, test_set: TestSet, folder: Path, settings: Seque
 
 def _answers(run: Run) -> dict[str, dict[str, Any]]:
     """The answers of a run by the question's text."""
-    lines = (run.path / "predictions.jsonl").read_text(encoding="utf-8").splitlines()
-    return {line["question"]: line for line in map(json.loads, lines) if "question" in line}
+    lines, generation = run.folder.records("predictions.jsonl"), run.evaluation_data.generation
+    return {line["question"]: with_correct(generation, line) for line in lines if "question" in line}
 
 
 def _count_cells(answers: Iterable[tuple[str, bool]]) -> dict[str, tuple[int, int]]:

@@ -20,7 +20,7 @@ from numerate.evaluation.evaluator import (
 from numerate.evaluation.grid import STRATUM, Cell, Grid, cell_entries, parse_shard, shard
 from numerate.experiments.device_estimate import explained_out_of_memory
 from numerate.experiments.row_memory import check_row_fits
-from numerate.experiments.store import EvaluationStore, RecordKey, StoredPredictions
+from numerate.experiments.store import EvaluationStore, RecordKey, StoredPredictions, with_checksum
 from numerate.experiments.stored_run import StoredRun
 from numerate.reports.records import settings_key
 from numerate.tasks.task import Task
@@ -238,7 +238,7 @@ class EvaluationPlan:
     def predict(self, task: CellTask, *logs: PredictionLog) -> list[dict[str, Any]]:
         """The model's answer to each question of a cell; `logs` as in `score`."""
         lines: list[dict[str, Any]] = self._evaluate(self.kind.predict, task, *logs)
-        return [line | self._prediction_entries(task) for line in lines]
+        return [with_checksum(line | self._prediction_entries(task)) for line in lines]
 
     def _prediction_entries(self, task: CellTask) -> dict[str, Any]:
         """The entries that all predictions of a cell share."""

@@ -11,6 +11,7 @@ from numerate.evaluation.completions import Completion, GenerationLimits, TextCa
 from numerate.evaluation.evaluation_data import EXTRA_TEXT_TOKENS, cell_questions
 from numerate.evaluation.evaluator import Method
 from numerate.evaluation.grid import cell_entries, parse_shard
+from numerate.evaluation.kinds.generated_answers import with_correct
 from numerate.evaluation.prompts import check_lengths, resolve_max_new_tokens
 from numerate.evaluation.samples import AnswerSample, sample_answers
 from numerate.evaluation.sampling import Sampling
@@ -369,7 +370,8 @@ def _write_samples(plan: EvaluationPlan, store: EvaluationStore, examples_per_ce
         for cell in cells:
             if model is None:
                 task = CellTask(index, len(plan.checkpoints) - 1, cell, 0, True, False)
-                records += [*store.prediction_lines(plan.key(task)).values()][:examples_per_cell]
+                lines = [*store.prediction_lines(plan.key(task)).values()][:examples_per_cell]
+                records += [with_correct(run.evaluation_data.generation, line) for line in lines]
                 continue
             questions = cell_questions(run.evaluation_data.task, dict(cell), count=examples_per_cell, seed=plan.seed)
             samples = sample_answers(model, run.evaluation_data, questions, method=plan.method)

@@ -11,8 +11,9 @@ from typing import Any
 
 from numerate.errors import OperationalError, UserError
 from numerate.evaluation.grid import STRATUM, Cell
-from numerate.records.kinds import EVALUATION, WORKER_PREDICTIONS
-from numerate.records.reading import parse_lines, parse_record, read_bytes, read_records, valid_records
+from numerate.records.kinds import EVALUATION, PREDICTION_CHECKSUM, PREDICTIONS, WORKER_PREDICTIONS
+from numerate.records.reading import damage_message, parse_lines, parse_record, read_bytes, read_records, valid_records
+from numerate.records.schema import CHECKSUM_KEY
 from numerate.reports.records import settings_key
 from numerate.training import disk
 from numerate.training.lock import Lock
@@ -201,19 +202,29 @@ class EvaluationStore:
 
 class StoredPredictions:
     """The predictions of a cell, by row: those in `predictions.jsonl`, to which `add` appends others with `entries`;
-    without a store, in memory. `on_added` is called with the number of lines added."""
+    without a store, in memory. `on_added` is called with the number of lines added. Raises `UserError` for a line in
+    the file without a checksum."""
 
     def __init__(self, store: EvaluationStore | None, key: RecordKey, entries: Mapping[str, Any]) -> None:
         self._store, self._entries = store, entries
         self.lines: dict[int, Mapping[str, Any]] = {} if store is None else store.prediction_lines(key)
         self.on_added: Callable[[int], None] = lambda count: None
+        if store is not None and not all(CHECKSUM_KEY in line for line in self.lines.values()):
+            path = store.folder.file(store.name_of(PREDICTIONS_FILE))
+            raise UserError(damage_message(path, "an answer has no checksum", PREDICTIONS.remedy))
 
     def add(self, lines: Sequence[Mapping[str, Any]]) -> None:
-        complete = [{**line, **self._entries} for line in lines]
+        complete = [with_checksum({**line, **self._entries}) for line in lines]
         if self._store is not None:
             self._store.folder.append(self._store.name_of(PREDICTIONS_FILE), *complete, durable=True)
         self.lines |= {line["row"]: line for line in complete}
         self.on_added(len(lines))
+
+
+def with_checksum(line: Mapping[str, Any]) -> dict[str, Any]:
+    """A line of predictions.jsonl with the checksum of its content, which is checked when it is read."""
+    plain: dict[str, Any] = disk.to_plain_data(line, finite=True)
+    return plain | {CHECKSUM_KEY: PREDICTION_CHECKSUM.compute(plain)}
 
 
 def worker_directory(folder: RunFolder, worker: str) -> Path:

@@ -1,7 +1,5 @@
 """The header of a run (`recipe.yaml`) and its checksum; checks that the run's metrics are complete."""
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,16 +7,12 @@ from typing import Any
 from numerate.errors import OperationalError, UserError
 from numerate.records.kinds import METRICS
 from numerate.records.reading import MessageCallback, check_format, damage_message, read_records
+from numerate.records.schema import CHECKSUM_KEY as CHECKSUM_KEY
+from numerate.records.schema import checksum as checksum
 
-RECIPE_FILE, CHECKSUM_KEY = "recipe.yaml", "checksum"
+RECIPE_FILE = "recipe.yaml"
 
 _RECIPE_REMEDY = "Restore it from a copy, or move the run's folder away and train it again; nothing was changed."
-
-
-def checksum(header: Mapping[str, Any]) -> str:
-    """A hash (16 hexadecimal characters) of a header's content, independent of its YAML formatting."""
-    content = {key: value for key, value in header.items() if key != CHECKSUM_KEY}
-    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def read_header(path: Path) -> dict[str, Any]:

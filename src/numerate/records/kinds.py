@@ -10,6 +10,7 @@ from numerate.records.schema import (
     TEXT,
     Array,
     Check,
+    Checksum,
     Either,
     Fields,
     Integer,
@@ -140,9 +141,18 @@ EVALUATION = Schema(
     ),
 )
 
-_EVALUATE_AGAIN = "Remove the line, and `numerate evaluate` with the same settings evaluates again."
+
+PREDICTION_CHECKSUM = Checksum(lambda line: ("checkpoint", "correct") if "row" in line else ("checkpoint",))
+"""Of a line of predictions.jsonl, without the name of its checkpoint, of which a step may have several, and without
+`correct` in an answer with a `row`, for which it is computed again."""
+_EVALUATE_AGAIN = (
+    "Remove the line, and that of its cell in evaluation.jsonl if there is one: `numerate evaluate` with the same "
+    "settings evaluates again."
+)
+_PREDICTION = {**_EVALUATION_KEY, "checksum?": PREDICTION_CHECKSUM}
+_ANSWER = Fields({**_PREDICTION, "question prediction correct_answer": TEXT, "correct ended?": BOOLEAN, "row?": COUNT})
 WORKER_PREDICTIONS = Schema(Fields({**_EVALUATION_KEY, "lines": Array(OBJECT)}), _EVALUATE_AGAIN)
-PREDICTIONS = Schema(Fields(_EVALUATION_KEY), _EVALUATE_AGAIN)
+PREDICTIONS = Schema(Either("row", _ANSWER, Either("correct_answer", _ANSWER, Fields(_PREDICTION))), _EVALUATE_AGAIN)
 SAMPLES = Schema(
     Either(
         "prompt",

@@ -1,9 +1,10 @@
 """Declarative checks of plain data that was read from JSON."""
 
+import hashlib
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
@@ -13,9 +14,17 @@ Violation = tuple[str, Any, str]
 
 Bound = float | str | None
 
+CHECKSUM_KEY = "checksum"
+
 _MISSING = object()
 _DECIMALS = 6
 """Decimals of fractions in files."""
+
+
+def checksum(content: Mapping[str, Any], leave_out: Collection[str] = ()) -> str:
+    """A hash (16 hexadecimal characters) of plain data, independent of how it is written; without its own entry."""
+    content = {key: value for key, value in content.items() if key != CHECKSUM_KEY and key not in leave_out}
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 class Check(ABC):
@@ -75,6 +84,19 @@ class Integer(Check):
         if type(value) is int and _is_in_range(value, self.low, self.high, record):
             return None
         return name, value, _describe_range("an integer", self.low, self.high, record)
+
+
+@dataclass(frozen=True)
+class Checksum(Check):
+    """The checksum of the record that it stands in."""
+
+    leave_out: Callable[[Mapping[str, Any]], Collection[str]]
+
+    def find_violation(self, name: str, value: Any, record: Mapping[str, Any]) -> Violation | None:
+        return None if value == self.compute(record) else (name, value, "that of the line, which was modified")
+
+    def compute(self, record: Mapping[str, Any]) -> str:
+        return checksum(record, self.leave_out(record))
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,17 @@ from itertools import combinations, product
 from statistics import fmean
 from typing import Any
 
+from numerate.config import from_tree
+from numerate.errors import pluralize
 from numerate.evaluation.answer_metrics import LOWER_IS_BETTER
+from numerate.evaluation.generation_settings import Generation
 from numerate.evaluation.numbers_in_texts import ANSWER_PATTERN, answer_number, correct_number
 from numerate.evaluation.statistics import paired_difference
 from numerate.evaluation.sums import signed_log
+from numerate.records.heads import CHECKSUM_KEY, RECIPE_FILE
 from numerate.records.kinds import PREDICTIONS
 from numerate.records.reading import read_records
-from numerate.reports.content import Content
+from numerate.reports.content import Content, Note
 from numerate.reports.groups import Group
 from numerate.reports.metrics import format_metric, is_proportion
 from numerate.reports.pairs import MAX_GROUPS_ALL_PAIRS, format_p
@@ -50,15 +54,19 @@ class AnsweredQuestions:
 
 def same_questions(groups: Sequence[Group]) -> Content:
     """A table of pairs of groups at the reported checkpoint: of all pairs if they are few, else of each with the first.
-    It has no rows without questions that both were asked."""
-    answered = []
+    It has no rows without questions that both were asked. A note names each run whose answers are missing, or disagree
+    with its records, though another has some."""
+    answered, notes, are_expected = [], [], False
     for group in groups:
         checkpoints = [(run, run.reported_checkpoint(group.settings)) for run in group.runs]
-        runs = [_answers(run, found[1], group.settings or {}) for run, found in checkpoints if found is not None]
+        evaluated = [(run, found[1]) for run, found in checkpoints if found is not None]
+        runs = [_answers(run, step, group.settings or {}, notes) for run, step in evaluated]
         answered += [AnsweredQuestions(group.label, runs)] if runs and all(runs) else []
+        are_expected |= any(runs) or any(_generation(run) is not None for run, _ in evaluated)
     pairs = combinations(answered, 2) if len(answered) <= MAX_GROUPS_ALL_PAIRS else product(answered[:1], answered[1:])
     header = ["pair", "measure", "means", "difference", "better : worse", "questions", "p"]
-    return [TextTable(header, [row for first, second in pairs for row in _rows(second, first)], CAPTION, style="pairs")]
+    rows = [row for first, second in pairs for row in _rows(second, first)]
+    return [TextTable(header, rows, CAPTION, style="pairs"), *(notes if are_expected else [])]
 
 
 def _rows(first: AnsweredQuestions, second: AnsweredQuestions) -> Iterator[list[str]]:
@@ -107,23 +115,46 @@ def _measure(line: Mapping[str, Any], measure: str) -> float | None:
     return None if prediction is None else float(abs(signed_log(Fraction(prediction)) - signed_log(Fraction(target))))
 
 
-def _answers(run: Records, step: int, settings: Mapping[str, Any] | None = None) -> Answers:
-    """The answers at a step with these settings, without a position offset."""
+def _answers(run: Records, step: int, settings: Mapping[str, Any], notes: list[Note]) -> Answers:
+    """The answers at a step with these settings, without a position offset, in cells of which a record has as many, and
+    as many correct ones; `notes` says of how many cells there are none. An answer without a `row` may be correct here
+    and not in the record, by rounding: it is decoded, and scored in one pass."""
+    from numerate.evaluation.kinds.generated_answers import with_correct  # which imports torch
+
+    missing = {
+        (cell.stratum, *sorted(cell.coordinates.items())): (cell.count, cell.correct)
+        for cell in (*run.cells, *run.strata)
+        if (cell.step, cell.settings, cell.position_offset) == (step, settings, 0)
+    }
+    generation = _generation(run)
+    pattern = ANSWER_PATTERN if generation is None else generation.answer_pattern or ""
+    evaluations: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for line in read_records(run.folder / "predictions.jsonl", PREDICTIONS):
+        is_answer = line.get("correct_answer") is not None and not line["position_offset"]
+        if is_answer and line["step"] == step and line.get("settings", {}) == settings:
+            place = (line.get("stratum"), *sorted(line["cell"].items()))
+            key = (place, *(line.get(name) for name in ("checkpoint", "method", "count", "evaluation_seed")))
+            evaluations.setdefault(key, []).append(with_correct(generation, line))
     answers: dict[tuple[Any, ...], Mapping[str, Any]] = {}
-    seen = Counter[tuple[Any, ...]]()
-    generation = (run.recipe.get("evaluation") or {}).get("generation") or {}
-    pattern = generation.get("answer_pattern", ANSWER_PATTERN)
-    for line in _predictions(run):
-        if line["step"] == step and line.get("settings", {}) == (settings or {}) and not line["position_offset"]:
-            question = (*line["cell"].values(), line["question"], line["correct_answer"])
-            evaluation = tuple(line.get(name) for name in ("checkpoint", "method", "count", "evaluation_seed"))
-            target, prediction = line["correct_answer"], answer_number(line["prediction"], pattern).value
-            number = correct_number(target, pattern) if generation else answer_number(target).value
-            answers[*question, seen[evaluation, question]] = {**line, "numbers": (number, prediction)}
-            seen[evaluation, question] += 1
+    for (place, *_), lines in evaluations.items():
+        count, correct = missing.get(place, (0, 0))
+        is_computed = any("row" in line or CHECKSUM_KEY not in line for line in lines)
+        if len(lines) == count and (not is_computed or sum(line["correct"] for line in lines) == correct):
+            del missing[place]
+            seen = Counter[tuple[Any, ...]]()
+            for line in lines:
+                target, prediction = line["correct_answer"], answer_number(line["prediction"], pattern).value
+                number = answer_number(target).value if generation is None else correct_number(target, pattern)
+                question = (*line["cell"].values(), line["question"], target)
+                answers[*question, seen[question]] = {**line, "numbers": (number, prediction)}
+                seen[question] += 1
+    if missing:
+        problem = f"the answers in {pluralize(len(missing), 'cell')} are missing or disagree with evaluation.jsonl"
+        notes.append(Note(f"{run.folder}/predictions.jsonl: {problem}; without its records, they are generated again."))
     return answers
 
 
-def _predictions(run: Records) -> list[dict[str, Any]]:
-    lines = read_records(run.folder / "predictions.jsonl", PREDICTIONS)
-    return [line for line in lines if line.get("correct_answer") is not None]
+def _generation(run: Records) -> Generation | None:
+    """How the answers of a run are generated freely; None if they are not."""
+    tree = (run.recipe.get("evaluation") or {}).get("generation")
+    return None if tree is None else from_tree(tree, run.folder / RECIPE_FILE, Generation)

@@ -109,11 +109,12 @@ class GeneratedAnswers(AnswerKind):
     def predict(
         self, model: Model, evaluation_data: EvaluationData, request: CellRequest, log: PredictionLog | None = None
     ) -> list[dict[str, Any]]:
-        """The lines of predictions.jsonl: those of the log, and the others as they are generated."""
+        """The lines of predictions.jsonl: those of the log, and the others as they are generated. Which of those in the
+        log are correct is computed again."""
         generation = get_generation(evaluation_data)
         questions, num_tokens = self._checked_questions(model, evaluation_data, request)
         answer_batch = score_likelihood if generation.one_pass else generate_texts
-        lines = {} if log is None else {row: dict(line) for row, line in log.lines.items()}
+        lines = {} if log is None else {row: with_correct(generation, line) for row, line in log.lines.items()}
         rows_per_batch = max(1, MAX_TOKENS_PER_BATCH // num_tokens)
         for start in range(0, len(questions), rows_per_batch):
             part = questions.take(slice(start, start + rows_per_batch))
@@ -323,6 +324,13 @@ def is_correct(generation: Generation, prediction: str, correct_answer: str) -> 
         return answer_number(prediction, pattern).value == number
     answer, correct = (_normalize(extract_answer(text, pattern)) for text in (prediction, correct_answer))
     return answer == correct
+
+
+def with_correct(generation: Generation | None, line: Mapping[str, Any]) -> dict[str, Any]:
+    """A stored answer with `correct` computed again from its texts, if it was generated freely (it has a `row`)."""
+    if generation is None or "row" not in line:
+        return dict(line)
+    return {**line, "correct": is_correct(generation, line["prediction"], line["correct_answer"])}
 
 
 def _normalize(text: str) -> str:
