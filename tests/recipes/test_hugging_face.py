@@ -3,6 +3,7 @@
 import re
 import shlex
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from hugging_face import QUIET, save_model, save_models, transformers
 from numerate.api import recipe
+from numerate.cli import main
 from numerate.config import identity
 from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import EvaluationData, extract_prompts
@@ -30,6 +32,18 @@ NUM_FEWSHOT = "num_fewshot={}"
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return save_models(tmp_path_factory.mktemp("models"))
+
+
+@pytest.mark.parametrize("command", ["evaluate", "compare", "finetune", "show", "train", "sample", "run", "bench v1"])
+def test_without_the_packages_of_hugging_face_a_command_names_the_extra(
+    command: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in ("huggingface_hub", "tokenizers", "transformers"):
+        monkeypatch.setitem(sys.modules, package, None)
+    task = ["task=Arithmetic"] * (command not in ("show", "run", "bench v1"))
+    assert main([*command.split(), "hf:someone/model", *task]) == 2
+    message = "numerate: hf:someone/model needs transformers: pip install 'numerate[huggingface]'\n"
+    assert capsys.readouterr().err == message
 
 
 def prompt_ids(found: Any, question: str = "12+9=") -> list[int]:

@@ -19,6 +19,7 @@ from numerate.models.strict_weights import StrictWeights, match_state_dict
 from numerate.published.dual_attention_weights import from_published
 from numerate.tasks.language_modeling import LanguageModeling
 from numerate.text.data.new_folder import atomic_folder, check_not_existing
+from numerate.text.models.pretrained_weights import import_transformers
 from numerate.tokenizers.layout import Continuation, NextToken
 from numerate.training import checkpoint, disk, provenance
 from numerate.training.preflight import tokenizer_fingerprint
@@ -36,7 +37,7 @@ def export(run: Run, out: str | Path, *, checkpoint_name: str = "final", tokeniz
     """
     recipe, path = run.recipe, Path(out).expanduser()
     check_not_existing(path)
-    _check_hugging_face_is_installed()
+    import_transformers("export")
     if recipe.model.is_hugging_face:
         return _export_pretrained(run, path, checkpoint_name, tokenizer)
     spec = _exportable_decoder(recipe)
@@ -118,7 +119,7 @@ def import_folder(
     `UserError` for any other folder, for weights that do not match the recipe (see `numerate.models.strict_weights`),
     and if the tokenizer or task now has other tokens.
     """
-    _check_hugging_face_is_installed()
+    import_transformers("import")
     from numerate.integrations import hf_folders, hf_models
 
     path = Path(folder).expanduser()
@@ -207,15 +208,6 @@ def _create_run(
         if checkpoint.latest_valid(run_folder.checkpoints)[0] is None:
             checkpoint.write(run_folder.checkpoints, step, {"weights": weights}, state)
     return Run(run_folder)
-
-
-def _check_hugging_face_is_installed() -> None:
-    try:
-        import transformers  # noqa: F401
-    except ImportError as error:
-        raise UserError(
-            f"export: the package {error.name} is not installed; install it with pip install 'numerate[huggingface]'"
-        ) from error
 
 
 def _exportable_decoder(recipe: Recipe) -> Decoder:

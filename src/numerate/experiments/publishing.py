@@ -4,7 +4,7 @@ import re
 import shutil
 from pathlib import Path
 
-from numerate.errors import OperationalError, UserError, error_text
+from numerate.errors import OperationalError, UserError, error_text, import_extra
 from numerate.experiments import exporting
 from numerate.experiments.run import Run
 from numerate.reports.card import card
@@ -99,11 +99,8 @@ def files_of(folder: Path) -> list[tuple[str, int]]:
 
 def require_token() -> str:
     """The user's token for the Hub. Raises `UserError` without one."""
-    try:
-        from huggingface_hub import get_token
-    except ImportError as error:
-        raise UserError("publish: install the package huggingface_hub: pip install 'numerate[huggingface]'") from error
-    if (token := get_token()) is None:
+    token: str | None = import_extra("huggingface_hub", "publish", "huggingface").get_token()
+    if token is None:
         raise UserError(
             "publish: there is no token of the Hugging Face Hub; run `hf auth login`, or set HF_TOKEN to a token that "
             "may write"

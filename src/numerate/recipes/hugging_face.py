@@ -163,6 +163,7 @@ def _read_config(weights: str, *, is_folder: bool) -> Any:
         raise UserError(f"hf: must be followed by the folder or name of a model, for example {_EXAMPLE}")
     if not is_folder and (weights.startswith((".", "/", "~")) or weights.count("/") > 1):
         raise UserError(f"hf:{weights}: there is no such folder")
+    models = import_transformers(f"hf:{weights}").models.auto.modeling_auto
     try:
         options: dict[str, Any] = {} if is_folder else {"local_files_only": not is_hub_reachable()}
         config = read_config(weights, **options)
@@ -171,7 +172,6 @@ def _read_config(weights: str, *, is_folder: bool) -> Any:
         raise UserError(f"hf:{error}{what}; for example {_EXAMPLE}") from error
     if config.model_type == "numerate":
         raise UserError(f"hf:{weights}: is an exported run; `numerate import {weights}` makes it a run again")
-    models = import_transformers("hf:").models.auto.modeling_auto
     with_encoder, causal = models.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, models.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     if config.model_type not in (with_encoder if config.is_encoder_decoder else causal):
         raise UserError(

@@ -127,7 +127,7 @@ def _answers(run: Records, step: int, settings: Mapping[str, Any], notes: list[N
         if (cell.step, cell.settings, cell.position_offset) == (step, settings, 0)
     }
     generation = _generation(run)
-    pattern = ANSWER_PATTERN if generation is None else generation.answer_pattern or ""
+    pattern = ANSWER_PATTERN if generation is None else generation.answer_pattern
     evaluations: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for line in read_records(run.folder / "predictions.jsonl", PREDICTIONS):
         is_answer = line.get("correct_answer") is not None and not line["position_offset"]

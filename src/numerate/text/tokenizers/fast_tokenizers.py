@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from numerate.errors import UserError
+from numerate.errors import UserError, import_extra
 from numerate.vocabulary import SPECIAL_TOKENS
 
 _RENAMED_PREFIX = "\ue002"
@@ -37,10 +37,7 @@ class TokenizerFile:
 
 def check_tokenizers_installed() -> None:
     """Raises `UserError`, which names the extra, where the package tokenizers is not installed."""
-    try:
-        import tokenizers  # noqa: F401
-    except ImportError as error:
-        raise UserError("tokenizer: needs the package tokenizers: pip install 'numerate[huggingface]'") from error
+    import_extra("tokenizers", "tokenizer", "huggingface")
 
 
 def build_tokenizer(json_text: str) -> Any:
