@@ -7,6 +7,7 @@ import pickle
 import shutil
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,6 @@ ALLOWED = {
     ("recipes/__init__.py", "import_module"): HOUSE,
     ("recipes/rows.py", "import_module"): HOUSE,
     ("config/packaged_parts.py", "entry.load"): "what an installed package declares",
-    ("config/saving.py", "yaml.load"): "by a loader of plain data",
     ("config/user_parts.py", "compile"): "a file that the user named, or approved before",
     ("config/user_parts.py", "exec"): "a file that the user named, or approved before",
     ("executors/array_task.py", "pickle.loads"): "the work that submitit's own job file brought",
@@ -65,7 +65,7 @@ ALLOWED = {
     ("recipes/hugging_face.py", "package.GenerationConfig.from_pretrained"): "a class of transformers reads JSON",
     ("kernels/relational_triton.py", "tl.load"): "a load from memory in a kernel",
     ("kernels/number_loss_triton.py", "tl.load"): "a load from memory in a kernel",
-    ("records/heads.py", "yaml.load"): "by a loader of plain data",
+    ("plain_yaml.py", "yaml.load"): "by a loader of plain data",
     ("tasks/corpus_files.py", "np.load"): "allow_pickle=False",
     ("experiments/run.py", "store.load"): "the records of an evaluation, as JSON",
     ("executors/submission.py", "subprocess.run"): "squeue, for the jobs of a submission",
@@ -125,6 +125,26 @@ def test_yaml_is_read_by_loaders_of_plain_data_alone() -> None:
     payload = "!!python/object/apply:pathlib.Path.touch [!!python/object/apply:pathlib.Path [ran]]"
     with pytest.raises(UserError, match="invalid YAML: could not determine a constructor"):
         parse_yaml(payload)
+
+
+def bomb(key: str) -> str:
+    """A line of YAML whose aliases stand for 10 billion texts."""
+    parts = [f", {b}: &{b} [{','.join([f'*{a}'] * 10)}]" for a, b in pairwise("abcdefghij")]
+    return f"{key}: {{a: &a [{','.join('x' * 10)}]{''.join(parts)}}}\n"
+
+
+@pytest.mark.parametrize("content", [bomb("recipe"), bomb("name"), "recipe: &a {<<: {b: 1}}\nname: *a\n"])
+def test_aliases_in_yaml_of_somebody_else_are_refused_at_once(content: str, tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "somebody" / "1"
+    run.mkdir(parents=True)
+    for file in (run / "recipe.yaml", run.parent / "study.yaml", tmp_path / "mine.yaml"):
+        file.write_text(f"format: 3\n{content}")
+    for command in (["list", "runs"], ["report", "mine"], ["report", "latest"], ["status", "somebody"]):
+        main([*command, f"runs_dir={tmp_path / 'runs'}"])
+    with pytest.raises(UserError, match=r"recipe\.yaml, line \d: damaged: cannot be read as YAML \(YAML aliases"):
+        numerate.load(run).folder.metadata()
+    with pytest.raises(UserError, match=r"mine\.yaml, line \d: invalid YAML: YAML aliases"):
+        numerate.recipe(str(tmp_path / "mine.yaml"))
 
 
 # Folders of somebody else ---------------------------------------------------------------------------------------------
@@ -288,6 +308,17 @@ def test_an_exported_folder_that_names_code_runs_nothing_of_it(
         with pytest.raises(UserError, match="payload"):
             AutoModelForCausalLM.from_pretrained(exported, trust_remote_code=False)
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "recipe.yaml", "checkpoints", "checkpoints/step-000002/state.json"])
+def test_a_link_in_the_folder_of_a_run_is_not_followed_by_what_copies_it(name: str, evil: Path, tmp_path: Path) -> None:
+    from numerate.experiments.exporting import export
+
+    (evil / name).rename(tmp_path / "secret")
+    (evil / name).symlink_to(tmp_path / "secret")
+    with pytest.raises(UserError, match=f"{name}: must not be a link"):
+        export(numerate.load(evil), tmp_path / "exported", tokenizer=False)
+    assert not (tmp_path / "exported").exists()
 
 
 def test_exported_weights_that_are_a_pickle_are_not_unpickled(exported: Path, tmp_path: Path) -> None:

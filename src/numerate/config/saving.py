@@ -27,6 +27,7 @@ from numerate.config.type_hints import union_members
 from numerate.config.user_parts import class_address
 from numerate.config.values import build_draft, draft_from_data, is_spec, join_path, settings_of
 from numerate.errors import OperationalError, UserError
+from numerate.plain_yaml import load_plain_yaml
 
 TreeCache = dict[int, tuple[Any, Any]]
 """A cache of converted parts, by `id`: ten thousand recipes of a sweep share nearly all parts. It keeps a reference to
@@ -105,7 +106,7 @@ def parse_yaml(text: str, source_path: str | Path = "text") -> Any:
     """Plain data from YAML. Raises `UserError` with the line of an error."""
     yaml, loader, _ = _yaml()
     try:
-        return yaml.load(text, Loader=loader)
+        return load_plain_yaml(text, loader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark is not None else ""
@@ -207,12 +208,6 @@ def _yaml() -> tuple[Any, Any, Any]:
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]
         yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012
-
-        def compose_node(self, parent: Any, index: Any) -> Any:
-            if self.check_event(yaml.AliasEvent):
-                event = self.peek_event()
-                raise yaml.MarkedYAMLError(problem="YAML aliases (*) are not supported", problem_mark=event.start_mark)
-            return super().compose_node(parent, index)
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
             keys = [key.value for key, _ in node.value]

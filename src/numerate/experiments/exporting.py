@@ -33,10 +33,12 @@ def export(run: Run, out: str | Path, *, checkpoint_name: str = "final", tokeniz
     `checkpoint_name` is final, best or a step. The folder is created by one rename, so that a partial export never has
     its name. A Hugging Face model is written as transformers has it: with the ids of its own tokenizer, and adapters
     merged into the weights. Raises `UserError` for a run whose model is not a causal decoder, for a tokenizer that
-    cannot be converted to Hugging Face (`tokenizer=False` leaves it out), and if `out` already exists.
+    cannot be converted to Hugging Face (`tokenizer=False` leaves it out), for a link among the files of the run, and if
+    `out` already exists.
     """
     recipe, path = run.recipe, Path(out).expanduser()
     check_not_existing(path)
+    run.folder.check_no_links()
     import_transformers("export")
     if recipe.model.is_hugging_face:
         return _export_pretrained(run, path, checkpoint_name, tokenizer)

@@ -1,21 +1,23 @@
 """Publishing on the Hugging Face Hub: the folder of a run as a model, that of a study's results as a dataset."""
 
 import re
-import shutil
 from pathlib import Path
 
 from numerate.errors import OperationalError, UserError, error_text, import_extra
 from numerate.experiments import exporting
 from numerate.experiments.run import Run
+from numerate.records.heads import RECIPE_FILE
 from numerate.reports.card import card
 from numerate.reports.groups import group_runs
 from numerate.reports.page import comparison_page, run_page
 from numerate.reports.records import read_run
 from numerate.reports.sections import Subject
 from numerate.text.data.new_folder import atomic_folder
+from numerate.training import disk
+from numerate.training.run_folder import header_yaml
 
-RUN_FILES = ("recipe.yaml", "metrics.jsonl", "evaluation.jsonl")
-"""The files of a run that are published with its weights."""
+RECORD_FILES = ("metrics.jsonl", "evaluation.jsonl")
+"""The records of a run that are published with its weights and recipe."""
 
 _USAGE = """A run of numerate, at the checkpoint of step {step:,}. `recipe.yaml` has \
 its recipe, `evaluation.jsonl` a record for each cell that was evaluated, `report.html` its figures.
@@ -55,9 +57,10 @@ def write_model_folder(run: Run, out: Path, repository: str, license: str, *, ch
     if not run.folder.file("evaluation.jsonl").is_file():
         raise UserError(f"publish: {run.path} has no results to show; evaluate it first: numerate evaluate {run.path}")
     exporting.export(run, out, checkpoint_name=checkpoint)
-    for name in RUN_FILES:
-        if (file := run.folder.file(name)).is_file():
-            shutil.copyfile(file, out / name)
+    for name in RECORD_FILES:  # what was read and checked, not the files themselves
+        if run.folder.file(name).is_file():
+            (out / name).write_bytes(b"".join(map(disk.json_line, run.folder.records(name))))
+    (out / RECIPE_FILE).write_bytes(header_yaml(run.folder.metadata()))
     (out / "report.html").write_text(run_page(records), encoding="utf-8")
     note = exporting.loading_note(out)
     introduction = _USAGE.format(

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from numerate.errors import OperationalError, UserError
+from numerate.plain_yaml import load_plain_yaml
 from numerate.records.kinds import METRICS
 from numerate.records.reading import MessageCallback, check_format, damage_message, read_records
 from numerate.records.schema import CHECKSUM_KEY as CHECKSUM_KEY
@@ -40,11 +41,12 @@ def read_checked_yaml(path: Path, remedy: str) -> dict[str, Any]:
     except OSError as error:
         raise OperationalError(f"{path}: cannot be read: {error.strerror}") from error
     try:
-        content = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        content = load_plain_yaml(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}, line {mark.line + 1}" if mark else path
-        raise UserError(damage_message(where, "cannot be read as YAML", remedy)) from error
+        reason = f" ({problem})" if (problem := getattr(error, "problem", None)) else ""
+        raise UserError(damage_message(where, f"cannot be read as YAML{reason}", remedy)) from error
     if not isinstance(content, dict):
         raise UserError(damage_message(path, "it is empty" if content is None else "it must be a mapping", remedy))
     check_format(path, content.get("format", 1))

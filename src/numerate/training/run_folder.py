@@ -28,6 +28,7 @@ import yaml
 from numerate import catalogue
 from numerate.config import approve_imported
 from numerate.errors import OperationalError, UserError, did_you_mean
+from numerate.plain_yaml import load_plain_yaml
 from numerate.records import heads
 from numerate.records.kinds import RUN_FILE_SCHEMAS
 from numerate.records.reading import FORMAT, parse_lines, read_bytes, read_records
@@ -108,6 +109,13 @@ class RunFolder:
 
     def file(self, name: str) -> Path:
         return self.path / name
+
+    def check_no_links(self) -> None:
+        """Raises `UserError` for a link among the files of the run: what it names may be no part of the run."""
+        files = [self.file(name) for name in (heads.RECIPE_FILE, *RUN_FILE_SCHEMAS, "maps", "checkpoints")]
+        for path in (*files, *self.file("maps").glob("*"), *self.checkpoints.rglob("*")):
+            if path.is_symlink():
+                raise UserError(f"{path}: must not be a link, which is not followed here; put a copy in its place")
 
     def metadata(self) -> dict[str, Any]:
         """The contents of `recipe.yaml`. Raises `UserError` if it is corrupted or from a later version."""
@@ -381,7 +389,7 @@ def _read_metadata_entry(run: RunFolder, key: str) -> str | None:
     """One entry of a run's metadata without parsing all of it, so that a thousand runs can be searched quickly."""
     try:
         found = re.search(rf"^{key}: (.+)$", run.file("recipe.yaml").read_text(encoding="utf-8"), re.MULTILINE)
-        value = yaml.safe_load(found[1]) if found else None
+        value = load_plain_yaml(found[1]) if found else None
     except (OSError, ValueError, yaml.YAMLError):
         return None
     return None if value is None else str(value)

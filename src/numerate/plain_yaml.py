@@ -1,0 +1,16 @@
+"""YAML without aliases, of which a few hundred bytes may stand for gigabytes: all YAML is read by `load_plain_yaml`."""
+
+from typing import Any
+
+
+def load_plain_yaml(text: str | bytes, loader: Any = None) -> Any:
+    """Plain data from YAML, by a loader of PyYAML; by default the fast one. Raises `yaml.YAMLError` for an alias."""
+    import yaml
+
+    loader = loader or getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    if ("&" if isinstance(text, str) else b"&") in text:  # what an alias stands for is marked with it
+        for event in yaml.parse(text, Loader=loader):
+            if isinstance(event, yaml.AliasEvent):
+                problem = "YAML aliases (*) are not supported"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
+    return yaml.load(text, Loader=loader)
