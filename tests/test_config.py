@@ -29,6 +29,8 @@ from numerate.config import (
     yaml_text,
 )
 from numerate.errors import OperationalError, UserError
+from numerate.evaluation.completions import GenerationLimits
+from numerate.evaluation.generation_settings import Generation
 from numerate.training.objective import Progressive
 from numerate.training.recipe import Recipe, Training
 
@@ -349,9 +351,11 @@ def test_no_warning_comes_from_a_recipe_of_the_house() -> None:
         ),
         (lambda: Recipe(objective=Progressive(throttle="descibed")), "Did you mean 'described'?"),
         (lambda: Recipe(training=Training(precision="fp8")), "precision: must be auto, fp32, bf16 or fp16, not 'fp8'"),
+        (lambda: Generation(max_new_tokens=10**20), f"max_new_tokens: must be from 1 to {10**15}, not {10**20}"),
+        (lambda: GenerationLimits(10**20), f"max_new_tokens: must be from 1 to {10**15}, or null, not {10**20}"),
     ],
 )
-def test_a_word_that_a_setting_does_not_know_is_refused_from_python_too(make: Any, message: str) -> None:
+def test_a_word_or_number_that_a_setting_cannot_be_is_refused_from_python_too(make: Any, message: str) -> None:
     with pytest.raises(UserError, match=re.escape(message)):
         make()
 

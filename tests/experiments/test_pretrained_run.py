@@ -148,15 +148,10 @@ def test_an_interrupted_cell_resumes_after_the_answers_that_it_has(
     kept = (run.path / "predictions.jsonl").read_bytes()
     assert len(kept.splitlines()) == 4
     truncated = kept[:-30]  # as if killed while the last line was written
-    prediction = json.loads(kept.splitlines()[0])["prediction"]
-    checksum = json.loads(kept.splitlines()[0])["checksum"]
-    for old, new, problem in (
-        (json.dumps(prediction, ensure_ascii=False), '"4"', "line 1: damaged: `checksum` must be that of the line"),
-        (f', "checksum": "{checksum}"', "", "damaged: an answer has no checksum"),
-    ):
-        (run.path / "predictions.jsonl").write_bytes(truncated.replace(old.encode(), new.encode(), 1))
-        with pytest.raises(UserError, match=problem):
-            run.evaluate(count=6)
+    prediction = json.dumps(json.loads(kept.splitlines()[0])["prediction"], ensure_ascii=False)
+    (run.path / "predictions.jsonl").write_bytes(truncated.replace(prediction.encode(), b'"4"', 1))
+    with pytest.raises(UserError, match=r"predictions.jsonl, line 1: damaged: `checksum` must be that of the line"):
+        run.evaluate(count=6)
     (run.path / "predictions.jsonl").write_bytes(truncated.replace(b'"correct": false', b'"correct": true'))
     progress: list[tuple[int, int]] = []
     run.evaluate(count=6, on_progress=lambda done, total: progress.append((done, total)))

@@ -1,5 +1,7 @@
 """Promises of the recipe of a Hugging Face model: prompts have the ids of transformers, and weights identify a run."""
 
+import json
+import math
 import re
 import shlex
 import shutil
@@ -9,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from hugging_face import QUIET, save_model, save_models, transformers
 from numerate.api import recipe
@@ -21,6 +24,7 @@ from numerate.experiments.trial import check_recipe
 from numerate.recipes.hugging_face import finetuning_recipe
 from numerate.tasks.plain import plain_examples
 from numerate.text.models.pretrained import PretrainedDecoder
+from numerate.text.models.pretrained_weights import build_untrained
 from numerate.text.models.t5 import T5
 from numerate.tokenizers.layout import Seq2Seq
 
@@ -44,6 +48,46 @@ def test_without_the_packages_of_hugging_face_a_command_names_the_extra(
     assert main([*command.split(), "hf:someone/model", *task]) == 2
     message = "numerate: hf:someone/model needs transformers: pip install 'numerate[huggingface]'\n"
     assert capsys.readouterr().err == message
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "message"),
+    [
+        (
+            "config.json",
+            r'("rms_norm_eps"): [^,]+',
+            r"\1: NaN",
+            r"has no configuration that .* \(its config\.json has NaN",
+        ),
+        (
+            "tokenizer.json",
+            r'(\s"%": \d+)',
+            r'\1,"%": 90',
+            "259 tokens have 258 ids from 0 to 258; one token may stand twice",
+        ),
+        ("tokenizer.json", r'(\s"%"): \d+', r"\1: 90", "259 tokens have 258 ids"),
+        ("tokenizer_config.json", "^", "]", "transformers cannot load its tokenizer"),
+    ],
+)
+def test_a_file_that_contradicts_itself_is_refused_before_an_evaluation(
+    file: str, old: str, new: str, message: str, tmp_path: Path, capsys: Any
+) -> None:
+    path = save_model(tmp_path / "model") / file
+    path.write_text(re.sub(old, new, path.read_text(), count=1))
+    assert main(["evaluate", f"hf:{tmp_path}/model", "task=Arithmetic", f"runs_dir={tmp_path}/runs"]) == 2
+    error = " ".join(capsys.readouterr().err.split())
+    assert re.search(message, error), error
+    assert "internal" not in error
+
+
+def test_infinity_in_a_configuration_is_read() -> None:
+    config = transformers.Mamba2Config(
+        hidden_size=8, num_heads=2, head_dim=8, num_hidden_layers=1, state_size=2, n_groups=1
+    )
+    saved = {"config": json.loads(config.to_json_string(use_diff=False)), "tied": True}
+    with torch.device("meta"):
+        model = build_untrained(transformers, transformers.AutoModelForCausalLM.from_config, saved)
+    assert list(model.config.time_step_limit) == [0.0, math.inf]
 
 
 def prompt_ids(found: Any, question: str = "12+9=") -> list[int]:

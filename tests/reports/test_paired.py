@@ -21,7 +21,7 @@ TARGETS = [3, 40, 700, 9, 12]
 
 
 def predictions(step: int, answers: list[str], **more: Any) -> list[dict[str, Any]]:
-    return [
+    lines = [
         {
             "cell": CELL,
             "checkpoint": "final",
@@ -36,6 +36,7 @@ def predictions(step: int, answers: list[str], **more: Any) -> list[dict[str, An
         }
         for i, (target, answer) in enumerate(zip(TARGETS, answers, strict=True))
     ]
+    return [with_checksum(line) for line in lines]
 
 
 def run(folder: Path, lines: list[dict[str, Any]], seed: int = 0, recipe: dict[str, Any] = RECIPE) -> Path:
@@ -96,19 +97,17 @@ def notes(*folders: Path) -> list[str]:
 def test_a_table_that_vanished_or_contradicts_the_records_is_said_in_one_line(tmp_path: Path) -> None:
     before, after = (run(tmp_path / name / "1", predictions(100, BEFORE)) for name in ("before", "after"))
     assert (len(compared(before, after)), notes(before, after)) == (2, [])
-    lines = predictions(100, BEFORE)
-    lines[1]["correct"] = True  # an edit, which its record does not know
-    problem = (
-        "predictions.jsonl: the answers in 1 cell are missing or disagree with evaluation.jsonl; without its records"
-    )
-    for edited in (lines, lines[1:]):
+    problem = "the answers in 1 cell are missing or disagree with evaluation.jsonl; without its records, they are gen"
+    whole = predictions(100, BEFORE)
+    unsigned = [{name: value for name, value in line.items() if name != "checksum"} for line in whole]
+    for edited in (whole[1:], unsigned):
         write_lines(after / "predictions.jsonl", edited)
         assert compared(before, after) == []
         (note,) = notes(before, after)
-        assert note.startswith(f"{after}/{problem}")
+        assert note.startswith(f"{after}/predictions.jsonl: {problem}")
     (after / "predictions.jsonl").unlink()
     assert len(notes(before, after)) == 1
-    assert f"{after}/{problem}".split()[0] in "".join(comparison_text(read_comparison([before, after]).groups).split())
+    assert "predictions.jsonl" in comparison_text(read_comparison([before, after]).groups)
     (before / "predictions.jsonl").unlink()
     assert notes(before, after) == [], "where answers were never kept there is nothing to miss"
 

@@ -652,6 +652,14 @@ def test_half_a_line_that_a_killed_process_left_is_cut_away_and_a_damaged_one_is
     assert journal.path.read_text() == damaged
 
 
+@pytest.mark.parametrize("edit", [("+00:00", " o'clock"), ("attributes", "x")])
+def test_an_edited_journal_is_refused_in_one_sentence(edit: tuple[str, str], journal: Journal) -> None:
+    complete(journal, 0.5)
+    journal.path.write_text(journal.path.read_text().replace(*edit))
+    with pytest.raises(UserError, match=r"journal\.log: damaged: Optuna cannot read it \(\w+Error: .*restore the file"):
+        Journal(journal.folder, SPACE, minimize=False)
+
+
 def test_a_search_of_version_0_1_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "journal.log").write_text(
         '{"op_code": 0, "worker_id": "a", "study_name": "search", "directions": [2]}\n'

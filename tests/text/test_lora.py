@@ -142,6 +142,15 @@ def test_layers_that_do_not_exist_are_refused_with_those_that_do(vocabulary: Voc
         built("llama", vocabulary, LoRA(target_modules=("q_proj", "query")))
 
 
+@pytest.mark.parametrize("name", SPECS)
+def test_a_rank_above_the_width_and_no_layers_are_refused(name: str, vocabulary: Vocabulary) -> None:
+    assert built(name, vocabulary, LoRA(r=16)) is not None
+    with pytest.raises(UserError, match=r"^model\.lora\.r: must be at most 16, the width of the layers, not 1000000$"):
+        built(name, vocabulary, LoRA(r=1000000))
+    with pytest.raises(UserError, match=r"^target_modules: must name a layer, \[q_proj,v_proj\], or be all-linear$"):
+        LoRA(target_modules=())
+
+
 def test_without_peft_it_says_what_to_install(vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(UserError, match=r"^model\.lora needs peft: pip install 'numerate\[finetune\]'$"):

@@ -15,6 +15,9 @@ from numerate.errors import UserError, raise_first
 
 T = TypeVar("T")
 
+MAX_COUNT = 10**15
+"""The largest integer of a setting with a smallest one only, which counts something: larger ones overflow."""
+
 
 def setting(
     default: T,
@@ -187,10 +190,14 @@ class _DeclaredSetting(NamedTuple):
         """What is wrong with a value that is not allowed, and what would be right; None if it is allowed."""
         if not isinstance(value, self.classes) and (problem := type_problem(value, self.hint)) is not None:
             return problem
-        if self.bounds.allow(value) or value in choices_in(self.hint):
+        bounds = self.bounds
+        is_huge = isinstance(value, Integral) and value > MAX_COUNT and float not in union_members(self.hint)
+        if is_huge and bounds.at_least is not None and bounds.at_most is bounds.below is None:
+            bounds = bounds._replace(at_most=MAX_COUNT)
+        if bounds.allow(value) or value in choices_in(self.hint):
             return None
         is_infinite = isinstance(value, float) and not math.isfinite(value)
-        allowed = " and ".join(filter(None, ["finite" * is_infinite, str(self.bounds)]))
+        allowed = " and ".join(filter(None, ["finite" * is_infinite, str(bounds)]))
         shown = value if isinstance(value, Span) else repr(value)
         return f"must be {self._or_others(allowed)}, not {shown}"
 

@@ -16,9 +16,6 @@ from numerate.text.data.new_folder import atomic_folder
 from numerate.training import disk
 from numerate.training.run_folder import header_yaml
 
-RECORD_FILES = ("metrics.jsonl", "evaluation.jsonl")
-"""The records of a run that are published with its weights and recipe."""
-
 _USAGE = """A run of numerate, at the checkpoint of step {step:,}. `recipe.yaml` has \
 its recipe, `evaluation.jsonl` a record for each cell that was evaluated, `report.html` its figures.
 
@@ -57,7 +54,7 @@ def write_model_folder(run: Run, out: Path, repository: str, license: str, *, ch
     if not run.folder.file("evaluation.jsonl").is_file():
         raise UserError(f"publish: {run.path} has no results to show; evaluate it first: numerate evaluate {run.path}")
     exporting.export(run, out, checkpoint_name=checkpoint)
-    for name in RECORD_FILES:  # what was read and checked, not the files themselves
+    for name in ("metrics.jsonl", "evaluation.jsonl"):  # what was read and checked, not the files themselves
         if run.folder.file(name).is_file():
             (out / name).write_bytes(b"".join(map(disk.json_line, run.folder.records(name))))
     (out / RECIPE_FILE).write_bytes(header_yaml(run.folder.metadata()))

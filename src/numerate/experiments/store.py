@@ -11,8 +11,8 @@ from typing import Any
 
 from numerate.errors import OperationalError, UserError
 from numerate.evaluation.grid import STRATUM, Cell
-from numerate.records.kinds import EVALUATION, PREDICTION_CHECKSUM, PREDICTIONS, WORKER_PREDICTIONS
-from numerate.records.reading import damage_message, parse_lines, parse_record, read_bytes, read_records, valid_records
+from numerate.records.kinds import EVALUATION, WORKER_PREDICTIONS, prediction_checksum
+from numerate.records.reading import parse_lines, parse_record, read_bytes, read_records, valid_records
 from numerate.records.schema import CHECKSUM_KEY
 from numerate.reports.records import settings_key
 from numerate.training import disk
@@ -149,11 +149,11 @@ class EvaluationStore:
         return [line | {"checkpoint": key[0]} for line in record["lines"]]
 
     def prediction_lines(self, key: RecordKey) -> dict[int, Mapping[str, Any]]:
-        """The predictions of a cell that are kept one by one, by row."""
+        """The predictions of a cell that are kept one by one, by row; only those with a checksum count."""
         if self._kept_predictions is None:
             self._kept_predictions = {}
             for line in self.folder.records(self.name_of(PREDICTIONS_FILE)):
-                if "row" in line:
+                if "row" in line and CHECKSUM_KEY in line:
                     self._kept_predictions.setdefault(record_key(line), {})[line["row"]] = line
         kept = self._kept_predictions
         return next((kept[same] for same in _equivalent_keys(key) if same in kept), kept.setdefault(key, {}))
@@ -202,16 +202,12 @@ class EvaluationStore:
 
 class StoredPredictions:
     """The predictions of a cell, by row: those in `predictions.jsonl`, to which `add` appends others with `entries`;
-    without a store, in memory. `on_added` is called with the number of lines added. Raises `UserError` for a line in
-    the file without a checksum."""
+    without a store, in memory. `on_added` is called with the number of lines added."""
 
     def __init__(self, store: EvaluationStore | None, key: RecordKey, entries: Mapping[str, Any]) -> None:
         self._store, self._entries = store, entries
         self.lines: dict[int, Mapping[str, Any]] = {} if store is None else store.prediction_lines(key)
         self.on_added: Callable[[int], None] = lambda count: None
-        if store is not None and not all(CHECKSUM_KEY in line for line in self.lines.values()):
-            path = store.folder.file(store.name_of(PREDICTIONS_FILE))
-            raise UserError(damage_message(path, "an answer has no checksum", PREDICTIONS.remedy))
 
     def add(self, lines: Sequence[Mapping[str, Any]]) -> None:
         complete = [with_checksum({**line, **self._entries}) for line in lines]
@@ -224,7 +220,7 @@ class StoredPredictions:
 def with_checksum(line: Mapping[str, Any]) -> dict[str, Any]:
     """A line of predictions.jsonl with the checksum of its content, which is checked when it is read."""
     plain: dict[str, Any] = disk.to_plain_data(line, finite=True)
-    return plain | {CHECKSUM_KEY: PREDICTION_CHECKSUM.compute(plain)}
+    return plain | {CHECKSUM_KEY: prediction_checksum(plain)}
 
 
 def worker_directory(folder: RunFolder, worker: str) -> Path:

@@ -1,6 +1,7 @@
 """The schemas of records in files: their fields and allowed values."""
 
 import re
+from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -18,6 +19,7 @@ from numerate.records.schema import (
     Number,
     Schema,
     Value,
+    checksum,
     one_of,
 )
 
@@ -142,14 +144,17 @@ EVALUATION = Schema(
 )
 
 
-PREDICTION_CHECKSUM = Checksum(lambda line: ("checkpoint", "correct") if "row" in line else ("checkpoint",))
-"""Of a line of predictions.jsonl, without the name of its checkpoint, of which a step may have several, and without
-`correct` in an answer with a `row`, for which it is computed again."""
+def prediction_checksum(line: Mapping[str, Any]) -> str:
+    """The checksum of a line of predictions.jsonl: without its checkpoint's name, of which a step may have several, and
+    without `correct` in a line with a `row`, for which it is computed again."""
+    return checksum(line, ("checkpoint", "correct") if "row" in line else ("checkpoint",))
+
+
 _EVALUATE_AGAIN = (
     "Remove the line, and that of its cell in evaluation.jsonl if there is one: `numerate evaluate` with the same "
     "settings evaluates again."
 )
-_PREDICTION = {**_EVALUATION_KEY, "checksum?": PREDICTION_CHECKSUM}
+_PREDICTION = {**_EVALUATION_KEY, "checksum?": Checksum(prediction_checksum)}
 _ANSWER = Fields({**_PREDICTION, "question prediction correct_answer": TEXT, "correct ended?": BOOLEAN, "row?": COUNT})
 WORKER_PREDICTIONS = Schema(Fields({**_EVALUATION_KEY, "lines": Array(OBJECT)}), _EVALUATE_AGAIN)
 PREDICTIONS = Schema(Either("row", _ANSWER, Either("correct_answer", _ANSWER, Fields(_PREDICTION))), _EVALUATE_AGAIN)
@@ -310,7 +315,7 @@ JOURNAL = Schema(
             "worker_id?": TEXT,
             "values?": Array(NUMBER),
             "intermediate_value?": Number(finite=False),
-            "user_attr?": OBJECT,
+            "user_attr?": Fields({"definition? results? starts?": OBJECT}),
         }
     ),
     "The runs of its trials are unharmed: restore the file from a copy; nothing was changed.",

@@ -6,7 +6,6 @@ difference has a narrower interval than that of two samples of questions.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations, product
 from statistics import fmean
@@ -44,25 +43,21 @@ CAPTION = (
 )
 
 
-@dataclass(frozen=True)
-class AnsweredQuestions:
-    """The answers of one checkpoint, or of several runs that differ in the seed."""
-
-    label: str
-    runs: Sequence[Answers]
+AnsweredQuestions = tuple[str, Sequence[Answers]]
+"""The label and the answers of one checkpoint, or of several runs that differ in the seed."""
 
 
 def same_questions(groups: Sequence[Group]) -> Content:
     """A table of pairs of groups at the reported checkpoint: of all pairs if they are few, else of each with the first.
     It has no rows without questions that both were asked. A note names each run whose answers are missing, or disagree
     with its records, though another has some."""
-    answered, notes, are_expected = [], [], False
+    answered: list[AnsweredQuestions] = []
+    notes: list[Note] = []
     for group in groups:
         checkpoints = [(run, run.reported_checkpoint(group.settings)) for run in group.runs]
-        evaluated = [(run, found[1]) for run, found in checkpoints if found is not None]
-        runs = [_answers(run, step, group.settings or {}, notes) for run, step in evaluated]
-        answered += [AnsweredQuestions(group.label, runs)] if runs and all(runs) else []
-        are_expected |= any(runs) or any(_generation(run) is not None for run, _ in evaluated)
+        runs = [_answers(run, found[1], group.settings or {}, notes) for run, found in checkpoints if found is not None]
+        answered += [(group.label, runs)] if runs and all(runs) else []
+    are_expected = answered or any(_generation(run) for group in groups for run in group.runs)
     pairs = combinations(answered, 2) if len(answered) <= MAX_GROUPS_ALL_PAIRS else product(answered[:1], answered[1:])
     header = ["pair", "measure", "means", "difference", "better : worse", "questions", "p"]
     rows = [row for first, second in pairs for row in _rows(second, first)]
@@ -71,7 +66,7 @@ def same_questions(groups: Sequence[Group]) -> Content:
 
 def _rows(first: AnsweredQuestions, second: AnsweredQuestions) -> Iterator[list[str]]:
     """A row for each measure, over the questions that all runs were asked."""
-    runs = [*first.runs, *second.runs]
+    runs = [*first[1], *second[1]]
     keys = [key for key in runs[0] if all(key in run for run in runs)]
     measured: list[tuple[list[float], list[float]]] = []
     for measure, title in MEASURES.items():
@@ -89,7 +84,7 @@ def _rows(first: AnsweredQuestions, second: AnsweredQuestions) -> Iterator[list[
         counts = [found.num_higher, found.num_lower]
         better, worse = counts[::-1] if measure in LOWER_IS_BETTER else counts
         yield [
-            f"{first.label} / {second.label}",
+            f"{first[0]} / {second[0]}",
             title,
             " : ".join(format_metric(measure, fmean(each)) for each in values),
             f"{difference}{unit} [{low}, {high}]",
@@ -101,7 +96,7 @@ def _rows(first: AnsweredQuestions, second: AnsweredQuestions) -> Iterator[list[
 
 def _mean(answered: AnsweredQuestions, key: tuple[Any, ...], measure: str) -> float | None:
     """The mean of a measure of a question over the runs; None where one has none."""
-    values = [_measure(run[key], measure) for run in answered.runs]
+    values = [_measure(run[key], measure) for run in answered[1]]
     known = [value for value in values if value is not None]
     return fmean(known) if len(known) == len(values) else None
 
@@ -116,30 +111,28 @@ def _measure(line: Mapping[str, Any], measure: str) -> float | None:
 
 
 def _answers(run: Records, step: int, settings: Mapping[str, Any], notes: list[Note]) -> Answers:
-    """The answers at a step with these settings, without a position offset, in cells of which a record has as many, and
-    as many correct ones; `notes` says of how many cells there are none. An answer without a `row` may be correct here
-    and not in the record, by rounding: it is decoded, and scored in one pass."""
+    """The answers at a step with these settings, without a position offset, in cells whose record has as many, and if
+    they were generated freely as many correct ones; `notes` says of how many cells there are none. Other answers may be
+    correct here and not in the record, by rounding: they are decoded, and scored in one pass."""
     from numerate.evaluation.kinds.generated_answers import with_correct  # which imports torch
 
+    generation = _generation(run)
     missing = {
-        (cell.stratum, *sorted(cell.coordinates.items())): (cell.count, cell.correct)
+        (cell.stratum, *sorted(cell.coordinates.items())): (cell.count, generation and cell.correct)
         for cell in (*run.cells, *run.strata)
         if (cell.step, cell.settings, cell.position_offset) == (step, settings, 0)
     }
-    generation = _generation(run)
     pattern = ANSWER_PATTERN if generation is None else generation.answer_pattern
     evaluations: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for line in read_records(run.folder / "predictions.jsonl", PREDICTIONS):
-        is_answer = line.get("correct_answer") is not None and not line["position_offset"]
+        is_answer = CHECKSUM_KEY in line and line.get("correct_answer") is not None and not line["position_offset"]
         if is_answer and line["step"] == step and line.get("settings", {}) == settings:
             place = (line.get("stratum"), *sorted(line["cell"].items()))
             key = (place, *(line.get(name) for name in ("checkpoint", "method", "count", "evaluation_seed")))
             evaluations.setdefault(key, []).append(with_correct(generation, line))
     answers: dict[tuple[Any, ...], Mapping[str, Any]] = {}
     for (place, *_), lines in evaluations.items():
-        count, correct = missing.get(place, (0, 0))
-        is_computed = any("row" in line or CHECKSUM_KEY not in line for line in lines)
-        if len(lines) == count and (not is_computed or sum(line["correct"] for line in lines) == correct):
+        if missing.get(place) == (len(lines), generation and sum(line["correct"] for line in lines)):
             del missing[place]
             seen = Counter[tuple[Any, ...]]()
             for line in lines:

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from numerate.errors import UserError
 from numerate.executors.executor import MAX_DEATHS
 from numerate.records.kinds import JOURNAL
-from numerate.records.reading import Tail, check_format
+from numerate.records.reading import Tail, check_format, damage_message
 from numerate.searches.sampling import SamplingPlan, distributions, load_optuna, next_point
 from numerate.searches.space import Space
 from numerate.training import disk
@@ -73,7 +74,11 @@ class Journal:
         disk.make_folder(folder / "locks")
         optuna = load_optuna()
         with self._asking():
-            self._storage = optuna.storages.JournalStorage(_JournalFile(self.path, self._lock("journal")))
+            try:
+                self._storage = optuna.storages.JournalStorage(_JournalFile(self.path, self._lock("journal")))
+            except (AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
+                problem = f"Optuna cannot read it ({type(error).__name__}: {error})"
+                raise UserError(damage_message(self.path, problem, JOURNAL.remedy)) from error
             options = {"storage": self._storage, "study_name": _STUDY_NAME, "sampler": optuna.samplers.RandomSampler(0)}
             try:
                 self._study = optuna.load_study(**options)

@@ -112,8 +112,7 @@ class RunFolder:
 
     def check_no_links(self) -> None:
         """Raises `UserError` for a link among the files of the run: what it names may be no part of the run."""
-        files = [self.file(name) for name in (heads.RECIPE_FILE, *RUN_FILE_SCHEMAS, "maps", "checkpoints")]
-        for path in (*files, *self.file("maps").glob("*"), *self.checkpoints.rglob("*")):
+        for path in (*self.path.glob("*"), *self.path.glob("maps/*"), *self.checkpoints.rglob("*")):
             if path.is_symlink():
                 raise UserError(f"{path}: must not be a link, which is not followed here; put a copy in its place")
 

@@ -109,8 +109,7 @@ class GeneratedAnswers(AnswerKind):
     def predict(
         self, model: Model, evaluation_data: EvaluationData, request: CellRequest, log: PredictionLog | None = None
     ) -> list[dict[str, Any]]:
-        """The lines of predictions.jsonl: those of the log, and the others as they are generated. Which of those in the
-        log are correct is computed again."""
+        """The lines of predictions.jsonl: those of the log, and the others as they are generated."""
         generation = get_generation(evaluation_data)
         questions, num_tokens = self._checked_questions(model, evaluation_data, request)
         answer_batch = score_likelihood if generation.one_pass else generate_texts

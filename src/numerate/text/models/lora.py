@@ -1,6 +1,7 @@
 """LoRA: a low-rank change to the linear layers of a Hugging Face model, which alone is trained."""
 
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -37,14 +38,22 @@ class LoRA(Spec):
     )
     dropout: float = setting(0.0, "dropout before an adapter", at_least=0, below=1)
 
+    def conflicts(self) -> Iterator[str]:
+        if not self.target_modules:
+            yield "target_modules: must name a layer, [q_proj,v_proj], or be all-linear"
+
     def add_to(self, model: Any) -> None:
         """Adds the adapters to a model of transformers in place, and freezes its weights (`train_new_rows` is next).
 
-        Raises `UserError` where peft is missing, and for a name in `target_modules` that no linear layer has."""
+        Raises `UserError` where peft is missing, for a name in `target_modules` that no linear layer has, and for
+        a rank above the width of the layers."""
         try:
             from peft import LoraConfig, inject_adapter_in_model
         except ImportError as error:
             raise UserError("model.lora needs peft: pip install 'numerate[finetune]'") from error
+        width = max(min(part.weight.shape) for part in model.modules() if is_linear(part))
+        if self.r > width:
+            raise UserError(f"model.lora.r: must be at most {width}, the width of the layers, not {self.r}")
         target_modules: str | list[str] = "all-linear"
         if isinstance(self.target_modules, tuple):
             self._check_targets(model, self.target_modules)

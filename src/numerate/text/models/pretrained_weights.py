@@ -1,6 +1,7 @@
 """Weights and configurations of transformers: loading them, and reordering embeddings to a vocabulary."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from logging import ERROR
@@ -95,9 +96,12 @@ def read_config(weights: str, revision: str | None = None, **options: Any) -> An
     package = import_transformers("model.weights")
     try:
         with silence_transformers():
-            return package.AutoConfig.from_pretrained(
+            config = package.AutoConfig.from_pretrained(
                 weights, trust_remote_code=False, **_hub_options(weights, revision), **options
             )
+        if re.search(r"\bNaN\b", config.to_json_string(use_diff=False)):
+            raise ValueError("its config.json has NaN, which is no number")
+        return config
     except Exception as error:  # the hub, JSON and the classes of configurations have errors of their own kind each
         raise UserError(f"{weights}: has no configuration that can be read here ({error_text(error)})") from error
 
@@ -123,7 +127,9 @@ def build_untrained(package: Any, model_class: Any, pretrained_config: Mapping[s
     configuration.
 
     Raises `UserError` for a configuration that this version of transformers does not know."""
-    config = {**pretrained_config["config"], **options}
+    text = json.dumps({**pretrained_config["config"], **options})
+    # Infinity is {"__float__": "Infinity"} in transformers, as in the configuration of Mamba2.
+    config = json.loads(text, object_hook=lambda part: float(part["__float__"]) if "__float__" in part else part)
     check_no_hub_kernels(config, "model")
     model_type = config.pop("model_type")
     try:

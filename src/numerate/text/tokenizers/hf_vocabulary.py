@@ -129,6 +129,11 @@ class FastTokenizer:
     ) -> None:
         self.file, self.number_format = file, number_format
         original_ids = build_tokenizer(file.json_text).get_vocab(with_added_tokens=True)
+        ids, last = {*original_ids.values()}, max(original_ids.values())
+        # With a gap, the placeholder of `decode` may have the id of a token.
+        if len(ids) < len(original_ids) or (len(ids) <= last and self.decoder.token_to_id(_TEXT_PLACEHOLDER) in ids):
+            problem = f"{len(original_ids):,} tokens have {len(ids):,} ids from 0 to {last:,}"
+            raise UserError(f"tokenizer: {problem}; one token may stand twice in its tokenizer.json")
         hf_tokenizer = build_tokenizer(file.json_text if parse_special_tokens else rename_special_tokens(file))
         self.vocabulary = _build_vocabulary(original_ids, dict(file.special_tokens), number_format)
         self.hf_tokenizer = hf_tokenizer

@@ -106,10 +106,10 @@ def _read_cached(
 
 def _read_tokenizer_json(file: Path) -> TokenizerFile:
     config: dict[str, Any] = {}
-    for config_name in _CONFIG_FILE_NAMES:
-        if (file.parent / config_name).is_file():
-            config |= json.loads((file.parent / config_name).read_text(encoding="utf-8"))
     try:
+        for config_name in _CONFIG_FILE_NAMES:
+            if (file.parent / config_name).is_file():
+                config |= json.loads((file.parent / config_name).read_text(encoding="utf-8"))
         return tokenizer_from_json(file.read_text(encoding="utf-8"), config)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise file_error(file, "must be a tokenizer.json of the library tokenizers") from error
