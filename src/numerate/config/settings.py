@@ -191,7 +191,7 @@ class _DeclaredSetting(NamedTuple):
         if not isinstance(value, self.classes) and (problem := type_problem(value, self.hint)) is not None:
             return problem
         bounds = self.bounds
-        is_huge = isinstance(value, Integral) and value > MAX_COUNT and float not in union_members(self.hint)
+        is_huge = isinstance(value, int) and value > MAX_COUNT and float not in union_members(self.hint)
         if is_huge and bounds.at_least is not None and bounds.at_most is bounds.below is None:
             bounds = bounds._replace(at_most=MAX_COUNT)
         if bounds.allow(value) or value in choices_in(self.hint):

@@ -131,15 +131,15 @@ def _answers(run: Records, step: int, settings: Mapping[str, Any], notes: list[N
             key = (place, *(line.get(name) for name in ("checkpoint", "method", "count", "evaluation_seed")))
             evaluations.setdefault(key, []).append(with_correct(generation, line))
     answers: dict[tuple[Any, ...], Mapping[str, Any]] = {}
-    for (place, *_), lines in evaluations.items():
-        if missing.get(place) == (len(lines), generation and sum(line["correct"] for line in lines)):
+    for (place, *_), asked in evaluations.items():
+        if missing.get(place) == (len(asked), generation and sum(one["correct"] for one in asked)):
             del missing[place]
             seen = Counter[tuple[Any, ...]]()
-            for line in lines:
-                target, prediction = line["correct_answer"], answer_number(line["prediction"], pattern).value
+            for one in asked:
+                target, prediction = one["correct_answer"], answer_number(one["prediction"], pattern).value
                 number = answer_number(target).value if generation is None else correct_number(target, pattern)
-                question = (*line["cell"].values(), line["question"], target)
-                answers[*question, seen[question]] = {**line, "numbers": (number, prediction)}
+                question = (*one["cell"].values(), one["question"], target)
+                answers[*question, seen[question]] = {**one, "numbers": (number, prediction)}
                 seen[question] += 1
     if missing:
         problem = f"the answers in {pluralize(len(missing), 'cell')} are missing or disagree with evaluation.jsonl"
