@@ -71,14 +71,18 @@ def test_the_difference_of_two_runs_has_a_paired_interval(tmp_path: Path) -> Non
     assert "better : worse" in comparison_text(read_comparison([before, after]).groups)
 
 
-def test_numbers_are_those_of_the_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_are_those_of_the_evaluation(tmp_path: Path) -> None:
     """In boxes, with units; an answer that is no number has no error."""
-    monkeypatch.setitem(RECIPE, "evaluation", {"generation": {"answer_pattern": "boxed{(.*?)}"}})
+    generation = {"kind": "Generation", "answer_pattern": "boxed{(.*?)}"}
+    recipe = RECIPE | {"evaluation": {"kind": "Evaluation", "generation": generation}}
     folders = []
     for step, text in ((0, r"\boxed{2} of 3"), (100, r"\boxed{1} or \boxed{3} of 7")):
         answers = zip(predictions(step, [text] * 5), ["3%", "4 km", "x = 3", "7 of 8", "5."], strict=True)
-        lines = [line | {"correct_answer": answer} for line, answer in answers]
-        folders.append(run(tmp_path / f"{step}" / "1", lines))
+        lines = [
+            with_checksum(line | {"row": row, "correct_answer": answer, "correct": step == 100 and answer == "3%"})
+            for row, (line, answer) in enumerate(answers)
+        ]
+        folders.append(run(tmp_path / f"{step}" / "1", lines, recipe=recipe))
     assert compared(*folders)[1][1:3] == ["correct numbers, %", "33.3 : 0"]
 
 
