@@ -134,7 +134,6 @@ CASES: dict[str, tuple[str, ...]] = {
         "optimizer.max_grad_norm=null",
         "schedule=Constant",
     ),
-    # Newer than others, and last: cases of two commits are compared in their order.
     "abacus, farther": ("addition_1000",),
     "BART": (*T5, SUBWORDS, "model=PretrainedSeq2Seq", "layout.decoder_start_token=eos"),
 }

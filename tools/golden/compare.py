@@ -2,7 +2,8 @@
 
 Each case of `cases.py` is trained for 30 steps by both, one after the other on this machine. Compared are the tensors
 of the first batch, initial weights, logits, gradients, the losses and gradient norms of all steps, one evaluation, the
-final weights, and the final weights of the base's run when it is resumed here in its middle.
+final weights, and the final weights of the base's run when it is resumed here in its middle. Cases are compared by
+their label: those of the base alone are listed as withdrawn, those that are here alone as new.
 
 The base is recorded by its own `tools/golden`, with its own names of settings; a commit that does not have that folder
 is recorded by the first version of it. Identities were made anew with version 0.2, so commits before it draw other
@@ -55,13 +56,10 @@ def nameless(value: Any) -> Any:
 
 
 def differences(base: dict[str, Any], now: dict[str, Any]) -> dict[str, list[str]]:
-    """The layers that differ, by case; a case that ends in an error differs, too.
-
-    Cases are compared in their order, since settings in their names may have been renamed."""
-    if len(base) != len(now):
-        return {f"{len(now)} cases": [f"{len(base)} in the base"]}
+    """The layers that differ, by the label of a case that both have; a case that ends in an error differs, too."""
     found: dict[str, list[str]] = {}
-    for before, (label, after) in zip(base.values(), now.items(), strict=True):
+    for label in base.keys() & now.keys():
+        before, after = base[label], now[label]
         if "error" in before or "error" in after:
             found[label] = [f"base: {before.get('error', 'recorded')}; here: {after.get('error', 'recorded')}"]
         else:
@@ -85,8 +83,12 @@ def main() -> int:
     found = differences(before, now)
     for label, layers in found.items():
         print(f"{label}: {', '.join(layers)}")
-    print(f"{len(now)} cases, {len(found)} differ from {given.base}")
-    return 1 if found else 0
+    withdrawn, new = ([label for label in one if label not in other] for one, other in ((before, now), (now, before)))
+    for line in [f"{label}: withdrawn" for label in withdrawn] + [f"{label}: new" for label in new]:
+        print(line)
+    shared = len(now) - len(new)
+    print(f"{shared} cases, {len(found)} differ from {given.base}; {len(withdrawn)} withdrawn, {len(new)} new")
+    return 1 if found or not shared else 0
 
 
 if __name__ == "__main__":

@@ -153,7 +153,7 @@ def main() -> int:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     prepare()
-    before = list(json.loads((other / "record.json").read_text()).values()) if other else []
+    before = json.loads((other / "record.json").read_text()) if other else {}
     record: dict[str, Any] = {}
     chosen = [(label, words) for label, words in CASES.items() if given.only in label]
     for number, (label, words) in enumerate(chosen):
@@ -163,8 +163,8 @@ def main() -> int:
                 case = first_step(recipe, world)
                 whole, path = whole_run(recipe, out / "runs" / str(number), case["names"])
                 record[label] = case | whole | {"run": str(path.relative_to(out))}
-                if number < len(before) and "run" in before[number]:
-                    of = before[number]
+                of = before.get(label, {})
+                if "run" in of:
                     record[label]["resumed"] = resumed(recipe, world, other / of["run"], of["names"])
         except Exception as error:  # what cannot be made is an outcome like any other
             record[label] = {"error": f"{type(error).__name__}: {error}"}
