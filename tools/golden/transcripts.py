@@ -41,7 +41,7 @@ COMMANDS = (
         "status",
         "results",
     ),
-    *("bench", "publish", "search", "compare", "plot", "export", "import", "ask", "generate", "maps", "completion"),
+    *("publish", "search", "compare", "plot", "export", "import", "ask", "generate", "maps", "completion"),
 )
 KINDS = ("tasks", "tokenizers", "layouts", "position-ids", "positions", "mixers", "models", "losses", "studies")
 SHOWN = (

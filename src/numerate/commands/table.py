@@ -430,24 +430,6 @@ COMMANDS: dict[str, Command] = {
         ),
         settings=ANY_SETTING,
     ),
-    "bench v1": Command(
-        "score runs and Hugging Face models on fixed test sets of 12 tasks, to be cited",
-        "benchmarking:bench",
-        "RUN|hf:MODEL|RESULTS.json ...",
-        "numerate bench v1 latest   (the sets that its task can read)\n"
-        "numerate bench v1 hf:HuggingFaceTB/SmolLM2-135M-Instruct out=smollm2.json\n"
-        "numerate bench v1 hf:folder sets=addition,gsm8k count=20 cells=true\n"
-        "numerate bench v1 smollm2.json theirs.json   (one table)",
-        (
-            Option("sets", "addition,gsm8k", "names of test sets, by default all 12"),
-            Option("data_dir", "data/gsm8k", "the folder of GSM8K, by default the user's data folder"),
-            Option("count", "20", "questions of each set, to try a model", int, at_least=1),
-            Option("cells", "true", "print the results of each part of a set, too", bool),
-            Option("out", "results.json", "a file for the results of one model, to be submitted"),
-            *RUN_OPTIONS,
-        ),
-        settings=DOTTED_SETTING,
-    ),
     "publish": Command(
         "upload a run to the Hugging Face Hub: weights, recipe, results and a model card",
         "publishing:publish",
