@@ -61,7 +61,7 @@ CHECKED = (
 )
 """The modules whose shape annotations are checked at every call, unless CHECK_SHAPES=0."""
 
-pytest.register_assert_rewrite("numerate.promises")
+pytest.register_assert_rewrite("promises")
 
 if os.environ.setdefault("CHECK_SHAPES", "1") != "0":
     from jaxtyping import install_import_hook
@@ -123,7 +123,7 @@ def _workers_are_forked(request: pytest.FixtureRequest, monkeypatch: pytest.Monk
 @pytest.fixture(scope="session")
 def vocabulary() -> Any:
     """The published one: four specials, ten digits, `+ - x =` and the space."""
-    from numerate import promises
+    import promises
 
     return promises.VOCABULARY
 
@@ -131,7 +131,7 @@ def vocabulary() -> Any:
 @pytest.fixture(scope="session")
 def make_tokens() -> Any:
     """make_tokens([5, 9, 1], seed=0): rows of these lengths with any ids, numbered from 1000 on."""
-    from numerate import promises
+    import promises
 
     return promises.make_tokens
 
@@ -147,7 +147,7 @@ def build() -> Any:
 @pytest.fixture(scope="session")
 def mix() -> Any:
     """mix((mixer, positions), width=8): the first of two layers, in float64 and evaluation."""
-    from numerate import promises
+    import promises
 
     return promises.mix
 

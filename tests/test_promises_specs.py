@@ -21,14 +21,14 @@ from numerate.errors import UserError
 from numerate.evaluation.evaluator import Evaluation
 from numerate.evaluation.generation_settings import Generation
 from numerate.models.block import FeedForward
-from numerate.promises import (  # noqa: F401
+from numerate.recipes.papers import BIBTEX_BY_LINK, bibtex_of
+from numerate.training.recipe import Recipe, Training
+from numerate.training.samples import Samples
+from promises import (  # noqa: F401
     test_it_is_a_frozen_dataclass_of_explained_settings,
     test_the_defaults_survive_saving,
     through_a_file,
 )
-from numerate.recipes.papers import BIBTEX_BY_LINK, bibtex_of
-from numerate.training.recipe import Recipe, Training
-from numerate.training.samples import Samples
 
 NO_CHOICE = {
     ("Mixture", "weights"),

@@ -45,7 +45,6 @@ from numerate.positions.bias import FIRE, T5Bias
 from numerate.positions.position import AttentionBias, Position
 from numerate.positions.position_ids import Coupled, DigitIndex, RandomSubset, Sequential, Shifted
 from numerate.positions.rotary import Rotary
-from numerate.promises import VOCABULARY
 from numerate.published.dual_attention_models import corrected, published
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.bitwise import BitwiseOr
@@ -64,6 +63,7 @@ from numerate.text.tokenizers.text_number_formats import PerDigit
 from numerate.tokenizers.layout import Continuation
 from numerate.tokenizers.number_formats import Digits
 from numerate.tokenizers.tokenizer import Characters
+from promises import VOCABULARY
 
 NOT_SPECS = {"Recipe", "Study"}
 """Kinds whose entries are functions, not classes with settings."""

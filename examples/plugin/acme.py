@@ -1,4 +1,4 @@
-"""A mixer, a task and a recipe in a package of their own. Tested by: pytest --numerate-promises acme"""
+"""A mixer, a task and a recipe in a package of their own, declared by the entry points of pyproject.toml."""
 
 import random
 import string

@@ -9,7 +9,8 @@ from torch.nn.functional import cross_entropy
 from numerate.batch import IGNORE_INDEX, Batch, Output, Tokens
 from numerate.losses.cross_entropy import CrossEntropy, CrossEntropyModule
 from numerate.losses.number_heads import Regression
-from numerate.promises import (  # noqa: F401
+from numerate.vocabulary import Vocabulary
+from promises import (  # noqa: F401
     NUMBER,
     RAGGED,
     VOCABULARY,
@@ -20,7 +21,6 @@ from numerate.promises import (  # noqa: F401
     test_a_loss_has_a_gradient,
     test_every_term_has_a_weight_and_a_count_that_the_batch_alone_tells,
 )
-from numerate.vocabulary import Vocabulary
 
 
 def at_targets(logits: torch.Tensor, batch: Batch) -> Output:

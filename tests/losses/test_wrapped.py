@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 import numerate
 from numerate.errors import UserError
 from numerate.losses.cross_entropy import CrossEntropy
-from numerate.promises import RAGGED, labelled_rows, output_everywhere
+from promises import RAGGED, labelled_rows, output_everywhere
 
 
 @numerate.wrap_loss

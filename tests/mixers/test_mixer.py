@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from numerate.errors import UserError
-from numerate.promises import (  # noqa: F401
+from promises import (  # noqa: F401
     EXACT,
     inputs,
     test_earlier_tokens_matter,

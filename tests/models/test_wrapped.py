@@ -21,9 +21,9 @@ from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.evaluation.evaluator import evaluate_cell
 from numerate.experiments.train import train
-from numerate.promises import through_a_file
 from numerate.training.checkpoint import step_folder
 from numerate.training.recipe import Recipe
+from promises import through_a_file
 from small_runs import ADDING, same, weights
 
 

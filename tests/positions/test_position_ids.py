@@ -20,14 +20,14 @@ from numerate.positions.position_ids import (
     Shifted,
     Zooming,
 )
-from numerate.promises import (  # noqa: F401
+from numerate.vocabulary import Vocabulary
+from promises import (  # noqa: F401
     WITH_HELPER,
     assert_rows_may_grow,
     test_a_longer_row_never_changes_earlier_position_ids,
     test_position_ids_start_at_0_and_depend_on_the_row_and_the_context_alone,
 )
-from numerate.promises import position_ids_of as numbers
-from numerate.vocabulary import Vocabulary
+from promises import position_ids_of as numbers
 
 DRAWS = [StepContext.for_evaluation(), StepContext(seed=0, step=0), StepContext(seed=5, step=17)]
 

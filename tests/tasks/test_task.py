@@ -11,7 +11,10 @@ import pytest
 
 from numerate.config import Span, setting
 from numerate.errors import UserError
-from numerate.promises import (  # noqa: F401
+from numerate.tasks.counter_rng import CounterRNG
+from numerate.tasks.questions import Example, Numbers, Questions
+from numerate.tasks.task import MIN_SPLIT_SIZE, SPLITS, Task, can_be_split
+from promises import (  # noqa: F401
     test_an_example_does_not_depend_on_the_portions,
     test_its_alphabet_holds_all_the_texts_it_uses,
     test_its_strata_have_questions_of_their_sizes,
@@ -19,9 +22,6 @@ from numerate.promises import (  # noqa: F401
     test_seed_and_split_change_what_is_drawn,
     test_the_axes_of_its_grid_are_fields_that_can_be_fixed,
 )
-from numerate.tasks.counter_rng import CounterRNG
-from numerate.tasks.questions import Example, Numbers, Questions
-from numerate.tasks.task import MIN_SPLIT_SIZE, SPLITS, Task, can_be_split
 
 
 @dataclass(frozen=True)

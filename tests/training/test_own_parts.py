@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout, one_hot
 
 import numerate
-from numerate import promises
+import promises
 from numerate.api import recipe
 from numerate.batch import IGNORE_INDEX, Output
 from numerate.config import setting

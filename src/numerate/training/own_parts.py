@@ -1,7 +1,7 @@
 """What is wrong with parts of users: each function yields problems, the first of which a check raises.
 
-`numerate.training.preflight` runs them before training, and `numerate.promises` on the parts of a package. The parts of
-numerate itself are left out before training: tests hold them to more than this.
+`numerate.training.preflight` runs them before training. The parts of numerate itself are left out: tests hold them to
+more than this.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,6 @@
 """What every part promises, as tests.
 
-Our tests run them on our parts, and `pytest --numerate-promises PACKAGE` (`numerate.pytest_plugin`) runs them on those
-that an installed package declares. A mixer never looks ahead, and token by token it computes what it computes for whole
+They run on every part of numerate. A mixer never looks ahead, and token by token it computes what it computes for whole
 rows; so does a model. Data is a function of its key; no question is in two splits. A loss is a sum with a gradient, and
 a count that the batch alone tells. Position ids do not depend on later tokens or other rows. Nothing is random in
 evaluation. A part survives saving; a recipe trains, and resumes exactly.
