@@ -1,6 +1,5 @@
-"""Promises of looking into a run: the maps of what it reads and says, kept in its folder, and what is refused."""
+"""Attention maps of a run: of what it reads and generates, as arrays and as a figure, and what is refused."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from numerate.experiments.train import train
 from numerate.mixers.recurrent import LSTM
 from numerate.models.backbone import Loop
 from numerate.models.decoder import Decoder
-from numerate.reports.map_records import read_attention_maps, read_map
+from numerate.reports.attention_maps import token_label
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.language_modeling import LanguageModeling
 from numerate.text.data.corpora import write_corpus
@@ -68,33 +67,34 @@ def test_a_prompt_gives_every_head_of_every_layer_over_the_prompt_and_the_answer
         alone.layers[0].weights("cross attention")
 
 
-def test_the_command_keeps_a_record_writes_a_page_and_the_report_shows_it(
+def test_the_command_draws_every_head_and_writes_the_same_file_again(
     run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = tmp_path / "page.html"
-    assert main(["maps", str(run.path), "12+34=", "layer=1", f"out={out}"]) == 0
-    output = capsys.readouterr().out.splitlines()
-    assert output[0].startswith("12+34=: ")
-    assert output[-1] == str(out)
-    assert len(output) == 3 + 2 + 2 + 2 + 4  # a line for each head of each sort, of one layer
-    reversed_ = "Numbers are read and written with their digits in reverse order, least significant first."
-    assert output[1].strip() == reversed_
-    assert reversed_ in out.read_text()
-    (file,) = (run.path / "maps").glob("*.json")
-    record, maps = read_map(file), run.maps("12+34=", layers=[1])
-    assert file.stem == maps.file_stem
-    found = {seen.map_type: seen.weights for seen in read_attention_maps(record)}
-    for sort in maps.layers[0].map_types():
-        whole = maps.layers[0].weights(sort)
-        assert np.abs(found[sort] - whole).max() <= np.ptp(whole) / 4000 + 1e-7
-    before = file.read_bytes()
     assert main(["maps", str(run.path), "12+34=", "layer=1"]) == 0
-    assert file.read_bytes() == before
-    assert file.with_suffix(".html").read_text() == out.read_text()
-    assert "12+34=" in json.loads(before)["prompt"]
-    page = run.report().read_text()
-    assert "Attention and relations" in page
-    assert reversed_ in page
+    tokens, path = capsys.readouterr().out.splitlines()
+    assert "tokens" in tokens
+    assert tokens.partition(": ")[2].startswith("2 1 + 4 3 =")
+    content = Path(path).read_bytes()
+    assert Path(path).parent == run.path / "maps"
+    assert main(["maps", str(run.path), "12+34=", "layer=1"]) == 0
+    assert Path(path).read_bytes() == content
+    assert main(["maps", str(run.path), "12+34=", f"out={tmp_path / 'maps.svg'}"]) == 0
+    text = (tmp_path / "maps.svg").read_text()
+    assert all(f">layer 1: {kind}<" in text for kind in ("attention", "relational attention", "relations", "symbols"))
+    assert main(["maps", str(run.path), "12+34=", f"out={tmp_path / 'maps.html'}"]) == 2
+    assert run.maps("12+34=")._repr_png_().startswith(b"\x89PNG")
+
+
+def test_each_head_is_a_panel_of_its_numbers_queries_down_and_keys_to_the_right(run: Run) -> None:
+    maps = run.maps("12+34=", answer=False)
+    figure = maps.figure()
+    drawn = [axes for axes in figure.axes if axes.get_images()]
+    assert [axes.get_title(loc="left") for axes in drawn[:2]] == ["layer 0: attention", "layer 0: relational attention"]
+    weights = maps.layers[0].weights("attention")
+    image = np.asarray(drawn[0].get_images()[0].get_array().filled(np.nan))
+    np.testing.assert_array_equal(image, np.concatenate([weights[0], np.full((6, 1), np.nan), weights[1]], axis=1))
+    assert [label.get_text() for label in drawn[0].get_xticklabels()] == [*"21+43="] * 2
+    assert [token_label(token) for token in ("\n", " a", "▁a", "")] == ["↵", "␣a", "␣a", "∅"]
 
 
 def test_without_a_prompt_a_question_of_the_test_split_is_read(run: Run) -> None:

@@ -4,7 +4,7 @@ import codecs
 import json
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -13,24 +13,13 @@ from typing import Any
 from numerate.config import expand_sweep
 from numerate.errors import UserError
 from numerate.evaluation.completions import Completion
-from numerate.experiments.maps import save_maps
 from numerate.experiments.run import Run, load
-from numerate.reports.attention_maps import (
-    MAX_CHARACTERS,
-    HeadSummary,
-    count_characters,
-    digit_order_note,
-    maps_page,
-    shorten_text,
-    summarize_heads,
-)
-from numerate.reports.map_records import FOLDER
-from numerate.reports.output_files import check_output_file, write_output
+from numerate.reports.attention_maps import token_label
+from numerate.reports.matplotlib_writer import check_figure_path, write_drawing
 from numerate.reports.settings import format_settings
-from numerate.terminal import output_width, print_wrapped, wrapped
+from numerate.terminal import output_width, wrapped
 from numerate.training import disk
 
-MAX_LINES = 48
 """Heads shown in the terminal."""
 
 
@@ -195,35 +184,11 @@ def maps(
     device: str | None = None,
     **options: Any,
 ) -> None:
-    """Writes attention maps as a page, with a few lines of text; the other options are those of `Run.maps`."""
+    """Draws attention maps as a figure; the other options are those of `Run.maps`."""
     if out is not None:
-        check_output_file(out, "html")
+        check_figure_path(out)
     run = load(address, runs_dir, device).with_settings(*settings)
     found = run.maps(prompt, layers=layer, **options)
-    record = found.record()
-    if count_characters(record) > MAX_CHARACTERS:
-        raise UserError(
-            f"layer: {count_characters(record) // 2:,} weights are too many for a page; select fewer layers, such as "
-            f"layer={found.layers[0].layer}, or shorten the prompt"
-        )
-    save_maps(run, found)
-    _print_summary(record, summarize_heads(record))
-    page = out or run.path / FOLDER / f"{found.file_stem}.html"
-    content = maps_page(record, run.folder.recipe_name).encode()
-    print(write_output(page, content, place="runs" if out is None else "out"))
-
-
-def _print_summary(record: Mapping[str, Any], heads: Sequence[HeadSummary]) -> None:
-    answer = record["answer_start"]
-    tokens_text = f"{len(record['tokens'])} tokens" + f", the answer from token {answer} on" * bool(answer)
-    print(f"{shorten_text(record['prompt']) or 'the beginning of a document'}: {tokens_text}, step {record['step']:,}")
-    if words := digit_order_note(record):
-        print_wrapped(f"  {words}.")
-    layer_width, type_width = (max(len(getattr(head, name)) for head in heads) for name in ("layer", "map_type"))
-    for head in heads[:MAX_LINES]:
-        name = f"{head.layer:<{layer_width}}  {head.map_type:<{type_width}}  {head.head:>2}"
-        spread = f"attends to {head.effective_keys:5.1f}" if head.effective_keys is not None else " " * 14
-        last = ", ".join(f"{key} {share:.2f}" for key, share in head.top_keys)
-        print(wrapped(f"  {name}   {spread}   last token: {last}", output_width(), indent=6))
-    if len(heads) > MAX_LINES:
-        print(f"  ... {len(heads) - MAX_LINES} more heads; layer={record['layers'][-1]['layer']} shows those of one")
+    answer = f", the answer from token {found.answer_start} on" if found.answer_start else ""
+    print(f"{len(found.tokens)} tokens{answer}: {' '.join(map(token_label, found.tokens))}")
+    print(write_drawing(found.figure(), out or run.path / "maps" / f"{found.file_stem}.png"))

@@ -490,17 +490,17 @@ COMMANDS: dict[str, Command] = {
         settings=MODEL_SETTING,
     ),
     "maps": Command(
-        "write the attention maps of a prompt as an HTML page, with every head of every layer",
+        "draw the attention maps of a prompt: one figure of layers x heads",
         "prompts:maps",
         "RUN [PROMPT]",
-        "numerate maps latest '321+654='\nnumerate maps latest '321+654=' checkpoint=best layer=0,1 out=maps.html\n"
+        "numerate maps latest '321+654='\nnumerate maps latest '321+654=' checkpoint=best layer=0,1 out=maps.pdf\n"
         "numerate maps latest '321+654=' answer=false   (the prompt alone, without the generated answer)\n"
         "numerate maps latest   (a question of the test split, or the start of the validation text)",
         (
             Option("layer", "0,1", "layers, by default all", list[int]),
             Option("answer", "false", "whether the generated answer is included", bool),
             Option("max_tokens", "256", "maximum number of tokens", int, at_least=1),
-            Option("out", "maps.html", "the page, by default in the folder of the run"),
+            Option("out", "maps.pdf", "the figure (.png, .svg, .pdf), by default in the folder of the run"),
             *RUN_OPTIONS,
         ),
         settings=MODEL_SETTING,

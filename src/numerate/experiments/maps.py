@@ -1,11 +1,13 @@
 """Attention maps of a run for a prompt: the weights of every head of every layer."""
 
 import hashlib
+import io
 import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from textwrap import shorten
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,8 +19,11 @@ from numerate.evaluation.evaluation_data import EXTRA_TEXT_TOKENS, extract_promp
 from numerate.evaluation.generate import greedy_decode
 from numerate.experiments.stored_run import StoredRun
 from numerate.mixers.attention_maps import LayerMaps, MapKind, record_maps
-from numerate.reports.map_records import FOLDER, FORMAT_VERSION, pack_weights
+from numerate.reports.attention_maps import MapRow, maps_figure
 from numerate.vocabulary import EOS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 DEFAULT_MAX_TOKENS = 256
 """Default maximum number of tokens in a prompt: every head has a number for every pair of them."""
@@ -54,11 +59,10 @@ class Layer:
 
 @dataclass(frozen=True)
 class AttentionMaps:
-    """The attention maps of one prompt; displays as an interactive page in a notebook.
+    """The attention maps of one prompt; displays as a figure in a notebook.
 
     - `tokens` are the tokens of the model's input, and `source` those of its encoder, None without one.
     - `answer_start`: index of the first generated token; None if nothing was generated.
-    - `digit_order`: how the tokenizer orders the digits of numbers, "reversed", "answer_reversed" or "normal".
     - Rows of attention, symbols and cross attention add up to 1; relations are any numbers, 0 at masked keys.
     """
 
@@ -71,7 +75,6 @@ class AttentionMaps:
     step: int = 0
     position_offset: int = 0
     settings: tuple[tuple[str, Any], ...] = ()
-    digit_order: str = "normal"
 
     @property
     def file_stem(self) -> str:
@@ -82,33 +85,29 @@ class AttentionMaps:
         words = re.sub(r"[^a-z0-9]+", "-", self.prompt.lower())[:32].strip("-")
         return "-".join(part for part in (words, f"step{self.step}", digest) if part)
 
-    def record(self) -> dict[str, Any]:
-        """The record of `maps/NAME.json`: see `numerate.reports.map_records`."""
-        copied = ("answer_start", "checkpoint", "step", "position_offset")
-        return {
-            "format": FORMAT_VERSION,
-            "prompt": self.prompt,
-            "tokens": list(self.tokens),
-            "source": None if self.source is None else list(self.source),
-            **{name: getattr(self, name) for name in copied},
-            "settings": dict(self.settings),
-            "digit_order": self.digit_order,
-            "layers": [
-                {
-                    "name": layer.name,
-                    "layer": layer.layer,
-                    "loop": layer.loop,
-                    "component": layer.component,
-                    "maps": [{"map_type": name, **pack_weights(weights)} for name, weights in layer.maps.items()],
-                }
-                for layer in self.layers
-            ],
-        }
+    def rows(self) -> list[MapRow]:
+        """The rows of the figure: each kind of map of each layer."""
+        found = []
+        for layer in self.layers:
+            queries = self.source or () if layer.component == "encoder" else self.tokens
+            for kind, weights in layer.maps.items():
+                keys = self.source or () if kind == "cross attention" else queries
+                if kind == "symbols":
+                    keys = tuple(map(str, range(weights.shape[-1])))
+                found.append(MapRow(f"{layer.name}: {kind}", weights, queries, keys))
+        return found
 
-    def _repr_html_(self) -> str:
-        from numerate.reports.attention_maps import maps_iframe
+    def figure(self) -> "Figure":
+        """All maps as one figure of matplotlib: a row for each layer and kind, a column for each head."""
+        prompt = " ".join(self.prompt.split()) or "the beginning of a document"
+        settings = [f"{name}={value}" for name, value in self.settings]
+        where = ", ".join([f"{self.checkpoint} checkpoint, step {self.step:,}", *settings])
+        return maps_figure(self.rows(), f"{shorten(prompt, 60)} ({where})")
 
-        return maps_iframe([self.record()])
+    def _repr_png_(self) -> bytes:
+        content = io.BytesIO()
+        self.figure().savefig(content, format="png", dpi=150)
+        return content.getvalue()
 
 
 def compute_attention_maps(
@@ -156,14 +155,7 @@ def compute_attention_maps(
         step=loaded_checkpoint.step,
         position_offset=position_offset,
         settings=tuple(sorted(run.changed_settings.items())),
-        digit_order=getattr(getattr(run.recipe.tokenizer, "number_format", None), "digit_order", "normal"),
     )
-
-
-def save_maps(run: StoredRun, maps: AttentionMaps) -> None:
-    """Writes the record to the run's folder, where reports read it."""
-    (run.path / FOLDER).mkdir(exist_ok=True)
-    run.folder.write(f"{FOLDER}/{maps.file_stem}.json", json.dumps(maps.record(), ensure_ascii=False))
 
 
 def _collect_maps(model: Model, tokens: Tokens, source: Tokens | None, position_offset: int) -> list[LayerMaps]:

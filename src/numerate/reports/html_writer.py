@@ -1,6 +1,6 @@
 """Content as HTML: tables and notes, charts and points as SVG, heat maps as tables or pictures, with hover tips.
 
-Everything of a page is in one file, without scripts other than those of attention maps. The markup is in `templates/`;
+Everything of a page is in one file, without scripts. The markup is in `templates/`;
 colors, light and dark, are classes of the style sheet.
 """
 
@@ -63,7 +63,7 @@ def to_html(content: Content) -> Markup:
 
 
 def page(title: str, body: str) -> str:
-    """A complete, self-contained page around a body of HTML, without scripts other than those of the body."""
+    """A complete, self-contained page around a body of HTML, without scripts."""
     return fill("page.html", title=title, body=Markup(body), style=Markup(style()))
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from numerate.reports.attention_maps import maps_content
 from numerate.reports.content import Content, Note, without_empty_blocks
 from numerate.reports.counts import counts_content
 from numerate.reports.forest import forest_content
@@ -164,7 +163,6 @@ SECTIONS = (
 in distribution is at least `CONVERGENCE_THRESHOLD`."""
 
 CLOSING_SECTIONS = (
-    Section("Attention and relations", lambda it: maps_content(it.runs[0].folder), pages=RUN),
     Section("To run it again", lambda it: reproduction_content(it.runs)),
     Section("Recipe", lambda it: recipe_content(it.runs[0]), pages=RUN),
     Section("Left out of this report", lambda it: left_out_content(it.runs)),
