@@ -38,7 +38,6 @@ BENCHMARKS: dict[str, tuple[str, ...]] = {
     "mamba": ("--repetitions", "1"),
     "mixers": ("--repetitions", "1", "--tokens", "2048", "--lengths", "64", "512"),
     "number_loss": ("--repetitions", "1", "--only", "logits", "head"),
-    "stacking": ("--repetitions", "1", "--only", "loop"),
     "studies": ("--runs", "20", "--seconds", "0.5", "--executors", "local"),
     "tokenising": ("--repetitions", "10", "--tokenizer", str(TOP / "tests" / "text" / "tiny")),
     "training": ("--repetitions", "2"),
@@ -50,7 +49,7 @@ COSTS = r"(processor_)?seconds(_to_first)?|milliseconds\w*|megabytes\w*|memory"
 COSTS_OF = {"studies": r"ratio"}
 """The names of figures. A study's length is chosen in each run of the benchmark, so that its seconds say nothing."""
 
-SIZES = ("width", "batch", "batch_size", "stack", "window", "workers")
+SIZES = ("width", "batch", "batch_size", "window", "workers")
 """The numbers of a line that say what is measured; all of its texts do."""
 
 Figures = dict[str, float]

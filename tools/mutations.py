@@ -134,14 +134,14 @@ FAULTS = [
         "training/trainer.py",
         "_dropout_seed(self.recipe.seed, self.state.step, self.world.rank)",
         "_dropout_seed(self.recipe.seed, 0, self.world.rank)",
-        "tests/training/test_trainer.py tests/training/test_resume.py tests/stacking",
+        "tests/training/test_trainer.py tests/training/test_resume.py",
     ),
     Fault(
         "the learning rate is that of the next step",
         "training/trainer.py",
         "schedule.multiplier(self.budget.schedule_step(state), total_steps)",
         "schedule.multiplier(self.budget.schedule_step(state) + 1, total_steps)",
-        "tests/training/test_plateau.py tests/training/test_schedule.py tests/training/test_budget.py tests/stacking",
+        "tests/training/test_plateau.py tests/training/test_schedule.py tests/training/test_budget.py",
     ),
     Fault(
         "the warm-up ends a step early",
@@ -302,12 +302,6 @@ FAULTS = [
         "        autoescape=True,\n",
         "        autoescape=False,\n",
         "tests/reports tests/test_security.py",
-    ),
-    Fault(
-        "stacked models are divided by the counts of the first",
-        "stacking/stacked_trainer.py",
-        "torch.tensor([float(max(1, own[term])) for own in counts]",
-        "torch.tensor([float(max(1, counts[0][term])) for _ in counts]",
     ),
 ]
 

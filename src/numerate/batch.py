@@ -13,7 +13,7 @@ In xVal (Golkar et al., 2023, https://arxiv.org/abs/2310.02989) one token [NUM],
 number."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -38,28 +38,19 @@ class StepContext:
 
     `StepContext(seed, step)` is for a training step: position offsets are drawn by a counter-based hash of (seed, step,
     example index). `StepContext.for_evaluation(i)` is for evaluation: nothing is random; `position_offset` is an index:
-    position ids are shifted by the i-th of the model's fixed evaluation offsets (the 0-th is 0).
-    `StepContext.from_contexts(contexts, rows_per_context)` is for the concatenated rows of several runs that are
-    trained as one (`numerate.stacking`), `rows_per_context` of each: each row gets the same random numbers as in its
-    own run (see `numerate.positions.counter`)."""
+    position ids are shifted by the i-th of the model's fixed evaluation offsets (the 0-th is 0)."""
 
     seed: int = 0
     step: int | None = None
     position_offset: int = 0
-    contexts: tuple["StepContext", ...] = ()
-    rows_per_context: int = 0
 
     @classmethod
     def for_evaluation(cls, position_offset: int = 0) -> "StepContext":
         return cls(position_offset=position_offset)
 
-    @classmethod
-    def from_contexts(cls, contexts: Sequence["StepContext"], rows_per_context: int) -> "StepContext":
-        return cls(contexts=tuple(contexts), rows_per_context=rows_per_context)
-
     @property
     def training(self) -> bool:
-        return self.step is not None or bool(self.contexts)
+        return self.step is not None
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ reads=read_at relation_width=relation_dim relational_heads=num_relational_heads 
 repeats=keep_duplicates requeues=max_requeues rise=warmup_endpoints rounded=round_to_float32 rule=discretization
 says=scale self_heads=num_self_heads sentinel=sentinel_token share=partial_rotary_factor shared=share_across_layers
 shortest_step=dt_min side=group_from sides=bidirectional sign=include_sign size=group_size|subset_size
-skip_bad=skip_invalid slots=num_slots smoothing=label_smoothing squash=squash_factor stack=stack_size
+skip_bad=skip_invalid slots=num_slots smoothing=label_smoothing squash=squash_factor
 start=initial_lr_ratio|decoder_start_token state=state_size|initial_state steepness=slope_scale step_spread=dt_ratio
 stride=eval_stride table=max_position_embeddings target=target_accuracy tested=test_fraction texts=symbols
 tied=tie_word_embeddings times=expansion|num_loops token=number_token tokens=max_new_tokens trained_on=training_task

@@ -13,7 +13,6 @@ from numerate.config import override
 from numerate.errors import UserError
 from numerate.evaluation.evaluator import Evaluation
 from numerate.experiments.run import Run
-from numerate.experiments.stacked import train_stacked
 from numerate.experiments.train import train
 from numerate.models.decoder import Decoder
 from numerate.positions.rotary import Rotary
@@ -51,12 +50,7 @@ AGAIN: dict[str, Callable[[Recipe, Run], Any]] = {
     "ask": lambda recipe, run: run.ask("1+1="),
     "maps": lambda recipe, run: run.maps("1+1="),
     "a study": lambda recipe, run: preview_study(Study("mine", "Which?", [recipe]), runs_dir="runs"),
-    "a stack": lambda recipe, run: raised(train_stacked([recipe, replace(recipe, seed=1)], runs_dir="runs")[0]),
 }
-
-
-def raised(found: Any) -> None:
-    raise found
 
 
 @pytest.mark.parametrize("how", AGAIN)
@@ -72,8 +66,7 @@ def test_a_run_is_not_gone_on_with_on_changed_questions(recipe: Recipe, how: str
         AGAIN[how](recipe, Run(run.folder))
     assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
     Path("mine.jsonl").write_text(questions())
-    if how != "a stack":
-        AGAIN[how](recipe, Run(run.folder))
+    AGAIN[how](recipe, Run(run.folder))
 
 
 def test_a_run_without_a_checkpoint_begins_again_with_what_there_is(recipe: Recipe) -> None:

@@ -76,19 +76,6 @@ def test_a_requested_kernel_that_cannot_run_is_refused_with_what_would_do(monkey
             should_use_fla("fla", x, "DeltaNet")
 
 
-def test_stacked_models_take_the_form_in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend(monkeypatch, True)
-    found = []
-
-    def look(x: torch.Tensor) -> torch.Tensor:
-        found.append(should_use_fla("auto", x, "Mamba2"))
-        return x
-
-    with FakeTensorMode():
-        torch.vmap(look)(torch.empty(2, 3, device="cuda"))
-    assert found == [False]
-
-
 @pytest.mark.parametrize("there", [("fla",), ("triton",), ("fla", "triton")], ids=" ".join)
 def test_the_package_counts_only_with_the_compiler_of_its_kernels(
     there: tuple[str, ...], monkeypatch: pytest.MonkeyPatch

@@ -1,4 +1,4 @@
-"""The fused losses give what the plain form gives: values, gradients, in every float type, stacked and compiled."""
+"""The fused losses give what the plain form gives: values, gradients, in every float type, and compiled."""
 
 import inspect
 import itertools
@@ -275,16 +275,6 @@ def test_torch_func_has_the_same_gradient() -> None:
     form = from_logits()
     found = torch.func.grad(lambda z: sum(form.fused(z, labels())))(form.inputs[0].detach())
     assert_same(found, torch.autograd.grad(sum(form.fused(*form.inputs, labels())), form.inputs)[0])  # type: ignore[arg-type]
-
-
-@each_form
-def test_vmap_gives_each_member_its_own(name: str) -> None:
-    form = FORMS[name]()
-    stacked = [form.inputs[0], *(torch.stack([one, 2 * one, -one]) for one in form.inputs[1:])]
-    stacked = [one.detach().requires_grad_() for one in stacked]
-    found = torch.vmap(form.fused)(*stacked, labels())
-    each = [form.plain(*(one[member] for one in stacked), labels()[member]) for member in range(3)]
-    assert_same(found, [torch.stack(sums) for sums in zip(*each, strict=True)], stacked)
 
 
 COMPILED = """

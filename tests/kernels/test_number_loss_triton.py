@@ -248,23 +248,6 @@ def test_without_gradients_nothing_as_wide_as_the_vocabulary_is_made(
     assert_same([one.double() for one in fused(logits.float(), LABELS)], plain(logits, LABELS), rtol=1e-5)
 
 
-@pytest.mark.parametrize("form", [from_logits, from_head])
-def test_stacked_models_have_each_its_own_sums_and_gradients(kernels: Any, form: Any) -> None:
-    fused, plain, inputs = form(reweigh=True)
-    stacked = [torch.stack([part, -part]).float().requires_grad_() for part in inputs]
-    exact = [part.detach().double().requires_grad_() for part in stacked]
-    found = torch.vmap(lambda *parts: fused(*parts, LABELS))(*stacked)
-    expected = [
-        torch.stack(sums) for sums in zip(*(plain(*parts, LABELS) for parts in zip(*exact, strict=True)), strict=True)
-    ]
-    assert_same([part.double() for part in found], expected, rtol=1e-5)
-    ours, theirs = (
-        torch.autograd.grad(sum(part.sum() for part in parts), of)  # type: ignore[arg-type]
-        for parts, of in ((found, stacked), (expected, exact))
-    )
-    assert_same([part.double() for part in ours], theirs, atol=1e-5, rtol=1e-4)
-
-
 # The gradient in place ------------------------------------------------------------------------------------------------
 
 

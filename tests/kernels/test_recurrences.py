@@ -274,41 +274,6 @@ class Stacked(NamedTuple):
     dims: Sequence[tuple[int | None, ...]]
 
 
-STACKED: dict[str, Stacked] = {
-    "scan": Stacked(linear(20, torch.float64, (1, 20), True), [(0, 0, 0), (0, None, None), (1, 2, 0), (None, 0, 0)]),
-    **{
-        f"selective scan, {chunks} chunks": Stacked(
-            selective_forms(13, True, 2, chunks), [(0,) * 5, (0,) * 4 + (None,)]
-        )
-        for chunks in (1, 2, 6)
-    },
-    "sLSTM": Stacked(slstm_forms(9, True), [(0, 0), (0, None), (None, 0)]),
-    "short convolution": Stacked(short_convolution(9, 4, biases=False), [(0, 0), (0, None), (None, 0)]),
-    "convolution": Stacked(convolution(40), [(0, 0), (0, None)]),
-    "quotient of series": Stacked(quotient(40), [(0, 0)]),
-}
-
-
-@pytest.mark.parametrize("name", STACKED)
-def test_members_of_a_stack_are_each_alone(name: str) -> None:
-    (fast, definition, given), every_dims = STACKED[name]
-    for dims in every_dims:
-        stacked = [
-            x if dim is None else torch.stack([x, 0.5 * x, 0.9 * x], dim).detach().requires_grad_()
-            for x, dim in zip(given, dims, strict=True)
-        ]
-        found = torch.vmap(fast, in_dims=dims)(*stacked)
-        alone = [
-            definition(*(x if dim is None else x.select(dim, member) for x, dim in zip(stacked, dims, strict=True)))
-            for member in range(3)
-        ]
-        if isinstance(found, Tensor):
-            expected: Any = torch.stack(alone)
-        else:
-            expected = [torch.stack(one) for one in zip(*alone, strict=True)]
-        assert_same(found, expected, stacked)
-
-
 # Extremes ------------------------------------------------------------------------------------------------------------
 
 

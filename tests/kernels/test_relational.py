@@ -1,6 +1,6 @@
 """The forms of relational attention against its definition, and the definition by hand."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
@@ -157,26 +157,6 @@ def test_some_queries_are_those_of_the_whole(kind: Variant, activation: Activati
     expected = whole.transpose(1, 2)[row, places].transpose(1, 2)
     for form in ("plain", "auto"):
         torch.testing.assert_close(relational_attention(some, kind, activation, form), expected, **CLOSE)
-
-
-@pytest.mark.parametrize(
-    ("kind", "activation", "form"), [("relational", "identity", "values"), ("rca", "relu", "chunks")]
-)
-def test_a_stack_of_models_is_read_as_each_alone(kind: Variant, activation: Activation, form: Any) -> None:
-    members = [made(kind, by_distance=True, seed=seed) for seed in range(3)]
-    named = [
-        field.name for field in fields(RelationalHeads) if isinstance(getattr(members[0], field.name), torch.Tensor)
-    ]
-    stacked = {name: torch.stack([getattr(one, name) for one in members]).requires_grad_() for name in named}
-
-    def say(one: dict[str, torch.Tensor]) -> torch.Tensor:
-        return relational_attention(replace(members[0], **one), kind, activation, form)
-
-    alone = [
-        reference_attention(replace(one, **{name: stacked[name][number] for name in named}), kind, activation)
-        for number, one in enumerate(members)
-    ]
-    assert_same(torch.vmap(say)(stacked), torch.stack(alone), list(stacked.values()), **CLOSE)
 
 
 def test_the_definition_by_hand() -> None:

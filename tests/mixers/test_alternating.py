@@ -69,8 +69,3 @@ def test_it_attends_if_any_does_and_hides_if_all_do() -> None:
     assert both.has_attention()
     assert not both.supports_blocked_keys()
     assert attention.supports_blocked_keys()
-
-
-def test_what_cannot_be_stacked_alone_cannot_be_in_turn() -> None:
-    assert Alternating((Attention(), LSTM())).why_not_stacked() == LSTM().why_not_stacked()
-    assert Alternating((Attention(),)).why_not_stacked() is None

@@ -120,26 +120,6 @@ def test_long_rows_are_computed_in_blocks_where_a_window_leaves_out_most_keys(mo
     assert blocks(3, uses_reachable_keys=True) == [(0, 10), (10, 20), (20, 30), (30, 40)]
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
-@torch.no_grad()
-def test_a_window_works_where_values_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention_positions, "WINDOW_BLOCK_QUERIES", 8)
-    part, x, here = window_layer(size=2)
-    parameters = {name: torch.stack([value, 2 * value]) for name, value in part.named_parameters()}
-    targets = torch.tensor([[3, 17, 39]])
-
-    def run(values: dict[str, Tensor], targets: Tensor) -> tuple[Tensor, Tensor]:
-        fresh = [replace(here, forward_cache={}) for _ in range(2)]
-        forward = torch.func.functional_call(part, values, (x, fresh[0]))
-        with torch.nn.utils.stateless._reparametrize_module(part, values):
-            return forward, part.forward_at(x, fresh[1], targets)
-
-    together = torch.vmap(run)(parameters, targets.expand(2, 1, 3))
-    for i in range(2):
-        alone = run({name: value[i] for name, value in parameters.items()}, targets)
-        assert_same([one[i] for one in together], list(alone), atol=1e-6, rtol=1e-6)
-
-
 @torch.no_grad()
 def test_a_block_reads_only_keys_in_a_window_of_its_queries() -> None:
     part, _, here = layer("windows")

@@ -131,11 +131,5 @@ def test_a_gate_and_its_gradient_are_those_of_its_formula(activation: torch.nn.M
     torch.testing.assert_close(found, expected, atol=1e-12, rtol=1e-12)
 
 
-def test_models_in_a_stack_are_gated_each_alone() -> None:
-    hidden = torch.randn(3, 2, 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    stacked = torch.vmap(lambda one: gated_activation(one, functional.silu))(hidden)
-    torch.testing.assert_close(stacked, gated_activation(hidden, functional.silu))
-
-
 def test_one_and_three_by_hand() -> None:
     assert float(gated_activation(torch.tensor([1.0, 3.0]), functional.silu)) == pytest.approx(2.193, abs=1e-3)

@@ -143,15 +143,6 @@ def test_of_many_failures_ten_are_listed_and_the_others_counted(make: Make) -> N
     assert "... and 5 more" in text
 
 
-def test_runs_that_are_trained_as_one_are_each_running(make: Make) -> None:
-    folder, plan = make(5)
-    state(folder, "a", plan[0], runs=[planned.run for planned in plan[:3]], stack_size=3)
-    now = study_status(folder)
-    assert (now.num_remaining, len(now.running)) == (2, 1)
-    assert "rotary and 2 more" in status_text(now)
-    assert "running          3" in status_text(now)
-
-
 # The time left --------------------------------------------------------------------------------------------------------
 
 
@@ -167,7 +158,6 @@ def busy(label: str, step: int, began: float, **more: Any) -> dict[str, Any]:
         ("", [busy("a", 0, 0), busy("b", 9, 0)], {"a": 100, "b": 1}, 0, 100),  # at least the longest run
         ("a", [busy("a", 5, 0)], {}, 20, 20 + 40),  # judged from what runs
         ("", [busy("a", 9, 0)], {"a": 10}, 50, 0),  # it takes longer than others: expected at any moment
-        ("", [busy("a", 5, 0, runs=["a/1", "a/2", "a/3"])], {"a": 10}, 10, 15),  # a stack lasts as long as its runs
         ("a", [busy("a", 0, 0)], {}, 1, None),
         ("a", [], {"a": 1}, None, None),
         ("", [], {}, None, 0),

@@ -19,7 +19,7 @@ from numerate.errors import UserError
 from numerate.executors.executor import Executor
 from numerate.studies.definitions import quickstart
 from numerate.studies.folder import StudyFolder
-from numerate.studies.running import estimated_cost, order_items
+from numerate.studies.running import estimated_cost, order_runs
 from numerate.studies.study import Study, _plan_runs, preview_study, run_study
 from numerate.training.recipe import Recipe
 
@@ -78,8 +78,8 @@ def test_a_study_without_recipes_is_refused() -> None:
 
 
 def in_order(study: Study, tmp_path: Path) -> list[tuple[int, Any]]:
-    _, plan, recipes = _plan_runs(study, tmp_path, write=False)
-    return [(planned.seed, planned.tree["model"]["hidden_size"]) for (planned,) in order_items(plan, recipes)]
+    _, plan = _plan_runs(study, tmp_path, write=False)
+    return [(planned.seed, planned.tree["model"]["hidden_size"]) for planned in order_runs(plan)]
 
 
 def test_each_seed_of_all_variants_comes_before_the_next_and_the_costliest_variant_first(
@@ -149,7 +149,7 @@ def test_a_line_of_the_results_says_what_was_measured(pair: Study, here: Executo
     assert record["loss"] == last[None]["loss"]
     assert record["validation_exact_match"] == last["validation"]["exact_match"]
     assert record["ood_validation_exact_match"] == last["ood_validation"]["exact_match"]
-    assert record["timing"].keys() == {"seconds", "worker", "stack_size", "start_step", "ended"}
+    assert record["timing"].keys() == {"seconds", "worker", "start_step", "ended"}
     assert record["timing"]["start_step"] == 0
 
 
@@ -217,7 +217,7 @@ def test_runs_that_begin_from_another_run_are_found_again_by_its_id(
 
 def planned_runs(study: Study, runs: Path) -> list[str]:
     """The ids of the runs of rotary that are not there yet."""
-    _, plan, _ = _plan_runs(study, runs, write=False)
+    _, plan = _plan_runs(study, runs, write=False)
     ids = [planned.run.partition("/")[2] for planned in plan if planned.base == "rotary"]
     return [id for id in ids if not (runs / "rotary" / id).exists()]
 
@@ -241,41 +241,6 @@ def test_a_survey_says_what_a_command_would_find_and_writes_nothing(
 
 
 # Several runs as one --------------------------------------------------------------------------------------------------
-
-
-def test_seeds_and_scalar_settings_are_trained_as_one_and_each_has_its_own_results(
-    pair: Study, here: Executor, tmp_path: Path
-) -> None:
-    study = pair.sweep(["seeds=2", "optimizer.learning_rate=1e-3,2e-3"])
-    given: list[str] = []
-    _, done = run_study(study, runs_dir=tmp_path, executor=Watching(replace(here, stack_size=8), given, stack_size=8))
-    assert sorted(given) == [
-        "learned (optimizer.learning_rate=0.001) and 3 more in its stack",
-        "rotary (optimizer.learning_rate=0.001) and 3 more in its stack",
-    ]
-    assert [one.error for one in done] == [None] * 8
-    folder = StudyFolder.find("pair", tmp_path)
-    records = [folder.results()[planned.result_key] for planned in folder.plan()]
-    assert {record["timing"]["stack_size"] for record in records} == {4}
-    assert len({record["loss"] for record in records}) == 8
-
-
-def test_of_a_stack_only_the_run_at_fault_fails(tiny: Recipe, here: Executor, tmp_path: Path) -> None:
-    study = Study("s", "?", [tiny]).sweep(["optimizer.learning_rate=1e-3,1e30", "seeds=2"])
-    _, done = run_study(study, runs_dir=tmp_path, executor=replace(here, stack_size=8))
-    assert ["is not finite" in str(one.error) for one in done] == [False, False, True, True]
-
-
-def test_what_cannot_be_stacked_is_done_one_by_one_and_the_reason_is_reported(
-    tiny: Recipe, here: Executor, tmp_path: Path
-) -> None:
-    messages: list[str] = []
-    study = Study("s", "?", [override(tiny, ["training.gradient_accumulation_steps=2"])]).sweep(["seeds=2"])
-    _, done = run_study(study, runs_dir=tmp_path, executor=replace(here, stack_size=8), on_message=messages.append)
-    assert [one.error for one in done] == [None] * 2
-    assert [
-        text for text in messages if "2 of 2 runs are trained separately: training.gradient_accumulation_steps" in text
-    ]
 
 
 # The command ----------------------------------------------------------------------------------------------------------

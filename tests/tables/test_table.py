@@ -74,7 +74,7 @@ def done(trained: float = 1.0, beyond: float | None = 0.5, **more: Any) -> dict[
         "best_step": 75,
         "final": final,
         "best": {name: region(base["mean"] / 4) for name, base in final.items()},
-        "timing": {"seconds": 2.5, "worker": "a", "stack_size": 1, "ended": 1.0},
+        "timing": {"seconds": 2.5, "worker": "a", "ended": 1.0},
     } | more
 
 

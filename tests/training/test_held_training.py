@@ -13,9 +13,9 @@ import torch
 
 sys.path.append(str(Path(__file__).parent.parent))
 
+
 from launched import ended, launch
 from numerate.api import load, recipe
-from numerate.experiments.stacked import why_not_stacked
 from numerate.experiments.train import train
 from numerate.training.recipe import Recipe
 
@@ -89,11 +89,6 @@ def test_two_processes_with_spread_layers_train_what_one_does(tmp_path: Path) ->
         assert len(found) == 12
         assert max(abs(a - b) for a, b in zip(alone, found, strict=True)) < 1e-4, way
     assert max(alone) - min(alone) > 0.1
-
-
-@pytest.mark.parametrize("model", list(MODELS))
-def test_a_pretrained_model_is_never_stacked(model: str) -> None:
-    assert "is not supported in a stack" in str(why_not_stacked(small(model, *["model.dropout=0"] * (model == "t5"))))
 
 
 if __name__ == "__main__":

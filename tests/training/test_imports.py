@@ -12,7 +12,7 @@ def test_training_sums_imports_nothing_of_texts_no_further_architecture_and_no_c
         "from numerate.experiments.train import debug\n"
         "recipe = debug(numerate.recipe('addition_abacus', 'training.steps=2', 'evaluation.examples_per_cell=2'))\n"
         "numerate.train(recipe, runs_dir=sys.argv[1], quiet=True)\n"
-        "shelf = ('numerate.text', 'numerate.architectures', 'numerate.stacking')\n"
+        "shelf = ('numerate.text', 'numerate.architectures')\n"
         "slow = ('torch._dynamo', 'torch._inductor', 'sympy', 'scipy', 'pandas', 'matplotlib', 'transformers')\n"
         "print([name for name in sys.modules if name.startswith(shelf) or name in slow])\n"
     )

@@ -20,12 +20,10 @@ import small_runs
 from numerate.batch import Batch, Tokens
 from numerate.errors import OperationalError
 from numerate.experiments.train import TrainedRun, train
-from numerate.stacking.stacked_trainer import StackedTrainer
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.task import Questions
 from numerate.training.distributed import World
 from numerate.training.prefetch import Prefetcher
-from numerate.training.stopping import Stop
 from numerate.training.trainer import Trainer
 from small_runs import metrics, same, stop_after, weights
 
@@ -159,22 +157,6 @@ def test_a_text_is_read_in_its_order(
         runs.append(train(small, runs_dir=tmp_path / str(on), quiet=True))
     assert metrics(runs[0]) == metrics(runs[1])
     assert same(weights(runs[0]), weights(runs[1]))
-
-
-def test_stacked_runs_are_the_same_when_one_of_them_leaves(ahead: Callable[[bool], None]) -> None:
-    def losses() -> list[float]:
-        trainers = [
-            Trainer(small_runs.small(OWN, f"training.steps={steps}", f"seed={steps}"), World.join("cpu"))
-            for steps in (5, 9)
-        ]
-        StackedTrainer(trainers).train(Stop())
-        return [float(parameter.detach().sum()) for one in trainers for parameter in one.model.parameters()]
-
-    ahead(False)
-    plain = losses()
-    ahead(True)
-    assert losses() == plain
-    assert threads() == []
 
 
 @dataclass(frozen=True)

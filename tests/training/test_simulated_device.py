@@ -12,6 +12,7 @@ from torch.utils import backend_registration
 if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
     pytest.skip("this torch has no devices in Python", allow_module_level=True)
 
+
 from numerate.api import recipe
 from numerate.architectures.dual_attention import DualAttention
 from numerate.architectures.symbols import PositionalSymbols, PositionRelativeSymbols, SymbolicAttention
@@ -27,7 +28,6 @@ from numerate.positions.added import Learned, Scalar
 from numerate.positions.bias import FIRE
 from numerate.positions.position_ids import DigitIndex, Shifted, Zooming
 from numerate.positions.rotary import Rotary
-from numerate.stacking.stacked_trainer import StackedTrainer
 from numerate.text.models.t5 import T5
 from numerate.training.distributed import World
 from numerate.training.objective import Objective, Progressive, Supervised
@@ -179,23 +179,6 @@ def test_clipping_and_the_optimizer_take_all_parameters_at_once() -> None:
         trainer.training_step(1)
     assert {"_foreach_norm", "_foreach_mul_", "_foreach_addcdiv_"} <= set(log.kernels)
     assert not {"addcdiv_", "linalg_vector_norm"} & {name for name, count in log.kernels.items() if count > 1}
-
-
-@pytest.mark.parametrize("objective", [Supervised(), Progressive()], ids=["together", "one by one"])
-def test_steps_of_a_stack_wait_for_nothing(objective: Objective) -> None:
-    one = replace(looped(objective), training=replace(ADDING.training, steps=5, log_every=6, checkpoint_every=None))
-    waits: list[Wait] = []
-
-    def on_event(kind: str, record: Mapping[str, Any]) -> None:
-        if kind == "step":
-            waits.extend(log.waits if record["step"] in (3, 4) else ())
-            log.clear()
-
-    with simulated_device() as log:
-        trainers = [Trainer(replace(one, seed=seed), World(DEVICE)) for seed in (0, 1)]
-        trainers[-1].on_event = on_event
-        StackedTrainer(trainers).train(Stop())
-    assert waits == []
 
 
 @torch.no_grad()

@@ -12,7 +12,7 @@ from torch.nn.functional import silu, softplus
 
 from numerate.architectures.mamba import initial_dt_bias
 from numerate.config import setting
-from numerate.kernels.backends import Backend, should_use_fla, stacking_problem
+from numerate.kernels.backends import Backend, should_use_fla
 from numerate.kernels.delta_rule import chunked_delta_rule, delta_rule_flops, recurrent_delta_rule
 from numerate.kernels.token_shift import ShortConvolution, upcast, zero_padding
 from numerate.mixers.mixer import Context, Mixer, check_divides
@@ -45,9 +45,6 @@ class _DeltaBase(Mixer):
             check_divides("num_heads", self.num_heads, width, advice="; or set head_dim")
         num_householder, gated = self.transition_settings()
         return DeltaMixer(self, width, self.head_dim or width // self.num_heads, num_householder, gated)
-
-    def why_not_stacked(self) -> str | None:
-        return stacking_problem(self.backend)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch.nn.functional import pad, rms_norm, silu, softplus
 
 from numerate.architectures.mamba import EigenvalueRange, initial_dt_bias
 from numerate.config import setting
-from numerate.kernels.backends import Backend, should_use_fla, stacking_problem
+from numerate.kernels.backends import Backend, should_use_fla
 from numerate.kernels.token_shift import ShortConvolution, zero_padding
 from numerate.mixers.mixer import Context, Mixer, check_divides
 from numerate.mixers.recurrence import Recurrence
@@ -58,9 +58,6 @@ class Mamba2(Mixer):
         head_width = self.head_dim or max(size for size in divisors if size <= max(1, min(64, channels // 4)))
         check_divides("head_dim", head_width, channels, "expand * hidden_size")
         return Mamba2Mixer(self, width, head_width)
-
-    def why_not_stacked(self) -> str | None:
-        return stacking_problem(self.backend)
 
 
 class Mamba2Mixer(Recurrence):

@@ -25,7 +25,7 @@ from numerate.architectures.rwkv import (
     split_chunks,
 )
 from numerate.config import setting
-from numerate.kernels.backends import Backend, stacking_problem
+from numerate.kernels.backends import Backend
 from numerate.kernels.operators import as_operator
 from numerate.kernels.token_shift import zero_padding
 from numerate.mixers.mixer import Context
@@ -65,9 +65,6 @@ class RWKV6(RWKVSpec):
 
     def build(self, width: int, layer: int, depth: int, positions: Sequence[Position]) -> "RWKV6Mixer":
         return RWKV6Mixer(self, width, layer, depth)
-
-    def why_not_stacked(self) -> str | None:
-        return stacking_problem(self.backend)
 
 
 class RWKV6Mixer(MatrixTimeMix):

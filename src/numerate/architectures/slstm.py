@@ -228,22 +228,5 @@ class _SLSTMFunction(torch.autograd.Function):
         grad_recurrent_weight = (grad_gates.flatten(2, 3) @ h[:-1].transpose(2, 3)).sum(0)
         return grad_gates.permute(4, 0, 2, 1, 3), grad_recurrent_weight, None
 
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[int | None, ...], inputs: Tensor, recurrent: Tensor, sigmoid: bool
-    ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        """The members of a stack become further heads."""
-        members = info.batch_size
-        inputs, recurrent = (
-            x.expand(members, *x.shape) if dim is None else x.movedim(dim, 0)
-            for x, dim in zip((inputs, recurrent), in_dims, strict=False)
-        )
-        heads = recurrent.shape[1]
-        folded = inputs.movedim(0, 3).flatten(3, 4)
-        found = _SLSTMFunction.apply(folded, recurrent.flatten(0, 1), sigmoid)  # type: ignore[no-untyped-call]
-        states = (x.reshape(*x.shape[:2], members, heads, -1).movedim(2, 0) for x in found[:3])
-        kept = (x.reshape(x.shape[0], members, heads, *x.shape[2:]).movedim(1, 0) for x in found[3:])
-        return (*states, *kept), (0,) * 5
-
 
 _apply_slstm = as_operator(_SLSTMFunction)

@@ -72,8 +72,6 @@ class ImpulseResponses(Function):
     matrices with the same powers.
     """
 
-    generate_vmap_rule = True
-
     @staticmethod
     def forward(weights: Tensor, base: Tensor, time: int) -> tuple[Tensor, Tensor]:
         powers = torch.view_as_real(complex_powers(base, time)).flatten(-2)
@@ -117,8 +115,6 @@ class Convolution(Function):
     Time is cut into chunks of at most `CHUNK_SIZE`. One Toeplitz matrix, time x chunk, is what a chunk adds to itself
     and to all later ones; a later chunk uses the upper part of it.
     """
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(kernel: Tensor, signal: Tensor) -> tuple[Tensor, Tensor]:
@@ -188,8 +184,6 @@ class SeriesQuotient(Function):
     The first coefficients of r = 1 / (1 + beside) solve a triangular system; then each round of Newton's iteration,
     r <- r (2 - (1 + beside) r), doubles how many of them are correct.
     """
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(above: Tensor, beside: Tensor) -> tuple[Tensor, Tensor]:

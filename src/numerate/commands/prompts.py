@@ -16,6 +16,7 @@ from numerate.evaluation.completions import Completion
 from numerate.experiments.run import Run, load
 from numerate.reports.attention_maps import token_label
 from numerate.reports.matplotlib_writer import check_figure_path, write_drawing
+from numerate.reports.output_files import write_output
 from numerate.reports.settings import format_settings
 from numerate.terminal import output_width, wrapped
 from numerate.training import disk

@@ -145,11 +145,6 @@ class Executor(Spec, ABC):
     memory: float | None = setting(
         None, "memory limit per worker in bytes, in addition to its libraries, such as 4e9; null: none", above=0
     )
-    stack_size: int = setting(
-        1,
-        "number of runs, differing only in seed or scalar settings, that are trained together as one stacked model",
-        at_least=1,
-    )
 
     @property
     def num_workers(self) -> int:

@@ -123,7 +123,7 @@ class Slurm(Executor):
     def pool(self) -> Local:
         """The executor inside a task."""
         workers = self.workers or self.gpus_per_task or max(1, self.cpus_per_task // self.threads)
-        return Local(workers, self.threads, self.timeout, self.memory, self.stack_size)
+        return Local(workers, self.threads, self.timeout, self.memory)
 
     def _num_tasks(self, count: int) -> int:
         min_items = self.items_per_task or 4 * self.pool.num_workers

@@ -5,7 +5,6 @@ import warnings
 from functools import lru_cache
 from typing import Literal
 
-import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
@@ -19,15 +18,12 @@ def should_use_fla(backend: Backend, x: Tensor, mixer_name: str, requires_half_p
     """Whether to run flash-linear-attention (https://github.com/fla-org/flash-linear-attention) on this input.
 
     With "auto": on a CUDA device where the package is installed, except for float64, and for fp32 if
-    `requires_half_precision`; where it is missing, or does not support fp32, one warning names the fallback. Inputs of
-    models stacked by `torch.vmap` run in torch. Raises `UserError` for "fla" where it is not available; with
-    `requires_half_precision` round the input first.
+    `requires_half_precision`; where it is missing, or does not support fp32, one warning names the fallback. Raises
+    `UserError` for "fla" where it is not available; with `requires_half_precision` round the input first.
     """
     if backend == "torch":
         return False
     is_supported_input = x.device.type == "cuda" and x.element_size() < 8
-    if backend == "auto" and _is_vmapped(x):
-        return False
     if backend == "auto" and requires_half_precision and x.element_size() > 2:
         if is_supported_input and is_fla_installed() and not is_compiling():
             _warn_half_only(mixer_name)
@@ -43,20 +39,10 @@ def should_use_fla(backend: Backend, x: Tensor, mixer_name: str, requires_half_p
     return is_supported_input and is_fla_installed()
 
 
-def stacking_problem(backend: Backend) -> str | None:
-    """Why models with this backend cannot be stacked by `torch.vmap`; None if they can."""
-    return "model.mixer.backend: torch.vmap has no rule for the kernels of fla" if backend == "fla" else None
-
-
 @lru_cache
 def is_fla_installed() -> bool:
     """Whether the package is installed, and Triton can launch its kernels."""
     return importlib.util.find_spec("fla") is not None and has_triton()
-
-
-def _is_vmapped(x: Tensor) -> bool:
-    """Whether it is the input of several models under `torch.vmap`, which kernels cannot access."""
-    return not torch.compiler.is_compiling() and bool(torch._C._functorch.is_functorch_wrapped_tensor(x))
 
 
 @lru_cache

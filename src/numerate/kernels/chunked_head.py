@@ -25,7 +25,6 @@ from numerate.kernels.fused_number_loss import (
     find_target_rows,
     needs_gradient,
     once_differentiable,
-    vmap_sequentially,
 )
 from numerate.kernels.number_loss import compute_dtype
 
@@ -175,11 +174,6 @@ class ChunkedHeadFunction(torch.autograd.Function):
             combined(2) if needs_head_gradient and inputs[2] is not None else None,
             *[None] * (3 + len(row_tensors)),
         )
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
-        """Processes the members one after the other, since their rows are separate batches."""
-        return vmap_sequentially(ChunkedHeadFunction, info, in_dims, args, args[3].num_sums)
 
 
 def _sums_and_gradients(

@@ -88,7 +88,7 @@ def cross_entropy_and_number_loss(
 
 
 def needs_gradient(tensor: Tensor | None) -> bool:
-    """Whether a gradient of it may be needed; always in vmap, and in a compiled graph."""
+    """Whether a gradient of it may be needed; always under torch.func, and in a compiled graph."""
     if tensor is None or not torch.is_grad_enabled():
         return False
     if torch.compiler.is_compiling():
@@ -148,8 +148,6 @@ def softmax_with_logsumexp(x: Tensor, out: Tensor, labels: Tensor) -> tuple[Tens
 
 class _NoSecondDerivative(torch.autograd.Function):
     """The identity on gradients, whose own derivative raises an error."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(gradient: Tensor, *_: Tensor) -> Tensor:
@@ -255,31 +253,12 @@ class CrossEntropyAndNumberLossFunction(torch.autograd.Function):
         settings = (grad_cross_entropy, grad_number_loss, ctx.smooth, ctx.overwrite_logits)
         return gradient_by_logits(*given, *settings), *[None] * 8
 
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
-        """Processes the members one after the other, since their rows are separate batches."""
-        return vmap_sequentially(CrossEntropyAndNumberLossFunction, info, in_dims, args, 2)
-
 
 def find_target_rows(target_mask: Bool[Tensor, " rows"]) -> Int[Tensor, " targets"]:
     """The rows with a label; all rows where finding them would synchronize, or cannot be compiled."""
     if can_read_values(target_mask):
         return target_mask.nonzero()[:, 0]
     return torch.arange(len(target_mask), device=target_mask.device)
-
-
-def vmap_sequentially(
-    function: Any, info: Any, in_dims: tuple[int | None, ...], args: tuple[Any, ...], num_stacked_outputs: int
-) -> tuple[Any, Any]:
-    """A function of vmap's members, one after the other; its first `num_stacked_outputs` results are stacked over the
-    members."""
-    outputs = [
-        function.apply(*(x if at is None else x.select(at, own) for x, at in zip(args, in_dims, strict=True)))
-        for own in range(info.batch_size)
-    ]
-    stacked_outputs = [torch.stack([found[at] for found in outputs]) for at in range(num_stacked_outputs)]
-    other_outputs = outputs[0][num_stacked_outputs:]  # unused: each member's backward has its own
-    return (*stacked_outputs, *other_outputs), (*[0] * num_stacked_outputs, *[None] * len(other_outputs))
 
 
 def _softmax(logits: Tensor, labels: Tensor, mask: Tensor, requires_grad: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -433,8 +412,3 @@ class CrossEntropyAndTokenLogitsFunction(torch.autograd.Function):
         label_gradient = torch.where(factor == 0, 0, label_probabilities * factor)
         gradient.scatter_(1, safe_labels[:, None], (label_gradient - label_factor)[:, None].to(gradient.dtype))
         return gradient.index_add_(1, ids, grad_token_logits.to(gradient.dtype)), None, None, None, None
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
-        """Processes the members one after the other, since their rows are separate batches."""
-        return vmap_sequentially(CrossEntropyAndTokenLogitsFunction, info, in_dims, args, 3)

@@ -70,22 +70,6 @@ class _Scan(torch.autograd.Function):
             of_start = a[:, 0] * g[:, 0]
         return of_a, g, of_start
 
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[int | None, ...], a: Tensor, b: Tensor, start: Tensor | None
-    ) -> tuple[tuple[Tensor], tuple[int]]:
-        """The members of a stack become further rows."""
-        members, rows = info.batch_size, b.shape[0 if in_dims[1] is None else 1 if in_dims[1] == 0 else 0]
-
-        def folded(x: Tensor, dim: int | None) -> Tensor:
-            x = x.expand(members, *x.shape) if dim is None else x.movedim(dim, 0)
-            return x.expand(members, rows, *x.shape[2:]).flatten(0, 1)
-
-        (found,) = _Scan.apply(  # type: ignore[no-untyped-call]
-            folded(a, in_dims[0]), folded(b, in_dims[1]), None if start is None else folded(start, in_dims[2])
-        )
-        return (found.reshape(members, rows, *found.shape[1:]),), (0,)
-
 
 _apply_scan = as_operator(_Scan)
 

@@ -162,7 +162,7 @@ class NumberTokenTable(nn.Module):
 
 
 def is_traced(tensor: Tensor) -> bool:
-    """Whether the values of a tensor cannot be read: while compiling, or inside vmap."""
+    """Whether the values of a tensor cannot be read: while compiling, or under torch.func."""
     return torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 

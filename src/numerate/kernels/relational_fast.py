@@ -205,18 +205,6 @@ def _distances_to_keys(weights: Tensor) -> Tensor:
     return torch.unflatten(pad(weights, (0, 1)).flatten(-2)[..., queries - 1 : -1], -1, (queries, keys))
 
 
-def _fold_models(num_models: int, dims: tuple[int | None, ...], inputs: tuple[Any, ...]) -> list[Any]:
-    """Under `torch.vmap`, folds the models of a stack into the rows."""
-    rows = inputs[0].shape[1 if dims[0] == 0 else 0]
-    folded: list[Any] = []
-    for x, dim in zip(inputs, dims, strict=True):
-        if isinstance(x, Tensor) and not (dim is None and len(x) == 1):
-            x = x.expand(num_models, *x.shape) if dim is None else x.movedim(dim, 0)
-            x = x.expand(num_models, rows, *x.shape[2:]).flatten(0, 1)
-        folded.append(x)
-    return folded
-
-
 # Values ------------------------------------------------------------------------------------------------------------
 
 
@@ -350,11 +338,6 @@ class _ChunkedAttention(Function):
             chunk_gradients.keys.add_(grad_scores.mT @ chunk.queries)
         return (*gradients, None)
 
-    @staticmethod
-    def vmap(info: Any, dims: tuple[int | None, ...], *inputs: Any) -> tuple[tuple[Tensor], tuple[int]]:
-        output = _ChunkedAttention.apply(*_fold_models(info.batch_size, dims, inputs))[0]  # type: ignore[no-untyped-call]
-        return (torch.unflatten(output, 0, (info.batch_size, -1)),), (0,)
-
 
 _apply_chunked_attention = as_operator(_ChunkedAttention)
 
@@ -407,11 +390,6 @@ class _ChunkedRelationalAttention(Function):
             for name, gradient in zip(names, leaf_gradients, strict=True):
                 getattr(chunk_gradients, name).add_(gradient)
         return (*gradients, None, None, None)
-
-    @staticmethod
-    def vmap(info: Any, dims: tuple[int | None, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        outputs = _ChunkedRelationalAttention.apply(*_fold_models(info.batch_size, dims, inputs))  # type: ignore[no-untyped-call]
-        return tuple(torch.unflatten(x, 0, (info.batch_size, -1)) for x in outputs), (0,) * len(outputs)
 
 
 _apply_chunked_relational_attention = as_operator(_ChunkedRelationalAttention)

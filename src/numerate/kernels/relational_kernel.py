@@ -4,7 +4,6 @@ import os
 import warnings
 from functools import lru_cache
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -67,10 +66,8 @@ def tiles_problem(heads: RelationalHeads) -> str | None:
 
 
 def can_run_kernel(heads: RelationalHeads) -> bool:
-    """Whether the kernel can run: on a CUDA device, with Triton, and not under torch.vmap."""
-    x = heads.queries
-    is_vmapped = not torch.compiler.is_compiling() and torch._C._functorch.is_functorch_wrapped_tensor(x)
-    return x.is_cuda and not is_vmapped and has_triton()
+    """Whether the kernel can run: on a CUDA device, with Triton."""
+    return heads.queries.is_cuda and has_triton()
 
 
 def kernel_relational_attention(

@@ -76,8 +76,7 @@ def scan_step(
 class _SelectiveScan(torch.autograd.Function):
     """`selective_scan`, with its gradient. Inside, a chunk of a row is a row of its own, and times are outermost.
 
-    Decays are groups x state x channels, with equally many rows per group: stacked models are scanned as one. Tensors
-    for backward are outputs too, as torch.vmap requires.
+    Decays are 1 x state x channels. Tensors for backward are outputs too, as `setup_context` requires.
     """
 
     @staticmethod
@@ -113,22 +112,6 @@ class _SelectiveScan(torch.autograd.Function):
             *by_parts, by_decay = scan.gradients(by_output, kept, by_state)
         by_decay = by_decay.view(chunks, len(decay), -1, *decay.shape[1:]).sum((0, 2))
         return (*(_join_chunks(part, chunks, time) for part in by_parts), by_decay, None, None, None)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *given: Any) -> tuple[tuple[Tensor, ...], tuple[Any, ...]]:
-        """Stacked models are groups of rows."""
-        size = info.batch_size
-        *parts, decay = (
-            part.expand(size, *part.shape) if axis is None else part.movedim(axis, 0)
-            for part, axis in zip(given[:5], in_dims[:5], strict=True)
-        )
-        signed, chunks, keep = given[5:]
-        merged = (part.flatten(0, 1) for part in (*parts, decay))
-        output, last, *more = _SelectiveScan.apply(  # type: ignore[no-untyped-call]
-            *merged, signed, max(1, chunks // size), keep
-        )
-        found = (output.unflatten(0, (size, -1)), last.unflatten(0, (size, -1)), *more)
-        return found, (0, 0, *(None for _ in more))
 
 
 _apply_selective_scan = as_operator(_SelectiveScan)

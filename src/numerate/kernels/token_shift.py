@@ -105,12 +105,3 @@ class _Convolution(Function):
             of_x[..., :-far, :].addcmul_(gradient[..., far:, :], taps[-1 - far])
             of_taps[-1 - far] = (gradient[..., far:, :] * x[..., :-far, :]).sum_to_size(taps.shape[1:])
         return of_x, of_taps
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, taps: Tensor) -> tuple[Tensor, int]:
-        """The members of a stack come before the rows."""
-        x = x.expand(info.batch_size, *x.shape) if in_dims[0] is None else x.movedim(in_dims[0], 0)
-        if in_dims[1] is not None:
-            taps = taps.movedim(in_dims[1], 1)[:, :, None, None]
-        found: Tensor = _Convolution.apply(x, taps)  # type: ignore[no-untyped-call]
-        return found, 0

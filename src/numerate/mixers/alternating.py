@@ -56,9 +56,6 @@ class Alternating(Mixer):
                 layers[place] = part
         return [part for part in layers if part is not None]
 
-    def why_not_stacked(self) -> str | None:
-        return next(filter(None, (mixer.why_not_stacked() for mixer in self.mixers)), None)
-
     def has_attention(self) -> bool:
         return any(mixer.has_attention() for mixer in self.mixers)
 

@@ -97,7 +97,7 @@ class AttentionPositions(nn.Module):
 
         It applies to a single rotation over all dimensions of the heads and all positions of the rows, without
         contextual biases (which would read the permuted queries and keys), on a CPU in float32 or float64. Compiled
-        models and models under torch.vmap use the general path.
+        models use the general path.
         """
         if len(self.rotations) != 1 or self.contextual_biases or context.cache_position is not None:
             return None
@@ -106,7 +106,7 @@ class AttentionPositions(nn.Module):
         (name, rotation), *_ = self.rotations.items()
         if not isinstance(rotation, HalfSplitRotation) or not rotation.rotates_all_dims:
             return None
-        if torch._C._functorch.is_functorch_wrapped_tensor(x) or torch.is_autocast_enabled("cpu"):
+        if torch.is_autocast_enabled("cpu"):
             return None
         cache_key = ("complex_rope", int(name), self.head_width, num_heads)
         if cache_key not in context.forward_cache:
@@ -246,9 +246,8 @@ def _split_queries(
 
 
 def _has_readable_values(x: Tensor) -> bool:
-    """Whether values can be read without waiting for a device, outside of torch.vmap and torch.compile."""
-    is_known = not torch.compiler.is_compiling() and not torch._C._functorch.is_functorch_wrapped_tensor(x)
-    return x.device.type == "cpu" and is_known
+    """Whether values can be read without waiting for a device, outside of torch.compile."""
+    return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def apply_scale(x: Float[Tensor, "#rows heads query last"], scale: Scale) -> Float[Tensor, "#rows heads query last"]:

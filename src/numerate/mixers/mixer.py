@@ -49,11 +49,10 @@ class RowIndependentState:
 
 def can_copy_weights(x: Tensor, weight: Tensor) -> bool:
     """Whether decoding may use a copy of a weight in another arrangement: at least float32, without gradients."""
-    is_vmapped: bool = torch._C._functorch.is_functorch_wrapped_tensor(x)
     needs_general_path = (
         torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.is_autocast_enabled(x.device.type)
     )
-    return x.dtype == weight.dtype and x.element_size() >= 4 and not (is_vmapped or needs_general_path)
+    return x.dtype == weight.dtype and x.element_size() >= 4 and not needs_general_path
 
 
 class TokenMixer(nn.Module, ABC):
@@ -136,11 +135,6 @@ class Mixer(Spec, ABC):
     def small(self) -> "Mixer":
         """The same for a small model of width 32, for `preset=debug`."""
         return self
-
-    def why_not_stacked(self) -> str | None:
-        """Why runs with it cannot be stacked, that is, many small models trained as one by `torch.vmap` over their
-        stacked weights (`numerate.stacking`); None if they can. Unrelated to the backbone `Stack`."""
-        return None
 
     def has_attention(self) -> bool:
         """Whether it has attention, for positions that act inside attention."""

@@ -49,9 +49,6 @@ class RecurrentSpec(Mixer):
     def build_rnn(self, width: int, cells: int) -> nn.RNNBase:
         """Torch's module, from rows x time x width to rows x time x cells."""
 
-    def why_not_stacked(self) -> str | None:
-        return f"model.mixer: torch.vmap has no rule for torch.nn.{type(self).__name__}"
-
 
 @dataclass(frozen=True)
 class RNN(RecurrentSpec):

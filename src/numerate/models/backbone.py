@@ -334,8 +334,6 @@ class _ZeroGradient(torch.autograd.Function):
     which weight decay and DDP treat differently from zeros.
     """
 
-    generate_vmap_rule = True
-
     @staticmethod
     def forward(state: Tensor, x: Tensor) -> Tensor:
         return state.view_as(state)
@@ -356,8 +354,6 @@ def _attach_zero_gradient(state: Tensor, x: Tensor) -> Tensor:
 
 class _ScaleGradient(torch.autograd.Function):
     """The identity, whose gradient is multiplied by a factor."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(x: Tensor, factor: float) -> Tensor:

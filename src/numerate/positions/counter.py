@@ -24,7 +24,7 @@ def random_integers(
     >>> random_integers(step_context, torch.tensor([6]), 100).tolist()  # the same number in another batch
     [64]
     """
-    return random_integers_from_key(_hash_keys(step_context, salt, row_keys), row_keys, high)
+    return random_integers_from_key(hash_key(step_context, salt), row_keys, high)
 
 
 def random_integers_from_key(
@@ -45,9 +45,7 @@ def random_uint32(
     >>> random_uint32(StepContext(seed=0, step=3), torch.tensor([5]), 8).shape
     torch.Size([1, 8])
     """
-    row_hashes = _splitmix64(
-        _splitmix64(row_keys.long() * _to_int64(_GOLDEN_RATIO) + _hash_keys(step_context, salt, row_keys))
-    )
+    row_hashes = _splitmix64(_splitmix64(row_keys.long() * _to_int64(_GOLDEN_RATIO) + hash_key(step_context, salt)))
     counters = torch.arange(1, count + 1, device=row_keys.device) * _to_int64(_GOLDEN_RATIO)
     return (_splitmix64(row_hashes[:, None] + counters) >> 32) & 0xFFFFFFFF
 
@@ -62,15 +60,6 @@ def hash_key(step_context: StepContext, salt: int = 0) -> int:
             + _to_uint64(step_context.step * _GOLDEN_RATIO)
         )
     )
-
-
-def _hash_keys(step_context: StepContext, salt: int, row_keys: Tensor) -> int | Tensor:
-    """The initial counter of the rows; for rows of several runs, one number per row."""
-    if not step_context.contexts:
-        return hash_key(step_context, salt)
-    return torch.tensor(
-        [hash_key(one, salt) for one in step_context.contexts], device=row_keys.device
-    ).repeat_interleave(step_context.rows_per_context)
 
 
 def _to_uint64(number: int) -> int:

@@ -331,7 +331,7 @@ class RandomSubset(PositionIds):
         time = tokens.ids.shape[1] + num_extra
         row_keys = tokens.example_indices if self.subset_per == "row" else torch.zeros_like(tokens.example_indices)
         is_shared_by_batch = self.subset_per == "batch" and self.subset_size is not None
-        row_keys = row_keys[:1] if is_shared_by_batch and not step_context.contexts else row_keys
+        row_keys = row_keys[:1] if is_shared_by_batch else row_keys
         subset_sizes = (
             _num_own_positions(tokens, token_kinds, self.helper_positions) + num_extra
             if self.subset_size is None

@@ -239,7 +239,7 @@ PLAN = Schema(
     RERUN_REMEDY,
 )
 
-_DURATIONS = Fields({"seconds? ended?": NON_NEGATIVE, "start_step? stack_size?": COUNT, "worker?": TEXT})
+_DURATIONS = Fields({"seconds? ended?": NON_NEGATIVE, "start_step?": COUNT, "worker?": TEXT})
 _REGIONS = MapOf(
     Fields(
         {

@@ -3,11 +3,9 @@
 import hashlib
 import json
 import os
-from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +15,9 @@ from numerate.executors.worker import unique_worker_name
 from numerate.studies.board import MAX_VERBOSE_RUNS, StudyProgress
 from numerate.studies.folder import PlannedRun, StudyFolder, is_failed
 from numerate.studies.state import COMMAND_PHASE, WorkerStateFile, has_ended
-from numerate.studies.work import Item, RunWork, failed_record
+from numerate.studies.work import RunWork, failed_record
 from numerate.training import checkpoint, disk, provenance
 from numerate.training.lock import Lock
-from numerate.training.recipe import Recipe
 from numerate.training.stopping import Stop
 
 _RETRY_SECONDS = 0.5  # seconds until runs that other processes train are checked again
@@ -52,13 +49,12 @@ class StudyRunner:
         self,
         folder: StudyFolder,
         plan: Sequence[PlannedRun],
-        recipes: Mapping[str, Recipe],
         *,
         executor: Executor,
         retry: bool = False,
         on_message: Callable[[str], None] | None = None,
     ) -> None:
-        self.folder, self.plan, self.recipes, self.executor = folder, plan, recipes, executor
+        self.folder, self.plan, self.executor = folder, plan, executor
         self.on_message = on_message
         self._earlier_results = dict(folder.results())
         self.done_results: dict[str, Mapping[str, Any]] = {**folder.done_results(plan)}
@@ -81,14 +77,13 @@ class StudyRunner:
         """Whether a signal or a full disk stopped it before all runs were done."""
         return self._stop.requested and bool(self._interrupted)
 
-    def items(self) -> list[Item]:
-        """The remaining runs, as items for workers; those whose worker died come last."""
+    def items(self) -> list[PlannedRun]:
+        """The remaining runs in the order in which they are started; those whose worker died come last."""
 
-        def has_died(item: Item) -> bool:
-            results = (self._earlier_results.get(planned.result_key, {}) for planned in item)
-            return any(result.get("failure") == "died" for result in results)
+        def has_died(planned: PlannedRun) -> bool:
+            return bool(self._earlier_results.get(planned.result_key, {}).get("failure") == "died")
 
-        return sorted(order_items(self.remaining, self.recipes, self.executor.stack_size), key=has_died)
+        return sorted(order_runs(self.remaining), key=has_died)
 
     def run(self) -> list[RunOutcome]:
         """Executes the remaining runs, and returns how each run of the plan ended, in the order of the plan."""
@@ -108,50 +103,33 @@ class StudyRunner:
                 progress,
             )
             items = self.items()
-            self._print_unstacked(progress)
             while not self._stop.requested and (items or self._busy_runs):
-                items = self._run_items(items, progress) if items else self._released_items(progress)
+                if items:
+                    self._run_items(items, progress)
+                items = self._released_items(progress)
             for run in self._busy_runs:
                 self._interrupted[run] = Failure("not started", "another process is training it", 130)
             self._remove_dead_states()
         return [self._outcome(planned) for planned in self.plan]
 
-    def _print_unstacked(self, progress: StudyProgress) -> None:
-        """Prints why runs are trained separately although stacks were requested."""
-        if self.executor.stack_size == 1:
-            return
-        from numerate.experiments.stacked import why_not_stacked
-
-        reasons = Counter(why_not_stacked(self.recipes[planned.run]) for planned in self.remaining)
-        for reason, count in reasons.items():
-            if reason is not None:
-                progress.print_message(f"{count:,} of {len(self.remaining):,} runs are trained separately: {reason}")
-
-    def _run_items(self, items: Sequence[Item], progress: StudyProgress) -> list[Item]:
-        """Gives items to workers and handles their results. Returns the items to retry: the runs of a failed stack, one
-        by one."""
-        retries: list[Item] = []
+    def _run_items(self, items: Sequence[PlannedRun], progress: StudyProgress) -> None:
+        """Gives runs to workers and handles their results."""
         for outcome in self.executor.run(
             self.work, items, folder=self.folder.path, stop=self._stop, on_tick=progress.update
         ):
-            item, failure = items[outcome.index], outcome.failure
+            planned, failure = items[outcome.index], outcome.failure
             if failure is None:
                 progress.print_worker_messages(outcome.worker, outcome.result)
-            results = self.folder.results(outcome.worker)
-            for planned in item:
-                if (record := self._final_record(planned, results)) is not None:
-                    self._finish(planned, record, progress)
-                elif failure is not None and failure.kind in ("stopped", "not started", "disk full"):
-                    self._interrupted[planned.run] = failure
-                elif (record := self._final_record(planned, self.folder.results())) is not None:
-                    self._finish(planned, record, progress)
-                elif len(item) > 1:
-                    retries.append((planned,))
-                else:
-                    self._handle_failure(planned, outcome, progress)
+            if (record := self._final_record(planned, self.folder.results(outcome.worker))) is not None:
+                self._finish(planned, record, progress)
+            elif failure is not None and failure.kind in ("stopped", "not started", "disk full"):
+                self._interrupted[planned.run] = failure
+            elif (record := self._final_record(planned, self.folder.results())) is not None:
+                self._finish(planned, record, progress)
+            else:
+                self._handle_failure(planned, outcome, progress)
             if failure is not None and failure.kind == "disk full":
                 self._stop_disk_full(failure.text, progress)
-        return retries
 
     def _final_record(
         self, planned: PlannedRun, results: Mapping[tuple[str, str], Mapping[str, Any]]
@@ -203,16 +181,16 @@ class StudyRunner:
             progress.print_message(text)
             self._stop.request()
 
-    def _released_items(self, progress: StudyProgress) -> list[Item]:
+    def _released_items(self, progress: StudyProgress) -> list[PlannedRun]:
         """The runs that no other process trains any more; waits a moment if there are none. Results of the other
         processes are taken over."""
         results = self.folder.results()
-        items: list[Item] = []
+        items: list[PlannedRun] = []
         for planned in list(self._busy_runs.values()):
             if (record := self._final_record(planned, results)) is not None:
                 self._finish(planned, record, progress)
             elif not Lock(self.folder.runs_dir / planned.run / "lock").is_held():
-                items.append((planned,))
+                items.append(planned)
         if not items and self._busy_runs:
             count = pluralize(len(self._busy_runs), "run")
             progress.print_once(f"waiting for {count} that other processes are training")
@@ -254,32 +232,10 @@ class StudyRunner:
                     (self.folder.path / "states" / f"{state['worker']}.json").unlink()
 
 
-def order_items(plan: Sequence[PlannedRun], recipes: Mapping[str, Recipe], stack_size: int = 1) -> list[Item]:
-    """Runs as items, in the order in which they are started: the first seed of every variant, then the second, ...;
-    within a seed the most expensive first, so that all workers end at about the same time."""
-    position = {planned.run: number for number, planned in enumerate(plan)}
-    items = _make_stacks(plan, recipes, stack_size) if stack_size > 1 else [(planned,) for planned in plan]
-
-    def rank(item: Item) -> tuple[int, float, int]:
-        seed = min(planned.seed for planned in item)
-        return seed, -sum(estimated_cost(planned.tree) for planned in item), position[item[0].run]
-
-    return sorted(items, key=rank)
-
-
-def _make_stacks(plan: Sequence[PlannedRun], recipes: Mapping[str, Recipe], stack_size: int) -> list[Item]:
-    from numerate.experiments.stacked import stack_key
-
-    groups: dict[Hashable, list[PlannedRun]] = {}
-    for planned in plan:
-        key = stack_key(recipes[planned.run])
-        groups.setdefault(("alone", planned.run) if key is None else ("alike", key), []).append(planned)
-    items: list[Item] = []
-    for group in groups.values():
-        num_stacks = -(-len(group) // stack_size)
-        boundaries = [len(group) * number // num_stacks for number in range(num_stacks + 1)]
-        items += [tuple(group[low:high]) for low, high in pairwise(boundaries)]
-    return items
+def order_runs(plan: Sequence[PlannedRun]) -> list[PlannedRun]:
+    """Runs in the order in which they are started: the first seed of every variant, then the second, ...; within a seed
+    the most expensive first, so that all workers end at about the same time."""
+    return sorted(plan, key=lambda planned: (planned.seed, -estimated_cost(planned.tree)))
 
 
 def estimated_cost(tree: Mapping[str, Any]) -> float:

@@ -86,9 +86,8 @@ def study_status(folder: StudyFolder, all_runs: Sequence[PlannedRun] | None = No
 
 
 def runs_of(state: Mapping[str, Any]) -> list[str]:
-    """The runs that a worker is executing: one, several if they are trained together, or none."""
-    runs = state.get("runs") or [state.get("run")]
-    return [run for run in runs if isinstance(run, str)]
+    """The run that a worker is executing, if any."""
+    return [state["run"]] if isinstance(state.get("run"), str) else []
 
 
 def _has_ended(state: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]]) -> bool:
@@ -136,15 +135,13 @@ def time_left(
     expected_seconds, remaining_seconds = dict(mean_seconds), []
     for state in running:
         elapsed, fraction_done = max(0.0, now - state.get("started", now)), _fraction_done(state)
-        label, num_runs = str(state.get("label")), max(1, len(runs_of(state)))
+        label = str(state.get("label"))
         if label not in expected_seconds and fraction_done > 0.05:
-            expected_seconds[label] = elapsed / fraction_done / num_runs
+            expected_seconds[label] = elapsed / fraction_done
         expected = expected_seconds.get(label, expected_seconds.get(""))
         if expected is None:
             return None
-        remaining_seconds.append(
-            max(0.0, min(expected * num_runs - elapsed, expected * num_runs * (1 - fraction_done)))
-        )
+        remaining_seconds.append(max(0.0, min(expected - elapsed, expected * (1 - fraction_done))))
     fallback = expected_seconds.get(
         "", sum(expected_seconds.values()) / len(expected_seconds) if expected_seconds else None
     )
@@ -227,5 +224,4 @@ def _row(state: Mapping[str, Any]) -> list[str]:
 
 def _display_name(state: Mapping[str, Any]) -> str:
     seed = f" seed {state['seed']}" if state.get("seed") else ""
-    more = len(runs_of(state)) - 1
-    return f"{state.get('label')}{seed}" + (f" and {more} more" if more else "")
+    return f"{state.get('label')}{seed}"

@@ -209,8 +209,8 @@ def _resolve_executor(executor_or_none: Executor | None, workers: int | None) ->
     return executor if workers is None else replace(executor, workers=workers)
 
 
-def _plan_runs(study: Study, runs: Path, *, write: bool) -> tuple[StudyFolder, list[PlannedRun], dict[str, Recipe]]:
-    """The study's runs as lines of its plan, and their recipes."""
+def _plan_runs(study: Study, runs: Path, *, write: bool) -> tuple[StudyFolder, list[PlannedRun]]:
+    """The study's runs as lines of its plan."""
     if not study.recipes:
         raise UserError(f"study {study.title}: has no recipes")
     identity_cache, key_cache, tree_cache = TreeCache(), TreeCache(), TreeCache()
@@ -224,7 +224,7 @@ def _plan_runs(study: Study, runs: Path, *, write: bool) -> tuple[StudyFolder, l
         _check_not_conflicting(recipes.setdefault(run, recipe), recipe)
     folder = StudyFolder.from_title(study.title, runs)
     _check_data_unchanged(folder, recipes)
-    return folder, folder.update_plan(requested, question=study.question, labels=study.labels, write=write), recipes
+    return folder, folder.update_plan(requested, question=study.question, labels=study.labels, write=write)
 
 
 def _check_data_unchanged(folder: StudyFolder, recipes: Mapping[str, Recipe]) -> None:

@@ -22,11 +22,7 @@ from numerate.experiments.train import TrainedRun, train
 from numerate.studies.folder import PlannedRun, StudyFolder, is_done
 from numerate.studies.state import WorkerStateFile
 from numerate.training import checkpoint
-from numerate.training.lock import LockedError
 from numerate.training.recipe import Recipe
-
-Item = tuple[PlannedRun, ...]
-"""One run, or several that are trained together."""
 
 Message = tuple[int, str]
 """A message of a worker with its number, from 1."""
@@ -48,16 +44,15 @@ class RunWork(Work):
     verbose: bool = field(default=True, compare=False, repr=False)
     """Whether all messages of a run are shown, or only its warnings."""
 
-    def open(self, context: WorkerContext) -> Callable[[Item], list[Message]]:
+    def open(self, context: WorkerContext) -> Callable[[PlannedRun], list[Message]]:
         return _StudyWorker(self, context).run_item
 
     def check_result(self, result: Any) -> None:
         if not all(isinstance(number, int) and isinstance(text, str) for number, text in result):
             raise ValueError("not messages")
 
-    def item_name(self, item: Item) -> str:
-        names = [planned.display_name for planned in item]
-        return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more in its stack"
+    def item_name(self, item: PlannedRun) -> str:
+        return item.display_name
 
 
 class _StudyWorker:
@@ -66,17 +61,12 @@ class _StudyWorker:
         self.folder = StudyFolder(Path(work.study))
         self.state = WorkerStateFile(self.folder.path / "states", context.worker)
 
-    def run_item(self, runs: Item) -> list[Message]:
+    def run_item(self, planned: PlannedRun) -> list[Message]:
         torch.set_num_threads(self.context.threads)
         num_messages_before = self.state.num_messages
-        state_fields = _initial_state(runs[0])
-        state_fields |= {"stack_size": len(runs), "runs": [planned.run for planned in runs]} if len(runs) > 1 else {}
-        with self.state.publish(**state_fields), _redirect_warnings(self._warn):
-            remaining = [planned for planned in runs if not self._is_done(planned)]
-            if len(remaining) > 1 and self._run_group(remaining):
-                remaining = []
-            for planned in remaining:
-                self._run_group([planned])
+        with self.state.publish(**_initial_state(planned)), _redirect_warnings(self._warn):
+            if not self._is_done(planned):
+                self._run(planned)
         return self.state.messages(num_messages_before)
 
     def _is_done(self, planned: PlannedRun) -> bool:
@@ -86,64 +76,32 @@ class _StudyWorker:
         result = self.folder.results().get(planned.result_key)
         return result is not None and is_done(result)
 
-    def _run_group(self, group: Sequence[PlannedRun]) -> bool:
-        """Trains one run, or several as a stack, evaluates each, and records it. Returns False if a stack cannot be
-        trained: each run is then trained separately, so that only the faulty one fails.
+    def _run(self, planned: PlannedRun) -> None:
+        """Trains and evaluates a run, and appends its record, or that of its error. During its evaluation the run is
+        locked, too, so that nobody else does the same.
 
-        A run of a stack that another process is training is left out. Raises `LockedError` if there is no other run,
-        errors of memory and of a full disk, and `KeyboardInterrupt` when stopped.
+        Raises `LockedError` if another process trains it, errors of memory and of a full disk, and `KeyboardInterrupt`
+        when stopped.
         """
-        start_time = time.monotonic()
-        folders = [self.folder.runs_dir / planned.run / "checkpoints" for planned in group]
-        before = [(checkpoint.last_step(one), checkpoint.last_state(one).get("seconds", 0.0)) for one in folders]
-        try:
-            outcomes = self._train(group)
-        except Exception as error:
-            if len(group) > 1:
-                self._add_message(
-                    f"warning: training {len(group)} runs together failed, so they are trained one at a time: {error}"
-                )
-                return False
-            outcomes = [error]
-        seconds_per_run = (time.monotonic() - start_time) / len(group)
-        for planned, outcome, (first_step, seconds) in zip(group, outcomes, before, strict=True):
-            if not (isinstance(outcome, LockedError) and len(group) > 1):
-                self.state.update(**_initial_state(planned) | {"step": planned.num_steps or 0})
-                self._evaluate_and_record(planned, outcome, seconds + seconds_per_run, len(group), first_step)
-        return True
-
-    def _train(self, group: Sequence[PlannedRun]) -> Sequence[TrainedRun | Exception]:
-        recipes = [self._recipe(planned) for planned in group]
-        options: dict[str, Any] = {
-            "runs_dir": self.folder.runs_dir,
-            "on_message": self._add_message,
-            "stop": self.context.stop,
-            "command": self.work.command,
-        }
-
-        def on_record(index: int, kind: str, record: Mapping[str, Any]) -> None:
-            self._on_record(group[index], kind, record)
-
-        if len(group) == 1:
-            return [train(recipes[0], quiet=True, on_record=functools.partial(on_record, 0), **options)]
-        from numerate.experiments.stacked import train_stacked
-
-        return train_stacked(recipes, on_record=on_record, **options)
-
-    def _evaluate_and_record(
-        self, planned: PlannedRun, outcome: TrainedRun | Exception, seconds: float, stack_size: int, first_step: int
-    ) -> None:
-        """Evaluates a trained run and appends its record, or that of its error; `seconds` are those of its training, or
-        its share of the stack's, and of earlier sessions. Until then the run is locked, so that nobody else does the
-        same."""
-        worker, start_time = self.context.worker, time.monotonic() - seconds
+        checkpoints = self.folder.runs_dir / planned.run / "checkpoints"
+        first_step = checkpoint.last_step(checkpoints)
+        start_time = time.monotonic() - checkpoint.last_state(checkpoints).get("seconds", 0.0)
+        worker = self.context.worker
         with ExitStack() as lock:
             try:
-                if isinstance(outcome, Exception):
-                    raise outcome
-                lock.enter_context(outcome.run.folder.lock("evaluation"))
-                record = self._evaluate(planned, outcome)
-                record["timing"] = _timing_record(time.monotonic() - start_time, worker, stack_size, first_step)
+                trained = train(
+                    self._recipe(planned),
+                    runs_dir=self.folder.runs_dir,
+                    quiet=True,
+                    on_record=functools.partial(self._on_record, planned),
+                    on_message=self._add_message,
+                    stop=self.context.stop,
+                    command=self.work.command,
+                )
+                self.state.update(step=planned.num_steps or 0)
+                lock.enter_context(trained.run.folder.lock("evaluation"))
+                record = self._evaluate(planned, trained)
+                record["timing"] = _timing_record(time.monotonic() - start_time, worker, first_step)
             except Exception as error:
                 record = failed_record(planned, failure_to_record(error), worker, time.monotonic() - start_time)
             self.folder.add_results(worker, [record])
@@ -225,7 +183,7 @@ def failed_record(planned: PlannedRun, failure: Failure, worker: str, seconds: f
         "failure": failure.kind,
         "error": failure.text,
         "traceback": failure.traceback,
-        "timing": _timing_record(seconds, worker, 1, 0),
+        "timing": _timing_record(seconds, worker, 0),
     }
 
 
@@ -272,13 +230,12 @@ def _initial_state(planned: PlannedRun) -> dict[str, Any]:
     }
 
 
-def _timing_record(seconds: float, worker: str, stack_size: int, first_step: int) -> dict[str, Any]:
+def _timing_record(seconds: float, worker: str, first_step: int) -> dict[str, Any]:
     """All that depends on the machine: the `seconds` of all sessions, the `start_step` of this one, and when it `ended`
     (Unix time)."""
     return {
         "seconds": round(seconds, 3),
         "worker": worker,
-        "stack_size": stack_size,
         "start_step": first_step,
         "ended": round(time.time(), 3),
     }

@@ -1,7 +1,7 @@
 """Training objectives: the forward passes for a batch, and the sums of their losses."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -45,10 +45,6 @@ class ObjectiveModule(nn.Module, ABC):
     def forward(self, model: nn.Module, batch: Batch, step_context: StepContext) -> dict[str, Tensor]:
         """The sum of each term over this (micro-)batch. The tokens of the batch have position ids."""
 
-    def forward_key(self, model: Model, step_context: StepContext) -> Hashable:
-        """A key of the forward passes of a step: runs with equal keys can be stacked. By default all keys differ."""
-        return step_context
-
     def flops(self, model: Model, batch: Batch, step_context: StepContext | None = None) -> int:
         """Floating-point operations of training on this (micro-)batch, padding included: a forward pass, and a backward
         pass that costs twice as much. With `step_context` those of that step, without it the expectation over steps."""
@@ -83,9 +79,6 @@ class SupervisedModule(ObjectiveModule):
     def __init__(self, spec: Supervised, vocabulary: Vocabulary) -> None:
         super().__init__(spec.loss, vocabulary)
         self.targets_only = spec.targets_only
-
-    def forward_key(self, model: Model, step_context: StepContext) -> Hashable:
-        return None
 
     def forward(self, model: nn.Module, batch: Batch, step_context: StepContext) -> dict[str, Tensor]:
         output = model(
@@ -163,9 +156,6 @@ class ProgressiveModule(ObjectiveModule):
     def __init__(self, spec: Progressive, vocabulary: Vocabulary) -> None:
         super().__init__(spec.loss, vocabulary)
         self.spec = spec
-
-    def forward_key(self, model: Model, step_context: StepContext) -> Hashable:
-        return tuple(self._forwards(model.default_num_loops(), step_context))
 
     def forward(self, model: nn.Module, batch: Batch, step_context: StepContext) -> dict[str, Tensor]:
         target_positions = batch.target_positions_or_none if self.spec.targets_only else None

@@ -35,7 +35,7 @@ from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder
 from numerate.training.running_sums import LAYER_PREFIX, MetricSums, metrics_record
 from numerate.training.samples import SampleGenerator, remove_later_samples
-from numerate.training.step import StepSize, TrainingStep, weighted_loss
+from numerate.training.step import StepSize, weighted_loss
 from numerate.training.stopping import Stop, Stopped
 from numerate.training.timings import Timings
 from numerate.training.training_state import TrainingState
@@ -74,7 +74,7 @@ class _GlobalBatch:
     divisors: Mapping[str, int]
 
 
-class Trainer(TrainingStep):
+class Trainer:
     """Trains a recipe in its run folder, resuming from the last checkpoint if there is one.
 
     `pretrained_config` is the configuration of a pretrained model stored in that checkpoint; the pretrained weights are
@@ -125,9 +125,6 @@ class Trainer(TrainingStep):
         )
         self.warnings = preflight(parts)
         self.validator = Validator(recipe, self.evaluation_data, self.objective, parts.validation_splits(), world)
-        self.flush_hook: Callable[[], None] = lambda: None
-        """Called before metric sums are read or weights are saved: `StackedTrainer`, which trains many small models as
-        one, writes its sums back to each `Trainer`."""
         compile_mode = self.training.compile_mode if self.training.compile else None
         if compile_mode is not None:
             num_parts = self.num_micro_batches * self.training.batch_size // self.training.base_batch_size
@@ -149,12 +146,9 @@ class Trainer(TrainingStep):
         self.makes_batches_ahead = world.device.type != "cpu"
         """Whether a background thread makes the batches of the next step. On the CPU it would compete with the step."""
         self.prefetcher: Prefetcher[Any, Any] = Prefetcher(self._make_micro_batches, self.next_batch_key)
-        """What makes batches. `StackedTrainer`, which makes those of several trainers at once, replaces it."""
         self._learning_rate = 0.0  # of the last step
         self._start_time = self._last_save_time = 0.0
         self._previous_seconds = 0.0  # training time of earlier sessions, from the checkpoint
-        self.time_share = 1.0
-        """The fraction of elapsed time attributed to this run: 1/4 when four runs are trained together."""
         self._last_saved_step = 0
         self._is_checkpoint_overdue = False
         self._stop_reason, self._exit_status = "budget", 0
@@ -320,8 +314,13 @@ class Trainer(TrainingStep):
         )
 
     def training_step(self, total_steps: int) -> None:
-        """One optimizer step on the next global batch, at the rate that the schedule has for `total_steps`."""
-        self.take_step([self.learning_rate(total_steps)])
+        """One optimizer step on the next global batch, at the rate that the schedule has for `total_steps`. Nothing is
+        counted if it fails."""
+        learning_rate = self.learning_rate(total_steps)
+        batch, size = self.next_batch()
+        self.compute_gradients(batch)
+        self.update_weights(learning_rate)
+        self.count_step(size)
 
     def batch_key(self, state: TrainingState) -> BatchKey:
         """The key of the batches of the step after `state`."""
@@ -357,7 +356,7 @@ class Trainer(TrainingStep):
             micro_batches = [batch.pin_memory() for batch in micro_batches]
         return micro_batches, sizes
 
-    def next_batches(self) -> tuple[_GlobalBatch, list[StepSize]]:
+    def next_batch(self) -> tuple[_GlobalBatch, StepSize]:
         """The micro-batches of this process, and the size of the global batch."""
         key = self.batch_key(self.state)
         micro_batches, sizes = self.prefetcher.get(key)
@@ -366,9 +365,10 @@ class Trainer(TrainingStep):
             name.removeprefix("term "): max(1, count) for name, count in total.items() if name.startswith("term ")
         }
         size = StepSize(key.num_examples, total["real_tokens"], total["total_tokens"], total["flops"])
-        return _GlobalBatch(micro_batches, StepContext(self.recipe.seed, key.step), divisors), [size]
+        return _GlobalBatch(micro_batches, StepContext(self.recipe.seed, key.step), divisors), size
 
     def compute_gradients(self, batches: _GlobalBatch) -> None:
+        """Forward and backward passes of the micro-batches."""
         _seed_dropout(self.world.device, _dropout_seed(self.recipe.seed, self.state.step, self.world.rank))
         self.optimizer.zero_grad(set_to_none=True)
         if self.compiled_shapes is not None and self.world.device.type == "cuda":
@@ -396,14 +396,15 @@ class Trainer(TrainingStep):
             self.on_event("warning", {"text": TOO_MANY_SHAPES})
         return batch, stance
 
-    def update_weights(self, learning_rates: Sequence[float]) -> None:
+    def update_weights(self, learning_rate: float) -> None:
+        """Clips the gradients and updates the weights."""
         self.scaler.unscale_(self.optimizer)
         if self.training.log_layer_grad_norms:
             for name, layer_grad_norm in self.parallel_strategy.layer_grad_norms().items():
                 self.add_metric(LAYER_PREFIX + name, layer_grad_norm)
         grad_norm = self.parallel_strategy.clip_grad_norm(self.recipe.optimizer.max_grad_norm)
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rates[0] * group["factor"]
+            group["lr"] = learning_rate * group["factor"]
         self.scaler.step(self.optimizer)
         self.scaler.update()
         if self.scaler.is_enabled():  # skips a step with a non-finite gradient and reduces the loss scale
@@ -419,8 +420,9 @@ class Trainer(TrainingStep):
         self._learning_rate = self.recipe.optimizer.learning_rate * multiplier
         return self._learning_rate
 
-    def count_step(self, sizes: Sequence[StepSize]) -> None:
-        (size,), state = sizes, self.state
+    def count_step(self, size: StepSize) -> None:
+        """Updates the counters after a step."""
+        state = self.state
         state.step += 1
         state.examples += size.examples
         state.tokens += size.tokens
@@ -439,7 +441,6 @@ class Trainer(TrainingStep):
     def _flush_metrics(self) -> dict[str, float]:
         """The sums since the last log line as Python floats. Raises `OperationalError` if the loss or its gradient is
         not finite."""
-        self.flush_hook()
         self._sums.flush(self.state.sums, self.state.step, self.folder)
         return self.state.sums
 
@@ -523,7 +524,7 @@ class Trainer(TrainingStep):
                 "threads": torch.get_num_threads(),
                 "processes": self.world.size,
                 "precision": self.training.precision,
-                "seconds": round(self._previous_seconds + self.time_share * (time.monotonic() - self._start_time), 3),
+                "seconds": round(self._previous_seconds + time.monotonic() - self._start_time, 3),
                 "tokenizer": tokenizer_fingerprint(self.recipe.tokenizer, self.recipe.task),
                 "origin": self.model.pretrained_config(),  # to rebuild the model without its pretrained weights
             }
