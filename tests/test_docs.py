@@ -300,7 +300,7 @@ def test_the_page_of_the_package_index_has_no_links_that_lead_nowhere() -> None:
     for change in tool["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]["substitutions"]:
         text = re.sub(change["pattern"], change["replacement"], text)
     assert re.findall(r"\]\((?!https?://)[^)]*\)", text) == []
-    assert "what was renamed (`docs/from-0.1.md`)" in text
+    assert "what stays the same (`docs/stability.md`)" in text
 
 
 def architecture() -> str:

@@ -33,9 +33,6 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _run(words: Sequence[str]) -> int:
     warnings.showwarning = partial(_warn, set())
-    if list(words[:1]) == ["__complete"]:  # by the scripts of `numerate completion`
-        import_module("numerate.commands.completion").print_candidates(" ".join(words[1:]))
-        return 0
     shows_traceback = "--traceback" in words
     try:
         call = parse(words)

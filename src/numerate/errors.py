@@ -12,8 +12,6 @@ from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from typing import Any
 
-from numerate.old_names import NEW_NAMES
-
 _MAX_MESSAGE_LENGTH = 300
 """Maximum number of characters of a message that are shown."""
 
@@ -34,12 +32,8 @@ class OperationalError(_NumerateError):
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """A closing hint, or nothing: `did_you_mean("Lstm", ["LSTM"])` is `" Did you mean 'LSTM'?"`.
 
-    For a name of version 0.1 the hint is its new name. Case and the difference between `-` and `_` are ignored when
-    looking for the nearest name.
+    Case and the difference between `-` and `_` are ignored.
     """
-    choices = list(choices)
-    if renamed := [name for name in NEW_NAMES.get(word, ()) if name in choices]:
-        return f" Since version 0.2 it is called {renamed[0]!r}."
     choice_by_normalized_name = {name.lower().replace("-", "_"): name for name in choices}
     matches = get_close_matches(word.lower().replace("-", "_"), choice_by_normalized_name, n=1, cutoff=0.6)
     return f" Did you mean {choice_by_normalized_name[matches[0]]!r}?" if matches else ""

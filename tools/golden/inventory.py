@@ -1,10 +1,9 @@
 """Lists every name that a user can type: commands, options, settings, parts, recipes, studies, names of Python.
 
-    PYTHONPATH=src python tools/golden/inventory.py              # one name a line, sorted
-    PYTHONPATH=src python tools/golden/inventory.py --renamed    # what names of 0.1 are called now, as a table
+    PYTHONPATH=src python tools/golden/inventory.py                # one name a line, sorted
+    PYTHONPATH=src python tools/golden/inventory.py --withdrawn    # the names of 0.2 that are gone
 
-`inventory-0.1.txt` is the list of commit c89c848; `changed` says what a line of it is called now, with "removed: " and
-the reason where it is no longer there. The table of renames is part of docs/from-0.1.md.
+`inventory-0.2.txt` is the list of 0.2. A name of it that is gone matches one pattern of `WITHDRAWN`.
 """
 
 import re
@@ -16,31 +15,15 @@ from pathlib import Path
 import numerate
 from numerate import catalogue, cli
 from numerate.commands.table import COMMANDS, EXECUTOR_OPTIONS
-from numerate.old_names import NEW_NAMES
 
-BEFORE = Path(__file__).with_name("inventory-0.1.txt")
-KINDS_OF_PARTS = {
-    "Trunk": "Backbone",
-    "Numbering": "PositionIds",
-    "NumberSpelling": "NumberFormat",
-    "TextSpelling": "TextNumberFormat",
-    "Initialisation": "Initialization",
+BEFORE = Path(__file__).with_name("inventory-0.2.txt")
+
+WITHDRAWN = {
+    r"(command|option|word) bench.*": "the benchmark",
+    r"setting (Local|Ray|Slurm|InProcess)\.stack_size": "training of many small models as one",
+    r"(command|option|word) completion.*": "own shell completion",
 }
-"""Kinds of parts of 0.1 that have another name now."""
-WORDS = {
-    "word ask model.trunk.times=": "word ask model.backbone.num_loops=",
-    "word generate greedy=": "word generate do_sample=",
-    "word generate most=": "word generate max_new_tokens=",
-    "word generate window=": "word generate context_length=",
-    "word maps most=": "word maps max_tokens=",
-    "word run model.width=": "word run model.hidden_size=",
-    "word search model.width=": "word search model.hidden_size=",
-    "word search optimizer.decay=": "word search optimizer.weight_decay=",
-    "word search optimizer.rate=": "word search optimizer.learning_rate=",
-    "word search training.batch=": "word search training.batch_size=",
-    "word tokens kind=": "removed: a vocabulary is of characters, with a token for each byte",
-}
-"""Lines of 0.1 that follow from no table of `numerate.old_names`."""
+"""Patterns of names, with what was withdrawn."""
 
 
 def commands() -> Iterator[str]:
@@ -78,33 +61,18 @@ def everything() -> set[str]:
     return {*commands(), *parts(), *inner(recipe), *(f"numerate.{name}" for name in numerate.__all__)}
 
 
-def changed(now: set[str]) -> dict[str, str]:
-    """The lines of 0.1 that are not among those of today, each with what it is called now."""
-    renamed = dict(WORDS)
-    for line in set(BEFORE.read_text().splitlines()) - now - renamed.keys():
-        kind, _, name = line.partition(" ")
-        part, _, own = name.partition(".")
-        parts = [*NEW_NAMES.get(part, ()), part]
-        if kind == "setting":
-            found = [f"setting {one}.{new}" for one in parts for new in [*NEW_NAMES.get(own, ()), own]]
-        else:
-            found = [f"{KINDS_OF_PARTS.get(kind, kind)} {one}" for one in parts]
-        renamed[line] = next((one for one in found if one in now), "")
-    return renamed
-
-
-def table(renamed: dict[str, str]) -> str:
-    """The renames as Markdown: parts, then settings by part, then words of commands."""
-    lines = ["| 0.1 | now |", "|---|---|"]
-    for line in sorted(renamed, key=lambda one: (one.split()[0] in ("setting", "word"), one)):
-        old, new = (one.removeprefix("setting ").removeprefix("word ") for one in (line, renamed[line]))
-        lines.append(f"| `{old}` | {new} |" if new.startswith("removed: ") else f"| `{old}` | `{new}` |")
-    return "\n".join(lines)
+def withdrawn(now: set[str]) -> dict[str, list[str]]:
+    """The names of 0.2 that are gone, by the pattern of `WITHDRAWN` that they match; "" for those that match none."""
+    found: dict[str, list[str]] = {}
+    for name in sorted(set(BEFORE.read_text().splitlines()) - now):
+        found.setdefault(next((one for one in WITHDRAWN if re.fullmatch(one, name)), ""), []).append(name)
+    return found
 
 
 def main() -> int:
     now = everything()
-    print(table(changed(now)) if sys.argv[1:] == ["--renamed"] else "\n".join(sorted(now)))
+    lines = [f"{WITHDRAWN.get(row, 'unexplained')}: {', '.join(names)}" for row, names in withdrawn(now).items()]
+    print("\n".join(lines if sys.argv[1:] == ["--withdrawn"] else sorted(now)))
     return 0
 
 

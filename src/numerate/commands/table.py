@@ -482,7 +482,7 @@ COMMANDS: dict[str, Command] = {
             Option("seed", "1", "seed of sampling, by default 0", int),
             Option("count", "3", "completions for each prompt", int, other_names="samples num_samples"),
             Option("stop", "'The end'", "text that ends a completion"),
-            Option("context_length", "256", "read this number of the last tokens", int, other_names="window"),
+            Option("context_length", "256", "read this number of the last tokens", int),
             Option("prompts", "prompts.txt", "a file with a prompt in each line, or JSON lines"),
             Option("out", "generated.jsonl", "a new file for all completions", is_new=True),
             *RUN_OPTIONS,
@@ -504,13 +504,6 @@ COMMANDS: dict[str, Command] = {
             *RUN_OPTIONS,
         ),
         settings=MODEL_SETTING,
-    ),
-    "completion": Command(
-        "print a script that completes commands and options in a shell",
-        "completion:completion",
-        "SHELL",
-        "numerate completion bash   (into ~/.local/share/bash-completion/completions/numerate)\n"
-        "numerate completion zsh   (into _numerate in a folder of fpath)",
     ),
 }
 
