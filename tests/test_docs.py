@@ -142,7 +142,6 @@ def assert_understood(line: str) -> None:
 KINDS = {
     "my_module.py": ("models", "TinyGRU"),
     "my_function_loss.py": ("losses", "poly"),
-    "my_function_task.py": ("tasks", "doubling"),
     "my_task.py": ("tasks", "Backwards"),
     "my_position_ids.py": ("position-ids", "DigitsBefore"),
     "my_bias.py": ("positions", "DistanceBias"),
@@ -157,7 +156,7 @@ def test_every_example_of_a_part_is_tried_here() -> None:
     assert set(examples()) == {*KINDS, "my_data.py", "my_recipe.py"}
 
 
-@pytest.mark.parametrize("name", ["my_module.py", "my_function_loss.py", "my_function_task.py", "my_data.py"])
+@pytest.mark.parametrize("name", ["my_module.py", "my_function_loss.py", "my_data.py"])
 def test_what_one_has_already_is_wrapped_in_a_few_lines(name: str) -> None:
     assert "numerate.wrap_" in examples()[name]
     assert len([line for line in examples()[name].splitlines() if line.strip()]) < 15

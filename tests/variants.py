@@ -17,7 +17,6 @@ from numerate.architectures.dual_attention import DualAttention
 from numerate.architectures.lru import LRU
 from numerate.architectures.mamba import Mamba
 from numerate.architectures.mamba2 import Mamba2
-from numerate.architectures.rwkv4 import RWKV4
 from numerate.architectures.rwkv6 import RWKV6
 from numerate.architectures.rwkv7 import RWKV7
 from numerate.architectures.s4 import S4
@@ -214,7 +213,7 @@ TINY_TOKENIZER = str(Path(__file__).parent / "text" / "tiny")
 """A tokenizer of bytes with a few pieces of words, made for tests."""
 
 BY_DEFAULT: dict[str, Callable[[], Any]] = {
-    "ChannelMix": lambda: Alternating((RWKV4(), ChannelMix())),
+    "ChannelMix": lambda: Alternating((RWKV6(), ChannelMix())),
     "RJokes": lambda: RJokes(data_dir=str(TEXTS)),
     "Mathematics": lambda: Mathematics(("arithmetic__mul",), ("arithmetic__mul_big",), ("easy",), data_dir=str(TEXTS)),
     "QuestionFiles": lambda: QuestionFiles(train_file=str(TEXTS / "questions.jsonl")),

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from numerate.positions.abacus_embedding import AbacusEmbedding
     from numerate.published.dual_attention_weights import from_published, to_published
     from numerate.tables.results import results_of
-    from numerate.tasks.wrapped import wrap_task
     from numerate.text.data.wrapped import wrap_data
 
 __all__ = [
@@ -49,7 +48,6 @@ __all__ = [
     "wrap_data",
     "wrap_loss",
     "wrap_model",
-    "wrap_task",
 ]
 
 _LAZY_MODULES = {
@@ -63,7 +61,6 @@ _LAZY_MODULES = {
     "wrap_data": "numerate.text.data.wrapped",
     "wrap_loss": "numerate.losses.wrapped",
     "wrap_model": "numerate.models.wrapped",
-    "wrap_task": "numerate.tasks.wrapped",
 }
 
 

@@ -13,7 +13,6 @@ from numerate.architectures.delta import DeltaNet, DeltaProduct, GatedDeltaNet
 from numerate.architectures.lru import LRU
 from numerate.architectures.mamba import Mamba
 from numerate.architectures.mamba2 import Mamba2
-from numerate.architectures.rwkv4 import RWKV4
 from numerate.architectures.rwkv6 import RWKV6
 from numerate.architectures.rwkv7 import RWKV7
 from numerate.architectures.s4 import S4
@@ -54,19 +53,12 @@ def test_mamba_is_the_layer_of_transformers(spec: Any) -> None:
     assert_same(read(own, drawn(2, 11, 16)), theirs(drawn(2, 11, 16)), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("spec", "theirs", "shifts"),
-    [
-        (RWKV4(), "RwkvSelfAttention", ("time_mix_key", "time_mix_value", "time_mix_receptance")),
-        (ChannelMix(), "RwkvFeedForward", ("time_mix_key", "time_mix_receptance")),
-    ],
-    ids=["RWKV4", "ChannelMix"],
-)
-def test_rwkv_is_the_layer_of_transformers(spec: Any, theirs: str, shifts: tuple[str, ...]) -> None:
+def test_the_channel_mix_is_the_layer_of_transformers() -> None:
     transformers = pytest.importorskip("transformers", reason="compares with transformers")
     modeling = pytest.importorskip("transformers.models.rwkv.modeling_rwkv")
     config = transformers.RwkvConfig(vocab_size=8, hidden_size=6, num_hidden_layers=3, context_length=16)
-    layer, own = getattr(modeling, theirs)(config, layer_id=1), made(spec, layer=1, depth=3, dtype=torch.float32)
+    layer, own = modeling.RwkvFeedForward(config, layer_id=1), made(ChannelMix(), layer=1, depth=3, dtype=torch.float32)
+    shifts = ("time_mix_key", "time_mix_receptance")
     tensors = {name: tensor for name, tensor in own.state_dict().items() if name != "shift_weights"}
     load_from(layer, tensors | dict(zip(shifts, 1 - own.shift_weights.view(-1, 6), strict=True)))
     x = drawn(2, 11, 6).float()
@@ -167,7 +159,6 @@ WISHES = [
     (Mamba(), {"A_log": (1.0, False), "D": (1.0, False)}),
     (GatedDeltaNet(2), {"A_log": (1.0, False), "dt_bias": (1.0, False)}),
     (DeltaNet(2), {}),
-    (RWKV4(), {"time_decay": (2.0, False), "time_first": (3.0, False)}),
 ]
 
 

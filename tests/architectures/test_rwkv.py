@@ -24,7 +24,6 @@ from numerate.architectures.rwkv import (
     merge_chunks,
     split_chunks,
 )
-from numerate.architectures.rwkv4 import RWKV4, parallel_wkv
 from numerate.architectures.rwkv6 import RWKV6, chunked_wkv
 from numerate.architectures.rwkv7 import RWKV7, RWKV7Mixer, recurrent_wkv
 from numerate.mixers.alternating import Alternating
@@ -147,16 +146,6 @@ def test_the_channel_mix_is_its_equations_written_out() -> None:
     assert plain.receptance is None
 
 
-def test_version_4_is_the_weighted_mean_written_out() -> None:
-    k, v, decay, newest = drawn(3, 7, 5), drawn(3, 7, 5, seed=1), drawn(5, seed=2), drawn(5, seed=3)
-    found = parallel_wkv(k, v, decay, newest)[0]
-    for place in range(7):
-        weights = [(k[:, i] - (place - 1 - i) * decay.exp()).exp() for i in range(place)]
-        weights.append((newest + k[:, place]).exp())
-        expected = sum(weight * v[:, i] for i, weight in enumerate(weights)) / sum(weights)
-        assert_same(found[:, place], expected, **EXACT)
-
-
 def test_version_6_is_the_sum_over_all_earlier_tokens_written_out() -> None:
     r, k, v, speeds = (drawn(3, 7, 2, 5, seed=seed) for seed in range(4))
     decays, bonus = (-speeds.exp()).exp(), drawn(2, 5, seed=4)
@@ -245,7 +234,6 @@ def test_later_layers_of_version_7_mix_the_values_of_the_first_in(form: str) -> 
 # As published --------------------------------------------------------------------------------------------------------
 
 PUBLISHED = [
-    RWKV4(published_initialization=True),
     RWKV6(head_dim=5, published_initialization=True),
     RWKV7(head_dim=5, published_initialization=True),
     *(ChannelMix(version, published_initialization=True) for version in (4, 6, 7)),  # type: ignore[arg-type]
@@ -263,20 +251,8 @@ def test_as_published_it_says_nothing_at_first_and_the_model_draws_no_map(spec: 
         assert float(part.shift_weights[5].detach()) == pytest.approx(1 - 0.5**power)
 
 
-def test_version_4_begins_as_published_in_the_middle_of_three_layers() -> None:
-    part = made(PUBLISHED[0], 9, layer=1, depth=3)
-    assert part.time_decay[[0, 4, 8]].tolist() == pytest.approx([-5, -5 + 8 * 0.5 ** (0.7 + 1.3 / 2), 3.0])
-    assert part.time_first[:3].tolist() == pytest.approx([-1.2039728, -0.7039728, -1.7039728])
-    keys, values, receptance = part.shift_weights.detach().view(3, 9)
-    assert float(keys[3]) == pytest.approx(1 - (1 / 3) ** (2 / 3))
-    assert_same(values, keys - 0.15, atol=1e-6)
-    assert float(receptance[3]) == pytest.approx(1 - (1 / 3) ** (1 / 3))
-    assert not any(one.weight.any() for one in (part.key, part.receptance))
-    assert_same(part.value.weight @ part.value.weight.T, torch.eye(9).double(), atol=1e-5)
-
-
 def test_version_6_begins_as_published_in_the_middle_of_three_layers() -> None:
-    part = made(PUBLISHED[1], 10, layer=1, depth=3)
+    part = made(PUBLISHED[0], 10, layer=1, depth=3)
     assert part.time_decay.bias[[0, 9]].tolist() == pytest.approx([-6, -1])
     assert part.time_faaaa[[0, 1, 9]].tolist() == pytest.approx([0.5, 0.5 * 8 / 9 + 0.1, 0.0])
     plain, soft = (initial_shift_weights(10, exponent).double() for exponent in (2 / 3, 1 / 3))
@@ -291,7 +267,7 @@ def test_version_6_begins_as_published_in_the_middle_of_three_layers() -> None:
 
 
 def test_version_7_begins_as_published_in_the_middle_of_three_layers() -> None:
-    part = made(PUBLISHED[2], 10, layer=1, depth=3)
+    part = made(PUBLISHED[1], 10, layer=1, depth=3)
     channel, zigzag = torch.arange(10) / 9, torch.tensor([-1, -0.25, 0, 0.25, 1] * 2)
     for found, expected in (
         (part.w_lora.bias, -6 + 6 * channel ** (1 + 0.5**0.3) + 0.5 + 2.5 * zigzag),

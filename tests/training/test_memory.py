@@ -27,7 +27,7 @@ ARCHITECTURES = {
     "dual attention": f"{ADDITION} model.mixer=DualAttention(2,2)",
     "micro-batches": f"{ADDITION} training.gradient_accumulation_steps=2 model.hidden_size=256",
 }
-MIXERS = ("Mamba2", "RWKV4", "RWKV6", "RWKV7", "GatedDeltaNet", "S4", "LRU", "SLSTM", "SlotLSTM", "GRU")
+MIXERS = ("Mamba2", "RWKV6", "RWKV7", "GatedDeltaNet", "S4", "LRU", "SLSTM", "SlotLSTM", "GRU")
 
 
 def named(settings: str) -> Recipe:

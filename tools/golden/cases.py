@@ -106,7 +106,7 @@ CASES: dict[str, tuple[str, ...]] = {
             "Mamba2",
             "Phasor",
             "RNN",
-            "Alternating(mixers=[RWKV4,ChannelMix])",
+            "Alternating(mixers=[RWKV6,ChannelMix])",
             "RWKV6",
             "RWKV7",
             "S4",

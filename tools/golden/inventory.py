@@ -21,6 +21,8 @@ BEFORE = Path(__file__).with_name("inventory-0.2.txt")
 WITHDRAWN = {
     r"(command|option|word) bench.*": "the benchmark",
     r"setting (Local|Ray|Slurm|InProcess)\.stack_size": "training of many small models as one",
+    r"Mixer RWKV4|setting RWKV4\..*": "RWKV-4",
+    r"numerate\.wrap_task": "wrap_task",
     r"(command|option|word) completion.*": "own shell completion",
 }
 """Patterns of names, with what was withdrawn."""

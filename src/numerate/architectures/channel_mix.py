@@ -28,11 +28,11 @@ class ChannelMix(RWKVSpec):
     Peng et al. (2023), https://arxiv.org/abs/2305.13048, equations 18 to 20 (version 4); Peng et al. (2024),
     https://arxiv.org/abs/2404.05892 (6, the same map with another width and initialization); Peng et al. (2025),
     https://arxiv.org/abs/2503.14456 (7, without the gate). It reads the previous token, so it takes the place of a
-    mixer, alternating with `RWKV4`, `RWKV6` or `RWKV7`, and the model needs no feed-forward:
+    mixer, alternating with `RWKV6` or `RWKV7`, and the model needs no feed-forward:
 
-    >>> from numerate.mixers import RWKV4, Alternating
+    >>> from numerate.mixers import RWKV6, Alternating
     >>> from numerate.models import Decoder
-    >>> spec = Decoder(mixer=Alternating((RWKV4(), ChannelMix())), feed_forward=None)
+    >>> spec = Decoder(mixer=Alternating((RWKV6(), ChannelMix())), feed_forward=None)
     """
 
     version: Literal[4, 6, 7] = setting(4, "RWKV version: 4, 6 or 7")

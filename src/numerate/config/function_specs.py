@@ -1,4 +1,4 @@
-"""Specs made of functions, whose arguments are the settings: `wrap_model`, `wrap_loss`, `wrap_task`."""
+"""Specs made of functions, whose arguments are the settings: `wrap_model`, `wrap_loss`."""
 
 import inspect
 from abc import ABC

@@ -19,7 +19,6 @@ CATALOGUE = {
         "MinGRU": "min_gru",
         "Phasor": "architectures.phasor",
         "RNN": "recurrent",
-        "RWKV4": "architectures.rwkv4",
         "RWKV6": "architectures.rwkv6",
         "RWKV7": "architectures.rwkv7",
         "S4": "architectures.s4",
