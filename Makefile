@@ -69,7 +69,7 @@ test-newest:
 test-integrations:
 	$(PYTHON) -m venv $(VENV)-lm-eval
 	$(VENV)-lm-eval/bin/python -m pip install -c constraints.txt -e ".[lm-eval]" pytest pytest-xdist hypothesis
-	CHECK_SHAPES=0 $(VENV)-lm-eval/bin/python -m pytest tests/experiments/test_lm_eval_model.py tests/integrations/test_lm_eval_tasks.py
+	CHECK_SHAPES=0 $(VENV)-lm-eval/bin/python -m pytest tests/experiments/test_lm_eval_model.py
 
 # Not all tests: those of what a wheel could lack or spoil, files beside the code among them.
 PYTHONS ?= python3.11 python3.12 python3.13

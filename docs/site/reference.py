@@ -11,7 +11,7 @@ import griffe
 import numerate
 
 FOR_OTHER_LIBRARIES = (
-    *("NumberTokenLoss", "number_tokens", "non_quantities", "AbacusEmbedding"),
+    *("NumberTokenLoss", "number_tokens", "AbacusEmbedding"),
     *("from_published", "to_published"),
 )
 """The names of `import numerate` that need no recipe."""

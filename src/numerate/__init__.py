@@ -18,7 +18,6 @@ __version__ = "0.2.0"
 if TYPE_CHECKING:
     from numerate.api import Recipe, Run, Study, compare, load, recipe, run_study, search, train
     from numerate.integrations.hf_number_tokens import number_tokens
-    from numerate.integrations.non_quantities import non_quantities
     from numerate.integrations.number_token_loss import NumberTokenLoss
     from numerate.losses.wrapped import wrap_loss
     from numerate.models.wrapped import wrap_model
@@ -37,7 +36,6 @@ __all__ = [
     "compare",
     "from_published",
     "load",
-    "non_quantities",
     "number_tokens",
     "recipe",
     "results_of",
@@ -54,7 +52,6 @@ _LAZY_MODULES = {
     "AbacusEmbedding": "numerate.positions.abacus_embedding",
     "NumberTokenLoss": "numerate.integrations.number_token_loss",
     "from_published": "numerate.published.dual_attention_weights",
-    "non_quantities": "numerate.integrations.non_quantities",
     "results_of": "numerate.tables.results",
     "number_tokens": "numerate.integrations.hf_number_tokens",
     "to_published": "numerate.published.dual_attention_weights",

@@ -1,6 +1,7 @@
 """Promises of runs in lm-evaluation-harness: its numbers are those of `numerate evaluate`."""
 
 import importlib.metadata
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,9 @@ from hugging_face import QUIET
 from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import cell_questions, make_batches
 from numerate.evaluation.exact_match import target_likelihood
-from numerate.evaluation.grid import Grid
 from numerate.experiments.exporting import export
 from numerate.experiments.run import Run
 from numerate.experiments.train import train
-from numerate.integrations.lm_eval_tasks import write_tasks
 from numerate.tasks.plain import format_question
 from numerate.vocabulary import BOS
 from small_runs import small
@@ -24,13 +23,12 @@ lm_eval = pytest.importorskip("lm_eval", reason="lm-eval is not installed: make 
 
 from lm_eval.api.instance import Instance  # noqa: E402
 from lm_eval.models.huggingface import HFLM  # noqa: E402
-from lm_eval.tasks import TaskManager  # noqa: E402
 
 from numerate.experiments.lm_eval_model import NumerateLM, check_version  # noqa: E402
 
 pytestmark = QUIET
 
-CELL, GRID, COUNT = {"first_digits": 1, "second_digits": 1}, "1x1:2", 40
+CELL, COUNT = {"first_digits": 1, "second_digits": 1}, 40
 LEARNING = "task.digits=1 tokenizer.add_bos_token=true optimizer.learning_rate=2e-2 training.batch_size=64"
 
 
@@ -61,17 +59,24 @@ def pairs(run: Run, count: int = COUNT) -> list[tuple[str, str]]:
 
 
 def test_exact_match_is_that_of_an_evaluation(run: Run, model: Any, tmp_path: Path) -> None:
-    task = run.recipe.task
-    group = write_tasks(task, Grid.parse(GRID, task.axes()).cells(), tmp_path / "tasks", "sums", count=COUNT)
-    manager = TaskManager(include_path=str(tmp_path / "tasks"), include_defaults=False)
-    found = lm_eval.simple_evaluate(model, tasks=[group], task_manager=manager, bootstrap_iters=0)["results"]
-    records = run.evaluate(GRID, count=COUNT)
-    shares = {"x".join(map(str, record["cell"].values())): record["correct"] / COUNT for record in records}
-    assert 0 < shares["1x1"] < 1, "neither all nor none is right"
-    for label, share in shares.items():
-        assert found[f"{group}_{label}"]["exact_match,none"] == pytest.approx(share), label
-    assert found[f"{group}_1x1"]["number_accuracy,none"] >= shares["1x1"]
-    assert found[group]["exact_match,none"] == pytest.approx(sum(shares.values()) / len(shares))
+    file = tmp_path / "sums.jsonl"
+    file.write_text("".join(json.dumps({"question": one, "answer": other}) + "\n" for one, other in pairs(run)))
+    task = {
+        "task": "sums",
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": str(file)}},
+        "test_split": "test",
+        "doc_to_text": "question",
+        "doc_to_target": "answer",
+        "target_delimiter": "",
+        "output_type": "generate_until",
+        "generation_kwargs": {"do_sample": False, "max_gen_toks": 12, "until": ["\n"]},
+        "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
+    }
+    found = lm_eval.simple_evaluate(model, tasks=[task], bootstrap_iters=0)["results"]
+    (record,) = run.evaluate("1x1", count=COUNT)
+    assert 0 < record["correct"] < COUNT, "neither all nor none is right"
+    assert found["sums"]["exact_match,none"] == pytest.approx(record["correct"] / COUNT)
 
 
 def test_likelihoods_are_those_of_the_run(run: Run, model: Any) -> None:

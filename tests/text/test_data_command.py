@@ -166,7 +166,7 @@ def test_files_are_written_in_another_number_format(here: Path) -> None:
             "data: there is no command 'wirte'; there are: write, stats, fetch, tokenise, prepare.",
         ),
         ("write Arithmetic", "out: the value is missing; for example: numerate data write Arithmetic out=sums"),
-        ("write Arithmetic out=x format=csv", "format: must be text, memmap, both or lm-eval, not 'csv'"),
+        ("write Arithmetic out=x format=csv", "format: must be text, memmap or both, not 'csv'"),
         ("write Arithmetic out=x count=many", "count: must be an integer, not 'many'"),
         ("write Arithmetic out=x count=0", "count: must be 1 or more, not 0; for example count=20M"),
         ("write Arithmetic out=x split=tset", "Did you mean 'test'?"),

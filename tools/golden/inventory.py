@@ -23,6 +23,8 @@ WITHDRAWN = {
     r"setting (Local|Ray|Slurm|InProcess)\.stack_size": "training of many small models as one",
     r"Mixer RWKV4|setting RWKV4\..*": "RWKV-4",
     r"numerate\.wrap_task": "wrap_task",
+    r"numerate\.non_quantities": "non_quantities",
+    r"word data grid=": "tasks for lm-evaluation-harness",
     r"(command|option|word) completion.*": "own shell completion",
 }
 """Patterns of names, with what was withdrawn."""

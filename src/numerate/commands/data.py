@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from numerate.commands.naming import NamedData, load_data
 from numerate.config import override
-from numerate.errors import UserError, check_choice
+from numerate.errors import UserError
 from numerate.reports.output_files import write_output
 from numerate.reports.table import text_table
 from numerate.tasks.folders import data_folder
@@ -25,7 +25,7 @@ from numerate.text.tasks.text_task import TextTask
 from numerate.training import disk
 from numerate.training.progress import ProgressBar, ProgressBars
 
-Format = Literal["text", "memmap", "both", "lm-eval"]
+Format = Literal["text", "memmap", "both"]
 
 DEFAULT_WRITE_ROWS, DEFAULT_STATS_ROWS = 1_000_000, 100_000
 """Default number of rows of a task for `write`, and for `stats`."""
@@ -41,17 +41,11 @@ def write(
     out: str,
     as_: str | None = None,
     format: Format = "both",
-    grid: str | None = None,
     **options: Any,
 ) -> None:
     """Writes the rows of a task, recipe or file into a new folder."""
-    if grid is not None and (format != "lm-eval" or as_ is not None):
-        raise UserError("grid: is of format=lm-eval; sizes of other rows are settings of the task, such as digits=1:5")
     if as_ is not None:
         _write_published(name, settings, out, **options)
-        return
-    if format == "lm-eval":
-        _write_lm_eval_tasks(name, settings, out, grid, **options)
         return
     data = _load_questions(name, settings, options.get("split"))
     source = _source(data, DEFAULT_WRITE_ROWS, **options)
@@ -72,40 +66,6 @@ def _load_questions(name: str, settings: Sequence[str], file_split: str | None =
             f"{name}: language modeling data is tokenized already; `numerate data tokenise` writes it to files"
         )
     return data
-
-
-def _write_lm_eval_tasks(
-    name: str,
-    settings: Sequence[str],
-    out: str,
-    grid: str | None,
-    *,
-    count: int | None = None,
-    seed: int | None = None,
-    split: str = "test",
-) -> None:
-    """Writes tasks for lm-evaluation-harness, by default of the grid, count and seed of `numerate evaluate`."""
-    from numerate.evaluation.evaluator import Evaluation, parse_grid, resolve_grid
-    from numerate.integrations.lm_eval_tasks import write_tasks
-
-    data = _load_questions(name, settings)
-    task, evaluation = data.task, Evaluation() if data.recipe is None else data.recipe.evaluation
-    check_choice("split", split, SPLITS)
-    axes = task.axes()
-    cells = (resolve_grid(task, evaluation.grid) if grid is None else parse_grid(task, grid)).cells() if axes else [()]
-    with ProgressBar(len(cells), label="write", unit="cell") as progress:
-        group = write_tasks(
-            task,
-            cells,
-            Path(out),
-            Path(name).stem if data.is_file else name,
-            count=count or evaluation.examples_per_cell,
-            seed=evaluation.seed if seed is None else seed,
-            split=split,
-            on_progress=progress.step,
-        )
-    print(f"{out}: the group {group} of {len(cells)} tasks")
-    print(f"lm_eval --tasks {group} --include_path {out} --model hf --model_args pretrained=MODEL")
 
 
 def _write_published(

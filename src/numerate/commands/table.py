@@ -138,20 +138,13 @@ COMMANDS: dict[str, Command] = {
         "numerate data write addition_abacus task.digits=1:5 out=short count=100k split=test format=text\n"
         "numerate data write sums/rows.txt out=tokens format=memmap\n"
         "numerate data write counting_samesymbol_mod10 --as published out=files   (the files of its paper)\n"
-        "numerate data write gsm8k --as published out=prepared\n"
-        "numerate data write Arithmetic out=tasks format=lm-eval grid=1:3x1:3   (for lm_eval --include_path tasks)",
+        "numerate data write gsm8k --as published out=prepared",
         (
             NEW_FOLDER,
             ROWS,
             SPLIT,
             SEED,
-            Option(
-                "format",
-                "text",
-                "text, memmap, both (default), or lm-eval: tasks for lm-evaluation-harness",
-                Literal["text", "memmap", "both", "lm-eval"],
-            ),
-            Option("grid", "1:5x1:5", "of lm-eval: the sizes, each a task; by default those of `numerate evaluate`"),
+            Option("format", "text", "text, memmap, or both (default)", Literal["text", "memmap", "both"]),
             Option("--as", "published", "the files of a paper", Literal["published"]),
             SKIP_BAD,
         ),

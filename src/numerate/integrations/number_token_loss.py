@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from numerate.errors import UserError, check_choice, raise_first
 from numerate.integrations.hf_number_tokens import NumberTokens, NumberTokenSelection, number_tokens
 from numerate.integrations.loss_inputs import input_problems, raise_non_finite, scalar_count
-from numerate.integrations.non_quantities import TextSpans, tokens_outside
+from numerate.integrations.text_spans import TextSpans, tokens_outside
 from numerate.kernels.fused_number_loss import cross_entropy_and_number_loss, cross_entropy_and_token_logits
 from numerate.kernels.number_loss import (
     LOSS_FUNCTIONS,
@@ -55,7 +55,7 @@ class NumberTokenLoss(nn.Module):
     - `digit_weight_ratio`: the weight of a digit relative to the next less significant one, with mean 1 in each number;
       1, the default, weights all equally.
     - `exclude`: a function from a text to the spans (start, end) in which numbers are no quantities and have no number
-      loss, such as `numerate.non_quantities`; None: all are quantities. It reads the labels as text, on the CPU.
+      loss, such as years; None: all are quantities. It reads the labels as text, on the CPU.
     - `reweigh`, `gaussian_sigma`, `squash_factor`: as of `numerate.kernels.number_loss.NumberDistance`.
     - `check_finite`: NaN or infinity in the loss is a `OperationalError` that names the position; costs a
       synchronization with the device.
@@ -120,10 +120,7 @@ class NumberTokenLoss(nn.Module):
         self.table, self.notation = _table_and_notation(values)
         self.table.read_logits_of(self.notation.minus_ids)
         if exclude is not None and not callable(exclude):
-            raise UserError(
-                "exclude: must be a function from a text to spans (start, end), such as numerate.non_quantities, not "
-                f"{exclude!r}"
-            )
+            raise UserError(f"exclude: must be a function from a text to a list of spans (start, end), not {exclude!r}")
         if exclude is not None and not isinstance(values, NumberTokens):
             raise UserError("exclude: needs the texts of tokens; use NumberTokenLoss.from_tokenizer")
         self.exclude, self._token_texts = exclude, values.token_texts if isinstance(values, NumberTokens) else ()
