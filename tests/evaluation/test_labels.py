@@ -133,8 +133,8 @@ def test_a_record_comes_back_as_it_was(marks: list[list[bool]], trained: int) ->
 def test_a_cell_of_few_starts_has_each_once_and_one_of_many_so_many_draws() -> None:
     """140 starts can be counted on by 60 up to 200, but only 5 by 195."""
     task = Counting(count=50, start_number="before", starts=Span(1, 199), max_number=200)
-    for count, rows, each_once in ((195, 5, True), (60, 100, False)):
-        found = cell_questions(task, {"count": count}, count=100)
+    for count, wanted, rows, each_once in ((195, 100, 5, True), (197, 3, 3, True), (60, 100, 100, False)):
+        found = cell_questions(task, {"count": count}, count=wanted)
         assert len(found) == rows
         assert (len(set(found.hashes().tolist())) == rows) is each_once
 

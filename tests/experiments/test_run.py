@@ -54,6 +54,15 @@ def test_twice_the_same_evaluation_leaves_the_same_bytes(run: Run) -> None:
     assert run.folder.file("samples.jsonl").read_bytes() == samples
 
 
+def test_an_evaluation_with_other_questions_is_not_that_of_the_first(run: Run) -> None:
+    tree = run.folder.metadata()["recipe"]
+    for seed in (1, 0):
+        run.folder.update_metadata(recipe=tree | {"evaluation": tree["evaluation"] | {"seed": seed}})
+        (record,) = numerate.load(run.path).evaluate("2")
+        assert record["evaluation_seed"] == seed
+    assert [record["evaluation_seed"] for record in run.folder.records("evaluation.jsonl")] == [0, 1]
+
+
 def test_an_evaluation_continues_by_cell(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     from numerate.experiments import plan
 

@@ -80,16 +80,16 @@ def after_a_step(
         max_grad_norm=1e9,
     )
     if "processing_class" not in more:  # else the trainer has a collator of its own
-        more["data_collator"] = transformers.DataCollatorForSeq2Seq(byte_tokenizer(), model=model)
+        more = {"data_collator": transformers.DataCollatorForSeq2Seq(byte_tokenizer(), model=model)} | more
     trainer(model, settings, train_dataset=data, **more).train()
     return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
 
-def by_hand(model: Any, data: Any, loss: NumberTokenLoss) -> dict[str, Tensor]:
+def by_hand(model: Any, data: Any, loss: NumberTokenLoss, quantities: Any = None) -> dict[str, Tensor]:
     """The same step without any trainer."""
     batch = transformers.DataCollatorForSeq2Seq(byte_tokenizer(), model=model)(data)
     labels = batch.pop("labels")
-    loss(model(**batch).logits, labels).backward()
+    loss(model(**batch).logits, labels, is_quantity=None if quantities is None else quantities(labels)).backward()
     return {
         name: parameter.detach() - (0 if parameter.grad is None else parameter.grad)
         for name, parameter in model.named_parameters()
@@ -195,19 +195,17 @@ def test_the_log_has_both_terms_and_the_evaluation_its_loss() -> None:
     assert trainer.evaluate()["eval_loss"] == pytest.approx(records[0]["loss"], rel=1e-3)
 
 
-def test_weights_that_a_collator_gives_are_used() -> None:
-    loss = NumberTokenLoss.from_tokenizer(byte_tokenizer(), shift=True)
+def test_what_a_collator_says_is_no_quantity_does_not_count_in_the_mean_of_accumulated_parts() -> None:
+    def even(labels: Tensor) -> Tensor:
+        return labels % 2 == 0
 
     def collator(examples: Any) -> Any:
         batch = transformers.DataCollatorForSeq2Seq(byte_tokenizer())(examples)
-        return {**batch, "quantity": torch.zeros_like(batch["labels"], dtype=torch.bool)}
+        return {**batch, "quantity": even(batch["labels"])}
 
-    arguments = arguments_of(max_steps=1, per_device_train_batch_size=8, logging_steps=1, remove_unused_columns=False)
-    trainer = number_loss_trainer()(
-        tiny_llama(), arguments, train_dataset=rows(), data_collator=collator, number_loss=loss
-    )
-    trainer.train()
-    assert trainer.state.log_history[0]["number_loss"] == 0
+    loss = NumberTokenLoss.from_tokenizer(byte_tokenizer(), shift=True)
+    found = after_a_step(number_loss_trainer(), tiny_llama(), rows(), 2, 4, number_loss=loss, data_collator=collator)
+    same(found, by_hand(tiny_llama(), rows(), loss, even))
 
 
 def test_a_shift_that_does_not_fit_the_model_stops_the_first_step() -> None:

@@ -9,7 +9,7 @@ import torch
 from layers import assert_same, context, drawn, made, read
 from numerate.errors import UserError
 from numerate.mixers.attention import Attention, SelfAttention
-from numerate.positions.bias import ALiBi
+from numerate.positions.bias import ALiBi, T5Bias
 from numerate.positions.position import AttentionBias, Position
 from numerate.positions.position_ids import DigitIndex
 from numerate.positions.rotary import Rotary
@@ -122,6 +122,13 @@ def test_it_is_the_written_out_softmax(name: str) -> None:
     found = read(part, x, len(positions), blocked_keys=settings.get("hidden"))
     # Angles and logarithms are made in float32.
     assert_same(found, written_out(part, x, **settings), atol=1e-6, rtol=1e-6)
+
+
+def test_layers_that_share_a_bias_divide_it_by_their_own_numbers() -> None:
+    spec, position = Attention(num_heads=2, scale_by_inverse_layer_index=True), T5Bias(share_across_layers=True)
+    layers, both, x = spec.build_layers(8, 2, (position,)), context([6, 6], 1), drawn(2, 6, 8).float()
+    for layer in layers:
+        assert_same(layer(x, both), layer(x, context([6, 6], 1)))
 
 
 @pytest.mark.parametrize("biased", [False, True])

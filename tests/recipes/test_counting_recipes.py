@@ -280,6 +280,12 @@ def test_the_longest_row_fits_the_table_at_every_offset(task: str) -> None:
             )
 
 
+def test_the_largest_offset_leaves_one_position_behind_the_longest_row() -> None:
+    longest = {"counting_samesymbol_mod10": 100, "counting_samesymbol_mod10bos": 101, "counting_selective_10items": 99}
+    for task, tokens in longest.items():
+        assert of(task, "ape").model.positions[0].position_ids.max_shift == 128 - 1 - tokens
+
+
 def test_zooming_looks_ahead_and_says_so() -> None:
     ahead = built(
         override(of("counting_samesymbol_mod10", "spe_zooming"), ["model.hidden_size=16"])

@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scipy import stats
 
 from numerate.errors import UserError
 from numerate.reports.compare import comparison_text
 from numerate.reports.groups import group_runs
+from numerate.reports.language import welch_difference
 from numerate.reports.page import comparison_page, run_page
 from numerate.reports.plots import write_plot
 from numerate.reports.records import Records, read_runs
@@ -141,3 +143,10 @@ def test_contexts_beside_that_of_training_are_named_by_their_region(make: Make) 
     page = run_page(read_runs([folder])[0])
     assert "8 (shorter than in training)" in page
     assert "OOD" in page.partition("shorter than")[2].partition("</table>")[0]
+
+
+def test_a_difference_of_means_has_the_interval_of_welchs_test() -> None:
+    first, second = [2.0, 2.5, 3.5], [1.0, 1.1, 0.8, 1.3]
+    expected = stats.ttest_ind(first, second, equal_var=False).confidence_interval()
+    found = welch_difference(first, second)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))

@@ -329,6 +329,13 @@ def test_cutting_metrics_moves_later_steps_aside_and_loses_nothing_else(tmp_path
     assert run.truncate_metrics(2) == 0
 
 
+def test_an_evaluation_that_is_to_be_made_again_is_moved_aside_and_its_step_of_training_stays(tmp_path: Path) -> None:
+    run, lines = make(tmp_path), [{"step": 2, "loss": 2.0}, {"step": 2, "split": "validation", "exact_match": 0.5}]
+    run.append("metrics.jsonl", *lines)
+    assert (run.truncate_metrics(2), run.truncate_metrics(2, is_evaluated=False)) == (0, 1)
+    assert [run.records(f"metrics{part}.jsonl") for part in ("", "-undone")] == [lines[:1], lines[1:]]
+
+
 def test_a_disk_that_fills_up_in_the_middle_of_a_line_leaves_no_half(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,7 +24,7 @@ from numerate.text.tokenizers.token_ids import TokenIds
 from numerate.tokenizers.layout import NextToken
 from numerate.training.distributed import World
 from numerate.training.recipe import Recipe, Training
-from numerate.training.samples import PUBLISHED_PROMPTS, Samples
+from numerate.training.samples import PUBLISHED_PROMPTS, SampleGenerator, Samples
 from numerate.training.trainer import Trainer
 from small_runs import same, weights
 
@@ -113,6 +113,12 @@ def test_a_resumed_run_leaves_the_same_bytes_and_no_line_twice(run: Run, recipe:
     assert again.path == place
     assert samples(again) == samples(run)
     assert same(weights(again), weights(run))
+
+
+def test_samples_of_a_step_that_are_made_again_take_the_place_of_those_before(run: Run, recipe: Recipe) -> None:
+    before = samples(run)
+    SampleGenerator(recipe.samples, run.evaluation_data, "fp32").generate(run.load_model(), 6, run.folder)
+    assert samples(run) == before
 
 
 def test_the_end_alone_is_the_rule_for_language_modeling(run: Run, recipe: Recipe, tmp_path: Path) -> None:

@@ -51,6 +51,12 @@ def test_what_is_recorded_is_loss_perplexity_and_bits_of_the_first_batches(recip
     assert line["tokens"] == found.tokens
 
 
+def test_the_parts_of_an_accumulated_batch_are_the_batches_of_a_mean(recipe: Recipe) -> None:
+    parts = replace(recipe.training, batch_size=8, gradient_accumulation_steps=2)
+    trainer, _ = trainer_of(replace(recipe, training=parts))
+    assert [*trainer.validator._batches()] == [(0, 4), (4, 4), (8, 4)]
+
+
 def test_the_best_step_is_that_of_the_lowest_loss(recipe: Recipe) -> None:
     trainer, records = trainer_of(recipe)
     trainer.train()
