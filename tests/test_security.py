@@ -62,7 +62,10 @@ ALLOWED = {
     ("text/models/pretrained_weights.py", "auto_class.from_pretrained"): "trust_remote_code=False",
     ("text/models/pretrained_weights.py", "package.AutoConfig.from_pretrained"): "trust_remote_code=False",
     ("text/tokenizers/prompt_formats.py", "AutoTokenizer.from_pretrained"): "trust_remote_code=False",
-    ("text/models/pretrained_weights.py", "package.GenerationConfig.from_pretrained"): "a class of transformers reads JSON",
+    (
+        "text/models/pretrained_weights.py",
+        "package.GenerationConfig.from_pretrained",
+    ): "a class of transformers reads JSON",
     ("kernels/relational_triton.py", "tl.load"): "a load from memory in a kernel",
     ("kernels/number_loss_triton.py", "tl.load"): "a load from memory in a kernel",
     ("plain_yaml.py", "yaml.load"): "by a loader of plain data",

@@ -320,11 +320,9 @@ FAULTS = [
     Fault(
         "preset=debug undoes the settings beside it",
         "commands/runs.py",
-        '    recipe = debug(recipe) if preset == "debug" else recipe\n'
-        "    return [override(recipe, choice) for choice in expand_sweep(settings)]\n",
-        "    recipes = [override(recipe, choice) for choice in expand_sweep(settings)]\n"
-        '    return [debug(one) for one in recipes] if preset == "debug" else recipes\n',
-        "tests/test_coming_from_number_token_loss.py",
+        "    return recipes\n\n\ndef evaluate(",
+        '    return [debug(one) for one in recipes] if preset == "debug" else recipes\n\n\ndef evaluate(',
+        "tests/test_coming_from_number_token_loss.py tests/test_commands.py",
     ),
     Fault(
         "matrices of models that do not say otherwise have no weight decay",

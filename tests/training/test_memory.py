@@ -50,7 +50,7 @@ def measured_peak(recipe: Recipe, micro_batch: Batch, num_micro_batches: int) ->
     divisors = trainer.objective.counts(micro_batch)
     batches = _GlobalBatch([micro_batch] * num_micro_batches, StepContext(0, step), divisors)
     trainer.compute_gradients(batches)
-    trainer.update_weights([0.0])
+    trainer.update_weights(0.0)
     trainer.optimizer.zero_grad()
     moments = [value for state in trainer.optimizer.state.values() for value in state.values()]
     tensors = [*trainer.model.parameters(), *trainer.model.buffers(), *moments]

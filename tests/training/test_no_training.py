@@ -63,7 +63,7 @@ def test_the_command_trains_nothing_and_evaluates(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["train", "addition_abacus", *small_runs.SMALL.split(), *OWN.split(), *NONE]) == 0
-    assert re.search(r": without training: in distribution 0.0%, validation_loss [0-9.]+", capsys.readouterr().err)
+    assert re.search(r": without training: exact match 0.0%, validation loss [0-9.]+", capsys.readouterr().err)
     assert main(["evaluate", "latest", "grid=1:2x1:2", "count=2"]) == 0
     assert "final checkpoint, step 0" in capsys.readouterr().out
     assert main(["train", "addition_abacus", *small_runs.SMALL.split(), *OWN.split(), *NONE]) == 0

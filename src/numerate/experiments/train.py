@@ -284,7 +284,7 @@ class TrainingSession:
             elif kind == "evaluation":
                 latest.update(progress_fields(record))
                 if not self.trainer.total_steps:
-                    loss = {name: record[name] for name in ("validation_loss",) if name in record}
+                    loss = {"validation loss": record["validation_loss"]} if "validation_loss" in record else {}
                     self._print_message(f"{self.path}: without training: {format_values(**latest, **loss)}")
                 latest.update({"speed": latest.pop("speed")} if "speed" in latest else {})  # the last to be shown
             elif kind == "timing":
