@@ -46,7 +46,6 @@ ALLOWED = {
     ("catalogue.py", "importlib.import_module"): HOUSE,
     ("cli.py", "import_module"): HOUSE,
     ("commands/catalogue.py", "import_module"): HOUSE,
-    ("commands/completion_names.py", "subprocess.Popen"): "numerate itself, which collects the names to complete",
     ("errors.py", "importlib.import_module"): "a package of an extra, as named in the call",
     ("recipes/__init__.py", "import_module"): HOUSE,
     ("recipes/rows.py", "import_module"): HOUSE,
@@ -65,7 +64,7 @@ ALLOWED = {
     (
         "text/models/pretrained_weights.py",
         "package.GenerationConfig.from_pretrained",
-    ): "a class of transformers reads JSON",
+    ): "its class reads JSON",
     ("kernels/relational_triton.py", "tl.load"): "a load from memory in a kernel",
     ("kernels/number_loss_triton.py", "tl.load"): "a load from memory in a kernel",
     ("plain_yaml.py", "yaml.load"): "by a loader of plain data",
