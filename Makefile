@@ -73,7 +73,7 @@ test-integrations:
 
 # Not all tests: those of what a wheel could lack or spoil, files beside the code among them.
 PYTHONS ?= python3.11 python3.12 python3.13
-WHEEL_TESTS := $(addprefix tests/test_,commands.py publish_command.py plugin.py typed_scripts.py three_ways.py show.py) \
+WHEEL_TESTS := $(addprefix tests/test_,commands.py plugin.py typed_scripts.py three_ways.py show.py) \
   tests/reports
 
 test-wheel:

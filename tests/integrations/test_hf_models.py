@@ -1,6 +1,7 @@
 """Promises of runs as models of Hugging Face: the same logits, the same words, the same loss, and all the way back."""
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -34,6 +35,7 @@ from numerate.tokenizers.layout import NextToken, TokenClassification
 from numerate.tokenizers.tokenizer import Characters
 from numerate.tokenizers.words import Words
 from numerate.training.recipe import Recipe
+from small_runs import small
 
 pytestmark = QUIET
 
@@ -333,6 +335,27 @@ def _changed(change: Callable[[dict[str, Any]], Any]) -> None:
     config = json.loads(file.read_text())
     change(config)
     file.write_text(json.dumps(config))
+
+
+def test_the_card_has_metadata_results_with_intervals_and_what_it_takes_to_run_it_again() -> None:
+    recipe = small("training.steps=2 evaluation.grid=1:2x1:2 evaluation.examples_per_cell=4 name=adder")
+    numerate.train(recipe, quiet=True).evaluate()
+    assert main(["export", "adder", "out=exported", "license=apache-2.0"]) == 0
+    card = Path("exported/README.md").read_text()
+    assert card.startswith("---\nlicense: apache-2.0\nlibrary_name: ")
+    assert "pipeline_tag: text-generation\ntags:\n- numerate\n---\n\n# exported\n" in card
+    assert 'folder = "exported"' in card
+    assert "step 2 of a run of numerate" in card
+    assert re.search(r"\| in distribution \| [\d.]+ \[[\d., ]+\] \| \d+ \|", card)
+    assert "| task.digits | 1:3 |" in card
+    assert "@inproceedings{mcleish2024transformers," in card
+
+
+def test_the_card_of_a_run_without_results_or_licence_says_so() -> None:
+    export(run_of(recipe_of()), "exported")
+    card = Path("exported/README.md").read_text()
+    assert "license" not in card
+    assert "Nothing has been evaluated yet." in card
 
 
 def test_what_cannot_be_exported_is_refused_with_the_reason_and_nothing_is_left() -> None:

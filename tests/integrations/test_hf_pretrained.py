@@ -38,6 +38,25 @@ def test_a_model_keeps_its_weights_and_its_chat_template(tmp_path: Path) -> None
     assert models[1].generation_config.eos_token_id == [read[0].eos_token_id, 9, 0]
 
 
+@pytest.mark.parametrize("kind", ["llama", "t5"])
+def test_the_card_names_the_weights_that_a_run_began_from_and_the_class_that_opens_it(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_model(Path("someone/tiny"), kind)
+    tokenizer = save_model(tmp_path / "tokenizer", kind)
+    model = "PretrainedSeq2Seq layout=Seq2Seq" if kind == "t5" else "PretrainedDecoder"
+    settings = f"model={model} model.weights=someone/tiny tokenizer=Subwords(tokenizer={tokenizer})".split()
+    run = untrained(tmp_path / "runs", *settings)
+    export(run, "here")
+    Path("someone").rename("gone")  # as a name on the hub
+    export(run, "exported")
+    cards = [Path(folder, "README.md").read_text() for folder in ("here", "exported")]
+    assert ["base_model: someone/tiny\n" in card for card in cards] == [False, True]
+    auto_class = "AutoModelForSeq2SeqLM" if kind == "t5" else "AutoModelForCausalLM"
+    assert f"model = {auto_class}.from_pretrained(folder)\n" in cards[0]
+
+
 def test_a_model_of_characters_has_the_ids_of_its_run(tmp_path: Path) -> None:
     run = untrained(tmp_path / "runs")
     exported = export(run, tmp_path / "exported")

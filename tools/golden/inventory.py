@@ -26,6 +26,7 @@ WITHDRAWN = {
     r"numerate\.non_quantities": "non_quantities",
     r"word data grid=": "tasks for lm-evaluation-harness",
     r"(command|option|word) completion.*": "own shell completion",
+    r"(command|option|word) publish.*": "publish",
 }
 """Patterns of names, with what was withdrawn."""
 

@@ -40,7 +40,7 @@ COMMANDS = (
         "status",
         "results",
     ),
-    *("publish", "search", "compare", "plot", "export", "import", "ask", "generate", "maps"),
+    *("search", "compare", "plot", "export", "import", "ask", "generate", "maps"),
 )
 KINDS = ("tasks", "tokenizers", "layouts", "position-ids", "positions", "mixers", "models", "losses", "studies")
 SHOWN = (

@@ -118,11 +118,17 @@ def report(address: str, *, runs_dir: str | None = None) -> None:
 
 
 def export(
-    address: str, *, out: str, checkpoint: str = "final", tokenizer: bool = True, runs_dir: str | None = None
+    address: str,
+    *,
+    out: str,
+    checkpoint: str = "final",
+    tokenizer: bool = True,
+    license: str | None = None,
+    runs_dir: str | None = None,
 ) -> None:
     """Exports a run to Hugging Face."""
     run = load(address, runs_dir, "cpu")
-    folder = exporting.export(run, out, checkpoint_name=checkpoint, tokenizer=tokenizer)
+    folder = exporting.export(run, out, checkpoint_name=checkpoint, tokenizer=tokenizer, license=license)
     print(f"{folder}\n{exporting.loading_note(folder)}")
 
 

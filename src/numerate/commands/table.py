@@ -82,14 +82,6 @@ TEXTS = (
 )
 PROCESSES = Option("processes", "2", "processes that tokenize, by default one for each core", int, at_least=1)
 
-LICENSE = Option("license", "apache-2.0", "its licence, as the Hub names it: apache-2.0, mit, cc-by-4.0", required=True)
-UPLOAD_OPTIONS = (
-    Option("private", "true", "a new repository is private", bool),
-    Option("--dry-run", "", "show files and card, and upload nothing", bool),
-    Option("--yes", "", "upload without asking", bool),
-    RUNS_DIR,
-)
-
 
 def dry_run(help: str) -> Option:
     return Option("--dry-run", "", help, bool)
@@ -400,10 +392,12 @@ COMMANDS: dict[str, Command] = {
         "export a run to Hugging Face: AutoModelForCausalLM, AutoTokenizer, generate, Trainer",
         "runs:export",
         "RUN",
-        "numerate export latest out=exported\nnumerate export 3f2a out=exported checkpoint=best tokenizer=false",
+        "numerate export latest out=exported\nnumerate export 3f2a out=exported checkpoint=best tokenizer=false\n"
+        "numerate export latest out=adder license=apache-2.0   (for `hf upload`)",
         (
             NEW_FOLDER,
             CHECKPOINT,
+            Option("license", "apache-2.0", "its licence in the model card, as the Hub names it: apache-2.0, mit"),
             Option("tokenizer", "false", "whether to export the tokenizer as well", bool),
             RUNS_DIR,
         ),
@@ -422,21 +416,6 @@ COMMANDS: dict[str, Command] = {
             RUNS_DIR,
         ),
         settings=ANY_SETTING,
-    ),
-    "publish": Command(
-        "upload a run to the Hugging Face Hub: weights, recipe, results and a model card",
-        "publishing:publish",
-        "RUN hub:USER/NAME",
-        "numerate publish latest hub:ada/adder license=apache-2.0 --dry-run   (writes nothing, shows the card)\n"
-        "numerate publish latest hub:ada/adder license=apache-2.0 checkpoint=best",
-        (LICENSE, CHECKPOINT, *UPLOAD_OPTIONS),
-    ),
-    "publish results": Command(
-        "upload the tables and the report of a study to the Hugging Face Hub, as a dataset",
-        "publishing:publish_results",
-        "STUDY hub:USER/NAME",
-        "numerate publish results abacus_laptop hub:ada/abacus-results license=cc-by-4.0 --dry-run",
-        (LICENSE, *UPLOAD_OPTIONS),
     ),
     "ask": Command(
         "answer questions with a run: the model's answer, its probability, and the correct answer",

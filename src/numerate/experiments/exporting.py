@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,10 @@ from numerate.experiments.weight_files import DEFAULT_TOLERANCE, LogitCheck, rea
 from numerate.models.decoder import Decoder
 from numerate.models.strict_weights import StrictWeights, match_state_dict
 from numerate.published.dual_attention_weights import from_published
+from numerate.reports.card import card
+from numerate.reports.groups import group_runs
+from numerate.reports.records import read_run
+from numerate.reports.sections import Subject
 from numerate.tasks.language_modeling import LanguageModeling
 from numerate.text.data.new_folder import atomic_folder, check_not_existing
 from numerate.text.models.pretrained_weights import import_transformers
@@ -26,22 +31,40 @@ from numerate.training.preflight import tokenizer_fingerprint
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder, resolve_runs_dir
 
+_INTRODUCTION = """The checkpoint of step {step:,} of a run of numerate.
 
-def export(run: Run, out: str | Path, *, checkpoint_name: str = "final", tokenizer: bool = True) -> Path:
+```python
+from transformers import {auto_class}, AutoTokenizer
+
+folder = "{name}"  # or its repository on the Hub
+model = {auto_class}.from_pretrained(folder{trust})
+tokenizer = AutoTokenizer.from_pretrained(folder)
+```"""
+
+
+def export(
+    run: Run,
+    out: str | Path,
+    *,
+    checkpoint_name: str = "final",
+    tokenizer: bool = True,
+    license: str | None = None,
+) -> Path:
     """Writes a checkpoint of a run as a folder that `AutoModelForCausalLM` and `AutoTokenizer` open.
 
-    `checkpoint_name` is final, best or a step. The folder is created by one rename, so that a partial export never has
-    its name. A Hugging Face model is written as transformers has it: with the ids of its own tokenizer, and adapters
-    merged into the weights. Raises `UserError` for a run whose model is not a causal decoder, for a tokenizer that
-    cannot be converted to Hugging Face (`tokenizer=False` leaves it out), for a link among the files of the run, and if
-    `out` already exists.
+    `checkpoint_name` is final, best or a step. The folder has a model card (README.md) with the results of the run, if
+    it was evaluated, and metadata for the Hub, such as the identifier of a `license`. It is created by one rename, so
+    that a partial export never has its name. A Hugging Face model is written as transformers has it: with the ids of
+    its own tokenizer, and adapters merged into the weights. Raises `UserError` for a run whose model is not a causal
+    decoder, for a tokenizer that cannot be converted to Hugging Face (`tokenizer=False` leaves it out), for a link
+    among the files of the run, and if `out` already exists.
     """
     recipe, path = run.recipe, Path(out).expanduser()
     check_not_existing(path)
     run.folder.check_no_links()
     import_transformers("export")
     if recipe.model.is_hugging_face:
-        return _export_pretrained(run, path, checkpoint_name, tokenizer)
+        return _export_pretrained(run, path, checkpoint_name, tokenizer, license)
     spec = _exportable_decoder(recipe)
     from numerate.integrations import hf_folders, hf_models, hf_tokenizers
 
@@ -57,21 +80,24 @@ def export(run: Run, out: str | Path, *, checkpoint_name: str = "final", tokeniz
     )
     model = run.load_model(stored_checkpoint).cpu()
     with atomic_folder(path) as folder:
-        hf_folders.write_folder(folder, spec, settings, model, hf_tokenizer, path.name)
+        hf_folders.write_folder(folder, spec, settings, model, hf_tokenizer)
+        _write_card(folder, run, stored_checkpoint.step, path.name, license)
         _finish_files(folder)
     return path
 
 
-def _export_pretrained(run: Run, path: Path, checkpoint_name: str, with_tokenizer: bool) -> Path:
+def _export_pretrained(run: Run, path: Path, checkpoint_name: str, with_tokenizer: bool, license: str | None) -> Path:
     """Writes the Hugging Face model of a run as a folder that transformers opens by itself."""
     from numerate.integrations import hf_pretrained
 
     recipe, vocabulary, tokenizer = run.recipe, run.evaluation_data.vocabulary, None
     if with_tokenizer:
         tokenizer = hf_pretrained.to_transformers_tokenizer(recipe.tokenizer, recipe.task, vocabulary)
-    model: Any = run.load_model(_one_checkpoint(run, checkpoint_name)).cpu()
+    stored_checkpoint = _one_checkpoint(run, checkpoint_name)
+    model: Any = run.load_model(stored_checkpoint).cpu()
     with atomic_folder(path) as folder:
         hf_pretrained.write_pretrained_folder(folder, model, vocabulary, tokenizer)
+        _write_card(folder, run, stored_checkpoint.step, path.name, license)
         _finish_files(folder)
     return path
 
@@ -81,6 +107,24 @@ def _one_checkpoint(run: Run, name: str) -> checkpoint.Checkpoint:
     if len(checkpoints) != 1:
         raise UserError(f"checkpoint: {name} means {len(checkpoints)} checkpoints; must be final, best or a step")
     return checkpoints[0]
+
+
+def _write_card(folder: Path, run: Run, step: int, name: str, license: str | None) -> None:
+    """Writes README.md: metadata of the Hub, how the model is loaded, results with intervals, command and citation."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    metadata = {"license": license} if license else {}
+    metadata |= {"library_name": "transformers", "pipeline_tag": "text-generation"}
+    weights = str(getattr(run.recipe.model, "weights", None) or "")
+    if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", weights) and not Path(weights).exists():  # a name on the Hub
+        metadata["base_model"] = weights
+    introduction = _INTRODUCTION.format(
+        step=step,
+        name=name,
+        auto_class="AutoModelForSeq2SeqLM" if config.get("is_encoder_decoder") else "AutoModelForCausalLM",
+        trust=", trust_remote_code=True" if "auto_map" in config else "",
+    )
+    subject = Subject(group_runs([read_run(run.path)])[:1], "run")
+    (folder / "README.md").write_text(card(subject, name, introduction, metadata | {"tags": ["numerate"]}), "utf-8")
 
 
 def _finish_files(folder: Path) -> None:

@@ -18,33 +18,9 @@ from numerate.text.models.pretrained_weights import silence_transformers
 
 _transformers: Any = import_module("transformers")  # of which little is typed
 
-MODEL_CARD = """---
-library_name: transformers
-pipeline_tag: text-generation
-tags:
-- numerate
----
 
-# {name}
-
-A run of the recipe `{title}` of numerate, after {step:,} steps; its recipe is in `config.json`. Without numerate:
-
-```python
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-model = AutoModelForCausalLM.from_pretrained("{name}"{trust})
-tokenizer = AutoTokenizer.from_pretrained("{name}"{trust})
-```
-
-With numerate, `numerate import {name}` makes a run of it again.
-"""
-
-
-def write_folder(
-    folder: Path, spec: Decoder, settings: Mapping[str, Any], model: Model, tokenizer: Any, name: str
-) -> None:
-    """Writes a decoder with its weights (safetensors) and configuration, the tokenizer unless it is None, and a model
-    card with instructions for loading it as `name`.
+def write_folder(folder: Path, spec: Decoder, settings: Mapping[str, Any], model: Model, tokenizer: Any) -> None:
+    """Writes a decoder with its weights (safetensors) and configuration, and the tokenizer unless it is None.
 
     It is a model of transformers where one computes the decoder (`hf_native`), otherwise it comes with its code.
     `settings` are those of `hf_models.exported_settings`.
@@ -70,10 +46,6 @@ def write_folder(
         hf_model.save_pretrained(folder, state_dict=weights)
     if tokenizer is not None:
         tokenizer.save_pretrained(folder)
-    trust = ", trust_remote_code=True" if native is None else ""
-    title = settings["recipe"].get("title", "recipe")
-    card = MODEL_CARD.format(name=name, title=title, step=settings["step"], trust=trust)
-    (folder / "README.md").write_text(card, encoding="utf-8")
 
 
 def read_configuration(folder: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The card of a published folder: a README.md that the Hugging Face Hub shows, with metadata, results with intervals,
+"""The card of an exported folder: a README.md that the Hugging Face Hub shows, with metadata, results with intervals,
 and what is required to run it again."""
 
 from collections.abc import Mapping
