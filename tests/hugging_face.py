@@ -22,7 +22,6 @@ from numerate.mixers.alternating import Alternating
 from numerate.mixers.attention import Attention
 from numerate.mixers.recurrent import LSTM
 from numerate.models.backbone import Loop
-from numerate.models.block import FeedForward
 from numerate.models.decoder import Decoder
 from numerate.positions.added import Learned
 from numerate.positions.bias import FIRE
@@ -163,7 +162,7 @@ def save_models(folder: Path) -> dict[str, Path]:
 # Exported runs --------------------------------------------------------------------------------------------------------
 
 
-CODE_SPECS = {
+DECODERS = {
     "dual_attention": Decoder(
         hidden_size=16,
         mixer=DualAttention(symbols=SymbolicAttention(trainable=False)),
@@ -183,43 +182,9 @@ CODE_SPECS = {
     ),
     "fire": Decoder(hidden_size=16, mixer=Attention(num_heads=2), positions=(FIRE(),)),
 }
-"""Decoders that no class of transformers computes."""
-
-_FOUR_HEADS = Decoder(hidden_size=16, mixer=Attention(num_heads=4))
-NATIVE_SPECS = {
-    "llama": replace(
-        _FOUR_HEADS, norm="rms", norm_eps=1e-3, positions=(Rotary(base=100.0),), feed_forward=FeedForward("swiglu")
-    ),
-    "llama_tied": replace(
-        _FOUR_HEADS,
-        norm="rms",
-        mixer=Attention(num_heads=2, bias=True),
-        positions=(Rotary(),),
-        feed_forward=FeedForward("geglu", bias=False, gelu_approximate="tanh"),
-        tie_word_embeddings=True,
-    ),
-    "stablelm": replace(
-        _FOUR_HEADS, positions=(Rotary(),), feed_forward=FeedForward("swiglu", bias=False), tie_word_embeddings=True
-    ),
-    "stablelm_nope": replace(_FOUR_HEADS, feed_forward=FeedForward("geglu", bias=False), norm_eps=1e-3),
-    "gpt_neox": replace(_FOUR_HEADS, positions=(Rotary(base=500.0),), mixer=Attention(num_heads=4, bias=True)),
-    "gpt_neox_partial": replace(_FOUR_HEADS, positions=(Rotary(partial_rotary_factor=0.5),), norm_eps=1e-3),
-    "gpt_neox_nope": replace(
-        _FOUR_HEADS, feed_forward=FeedForward("gelu", bias=False, gelu_approximate="tanh"), tie_word_embeddings=True
-    ),
-    "opt": replace(_FOUR_HEADS, positions=(Learned(max_position_embeddings=32),), feed_forward=FeedForward("relu")),
-    "opt_post_norm": replace(
-        _FOUR_HEADS,
-        positions=(Learned(max_position_embeddings=32),),
-        feed_forward=FeedForward("gelu", bias=False),
-        norm_first=False,
-        tie_word_embeddings=True,
-    ),
-}
-"""Decoders that the class of transformers in their name computes."""
 
 
-def recipe_of(model: Any = CODE_SPECS["dual_attention"], **changes: Any) -> Recipe:
+def recipe_of(model: Any = DECODERS["dual_attention"], **changes: Any) -> Recipe:
     return replace(Recipe(task=Arithmetic(), model=model, device="cpu", title="small"), **changes)
 
 

@@ -13,6 +13,8 @@ For example:
 
 from typing import TYPE_CHECKING, Any
 
+from numerate.integrations.hf_registration import register_exported_models
+
 __version__ = "0.2.0"
 
 if TYPE_CHECKING:
@@ -59,6 +61,9 @@ _LAZY_MODULES = {
     "wrap_loss": "numerate.losses.wrapped",
     "wrap_model": "numerate.models.wrapped",
 }
+
+
+register_exported_models()
 
 
 def __getattr__(name: str) -> Any:

@@ -96,7 +96,7 @@ def test_the_likelihood_of_a_text_begins_behind_one_bos_token(run: Run, model: A
     texts = ["21+4=", "7+8=51", "1"]
     asked = requests("loglikelihood_rolling", *((text,) for text in texts))
     found = model.loglikelihood_rolling(asked)
-    theirs = HFLM(exported, trust_remote_code=True, device="cpu", add_bos_token=False)
+    theirs = HFLM(exported, device="cpu", add_bos_token=False)
     assert theirs.loglikelihood_rolling(asked) == pytest.approx(found, abs=1e-4)
     for text, value in zip(texts, found, strict=True):
         ids = torch.tensor([[BOS, *run.recipe.tokenizer.encode(text, run.evaluation_data.vocabulary)]])
@@ -116,7 +116,7 @@ def test_answers_are_those_of_the_run_in_plain_notation(run: Run, model: Any) ->
 
 
 def test_an_exported_run_reads_texts_as_they_are(run: Run, exported: str) -> None:
-    theirs = HFLM(exported, trust_remote_code=True, device="cpu", batch_size=4)
+    theirs = HFLM(exported, device="cpu", batch_size=4)
     stop = {"until": ["\n"], "max_gen_toks": 12, "do_sample": False}
     samples = [sample for question, _ in pairs(run, 8) if (sample := run.ask(question)).ended]
     prompts = [sample.question for sample in samples]  # one digit each: the same with units first

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 
 import numerate
-from hugging_face import CODE_SPECS, QUIET, examples_of, ids_of, on_the_left, recipe_of, run_of, transformers
+from hugging_face import DECODERS, QUIET, examples_of, ids_of, on_the_left, recipe_of, run_of, transformers
 from numerate.batch import Tokens
 from numerate.cli import main
 from numerate.errors import UserError
@@ -59,10 +58,10 @@ def opened(folder: Path | str, **how: Any) -> Any:
     return transformers.AutoModelForCausalLM.from_pretrained(folder, **how).eval()
 
 
-@pytest.fixture(params=CODE_SPECS)
+@pytest.fixture(params=DECODERS)
 def pair(request: pytest.FixtureRequest) -> tuple[Run, Any]:
     """A run, and what Hugging Face makes of its folder."""
-    run = run_of(recipe_of(CODE_SPECS[request.param]))
+    run = run_of(recipe_of(DECODERS[request.param]))
     return run, opened(export(run, "exported"))
 
 
@@ -150,7 +149,7 @@ def test_the_loss_over_labels_is_ours_and_goes_to_every_weight(pair: tuple[Run, 
     ids[:, :time], labels[:, 1:] = batch.tokens.ids, batch.targets
     mask = torch.arange(time + 1) < batch.tokens.lengths[:, None]
     output = theirs.train()(ids, attention_mask=mask, labels=labels)
-    if run.recipe.model != CODE_SPECS["abacus"]:  # whose offsets are drawn in training
+    if run.recipe.model != DECODERS["abacus"]:  # whose offsets are drawn in training
         torch.testing.assert_close(output.loss, ours)
     torch.testing.assert_close(theirs.eval()(ids, attention_mask=mask, labels=labels).loss, ours)
     halved = theirs(ids, attention_mask=mask, labels=labels, num_items_in_batch=2 * batch.counts["tokens"]).loss
@@ -200,7 +199,7 @@ def test_a_folder_whose_weights_are_not_all_taken_is_not_imported(capsys: pytest
 
 
 def test_offsets_are_drawn_in_training_and_never_in_evaluation() -> None:
-    model = opened(export(run_of(recipe_of(CODE_SPECS["abacus"])), "exported"))
+    model = opened(export(run_of(recipe_of(DECODERS["abacus"])), "exported"))
     ids = ids_of((9,))[0].ids
     exact = model(ids).logits
     assert torch.equal(model(ids).logits, exact)
@@ -270,7 +269,7 @@ def test_language_modeling_takes_its_stored_tokenizer_along_and_ends_where_a_doc
     stored = _stored_tokenizer(tmp_path / "stored")
     Path("text.txt").write_text("Once upon a time there was a cat. " * 20)
     task = LanguageModeling(train="text.txt", tokenizer=str(stored), context_length=16)
-    recipe = recipe_of(CODE_SPECS["dual_attention"], task=task, tokenizer=TokenIds(), layout=NextToken())
+    recipe = recipe_of(DECODERS["dual_attention"], task=task, tokenizer=TokenIds(), layout=NextToken())
     model = opened(export(run_of(recipe), "exported"))
     theirs, ours = transformers.AutoTokenizer.from_pretrained("exported"), task.load_tokenizer()
     for text in ("Once upon a time", "a café, 12!", ""):
@@ -386,7 +385,7 @@ def test_what_cannot_be_exported_is_refused_with_the_reason_and_nothing_is_left(
 
 
 def test_an_export_that_fails_midway_leaves_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    from numerate.integrations.hf_models import NumerateForCausalLM
+    from numerate.integrations.hf_decoder import NumerateForCausalLM
 
     run = run_of(recipe_of())
 
@@ -468,10 +467,8 @@ def test_what_a_model_cannot_take_is_refused_and_not_ignored() -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.slow
-def test_the_page_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_runs_as_it_stands() -> None:
     pytest.importorskip("accelerate", reason="the extra finetune: Hugging Face's Trainer needs it")
-    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
-    monkeypatch.setattr(sys, "path", list(sys.path))
     run_of(recipe_of())
     assert main(["export", "latest", "out=exported"]) == 0
     names: dict[str, Any] = {}

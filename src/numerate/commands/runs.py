@@ -129,7 +129,8 @@ def export(
     """Exports a run to Hugging Face."""
     run = load(address, runs_dir, "cpu")
     folder = exporting.export(run, out, checkpoint_name=checkpoint, tokenizer=tokenizer, license=license)
-    print(f"{folder}\n{exporting.loading_note(folder)}")
+    needs = "transformers alone" if run.recipe.model.is_hugging_face else "transformers after `import numerate`"
+    print(f"{folder}\nopened by {needs}")
 
 
 def import_run(folder: str, *, settings: Sequence[str], recipe: str | None = None, **options: Any) -> None:

@@ -31,15 +31,18 @@ from numerate.training.preflight import tokenizer_fingerprint
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder, resolve_runs_dir
 
-_INTRODUCTION = """The checkpoint of step {step:,} of a run of numerate.
+_INTRODUCTION = """The checkpoint of step {step:,} of a run of numerate. {needs}
 
 ```python
-from transformers import {auto_class}, AutoTokenizer
+{numerate}from transformers import {auto_class}, AutoTokenizer
 
 folder = "{name}"  # or its repository on the Hub
-model = {auto_class}.from_pretrained(folder{trust})
+model = {auto_class}.from_pretrained(folder)
 tokenizer = AutoTokenizer.from_pretrained(folder)
 ```"""
+_NEEDS_NUMERATE = """transformers opens it in a program that imports numerate \
+(`pip install 'numerate[huggingface]'`); without it, it says that it does not recognize the model type `numerate`. \
+`numerate import {name}` makes a run of it again."""
 
 
 def export(
@@ -50,7 +53,8 @@ def export(
     tokenizer: bool = True,
     license: str | None = None,
 ) -> Path:
-    """Writes a checkpoint of a run as a folder that `AutoModelForCausalLM` and `AutoTokenizer` open.
+    """Writes a checkpoint of a run as a folder that `AutoModelForCausalLM` and `AutoTokenizer` open after `import
+    numerate`.
 
     `checkpoint_name` is final, best or a step. The folder has a model card (README.md) with the results of the run, if
     it was evaluated, and metadata for the Hub, such as the identifier of a `license`. It is created by one rename, so
@@ -66,7 +70,7 @@ def export(
     if recipe.model.is_hugging_face:
         return _export_pretrained(run, path, checkpoint_name, tokenizer, license)
     spec = _exportable_decoder(recipe)
-    from numerate.integrations import hf_folders, hf_models, hf_tokenizers
+    from numerate.integrations import hf_folders, hf_tokenizers
 
     vocabulary = run.evaluation_data.vocabulary
     special_ids = hf_tokenizers.special_ids(recipe.tokenizer, vocabulary)
@@ -75,12 +79,10 @@ def export(
     if tokenizer:
         hf_tokenizer = hf_tokenizers.to_fast_tokenizer(recipe.tokenizer, recipe.task, vocabulary, context_length)
     stored_checkpoint = _one_checkpoint(run, checkpoint_name)
-    settings = hf_models.exported_settings(
-        to_tree(recipe), vocabulary, stored_checkpoint.step, special_ids, context_length
-    )
+    config = hf_folders.make_config(recipe, spec, vocabulary, stored_checkpoint.step, special_ids, context_length)
     model = run.load_model(stored_checkpoint).cpu()
     with atomic_folder(path) as folder:
-        hf_folders.write_folder(folder, spec, settings, model, hf_tokenizer)
+        hf_folders.write_folder(folder, config, model, hf_tokenizer)
         _write_card(folder, run, stored_checkpoint.step, path.name, license)
         _finish_files(folder)
     return path
@@ -111,17 +113,19 @@ def _one_checkpoint(run: Run, name: str) -> checkpoint.Checkpoint:
 
 def _write_card(folder: Path, run: Run, step: int, name: str, license: str | None) -> None:
     """Writes README.md: metadata of the Hub, how the model is loaded, results with intervals, command and citation."""
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    is_ours = not run.recipe.model.is_hugging_face
     metadata = {"license": license} if license else {}
-    metadata |= {"library_name": "transformers", "pipeline_tag": "text-generation"}
+    metadata |= {"library_name": "numerate" if is_ours else "transformers", "pipeline_tag": "text-generation"}
     weights = str(getattr(run.recipe.model, "weights", None) or "")
     if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", weights) and not Path(weights).exists():  # a name on the Hub
         metadata["base_model"] = weights
+    is_seq2seq = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("is_encoder_decoder", False)
     introduction = _INTRODUCTION.format(
         step=step,
         name=name,
-        auto_class="AutoModelForSeq2SeqLM" if config.get("is_encoder_decoder") else "AutoModelForCausalLM",
-        trust=", trust_remote_code=True" if "auto_map" in config else "",
+        needs=_NEEDS_NUMERATE.format(name=name) if is_ours else "transformers alone opens it.",
+        numerate="import numerate\n" if is_ours else "",
+        auto_class="AutoModelForSeq2SeqLM" if is_seq2seq else "AutoModelForCausalLM",
     )
     subject = Subject(group_runs([read_run(run.path)])[:1], "run")
     (folder / "README.md").write_text(card(subject, name, introduction, metadata | {"tags": ["numerate"]}), "utf-8")
@@ -135,17 +139,6 @@ def _finish_files(folder: Path) -> None:
         file.chmod(mode)
         disk.fsync(file)
     disk.fsync(folder)
-
-
-def loading_note(folder: str | Path) -> str:
-    """What an exported folder needs, in one line.
-
-    For example `as LlamaForCausalLM: needs transformers alone`, or `with its code: trust_remote_code=True`.
-    """
-    config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
-    if "auto_map" in config:
-        return "with its code: trust_remote_code=True"
-    return f"as {config['architectures'][0]}: needs transformers alone"
 
 
 def import_folder(
@@ -166,7 +159,7 @@ def import_folder(
     and if the tokenizer or task now has other tokens.
     """
     import_transformers("import")
-    from numerate.integrations import hf_folders, hf_models
+    from numerate.integrations import hf_folders
 
     path = Path(folder).expanduser()
     config = hf_folders.read_configuration(path)
@@ -175,13 +168,14 @@ def import_folder(
     recipe = override(replace(recipe, name=name), settings)
     assert isinstance(recipe, Recipe)
     evaluation_data = EvaluationData(recipe.task, recipe.tokenizer, recipe.layout)
-    if config["vocabulary"].get("fingerprint") != hf_models.fingerprint(evaluation_data.vocabulary):
+    if config["vocabulary"].get("fingerprint") != hf_folders.fingerprint(evaluation_data.vocabulary):
         raise UserError(
             f"{path}: was exported with a vocabulary different from the one its {type(recipe.task).__name__} has here; "
             "the tokenizer and texts must be those it was trained with (set their location with task.tokenizer=)"
         )
-    tensors = hf_folders.decoder_weights(config, recipe.model, weight_file.weights, path)
-    weights = StrictWeights(tensors, str(path), normalize_name=lambda tensor: tensor.removeprefix("model.")).tensors
+    weights = StrictWeights(
+        weight_file.weights, str(path), normalize_name=lambda tensor: tensor.removeprefix("model.")
+    ).tensors
     logit_check = weight_file.logit_check(check, tolerance)
     return _create_run(recipe, evaluation_data, weights, config["step"], logit_check, path, runs_dir)
 

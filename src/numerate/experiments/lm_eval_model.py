@@ -23,7 +23,6 @@ from numerate.evaluation.evaluation_data import EvaluationData, extract_prompts
 from numerate.evaluation.text_answers import restore_number_format
 from numerate.experiments.exporting import export
 from numerate.experiments.run import load
-from numerate.integrations import hf_models  # noqa: F401  (registers the model of exported folders)
 from numerate.tokenizers.tokenizer import Characters
 from numerate.training.recipe import Recipe
 

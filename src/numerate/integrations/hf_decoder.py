@@ -1,7 +1,6 @@
 """Numerate decoders as Hugging Face models: `AutoModelForCausalLM`, `generate`, `Trainer`.
 
-This file is also part of exported folders (`hf_code`), where numerate is not installed: it imports nothing of the
-catalogue. `hf_models` has the same models with numerate installed.
+Importing this file registers them; see `hf_registration`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,46 +12,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from numerate.batch import Model, ModelSpec, StepContext
+from numerate.batch import Model, StepContext
+from numerate.config import from_tree
 from numerate.errors import UserError, raise_first
 from numerate.integrations.hf_cache import NumerateCache, to_right_padding
+from numerate.integrations.hf_config import NumerateConfig
+from numerate.models.decoder import Decoder
 from numerate.vocabulary import Vocabulary
 
 _transformers: Any = import_module("transformers")  # of which little is typed
 
 
-@import_module("huggingface_hub.dataclasses").strict
-class NumerateConfig(_transformers.PreTrainedConfig):  # type: ignore[misc]
-    """The configuration of an exported run: its recipe as saved in its folder, and its vocabulary.
-
-    `recipe` is the whole recipe as plain data (`recipe["model"]` is what is built, with `recipe["seed"]`);
-    `vocabulary` is what a model knows of its tokens (their kinds, run by run) with a fingerprint of their texts; `step`
-    is the training step of the weights. The rest are the usual names of Hugging Face.
-    """
-
-    model_type = "numerate"
-    keys_to_ignore_at_inference = ("past_key_values",)
-
-    recipe: dict | None = None  # type: ignore[type-arg]
-    vocabulary: dict | None = None  # type: ignore[type-arg]
-    step: int = 0
-    vocab_size: int = 0
-    hidden_size: int = 0
-    num_hidden_layers: int = 0
-    max_position_embeddings: int | None = None
-    bos_token_id: int | None = None
-    eos_token_id: int | list[int] | None = None
-    pad_token_id: int | None = None
-    tie_word_embeddings: bool = False
-    use_cache: bool = True
-    auto_map: dict | None = None  # type: ignore[type-arg]
-
-    @classmethod
-    def register_for_auto_class(cls, auto_class: Any = "AutoConfig") -> None:
-        """Does nothing: `auto_map` says where the class is."""
-
-
-class NumerateDecoder(_transformers.PreTrainedModel, _transformers.GenerationMixin):  # type: ignore[misc]
+class NumerateForCausalLM(_transformers.PreTrainedModel, _transformers.GenerationMixin):  # type: ignore[misc]
     """A numerate `Decoder` as a Hugging Face model: any backbone, mixer and positions.
 
     `model.model` is the decoder itself. Padding may be anywhere: masked tokens have no position and are not attended
@@ -77,7 +48,7 @@ class NumerateDecoder(_transformers.PreTrainedModel, _transformers.GenerationMix
         tree = (config.recipe or {}).get("model")
         if not isinstance(tree, Mapping):
             raise UserError("config.json: must contain a recipe; use a folder that `numerate export` wrote")
-        self.model: Any = build_model(config, self.read_spec(tree))
+        self.model: Any = _build_model(config, from_tree(tree, "model", expected_class=Decoder))
         self._tied_weights_keys = {
             f"model.{name}": f"model.{first}" for name, first in tied_parameters(self.model).items()
         }
@@ -85,11 +56,6 @@ class NumerateDecoder(_transformers.PreTrainedModel, _transformers.GenerationMix
         self._buffer_copies = {module: _copy_non_persistent_buffers(module) for module in self.model.modules()}
         self._num_batches = 0
         self.post_init()
-
-    @staticmethod
-    def read_spec(tree: Mapping[str, Any]) -> ModelSpec:
-        """The spec of a recipe's model as plain data."""
-        raise NotImplementedError
 
     # The interface of Hugging Face -----------------------------------------------------------------------------------
 
@@ -265,7 +231,7 @@ class NumerateDecoder(_transformers.PreTrainedModel, _transformers.GenerationMix
         return self.config.recipe or {}
 
 
-def build_model(config: NumerateConfig, spec: ModelSpec) -> Model:
+def _build_model(config: NumerateConfig, spec: Decoder) -> Model:
     """The decoder with weights as its recipe draws them, on the CPU whatever the default device.
 
     Hugging Face makes models on the meta device and in the final dtype. What a model computes once (rotary frequencies,
@@ -320,3 +286,6 @@ def _clone_buffers(weights: Mapping[str, Tensor], model: nn.Module) -> dict[str,
     """Weights of which no two that are not parameters share memory: Hugging Face ties parameters alone."""
     buffer_names = {name for name, _ in model.named_buffers(remove_duplicate=False)}
     return {name: tensor.clone() if name in buffer_names else tensor for name, tensor in weights.items()}
+
+
+_transformers.AutoModelForCausalLM.register(NumerateConfig, NumerateForCausalLM, exist_ok=True)

@@ -1,51 +1,69 @@
-"""Model folders for Hugging Face: written from a run's model and tokenizer; and reading their configuration."""
+"""Exported folders of decoders: written from a run's model and tokenizer; and reading their configuration."""
 
+import hashlib
 import json
-from collections.abc import Mapping
 from importlib import import_module
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from numerate.batch import Model
+from numerate.config import to_tree
 from numerate.errors import UserError
-from numerate.integrations.hf_models import NumerateForCausalLM, make_config
-from numerate.integrations.hf_native import NATIVE_MODELS, native_model
+from numerate.integrations.hf_config import NumerateConfig
+from numerate.integrations.hf_decoder import NumerateForCausalLM, tied_parameters
+from numerate.integrations.hf_tokenizers import SpecialIds
 from numerate.models.decoder import Decoder
 from numerate.text.models.pretrained_weights import silence_transformers
+from numerate.training.recipe import Recipe
+from numerate.vocabulary import Vocabulary
 
-_transformers: Any = import_module("transformers")  # of which little is typed
 
-
-def write_folder(folder: Path, spec: Decoder, settings: Mapping[str, Any], model: Model, tokenizer: Any) -> None:
-    """Writes a decoder with its weights (safetensors) and configuration, and the tokenizer unless it is None.
-
-    It is a model of transformers where one computes the decoder (`hf_native`), otherwise it comes with its code.
-    `settings` are those of `hf_models.exported_settings`.
-    """
-    native = native_model(spec)
-    weights: dict[str, Tensor] | None = None
+def write_folder(folder: Path, config: NumerateConfig, model: Model, tokenizer: Any) -> None:
+    """Writes a decoder with its weights (safetensors) and configuration, and the tokenizer unless it is None."""
     with silence_transformers():
-        if native is None:
-            hf_model: Any = NumerateForCausalLM(make_config(settings))
-            hf_model.model.load_state_dict(model.state_dict())
-        else:
-            config = getattr(_transformers, f"{native.name}Config")(**{**settings, **native.config_settings(spec)})
-            for setting, value in native.older_settings(spec).items():
-                setattr(config, setting, value)
-            with torch.device("meta"):
-                hf_model = getattr(_transformers, f"{native.name}ForCausalLM")(config)
-            weights = native.to_native(spec, model.state_dict())
-            absent = {key: tensor for key, tensor in hf_model.state_dict().items() if key not in weights}
-            weights |= {key: torch.zeros(tensor.shape) for key, tensor in absent.items() if key.endswith(".bias")}
-        hf_model.generation_config = _transformers.GenerationConfig(
-            **{name: settings[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+        config.tie_word_embeddings = bool(tied_parameters(model))
+        hf_model: Any = NumerateForCausalLM(config)
+        hf_model.model.load_state_dict(model.state_dict())
+        hf_model.generation_config = import_module("transformers").GenerationConfig(
+            **{name: getattr(config, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
         )
-        hf_model.save_pretrained(folder, state_dict=weights)
+        hf_model.save_pretrained(folder)
     if tokenizer is not None:
         tokenizer.save_pretrained(folder)
+
+
+def make_config(
+    recipe: Recipe, spec: Decoder, vocabulary: Vocabulary, step: int, special_ids: SpecialIds, max_length: int | None
+) -> NumerateConfig:
+    """The configuration of a run with this decoder.
+
+    It has the run itself, as plain data (`recipe`, `vocabulary`, `step`: all that `numerate import` reads), and the ids
+    of special tokens. `max_length` is the longest row that was trained, where that is known.
+    """
+    return NumerateConfig(
+        recipe=to_tree(recipe),
+        vocabulary={
+            "size": vocabulary.size,
+            "kinds": [[int(kind), len([*run])] for kind, run in groupby(vocabulary.token_kinds.tolist())],
+            "fingerprint": fingerprint(vocabulary),
+        },
+        step=step,
+        vocab_size=vocabulary.size,
+        hidden_size=spec.hidden_size,
+        num_hidden_layers=spec.backbone.num_blocks(),
+        max_position_embeddings=max_length,
+        bos_token_id=special_ids.bos_token_id,
+        eos_token_id=[*special_ids.eos_token_ids],
+        pad_token_id=special_ids.pad_token_id,
+    )
+
+
+def fingerprint(vocabulary: Vocabulary) -> str:
+    """A hash of the mapping from ids to tokens."""
+    return hashlib.blake2b(
+        json.dumps(list(vocabulary.tokens)).encode("utf-8", "surrogatepass"), digest_size=16
+    ).hexdigest()
 
 
 def read_configuration(folder: Path) -> dict[str, Any]:
@@ -71,19 +89,3 @@ def read_configuration(folder: Path) -> dict[str, Any]:
         if not isinstance(config.get(name), kind):
             raise UserError(f"{path}: has no {name} beside the recipe; use a folder that `numerate export` wrote")
     return dict(config)
-
-
-def decoder_weights(
-    config: Mapping[str, Any], spec: Any, weights: Mapping[str, Tensor], folder: Path
-) -> dict[str, Tensor]:
-    """The weights of a folder with this configuration, by the names of its decoder.
-
-    Raises `UserError` if they are of a class of transformers that does not compute this decoder.
-    """
-    class_names = list(config.get("architectures") or [])
-    natives = [native for native in NATIVE_MODELS if f"{native.name}ForCausalLM" in class_names]
-    if not natives:
-        return dict(weights)
-    if not isinstance(spec, Decoder) or native_model(spec) is not natives[0]:
-        raise UserError(f"{folder}: holds a {class_names[0]}, which does not compute the model of the recipe")
-    return natives[0].from_native(spec, weights)

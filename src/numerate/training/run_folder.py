@@ -370,9 +370,9 @@ def _suggest_path(path: Path) -> str:
     if inside := sorted(path.glob("*/recipe.yaml")):
         more = f" and {len(inside) - 1} more" if len(inside) > 1 else ""
         return f" There are runs inside: {inside[0].parent}{more}."
-    if (path / "modeling_numerate.py").is_file():
-        return f" It holds a run that was exported for Hugging Face: `numerate import {path}` imports it as a run."
-    if (path / "config.json").is_file():
+    if (config := path / "config.json").is_file():
+        if b'"model_type": "numerate"' in config.read_bytes():
+            return f" It holds a run that was exported for Hugging Face: `numerate import {path}` imports it as a run."
         return (
             f" It holds weights of Hugging Face, which `numerate evaluate hf:{path} task=gsm8k` evaluates, and "
             f"`numerate train hf:{path} task=gsm8k` trains."
