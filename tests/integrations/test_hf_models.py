@@ -354,6 +354,8 @@ def test_the_card_of_a_run_without_results_or_licence_says_so() -> None:
     export(run_of(recipe_of()), "exported")
     card = Path("exported/README.md").read_text()
     assert "license" not in card
+    assert "tokenizer = AutoTokenizer.from_pretrained(folder)\n" in card
+    assert "AutoTokenizer" not in export(run_of(recipe_of()), "bare", tokenizer=False).joinpath("README.md").read_text()
     assert "Nothing has been evaluated yet." in card
 
 

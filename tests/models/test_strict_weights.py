@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from numerate.errors import UserError
+from numerate.mixers.attention import Attention
+from numerate.models.block import FeedForward
 from numerate.models.decoder import Decoder
 from numerate.models.strict_weights import StrictWeights, match_state_dict
 from numerate.published.dual_attention_models import current
@@ -79,6 +81,17 @@ def test_weights_of_another_model_are_not_loaded_in_part(name: str) -> None:
     assert all(torch.equal(state[own], tensor) for own, tensor in match_state_dict(model_of(spec), state, "x").items())
     with pytest.raises(UserError, match=message):
         match_state_dict(model_of(TIED), state, "x")
+
+
+@pytest.mark.parametrize("part", ["mixer", "feed_forward"])
+def test_biases_that_a_recipe_leaves_out_name_its_setting(part: str) -> None:
+    recipes: list[Any] = [
+        Decoder(hidden_size=16, mixer=Attention(num_heads=2, bias=bias), feed_forward=FeedForward(bias=bias))
+        for bias in (False, True)
+    ]
+    recipes[1] = replace(recipes[0], **{part: getattr(recipes[1], part)})
+    with pytest.raises(UserError, match=rf"{part}\.\w+_proj\.bias.*; use model\.{part}\.bias=true"):
+        match_state_dict(model_of(recipes[0]), model_of(recipes[1]).state_dict(), "x")
 
 
 def test_of_a_tensor_with_several_names_one_is_enough() -> None:

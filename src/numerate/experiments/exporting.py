@@ -34,11 +34,10 @@ from numerate.training.run_folder import RunFolder, resolve_runs_dir
 _INTRODUCTION = """The checkpoint of step {step:,} of a run of numerate. {needs}
 
 ```python
-{numerate}from transformers import {auto_class}, AutoTokenizer
+{numerate}from transformers import {classes}
 
 folder = "{name}"  # or its repository on the Hub
-model = {auto_class}.from_pretrained(folder)
-tokenizer = AutoTokenizer.from_pretrained(folder)
+{lines}
 ```"""
 _NEEDS_NUMERATE = """transformers opens it in a program that imports numerate \
 (`pip install 'numerate[huggingface]'`); without it, it says that it does not recognize the model type `numerate`. \
@@ -120,12 +119,15 @@ def _write_card(folder: Path, run: Run, step: int, name: str, license: str | Non
     if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", weights) and not Path(weights).exists():  # a name on the Hub
         metadata["base_model"] = weights
     is_seq2seq = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("is_encoder_decoder", False)
+    opened = {"model": "AutoModelForSeq2SeqLM" if is_seq2seq else "AutoModelForCausalLM"}
+    opened |= {"tokenizer": "AutoTokenizer"} if (folder / "tokenizer_config.json").is_file() else {}
     introduction = _INTRODUCTION.format(
         step=step,
         name=name,
         needs=_NEEDS_NUMERATE.format(name=name) if is_ours else "transformers alone opens it.",
         numerate="import numerate\n" if is_ours else "",
-        auto_class="AutoModelForSeq2SeqLM" if is_seq2seq else "AutoModelForCausalLM",
+        classes=", ".join(opened.values()),
+        lines="\n".join(f"{what} = {auto_class}.from_pretrained(folder)" for what, auto_class in opened.items()),
     )
     subject = Subject(group_runs([read_run(run.path)])[:1], "run")
     (folder / "README.md").write_text(card(subject, name, introduction, metadata | {"tags": ["numerate"]}), "utf-8")
