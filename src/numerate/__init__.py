@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from numerate.integrations.hf_registration import register_exported_models
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 if TYPE_CHECKING:
     from numerate.api import Recipe, Run, Study, compare, load, recipe, run_study, search, train
