@@ -282,7 +282,7 @@ def test_a_dry_run_says_what_it_would_take_and_writes_nothing(shell: Shell, tmp_
     assert ended.status == 0
     assert [line.split()[0] for line in ended.out.splitlines()[1:]] == [
         "parameters",
-        "weights,",
+        "memory",
         "first",
         "budget",
         "compute",

@@ -5,10 +5,51 @@ from typing import Any
 
 import pytest
 import torch
+from torch.profiler import ProfilerActivity, profile
 
+from numerate.api import recipe
+from numerate.batch import StepContext, Tokens
 from numerate.errors import UserError
+from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.experiments import row_memory
+from numerate.experiments.row_memory import META, forward_memory
 from numerate.experiments.run import Run
+from numerate.kernels import selective_scan
+
+MODELS = [
+    *(f"Attention model.positions={positions}" for positions in ("[Rotary]", "[ALiBi]")),
+    *(f"{mixer} model.positions=[]" for mixer in ("DualAttention(2,2)", "Mamba", "RWKV7")),
+]
+
+
+def model_and_row(mixer: str, digits: int = 300) -> tuple[Any, Tokens]:
+    found = recipe("addition_abacus", *f"model.mixer={mixer}".split())
+    data = EvaluationData(found.task, found.tokenizer, found.layout)
+    tokens = data.longest_rows(found.task.at_cell(first_digits=digits, second_digits=digits), split="test")
+    return found.model.build(data.vocabulary, 0).eval(), tokens
+
+
+@pytest.mark.parametrize("mixer", MODELS)
+def test_the_memory_of_a_forward_pass_is_what_a_cpu_allocates(mixer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the chunks that a CPU has."""
+    monkeypatch.setitem(selective_scan.MIN_ELEMENTS, "cuda", selective_scan.MIN_ELEMENTS["cpu"])
+    model, tokens = model_and_row(mixer)
+    row = model.assign_positions(tokens, StepContext.for_evaluation())
+    with torch.no_grad(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        model(row)
+    assert profiled.profiler is not None
+    events = profiled.profiler.kineto_results.events()
+    allocated = torch.tensor([event.nbytes() for event in events if event.name() == "[memory]"])
+    estimated = forward_memory(model.to(META), tokens, tokens.ids.shape[1])
+    assert estimated == pytest.approx(int(allocated.cumsum(0).max()), rel=0.15)
+
+
+def test_attention_stores_no_weights_so_that_memory_is_proportional_to_length() -> None:
+    model, tokens = model_and_row("Attention model.positions=[Rotary]", digits=2000)
+    half, full = (forward_memory(model.to(META), tokens, count) for count in (3000, 6000))
+    assert full / half == pytest.approx(2, rel=0.05), "stored weights would make it 4"
+    with pytest.raises(RuntimeError):
+        torch.autocast("meta")  # what is simulated ends
 
 
 @pytest.mark.filterwarnings("ignore:.*do not occur in training")

@@ -262,7 +262,11 @@ def test_a_dry_run_counts_and_writes_nothing(tmp_path: Path, monkeypatch: pytest
     model = ADDING.model.build(ADDING.tokenizer.build_vocabulary(ADDING.task), 0)
     assert estimate.num_parameters == sum(p.numel() for p in model.parameters())
     assert estimate.flops_per_step > 0
+    assert estimate.memory_bytes == 16 * estimate.num_parameters
     assert (estimate.num_steps, estimate.first_batch_shape[0]) == (8, 16)
+    stream = Trainer(ADDING, World.join("cpu")).stream
+    window = [stream.batch(StreamPosition(n * stream.batch_size)).num_input_tokens for n in range(stream.window)]
+    assert estimate.num_tokens == round(8 * sum(window) / len(window))
     assert "FLOP a step" in str(estimate)
     assert list(tmp_path.iterdir()) == []
 

@@ -9,7 +9,7 @@ import torch
 from numerate.config import identity
 from numerate.errors import UserError
 from numerate.experiments import train as training_session
-from numerate.training import checkpoint
+from numerate.training import checkpoint, preflight
 from numerate.training.precision import resolve_precision
 from small_runs import small
 
@@ -24,6 +24,13 @@ def test_auto_is_bf16_on_a_cuda_device_that_computes_in_it(
     assert resolve_precision("auto", torch.device("cuda")) == expected
     assert resolve_precision("fp16", torch.device("cuda")) == "fp16"
     assert resolve_precision("auto", torch.device("cpu")) == "fp32"
+
+
+def test_bf16_is_refused_on_a_gpu_that_only_emulates_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
+    parts = type("Parts", (), {"recipe": small("training.precision=bf16"), "device": torch.device("cuda")})()
+    with pytest.raises(UserError, match=r"training.precision: must be fp16 or fp32; this GPU does not support bf16"):
+        preflight.check_precision(parts)
 
 
 def test_auto_has_the_id_of_the_earlier_default_on_every_device() -> None:

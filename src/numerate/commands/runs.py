@@ -12,7 +12,6 @@ from numerate.evaluation.labels import Metric
 from numerate.evaluation.statistics import wilson_interval
 from numerate.executors.executor import Executor
 from numerate.experiments import exporting
-from numerate.experiments.device_estimate import estimate_on_device
 from numerate.experiments.initial_weights import initial_run
 from numerate.experiments.results import Results, cells_by_title
 from numerate.experiments.run import Run, load
@@ -35,7 +34,6 @@ from numerate.reports.table import text_table
 from numerate.reports.terminal_writer import TerminalStyle, heat_map_text, legend_text
 from numerate.studies.naming import load_recipe, with_settings
 from numerate.terminal import output_width, print_wrapped
-from numerate.training.peak_flops import find_gpu
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import resolve_runs_dir
 
@@ -53,8 +51,7 @@ def train(
     for recipe in sweep(load_recipe(name), settings, preset):
         if dry_run:
             initial_run(recipe, resolve_runs_dir(runs_dir))
-            is_named = find_gpu(recipe.device) is not None
-            estimate = estimate_on_device(recipe) if is_named else estimate_training(recipe)
+            estimate = estimate_training(recipe)
             if is_main_process:
                 print(f"{recipe.title} seed={recipe.seed}\n{estimate}")
             continue

@@ -209,7 +209,6 @@ COMMANDS: dict[str, Command] = {
         "numerate train addition_abacus\nnumerate train addition_abacus training.steps=9000   (resumes)\n"
         "numerate train addition_abacus seed=0,1,2 name=mine runs_dir=/data/runs\n"
         "numerate train addition_abacus preset=debug --dry-run\n"
-        "numerate train addition_lt_abacus_8x2 --dry-run device=h100   (memory and time on a GPU that is not there)\n"
         "numerate train addition_abacus init_from=3f2a device=cuda training.precision=bf16\n"
         "torchrun --standalone --nproc-per-node 2 -m numerate train addition_abacus training.parallel=ddp",
         (PRESET, RUNS_DIR, dry_run("build the model, time a few steps, print an estimate; write nothing"), SKIP_BAD),

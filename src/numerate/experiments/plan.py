@@ -18,7 +18,7 @@ from numerate.evaluation.evaluator import (
     warn_replaced_grid,
 )
 from numerate.evaluation.grid import STRATUM, Cell, Grid, cell_entries, parse_shard, shard
-from numerate.experiments.device_estimate import explained_out_of_memory
+from numerate.experiments.out_of_memory import explained_out_of_memory
 from numerate.experiments.row_memory import check_row_fits
 from numerate.experiments.store import EvaluationStore, RecordKey, StoredPredictions, with_checksum
 from numerate.experiments.stored_run import StoredRun
@@ -256,7 +256,7 @@ class EvaluationPlan:
         """What `score` or `predict` of the kind of evaluation finds in a cell."""
         model, at_once = self.model(task), f"up to {MAX_TOKENS_PER_BATCH:,} tokens are evaluated at a time"
         advice = f"{at_once}; a smaller count= needs less, or device=cpu, which resumes this evaluation"
-        with explained_out_of_memory(next(model.parameters()).device, lambda: advice):
+        with explained_out_of_memory(next(model.parameters()).device, advice):
             return function(model, self.runs[task.run].evaluation_data, self._request(task), *logs)
 
     def _request(self, task: CellTask) -> CellRequest:

@@ -10,8 +10,8 @@ import torch
 
 from numerate.config import identity, refuse_while_loading, to_tree
 from numerate.errors import UserError
-from numerate.experiments.device_estimate import batch_advice, explained_out_of_memory
 from numerate.experiments.initial_weights import find_initial_checkpoint, initial_run
+from numerate.experiments.out_of_memory import explained_out_of_memory
 from numerate.experiments.run import Run
 from numerate.experiments.trial import TrainingEstimate as TrainingEstimate
 from numerate.experiments.trial import debug as debug
@@ -70,9 +70,11 @@ def train(
         ) as session:
             if not session.start():
                 return session.finish_untrained()
-            trainer = session.trainer
-            with stop, explained_out_of_memory(world.device, lambda: batch_advice(trainer.recipe, world)):
-                outcome = trainer.train(stop)
+            training = session.trainer.training
+            rows = training.base_batch_size // (world.size * training.num_micro_batches(world.size))
+            advice = f"a smaller training.micro_batch_size= (now {rows}) needs less, and resumes this run"
+            with stop, explained_out_of_memory(world.device, advice):
+                outcome = session.trainer.train(stop)
             return session.finish(outcome)
 
 

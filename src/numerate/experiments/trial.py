@@ -12,6 +12,7 @@ from numerate.config import override
 from numerate.integrations.trackers import make_trackers
 from numerate.training.budget import format_flops
 from numerate.training.data_stream import StreamPosition, num_total_tokens
+from numerate.training.disk import format_bytes
 from numerate.training.distributed import World
 from numerate.training.progress import format_duration
 from numerate.training.recipe import Recipe
@@ -30,7 +31,8 @@ class TrainingEstimate:
 
     `memory_bytes` is in bytes (weights, and gradients and two moments of those that are trained, in float32),
     `flops_per_step` in floating-point operations of one full step (forward and backward, padding included),
-    `total_flops` those of all `num_steps`, which take `num_examples` examples; `first_batch_shape` is the number of
+    `total_flops` those of all `num_steps`, which take `num_examples` examples with `num_tokens` tokens (padding
+    excluded, estimated from the first batches); `first_batch_shape` is the number of
     rows and tokens of the first step, including those of an encoder, `first_batch_targets` the number of target
     tokens. `seconds_per_step` is None for a model that is too large to time here.
     """
@@ -41,6 +43,7 @@ class TrainingEstimate:
     total_flops: int
     num_steps: int
     num_examples: int
+    num_tokens: int
     seconds_per_step: float | None
     first_batch_shape: tuple[int, int]
     first_batch_targets: int
@@ -48,12 +51,13 @@ class TrainingEstimate:
 
     def __str__(self) -> str:
         rows, time = self.first_batch_shape
+        budget = f"{self.num_steps:,} steps, {self.num_examples:,} examples{self.passes}, {self.num_tokens:,} tokens"
         return "\n".join(
             [
                 f"parameters        {self.num_parameters:,}",
-                f"weights, moments  {self.memory_bytes / 1e6:,.1f} MB (and activations)",
+                f"memory            {format_bytes(self.memory_bytes)} (weights, gradients, moments), and activations",
                 f"first batch       {rows} rows x {time} tokens, {self.first_batch_targets} targets",
-                f"budget            {self.num_steps:,} steps, {self.num_examples:,} examples{self.passes}",
+                f"budget            {budget}",
                 f"compute           {format_flops(self.flops_per_step)} a step, {format_flops(self.total_flops)} in "
                 "all",
                 f"time              {self._time()}",
@@ -107,6 +111,7 @@ def dry_run(recipe: Recipe, *, num_timed_steps: int = 5) -> TrainingEstimate:
         total_flops=round(budget.flops_per_example * budget.total_examples),
         num_steps=steps,
         num_examples=budget.total_examples,
+        num_tokens=budget.total_tokens,
         seconds_per_step=sorted(times)[len(times) // 2] if times else None,
         first_batch_shape=(len(first_batch.tokens.ids), num_total_tokens(first_batch) // len(first_batch.tokens.ids)),
         first_batch_targets=first_batch.counts["tokens"],

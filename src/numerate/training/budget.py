@@ -113,6 +113,11 @@ class Budget:
         epochs = self.total_examples / num_rows if num_rows else 0
         return f", {epochs:,.3g} epochs of {num_rows:,}" if epochs > 1 else ""
 
+    @property
+    def total_tokens(self) -> int:
+        """The total budget in tokens, padding excluded, estimated from the first window."""
+        return round(self.total_examples * self._tokens_per_batch / self.stream.batch_size)
+
     @cached_property
     def flops_per_example(self) -> float:
         """Floating-point operations of training on an example, padding included: the mean over the first window."""

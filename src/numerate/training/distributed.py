@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 
 from numerate.errors import OperationalError, UserError
-from numerate.training.peak_flops import GPU_NAMES, find_gpu
 
 _ERROR_KEY = "ended"
 _num_joins = 0
@@ -201,8 +200,6 @@ def resolve_device(text: str, local_rank: int | None = None) -> torch.device:
     """
     if text == "auto":
         text = "cuda" if torch.cuda.is_available() else "cpu"
-    if find_gpu(text) is not None:
-        raise UserError(f"device: {text} is a name for --dry-run, which estimates for it; to train, device=cuda")
     try:
         device = torch.device(text)
     except RuntimeError:
@@ -210,7 +207,7 @@ def resolve_device(text: str, local_rank: int | None = None) -> torch.device:
     if device.type not in ("cpu", "cuda", "mps"):
         raise UserError(
             f"device: must be auto, cpu, cuda, cuda:1 or mps, not {text!r}"
-            + ("; a GPU is device=cuda" if "gpu" in text.lower() else f"; --dry-run also estimates for {GPU_NAMES}")
+            + ("; a GPU is device=cuda" if "gpu" in text.lower() else "")
         )
     if device.type == "cuda":
         if local_rank is not None and device.index is not None:

@@ -1,11 +1,10 @@
-"""Peak FLOP/s of a device, for the model FLOPs utilization (MFU) of a run, and the memory of GPUs, for `--dry-run`.
+"""Peak FLOP/s of a device, for the model FLOPs utilization (MFU) of a run.
 
 For GPUs, the specified values for dense matrix products, without sparsity, at boost clock: NVIDIA's data sheets
 of each (https://www.nvidia.com/en-us/data-center/, and the architecture papers of Ampere, Ada, Hopper and Blackwell).
 GeForce and RTX values are those with float32 accumulation. For CPUs a matrix product is timed, once per process.
 """
 
-import re
 import time
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,10 +19,9 @@ MatmulPrecision = Literal["bf16", "fp16", "tf32", "fp32"]
 
 
 class GPU(NamedTuple):
-    """What the maker of a GPU states: its memory in GB (10^9 bytes), and its teraflop/s with half precision (bf16 and
-    fp16), TF32 and float32 products. A GPU without bf16 has no TF32 either."""
+    """What the maker of a GPU states: its teraflop/s with half precision (bf16 and fp16), TF32 and float32 products. A
+    GPU without bf16 has no TF32 either."""
 
-    memory: float
     half: float
     tf32: float
     fp32: float
@@ -37,32 +35,28 @@ class GPU(NamedTuple):
 
 
 GPUS: dict[str, GPU] = {
-    "B200": GPU(180, 2250, 1125, 75),
-    "H200 NVL": GPU(141, 835, 418, 60),
-    "H200": GPU(141, 989, 494, 67),
-    "H100 PCIe": GPU(80, 756, 378, 51),
-    "H100 NVL": GPU(94, 835, 418, 60),
-    "H100": GPU(80, 989, 494, 67),
-    "A100": GPU(80, 312, 156, 19.5),
-    "A40": GPU(48, 149.7, 74.8, 37.4),
-    "A30": GPU(24, 165, 82, 10.3),
-    "A10": GPU(24, 125, 62.5, 31.2),
-    "L40S": GPU(48, 362, 183, 91.6),
-    "L40": GPU(48, 181, 90.5, 90.5),
-    "L4": GPU(24, 121, 60, 30.3),
-    "RTX 6000 Ada": GPU(48, 364.2, 182.1, 91.1),
-    "RTX A6000": GPU(48, 154.8, 77.4, 38.7),
-    "RTX A4000": GPU(16, 76.7, 38.3, 19.2),
-    "RTX 4090": GPU(24, 165.2, 82.6, 82.6),
-    "RTX 3090": GPU(24, 71, 35.6, 35.6),
-    "V100": GPU(32, 125, 15.7, 15.7, has_bf16=False),
-    "T4": GPU(16, 65, 8.1, 8.1, has_bf16=False),
+    "B200": GPU(2250, 1125, 75),
+    "H200 NVL": GPU(835, 418, 60),
+    "H200": GPU(989, 494, 67),
+    "H100 PCIe": GPU(756, 378, 51),
+    "H100 NVL": GPU(835, 418, 60),
+    "H100": GPU(989, 494, 67),
+    "A100": GPU(312, 156, 19.5),
+    "A40": GPU(149.7, 74.8, 37.4),
+    "A30": GPU(165, 82, 10.3),
+    "A10": GPU(125, 62.5, 31.2),
+    "L40S": GPU(362, 183, 91.6),
+    "L40": GPU(181, 90.5, 90.5),
+    "L4": GPU(121, 60, 30.3),
+    "RTX 6000 Ada": GPU(364.2, 182.1, 91.1),
+    "RTX A6000": GPU(154.8, 77.4, 38.7),
+    "RTX A4000": GPU(76.7, 38.3, 19.2),
+    "RTX 4090": GPU(165.2, 82.6, 82.6),
+    "RTX 3090": GPU(71, 35.6, 35.6),
+    "V100": GPU(125, 15.7, 15.7, has_bf16=False),
+    "T4": GPU(65, 8.1, 8.1, has_bf16=False),
 }
-"""GPUs by part of the name that the driver gives them; the first match counts. Of those sold with several sizes of
-memory (A100, V100) the largest."""
-
-GPU_NAMES = ", ".join(name.lower().replace(" ", "") for name in GPUS)
-"""Their names as in `device=`, which `find_gpu` reads."""
+"""GPUs by part of the name that the driver gives them; the first match counts."""
 
 _MATRIX_SIZE, _MIN_SECONDS, _MIN_REPEATS = 512, 0.03, 10
 
@@ -93,19 +87,6 @@ def peak_flops(device: torch.device, matmul_precision: MatmulPrecision) -> PeakF
 def vendor_peak_flops(device_name: str, matmul_precision: MatmulPrecision) -> float | None:
     """The specified floating-point operations per second of a device by name; None if unknown."""
     return next((gpu.flops(matmul_precision) for name, gpu in GPUS.items() if name in device_name), None)
-
-
-def find_gpu(text: str) -> str | None:
-    """The name of the GPU in `GPUS` that a user means; None if it is none of them.
-
-    >>> find_gpu("rtx4090"), find_gpu("h100-pcie"), find_gpu("cuda")
-    ('RTX 4090', 'H100 PCIe', None)
-    """
-    return next((name for name in GPUS if _squeezed(name) == _squeezed(text)), None)
-
-
-def _squeezed(name: str) -> str:
-    return re.sub(r"[ _-]", "", name).lower()
 
 
 def resolve_matmul_precision(precision: str, tf32: bool, device: torch.device) -> MatmulPrecision:

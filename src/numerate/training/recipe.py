@@ -194,9 +194,7 @@ class Recipe(Spec):
     samples: Samples = setting(Samples(), "texts generated during training", in_run_id=False)
     seed: int = setting(0, "seed of weights, data, position offsets and dropout", at_least=0, at_most=2**63 - 1)
     init_from: str | None = setting(None, "another run to take the initial weights from: path, id, name or latest")
-    device: str = setting(
-        "auto", "cpu, cuda, cuda:1, mps; auto: CUDA if available; for --dry-run also h100", in_run_id=False
-    )
+    device: str = setting("auto", "cpu, cuda, cuda:1, mps; auto: CUDA if available", in_run_id=False)
     name: str | None = setting(None, "name by which the run can be loaded", in_run_id=False)
     group: str | None = setting(None, "a label shared by several runs", in_run_id=False)
     trackers: tuple[str, ...] = setting(
