@@ -27,7 +27,7 @@ ENTRYPOINT ["numerate"]
 CMD ["--help"]
 
 # The CUDA libraries come with the wheel of torch; the driver is the host's (--gpus all, NVIDIA Container Toolkit).
-# Triton builds what launches its kernels with a C compiler.
+# torch.compile and flash-linear-attention build kernels with a C compiler.
 FROM source AS cuda
 RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 ARG CUDA_INDEX=""

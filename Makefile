@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 READY := $(VENV)/.ready
 READY_TO_TEST := $(VENV)/.ready-to-test
 
-.PHONY: demo test test-all check docs notebooks golden golden-outside test-oldest test-newest test-gpu-readiness test-integrations test-wheel clean help
+.PHONY: demo test test-all check docs notebooks golden golden-outside test-oldest test-newest test-integrations test-wheel clean help
 
 help:
 	@echo "make demo    installs into $(VENV) if need be, then: numerate run quickstart"
@@ -21,9 +21,8 @@ help:
 	@echo "make golden-outside BASE=COMMIT   compares what 130 commands print and write here and there"
 	@echo "make test-oldest   the whole test suite with the oldest versions that pyproject.toml promises, in $(VENV)-oldest"
 	@echo "make test-newest   the whole test suite with the newest version of everything, in $(VENV)-newest"
-	@echo "make test-integrations   the tests with lm-evaluation-harness, in $(VENV)-lm-eval"
+	@echo "make test-integrations   the tests with lm-evaluation-harness and flash-linear-attention, in $(VENV)-integrations"
 	@echo "make test-wheel   commands, scripts and plug-ins with the built wheel, for each of PYTHONS that is there"
-	@echo "make test-gpu-readiness   compiles the kernels for GPUs that are not there, in $(VENV)-gpu (3 GB); see docs/gpu.md"
 	@echo "make clean   removes these environments; runs are left alone"
 
 demo: $(READY)
@@ -67,9 +66,11 @@ test-newest:
 	CHECK_SHAPES=0 $(VENV)-newest/bin/python -m pytest -n 2
 
 test-integrations:
-	$(PYTHON) -m venv $(VENV)-lm-eval
-	$(VENV)-lm-eval/bin/python -m pip install -c constraints.txt -e ".[lm-eval]" pytest pytest-xdist hypothesis
-	CHECK_SHAPES=0 $(VENV)-lm-eval/bin/python -m pytest tests/experiments/test_lm_eval_model.py
+	$(PYTHON) -m venv $(VENV)-integrations
+	$(VENV)-integrations/bin/python -m pip install -c constraints.txt -e ".[lm-eval]" pytest pytest-xdist hypothesis einops
+	$(VENV)-integrations/bin/python -m pip install --no-deps flash-linear-attention==0.6.0 fla-core==0.6.0
+	CHECK_SHAPES=0 $(VENV)-integrations/bin/python -m pytest tests/experiments/test_lm_eval_model.py \
+	  tests/kernels/test_flash_linear_attention.py tests/kernels/test_delta_rule.py
 
 # Not all tests: those of what a wheel could lack or spoil, files beside the code among them.
 PYTHONS ?= python3.11 python3.12 python3.13
@@ -89,25 +90,6 @@ test-wheel:
 	  $$environment/bin/python -m pytest -n 2 $(WHEEL_TESTS) || exit 1; \
 	done
 
-# The versions of Triton and flash-linear-attention: Triton is the one that this torch has where it is built for CUDA.
-GPU_PACKAGES := triton==3.7.1 flash-linear-attention==0.6.0 fla-core==0.6.0
-
-# Those in Triton's interpreter apart: a process has one definition of a kernel.
-INTERPRETED := $(addprefix tests/kernels/,test_relational_triton.py test_number_loss_triton.py)
-GPU_TESTS := tests/gpu \
-  $(addprefix tests/training/,test_simulated_device.py test_compilation.py test_precision.py test_prefetch.py test_collectives.py)
-
-test-gpu-readiness: $(VENV)-gpu/.ready
-	CHECK_SHAPES=0 GPU_READINESS=1 $(VENV)-gpu/bin/python -m pytest -n 2 $(GPU_TESTS)
-	CHECK_SHAPES=0 TRITON_INTERPRET=1 $(VENV)-gpu/bin/python -m pytest -n 2 $(INTERPRETED)
-
-$(VENV)-gpu/.ready: pyproject.toml constraints.txt
-	@echo "Making $(VENV)-gpu, 3 GB: torch for the CPU, Triton with its compilers, flash-linear-attention. No GPU is needed."
-	@test -x $(VENV)-gpu/bin/python || $(PYTHON) -m venv $(VENV)-gpu
-	$(VENV)-gpu/bin/python -m pip install -c constraints.txt -e ".[dev]"
-	$(VENV)-gpu/bin/python -m pip install --no-deps $(GPU_PACKAGES)
-	@touch $@
-
 # The stamp is newer than what decides what is installed, or the installation is done again (quickly: pip keeps what fits).
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
@@ -124,4 +106,4 @@ $(READY_TO_TEST): $(READY)
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest $(VENV)-gpu $(VENV)-lm-eval $(VENV)-wheel-*
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest $(VENV)-integrations $(VENV)-wheel-*

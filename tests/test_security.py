@@ -66,8 +66,6 @@ ALLOWED = {
         "text/models/pretrained_weights.py",
         "package.GenerationConfig.from_pretrained",
     ): "its class reads JSON",
-    ("kernels/relational_triton.py", "tl.load"): "a load from memory in a kernel",
-    ("kernels/number_loss_triton.py", "tl.load"): "a load from memory in a kernel",
     ("plain_yaml.py", "yaml.load"): "by a loader of plain data",
     ("tasks/corpus_files.py", "np.load"): "allow_pickle=False",
     ("experiments/run.py", "store.load"): "the records of an evaluation, as JSON",

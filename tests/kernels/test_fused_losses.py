@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy, linear
 from layers import assert_same, drawn, gradients
 from numerate.batch import IGNORE_INDEX
 from numerate.errors import UserError
-from numerate.kernels import chunked_head, fused_number_loss
+from numerate.kernels import chunked_head, fused_head_cross_entropy, fused_number_loss
 from numerate.kernels.chunked_head import linear_head_or_none
 from numerate.kernels.fused_head_cross_entropy import linear_cross_entropy
 from numerate.kernels.fused_head_number_loss import linear_cross_entropy_and_number_loss
@@ -38,6 +38,14 @@ SETTINGS = [
 def chunks_of_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (fused_number_loss, chunked_head):
         monkeypatch.setattr(module, "CHUNK_LOGITS", {"cpu": 4 * WIDTH})
+
+
+@pytest.fixture(params=["on a CPU", "as on a GPU"])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, where nothing looks at the values of a tensor."""
+    if request.param == "as on a GPU":
+        for module in (fused_number_loss, chunked_head, fused_head_cross_entropy):
+            monkeypatch.setattr(module, "can_read_values", lambda tensor: False)
 
 
 def labels() -> Tensor:
@@ -137,6 +145,7 @@ def assert_is_plain(form: Form, labels: Tensor) -> None:
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.usefixtures("device")
 def test_a_number_loss_is_the_plain_form(settings: dict[str, Any]) -> None:
     for form in (
         from_logits(**settings),
@@ -150,6 +159,7 @@ def test_a_number_loss_is_the_plain_form(settings: dict[str, Any]) -> None:
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.usefixtures("device")
 def test_cross_entropy_of_a_head_is_the_plain_form(biased: bool, smoothing: float, weighted: bool) -> None:
     assert_is_plain(entropy(biased, weighted=weighted, label_smoothing=smoothing), labels())
 
@@ -319,6 +329,7 @@ def test_they_compile_without_a_break() -> None:
 
 
 @each_form
+@pytest.mark.usefixtures("device")
 def test_what_is_not_finite_without_a_target_does_no_harm_and_at_a_target_is_not_hidden(name: str) -> None:
     if name == "columns":
         pytest.skip("gives the log-sum-exp of every position")
@@ -343,7 +354,21 @@ def test_logits_far_apart_are_neither_infinite_nor_nothing() -> None:
     assert all(bool(gradient.isfinite().all()) for gradient in torch.autograd.grad(sum(sums), logits))  # type: ignore[arg-type]
 
 
+@pytest.mark.usefixtures("device")
+def test_numbers_that_have_no_probability_do_no_harm_where_the_label_is_none() -> None:
+    bias, y = torch.zeros(WIDTH).index_fill(0, TABLE.ids, -torch.inf), torch.full((3, 7), 1)
+    hidden, head = (part.requires_grad_() for part in (drawn(3, 7, 5, seed=5).float(), drawn(WIDTH, 5, seed=6).float()))
+    logits = linear(hidden, head, bias)
+    for reweigh in (False, True):
+        from_hidden = linear_cross_entropy_and_number_loss(hidden, head, y, TABLE, bias=bias, reweigh=reweigh)
+        for sums in (from_hidden, cross_entropy_and_number_loss(logits, y, TABLE, reweigh=reweigh)):
+            assert sums.number_loss.item() == 0.0
+            found = torch.autograd.grad(sums.cross_entropy + sums.number_loss, (hidden, head), retain_graph=True)
+            assert all(bool(gradient.isfinite().all()) for gradient in found)
+
+
 @pytest.mark.parametrize("label", [1, IGNORE_INDEX])
+@pytest.mark.usefixtures("device")
 def test_without_a_number_the_number_is_an_attached_zero(label: int) -> None:
     for form in (from_logits(), from_head()):
         _, number = form.fused(*form.inputs, torch.full((3, 7), label))
@@ -354,6 +379,7 @@ def test_without_a_number_the_number_is_an_attached_zero(label: int) -> None:
 
 
 @pytest.mark.parametrize("form", ["plain", "fused", "head"])
+@pytest.mark.usefixtures("device")
 def test_a_spread_target_that_is_nothing_makes_nothing_of_a_masked_logit(form: str) -> None:
     table = NumberTokenTable.from_values({i: 10.0 * i for i in range(10)}, 12)
     logits, labels = torch.zeros(2, 12), torch.tensor([1, 2])

@@ -5,6 +5,7 @@ from typing import Any, get_args
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
 from layers import assert_same, drawn
 from numerate.kernels import relational_fast
@@ -12,6 +13,8 @@ from numerate.kernels.relational import Activation, RelationalHeads, Variant, ap
 from numerate.kernels.relational_fast import (
     _distances_to_keys,
     _keys_to_distances,
+    _row_tensors,
+    _should_use_sdpa,
     relational_attention,
     select_backend,
     supports_values,
@@ -219,3 +222,12 @@ def test_the_form_is_chosen_by_activation_and_sizes() -> None:
     assert select_backend(made("disrca"), "disrca", "identity") == "chunks"
     assert select_backend(made("rca"), "rca", "softmax") == "values"
     assert select_backend(made("rca"), "rca", "relu") == "chunks"
+
+
+def test_relations_without_activation_are_values_for_pytorchs_attention_on_a_gpu() -> None:
+    with FakeTensorMode():
+        queries, compared = torch.empty(1, 8, 64, 64, device="cuda"), torch.empty(1, 8, 64, 64, device="cuda")
+        heads = RelationalHeads(queries, queries, queries, relation_queries=compared, relation_keys=compared)
+        assert select_backend(heads, "relational", "identity") == "values"
+        assert _should_use_sdpa(_row_tensors(heads), dropout=0.1)
+        assert select_backend(heads, "relational", "tanh") == "chunks"

@@ -78,7 +78,7 @@ class DualAttention(Mixer):
     dropout: float = setting(0.0, "dropout of attention weights", at_least=0, below=1)
     backend: RelationalBackend = setting(
         "auto",
-        "implementation (equal up to rounding): auto, plain, values (activation=identity only), chunks, triton (CUDA)",
+        "implementation (equal up to rounding): auto, plain, values (activation=identity only), chunks",
         in_run_id=False,
     )
 
@@ -109,12 +109,9 @@ class DualAttention(Mixer):
             )
         if self.symmetric and self.variant == "rca":
             yield "symmetric: must be false with variant=rca, which has no relations besides attention"
-        runs_on_triton = self.variant == "relational" and self.relation_activation() != "softmax"
-        if (self.backend == "triton" and not runs_on_triton) or (
-            self.backend == "values" and not supports_values(self.variant, self.relation_activation())
-        ):
+        if self.backend == "values" and not supports_values(self.variant, self.relation_activation()):
             yield (
-                f"backend: {self.backend} does not support variant={self.variant} with "
+                f"backend: values does not support variant={self.variant} with "
                 f"activation={self.relation_activation()}; use chunks or auto"
             )
 

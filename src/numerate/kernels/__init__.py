@@ -1,1 +1,1 @@
-"""Functions of tensors: scans, relational attention, fused losses, Triton kernels."""
+"""Functions of tensors: scans, relational attention, fused losses."""

@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from numerate.errors import UserError
-from numerate.kernels.gpu import has_triton
 
 Backend = Literal["auto", "torch", "fla"]
 
@@ -41,8 +40,8 @@ def should_use_fla(backend: Backend, x: Tensor, mixer_name: str, requires_half_p
 
 @lru_cache
 def is_fla_installed() -> bool:
-    """Whether the package is installed, and Triton can launch its kernels."""
-    return importlib.util.find_spec("fla") is not None and has_triton()
+    """Whether the package is installed, with Triton, which compiles its kernels."""
+    return all(importlib.util.find_spec(name) is not None for name in ("fla", "triton"))
 
 
 @lru_cache

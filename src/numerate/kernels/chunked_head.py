@@ -9,8 +9,7 @@ logits twice instead.
 A loss may have several sums. As their incoming gradients are unknown in the forward pass, the gradients of each sum are
 kept by themselves. Positions without a label cost nothing on a CPU: their rows are left out before the first product. A
 second backward through the same graph computes everything again; the gradient has no derivative, and raises an error
-with `create_graph=True`. On a GPU the losses turn a chunk into its gradient by Triton kernels (`number_loss_triton`),
-in the dtype of the logits; without triton by operations of torch, in float32.
+with `create_graph=True`.
 """
 
 from abc import ABC, abstractmethod
@@ -210,12 +209,12 @@ def _sums_and_gradients(
     for start in range(0, len(rows), chunk_size):
         chunk_rows = rows[start : start + chunk_size]
         x, mask, logits = hidden[chunk_rows], target_mask[chunk_rows], buffer[: len(chunk_rows)]
+        if not can_read_values(x):  # there the target rows are all rows, which may hold anything
+            x = torch.where(mask[:, None], x, 0)
         if bias is None:
             torch.mm(x, weight.T, out=logits)
         else:
             torch.addmm(bias, x, weight.T, out=logits)
-        if not can_read_values(x):  # there the target rows are all rows, which may hold anything
-            x = torch.where(mask[:, None], x, 0)
         chunk_tensors = [None if one is None else one[chunk_rows] for one in row_tensors]
         found = loss.sums(logits, mask, chunk_tensors, needs_hidden_gradient or needs_head_gradient)
         for number, (total, slope, some) in enumerate(found):

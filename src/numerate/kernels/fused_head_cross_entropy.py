@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy, linear
 
 from numerate.errors import UserError
 from numerate.kernels.chunked_head import ChunkSum, HeadLoss, autocast_head, chunked_sums
-from numerate.kernels.fused_number_loss import can_read_values, should_use_kernel
+from numerate.kernels.fused_number_loss import can_read_values
 from numerate.kernels.number_loss import compute_dtype
 
 
@@ -62,8 +62,6 @@ class CrossEntropySum(HeadLoss):
         assert labels is not None
         dtype, smoothing = compute_dtype(logits.dtype), self.label_smoothing
         labels = torch.where(target_mask, labels, 0)[:, None]
-        if should_use_kernel(logits) and not smoothing:
-            return _sums_by_kernel(logits, target_mask, labels, row_weights, wants_slopes)
         if logits.dtype == dtype:
             log_probs = torch.log_softmax(logits, -1, out=logits)
         else:
@@ -84,20 +82,3 @@ class CrossEntropySum(HeadLoss):
         if not can_read_values(slope):  # there the target rows are all rows
             slope.masked_fill_(~target_mask[:, None], 0)
         return [ChunkSum(total, slope)]
-
-
-def _sums_by_kernel(
-    logits: Tensor, target_mask: Tensor, labels: Tensor, row_weights: Tensor | None, wants_slopes: bool
-) -> list[ChunkSum]:
-    """Without label smoothing, by the Triton kernels, which write the gradient over the logits."""
-    from numerate.kernels import number_loss_triton
-
-    lse = number_loss_triton.logsumexp(logits, target_mask)
-    log_probs = torch.where(target_mask, logits.gather(1, labels)[:, 0] - lse, 0)
-    weights = target_mask.to(lse.dtype) if row_weights is None else torch.where(target_mask, row_weights, 0)
-    total = -(log_probs * weights).sum()
-    if not wants_slopes:
-        return [ChunkSum(total, None)]
-    label_slope = log_probs.expm1() * weights
-    slope = number_loss_triton.scaled_softmax(logits, lse, weights, overwrite_logits=True)
-    return [ChunkSum(total, slope.scatter_(1, labels, label_slope[:, None].to(slope.dtype)))]

@@ -11,13 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from numerate.kernels.chunked_head import ChunkSum, HeadLoss, autocast_head, chunked_sums
-from numerate.kernels.fused_number_loss import (
-    CrossEntropyAndNumberLossFunction,
-    SavedForBackward,
-    find_number_rows,
-    gradient_by_logits,
-    should_use_kernel,
-)
+from numerate.kernels.fused_number_loss import find_number_rows
 from numerate.kernels.number_loss import (
     LossFunction,
     LossSums,
@@ -79,8 +73,6 @@ class NumberLossSums(HeadLoss):
         self, logits: Tensor, target_mask: Tensor, row_tensors: list[Tensor | None], wants_slopes: bool
     ) -> list[ChunkSum]:
         labels, number_indices, weights = (one for one in row_tensors if one is not None)
-        if should_use_kernel(logits):
-            return self._sums_by_kernel(logits, target_mask, labels, number_indices, weights, wants_slopes)
         table, number_distance = self.table, self.number_distance
         probabilities = logits.to(compute_dtype(logits.dtype))  # of float32 and float64 the buffer itself
         safe_labels = torch.where(target_mask, labels, 0)[:, None]
@@ -108,13 +100,15 @@ class NumberLossSums(HeadLoss):
             cross_entropies = cross_entropies.index_copy(
                 0, number_rows, torch.where(has_number, smoothed, cross_entropies[number_rows])
             )
-        totals = cross_entropies.sum(), (row_weights * number_gradients.losses).sum()
+        number_losses = torch.where(has_number, row_weights * number_gradients.losses, 0)
+        totals = cross_entropies.sum(), number_losses.sum()
         if not wants_slopes:
             return [ChunkSum(total, None) for total in totals]
         probabilities.mul_(torch.where(target_mask[:, None], 1 / exp_sums, 0))
-        number_slope = row_weights[:, None] * number_gradients.number_gradients
+        number_slope = torch.where(has_number[:, None], row_weights[:, None] * number_gradients.number_gradients, 0)
         if number_gradients.softmax_scale is not None:
-            slope = probabilities[number_rows] * (row_weights * number_gradients.softmax_scale)[:, None]
+            softmax_scale = torch.where(has_number, row_weights * number_gradients.softmax_scale, 0)
+            slope = probabilities[number_rows] * softmax_scale[:, None]
             slope[:, table.ids] += number_slope
             number_slope = slope
         one_hot_mask = target_mask
@@ -124,29 +118,3 @@ class NumberLossSums(HeadLoss):
             one_hot_mask = target_mask & (number_indices < 0)
         probabilities.scatter_add_(1, safe_labels, -one_hot_mask.to(probabilities.dtype)[:, None])
         return [ChunkSum(totals[0], probabilities), ChunkSum(totals[1], number_slope, number_rows)]
-
-    def _sums_by_kernel(
-        self,
-        logits: Tensor,
-        target_mask: Tensor,
-        labels: Tensor,
-        number_indices: Tensor,
-        weights: Tensor,
-        wants_slopes: bool,
-    ) -> list[ChunkSum]:
-        """By the Triton kernels, which write the gradient of cross-entropy over the logits."""
-        cross_entropy, number_loss, _, *tensors = CrossEntropyAndNumberLossFunction.forward(
-            logits, labels, target_mask, number_indices, weights, self.table, self.number_distance, False
-        )
-        if not wants_slopes:
-            return [ChunkSum(cross_entropy, None), ChunkSum(number_loss, None)]
-        saved = SavedForBackward(*tensors)
-        given = (logits, None, labels, target_mask, number_indices, self.table.ids, saved)
-        one, zero, smooth = saved.lse.new_ones(()), saved.lse.new_zeros(()), self.number_distance.has_smooth_targets
-        if self.number_distance.reweigh:
-            number = ChunkSum(number_loss, gradient_by_logits(*given, zero, one, smooth))
-        else:
-            has_number = (number_indices[saved.number_rows] >= 0)[:, None]
-            slope = torch.where(has_number, saved.number_gradients, 0)
-            number = ChunkSum(number_loss, slope, saved.number_rows)
-        return [ChunkSum(cross_entropy, gradient_by_logits(*given, one, zero, smooth, overwrite_logits=True)), number]

@@ -7,9 +7,8 @@ takes the softmax of a few rows at a time, so that each row stays in the cache b
 buffer that becomes the gradient; whatever depends on the incoming gradients is one number per row, and a few columns.
 
 A second backward through the same graph works the softmax out again. Second derivatives are not supported:
-`create_graph=True` raises an error; `reference_loss_sums` has all of them. On a GPU whatever is as wide as the
-vocabulary is done by two Triton kernels (`number_loss_triton`), which keep no softmax; without triton, the same rows
-are taken many at a time. Compiled, the operation is one chunk for `torch.compile` to make its own kernels of.
+`create_graph=True` raises an error; `reference_loss_sums` has all of them. On a GPU many rows are taken at a time.
+Compiled, the operation is one chunk for `torch.compile` to make its own kernels of.
 """
 
 import functools
@@ -21,7 +20,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from numerate.errors import UserError
-from numerate.kernels.gpu import has_triton
 from numerate.kernels.number_loss import (
     LossFunction,
     LossSums,
@@ -30,7 +28,7 @@ from numerate.kernels.number_loss import (
     number_indices_and_weights,
 )
 from numerate.kernels.number_loss_gradients import number_loss_gradients
-from numerate.kernels.number_table import NumberTokenTable, is_traced
+from numerate.kernels.number_table import NumberTokenTable
 
 CHUNK_LOGITS = {"cpu": 2**18}
 """Number of logits processed at a time, by device: a megabyte of float32, which a core's own cache holds."""
@@ -50,7 +48,6 @@ def cross_entropy_and_number_loss(
     loss_weights: Float[Tensor, "*positions"] | None = None,
     quantity_mask: Bool[Tensor, "*positions"] | None = None,
     ignore_index: int = -100,
-    overwrite_logits: bool = False,
 ) -> LossSums:
     """The sums of cross-entropy and of a number token loss, and the counts to divide them by.
 
@@ -59,10 +56,6 @@ def cross_entropy_and_number_loss(
     settings, and `reference_loss_sums` for the reference implementation. Inputs of any float type; computed in float32
     at least. Raises `UserError` for labels of another shape, for logits too narrow for the number tokens, for labels
     outside the vocabulary where checking is cheap (on a CPU), and for invalid settings.
-
-    With `overwrite_logits` the backward pass of the Triton kernels (on a GPU) writes the gradient over the logits,
-    which saves a second tensor of their size: for logits that nobody reads afterwards, made by an operation whose own
-    backward does not need them, as a linear head. Otherwise torch raises its error for tensors that were modified.
     """
     number_distance = NumberDistance(loss_function, gaussian_sigma, reweigh, squash_factor, unit_spacing)
     table.check_same_shape(logits.shape[:-1], labels.shape)
@@ -82,7 +75,6 @@ def cross_entropy_and_number_loss(
         table,
         number_distance,
         requires_grad,
-        overwrite_logits,
     )
     return LossSums(cross_entropy, number_loss, target_mask.sum(), weights.sum())
 
@@ -99,16 +91,6 @@ def needs_gradient(tensor: Tensor | None) -> bool:
 def can_read_values(tensor: Tensor) -> bool:
     """Whether its values can be read without waiting for a device or breaking a compiled graph."""
     return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
-
-
-def should_use_kernel(logits: Tensor) -> bool:
-    """Whether the Triton kernels compute what is as wide as these logits."""
-    return (
-        logits.is_cuda
-        and logits.dtype in (torch.float32, torch.bfloat16, torch.float16)
-        and not is_traced(logits)
-        and has_triton()
-    )
 
 
 class SavedForBackward(NamedTuple):
@@ -197,10 +179,9 @@ class CrossEntropyAndNumberLossFunction(torch.autograd.Function):
         table: NumberTokenTable,
         number_distance: NumberDistance,
         requires_grad: bool,
-        overwrite_logits: bool = False,
     ) -> tuple[Tensor, ...]:
         safe_labels = torch.where(target_mask, labels, 0)
-        probabilities, lse, label_probabilities = _softmax(logits, safe_labels, target_mask, requires_grad)
+        probabilities, lse, label_probabilities = _softmax(logits, safe_labels, requires_grad)
         number_row_indices = find_number_rows(number_indices)
         label_logits = logits.gather(-1, safe_labels[:, None])[:, 0].to(lse.dtype)
         cross_entropies = torch.where(target_mask, lse - label_logits, 0)
@@ -232,13 +213,12 @@ class CrossEntropyAndNumberLossFunction(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-        logits, labels, target_mask, number_indices, _, table, number_distance, _, overwrite_logits = inputs
+        logits, labels, target_mask, number_indices, _, table, number_distance, _ = inputs
         _, _, probabilities, *saved = output
         ctx.mark_non_differentiable(probabilities, *saved)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(logits, labels, target_mask, number_indices, table.ids, *saved)
         ctx.buffer, ctx.smooth = probabilities, number_distance.has_smooth_targets
-        ctx.overwrite_logits = overwrite_logits
 
     @staticmethod
     @once_differentiable
@@ -250,8 +230,8 @@ class CrossEntropyAndNumberLossFunction(torch.autograd.Function):
         # Given away, not kept: autograd then takes the buffer itself for the gradient, without a copy.
         probabilities, ctx.buffer = ctx.buffer, None
         given = (logits, probabilities, labels, target_mask, number_indices, ids, saved)
-        settings = (grad_cross_entropy, grad_number_loss, ctx.smooth, ctx.overwrite_logits)
-        return gradient_by_logits(*given, *settings), *[None] * 8
+        gradient = gradient_by_logits(*given, grad_cross_entropy, grad_number_loss, ctx.smooth)
+        return gradient, *[None] * 7
 
 
 def find_target_rows(target_mask: Bool[Tensor, " rows"]) -> Int[Tensor, " targets"]:
@@ -261,16 +241,11 @@ def find_target_rows(target_mask: Bool[Tensor, " rows"]) -> Int[Tensor, " target
     return torch.arange(len(target_mask), device=target_mask.device)
 
 
-def _softmax(logits: Tensor, labels: Tensor, mask: Tensor, requires_grad: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """In chunks of rows: the softmax (empty without `requires_grad`), each row's log-sum-exp, its label's probability.
-    The kernel makes no softmax, and the rest only of the rows in the mask."""
+def _softmax(logits: Tensor, labels: Tensor, requires_grad: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """In chunks of rows: the softmax (empty without `requires_grad`), each row's log-sum-exp, its label's
+    probability."""
     num_rows, vocabulary = logits.shape
     dtype = compute_dtype(logits.dtype)
-    if should_use_kernel(logits):
-        from numerate.kernels import number_loss_triton
-
-        kernel_lse = number_loss_triton.logsumexp(logits, mask)
-        return logits.new_empty(0), kernel_lse, (logits.gather(-1, labels[:, None])[:, 0] - kernel_lse).exp()
     if torch.compiler.is_compiling():
         float_logits = logits.to(dtype)
         compiled_lse = float_logits.logsumexp(-1)
@@ -293,26 +268,17 @@ def _softmax(logits: Tensor, labels: Tensor, mask: Tensor, requires_grad: bool) 
     return probabilities, lse, label_probabilities
 
 
-def _scaled_softmax(
-    logits: Tensor,
-    buffer: Tensor | None,
-    lse: Tensor,
-    factor: Tensor,
-    labels: Tensor,
-    mask: Tensor,
-    overwrite_logits: bool = False,
-) -> Tensor:
-    """The softmax of each row x `factor`: in the buffer where the forward pass left the softmax, or by the kernel."""
-    if should_use_kernel(logits):
-        from numerate.kernels import number_loss_triton
-
-        return number_loss_triton.scaled_softmax(logits, lse, factor, overwrite_logits)
+def _scaled_softmax(logits: Tensor, buffer: Tensor | None, factor: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
+    """The softmax of each row x `factor`, in the buffer where the forward pass left the softmax."""
     if buffer is None or buffer.shape != logits.shape:
-        buffer = _softmax(logits, labels, mask, True)[0]
+        buffer = _softmax(logits, labels, True)[0]
     if not (can_read_values(factor) and bool((factor == 1).all())):
         buffer.mul_(factor[:, None])
-    if can_read_values(factor) and not bool(mask.all()):
-        buffer[(factor == 0) & ~mask] = 0  # also where a logit is not finite
+    has_none = (factor == 0) & ~mask  # there a logit may be NaN or infinite
+    if not can_read_values(factor):
+        buffer.masked_fill_(has_none[:, None], 0)
+    elif bool(has_none.any()):
+        buffer[has_none] = 0
     return buffer
 
 
@@ -327,7 +293,6 @@ def gradient_by_logits(
     grad_cross_entropy: Tensor,
     grad_number_loss: Tensor,
     has_smooth_targets: bool,
-    overwrite_logits: bool = False,
 ) -> Tensor:
     """The gradient for incoming gradients of the two sums, in the buffer that holds the softmax if there is one."""
     factor = torch.where(target_mask, grad_cross_entropy, 0)
@@ -343,7 +308,7 @@ def gradient_by_logits(
             0, saved.number_rows, torch.where(has_number, grad_number_loss * saved.softmax_scale, 0)
         )
     safe_labels = torch.where(target_mask, labels, 0)
-    gradient = _scaled_softmax(logits, buffer, saved.lse, factor, safe_labels, target_mask, overwrite_logits)
+    gradient = _scaled_softmax(logits, buffer, factor, safe_labels, target_mask)
     label_gradient = torch.where(target_mask, saved.label_probabilities * factor - grad_cross_entropy, 0)
     gradient.scatter_(1, safe_labels[:, None], label_gradient[:, None].to(gradient.dtype))
     number_gradient = (
@@ -385,8 +350,7 @@ class CrossEntropyAndTokenLogitsFunction(torch.autograd.Function):
         logits: Tensor, labels: Tensor, target_mask: Tensor, ids: Tensor, requires_grad: bool
     ) -> tuple[Tensor, ...]:
         safe_labels = torch.where(target_mask, labels, 0)
-        all_rows = torch.ones_like(target_mask)  # the log-sum-exp of each is a result
-        probabilities, lse, label_probabilities = _softmax(logits, safe_labels, all_rows, requires_grad)
+        probabilities, lse, label_probabilities = _softmax(logits, safe_labels, requires_grad)
         label_logits = logits.gather(-1, safe_labels[:, None])[:, 0].to(lse.dtype)
         cross_entropy = torch.where(target_mask, lse - label_logits, 0).sum()
         return cross_entropy, logits[:, ids].to(lse.dtype), lse, probabilities, label_probabilities
@@ -394,21 +358,21 @@ class CrossEntropyAndTokenLogitsFunction(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
         logits, labels, target_mask, ids, _ = inputs
-        *_, lse, probabilities, label_probabilities = output
+        *_, probabilities, label_probabilities = output
         ctx.mark_non_differentiable(probabilities, label_probabilities)
-        ctx.save_for_backward(logits, labels, target_mask, ids, lse, label_probabilities)
+        ctx.save_for_backward(logits, labels, target_mask, ids, label_probabilities)
         ctx.buffer = probabilities
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        logits, labels, target_mask, ids, lse, label_probabilities = ctx.saved_tensors
+        logits, labels, target_mask, ids, label_probabilities = ctx.saved_tensors
         grad_cross_entropy, grad_token_logits, grad_lse = grad_outputs[:3]
         probabilities, ctx.buffer = ctx.buffer, None
         label_factor = torch.where(target_mask, grad_cross_entropy, 0)
         factor = label_factor + grad_lse
         safe_labels = torch.where(target_mask, labels, 0)
-        gradient = _scaled_softmax(logits, probabilities, lse, factor, safe_labels, target_mask)
+        gradient = _scaled_softmax(logits, probabilities, factor, safe_labels, target_mask)
         label_gradient = torch.where(factor == 0, 0, label_probabilities * factor)
         gradient.scatter_(1, safe_labels[:, None], (label_gradient - label_factor)[:, None].to(gradient.dtype))
         return gradient.index_add_(1, ids, grad_token_logits.to(gradient.dtype)), None, None, None, None

@@ -37,11 +37,6 @@ def as_operator(function: Callable[..., Any]) -> Callable[..., Any]:
     return guarded
 
 
-def has_data(x: Tensor) -> bool:
-    """Whether a tensor has values: while a graph is traced it has none, and no kernel can be launched on it."""
-    return not isinstance(x, torch._subclasses.FakeTensor)
-
-
 def _call(name: str, inputs: Sequence[Any]) -> tuple[Tensor, ...]:
     tensors = [x for x in inputs if isinstance(x, Tensor)]
     constants = ["" if isinstance(x, Tensor) else repr(x) for x in inputs]

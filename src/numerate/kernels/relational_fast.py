@@ -20,9 +20,8 @@ from numerate.kernels.relational import (
     distance_indices,
     reference_attention,
 )
-from numerate.kernels.relational_kernel import kernel_relational_attention, should_use_kernel, unsupported_feature
 
-RelationalBackend = Literal["auto", "plain", "values", "chunks", "triton"]
+RelationalBackend = Literal["auto", "plain", "values", "chunks"]
 
 QUERY_CHUNK_SIZE = {"cpu": 64, "cuda": 256}
 """Number of queries per chunk."""
@@ -40,18 +39,10 @@ def relational_attention(
       a_ij (q_i . k_j) is q_i times the sum of a_ij k_j, so relation keys are attended to like values, along with the
       symbols.
     - `chunks`: `QUERY_CHUNK_SIZE` queries at a time, with only their visible keys; for every activation.
-    - `triton`: CUDA kernels that compute relations once for all heads without storing them, for `relational` with
-      elementwise activations and whole rows without masked keys. If there are fewer queries than keys (decoding),
-      `chunks` is used instead.
 
-    For symbols that depend on the distance, `values` and `chunks` shift the weights from keys to distances. Raises
-    `UserError` for a requested backend that is not available.
+    For symbols that depend on the distance, both shift the weights from keys to distances.
     """
     backend = select_backend(heads, variant, activation) if backend == "auto" else backend
-    if backend == "triton":
-        if heads.query_positions is None:
-            return kernel_relational_attention(heads, variant, activation)
-        backend = "chunks"
     heads = _repeat_kv(heads)
     if heads.dropout and heads.dropout_mask is None and (backend == "plain" or heads.query_positions is not None):
         heads = replace(heads, dropout_mask=_draw_dropout(_row_tensors(heads), heads.dropout).dropout_mask)
@@ -73,23 +64,14 @@ def relational_attention(
 
 
 def select_backend(heads: RelationalHeads, variant: Variant, activation: Activation) -> RelationalBackend:
-    """The backend that `auto` selects: `values` if it is available and faster.
-
-    On a CUDA device with Triton it is the kernel, if it supports the settings and has tiles that fit the device
-    (`relational_tiles`), except for relations without activation and values with a total width of at most 128, which
-    PyTorch's fused attention handles well. (This threshold was not measured.)
+    """The backend that `auto` selects: `values` if it is available and faster, and on a CUDA device wherever it is
+    available, where PyTorch's attention computes it.
 
     For a pair of tokens `values` multiplies heads x relations x width numbers, `chunks` a fraction of them but with
     passes over memory for every relation. The threshold between them was measured on one CPU core with rows of 512
     tokens: 4 x 4 x 64 takes equally long with both, 8 x 8 x 64 takes 1.6 times as long with `values`, 8 x 32 x 8 takes
     1.6 times as long with `chunks`.
     """
-    if (
-        heads.query_positions is None
-        and unsupported_feature(heads, variant, activation) is None
-        and should_use_kernel(heads, activation)
-    ):
-        return "triton"
     if not supports_values(variant, activation) or heads.query_positions is not None:
         return "chunks"
     if heads.relation_keys is None or heads.queries.is_cuda:
