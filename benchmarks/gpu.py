@@ -1,7 +1,6 @@
 """The published 8 x 2 Abacus model in bf16 on one CUDA device: how quickly it trains, and how long its budget takes.
 
     python benchmarks/gpu.py                 # a CUDA device; a few minutes, compiling included
-    python benchmarks/gpu.py --only dual-attention    # instead, what gpu_dual_attention.py measures
     python benchmarks/gpu.py --smoke         # a tiny model on the CPU: that this file works, and nothing else
 
 One JSON line per form of the step (as it is, and compiled by `torch.compile`), then the rows for the table of
@@ -131,18 +130,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--smoke", action="store_true", help="a tiny model on the CPU, not compiled")
-    parser.add_argument("--only", choices=("abacus", "dual-attention"), default="abacus")
     chosen = parser.parse_args()
     if not chosen.smoke and not torch.cuda.is_available():
         raise SystemExit(str(UserError("no CUDA device is visible; --smoke tries a tiny model on the CPU")))
     device = torch.device("cpu" if chosen.smoke else "cuda")
     name = "cpu" if chosen.smoke else torch.cuda.get_device_name(device)
-    if chosen.only == "dual-attention":
-        from gpu_dual_attention import lines
-
-        for record in lines(device, vendor_peak_flops(name, "bf16"), 2 if chosen.smoke else chosen.steps, chosen.smoke):
-            print(json.dumps(record | {"device": name, "torch": torch.__version__}), flush=True)
-        return
     maker, limit = vendor_peak_flops(name, "bf16"), measured_limit(device, 256 if chosen.smoke else 8192)
     rows = []
     for compiled in (False,) if chosen.smoke else (False, True):

@@ -1,11 +1,11 @@
 """What a study of many short runs takes beside the runs themselves, on each executor of one machine.
 
     pip install -c constraints.txt -e ".[ray]"
-    python benchmarks/studies.py [--runs 200] [--seconds 2] [--workers 2] [--executors local ray]
+    python benchmarks/studies.py [--runs 200] [--seconds 2] [--workers 2] [--alone 5] [--executors local ray]
 
 One JSON line per executor. The runs are small decoders on sums, trained for about so many seconds each, evaluated at
 their final and their best checkpoint, with a page each: all that `numerate run` does. A first run in this process pays
-for importing; a second finds how many steps fill the seconds; then `alone` is the median time of five more, before
+for importing; a second finds how many steps fill the seconds; then `alone` is the median time of `--alone` more, before
 and after each study, with `workers` of them at once in processes of their own, since cores that share memory and clock
 are slower together. `ideal` is alone x runs / workers: workers that never wait and start in no time. `ratio` is the
 wall time of the whole study to that, workers' start, plan, gathering, report and figure included; at most 1.15 is
@@ -62,17 +62,17 @@ def seconds_of(recipe: Recipe, runs: Path) -> float:
     return time.perf_counter() - began
 
 
-def alone(steps: int) -> list[float]:
-    """Times of five runs in a process that has done one before."""
+def alone(steps: int, count: int) -> list[float]:
+    """Times of so many runs in a process that has done one before."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        times = [seconds_of(replace(tiny(steps), seed=seed), Path(folder)) for seed in range(6)]
+        times = [seconds_of(replace(tiny(steps), seed=seed), Path(folder)) for seed in range(1 + count)]
     return times[1:]
 
 
-def alone_together(steps: int, workers: int) -> list[float]:
+def alone_together(steps: int, workers: int, count: int) -> list[float]:
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        return [one for times in pool.map(alone, [steps] * workers) for one in times]
+        return [one for times in pool.map(alone, [steps] * workers, [count] * workers) for one in times]
 
 
 def study_seconds(recipe: Recipe, runs: int, executor: Executor) -> float:
@@ -101,6 +101,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--alone", type=int, default=5)
     parser.add_argument("--executors", nargs="+", default=["local", "ray"], choices=["local", "ray"])
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -109,10 +110,10 @@ def main() -> None:
         short, long = (seconds_of(tiny(steps), Path(folder) / str(steps)) for steps in (50, 150))
     each = max((long - short) / 100, 1e-4)
     steps = max(50, round(50 + (given.seconds - short) / each))
-    known = alone_together(steps, given.workers)
+    known = alone_together(steps, given.workers, given.alone)
     for name in given.executors:
         took = study_seconds(tiny(steps), given.runs, executor_called(name, given.workers))
-        after = alone_together(steps, given.workers)
+        after = alone_together(steps, given.workers, given.alone)
         run = statistics.median(known + after)
         known, ideal = after, run * given.runs / given.workers
         line = {

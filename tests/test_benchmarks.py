@@ -1,6 +1,7 @@
 """Promises of the benchmarks: the published way in them is the published one, and they run."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -68,14 +69,73 @@ def test_the_grid_of_memory_has_its_largest_cells(abacus: Any) -> None:
     assert {(100, 100), (99, 100), (1, 100), (1, 1)} <= set(abacus.cells(False))
 
 
-def test_the_benchmark_of_a_gpu_runs_on_a_cpu_in_small(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+SMALLEST = {
+    "abacus": "--repetitions 1 --steps 2 --only evaluation training",
+    "counting": "--repetitions 1 --only LSTM",
+    "dual_attention": "--repetitions 1",
+    "evaluation": "--repetitions 1 --digits 20",
+    "executors": "--items 4 --repeats 1",
+    "generation": "--seconds 0.01",
+    "gpu": "--smoke",
+    "grid": "--grid 1:2x1:2 --count 1 --steps 2 --workers 1",
+    "long_rows": "--digits 20 --decoded 5 --recipes addition_far",
+    "mamba": "--repetitions 1",
+    "mixers": "--repetitions 1 --tokens 64 --lengths 16 --width 32 --only LSTM Mamba",
+    "number_loss": "--repetitions 1 --only logits head --vocabulary 500",
+    "studies": "--runs 1 --seconds 0.1 --workers 1 --alone 1 --executors local",
+    "tokenising": f"--repetitions 1 --tokenizer {FOLDER.parent / 'tests' / 'text' / 'tiny'}",
+    "training": "--repetitions 1",
+}
+"""Each benchmark with its smallest run."""
+IN_PROCESSES = ("executors", "grid", "long_rows", "studies")
+"""Those that start processes, which read the file."""
+QUICK = ("generation", "gpu", "mamba", "mixers", "number_loss", "tokenising")
+TESTED_ELSEWHERE = {"against", "size"}
+SHORTER: dict[str, dict[str, object]] = {
+    "abacus": {"QUESTIONS": 2, "ROWS": 4, "BATCHES": 2},
+    "dual_attention": {
+        "SETTINGS": {"symbolic-32": (32, 2, 1.0), "relative-32": (32, 2, 1.0), "plain-32": (32, 2, 1.0)},
+        "GENERATION": {"generation-1": (1, 1.0)},
+        "MORE_WORDS": 100,
+        "memory": lambda who, setting: 1.0,
+    },
+}
+"""What no option makes smaller."""
+
+
+def test_every_benchmark_has_a_smallest_run() -> None:
+    assert {file.stem for file in FOLDER.glob("*.py")} == {*SMALLEST, *TESTED_ELSEWHERE}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in SMALLEST]
+)
+def test_the_smallest_run_of_a_benchmark_prints_its_lines(
+    name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["gpu.py", "--smoke"])
-    opened("gpu").main()
-    line, row = capsys.readouterr().out.splitlines()
-    assert json.loads(line)["real_tokens_per_second"] > 0
-    assert row.startswith("| cpu | as it is |")
+    if name in ("evaluation", "training"):
+        pytest.importorskip("x_transformers", reason="x-transformers is not installed: the extra benchmarks")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    if name in IN_PROCESSES:
+        words = [sys.executable, str(FOLDER / f"{name}.py"), *SMALLEST[name].split()]
+        subprocess.run(words, check=True)
+    else:
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *SMALLEST[name].split()])
+        module: Any = opened(name)
+        for constant, value in SHORTER.get(name, {}).items():
+            monkeypatch.setattr(module, constant, value)
+        if name == "abacus":
+            questions = module.questions
+            monkeypatch.setattr(module, "questions", lambda digits, count=2: questions(digits, 2))
+        module.main()
+    text = capfd.readouterr().out
+    lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    assert lines
+    assert all({*line} & {"benchmark", "what", "compared"} for line in lines)
+    if name == "gpu":
+        assert lines[0]["real_tokens_per_second"] > 0
+        assert text.splitlines()[1].startswith("| cpu | as it is |")
 
 
 def test_the_benchmark_of_a_gpu_says_that_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
