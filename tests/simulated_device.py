@@ -6,11 +6,10 @@
   operator; indices on the CPU may not, which CUDA would copy and wait for. Numpy reads no tensor of the device.
 - `log.waits` has what waits for the device, with the line of numerate that asks for it: values that Python reads,
   operators whose output size depends on values, copies to the host, copies from memory that is not pinned.
-- `log.operators` counts operators, `log.kernels` those that launch a kernel (no views, no allocations). That is an
-  estimate: whatever an operator launches counts as one, also a fused attention or LSTM, each way.
+- `log.operators` counts operators; a fused attention or LSTM counts as one, each way.
 
 It does not show whether CUDA has a kernel for an operator and a dtype, its rounding, its memory and time, generators of
-a device (random numbers are those of the CPU's) and what is chosen by `is_cuda` (Triton).
+a device (random numbers are those of the CPU's) and what is chosen by `is_cuda` (flash-linear-attention).
 """
 
 import contextlib
@@ -55,9 +54,6 @@ SCALAR_FROM_CPU = {"fill_", "index_put", "index_put_", "masked_fill", "masked_fi
 LENGTHS_FROM_CPU = {"_pack_padded_sequence", "_pack_padded_sequence_backward", "_pad_packed_sequence", "lstm"}
 """Operators that want the lengths of rows on the CPU."""
 
-NO_KERNEL = {"_local_scalar_dense", "_reshape_alias", "_unsafe_view", "empty_like", "is_same_size", "lift_fresh"}
-"""Operators that launch nothing, beside views."""
-
 FUSED = ("scaled_dot_product_attention", "rms_norm", "lstm.input", "lstm.data", "gru.input", "rnn_tanh.input")
 """Operators that CUDA fuses, and that torch composes of many others on a device of which it knows nothing."""
 
@@ -93,12 +89,11 @@ class DeviceLog:
     """What ran on the device."""
 
     operators: Counter[str] = field(default_factory=Counter)
-    kernels: Counter[str] = field(default_factory=Counter)
     waits: list[Wait] = field(default_factory=list)
 
     def clear(self) -> None:
-        for record in (self.operators, self.kernels, self.waits):
-            record.clear()
+        self.operators.clear()
+        self.waits.clear()
 
 
 class SimulatedTensor(Tensor):
@@ -182,7 +177,7 @@ def _run(func: Any, args: Any, kwargs: Any) -> Any:
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
     name = func._schema.name.partition("::")[2]
     _check_devices(name, func, args, tensors)
-    _record(name, func, args, kwargs)
+    _record(name, args, kwargs)
     # Below autograd torch does not look at the mark of a conjugated view.
     func = {torch.ops.aten._conj.default: torch.ops.aten.conj_physical.default}.get(func, func)
     cpu_args, cpu_kwargs = tree_map(_to_cpu, (args, kwargs))
@@ -219,12 +214,10 @@ def _check_devices(name: str, func: Any, args: Any, tensors: list[Tensor]) -> No
         raise RuntimeError(f"{func}: expected all tensors on {DEVICE}, but some are on the CPU; their shapes: {shapes}")
 
 
-def _record(name: str, func: Any, args: Any, kwargs: Any) -> None:
+def _record(name: str, args: Any, kwargs: Any) -> None:
     if _log is None:
         return
     _log.operators[name] += 1
-    if not (func.is_view or name in NO_KERNEL or name.startswith("new_empty")):
-        _log.kernels[name] += 1
     if (reason := _wait(name, args, kwargs)) is not None:
         _log.waits.append(Wait(reason, _line_of_numerate()))
 
@@ -340,7 +333,7 @@ def _factory(name: str) -> Callable[..., Tensor]:
     packet, func = _operator(name)
 
     def make(*args: Any, device: Any = None, pin_memory: Any = None, **options: Any) -> Tensor:
-        _record(packet, func, args, options)
+        _record(packet, args, options)
         return SimulatedTensor(func(*args, **options))
 
     return make
@@ -374,7 +367,7 @@ class _Fused(torch.autograd.Function):
             for leaf in leaves
         ]
         args, kwargs = tree_unflatten(inputs, structure)
-        _record(name, func, args, kwargs)
+        _record(name, args, kwargs)
         with torch.enable_grad():
             result = func(*args, **kwargs)
         ctx.name, ctx.inputs, ctx.result = name, inputs, result
@@ -382,7 +375,7 @@ class _Fused(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        _record(f"{ctx.name}_backward", torch.ops.aten.mul.Tensor, (), {})
+        _record(f"{ctx.name}_backward", (), {})
         wanted = [x for x in ctx.inputs if isinstance(x, Tensor) and x.requires_grad]
         results = [ctx.result] if isinstance(ctx.result, Tensor) else ctx.result
         given = [(out, grad.values) for out, grad in zip(results, gradients, strict=True) if out.requires_grad]

@@ -522,7 +522,7 @@ def test_after_the_first_batches_a_call_with_the_count_of_labels_waits_for_no_de
         log.clear()
         found = loss(logits, device_labels, num_items=count)
         found.backward()
-        assert log.kernels
+        assert log.operators
         assert [wait.operator for wait in log.waits] == []
         value = found.item()
     assert value == pytest.approx(of_characters(shift=True, **settings)(random_logits(labels), labels).item())

@@ -37,7 +37,7 @@ from numerate.training.trainer import Trainer
 from simulated_device import DEVICE, DeviceLog, Wait, simulated_device
 from small_runs import ADDING, metrics, stop_after
 from text_corpus import recipe_of, task_in
-from variants import FURTHER, TINY_TOKENIZER, Slope, every, name_of
+from variants import FURTHER, TINY_TOKENIZER, every, name_of
 
 TINY = (f"tokenizer.tokenizer={TINY_TOKENIZER}",)
 MASKED = (
@@ -74,10 +74,6 @@ def number_loss(name: str) -> Recipe:
     return replace(found, model=replace(found.model, **(t5 if isinstance(found.model, T5) else {"hidden_size": 16})))
 
 
-def listed(name: str) -> Recipe:
-    return override(debug(recipe(name)), ["training.precision=fp32"])
-
-
 def named(parts: Sequence[Any], make: Callable[[Any], Recipe]) -> dict[str, Callable[[], Recipe]]:
     return {name_of(part): lambda part=part: make(part) for part in parts}
 
@@ -94,7 +90,7 @@ FAST: dict[str, Callable[[], Recipe]] = {
 """What crosses most."""
 
 SLOW: dict[str, Callable[[], Recipe]] = {
-    **named([part for part in every("Position") if not isinstance(part, Slope)], lambda p: decoder(positions=(p,))),
+    **named([part for part in every("Position") if part not in FURTHER["Position"]], lambda p: decoder(positions=(p,))),
     **named(
         [part() for part in all_classes("PositionIds") if part.causal and part.is_integer],
         lambda part: decoder(positions=(Learned(position_ids=part),)),
@@ -109,8 +105,8 @@ SLOW: dict[str, Callable[[], Recipe]] = {
         lambda part: with_loss(part),
     ),
     **named(FURTHER["Backbone"][2::3], lambda part: decoder(backbone=part)),
-    **named(["was", "decoder_mse", "number_level", "rt", "xval", "regression"], number_loss),
-    **named(["addition_lt_abacus_2x8", "sorting_st_fire", "counting_universal_jointly"], listed),
+    **named(["number_level", "rt", "xval", "regression"], number_loss),
+    "jointly": lambda: override(debug(recipe("counting_universal_jointly")), ["training.precision=fp32"]),
     "Zooming": lambda: labels(positions=(Scalar(position_ids=Zooming()),)),
     "progressive": lambda: looped(
         Progressive(throttle="published"), backbone=Loop(input_injection="linear", initial_state="noise")
@@ -177,8 +173,8 @@ def test_clipping_and_the_optimizer_take_all_parameters_at_once() -> None:
         trainer.training_step(1)
         log.clear()
         trainer.training_step(1)
-    assert {"_foreach_norm", "_foreach_mul_", "_foreach_addcdiv_"} <= set(log.kernels)
-    assert not {"addcdiv_", "linalg_vector_norm"} & {name for name, count in log.kernels.items() if count > 1}
+    assert {"_foreach_norm", "_foreach_mul_", "_foreach_addcdiv_"} <= set(log.operators)
+    assert not {"addcdiv_", "linalg_vector_norm"} & {name for name, count in log.operators.items() if count > 1}
 
 
 @torch.no_grad()
@@ -190,7 +186,7 @@ def test_masks_biases_and_noise_are_made_once_for_all_loops(vocabulary: Any, mak
         for loops in (1, 1, 2, 3):
             log.clear()
             model(tokens, loops=loops)
-            per_loop.append(log.kernels.copy())
+            per_loop.append(log.operators.copy())
     _, one, two, three = per_loop
     assert two - one == three - two
     assert not {"masked_fill", "arange", "le", "log", "bitwise_xor"} & set(two - one)
@@ -202,7 +198,7 @@ def test_masks_biases_and_noise_are_made_once_for_all_loops(vocabulary: Any, mak
 def test_a_run_on_the_device_is_that_of_the_cpu_and_its_steps_wait_for_nothing(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if name in ("was", "number_level", "rt", "xval", "regression", "masked"):
+    if name in ("number_level", "rt", "xval", "regression", "masked"):
         pytest.importorskip("transformers", reason="the extra huggingface is not installed")
     check((FAST | SLOW)[name](), tmp_path, monkeypatch)
 
