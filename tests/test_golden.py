@@ -57,6 +57,14 @@ def test_the_cases_use_every_part_of_a_recipe(monkeypatch: pytest.MonkeyPatch) -
     assert len({identity(recipe) for recipe in recipes}) == len(recipes) >= 60
 
 
+def test_no_question_split_or_offset_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalogue, "_user_classes", {})
+    monkeypatch.syspath_prepend(GOLDEN)
+    monkeypatch.chdir(TOP)
+    stored = [line.split(" ", 1) for line in (GOLDEN / "keys.txt").read_text().splitlines()]
+    assert loaded("keys").keys() == {label: key for key, label in stored}
+
+
 def test_every_name_of_0_2_is_there_or_was_withdrawn() -> None:
     inventory = loaded("inventory")
     assert len(inventory.BEFORE.read_text().splitlines()) > 1000
