@@ -1,7 +1,10 @@
 """The parts that docs/adding.md tells a newcomer to write, for the promises of their kinds."""
 
+import atexit
 import re
+import shutil
 import sys
+import tempfile
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -14,10 +17,15 @@ KINDS = ("Task", "PositionIds", "Mixer", "Loss", "EvaluationKind")
 def on_the_page() -> dict[str, list[type]]:
     """The classes of each kind that the page has."""
     found: dict[str, list[type]] = {}
+    folder = Path(tempfile.mkdtemp(prefix="newcomer-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     for text in re.findall(r"```python\n(# my_\w+\.py\n.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL):
         module = ModuleType("newcomer_" + text.split()[1].removesuffix(".py"))
         sys.modules[module.__name__] = module  # where dataclasses look their types up
-        exec(compile(text, str(PAGE), "exec"), module.__dict__)
+        file = folder / f"{module.__name__}.py"
+        file.write_text(text, encoding="utf-8")
+        module.__file__ = str(file)
+        exec(compile(text, module.__file__, "exec"), module.__dict__)
         own = [part for part in vars(module).values() if getattr(part, "__module__", "") == module.__name__]
         for part in own:
             for kind in KINDS:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from numerate.evaluation.statistics import wilson_interval
+from numerate.records.reading import FORMAT
 from numerate.training import disk
 from numerate.training.run_folder import header_yaml
 
@@ -64,7 +65,7 @@ class Studies:
                 folder.add_results(f"w{number % 2}", [{**base, **record}])
                 place = self.runs / one.run
                 place.mkdir(parents=True)
-                (place / "recipe.yaml").write_text("format: 3\n")
+                (place / "recipe.yaml").write_text(f"format: {FORMAT}\n")
                 if cells is not None:
                     disk.append_records(place / "evaluation.jsonl", cells(number))
         return results_of(title, self.runs)

@@ -322,10 +322,6 @@ def test_identity_is_the_same_for_the_same_experiment_only() -> None:
     assert identity(Whole(digits=Span(3, 3))) != identity(Whole(digits=3))
 
 
-def test_identity_stays_what_it_was_in_earlier_versions() -> None:
-    assert identity(Whole(seed=3, note="ä", digits=Span(1, 5))) == "154326106cd6"
-
-
 def test_replacing_keeps_the_metadata_of_settings() -> None:
     assert identity(replace(Whole(), steps=5)) == identity(Whole())
 

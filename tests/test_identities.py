@@ -1,83 +1,138 @@
-"""Promises of run ids, random keys and position offsets: no rename changes them from version 0.2 on."""
+"""Promises of run ids, random keys and position offsets: what changes them, and what does not."""
 
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, make_dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import numerate
 from numerate import catalogue
-from numerate.config import identity, setting
-from numerate.config.settings import stored_class_name
+from numerate.config import check_same_defaults, identity, override, setting, to_tree
+from numerate.config.settings import settings_in_key
+from numerate.errors import UserError
+from numerate.experiments.train import train
 from numerate.positions.position_ids import DigitIndex, PositionIds, Shifted
+from numerate.studies.plan import content_key
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.counter_rng import random_key
+from numerate.training.run_folder import RunFolder
+from small_runs import ADDING
+
+
+def schedule(**defaults: Any) -> Any:
+    """A version of a part with settings and these defaults; `budget` extends a run."""
+    settings = [(name, type(one), setting(one, name, in_run_id=name != "budget")) for name, one in defaults.items()]
+    part = make_dataclass("Trapezoid", settings, frozen=True)
+    part.__module__ = "numerate.schedules"  # a part of numerate, whose file is no part of its id
+    return part
+
+
+Trapezoid = schedule(warmup=10, decay=0.9, budget=100)
 
 
 @dataclass(frozen=True)
-class Trapezoid:
-    warmup: int = setting(10, "steps of the warmup")
-    decay_from: float = setting(0.9, "share after which the rate falls")
+class Several:
+    __module__ = "numerate.schedules"
+
+    schedules: tuple[Any, ...] = setting((Trapezoid(), Trapezoid(decay=0.5)), "schedules")
+    steps: int = setting(100, "steps", in_run_id=False)
+
+
+def test_an_id_has_what_differs_from_the_defaults() -> None:
+    recipe = Several((Trapezoid(decay=0.5),))
+    assert identity(recipe) == identity(Several((Trapezoid(10, 0.5, 100),), 7)) != identity(Several())
+    assert identity(recipe) != identity(Several((Trapezoid(),))) != identity(Several(()))
+    assert identity(Several((Trapezoid(budget=7), Trapezoid(decay=0.5)))) == identity(Several())
+
+
+def test_a_setting_that_was_added_changes_no_id_where_it_has_its_default() -> None:
+    later = schedule(warmup=10, decay=0.9, budget=100, floor=0.0)
+    assert identity(Several((later(decay=0.5),))) == identity(Several((Trapezoid(decay=0.5),)))
+    assert identity(later(floor=0.1)) != identity(later()) == identity(Trapezoid())
+
+
+def test_a_changed_default_is_refused_in_one_sentence() -> None:
+    later = schedule(warmup=10, decay=0.8, budget=7)
+    assert identity(later(warmup=3)) == identity(Trapezoid(warmup=3))
+    assert content_key(later(warmup=3)) != content_key(Trapezoid(warmup=3)), "results of studies are not reused either"
+    tree = to_tree(Trapezoid(warmup=3))
+    check_same_defaults(tree, Trapezoid(warmup=3, budget=9), Path("runs/a/1"))
+    with pytest.raises(UserError, match=r"^runs/a/1: was made .* the default of decay was 0\.9, not 0\.8, .* decay=0"):
+        check_same_defaults(tree, later(warmup=3), Path("runs/a/1"))
+
+
+def test_a_run_is_not_continued_with_another_default(tmp_path: Path) -> None:
+    recipe = override(ADDING, ["training.steps=2"])
+    tree = to_tree(recipe)
+    tree["training"] = {**tree["training"], "gradient_accumulation_steps": 2, "steps": 1}
+    folder = RunFolder.create(tmp_path, recipe.title, identity(recipe), {"recipe": tree})
+    before = folder.file("recipe.yaml").read_bytes()
+    with pytest.raises(
+        UserError, match=r"default of training\.gradient_accumulation_steps was 2, not 1.* another runs_dir="
+    ):
+        train(recipe, runs_dir=tmp_path, quiet=True)
+    assert folder.file("recipe.yaml").read_bytes() == before
+
+
+def others(value: Any) -> list[Any]:
+    """Values of a setting that may be allowed in place of this one."""
+    if isinstance(value, bool):
+        return [not value]
+    return [value + 1, value / 2 or -1] if isinstance(value, int | float) else []
+
+
+def test_any_setting_that_is_not_its_default_changes_the_id_unless_it_extends_a_run() -> None:
+    recipe, count = numerate.Recipe(), 0
+    kinds = catalogue.parts_by_kind().items()
+    names = [(kind, name) for kind, names in kinds if kind not in ("Recipe", "Study") for name in names]
+    parts = [catalogue.get_class(*one)() for one in names]
+    for part in (recipe, recipe.training, recipe.evaluation, recipe.samples, *parts):
+        for one in fields(part):
+            for value in others(getattr(part, one.name)):
+                try:
+                    other = replace(part, **{one.name: value})
+                except UserError:  # not allowed, or not with the other defaults
+                    continue
+                assert (identity(other) != identity(part)) == one.metadata["identity"], one.name
+                count += 1
+    assert count > 200
 
 
 @dataclass(frozen=True)
-class Renamed:
-    stored_name = "Trapezoid"
+class OffsetPerNumber(DigitIndex):
+    key_name = "DigitIndex"
 
-    warmup: int = setting(10, "steps of the warmup")
-    decay_start: float = setting(0.9, "share after which the rate falls", stored_name="decay_from")
-    floor: float = setting(0.0, "smallest rate", added_later=True)
-
-
-@dataclass(frozen=True)
-class Inherits(Renamed):
-    pass
+    largest: int = setting(0, "largest offset", key_name="max_offset")
+    is_new: bool = setting(False, "added later", key_name="")
 
 
-def test_a_renamed_class_and_setting_keep_ids_and_random_keys() -> None:
-    assert identity(Renamed()) == identity(Trapezoid())
-    assert random_key(Renamed(), 3) == random_key(Trapezoid(), 3)
-    assert identity(Renamed(decay_start=0.5)) == identity(Trapezoid(decay_from=0.5)) != identity(Trapezoid())
+def test_a_renamed_class_or_setting_and_an_added_one_keep_random_keys() -> None:
+    kind, settings = settings_in_key(OffsetPerNumber(max_offset=20, largest=20))
+    assert (kind, settings) == settings_in_key(DigitIndex(max_offset=20))
+    assert random_key(OffsetPerNumber(max_offset=20, largest=20), 3) == random_key(DigitIndex(max_offset=20), 3)
+    assert OffsetPerNumber(largest=20)._salt() == DigitIndex(max_offset=20)._salt()
+    assert OffsetPerNumber(largest=20, is_new=True)._salt() != DigitIndex(max_offset=20)._salt()
 
 
-def test_a_setting_that_was_added_later_counts_where_it_is_not_its_default() -> None:
-    assert identity(Renamed(floor=0.1)) != identity(Renamed(floor=0.0)) == identity(Trapezoid())
-    assert random_key(Renamed(floor=0.1)) != random_key(Renamed(floor=0.0)) == random_key(Trapezoid())
-
-
-def test_a_stored_name_is_not_inherited() -> None:
-    assert stored_class_name(Inherits) == "Inherits"
-    assert identity(Inherits()) != identity(Renamed())
-
-
-def test_renamed_position_ids_keep_their_offsets() -> None:
-    @dataclass(frozen=True)
-    class OffsetPerNumber(DigitIndex):
-        stored_name = "DigitIndex"
-
-    assert OffsetPerNumber(max_offset=20)._salt() == DigitIndex(max_offset=20)._salt()
-    assert OffsetPerNumber(max_offset=21)._salt() != DigitIndex(max_offset=20)._salt()
-
-
-def test_the_stored_names_of_the_parts_of_a_kind_and_of_the_settings_of_a_part_are_unique() -> None:
-    for kind, names in catalogue.parts_by_kind().items():
-        parts = [catalogue.get_class(kind, name) for name in names]
-        assert len({stored_class_name(part) for part in parts}) == len(parts)
-        for part in (part for part in parts if is_dataclass(part)):
-            stored = [field.metadata.get("stored_name") or field.name for field in fields(part)]
-            assert len(set(stored)) == len(stored), part
+def test_the_names_in_keys_are_unique() -> None:
+    for kind in ("Task", "PositionIds"):
+        parts = [settings_in_key(catalogue.get_class(kind, name)())[0] for name in catalogue.parts_by_kind()[kind]]
+        assert len(set(parts)) == len(parts)
+    assert "key_name" not in vars(type("Inherits", (OffsetPerNumber,), {}))
+    assert settings_in_key(type("Inherits", (OffsetPerNumber,), {})())[0] == "Inherits"
 
 
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
-        (lambda: identity(numerate.recipe("addition_abacus")), "d22631f49163"),
-        (lambda: identity(numerate.recipe("counting_mod10_lstm")), "47f1ac243d46"),
+        (lambda: identity(numerate.recipe("addition_abacus")), "3e87e83e2cc6"),
+        (lambda: identity(numerate.recipe("counting_mod10_lstm")), "ec415ceddceb"),
         (lambda: random_key(Arithmetic()) % 2**32, 4029859489),
         (lambda: Shifted(100)._salt(), 1277880791),
     ],
 )
-def test_ids_keys_and_offsets_are_those_of_version_0_2(found: Any, expected: object) -> None:
+def test_ids_are_those_of_version_0_3_and_keys_and_offsets_those_of_0_2(found: Any, expected: object) -> None:
     assert found() == expected
 
 

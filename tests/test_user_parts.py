@@ -37,6 +37,7 @@ from numerate.config import (
 from numerate.config.approvals import approve
 from numerate.errors import UserError
 from numerate.studies.naming import load_recipe
+from numerate.training.run_folder import RunFolder
 
 
 class Blend(ABC):
@@ -215,7 +216,7 @@ def test_approval_is_remembered_line_by_line_and_said_where_it_cannot_be(
     there.write_text('{"sha256": "torn')
     for name in ("a.py", "b.py", "a.py"):
         load_user_parts(name)
-    lines = [json.loads(line) for line in there.read_text().splitlines()[1:]]
+    lines = [json.loads(line) for line in there.read_text().splitlines()[1:] if line]
     assert [line["file"] for line in lines] == [str(folder / "a.py"), str(folder / "b.py")]
     assert lines[1]["sha256"] == hashlib.sha256(b"x = 1\n").hexdigest()
     monkeypatch.delenv("NUMERATE_CONFIG")
@@ -322,110 +323,83 @@ def test_a_part_that_lacks_a_method_is_refused_where_it_is_named(folder: Path) -
         override(Maker(), ["blend=my.py:Half"])
 
 
-# What one file makes of different values ------------------------------------------------------------------------------
-
-VALUE = "os.environ['SCALE']"
+# What identifies a file -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("definition", "use", "is_fixed"),
-    [
-        (f"SCALE = float({VALUE})", "SCALE", False),
-        (f"SCALE = 1\nSCALE = {VALUE}", "SCALE", False),
-        (f"for SCALE in (1, {VALUE}): pass", "SCALE", False),
-        (f"args = argparse.Namespace(scale={VALUE}, seed=3)", "args.scale", False),
-        (f"def make(scale):\n    return lambda: scale\nscaled = make({VALUE})", "scaled()", False),
-        (f"def scaled(scale={VALUE}):\n    return scale", "scaled()", False),
-        (f"scaled = functools.partial(max, {VALUE})", "scaled('')", False),
-        (f"class Inner:\n    scale = {VALUE}", "Inner.scale", False),
-        (f"class Inner: pass\ninner = Inner()\ninner.scale = {VALUE}", "inner.scale", False),
-        (f"SCALES = {{'a': 1}}\nSCALES['a'] = {VALUE}", "SCALES['a']", False),
-        (f"scaled = {{'2': max, '3': min}}[{VALUE}]", "scaled('a', 'b')", False),
-        (f"if {VALUE} == '2':\n    def scaled(): return 1\nelse:\n    def scaled(): return 2", "scaled()", False),
-        (
-            f"class Inner:\n    def go(self): return 1\nif {VALUE} == '2':\n    class Inner:\n        pass",
-            "Inner().go()",
-            False,
-        ),
-        (
-            f"if {VALUE} == '2':\n    from math import sin as wave\nelse:\n    from math import cos as wave",
-            "wave(1)",
-            False,
-        ),
-        (f"scaled = [lambda: 1, lambda: 2][int({VALUE}) - 2]", "scaled()", False),
-        (f"scale = {VALUE}\nscaled = {{'a': lambda: scale}}", "scaled['a']()", False),
-        (f"def make(scale):\n    return lambda: scale\nscaled = {{'a': make({VALUE})}}", "scaled['a']()", False),
-        (f"class Inner:\n    def __init__(self, x): self.x = x\ninner = [Inner({VALUE})]", "inner[0].x", False),
-        (
-            f"class A:\n    pass\nclass B(A):\n    pass\ninner = A() if {VALUE} == '2' else B()",
-            "inner",
-            False,
-        ),
-        (
-            f"class Inner:\n    def go(self): return 1\nif {VALUE} == '2':\n    Inner.go = lambda self: 2",
-            "Inner().go()",
-            False,
-        ),
-        (f"class A: pass\nclass B: pass\nclass Inner(A if {VALUE} == '2' else B): pass", "Inner()", False),
-        (f"from torch import nn\nloss = nn.CrossEntropyLoss(label_smoothing=float({VALUE}) / 4)", "loss(1, 2)", False),
-        (f"bound = {VALUE}.join", "bound('ab')", False),
-        (f"from torch import nn\nloss = nn.CrossEntropyLoss(label_smoothing=0.1)\n{VALUE}", "loss(1, 2)", True),
-        (f"import re\npattern = re.compile('x')\nclass Inner: pass\ninner = Inner()\n{VALUE}", "inner", True),
-        (f"def one(): return 1\ntable = {{'a': one}}\n{VALUE}", "table['a']()", True),
-        (f"SCALE = 2 * 3.5\nUNUSED = {VALUE}", "SCALE", True),
-        (f"SCALE, OTHER = map(str, range(2))\ncache = {{}}\ncache[{VALUE}] = 1", "SCALE, cache", True),
-        (f"HERE = Path(__file__).parent\nprint({VALUE})", "HERE, __name__", True),
-    ],
-)
-def test_values_that_a_file_does_not_fix_make_another_run_and_are_not_mistaken_for_others(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, definition: str, use: str, is_fixed: bool
-) -> None:
-    more = f"\nimport argparse, functools, os\nfrom pathlib import Path\n{definition}\n"
-    file = written(folder, more=more)
-    file.write_text(file.read_text().replace("return self.strength", f"return {use}"))
-    trees, found = [], []
-    for scale in ("2", "3", "2"):
-        monkeypatch.setenv("SCALE", scale)
-        forget(monkeypatch)
-        made = override(Maker(), ["blend=my.py:Bitter"])
-        trees.append(to_tree(made))
-        found.append(identity(made))
-    assert found[0] == found[2]
-    assert (found[0] == found[1]) == is_fixed == (len(trees[0]["blend"]["source"]) == 64)
+def test_a_changed_comment_makes_another_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(folder)
+    before = identity(override(Maker(), ["blend=my.py:Bitter"]))
     forget(monkeypatch)
-    if is_fixed:
-        assert identity(from_tree(trees[1])) == found[1]
-    else:
-        name = use.split("(")[0].split("[")[0].split(".")[0]
-        with pytest.raises(
-            UserError, match=rf"blend: my\.py: Bitter uses .*{name}.*, which is not fixed .* setting of"
-        ):
-            from_tree(trees[1])
-        load_user_parts("my.py")
-        with pytest.raises(UserError, match="Bitter uses"):
-            from_tree(trees[1])
+    written(folder, more="# A comment.\n")
+    assert identity(override(Maker(), ["blend=my.py:Bitter"])) != before
+    forget(monkeypatch)
+    written(folder)
+    assert identity(override(Maker(), ["blend=my.py:Bitter"])) == before
 
 
-def test_an_edited_file_with_another_value_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SCALE", "2")
-    file = written(folder, more=f"import os\nSCALE = {VALUE}\n")
-    file.write_text(file.read_text().replace("return self.strength", "return SCALE"))
-    tree = to_tree(override(Maker(), ["blend=my.py:Bitter"]))
-    file.write_text(file.read_text() + "# edited\n")
-    for scale in ("2", "3"):
-        forget(monkeypatch)
-        monkeypatch.setenv("SCALE", scale)
-        load_user_parts("my.py")
-        refused = pytest.raises(UserError, match="Bitter uses SCALE") if scale == "3" else nullcontext()
-        with pytest.warns(UserWarning, match=r"my\.py has changed"), refused:
-            from_tree(tree)
+@pytest.mark.parametrize("file", [None, "<stdin>"])
+def test_a_part_of_a_notebook_is_refused_with_the_way_out(
+    file: str | None, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = ModuleType("__main__")
+    session.__file__ = file
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "__main__", session)
+        exec(PARTS.format(home=__name__), vars(session))
+        for act in (identity, to_tree):
+            with pytest.raises(UserError, match=r"Bitter: .* notebook.s cell .* %%writefile my\.py, .* from my import"):
+                act(Maker(blend=session.Bitter()))
 
 
-def test_a_value_that_cannot_be_compared_is_named(folder: Path) -> None:
-    file = written(folder, more="import _thread\nlocked = _thread.allocate_lock()\n")
-    file.write_text(file.read_text().replace("return self.strength", "return locked"))
-    with pytest.warns(UserWarning, match="Bitter uses locked, a lock, which cannot be compared"):
-        to_tree(override(Maker(), ["blend=my.py:Bitter"]))
+def test_a_run_has_copies_of_the_files_of_its_parts_which_nothing_executes(
+    neighbors: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = override(Maker(), ["blend=my.py:Bitter"])
+    (neighbors / "other.py").write_text("x = 1\n")
+    load_user_parts("other.py")
+    run = RunFolder.create(neighbors, "sums", identity(made), {"recipe": (tree := to_tree(made))})
+    copies = run.path / "parts" / tree["blend"]["source"][:12]
+    assert sorted(file.relative_to(copies).as_posix() for file in run.path.glob("parts/**/*.py")) == [
+        "inner/__init__.py",
+        "inner/deep.py",
+        "my.py",
+        "near.py",
+    ]
+    assert (copies / "my.py").read_bytes() == (neighbors / "my.py").read_bytes()
+    forget_neighbors(monkeypatch, neighbors)
+    (neighbors / "my.py").unlink()
+    with pytest.raises(UserError, match="It was not run"):
+        from_tree(run.metadata()["recipe"])
+    assert not (neighbors / "ran").exists()
+
+
+def test_a_part_in_a_package_beside_a_script_is_identified_by_the_modules_of_the_package(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = folder / "lab"
+    lab.mkdir()
+    (lab / "__init__.py").touch()
+    (lab / "scales.py").write_text("SCALE = 2\n")
+    (folder / "unrelated.py").touch()
+    (lab / "mixers.py").write_text(PARTS.format(home=__name__) + "import unrelated\nfrom .scales import SCALE\n")
+    monkeypatch.syspath_prepend(folder)
+
+    def source() -> str:
+        for name in ("lab", "lab.mixers", "lab.scales", "unrelated"):
+            sys.modules.pop(name, None)
+        importlib.invalidate_caches()
+        user_code.package_sha256.cache_clear()
+        made = Maker(blend=importlib.import_module("lab.mixers").Bitter())
+        tree = to_tree(made)
+        assert from_tree(tree) == made
+        assert tree["blend"]["kind"] == "lab.mixers:Bitter"
+        return str(tree["blend"]["source"])
+
+    before = source()
+    (folder / "unrelated.py").write_text("x = 1\n")
+    assert source() == before
+    (lab / "scales.py").write_text("SCALE = 3\n")
+    assert source() != before
 
 
 def imported(folder: Path, name: str, text: str) -> ModuleType:
@@ -433,16 +407,6 @@ def imported(folder: Path, name: str, text: str) -> ModuleType:
     (folder / f"{name}.py").write_text(text)
     importlib.invalidate_caches()
     return importlib.import_module(name)
-
-
-def test_a_class_that_is_defined_again_is_another(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(folder)
-    monkeypatch.delitem(sys.modules, "looped", raising=False)
-    loop = "    @dataclass(frozen=True)\n    class Bitter(Blend):\n        def blend(self):\n            return scale\n"
-    head = f"from dataclasses import dataclass\nfrom {__name__} import Blend, Maker, identity\nfound = []\n"
-    text = f"{head}for scale in (1, 2, 1):\n{loop}    found.append(identity(Maker(blend=Bitter())))\n"
-    found = imported(folder, "looped", text).found
-    assert found[0] == found[2] != found[1]
 
 
 def test_a_module_that_is_loaded_again_has_its_new_contents(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -581,7 +545,8 @@ def test_a_part_that_an_installed_package_declares_is_found_by_name_by_address_a
     assert "acme" not in sys.modules
     made = from_tree(tree)
     assert made.blend.strength == 5
-    assert to_tree(made)["blend"] == tree["blend"]
+    assert to_tree(made)["blend"] == {**tree["blend"], "source": "acme.mixers 1.0"}
+    assert from_tree(to_tree(made)) == made
     for text in ("Bitter(5)", "acme.mixers:Bitter(strength=5)", format_value(made.blend)):
         assert override(Maker(), [f"blend={text}"]) == made
 

@@ -67,11 +67,6 @@ def register(kind: str, part: Any) -> None:
     _user_classes.setdefault(kind, {})[part.__name__] = part
 
 
-def user_class(name: str) -> Any:
-    """The user-defined class with a name, of whatever kind; None if there is none."""
-    return next((classes[name] for classes in _user_classes.values() if name in classes), None)
-
-
 def get_class(kind: str, name: str, setting_path: str = "") -> type:
     """The class with a name among the parts of a kind; of recipes and studies, the function that makes one.
 

@@ -2,8 +2,6 @@
 
 import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -14,9 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import numerate
-from numerate import catalogue
 from numerate.batch import StepContext
-from numerate.config import from_tree, identity, load_user_parts, override, setting, to_tree
+from numerate.config import override, setting
 from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.evaluation.evaluator import evaluate_cell
@@ -211,114 +208,10 @@ def test_what_cannot_be_built_again_is_refused(build: Any, message: str) -> None
         numerate.wrap_model(build)
 
 
-SESSION = """
-from functools import partial
-import numerate, torch
-from torch import nn
-
-SCALE = 1.0
-
-class Scaled(nn.Linear):
-    def forward(self, x):
-        return SCALE * super().forward(x)
-
-def unused():
-    return 1
-
-def make(bias):
-    def build(width, vocab_size, *, scaled=Scaled):
-        return scaled(width, vocab_size, bias=bias)
-    return build
-
-class First:
-    def __init__(self, x=1):
-        self.x = x
-
-class Second(First):
-    pass
-
-SIZES = [1]
-build = make(True)
-function = len
-listed = [lambda x: x]
-inner = First()
-loss = nn.CrossEntropyLoss(label_smoothing=0.1)
-weight = torch.ones(1)
-dropped = partial(nn.functional.dropout, p=0.1)
-
-@numerate.wrap_model
-def bigram(vocab_size: int, width: int = 8) -> nn.Module:
-    function, listed, inner, loss, weight, dropped
-    return nn.Sequential(nn.Embedding(vocab_size, width * SIZES[0]), build(width, vocab_size))
-"""
-
-
-@pytest.fixture
-def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """A notebook, in which the cells of `SESSION` have been run."""
+def test_a_model_of_a_notebook_is_refused_before_it_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session = ModuleType("__main__")
-    with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "__main__", session)
-        exec(SESSION, vars(session))
-        yield session
-
-
-def test_a_model_of_a_session_is_resumed_and_evaluated_in_it(session: ModuleType, tmp_path: Path) -> None:
-    recipe = recipe_of(session.bigram(width=4))
-    run = train(recipe, runs_dir=tmp_path, quiet=True).run
-    exec(SESSION, vars(session))  # the cells once more
-    again = recipe_of(session.bigram(width=4))
-    assert train(again, runs_dir=tmp_path, quiet=True).stop_reason == "done"
-    assert numerate.load(run.path).recipe == again
-    assert len(numerate.load(run.path).evaluate("1x1", count=2)) == 1
-    with pytest.raises(UserError, match=r"bigram: __main__ .* has defined it again since; .* make the recipe again"):
-        to_tree(recipe)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "is_another"),
-    [
-        ("SCALE = 1.0", "SCALE = 2.0", True),
-        ("super().forward(x)", "super().forward(-x)", True),
-        ("build(width, vocab_size))", "build(width, vocab_size, scaled=nn.Linear))", True),
-        ("make(True)", "make(False)", True),
-        ("scaled=Scaled", "scaled=nn.Linear", True),
-        ("SIZES = [1]", "SIZES = [1, 1]", True),
-        ("function = len", "function = max", True),
-        ("[lambda x: x]", "[lambda x: 2 * x]", True),
-        ("inner = First()", "inner = Second()", True),
-        ("inner = First()", "inner = First(2)", True),
-        ("label_smoothing=0.1", "label_smoothing=0.5", True),
-        ("torch.ones(1)", "torch.zeros(1)", True),
-        ("p=0.1", "p=0.5", True),
-        ("return 1", "return 2", False),
-    ],
-)
-def test_a_changed_cell_makes_another_run_where_the_model_uses_it(
-    session: ModuleType, old: str, new: str, is_another: bool
-) -> None:
-    before, tree = identity(recipe_of(session.bigram())), to_tree(recipe_of(session.bigram()))
-    assert SESSION.count(old) == 1
-    exec(SESSION.replace(old, new), vars(session))
-    assert (identity(recipe_of(session.bigram())) != before) == is_another
-    with pytest.warns(UserWarning, match="__main__:bigram has changed since") if is_another else nullcontext():
-        from_tree(tree, expected_class=Recipe)
-
-
-@pytest.mark.parametrize("file", [None, "<stdin>"])
-def test_a_model_of_a_session_needs_a_file_in_another(
-    file: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    session = ModuleType("__main__")
-    session.__file__ = file
-    with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "__main__", session)
-        exec(SESSION, vars(session))
-        run = train(recipe_of(session.bigram()), runs_dir=tmp_path, quiet=True).run
-    message = "__main__:bigram: was defined in a notebook .* put it in a file and pass --parts"
-    with pytest.raises(UserError, match=message):
-        numerate.load(run.path).evaluate("1x1", count=2)
-    monkeypatch.setattr(catalogue, "_user_classes", {})
-    (tmp_path / "mine.py").write_text(SESSION)
-    load_user_parts(tmp_path / "mine.py")
-    assert len(numerate.load(run.path).evaluate("1x1", count=2)) == 1
+    monkeypatch.setitem(sys.modules, "__main__", session)
+    exec("import numerate\n@numerate.wrap_model\ndef bigram(vocab_size): pass\n", vars(session))
+    with pytest.raises(UserError, match=r"bigram: is defined in a notebook's cell .* %%writefile my\.py"):
+        train(recipe_of(session.bigram()), runs_dir=tmp_path, quiet=True)
+    assert not list(tmp_path.iterdir())

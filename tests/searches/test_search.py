@@ -660,13 +660,13 @@ def test_an_edited_journal_is_refused_in_one_sentence(edit: tuple[str, str], jou
         Journal(journal.folder, SPACE, minimize=False)
 
 
-def test_a_search_of_version_0_1_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_search_of_an_earlier_version_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "journal.log").write_text(
         '{"op_code": 0, "worker_id": "a", "study_name": "search", "directions": [2]}\n'
         '{"op_code": 2, "worker_id": "a", "study_id": 0, "user_attr": {"question": {"metric": "beyond-development"}}}\n'
     )
     before = (tmp_path / "journal.log").read_bytes()
-    with pytest.raises(UserError, match=r"written by numerate 0\.1 and can only be read by version 0\.1"):
+    with pytest.raises(UserError, match=r"written by numerate 0\.2 or earlier and can only be read by that version"):
         Journal(tmp_path, SPACE, minimize=False)
     assert (tmp_path / "journal.log").read_bytes() == before
 

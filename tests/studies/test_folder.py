@@ -18,6 +18,7 @@ from numerate.errors import UserError
 from numerate.executors.executor import MAX_DEATHS, FailureKind
 from numerate.experiments.patch import apply_diff, tree_diff
 from numerate.mixers.recurrent import LSTM
+from numerate.records.reading import FORMAT
 from numerate.studies.folder import RequestedRun, StudyFolder, content_key, is_failed
 from numerate.studies.status import study_status
 from numerate.studies.study import Study
@@ -368,8 +369,8 @@ def test_a_study_is_found_by_its_title_or_its_path_and_a_near_name_is_reported(t
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda text: text.replace("format: 3", "format: 4"), r"format 4.*update numerate"),
-        (lambda text: text.replace("format: 3", "format: 2"), r"was written by numerate 0\.1"),
+        (lambda text: text.replace(f"format: {FORMAT}", "format: 99"), r"format 99.*update numerate"),
+        (lambda text: text.replace(f"format: {FORMAT}", "format: 3"), r"was written by numerate 0\.2 or earlier"),
         (lambda text: text.replace("title: study", "title: other"), "damaged: it was modified.*Remove the file"),
         (lambda text: text[: text.index("checksum")], "damaged: it is truncated"),
         (lambda text: "{" + text, "damaged: cannot be read as YAML"),

@@ -263,7 +263,7 @@ def test_a_damaged_checkpoint_that_was_asked_for_is_an_error_with_those_that_can
 
 
 @pytest.mark.parametrize(
-    ("written", "message"), [(4, r"format 4.*update numerate"), (1, r"was written by numerate 0\.1")]
+    ("written", "message"), [(99, r"format 99.*update numerate"), (3, r"was written by numerate 0\.2 or earlier")]
 )
 def test_another_format_is_refused_and_not_set_aside(
     written: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -138,13 +138,13 @@ def test_a_head_that_was_cut_or_changed_is_damaged(tmp_path: Path, change: Any, 
     assert not run.file("starts.jsonl").exists()
 
 
-OLD = r"was written by numerate 0\.1 and can only be read by version 0\.1"
+OLD = r"was written by numerate 0\.2 or earlier and can only be read by that version"
 
 
 @pytest.mark.parametrize(
     ("head", "message"),
     [
-        ({"format": 2, "recipe": {}}, OLD),
+        ({"format": 3, "recipe": {}}, OLD),
         ({"recipe": {}}, OLD),
         ({"format": 99, "recipe": {}}, r"format 99.*update numerate"),
     ],

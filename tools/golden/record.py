@@ -22,6 +22,7 @@ import torch
 import numerate
 from cases import CASES
 from numerate.experiments.trial import debug
+from numerate.records.reading import FORMAT
 from numerate.text.data.corpora import write_corpus
 from numerate.text.tokenizers.tokenizer_files import CHARACTER_TOKENIZER
 from numerate.training import checkpoint
@@ -117,10 +118,20 @@ def resumed(recipe: Any, world: World, run: Path, names: list[str]) -> list[str]
     """The final weights of another commit's run, resumed in its middle; there the weights are called `names`."""
     trainer = Trainer(recipe, world)
     now = dict(zip(names, trainer.model.state_dict(), strict=True))
-    middle = checkpoint.read_checkpoint(run / "checkpoints" / checkpoint.step_folder(STEPS // 2))
-    trainer.load(Renamed(middle, now))
+    middle = run / "checkpoints" / checkpoint.step_folder(STEPS // 2)
+    mark_as_of_today(middle / "state.json")
+    trainer.load(Renamed(checkpoint.read_checkpoint(middle), now))
     trainer.train()
     return digest(trainer.model.state_dict())
+
+
+def mark_as_of_today(state: Path) -> None:
+    """Gives a checkpoint today's format number, which is raised with every change of run folders, of any of its files;
+    that of checkpoints has been the same since format 3."""
+    content = json.loads(state.read_text())
+    del content["sha256"]
+    content["format"] = FORMAT
+    state.write_text(json.dumps(content | {"sha256": checkpoint._state_digest(content)}))
 
 
 class Renamed:

@@ -3,6 +3,7 @@
 from numerate.config.overrides import describe_settings as describe_settings
 from numerate.config.overrides import expand_sweep as expand_sweep
 from numerate.config.overrides import override as override
+from numerate.config.saving import check_same_defaults as check_same_defaults
 from numerate.config.saving import fingerprint as fingerprint
 from numerate.config.saving import from_tree as from_tree
 from numerate.config.saving import identity as identity

@@ -26,14 +26,8 @@ def approve(sha256: str, file: str) -> None:
     approvals_path = approvals_file()
     try:
         approvals_path.parent.mkdir(parents=True, exist_ok=True)
-        with open(
-            approvals_path, "ab"
-        ) as approvals:  # a line is one write: several commands may append at the same time
-            approvals.write(
-                b"\n" * _lacks_final_newline(approvals_path)
-                + json.dumps({"sha256": sha256, "file": file}).encode()
-                + b"\n"
-            )
+        with open(approvals_path, "ab") as approvals:  # one write: several commands may append at the same time
+            approvals.write(f"\n{json.dumps({'sha256': sha256, 'file': file})}\n".encode())  # after an unfinished line
     except OSError as error:
         warnings.warn(
             f"{approvals_path}: could not be written ({error.strerror}); to open runs that use {file}, pass --parts "
@@ -57,9 +51,3 @@ def approved_paths(sha256: str) -> list[str]:
         if isinstance(record, dict) and record.get("sha256") == sha256 and isinstance(record.get("file"), str):
             paths.append(record["file"])
     return paths[::-1]
-
-
-def _lacks_final_newline(file: Path) -> bool:
-    """Whether the last line lacks its end."""
-    content = file.read_bytes() if file.exists() else b""
-    return bool(content) and not content.endswith(b"\n")

@@ -13,7 +13,6 @@ import sys
 from functools import cache
 from typing import Any
 
-from numerate import catalogue
 from numerate.errors import UserError
 
 ENTRY_POINT_GROUP = "numerate.parts"
@@ -21,8 +20,7 @@ ENTRY_POINT_GROUP = "numerate.parts"
 
 def load_packaged_part(address: str) -> Any:
     """What an installed package declares at an address: `load_packaged_part("acme.mixers:Bitter")`. A class in a module
-    that is already imported needs no declaration. One of a session that has ended is looked for in the files that the
-    user named.
+    that is already imported needs no declaration.
 
     Raises `UserError` if there is none, without importing anything.
     """
@@ -31,13 +29,6 @@ def load_packaged_part(address: str) -> Any:
     module, _, name = address.rpartition(":")
     if name in getattr(sys.modules.get(module), "__dict__", {}):
         return vars(sys.modules[module])[name]
-    if module == "__main__":
-        if (part := catalogue.user_class(name)) is not None:
-            return part
-        raise UserError(
-            f"{address}: was defined in a notebook or an interactive session, which no other process can read; put it "
-            "in a file and pass --parts FILE (in Python: numerate.config.load_user_parts(FILE))"
-        )
     raise UserError(
         f"{address}: no installed package declares such a part (as an entry point in the group {ENTRY_POINT_GROUP}); a "
         "file with it can be named as --parts FILE"
@@ -56,8 +47,9 @@ def kind_of_function(part: Any) -> str | None:
     return "Study" if "Study" in str(part.__annotations__.get("return")) else "Recipe"
 
 
-def address_of_class(part: type) -> str | None:
-    """The address at which a package declares a class, or None. Only its own package is imported."""
+def address_of_class(part: type) -> tuple[str, str] | None:
+    """The address at which a package declares a class, and its module with the package's version; None if no package
+    does. Only its own package is imported."""
     package = part.__module__.partition(".")[0]
     for address, entry in declared_entry_points().items():
         if (
@@ -65,7 +57,7 @@ def address_of_class(part: type) -> str | None:
             and entry.attr == part.__name__
             and _load_entry_point(address) is part
         ):
-            return address
+            return address, f"{part.__module__} {entry.dist.version if entry.dist is not None else None}"
     return None
 
 

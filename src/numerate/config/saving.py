@@ -1,7 +1,8 @@
 """Converts recipes to and from plain data and YAML, and computes their identity hash.
 
 A dict of a part contains its class (`kind: LSTM`), so that it can be read without a schema. A user-defined class is
-stored with its file (`kind: my.py:Bitter`) and that file's sha256 (`source`).
+stored with its file (`kind: my.py:Bitter`) and that file's sha256 (`source`), one of an installed package with its
+module and version.
 
 YAML is read and written with modified rules of PyYAML: `1:20`, `no` and `2025-01-01` are strings (other readers convert
 them to 80, false and a date, so they are written with quotes), `1e6` is a number, duplicate keys are errors, and `${`
@@ -13,19 +14,26 @@ import importlib
 import json
 import os
 import re
-from collections.abc import Callable
-from dataclasses import Field
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, Field
 from functools import lru_cache
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
 from numerate import catalogue
-from numerate.config.settings import stored_class_name, stored_settings
 from numerate.config.span import Span
 from numerate.config.type_hints import union_members
 from numerate.config.user_parts import class_address
-from numerate.config.values import build_draft, draft_from_data, is_spec, join_path, settings_of
+from numerate.config.values import (
+    Draft,
+    build_draft,
+    draft_from_data,
+    format_value,
+    is_spec,
+    join_path,
+    settings_of,
+)
 from numerate.errors import OperationalError, UserError
 from numerate.plain_yaml import load_plain_yaml
 
@@ -80,19 +88,55 @@ def from_tree(tree: object, source_path: str | Path = "recipe.yaml", expected_cl
 def identity(recipe: object, cache: TreeCache | None = None) -> str:
     """The identity of a run: twelve hexadecimal characters of a hash.
 
-    A sha256 over all settings except those declared with `in_run_id=False`, and those declared with `added_later=True`
-    that have their default. Classes and settings are hashed under their stored names. A user-defined part is hashed
-    with its class name and the content of its file, not the file's path.
+    A sha256 over the classes of the parts and the settings that differ from their defaults, except those declared with
+    `in_run_id=False`. A user-defined part is hashed with its class name and the content of its file, not the file's
+    path; one of an installed package with its module and the package's version.
     """
-    return fingerprint(recipe, lambda part, field: bool(field.metadata.get("identity", True)), cache)[:12]
+    return hashlib.sha256(_canonical_json(recipe, _is_in_run_id, cache, False).encode()).hexdigest()[:12]
 
 
 def fingerprint(recipe: object, is_included: Callable[[type, Field[Any]], bool], cache: TreeCache | None = None) -> str:
-    """A sha256 (hexadecimal) over the settings for which `is_included(class, field)` is true.
+    """A sha256 (hexadecimal) over all settings for which `is_included(class, field)` is true, defaults among them.
 
     `cache` avoids repeated work for equal parts, with the same `is_included`.
     """
-    return hashlib.sha256(_canonical_json(recipe, is_included, cache).encode()).hexdigest()
+    return hashlib.sha256(_canonical_json(recipe, is_included, cache, True).encode()).hexdigest()
+
+
+def check_same_defaults(tree: object, recipe: Any, path: Path) -> None:
+    """Raises `UserError` if the recipe of the run at `path`, saved as a `tree`, has another value than a `recipe` with
+    the same id in a setting that identifies a run: its default has been changed since."""
+    saved = from_tree(tree, path / "recipe.yaml", type(recipe))
+    if (changed := next(_differing_settings(saved, recipe, ""), None)) is not None:
+        name, then, now = changed
+        raise UserError(
+            f"{path}: was made by a version of numerate in which the default of {name} was {then}, not {now}, and is "
+            f"not continued with another; {name}={then} makes a run of its own, and another runs_dir= one with {now}"
+        )
+
+
+def _is_in_run_id(part: type, field: Field[Any]) -> bool:
+    return bool(field.metadata.get("identity", True))
+
+
+def _differing_settings(old: Any, new: Any, path: str) -> Iterator[tuple[str, str, str]]:
+    """The settings that identify a run and differ: the path of each, and both values as text."""
+    if isinstance(old, tuple) and isinstance(new, tuple) and len(old) == len(new):
+        for i, items in enumerate(zip(old, new, strict=True)):
+            yield from _differing_settings(*items, join_path(path, i))
+    elif is_spec(old) and is_spec(new) and type(old).__name__ == type(new).__name__:
+        for name, (field, _) in settings_of(type(new)).items():
+            if _is_in_run_id(type(new), field) and not _is_located(new, field):
+                yield from _differing_settings(getattr(old, name), getattr(new, name), join_path(path, name))
+    elif old != new:
+        yield path, format_value(old), format_value(new)
+
+
+def _is_located(part: Any, field: Field[Any]) -> bool:
+    """Whether a setting is an absolute path whose `content_hash` is set, so that only that identifies its contents."""
+    hash_setting = field.metadata.get("content_hash")
+    is_hashed = hash_setting is not None and getattr(part, hash_setting) is not None
+    return is_hashed and os.path.isabs(str(getattr(part, field.name)))
 
 
 def yaml_text(tree: object) -> str:
@@ -166,26 +210,29 @@ def _to_plain_data(value: Any, hint: Any, path: str, cache: TreeCache | None = N
     return to_tree(value, path, cache)
 
 
-def _canonical_json(value: Any, is_included: Callable[[type, Field[Any]], bool], cache: TreeCache | None) -> str:
+def _canonical_json(
+    value: Any, is_included: Callable[[type, Field[Any]], bool], cache: TreeCache | None, has_defaults: bool
+) -> str:
     """The included content of a value, as JSON without spaces and with sorted keys; assembled from that of its parts,
-    which takes a third of the time if these are cached."""
+    which takes a third of the time if these are cached. Settings whose content is that of their default are left out
+    unless it `has_defaults`."""
     if isinstance(value, tuple | list):
-        return f"[{','.join([_canonical_json(item, is_included, cache) for item in value])}]"
+        return f"[{','.join([_canonical_json(item, is_included, cache, has_defaults) for item in value])}]"
     if not is_spec(value):
         plain = _to_plain_data(value, None, "")
         return json.dumps(int(plain) if isinstance(plain, float) and plain.is_integer() else plain)  # 1.0 is 1
     if cache is not None and id(value) in cache:
         cached_text: str = cache[id(value)][1]
         return cached_text
-    part = type(value)
-    source = class_address(part)[1]
-    included = [field for field, _ in settings_of(part).values() if is_included(part, field)]
-    settings = [
-        f"{json.dumps(name)}:{_canonical_json(setting, is_included, cache)}"
-        for name, setting in sorted(stored_settings(value, included).items())
-    ]
-    kind = json.dumps(stored_class_name(part))
-    text = f'{{"kind":{kind},"settings":{{{",".join(settings)}}},"source":{json.dumps(source)}}}'
+    part, settings = type(value), []
+    for name, (field, _) in sorted(settings_of(part).items()):
+        setting, default = getattr(value, name), Draft(part, {}).get(name)
+        if is_included(part, field) and not _is_located(value, field) and (has_defaults or setting is not default):
+            content = _canonical_json(setting, is_included, cache, has_defaults)
+            if has_defaults or default is MISSING or content != _canonical_json(default, is_included, cache, False):
+                settings.append(f"{json.dumps(name)}:{content}")
+    kind, source = json.dumps(part.__name__), json.dumps(class_address(part)[1])
+    text = f'{{"kind":{kind},"settings":{{{",".join(settings)}}},"source":{source}}}'
     if cache is not None:
         cache[id(value)] = (value, text)
     return text

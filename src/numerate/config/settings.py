@@ -1,9 +1,8 @@
 """Settings, the fields of a spec, with their bounds."""
 
 import math
-import os
-from collections.abc import Iterable, Iterator
-from dataclasses import Field, field, fields
+from collections.abc import Iterator
+from dataclasses import field, fields
 from functools import cache
 from numbers import Integral, Real
 from types import NoneType
@@ -28,10 +27,7 @@ def setting(
     at_most: float | None = None,
     below: float | None = None,
     in_run_id: bool = True,
-    hashed_as_default: bool = False,
-    added_later: bool = False,
-    stored_name: str | None = None,
-    stored_default: T | None = None,
+    key_name: str | None = None,
     content_hash: str | None = None,
 ) -> T:
     """One field of a spec, with its one-line meaning (what `numerate show` prints) and its bounds.
@@ -39,14 +35,11 @@ def setting(
     `at_least` and `at_most` are allowed values, `above` and `below` are not. They hold for a number, both ends of a
     `Span` and each item of a tuple; null is not compared. Infinity is allowed only as a bound: `at_most=inf`.
 
-    `in_run_id=False` excludes the field from a run's identity: a larger budget extends a run instead of defining
-    another. `hashed_as_default=True` excludes a field that was part of it before: its default is hashed, whatever its
-    value, so that older runs keep their id. `added_later=True` is for a field added to a spec after runs had used it:
-    it is part of a run's identity, and of the random key of a task's data, only if it differs from its default, so that
-    older runs keep their id and data. `stored_name` is for a renamed field: its name in 0.2, or when it was added,
-    under which it is hashed in both (`stored_class_name` does the same for a class). `stored_default` is for a default
-    that was another: as which it is hashed. `content_hash` is for a path: the name of the setting with the hash of what
-    it leads to. Where that is set, an absolute path is not part of the identity, so that a folder may be moved.
+    `in_run_id=False` excludes the field from a run's id: a larger budget extends a run instead of defining another.
+    `key_name` is for tasks and position ids, whose random keys have every field: the name that a renamed field had
+    first, or "" for a field that was added later, which a key has only if it differs from its default. `content_hash`
+    is for a path: the name of the setting with the hash of what it leads to. Where that is set, an absolute path is not
+    part of the id, so that a folder may be moved.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -67,10 +60,7 @@ def setting(
             "help": help,
             "bounds": Bounds(at_least, above, at_most, below),
             "identity": in_run_id,
-            "hashed_as_default": hashed_as_default,
-            "later": added_later,
-            "stored_name": stored_name,
-            "stored_default": stored_default,
+            "key_name": key_name,
             "content_hash": content_hash,
         },
     )
@@ -231,40 +221,22 @@ def allowed_values(spec: type) -> dict[str, str]:
     return {one.name: one.allowed_values for one in _declared_settings(spec)}
 
 
-def stored_class_name(part: type) -> str:
-    """The name of a class in identities and random keys: its `stored_name` if it declares one, otherwise its name. A
-    renamed class declares its first name, so that its runs keep their ids and data.
-
-    >>> class WarmupStableDecay:
-    ...     stored_name = "Trapezoid"
-    >>> stored_class_name(WarmupStableDecay), stored_class_name(int)
-    ('Trapezoid', 'int')
-    """
-    return str(part.__dict__.get("stored_name", part.__name__))
-
-
-def stored_settings(spec: Any, fields: Iterable[Field[Any]]) -> dict[str, Any]:
-    """The settings of a spec in identities and random keys, by their stored names: all of `fields` except those that
-    were added later and have their default, and absolute paths whose `content_hash` is set; the default of those that
-    are `hashed_as_default`.
+def settings_in_key(spec: Any) -> tuple[str, dict[str, Any]]:
+    """The name of a spec's class and its settings as random keys have them: by the `key_name` of the class and of each
+    setting where there is one, so that a rename or an addition changes no question, split or offset.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
-    ... class LSTM:
-    ...     num_layers: int = setting(2, "number of stacked layers", stored_name="layers")
-    ...     bias: bool = setting(True, "whether it has biases", added_later=True)
-    >>> stored_settings(LSTM(), LSTM.__dataclass_fields__.values())
-    {'layers': 2}
+    ... class Sums:
+    ...     key_name = "Arithmetic"
+    ...     digits: int = setting(2, "number of digits", key_name="length")
+    ...     no_carry: bool = setting(False, "only sums without carries", key_name="")
+    >>> settings_in_key(Sums()), settings_in_key(Sums(no_carry=True))
+    (('Arithmetic', {'length': 2}), ('Arithmetic', {'length': 2, 'no_carry': True}))
     """
-    stored = {}
-    for one in fields:
-        metadata = one.metadata
-        value = one.default if metadata.get("hashed_as_default") else getattr(spec, one.name)
-        is_default = value == one.default
-        if is_default and metadata.get("stored_default") is not None:
-            value = metadata["stored_default"]
-        hash_setting = metadata.get("content_hash")
-        is_located = hash_setting is not None and getattr(spec, hash_setting) is not None and os.path.isabs(str(value))
-        if not (is_default and metadata.get("later")) and not is_located:
-            stored[metadata.get("stored_name") or one.name] = value
-    return stored
+    settings = {
+        one.metadata.get("key_name") or one.name: getattr(spec, one.name)
+        for one in fields(spec)
+        if one.metadata.get("key_name") != "" or getattr(spec, one.name) != one.default
+    }
+    return type(spec).__dict__.get("key_name", type(spec).__name__), settings

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.abc import MetaPathFinder, SourceLoader
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import resolve_name, spec_from_loader
@@ -50,21 +50,44 @@ class UserFile:
         folder = Path(self.path).parent
         return {self.path: self.content, **{str(folder / name): content for name, content in self.neighbors}}
 
+    def copy_to(self, folder: Path) -> None:
+        """Writes the file and its neighbors into a folder, where people read them and nothing executes them."""
+        for path, content in self.sources.items():
+            copy = folder / Path(path).relative_to(Path(self.path).parent)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(content)
+
 
 def read_user_file(path: str, reason: Reason) -> UserFile:
     """A file, with its neighbors, as they are on disk; nothing is executed. Raises `OSError`."""
-    content, folder = Path(path).read_bytes(), Path(path).parent
+    content = Path(path).read_bytes()
+    return UserFile(path, content, reason, _read_neighbors(Path(path), content))
+
+
+@cache
+def package_sha256(module: str, path: str) -> str:
+    """The hash of an imported module of a package, and of the modules of this package that it imports."""
+    content = Path(path).read_bytes()
+    return UserFile(path, content, "imported", _read_neighbors(Path(path), content, module)).sha256
+
+
+def _read_neighbors(path: Path, content: bytes, module: str = "") -> tuple[tuple[str, bytes], ...]:
+    """The modules that a file imports of its folder, or of its package if it is the `module` of one."""
+    folder = path.parents[module.count(".") + (path.name == "__init__.py" and bool(module))]
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    root = module.partition(".")[0]
     found: dict[str, bytes] = {}
-    waiting = [("", content)]  # the package that relative imports refer to, and contents
+    waiting = [(package, content)]  # the package that relative imports refer to, and contents
     while waiting:
-        for module in _imported_modules(*waiting.pop()):
-            stem = module.replace(".", "/")
-            names = [name for name in (f"{stem}/__init__.py", f"{stem}.py") if (folder / name).is_file()]
-            if names and names[0] not in found and folder / names[0] != Path(path):
-                found[names[0]] = (folder / names[0]).read_bytes()
-                package = module if names[0].endswith("/__init__.py") else module.rpartition(".")[0]
-                waiting.append((package, found[names[0]]))
-    return UserFile(path, content, reason, tuple(sorted(found.items())))
+        for name in _imported_modules(*waiting.pop()):
+            stem = name.replace(".", "/")
+            files = [file for file in (f"{stem}/__init__.py", f"{stem}.py") if (folder / file).is_file()]
+            is_own = not root or name.partition(".")[0] == root
+            if files and is_own and files[0] not in found and folder / files[0] != path:
+                found[files[0]] = (folder / files[0]).read_bytes()
+                package = name if files[0].endswith("/__init__.py") else name.rpartition(".")[0]
+                waiting.append((package, found[files[0]]))
+    return tuple(sorted(found.items()))
 
 
 def _imported_modules(package: str, content: bytes) -> Iterator[str]:

@@ -21,9 +21,7 @@ from typing import Any
 from numerate import catalogue
 from numerate.config import packaged_parts
 from numerate.config.approvals import approve, approved_paths
-from numerate.config.dynamic_values import dynamic_values
-from numerate.config.session_code import session_sha256
-from numerate.config.user_code import UNGUARDED, UserFile, executing, read_user_file
+from numerate.config.user_code import UNGUARDED, UserFile, executing, package_sha256, read_user_file
 from numerate.errors import UserError, did_you_mean, line_number_in, raise_first
 
 _files: dict[str, UserFile] = {}
@@ -83,41 +81,18 @@ def load_user_object(address: str) -> Any:
 
 
 def load_saved_class(address: str, source: object) -> Any:
-    """The class `my.py:Bitter` of a saved recipe, whose file had the sha256 `source`, followed by `+` and a hash of
-    dynamic values if it uses any.
+    """The class `my.py:Bitter` of a saved recipe, whose file had the sha256 `source`.
 
     It is loaded from a file that was named or imported in this process, otherwise from an approved one with exactly
     these contents, at any path. A file that was named is also used with other contents, with a warning.
 
-    Raises `UserError` if there is none, with how to approve it; the file is not executed. Also if the class uses other
-    dynamic values than it did.
+    Raises `UserError` if there is none, with how to approve it; the file is not executed.
     """
     path, _, name = address.rpartition(":")
-    sha256 = source.partition("+")[0] if isinstance(source, str) else source
-    module = _loaded_module(path, name, sha256) or _approved_module(path, sha256)
+    module = _loaded_module(path, name, source) or _approved_module(path, source)
     if name not in vars(module):
         raise UserError(f"{path} has no {name!r} although the file is unchanged; the recipe is corrupt")
-    part, file = vars(module)[name], _user_file(module)
-    saved, now = (str(one).partition("+")[2] for one in (source, class_address(part)[1]))
-    if source is not None and saved != now and (sha256 == file.sha256 or (saved and now)):
-        names = ", ".join(dynamic_values(part, file.content)) or "a value"
-        problem = (
-            f"{path}: {name} uses {names}, which is not fixed in the file, and was another when this was saved; make "
-            f"it a setting of {name}"
-        )
-        raise UserError(problem)
-    return part
-
-
-def load_session_class(address: str, source: object) -> Any:
-    """The class `__main__:Bitter` of a saved recipe, whose code had the sha256 `source`, with a warning if it has
-    another now. In another session, the class with this name in a file that the user named. Raises `UserError` if there
-    is none.
-    """
-    part = packaged_parts.load_packaged_part(address)
-    if part.__module__ == "__main__" and source not in (None, session_sha256(part)):
-        warnings.warn(f"{address} has changed since this was saved; it may do something else now", stacklevel=4)
-    return part
+    return vars(module)[name]
 
 
 def user_files() -> tuple[UserFile, ...]:
@@ -148,19 +123,21 @@ def approve_imported() -> None:
 
 
 def class_address(part: type) -> tuple[str, str | None]:
-    """The name of a class in saved recipes, and the sha256 of its file, or of its code in a session, if it is
-    user-defined.
+    """The name of a class in saved recipes, and what identifies its code if it is not numerate's own.
 
     Parts of numerate are named by class (`LSTM`); those of a user's file by file and class (`my.py:Bitter`), relative
-    to the current folder if possible; those of an installed package by entry point (`acme.mixers:Bitter`).
+    to the current folder if possible, with the sha256 of the file; those of an installed package by entry point
+    (`acme.mixers:Bitter`), with their module and the package's version; others of a package by module and class, with
+    the sha256 of its modules.
 
-    Raises `UserError` for a class inside a function, or under another name, which could not be loaded again.
+    Raises `UserError` for a class inside a function, under another name, or in a notebook, which could not be loaded
+    again.
     """
     module, name = part.__module__, part.__name__
     if module.partition(".")[0] == "numerate":
         return name, None
-    if module not in _files and (address := packaged_parts.address_of_class(part)) is not None:
-        return address, None
+    if module not in _files and (declared := packaged_parts.address_of_class(part)) is not None:
+        return declared
     is_catalogued = module not in _files or _files[module].reason == "imported"
     if is_catalogued and any(known.get(name) == module for known in catalogue.parts_by_kind().values()):
         return name, None
@@ -172,14 +149,17 @@ def class_address(part: type) -> tuple[str, str | None]:
             f"{name}: {module} has no such part under this name, or has defined it again since; define it there as "
             f"{name}, and make the recipe again"
         )
-    if loaded_module is None or getattr(loaded_module, "__file__", None) in (None, "<stdin>") or "." in module:
-        return f"{module}:{name}", session_sha256(part) if module == "__main__" else None
+    if loaded_module is None or getattr(loaded_module, "__file__", None) in (None, "<stdin>"):
+        raise UserError(
+            f"{name}: is defined in a notebook's cell or an interactive session, and no file identifies it; begin the "
+            f"cell with %%writefile my.py, and import it: from my import {name}"
+        )
+    if "." in module and module.partition(".")[0] in sys.modules:
+        return f"{module}:{name}", package_sha256(module, str(loaded_module.__file__))
     file = _files[module] = _user_file(loaded_module)
-    values = dynamic_values(part, file.content)
-    source = f"{file.sha256}+{_hash_of(repr(sorted(values.items())))[:12]}" if values else file.sha256
     current_dir, path = Path(os.path.realpath(os.getcwd())), Path(file.path)
     shown_path = path.relative_to(current_dir) if path.is_relative_to(current_dir) else path
-    return f"{shown_path.as_posix()}:{name}", source
+    return f"{shown_path.as_posix()}:{name}", file.sha256
 
 
 def add_packaged_parts() -> None:
@@ -318,7 +298,7 @@ def _load(file: UserFile) -> ModuleType:
 
 def _execute(file: UserFile, file_name: str) -> ModuleType:
     """Runs a file from the hashed bytes, as a module named by its path and hash."""
-    module_hash = _hash_of(f"{file.path} {file.sha256}")
+    module_hash = hashlib.sha256(f"{file.path} {file.sha256}".encode()).hexdigest()
     module = ModuleType(f"numerate_user_{Path(file.path).stem}_{module_hash[:8]}")
     module.__file__ = file.path
     sys.modules[module.__name__] = module
@@ -337,10 +317,6 @@ def _execute(file: UserFile, file_name: str) -> ModuleType:
         raise UserError(f"{file_name}{f', line {line}' if line else ''}: {message}") from error
     _files[module.__name__] = file
     return module
-
-
-def _hash_of(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _spec_problems(part: type, kind: str, existing_module: str | None) -> Iterator[str]:

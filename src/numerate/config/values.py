@@ -34,7 +34,6 @@ from numerate.config.user_parts import (
     class_address,
     is_abstract,
     load_saved_class,
-    load_session_class,
     load_user_object,
     missing_methods,
 )
@@ -302,7 +301,7 @@ def draft_from_data(data: dict[Any, Any], classes: list[type], path: str) -> Dra
     part = get_part_class(kind, classes, path, is_saved=True, file_sha256=data.get("source"))
     settings: dict[str, Any] = {}
     for key, value in data.items():
-        if key != "kind" and not (key == "source" and (".py:" in kind or kind.startswith("__main__:"))):
+        if key != "kind" and not (key == "source" and ":" in kind):
             name = resolve_setting_name(part, str(key), join_path(path, key))
             settings[name] = value_from_data(value, settings_of(part)[name][1], join_path(path, name))
     return Draft(part, settings)
@@ -334,8 +333,6 @@ def get_part_class(
     try:
         if re.fullmatch(r"[^:]+\.py:\w+", name):
             part = load_saved_class(name, file_sha256) if is_saved else load_user_object(name)
-        elif name.startswith("__main__:"):
-            part = load_session_class(name, file_sha256)
         elif (address := name if re.fullmatch(r"[^:]+:\w+", name) else address_of_name(name)) is not None:
             part = load_packaged_part(address)
         else:

@@ -52,7 +52,7 @@ class Evaluation(Spec):
         in_run_id=False,
     )
     generation: Generation | None = setting(
-        None, "how answers are generated freely; null: compared token by token with the correct ones", added_later=True
+        None, "how answers are generated freely; null: compared token by token with the correct ones"
     )
 
 

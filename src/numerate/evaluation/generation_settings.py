@@ -26,7 +26,7 @@ class Generation(Spec):
         (), r"texts that end an answer, with \n for a new line, besides end tokens and the next question"
     )
     stop_at_next_question: bool = setting(
-        True, "whether an answer after few-shot examples ends before a line that begins a question", added_later=True
+        True, "whether an answer after few-shot examples ends before a line that begins a question"
     )
     one_pass: bool = setting(
         False,

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from numerate.config import from_tree, identity, override, to_tree
+from numerate.config import check_same_defaults, from_tree, identity, override, to_tree
 from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.experiments.run import Run
@@ -245,6 +245,7 @@ def _create_run(
     )
     with run_folder.lock("importing"):
         stored = run_folder.metadata()
+        check_same_defaults(stored["recipe"], recipe, run_folder.path)
         if recipe.name not in (None, stored["name"]):
             run_folder.update_metadata(name=recipe.name, recipe={**stored["recipe"], "name": recipe.name})
         if checkpoint.latest_valid(run_folder.checkpoints)[0] is None:

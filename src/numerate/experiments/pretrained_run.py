@@ -5,7 +5,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from numerate.config import identity, to_tree
+from numerate.config import check_same_defaults, identity, to_tree
 from numerate.errors import UserError
 from numerate.evaluation.evaluator import Evaluation
 from numerate.experiments.run import Run
@@ -50,7 +50,8 @@ def pretrained_run(recipe: Recipe, *, runs_dir: str | Path | None = None, device
         },
     )
     with folder.lock("evaluation"):
-        if folder.metadata()["recipe"] != tree:  # what is not in the id: the grid, the number of questions, the folder
+        if (stored := folder.metadata()["recipe"]) != tree:  # what is not in the id: grid, number of questions, folder
+            check_same_defaults(stored, recipe, folder.path)
             folder.update_metadata(recipe=tree)
         if checkpoint.latest_valid(folder.checkpoints)[0] is None:
             fingerprint = tokenizer_fingerprint(recipe.tokenizer, recipe.task)

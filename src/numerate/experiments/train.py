@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from numerate.config import identity, refuse_while_loading, to_tree
+from numerate.config import check_same_defaults, identity, refuse_while_loading, to_tree
 from numerate.errors import UserError
 from numerate.experiments.initial_weights import find_initial_checkpoint, initial_run
 from numerate.experiments.out_of_memory import explained_out_of_memory
@@ -113,7 +113,8 @@ class TrainingSession:
         last_checkpoint = world.broadcast(
             checkpoint.latest_valid(self.path / "checkpoints")[0] if world.is_main_process else None
         )
-        earlier = {} if last_checkpoint is None and source is None else earlier_metadata(self.path)
+        if earlier := earlier_metadata(self.path):
+            check_same_defaults(earlier["recipe"], recipe, self.path)
         if last_checkpoint is not None:  # without a checkpoint it starts again, with the current files
             check_unchanged_files(recipe.task, earlier, self.path)
         set_threads(recipe.training.threads, last_checkpoint)
@@ -216,19 +217,10 @@ class TrainingSession:
         return TrainedRun(Run(self.folder), "done")
 
     def _with_precision(self, last_checkpoint: checkpoint.Checkpoint | None) -> Recipe:
-        """The recipe with the precision of this device, or that with which the run was started.
-
-        Raises `UserError` for a recipe that states another."""
+        """The recipe with the precision of this device, or that with which the run was started."""
         stated = self.recipe.training.precision
         chosen: Any = resolve_precision(stated, self.world.device)
-        started = chosen
-        if last_checkpoint is not None:  # one that does not say is older than `auto`: what is stated, else fp32
-            started = last_checkpoint.state.get("precision", "fp32" if stated == "auto" else stated)
-        if stated not in ("auto", started):
-            raise UserError(
-                f"training.precision: must be {started}, in which this run was started, or auto, not {stated}; "
-                f"another seed is another run"
-            )
+        started = chosen if last_checkpoint is None else last_checkpoint.state["precision"]
         if started != chosen:
             self._precision_note = f"precision: {started}, with which this run was started"
         elif stated == "auto" and chosen != "fp32":

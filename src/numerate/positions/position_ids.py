@@ -12,7 +12,7 @@ It is a token of the text, unlike [PAD]. A separator is a token that is neither 
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from numerate.batch import StepContext, Tokens
 from numerate.config import Spec, setting
-from numerate.config.settings import stored_class_name, stored_settings
+from numerate.config.settings import settings_in_key
 from numerate.positions.counter import random_integers, random_uint32
 from numerate.vocabulary import DIGIT, HELPER, SPECIAL
 
@@ -67,12 +67,10 @@ class PositionIds(Spec, ABC):
         return max_eval_position + self.max_training_offset()
 
     def _salt(self) -> int:
-        """A hash of the settings, part of the seed: different encodings of a model draw different random numbers.
-        Names are the stored ones, which do not change when a class or setting is renamed, so random numbers do not
-        either."""
-        settings = stored_settings(self, fields(self))  # type: ignore[arg-type]
+        """A hash of the settings, part of the seed: different encodings of a model draw different random numbers."""
+        kind, settings = settings_in_key(self)
         text = ", ".join(f"{name}={value!r}" for name, value in settings.items())
-        return zlib.crc32(f"{stored_class_name(type(self))}({text})".encode())
+        return zlib.crc32(f"{kind}({text})".encode())
 
 
 @dataclass(frozen=True)
@@ -195,7 +193,7 @@ class DigitIndex(PositionIds):
         "row", "draw the offset per sequence (row), or per batch as in McLeish et al. (2024)"
     )
     random_gaps: bool = setting(
-        False, "whether training also leaves out random positions, so that distant ones meet in a row", added_later=True
+        False, "whether training also leaves out random positions, so that distant ones meet in a row", key_name=""
     )
 
     def conflicts(self) -> Iterator[str]:

@@ -17,24 +17,24 @@ from numerate.records.schema import Schema
 
 MessageCallback = Callable[[str], None] | None
 
-FORMAT = 3
-"""Format version of the folders of runs, studies and submissions (`format` in their files): 3 since version 0.2."""
+FORMAT = 4
+"""Format version of the folders of runs, studies and submissions (`format` in their files): 4 since version 0.3."""
 
 
 class OtherVersionError(UserError):
-    """A file is intact, but of version 0.1 or of a later version."""
+    """A file is intact, but of an earlier or a later version."""
 
 
 def check_format(path: Path, format_version: object) -> None:
-    """Raises `OtherVersionError` for a file of version 0.1 or of a later version, which would be misread."""
+    """Raises `OtherVersionError` for a file of an earlier or a later version, which would be misread."""
     if not isinstance(format_version, int) or format_version > FORMAT:
         raise OtherVersionError(
             f"{path}: has format {format_version}, this version reads format {FORMAT}; update numerate"
         )
     if format_version < FORMAT:
         raise OtherVersionError(
-            f"{path}: was written by numerate 0.1 and can only be read by version 0.1; choose another folder for new "
-            "runs (runs_dir=)"
+            f"{path}: was written by numerate 0.2 or earlier and can only be read by that version; choose another "
+            "folder for new runs (runs_dir=)"
         )
 
 

@@ -12,6 +12,7 @@ SETTINGS_WITHOUT_EFFECT = {
     "Training": {
         "minutes",
         "threads",
+        "micro_batch_size",
         "log_every",
         "checkpoint_every",
         "checkpoint_minutes",

@@ -132,13 +132,13 @@ class Arithmetic(OperandTask):
     include_zero: bool = setting(False, "whether one-digit numbers include 0")
     no_carry: bool = setting(False, "only sums without carries")
     stratum: CascadeName | None = setting(
-        None, "only questions of this kind, such as 99...9 + 1 for the longer length of operands", added_later=True
+        None, "only questions of this kind, such as 99...9 + 1 for the longer length of operands", key_name=""
     )
     longest_carry_chain: int | None = setting(
         None,
         "only questions whose longest carry chain (of differences: of borrows) has this many columns",
         at_least=0,
-        added_later=True,
+        key_name="",
     )
 
     def conflicts(self) -> Iterator[str]:

@@ -9,13 +9,13 @@ not the streams of its `Generator`.
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from numerate.config.settings import stored_class_name, stored_settings
+from numerate.config.settings import settings_in_key
 
 _LOW_32_BITS = np.uint64(0xFFFFFFFF)
 _SHIFT_32 = np.uint64(32)
@@ -24,9 +24,8 @@ _SHIFT_32 = np.uint64(32)
 def random_key(*values: Any) -> int:
     """A 128-bit key from plain values and specs: blake2b over their canonical JSON.
 
-    A spec is hashed with its class name and every field, by their stored names, so that a task with one field fixed has
-    a different key. (A field declared with `added_later=True` is hashed only if it differs from its default.) Raises
-    `TypeError` for values without a canonical form.
+    A spec is hashed with its class name and every field (see `settings_in_key`), so that a task with one field fixed
+    has a different key. Raises `TypeError` for values without a canonical form.
 
     >>> random_key("train", 0) == random_key("train", 0), random_key("train", 0) == random_key("train", "0")
     (True, False)
@@ -39,8 +38,8 @@ def _to_plain_data(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if is_dataclass(value) and not isinstance(value, type):
-        settings = stored_settings(value, fields(value))
-        return {"kind": stored_class_name(type(value))} | {name: _to_plain_data(s) for name, s in settings.items()}
+        name, settings = settings_in_key(value)
+        return {"kind": name} | {key: _to_plain_data(setting) for key, setting in settings.items()}
     if isinstance(value, tuple | list):
         return [_to_plain_data(item) for item in value]
     if isinstance(value, dict):

@@ -36,7 +36,7 @@ class Multiplication(OperandTask):
         None, "number of digits of the second factor; null: digits", at_least=1, at_most=MAX_DIGITS
     )
     stratum: Literal["nines_times_nine", "nine_times_nines", "nines_times_nines"] | None = setting(
-        None, "only products of this kind, such as 99...9 x 9 for the longer length of factors", added_later=True
+        None, "only products of this kind, such as 99...9 x 9 for the longer length of factors", key_name=""
     )
 
     @property

@@ -100,7 +100,7 @@ class Seq2Seq(Layout):
     sentinel_token: str | None = setting(
         None, "a mask token that replaces the answer in the source and starts it in the target; null: none"
     )
-    answer_bos: bool = setting(False, "whether the target starts with [BOS], as in BART", added_later=True)
+    answer_bos: bool = setting(False, "whether the target starts with [BOS], as in BART")
 
     def build_batch(self, rows: TokenizedExamples, row_index: NDArray[np.int64]) -> Batch:
         self.check_unlabeled(rows)

@@ -72,7 +72,7 @@ class Training(Spec):
         None,
         "examples per micro-batch and process, for less memory; null: those by gradient_accumulation_steps",
         at_least=1,
-        hashed_as_default=True,
+        in_run_id=False,
     )
     shuffle_window: int = setting(
         64,
@@ -83,7 +83,6 @@ class Training(Spec):
         "auto",
         "precision of the forward pass; auto: bf16 on a CUDA device that has it, else fp32, and when resuming what the "
         "run started with; fp16 scales the loss and needs a GPU",
-        stored_default="fp32",
     )
     tf32: bool = setting(False, "whether CUDA rounds float32 matrix products to TF32, which is much faster")
     compile: bool = setting(
@@ -93,7 +92,6 @@ class Training(Spec):
         "default",
         "with compile: mode of torch.compile; reduce-overhead (CUDA graphs) and max-autotune need CUDA, where neither "
         "has been tested",
-        added_later=True,
     )
     parallel: Literal["all_reduce", "ddp", "fsdp"] = setting(
         "all_reduce",

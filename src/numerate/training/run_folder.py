@@ -2,6 +2,7 @@
 
     runs/<recipe>/<id>/
       recipe.yaml      the metadata: recipe, name, id, command, git, hardware, versions, times
+      parts/<hash>/    copies of the user's files that define its parts, to be read: what runs is only the user's own
       starts.jsonl     one line per training session: its command, git, hardware, versions, time
       metrics.jsonl    one line per logged step; lines that a resumed run writes again are moved to metrics-undone.jsonl
       checkpoints/     see `numerate.training.checkpoint`
@@ -26,7 +27,7 @@ from typing import Any
 import yaml
 
 from numerate import catalogue
-from numerate.config import approve_imported
+from numerate.config import approve_imported, user_files
 from numerate.errors import OperationalError, UserError, did_you_mean
 from numerate.plain_yaml import load_plain_yaml
 from numerate.records import heads
@@ -69,6 +70,9 @@ class RunFolder:
                 disk.make_folder(path.parent)
                 with disk.convert_os_errors(path):
                     temporary_path.mkdir()
+                    for file in user_files():
+                        if file.sha256.encode() in content:
+                            file.copy_to(temporary_path / "parts" / file.sha256[:12])
                     disk.write_atomically(temporary_path / "recipe.yaml", content)
                     os.rename(temporary_path, path)
                     disk.fsync(path.parent)

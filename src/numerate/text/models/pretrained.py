@@ -127,9 +127,9 @@ class PretrainedDecoder(AutoModelSpec):
     number_embedding: NumberEmbedding | None = setting(None, "how numbers enter the embeddings; null: not at all")
     number_head: NumberHead | None = setting(None, "number head over the last hidden states; null: none")
     gradient_checkpointing: bool = setting(False, "recompute activations in the backward pass to save memory")
-    revision: str | None = setting(None, REVISION_HELP, added_later=True)
-    dtype: Dtype = setting("float32", DTYPE_HELP, added_later=True)
-    lora: LoRA | None = setting(None, LORA_HELP, added_later=True)
+    revision: str | None = setting(None, REVISION_HELP)
+    dtype: Dtype = setting("float32", DTYPE_HELP)
+    lora: LoRA | None = setting(None, LORA_HELP)
 
     def file_options(self) -> dict[str, str]:
         return {} if self.gguf_file is None else {"gguf_file": self.gguf_file}

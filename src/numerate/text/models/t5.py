@@ -111,9 +111,9 @@ class T5(HuggingFaceSpec):
     number_embedding: NumberEmbedding | None = setting(None, "embedding of the values of [NUM] tokens; null: none")
     number_head: NumberHead | None = setting(None, "head that predicts the value of [NUM] tokens; null: none")
     gradient_checkpointing: bool = setting(False, "recompute activations in the backward pass to save memory")
-    revision: str | None = setting(None, REVISION_HELP, added_later=True)
-    dtype: Dtype = setting("float32", DTYPE_HELP, added_later=True)
-    lora: LoRA | None = setting(None, LORA_HELP, added_later=True)
+    revision: str | None = setting(None, REVISION_HELP)
+    dtype: Dtype = setting("float32", DTYPE_HELP)
+    lora: LoRA | None = setting(None, LORA_HELP)
 
     def conflicts(self) -> Iterator[str]:
         for name in T5Dimensions._fields:

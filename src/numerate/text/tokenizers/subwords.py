@@ -77,12 +77,10 @@ class Subwords(Tokenizer):
         None, "of a model on the hub its revision, of a folder the hash of its files; null: the newest"
     )
     question_template: str = setting(
-        QUESTION, r"the text of a prompt, with \n for a new line: 'Question: {question}\nAnswer:'", added_later=True
+        QUESTION, r"the text of a prompt, with \n for a new line: 'Question: {question}\nAnswer:'"
     )
-    chat_template: bool = setting(
-        False, "whether a question is a message in the chat template of the tokenizer", added_later=True
-    )
-    system_prompt: str | None = setting(None, "with chat_template: the system message", added_later=True)
+    chat_template: bool = setting(False, "whether a question is a message in the chat template of the tokenizer")
+    system_prompt: str | None = setting(None, "with chat_template: the system message")
 
     def conflicts(self) -> Iterator[str]:
         if self.question_template.count(QUESTION) != 1:
