@@ -177,19 +177,20 @@ def test_a_file_that_was_edited_since_it_was_named_is_not_run_for_a_saved_recipe
     assert not user_parts.user_files()
 
 
-def test_a_file_that_is_named_with_other_contents_runs_with_a_warning_and_is_another_experiment(
+def test_a_file_that_is_named_with_other_contents_is_another_experiment_and_not_used_for_a_saved_one(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written(folder)
-    made = override(Maker(), ["blend=my.py:Bitter"])
+    made = override(Maker(), [f"blend={written(folder)}:Bitter"])
     tree, before = to_tree(made), identity(made)
     forget(monkeypatch)
-    (folder / "new").mkdir()
-    new = written(folder / "new", more="# changed\n")
-    assert identity(override(Maker(), ["blend=new/my.py:Bitter"])) != before
-    now, then = hashlib.sha256(new.read_bytes()).hexdigest()[:12], tree["blend"]["source"][:12]
-    with pytest.warns(UserWarning, match=rf"my\.py has changed since this was saved.* {now}, saved with {then}"):
+    (folder / "my.py").rename(folder / "copy.py")
+    written(folder, more="# changed\n")
+    assert identity(override(Maker(), ["blend=my.py:Bitter"])) != before
+    with pytest.raises(UserError, match=rf"had the contents .* a copy in parts/{tree['blend']['source'][:12]}"):
         from_tree(tree)
+    forget(monkeypatch)
+    load_user_parts("copy.py")
+    assert identity(from_tree(tree)) == before
 
 
 def test_what_runs_in_a_worker_are_the_bytes_that_the_command_had(

@@ -83,8 +83,8 @@ def load_user_object(address: str) -> Any:
 def load_saved_class(address: str, source: object) -> Any:
     """The class `my.py:Bitter` of a saved recipe, whose file had the sha256 `source`.
 
-    It is loaded from a file that was named or imported in this process, otherwise from an approved one with exactly
-    these contents, at any path. A file that was named is also used with other contents, with a warning.
+    It is loaded from a file with exactly these contents that was named or imported in this process, otherwise from an
+    approved one, at any path.
 
     Raises `UserError` if there is none, with how to approve it; the file is not executed.
     """
@@ -243,28 +243,19 @@ def _user_file(module: ModuleType) -> UserFile:
 
 
 def _loaded_module(path: str, name: str, source: object) -> ModuleType | None:
-    """The module of a named file, or of one that Python imported under the same file name, with a class `name`:
-    preferably with the saved contents, otherwise with a warning."""
-    base, candidates = os.path.basename(path), []
+    """The module with the saved contents that has a class `name`: of a named file, or of one that Python imported under
+    the same file name; where no contents were saved, of any that was named or imported."""
     for module in list(sys.modules.values()):
         module_file = getattr(module, "__file__", None)
         if not isinstance(module_file, str) or not isinstance(vars(module).get(name), type):
             continue
-        if module.__name__ in _files or (os.path.basename(module_file) == base and "." not in module.__name__):
+        is_imported = os.path.basename(module_file) == os.path.basename(path) and "." not in module.__name__
+        if module.__name__ in _files or is_imported:
             with suppress(UserError):  # its file is gone: its contents are unknown
-                candidates.append((_user_file(module), module))
-    matching = [module for file, module in candidates if file.sha256 == source]
-    others = [(file, module) for file, module in candidates if file.reason != "approved"]
-    if matching or not others:
-        return matching[0] if matching else None
-    file, module = others[0]
-    if isinstance(source, str):
-        warnings.warn(
-            f"{path} has changed since this was saved; {name} may do something else now (sha256 {file.sha256[:12]}, "
-            f"saved with {source[:12]})",
-            stacklevel=4,
-        )
-    return module
+                file = _user_file(module)
+                if file.sha256 == source or (source is None and file.reason != "approved"):
+                    return module
+    return None
 
 
 def _approved_module(path: str, source: object) -> ModuleType:
@@ -272,12 +263,10 @@ def _approved_module(path: str, source: object) -> ModuleType:
     sha256 = source if isinstance(source, str) else ""
     paths = approved_paths(sha256)
     for candidate in paths:
-        try:
+        with suppress(OSError):
             file = read_user_file(os.path.realpath(candidate), "approved")
-        except OSError:
-            continue
-        if file.sha256 == sha256:
-            return _load(file)
+            if file.sha256 == sha256:
+                return _load(file)
     if sha256 in _files_from_parent:
         return _load(_files_from_parent[sha256])
     if paths:
@@ -285,8 +274,8 @@ def _approved_module(path: str, source: object) -> ModuleType:
     else:
         reason = f"no file that you have named before has the contents that were saved (sha256 {sha256[:12] or 'none'})"
     raise UserError(
-        f"{path}: {reason}. It was not run; pass --parts FILE (in Python: "
-        "numerate.config.load_user_parts(FILE)) with a file that you trust."
+        f"{path}: {reason}. It was not run; pass --parts FILE (in Python: numerate.config.load_user_parts(FILE)) with "
+        f"a file that you trust{f'; a run has a copy in parts/{sha256[:12]}' if sha256 else ''}."
     )
 
 
