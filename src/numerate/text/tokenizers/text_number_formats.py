@@ -96,7 +96,7 @@ class AsIs(TextNumberFormat):
     pattern: ClassVar[None] = None
 
     number_answers: bool = setting(
-        False, "whether an answer that is a number is one token with its value, for a regression head", added_later=True
+        False, "whether an answer that is a number is one token with its value, for a regression head"
     )
 
     @property
