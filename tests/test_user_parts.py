@@ -389,7 +389,7 @@ def test_a_part_in_a_package_beside_a_script_is_identified_by_the_modules_of_the
         for name in ("lab", "lab.mixers", "lab.scales", "unrelated"):
             sys.modules.pop(name, None)
         importlib.invalidate_caches()
-        user_code.package_sha256.cache_clear()
+        monkeypatch.setattr(user_parts, "_files", {})
         made = Maker(blend=importlib.import_module("lab.mixers").Bitter())
         tree = to_tree(made)
         assert from_tree(tree) == made

@@ -6,8 +6,8 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import cache, cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib.abc import MetaPathFinder, SourceLoader
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import resolve_name, spec_from_loader
@@ -36,6 +36,12 @@ class UserFile:
     it, as a script or for one."""
     neighbors: tuple[tuple[str, bytes], ...] = ()
     """The modules of its folder that it imports, itself or through others: their paths there, and their contents."""
+    depth: int = 0
+    """How many packages it is in: `folder` is the one around them."""
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.path).parents[self.depth]
 
     @cached_property
     def sha256(self) -> str:
@@ -47,47 +53,33 @@ class UserFile:
     @cached_property
     def sources(self) -> dict[str, bytes]:
         """The contents of the file and of its neighbors, by path."""
-        folder = Path(self.path).parent
-        return {self.path: self.content, **{str(folder / name): content for name, content in self.neighbors}}
+        return {self.path: self.content, **{str(self.folder / name): content for name, content in self.neighbors}}
 
     def copy_to(self, folder: Path) -> None:
         """Writes the file and its neighbors into a folder, where people read them and nothing executes them."""
         for path, content in self.sources.items():
-            copy = folder / Path(path).relative_to(Path(self.path).parent)
+            copy = folder / Path(path).relative_to(self.folder)
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_bytes(content)
 
 
-def read_user_file(path: str, reason: Reason) -> UserFile:
-    """A file, with its neighbors, as they are on disk; nothing is executed. Raises `OSError`."""
-    content = Path(path).read_bytes()
-    return UserFile(path, content, reason, _read_neighbors(Path(path), content))
-
-
-@cache
-def package_sha256(module: str, path: str) -> str:
-    """The hash of an imported module of a package, and of the modules of this package that it imports."""
-    content = Path(path).read_bytes()
-    return UserFile(path, content, "imported", _read_neighbors(Path(path), content, module)).sha256
-
-
-def _read_neighbors(path: Path, content: bytes, module: str = "") -> tuple[tuple[str, bytes], ...]:
-    """The modules that a file imports of its folder, or of its package if it is the `module` of one."""
-    folder = path.parents[module.count(".") + (path.name == "__init__.py" and bool(module))]
-    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    root = module.partition(".")[0]
+def read_user_file(path: str, reason: Reason, module: str = "") -> UserFile:
+    """A file, with its neighbors, as they are on disk; nothing is executed. Of a `module` in a package the neighbors
+    are the modules of the package. Raises `OSError`."""
+    content, is_init = Path(path).read_bytes(), os.path.basename(path) == "__init__.py"
+    file = UserFile(path, content, reason, depth=module.count(".") + is_init if module else 0)
     found: dict[str, bytes] = {}
-    waiting = [(package, content)]  # the package that relative imports refer to, and contents
+    waiting = [(module if is_init else module.rpartition(".")[0], content)]  # for relative imports, and contents
     while waiting:
         for name in _imported_modules(*waiting.pop()):
             stem = name.replace(".", "/")
-            files = [file for file in (f"{stem}/__init__.py", f"{stem}.py") if (folder / file).is_file()]
-            is_own = not root or name.partition(".")[0] == root
-            if files and is_own and files[0] not in found and folder / files[0] != path:
-                found[files[0]] = (folder / files[0]).read_bytes()
+            files = [one for one in (f"{stem}/__init__.py", f"{stem}.py") if (file.folder / one).is_file()]
+            is_near = not module or name.partition(".")[0] == module.partition(".")[0]
+            if files and is_near and files[0] not in found and file.folder / files[0] != Path(path):
+                found[files[0]] = (file.folder / files[0]).read_bytes()
                 package = name if files[0].endswith("/__init__.py") else name.rpartition(".")[0]
                 waiting.append((package, found[files[0]]))
-    return tuple(sorted(found.items()))
+    return replace(file, neighbors=tuple(sorted(found.items())))
 
 
 def _imported_modules(package: str, content: bytes) -> Iterator[str]:
@@ -109,7 +101,7 @@ class _NeighborImporter(MetaPathFinder, SourceLoader):  # type: ignore[misc]
     """Imports the neighbors of a file from their hashed bytes: not as edited meanwhile, nor from a `.pyc`."""
 
     def __init__(self, file: UserFile) -> None:
-        self.folder, self.sources = Path(file.path).parent, file.sources
+        self.folder, self.sources = file.folder, file.sources
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -131,7 +123,7 @@ def executing(file: UserFile) -> Iterator[None]:
     """While a file is executed, and later for imports in its functions: its neighbors are imported from their hashed
     bytes. Its command line is empty. Raises `UserError` if a neighbor has the name of another module, or was edited.
     """
-    folder, arguments = Path(file.path).parent, sys.argv
+    folder, arguments = file.folder, sys.argv
     for name, content in file.neighbors:
         module, path = name.removesuffix(".py").removesuffix("/__init__").replace("/", "."), folder / name
         origin = getattr(sys.modules.get(module), "__file__", None) or path

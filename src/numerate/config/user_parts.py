@@ -21,7 +21,7 @@ from typing import Any
 from numerate import catalogue
 from numerate.config import packaged_parts
 from numerate.config.approvals import approve, approved_paths
-from numerate.config.user_code import UNGUARDED, UserFile, executing, package_sha256, read_user_file
+from numerate.config.user_code import UNGUARDED, UserFile, executing, read_user_file
 from numerate.errors import UserError, did_you_mean, line_number_in, raise_first
 
 _files: dict[str, UserFile] = {}
@@ -154,9 +154,9 @@ def class_address(part: type) -> tuple[str, str | None]:
             f"{name}: is defined in a notebook's cell or an interactive session, and no file identifies it; begin the "
             f"cell with %%writefile my.py, and import it: from my import {name}"
         )
-    if "." in module and module.partition(".")[0] in sys.modules:
-        return f"{module}:{name}", package_sha256(module, str(loaded_module.__file__))
     file = _files[module] = _user_file(loaded_module)
+    if file.depth:
+        return f"{module}:{name}", file.sha256
     current_dir, path = Path(os.path.realpath(os.getcwd())), Path(file.path)
     shown_path = path.relative_to(current_dir) if path.is_relative_to(current_dir) else path
     return f"{shown_path.as_posix()}:{name}", file.sha256
@@ -235,9 +235,10 @@ def _user_file(module: ModuleType) -> UserFile:
     if known is not None and _specs.get(module.__name__, module.__spec__) is module.__spec__:
         return known
     _specs[module.__name__] = module.__spec__
-    path = os.path.realpath(str(module.__file__))
+    path, package = os.path.realpath(str(module.__file__)), module.__name__.partition(".")[0]
+    is_packaged = getattr(sys.modules.get(package), "__path__", None) is not None
     try:
-        return read_user_file(path, "imported" if known is None else known.reason)
+        return read_user_file(path, "imported" if known is None else known.reason, module.__name__ * is_packaged)
     except OSError as error:
         raise UserError(f"{path}: was imported but can no longer be read ({error.strerror})") from error
 
