@@ -1,6 +1,7 @@
 """The golden comparisons use every part and every command and report each difference; no name is lost unnoticed."""
 
 import copy
+import sys
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -59,7 +60,7 @@ def test_the_cases_use_every_part_of_a_recipe(monkeypatch: pytest.MonkeyPatch) -
 
 def test_no_question_split_or_offset_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalogue, "_user_classes", {})
-    monkeypatch.syspath_prepend(GOLDEN)
+    monkeypatch.setitem(sys.modules, "cases", loaded("cases"))
     monkeypatch.chdir(TOP)
     stored = [line.split(" ", 1) for line in (GOLDEN / "keys.txt").read_text().splitlines()]
     assert loaded("keys").keys() == {label: key for key, label in stored}

@@ -110,8 +110,8 @@ def check_same_defaults(tree: object, recipe: Any, path: Path) -> None:
     if (changed := next(_differing_settings(saved, recipe, ""), None)) is not None:
         name, then, now = changed
         raise UserError(
-            f"{path}: was made by a version of numerate in which the default of {name} was {then}, not {now}, and is "
-            f"not continued with another; {name}={then} makes a run of its own, and another runs_dir= one with {now}"
+            f"{path}: was made when the default of {name} was {then}, not {now}, and is not continued with another; "
+            f"{name}={then} makes a run of its own, and another runs_dir= one with {now}"
         )
 
 
