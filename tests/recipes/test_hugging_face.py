@@ -38,13 +38,13 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return save_models(tmp_path_factory.mktemp("models"))
 
 
-@pytest.mark.parametrize("command", ["evaluate", "compare", "finetune", "show", "train", "sample", "run", "bench v1"])
+@pytest.mark.parametrize("command", ["evaluate", "compare", "finetune", "show", "train", "sample", "run"])
 def test_without_the_packages_of_hugging_face_a_command_names_the_extra(
     command: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for package in ("huggingface_hub", "tokenizers", "transformers"):
         monkeypatch.setitem(sys.modules, package, None)
-    task = ["task=Arithmetic"] * (command not in ("show", "run", "bench v1"))
+    task = ["task=Arithmetic"] * (command not in ("show", "run"))
     assert main([*command.split(), "hf:someone/model", *task]) == 2
     message = "numerate: hf:someone/model needs transformers: pip install 'numerate[huggingface]'\n"
     assert capsys.readouterr().err == message
