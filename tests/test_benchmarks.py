@@ -1,6 +1,7 @@
 """Promises of the benchmarks: the published way in them is the published one, and they run."""
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -83,7 +84,7 @@ SMALLEST = {
     "mixers": "--repetitions 1 --tokens 64 --lengths 16 --width 32 --only LSTM Mamba",
     "number_loss": "--repetitions 1 --only logits head --vocabulary 500",
     "studies": "--runs 1 --seconds 0.1 --workers 1 --alone 1 --executors local",
-    "tokenising": f"--repetitions 1 --tokenizer {FOLDER.parent / 'tests' / 'text' / 'tiny'}",
+    "tokenising": f"--repetitions 1 --tokenizer {shlex.quote(str(FOLDER.parent / 'tests' / 'text' / 'tiny'))}",
     "training": "--repetitions 1",
 }
 """Each benchmark with its smallest run."""
@@ -118,10 +119,10 @@ def test_the_smallest_run_of_a_benchmark_prints_its_lines(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     if name in IN_PROCESSES:
-        words = [sys.executable, str(FOLDER / f"{name}.py"), *SMALLEST[name].split()]
+        words = [sys.executable, str(FOLDER / f"{name}.py"), *shlex.split(SMALLEST[name])]
         subprocess.run(words, check=True)
     else:
-        monkeypatch.setattr(sys, "argv", [f"{name}.py", *SMALLEST[name].split()])
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *shlex.split(SMALLEST[name])])
         module: Any = opened(name)
         for constant, value in SHORTER.get(name, {}).items():
             monkeypatch.setattr(module, constant, value)
