@@ -17,7 +17,7 @@ help:
 	@echo "make check   installs into $(VENV) if need be, then the linters, the type checker and the import contracts"
 	@echo "make docs    builds the site, build/site/index.html"
 	@echo "make notebooks   executes the notebooks in examples/ and stores their outputs"
-	@echo "make golden BASE=COMMIT   compares what 70 recipes compute here and there, to the last bit"
+	@echo "make golden BASE=COMMIT   compares what small recipes compute here and there, to the last bit"
 	@echo "make golden-outside BASE=COMMIT   compares what 130 commands print and write here and there"
 	@echo "make test-oldest   the whole test suite with the oldest versions that pyproject.toml promises, in $(VENV)-oldest"
 	@echo "make test-newest   the whole test suite with the newest version of everything, in $(VENV)-newest"

@@ -1,4 +1,4 @@
-"""A public class has a name of its own, and the table of old names has names that exist."""
+"""A public class has a name of its own."""
 
 import ast
 from collections import Counter

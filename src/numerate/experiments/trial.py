@@ -51,15 +51,17 @@ class TrainingEstimate:
 
     def __str__(self) -> str:
         rows, time = self.first_batch_shape
-        budget = f"{self.num_steps:,} steps, {self.num_examples:,} examples{self.passes}, {self.num_tokens:,} tokens"
+        budget = (
+            f"{self.num_steps:,} steps, {self.num_examples:,} examples{self.passes}, about {self.num_tokens:,} tokens"
+        )
         return "\n".join(
             [
                 f"parameters        {self.num_parameters:,}",
                 f"memory            {format_bytes(self.memory_bytes)} (weights, gradients, moments), and activations",
                 f"first batch       {rows} rows x {time} tokens, {self.first_batch_targets} targets",
                 f"budget            {budget}",
-                f"compute           {format_flops(self.flops_per_step)} a step, {format_flops(self.total_flops)} in "
-                "all",
+                f"compute           {format_flops(self.flops_per_step)} a step, about "
+                f"{format_flops(self.total_flops)} in all",
                 f"time              {self._time()}",
             ]
         )

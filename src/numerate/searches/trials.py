@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
-from numerate.config import from_tree, identity, override
+from numerate.config import from_tree, identity, identity_of_values, override
 from numerate.errors import UserError
 from numerate.executors.executor import MAX_DEATHS, Work, WorkerContext
 from numerate.executors.worker import failure_to_record
@@ -46,7 +46,7 @@ class SearchPlan:
         """What must not change during a search, as plain data. How points are chosen, and how many, may."""
         names = ("steps", "examples", "tokens", "flops", "epochs", "minutes", "target_accuracy", "evaluate_every")
         return {
-            "recipe": [recipe.title, identity(replace(recipe, seed=0))],
+            "recipe": [recipe.title, identity_of_values(replace(recipe, seed=0))],
             "training": {name: getattr(recipe.training, name) for name in names},
             "settings": [str(item) for item in self.space.items],
             "metric": self.metric,
