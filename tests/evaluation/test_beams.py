@@ -84,8 +84,12 @@ def filled(answer: list[int]) -> list[int]:
     return answer + [PAD] * (12 - len(answer))
 
 
-def test_a_decoder_says_what_transformers_generates(vocabulary: Vocabulary, make_tokens: Any) -> None:
+@pytest.mark.parametrize("other_ends", [(), (6, 7, 8)])
+def test_a_decoder_says_what_transformers_generates(
+    vocabulary: Vocabulary, make_tokens: Any, other_ends: tuple[int, ...]
+) -> None:
     model, prompts = lively(LLAMA.build(vocabulary, 0)), make_tokens([5, 2, 7])
+    model.other_end_ids = other_ends
     ours = generated_ids(beam_search(model, prompts, 6))
     for row, length in enumerate([5, 2, 7]):
         found = model.hf_model.generate(
@@ -94,10 +98,11 @@ def test_a_decoder_says_what_transformers_generates(vocabulary: Vocabulary, make
             num_beams=4,
             max_new_tokens=6,
             do_sample=False,
-            eos_token_id=EOS,
+            eos_token_id=[EOS, *other_ends],
             pad_token_id=PAD,
         )
-        assert ours[row] == theirs(found[:, length:])[0]
+        found = found[:, length:].where(~torch.isin(found[:, length:], torch.tensor(other_ends)), EOS)
+        assert ours[row] == theirs(found)[0]
 
 
 def test_a_state_that_cannot_be_taken_apart_is_read_again(

@@ -177,3 +177,13 @@ def test_a_number_of_more_digits_than_any_answer_has_is_invalid() -> None:
     assert last_number("9" * MAX_DIGITS).value == Decimal("9" * MAX_DIGITS)
     for text in ("9" * (MAX_DIGITS + 1), "1e1000", "1e-1000", "1e999999999999"):
         assert last_number(text).invalid, text
+
+
+def test_spaces_signs_and_fractions_of_other_kinds_lose_no_part_of_a_number() -> None:
+    for text in ("18\t000", "18\u2003000", "18   000", r"\frac{3}{4+1}", r"\frac{\pi}{2}"):
+        assert answer_number(text).value is None, text
+    for text in ("-(3)", r"-\left(3\right)", r"-\,3", "\u207b3", "\uff0d3", "\u20103"):
+        assert answer_number(text).value == -3, text
+    assert answer_number(r"70\, 000").value == 70_000
+    assert answer_number("1.5 * 10 ** 6").value == 1_500_000
+    assert [correct_number(text) for text in ("5 dozen", "5 bn", "5 lakh")] == [None] * 3

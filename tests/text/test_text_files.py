@@ -74,13 +74,16 @@ def test_two_lines_are_a_question(tmp_path: Path) -> None:
         ("_ a b _ _ c d _", "ab cd", None),
         ("a _ b _ c _ d", "ab cd", None),
         ("a _ b c d", "ab cd", None),
+        ("a _ b c d _", "ab cd", None),
+        ("a _ b _ c _ d _", "ab cd", None),
+        ("a b c _ d e _", "ab de", "line 3: has no answer"),
         ("a b _ c d e", "ab cd", "line 6: is incomplete"),
         ("a b c _ d e", "ab de", "line 3: has no answer"),  # a blank line in the place of every answer that lacks
         ("a b c _ d _ e f", "ab ef", "line 3: has no answer"),
         ("a b _ c _ _ d e", "ab", "line 4: is incomplete"),
     ],
 )
-@pytest.mark.parametrize("blank", ["\n", "\r\n", "   \n"])
+@pytest.mark.parametrize("blank", ["\n", "\r\n", "   \n", "\u00a0\n"])
 def test_blank_lines_give_no_question_the_answer_of_another(
     lines: str, pairs: str, invalid: str | None, blank: str, tmp_path: Path
 ) -> None:

@@ -26,7 +26,7 @@ _IN_BRACES = re.compile(r"((?s:.*?))\\?\{\((?:\.|\[[^\]]+\])[*+]\??\)\\?\}")
 SPECIAL_TOKEN = r"<(?:0x[0-9A-F]{2}|[|\uff5c]?/?[A-Za-z][\w\u2581.-]{0,60}[|\uff5c]?)>"
 """The name of a token that is no text: `<extra_id_0>`, `<|reserved_special_token_5|>`, `</s>`."""
 
-_SIGNS = str.maketrans("\N{MINUS SIGN}\N{EN DASH}\N{NON-BREAKING HYPHEN}\N{FRACTION SLASH}", "---/")
+_SIGNS = str.maketrans("\N{MINUS SIGN}\N{EN DASH}\u2010\u2011\ufe63\uff0d\N{FRACTION SLASH}", "------/")
 _COMMANDS = dict.fromkeys(("left", "right", "displaystyle"), "") | dict.fromkeys(("sqrt", "overline", "bar"), "√")
 _COMMANDS |= {"times": "*", "cdot": "*", "circ": "°", "pi": "π", "pm": "±", "approx": "≈", "quad": " "}
 _TEXT_COMMAND = r"\\(?:text|math|operatorname|mbox|boxed|fbox)[a-z]*\s*(?=\{)"
@@ -34,14 +34,18 @@ _NUMERATOR, _DENOMINATOR = (rf"\s*(?:\{{\s*({sign}[0-9][0-9.,]*+)\s*\}}|([0-9]))
 _PLAIN: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (rf"{SPECIAL_TOKEN}|\\\\|\\[()\[\]{{}}]|(?<=\w){_TEXT_COMMAND}", " "),
     (rf"\\!|{_TEXT_COMMAND}", ""),
-    (r"\\[,:; ]|(?<=[0-9])~(?=[0-9])|~(?=[A-Za-z\\{])|[\u2007-\u200a\u202f]", "\xa0"),
+    (r"[\t\u2002-\u2006]", " "),
+    (r"\s*\\[,:; ]\s*(?=[0-9])|\\[,:; ]|(?<=[0-9])~(?=[0-9])|~(?=[A-Za-z\\{])|[\u2007-\u200a\u202f]", "\xa0"),
     (rf"\\({'|'.join(_COMMANDS)})(?![A-Za-z])", lambda m: _COMMANDS[m[1]]),
     (r"\\([$%])|\{([.,\xa0])\}", r"\1\2"),
     (r"(?<=[0-9])(?=\\[dtc]?frac|[¼-¾⅐-⅞])", " "),
     (rf"\\[dtc]?frac{_NUMERATOR}{_DENOMINATOR}", lambda m: f"{m[1] or m[2]}/{m[3] or m[4]} "),
     (r"[¼-¾⅐-⅞]", lambda m: f"{normalize('NFKC', m[0])} ".translate(_SIGNS)),
+    (r"⁻(?=[0-9])", "-"),
     (r"[⁺⁻]?[⁰¹²³⁴-⁹]+", lambda m: f"^{normalize('NFKC', m[0])}".translate(_SIGNS)),
-    (r"(?<=[0-9])\*\*(?=[-0-9])", "^"),
+    (r"(?<=[0-9]) ?\*\* ?(?=[-0-9])", "^"),
+    (r"\\[dtc]?frac\s*\{[^{}]*\}\s*\{[^{}]*\}", "1/0 "),  # of other things than numbers, which is no number
+    (r"(?<![\w)\]}])-(?:\xa0(?=[0-9.])|\(([0-9][0-9.,]*)\))", r"-\1"),
     (r"\}\s*\{", ")/("),  # the line of a fraction that has not numbers alone
     (r"(?<=[0-9])\{|\}(?=[0-9])", " "),
     (r"[{}]", ""),
@@ -53,7 +57,7 @@ _CURRENCY = r"[$\xa2\xa3\xa5\u20a0-\u20cf]"
 _CANDIDATE = re.compile(
     rf"(?:(?<![\w)\]}}%.])(?P<sign>[+-]))?(?:(?P<currency>{_CURRENCY})[ \xa0]?)?"
     r"(?:(?P<named>(?<=[^\W0-9]))|)(?:(?P<point>(?<=\.)(?<!\.\.))|)"
-    r"(?P<body>(?:[1-9][0-9]{0,2}(?:(?:[ ,'\u2019_\xa0]|,? {1,2}(?=0))[0-9]{3}(?![0-9]))+|[0-9]+"
+    r"(?P<body>(?:[1-9][0-9]{0,2}(?:(?:[ ,'\u2019_\xa0]|,? +(?=0))[0-9]{3}(?![0-9]))+|[0-9]+"
     r"|(?<![\w)\]}.])\.[0-9]+)(?:[.,][0-9]+)*)"
     r"(?(named)|(?:[eE](?P<exponent>[+-]?[0-9]+)(?!\w))?)"
     r"(?:(?P<times>[ \xa0]{0,3}[x*\xd7·⋅][ \xa0]{0,3}10)?[ \xa0]?\^[ \xa0]?\(?(?P<power>[+-]?[0-9]+)\)?)?"
@@ -65,7 +69,10 @@ _BEFORE_QUOTIENT = re.compile(r"(?:^|[\s=:($€£¥\"'\[{,~≈]|\*\*)$")
 _PART_BEFORE = re.compile(r"(?:[√^±][ \xa0]?|/)\(?$")
 _PART_AFTER = re.compile(r"[ \xa0]?[√π^]|\)*/[(√π]")
 _WHOLE = re.compile(rf"-?{_CURRENCY}?[0-9,\xa0]+")
-_NO_UNIT = "and|or|to|by|plus|minus|times|half|hundred|thousand|[mbtr]+illion|pi|sqrt|sin|cos|tan|log|ln|mod|base"
+_NO_UNIT = (
+    "and|or|to|by|plus|minus|times|half|dozen|score|hundred|thousand|lakh|crore|[mbtr]+illion|[bm]n|infinity|i|pi|sqrt|sin|"
+    "cos|tan|log|ln|mod|base"
+)
 _UNIT = (
     rf"(?!.*\b(?i:{_NO_UNIT})\b) ?(?:%|°[CF]?|{_CURRENCY})?"
     r"(?:(?:(?i:st|nd|rd|th|[ckm]m|[km]g|ml|lbs?|oz|ft|hrs?|min|[ap]m)|[^\W\d_]{4,}| (?:[^\W\d_]{2,}|[^\W\d_xyzkKMB]))"
@@ -160,7 +167,7 @@ def find_answers(text: str, pattern: str) -> Iterator[str]:
 
 def plain_text(text: str) -> str:
     """A text with its LaTeX and typography in plain notation: `-\\$5` is `-$5`, `3½` is `3 1/2`."""
-    if not text.isascii() or any(character in text for character in "\\{<^~*"):
+    if not text.isascii() or any(character in text for character in "\\{<^~*\t("):
         text = text.translate(_SIGNS)
         for pattern, replacement in _PLAIN:
             text = re.sub(pattern, replacement, text)

@@ -1,6 +1,7 @@
 """Weights and configurations of transformers: loading them, and reordering embeddings to a vocabulary."""
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -56,7 +57,9 @@ def read_generation_config(weights: str, config: Any, revision: str | None = Non
     package, options = import_transformers("model.weights"), _hub_options(weights, revision) | options
     try:
         path = package.utils.cached_file(weights, "generation_config.json", **options)
-    except OSError:
+    except OSError as error:
+        if os.path.lexists(file := Path(weights) / "generation_config.json"):  # a link to nothing, or a folder
+            raise UserError(f"model.weights: {file}, which says what ends an answer, cannot be read") from error
         settings: Any = {}
         if config.is_encoder_decoder:  # from before there were such files
             settings, _ = package.PretrainedConfig.get_config_dict(weights, **options)

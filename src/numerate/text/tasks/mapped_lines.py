@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 _CHUNK_BYTES = 1 << 22
 _CHUNK_RECORDS = 1 << 12
+_FIRST_BYTES_OF_SPACES = (0xC2, 0xE1, 0xE2, 0xE3)  # of those beyond ASCII, in UTF-8
 
 
 class MappedLines:
@@ -46,8 +47,10 @@ class MappedLines:
     @cached_property
     def blank_lines(self) -> NDArray[np.int64]:
         """The lines of white space alone."""
-        candidates = np.flatnonzero(self.bytes.take(self.starts[:-1], mode="clip") <= ord(" "))
-        return np.array([line for line in candidates.tolist() if not self.read(line).strip()], dtype=np.int64)
+        first = self.bytes.take(self.starts[:-1], mode="clip")
+        candidates = np.flatnonzero((first <= ord(" ")) | np.isin(first, _FIRST_BYTES_OF_SPACES)).tolist()
+        blank = [line for line in candidates if not self.read(line).decode(errors="replace").strip()]
+        return np.array(blank, dtype=np.int64)
 
     def select(self, lines: NDArray[np.int64]) -> "MappedLines":
         """These lines, each with those behind it that are left out."""

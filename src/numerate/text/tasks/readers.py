@@ -83,7 +83,10 @@ class RecordReader(ExampleReader):
     def pairs(self, lines: MappedLines) -> Iterator[tuple[int, Pair | ValueError]]:
         step, end = self.lines_per_record, len(lines)
         numbers: Sequence[int] | NDArray[np.int64] = range(end)
-        if step > 1 and len(blank := lines.blank_lines) and (end % step or not (blank % step).all()):
+        blank = lines.blank_lines if step > 1 else np.array([], dtype=np.int64)
+        while len(blank) and blank[-1] == end - 1:  # at the end of the file
+            blank, end = blank[:-1], end - 1
+        if len(blank) and (end % step or not (blank % step).all()):
             # Blank lines are left out, unless all of them stand where an answer does.
             numbers = np.delete(np.arange(end), blank)
             lines, end = lines.select(numbers), len(numbers)

@@ -46,8 +46,8 @@ class PromptFormat:
         """
         if self.chat_tokenizer is not None:
             return ()
-        beginning = self.template.partition(QUESTION)[0].lstrip()
-        return (f"\n{beginning}" if beginning else SEPARATOR,)
+        beginning = self.template.partition(QUESTION)[0].lstrip("\n")
+        return (f"\n{beginning}" if beginning.strip() else SEPARATOR,)
 
     def fingerprint(self) -> str:
         """What the rendered texts depend on, besides questions and examples."""
