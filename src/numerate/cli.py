@@ -13,6 +13,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from itertools import compress
@@ -78,7 +79,8 @@ def _print_once(error: UserError | OperationalError) -> None:
     if is_speaker:
         terminal.print_wrapped(f"numerate: {error}", sys.stderr)
     else:
-        time.sleep(3)
+        with suppress(KeyboardInterrupt):  # the SIGTERM of the launcher
+            time.sleep(3)
 
 
 class Call(NamedTuple):
