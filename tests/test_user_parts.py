@@ -401,6 +401,8 @@ def test_a_part_in_a_package_beside_a_script_is_identified_by_the_modules_of_the
     assert source() == before
     (lab / "scales.py").write_text("SCALE = 3\n")
     assert source() != before
+    with pytest.raises(UserError, match=r"blend: lab\.mixers:Bitter: its modules have changed since this was saved"):
+        from_tree({"kind": "Maker", "blend": {"kind": "lab.mixers:Bitter", "source": before}})
 
 
 def imported(folder: Path, name: str, text: str) -> ModuleType:

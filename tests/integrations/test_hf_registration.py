@@ -101,6 +101,7 @@ def test_a_part_of_a_user_is_opened_where_its_file_is_loaded(monkeypatch: pytest
     monkeypatch.setattr(catalogue, "_user_classes", {})
     run = run_of(recipe_of(Decoder(hidden_size=16, mixer=load_user_parts("own_part.py").Own())))
     export(run, "exported")
+    assert 'import numerate\nnumerate.config.load_user_parts("own_part.py")\n' in Path("exported/README.md").read_text()
     tokens, _ = ids_of((9,))
     model = transformers.AutoModelForCausalLM.from_pretrained("exported").eval()
     with torch.no_grad():

@@ -129,7 +129,7 @@ def test_without_files_a_name_says_how_to_get_them(tmp_path: Path, monkeypatch: 
             presets("Task")[name].examples("train", 0, 0, 1)
     with pytest.raises(UserError, match=r"^task\.train_file: must be set"):
         QuestionFiles().examples("train", 0, 0, 1)
-    with pytest.raises(UserError, match=r"\(train_file=a\.jsonl keep_duplicates=true, for a test alone\)"):
+    with pytest.raises(UserError, match=r"\(task\.train_file=a\.jsonl task\.keep_duplicates=true, for"):
         QuestionFiles(test_files=("a.jsonl",)).data_files()
     test = str(TEXTS / "questions.jsonl")
     assert QuestionFiles(train_file=test, test_files=(test,), keep_duplicates=True).num_rows("test") > 3

@@ -126,8 +126,8 @@ def export(
     """Exports a run to Hugging Face."""
     run = load(address, runs_dir, "cpu")
     folder = exporting.export(run, out, checkpoint_name=checkpoint, tokenizer=tokenizer, license=license)
-    needs = "transformers alone" if run.recipe.model.is_hugging_face else "transformers after `import numerate`"
-    print(f"{folder}\nopened by {needs}")
+    needs = " after " + "; ".join(needed) if (needed := exporting.needed_lines(run)) else " alone"
+    print(f"{folder}\nopened by transformers{needs}")
 
 
 def import_run(folder: str, *, settings: Sequence[str], recipe: str | None = None, **options: Any) -> None:

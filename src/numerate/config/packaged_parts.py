@@ -30,8 +30,8 @@ def load_packaged_part(address: str) -> Any:
     if name in getattr(sys.modules.get(module), "__dict__", {}):
         return vars(sys.modules[module])[name]
     raise UserError(
-        f"{address}: no installed package declares such a part (as an entry point in the group {ENTRY_POINT_GROUP}); a "
-        "file with it can be named as --parts FILE"
+        f"{address}: no installed package declares such a part (as an entry point in the group {ENTRY_POINT_GROUP}); "
+        "import its module first (in Python), or declare it"
     )
 
 

@@ -80,6 +80,16 @@ def load_user_object(address: str) -> Any:
     return vars(module)[name]
 
 
+def load_saved_packaged_part(address: str, source: object) -> Any:
+    """The part of a package in a saved recipe. Raises `UserError` if the package is not installed and its modules have
+    other contents than those that were saved with the hash `source`."""
+    part = packaged_parts.load_packaged_part(address)
+    is_declared = address in packaged_parts.declared_entry_points()
+    if not is_declared and source is not None and class_address(part)[1] != source:
+        raise UserError(f"{address}: its modules have changed since this was saved with them (sha256 {source!s:.12})")
+    return part
+
+
 def load_saved_class(address: str, source: object) -> Any:
     """The class `my.py:Bitter` of a saved recipe, whose file had the sha256 `source`.
 

@@ -34,6 +34,7 @@ from numerate.config.user_parts import (
     class_address,
     is_abstract,
     load_saved_class,
+    load_saved_packaged_part,
     load_user_object,
     missing_methods,
 )
@@ -334,7 +335,7 @@ def get_part_class(
         if re.fullmatch(r"[^:]+\.py:\w+", name):
             part = load_saved_class(name, file_sha256) if is_saved else load_user_object(name)
         elif (address := name if re.fullmatch(r"[^:]+:\w+", name) else address_of_name(name)) is not None:
-            part = load_packaged_part(address)
+            part = load_saved_packaged_part(address, file_sha256) if is_saved else load_packaged_part(address)
         else:
             if list(available.values()) == [""]:  # a class without variants
                 (only,), setting = available, next(iter(settings_of(classes[0])))

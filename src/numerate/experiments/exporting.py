@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from numerate.config import check_same_defaults, from_tree, identity, override, to_tree
+from numerate.config import check_same_defaults, from_tree, identity, override, to_tree, yaml_text
 from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.experiments.run import Run
@@ -110,6 +110,14 @@ def _one_checkpoint(run: Run, name: str) -> checkpoint.Checkpoint:
     return checkpoints[0]
 
 
+def needed_lines(run: Run) -> list[str]:
+    """What a program runs before transformers opens the export of a run: none for a model of transformers."""
+    if run.recipe.model.is_hugging_face:
+        return []
+    files = re.findall(r"kind: (\S+\.py):", yaml_text(to_tree(run.recipe)))
+    return ["import numerate", *(f'numerate.config.load_user_parts("{file}")' for file in dict.fromkeys(files))]
+
+
 def _write_card(folder: Path, run: Run, step: int, name: str, license: str | None) -> None:
     """Writes README.md: metadata of the Hub, how the model is loaded, results with intervals, command and citation."""
     is_ours = not run.recipe.model.is_hugging_face
@@ -125,7 +133,7 @@ def _write_card(folder: Path, run: Run, step: int, name: str, license: str | Non
         step=step,
         name=name,
         needs=_NEEDS_NUMERATE.format(name=name) if is_ours else "transformers alone opens it.",
-        numerate="import numerate\n" if is_ours else "",
+        numerate="".join(f"{line}\n" for line in needed_lines(run)),
         classes=", ".join(opened.values()),
         lines="\n".join(f"{what} = {auto_class}.from_pretrained(folder)" for what, auto_class in opened.items()),
     )

@@ -38,7 +38,7 @@ class Training(Spec):
     examples: int | None = setting(None, "budget: examples", above=0, in_run_id=False)
     tokens: int | None = setting(None, "budget: input tokens without padding", above=0, in_run_id=False)
     flops: float | None = setting(None, "budget: floating-point operations, such as 8e18", above=0, in_run_id=False)
-    epochs: float | None = setting(None, "budget: epochs over a finite dataset", above=0, in_run_id=False)
+    epochs: float | None = setting(None, "budget: epochs over a finite dataset", above=0, at_most=1e9, in_run_id=False)
     minutes: float | None = setting(
         None, "time limit of one invocation of the command, in minutes", above=0, in_run_id=False
     )

@@ -149,9 +149,9 @@ class WordProblems(RecordReader):
             answer = remove_calculator_annotations(fields["solution" if self.dataset == "gsm_plus" else "answer"])
         answer = normalize_numbers(answer, confirmed)
         if self.dataset == "gsm8k" and is_number:
-            if ANSWER_MARK not in answer:
+            _, mark, answer = answer.rpartition(ANSWER_MARK)
+            if not mark or not (answer := answer.strip()):
                 raise ValueError(f"has no {ANSWER_MARK!r} before the last number of its answer")
-            answer = answer.rpartition(ANSWER_MARK)[2].strip()
         return normalize_numbers(fields["question"], confirmed), answer
 
 

@@ -76,8 +76,10 @@ class QuestionFiles(TextTask):
 
     def data_files(self) -> list[Path]:
         if self.train_file is None:
-            file = f"{self.test_files[0]} keep_duplicates=true, for a test alone" if self.test_files else "mine.jsonl"
-            raise UserError(f"task.train_file: must be set: a file of questions with answers (train_file={file})")
+            file = (
+                f"{self.test_files[0]} task.keep_duplicates=true, for a test alone" if self.test_files else "mine.jsonl"
+            )
+            raise UserError(f"task.train_file: must be set: a file of questions with answers (task.train_file={file})")
         paths = [self.train_file, *filter(None, [self.validation_file]), *self.test_files]
         return [Path(os.path.expanduser(path)) for path in paths]
 
