@@ -8,18 +8,10 @@ from torch import Tensor, nn
 
 from numerate.architectures.delta import DeltaNet, DeltaProduct, GatedDeltaNet
 from numerate.architectures.s4 import S4
-from numerate.architectures.s4d import S4D
 from numerate.mixers.mixer import Context, Mixer
 from numerate.positions.position import Position
 
-STATE_SPACES = [
-    S4(),
-    *(
-        S4D(initialization=start, discretization=rule)
-        for start in ("lin", "inv", "legs")
-        for rule in ("zoh", "bilinear")
-    ),
-]
+STATE_SPACES = [S4()]
 DELTA_NETS = [
     DeltaNet(num_heads=2),
     DeltaNet(num_heads=2, eigenvalue_range="[-1,1]", conv_kernel=None, head_dim=5),

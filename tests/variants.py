@@ -20,7 +20,6 @@ from numerate.architectures.mamba2 import Mamba2
 from numerate.architectures.rwkv6 import RWKV6
 from numerate.architectures.rwkv7 import RWKV7
 from numerate.architectures.s4 import S4
-from numerate.architectures.s4d import S4D
 from numerate.architectures.slstm import SLSTM
 from numerate.architectures.symbols import PositionalSymbols, PositionRelativeSymbols, SymbolicAttention
 from numerate.batch import Model
@@ -153,8 +152,6 @@ FURTHER: dict[str, list[Any]] = {
         LSTM(hidden_size=12),
         LSTM(output_projection=False, bias=False),
         S4(state_pairs=3, dt_ratio=500.0, dropout=0.2),
-        S4D(state_pairs=2, initialization="lin", discretization="bilinear"),
-        S4D(initialization="inv"),
         RNN(output_projection=False, initialization="torch"),
         GRU(hidden_size=12, initialization="torch"),
         MinGRU(hidden_size=12, positive_candidates=True, eigenvalue_range="[-1,1]", max_initial_memory=20),

@@ -16,7 +16,6 @@ from numerate.architectures.mamba2 import Mamba2
 from numerate.architectures.rwkv6 import RWKV6
 from numerate.architectures.rwkv7 import RWKV7
 from numerate.architectures.s4 import S4
-from numerate.architectures.s4d import S4D
 from numerate.architectures.slstm import SLSTM
 from numerate.errors import UserError
 from numerate.kernels.backends import is_fla_installed
@@ -98,7 +97,6 @@ def test_gradients_go_through_the_state_of_a_prefill(settings: Any) -> None:
     ("spec", "state"),
     [
         (S4(), lambda state: state),
-        (S4D(), lambda state: state),
         (Mamba(), lambda state: state[1]),
         (Mamba2(), lambda state: state[1]),
         (DeltaProduct(num_heads=2, gated=True), lambda state: state[1]),
@@ -151,7 +149,6 @@ def test_a_negative_eigenvalue_follows_a_parity_and_a_positive_one_does_not(says
 SLOW = dict.fromkeys(("log_A_real", "A_imag", "log_dt"), (0.3, False)) | {"C": (0.3, True)}
 WISHES = [
     (S4(learning_rate_factor=0.3), SLOW | {"P": (0.3, False), "B": (0.3, False)}),
-    (S4D(learning_rate_factor=0.3), SLOW),
     (
         LRU(learning_rate_factor=0.3),
         dict.fromkeys(("nu_log", "theta_log", "gamma_log"), (0.3, False)) | {"D": (1.0, False)},

@@ -32,7 +32,7 @@ for mixer in all_classes("Mixer"):
         found[mixer.__name__].append(nodes)
 print(json.dumps(found))
 """
-LOOPING = ("MinGRU", "S4D", "SLSTM", "SlotLSTM")
+LOOPING = ("MinGRU", "SLSTM", "SlotLSTM")
 
 
 @pytest.mark.slow

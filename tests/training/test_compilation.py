@@ -31,7 +31,7 @@ TINY_XVAL = (
     f"{TINY_T5.replace('dropout=0', 'dropout=0,number_head=NumberHead(scale=ln),number_embedding=XValScaling')} "
     f"tokenizer=Subwords({Path(TINY_TOKENIZER).name},XVal) objective.loss=XValLoss"
 )
-MIXERS = "Attention LSTM GRU SLSTM SlotLSTM MinGRU Mamba Mamba2 S4 S4D RWKV6 RWKV7 DeltaNet DualAttention"
+MIXERS = "Attention LSTM GRU SLSTM SlotLSTM MinGRU Mamba Mamba2 S4 RWKV6 RWKV7 DeltaNet DualAttention"
 WHOLE_GRAPHS = [*(f"model.mixer={name}" for name in MIXERS.split()), "model.backbone=Loop", TINY_T5, TINY_XVAL]
 """Settings with which forward pass and loss are one graph."""
 EQUAL = ("model.mixer=Attention", "model.mixer=LSTM", "model.mixer=Mamba", "model.mixer=DualAttention", TINY_T5)

@@ -110,7 +110,6 @@ CASES: dict[str, tuple[str, ...]] = {
             "RWKV6",
             "RWKV7",
             "S4",
-            "S4D",
             "SLSTM",
             "DualAttention(symbols=PositionalSymbols)",
             "DualAttention(symbols=PositionRelativeSymbols)",

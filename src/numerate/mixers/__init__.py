@@ -22,7 +22,6 @@ CATALOGUE = {
         "RWKV6": "architectures.rwkv6",
         "RWKV7": "architectures.rwkv7",
         "S4": "architectures.s4",
-        "S4D": "architectures.s4d",
         "SLSTM": "architectures.slstm",
         "SlotLSTM": "architectures.slot_lstm",
     },
