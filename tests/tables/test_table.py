@@ -658,18 +658,6 @@ def test_a_frame_has_the_types_and_the_missing_values(study: Studies) -> None:
     assert frame["step"].isna().tolist() == frame["stop_reason"].isna().tolist() == [False, True]
 
 
-def test_duckdb_answers_questions_about_runs_and_cells(study: Studies) -> None:
-    duckdb = pytest.importorskip("duckdb", reason="DuckDB is an extra")
-    table = study([*seeds(0.25, 0.75, hidden_size=64), *seeds(0.5, hidden_size=128)], cells=cells)
-    database = duckdb.connect(":memory:")
-    database.register("runs", table)
-    database.register("cells", cells_of("widths", study.runs))
-    question = 'select "model.hidden_size" w, avg("final.ood_test"), count(*) from runs group by w order by w'
-    assert database.execute(question).fetchall() == [(64, 0.5, 2), (128, 0.5, 1)]
-    assert database.execute("select count(*), max(exact_match) from cells").fetchall() == [(24, 1.0)]
-    database.close()
-
-
 # Cells ---------------------------------------------------------------------------------------------------------------
 
 
@@ -899,7 +887,7 @@ def test_only_commands_that_show_tables_or_make_tests_import_pandas_and_scipy(st
 
 def test_the_table_is_shown_without_importing_torch_or_what_it_does_not_need(study: Studies) -> None:
     study(seeds(0.1, 0.2))
-    heavy = ("torch", "duckdb", "scipy", "matplotlib")
+    heavy = ("torch", "scipy", "matplotlib")
     code = (
         "import sys; from numerate.cli import main\n"
         f"status = main(['results', 'widths', 'runs_dir={study.runs}'])\n"

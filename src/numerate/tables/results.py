@@ -59,7 +59,6 @@ def results_of(study: "Study | str | Path", runs_dir: str | Path | None = None) 
 
         runs = results_of("abacus_laptop")
         runs.groupby("label")["final.ood_test"].median()
-        duckdb.sql('select label, avg("final.ood_test") from runs group by label')
 
     A row per run of the current plan, and per completed run of earlier plans: `run` (its path below the folder of
     runs), `label`, `seed`, `status`; `plan`, if some are of earlier ones; each setting in which runs differ, by its
