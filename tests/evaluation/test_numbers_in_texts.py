@@ -186,4 +186,5 @@ def test_spaces_signs_and_fractions_of_other_kinds_lose_no_part_of_a_number() ->
         assert answer_number(text).value == -3, text
     assert answer_number(r"70\, 000").value == 70_000
     assert answer_number("1.5 * 10 ** 6").value == 1_500_000
+    assert correct_number("1~½") == answer_number("1~½").value == Fraction(3, 2)
     assert [correct_number(text) for text in ("5 dozen", "5 bn", "5 lakh")] == [None] * 3

@@ -35,7 +35,7 @@ _PLAIN: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (rf"{SPECIAL_TOKEN}|\\\\|\\[()\[\]{{}}]|(?<=\w){_TEXT_COMMAND}", " "),
     (rf"\\!|{_TEXT_COMMAND}", ""),
     (r"[\t\u2002-\u2006]", " "),
-    (r"\s*\\[,:; ]\s*(?=[0-9])|\\[,:; ]|(?<=[0-9])~(?=[0-9])|~(?=[A-Za-z\\{])|[\u2007-\u200a\u202f]", "\xa0"),
+    (r"\s*\\[,:; ]\s*(?=[0-9])|\\[,:; ]|(?<=[0-9])~(?=[0-9¼-¾⅐-⅞])|~(?=[A-Za-z\\{])|[\u2007-\u200a\u202f]", "\xa0"),
     (rf"\\({'|'.join(_COMMANDS)})(?![A-Za-z])", lambda m: _COMMANDS[m[1]]),
     (r"\\([$%])|\{([.,\xa0])\}", r"\1\2"),
     (r"(?<=[0-9])(?=\\[dtc]?frac|[¼-¾⅐-⅞])", " "),
@@ -113,7 +113,7 @@ def parse_entire_text(text: str, *, with_unit: bool = False) -> ExactNumber | No
     [Decimal('50'), Decimal('9'), None, None]
     """
     text = plain_text(text).strip(" \n*$" if with_unit else None)
-    first = next(iter(all_numbers(text)), ParsedNumber(None))
+    first = next(iter(_numbers(text)), ParsedNumber(None))
     rest = re.sub(r"\s+", " ", text[first.end :])
     return first.value if first.start == 0 and re.fullmatch(_UNIT if with_unit else "", rest) else None
 
@@ -176,7 +176,11 @@ def plain_text(text: str) -> str:
 
 def all_numbers(text: str) -> list[ParsedNumber]:
     """The numbers of a text, also those that are invalid. Numbers that `/`, `:` or `_` joins are one."""
-    text = plain_text(text)
+    return _numbers(plain_text(text))
+
+
+def _numbers(text: str) -> list[ParsedNumber]:
+    """Those of a text in plain notation."""
     groups: list[list[re.Match[str]]] = []
     for match in _CANDIDATE.finditer(text):
         if groups and _JOINER.fullmatch(text, groups[-1][-1].end(), match.start()):
