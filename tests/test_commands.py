@@ -23,7 +23,7 @@ from numerate.commands import studies
 from numerate.commands.compare import resolve_runs
 from numerate.commands.table import COMMANDS
 from numerate.config import user_parts
-from numerate.records.heads import checksum
+from numerate.records.schema import checksum
 from numerate.studies.folder import RequestedRun, StudyFolder
 from numerate.studies.study import Study
 from numerate.training.run_folder import RunFolder

@@ -124,7 +124,9 @@ def test_the_length_is_in_steps_or_epochs_and_what_is_read_again_is_said(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["finetune", "hf:tiny", SETTINGS[0], SETTINGS[2], "epochs=2.5", "--dry-run"]) == 0
-    assert "budget            17 steps, 68 examples, 2.62 epochs of 26" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "budget            17 steps, 68 examples, about" in out
+    assert "tokens, 2.62 epochs of 26\n" in out
     assert finetune("training.steps=9") == 0
     assert "9 steps are 1.38 epochs of 26 examples" in capsys.readouterr().err
     assert finetune("training.steps=6", "seed=1") == 0

@@ -21,7 +21,7 @@ from numerate import catalogue
 from numerate.cli import main
 from numerate.config import user_parts
 from numerate.errors import UserError
-from numerate.records.heads import checksum
+from numerate.records.schema import checksum
 from numerate.text.models.pretrained import PretrainedDecoder
 from numerate.vocabulary import Vocabulary
 

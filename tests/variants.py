@@ -210,7 +210,7 @@ TINY_TOKENIZER = str(Path(__file__).parent / "text" / "tiny")
 """A tokenizer of bytes with a few pieces of words, made for tests."""
 
 BY_DEFAULT: dict[str, Callable[[], Any]] = {
-    "ChannelMix": lambda: Alternating((RWKV6(), ChannelMix())),
+    "ChannelMix": lambda: Alternating((RWKV6(), ChannelMix(version=6))),
     "RJokes": lambda: RJokes(data_dir=str(TEXTS)),
     "Mathematics": lambda: Mathematics(("arithmetic__mul",), ("arithmetic__mul_big",), ("easy",), data_dir=str(TEXTS)),
     "QuestionFiles": lambda: QuestionFiles(train_file=str(TEXTS / "questions.jsonl")),

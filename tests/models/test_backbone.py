@@ -12,7 +12,7 @@ from numerate.batch import Loops, StepContext, Tokens
 from numerate.errors import UserError
 from numerate.mixers.attention import Attention
 from numerate.mixers.recurrent import LSTM
-from numerate.models.backbone import Loop, Stack, noise_keys, position_noise
+from numerate.models.backbone import Loop, Stack, position_noise
 from numerate.models.block import FeedForward
 from numerate.models.decoder import Decoder
 from numerate.positions.added import Sinusoidal
@@ -61,7 +61,7 @@ def test_a_loop_written_out(inject: str, state: str, build: Any, make_tokens: An
     raw, context = embedded(model, tokens)
     x = torch.zeros_like(raw) if inject != "none" else raw
     if state == "noise":
-        x = x + position_noise(noise_keys(5), torch.arange(7)[None], 16)
+        x = x + position_noise(5, torch.arange(7)[None], 16)
     for _ in range(3):
         x = injected(model.backbone, x, raw)
         for block in model.backbone.blocks:
@@ -168,17 +168,15 @@ def test_another_number_of_turns_takes_the_same_weights(state: str, build: Any, 
 @torch.no_grad()
 def test_noise_is_a_function_of_seed_and_place(build: Any, make_tokens: Any) -> None:
     places = torch.arange(400)[None]
-    whole = position_noise(noise_keys(3), places, 64)
+    whole = position_noise(3, places, 64)
     assert abs(float(whole.std()) - 0.02) < 3e-4
     assert abs(float(whole.mean())) < 5e-4
     assert float(whole.abs().max()) < 0.02 * 6
     assert whole.unique().numel() == whole.numel()
     torch.manual_seed(99)
-    assert torch.equal(position_noise(noise_keys(3), places[:, 250:260], 64), whole[:, 250:260]), (
-        "the same at any length"
-    )
-    assert not torch.equal(position_noise(noise_keys(4), places, 64), whole)
-    far = position_noise(noise_keys(3), torch.tensor([[10**6]]), 64)
+    assert torch.equal(position_noise(3, places[:, 250:260], 64), whole[:, 250:260]), "the same at any length"
+    assert not torch.equal(position_noise(4, places, 64), whole)
+    far = position_noise(3, torch.tensor([[10**6]]), 64)
     assert bool(far.isfinite().all()), "there is no longest row"
     centred = whole[0] - whole[0].mean(0)
     together = (centred.T @ centred) / (centred.std(0)[:, None] * centred.std(0) * 400)

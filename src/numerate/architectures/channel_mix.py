@@ -32,7 +32,7 @@ class ChannelMix(RWKVSpec):
 
     >>> from numerate.mixers import RWKV6, Alternating
     >>> from numerate.models import Decoder
-    >>> spec = Decoder(mixer=Alternating((RWKV6(), ChannelMix())), feed_forward=None)
+    >>> spec = Decoder(mixer=Alternating((RWKV6(), ChannelMix(version=6))), feed_forward=None)
     """
 
     version: Literal[4, 6, 7] = setting(4, "RWKV version: 4, 6 or 7")

@@ -21,8 +21,6 @@ from numerate.reports.settings import format_settings
 from numerate.terminal import output_width, wrapped
 from numerate.training import disk
 
-"""Heads shown in the terminal."""
-
 
 def _with_each_setting(run: Run, settings: Sequence[str]) -> Iterator[tuple[Run, str]]:
     """A run with every combination of settings, and these as text; "" without any."""

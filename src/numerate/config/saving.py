@@ -229,9 +229,9 @@ def _canonical_json(
     if cache is not None and id(value) in cache:
         cached_text: str = cache[id(value)][1]
         return cached_text
-    part, settings = type(value), []
+    part, settings, defaults = type(value), [], Draft(type(value), {})
     for name, (field, _) in sorted(settings_of(part).items()):
-        setting, default = getattr(value, name), Draft(part, {}).get(name)
+        setting, default = getattr(value, name), defaults.get(name)
         if is_included(part, field) and not _is_located(value, field) and (has_defaults or setting is not default):
             content = _canonical_json(setting, is_included, cache, has_defaults)
             if has_defaults or default is MISSING or content != _canonical_json(default, is_included, cache, False):

@@ -9,7 +9,7 @@ from torch import Tensor
 from numerate.batch import Model, Output, Tokens
 from numerate.errors import OperationalError, check_positive
 from numerate.evaluation.evaluation_data import select_rows
-from numerate.evaluation.generate import GenerationOutput, greedy_decode, last_number
+from numerate.evaluation.generate import GenerationOutput, end_ids, greedy_decode, last_number
 from numerate.vocabulary import EOS, PAD
 
 PUBLISHED_NUM_BEAMS = 4
@@ -58,7 +58,7 @@ def beam_search(
     can_improve = torch.ones(rows, 1, dtype=torch.bool, device=device)
     output = decoder.output
     has_nan = torch.zeros(rows, dtype=torch.bool, device=device)
-    end_ids = torch.tensor((end_id, *(model.other_end_ids if end_id == EOS else ())), device=device)
+    ends = torch.tensor(end_ids(model, end_id), device=device)
     for step in range(max_new_tokens):
         scores = output.logits[:, -1].float().log_softmax(-1).view(rows, num_beams, -1) + active.scores[..., None]
         top_scores, flat_index = scores.flatten(1).topk(min(2 * num_beams, scores[0].numel()))
@@ -67,7 +67,7 @@ def beam_search(
         value = last_number(output)
         new_numbers = None if value is None else value.view(rows, num_beams).gather(1, parents)
         extended = active.append_tokens(step, parents, ids, new_numbers, top_scores)
-        is_ending = torch.isin(ids, end_ids) | (step == max_new_tokens - 1)
+        is_ending = torch.isin(ids, ends) | (step == max_new_tokens - 1)
         is_top_beam = torch.arange(top_scores.shape[1], device=device) < num_beams
         final_scores = torch.where(
             is_ending & is_top_beam & can_improve, top_scores / (step + 1) ** length_penalty, MIN_SCORE
@@ -90,7 +90,7 @@ def beam_search(
             f"beams: the scores of {int(has_nan.sum())} of {rows} answers are NaN: the model's weights "
             "are corrupt; use an earlier checkpoint"
         )
-    return finished.best_output(end_ids, length_penalty)
+    return finished.best_output(ends, length_penalty)
 
 
 class _Beams:
@@ -142,11 +142,11 @@ class _Beams:
         scores, index = self.scores.topk(count)
         return self.select(index).with_scores(scores)
 
-    def best_output(self, end_ids: Int[Tensor, " ends"], length_penalty: float) -> GenerationOutput:
-        """The best beam of each row, which ends with the first of `end_ids` for all of them."""
+    def best_output(self, ends: Int[Tensor, " ends"], length_penalty: float) -> GenerationOutput:
+        """The best beam of each row, which ends with the first of `ends` for all of them."""
         ids = self.ids[:, 0]
-        is_end = torch.isin(ids, end_ids)
-        ids = ids.where(~is_end, end_ids[0])
+        is_end = torch.isin(ids, ends)
+        ids = ids.where(~is_end, ends[0])
         lengths = torch.where(is_end.any(1), is_end.long().argmax(1) + 1, ids.shape[1])
         longest = int(lengths.max())
         values = None if self.number_values is None else self.number_values[:, 0, :longest]

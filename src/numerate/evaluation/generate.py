@@ -177,6 +177,11 @@ def greedy_token(logits: Float[Tensor, "rows vocabulary"], step: int) -> Int[Ten
     return logits.argmax(-1)
 
 
+def end_ids(model: Model, end_id: int) -> tuple[int, ...]:
+    """The tokens that end an answer: `end_id`, and if it is [EOS] the other end tokens of a pretrained model."""
+    return (end_id, *(model.other_end_ids if end_id == EOS else ()))
+
+
 @torch.no_grad()
 def greedy_decode(
     model: Model,
@@ -193,7 +198,7 @@ def greedy_decode(
     Prompts may differ in length (padded on the right). The prefix is cached.
     """
     decoder = CachedDecoder(model, prompts, max_new_tokens, source, position_offset)
-    stop_ids = (end_id, *(model.other_end_ids if end_id == EOS else ()))
+    stop_ids = end_ids(model, end_id)
     output = decode_tokens(model, decoder, greedy_token, len(prompts.ids), max_new_tokens, stop_ids)
     if len(stop_ids) > 1 and output.has_stop_token is not None:
         rows = output.has_stop_token.nonzero()[:, 0]

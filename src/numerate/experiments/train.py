@@ -83,8 +83,7 @@ class TrainingSession:
 
     The constructor raises `UserError` for a recipe that cannot be trained, and writes nothing into the folder of runs;
     texts are tokenized into the cache (`Task.prepare_files`). `show_progress`: show a progress bar; `on_record` is
-    called with every step and record, `on_message` with every message; `provenance_info` is the provenance of the run
-    (`provenance.provenance()`), if known already.
+    called with every step and record, `on_message` with every message.
     """
 
     def __init__(
@@ -97,7 +96,6 @@ class TrainingSession:
         on_record: RecordCallback | None = None,
         on_message: Callable[[str], None] | None = None,
         command: str | None = None,
-        provenance_info: Mapping[str, Any] | None = None,
     ) -> None:
         self.world, self.runs, self.show_progress = world, runs, show_progress
         self.on_record, self.on_message = on_record, on_message
@@ -126,7 +124,7 @@ class TrainingSession:
         self.initial_checkpoint = None
         if source is not None and last_checkpoint is None:
             self.initial_checkpoint = find_initial_checkpoint(source, earlier.get("began_from"), self.trainer)
-        self.metadata = run_metadata(recipe, self.trainer, provenance_info)
+        self.metadata = run_metadata(recipe, self.trainer)
         tracking = recipe.tracking
         settings = trackers.TrackerSettings(tracking.project, tracking.entity, recipe.group, tracking.tags)
         self._trackers = trackers.make_trackers(
@@ -176,7 +174,7 @@ class TrainingSession:
             if self._precision_note:
                 self._print_message(self._precision_note)
         if trainer.budget.passes:
-            self._print_message(f"{self.path}: {steps:,} steps are{trainer.budget.passes[1:]} examples")
+            self._print_message(f"{self.path}: {steps:,} steps are {trainer.budget.passes} examples")
         if trainer.state.step:
             self._print_message(f"{self.path}: resuming from step {trainer.state.step} of {steps}")
         elif self.initial_checkpoint is not None:
@@ -328,8 +326,8 @@ def _no_work_message(trainer: Trainer) -> str:
     return f"already trained to its budget of {trainer.total_steps} steps; a larger {larger} continues"
 
 
-def run_metadata(recipe: Recipe, trainer: Trainer, provenance_info: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The metadata in a run's `recipe.yaml`; `provenance_info` is the provenance of the run, if known."""
+def run_metadata(recipe: Recipe, trainer: Trainer) -> dict[str, Any]:
+    """The metadata in a run's `recipe.yaml`."""
     if recipe.paper is not None and recipe.paper not in PAPERS:
         raise UserError(f"paper: unknown paper {recipe.paper!r}; there are: {', '.join(PAPERS)}")
     return {
@@ -338,7 +336,7 @@ def run_metadata(recipe: Recipe, trainer: Trainer, provenance_info: Mapping[str,
         "variant": identity(replace(recipe, seed=0)),
         "name": recipe.name,
         "group": recipe.group,
-        **(provenance.provenance() if provenance_info is None else provenance_info),
+        **provenance.provenance(),
         "total_steps": trainer.total_steps,
         "parameters": sum(p.numel() for p in trainer.model.parameters()),
         "threads": torch.get_num_threads(),

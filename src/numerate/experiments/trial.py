@@ -51,9 +51,8 @@ class TrainingEstimate:
 
     def __str__(self) -> str:
         rows, time = self.first_batch_shape
-        budget = (
-            f"{self.num_steps:,} steps, {self.num_examples:,} examples{self.passes}, about {self.num_tokens:,} tokens"
-        )
+        sizes = [f"{self.num_steps:,} steps", f"{self.num_examples:,} examples", f"about {self.num_tokens:,} tokens"]
+        budget = ", ".join(filter(None, [*sizes, self.passes]))
         return "\n".join(
             [
                 f"parameters        {self.num_parameters:,}",

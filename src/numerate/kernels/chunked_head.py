@@ -20,12 +20,12 @@ from torch import Tensor, nn
 
 from numerate.errors import UserError
 from numerate.kernels.fused_number_loss import (
-    can_read_values,
     find_target_rows,
     needs_gradient,
     once_differentiable,
 )
 from numerate.kernels.number_loss import compute_dtype
+from numerate.kernels.number_table import can_read_values
 
 CHUNK_LOGITS = {"cpu": 2**23}
 """Number of logits computed at a time, by device: 32 MB of float32, enough rows for fast products."""

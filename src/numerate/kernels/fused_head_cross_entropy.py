@@ -9,8 +9,8 @@ from torch.nn.functional import cross_entropy, linear
 
 from numerate.errors import UserError
 from numerate.kernels.chunked_head import ChunkSum, HeadLoss, autocast_head, chunked_sums
-from numerate.kernels.fused_number_loss import can_read_values
 from numerate.kernels.number_loss import compute_dtype
+from numerate.kernels.number_table import can_read_values
 
 
 def linear_cross_entropy(

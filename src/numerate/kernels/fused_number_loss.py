@@ -28,7 +28,7 @@ from numerate.kernels.number_loss import (
     number_indices_and_weights,
 )
 from numerate.kernels.number_loss_gradients import number_loss_gradients
-from numerate.kernels.number_table import NumberTokenTable
+from numerate.kernels.number_table import NumberTokenTable, can_read_values
 
 CHUNK_LOGITS = {"cpu": 2**18}
 """Number of logits processed at a time, by device: a megabyte of float32, which a core's own cache holds."""
@@ -86,11 +86,6 @@ def needs_gradient(tensor: Tensor | None) -> bool:
     if torch.compiler.is_compiling():
         return True
     return tensor.requires_grad or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-
-
-def can_read_values(tensor: Tensor) -> bool:
-    """Whether its values can be read without waiting for a device or breaking a compiled graph."""
-    return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 class SavedForBackward(NamedTuple):

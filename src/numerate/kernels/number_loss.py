@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from numerate.errors import UserError, check_choice
-from numerate.kernels.number_table import NumberTokenTable, is_traced
+from numerate.kernels.number_table import NumberTokenTable, can_read_values
 
 LossFunction = Literal["was", "was-cdf", "mse", "mae", "huber"]
 LOSS_FUNCTIONS: tuple[LossFunction, ...] = ("was", "was-cdf", "mse", "mae", "huber")
@@ -190,11 +190,7 @@ def number_indices_and_weights(
     if quantity_mask is not None:
         number_indices = torch.where(quantity_mask, number_indices, -1)
     number_mask = number_indices >= 0
-    if (
-        loss_weights is not None
-        and loss_weights.device.type == "cpu"
-        and not (is_traced(loss_weights) or is_traced(number_mask))
-    ):
+    if loss_weights is not None and can_read_values(loss_weights):
         invalid_mask = number_mask & ~((loss_weights >= 0) & loss_weights.isfinite())
         if bool(invalid_mask.any()):
             first_invalid = loss_weights.expand(number_mask.shape)[invalid_mask][0].item()

@@ -132,7 +132,7 @@ class NumberTokenTable(nn.Module):
                 f"logits: {num_logits} wide, but token {self.max_id} has a value; "
                 f"they must be as wide as the vocabulary, {self.vocabulary_size} here"
             )
-        if labels is None or labels.device.type != "cpu" or labels.numel() == 0 or is_traced(labels):
+        if labels is None or labels.numel() == 0 or not can_read_values(labels):
             return
         low, high = (int(end) for end in labels.aminmax())
         if high >= num_logits or low < 0:
@@ -161,9 +161,9 @@ class NumberTokenTable(nn.Module):
         return self
 
 
-def is_traced(tensor: Tensor) -> bool:
-    """Whether the values of a tensor cannot be read: while compiling, or under torch.func."""
-    return torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+def can_read_values(tensor: Tensor) -> bool:
+    """Whether its values can be read without waiting for a device or breaking a compiled graph."""
+    return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def digit_count(value: float) -> int:

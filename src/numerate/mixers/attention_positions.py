@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor, nn
 
+from numerate.kernels.number_table import can_read_values
 from numerate.mixers.mixer import Context
 from numerate.positions.position import AttentionBias, ContextualBias, Position, Rotation
 from numerate.positions.rotary import HalfSplitRotation
@@ -145,7 +146,7 @@ class AttentionPositions(nn.Module):
     def _has_window(self, keys: Tensor, context: Context) -> bool:
         """Whether rows are long and the query in the middle of them does not reach most of the keys."""
         num_keys = keys.shape[2]
-        if num_keys <= 2 * WINDOW_BLOCK_QUERIES or not _has_readable_values(keys):
+        if num_keys <= 2 * WINDOW_BLOCK_QUERIES or not can_read_values(keys):
             return False
         middle = QueryBlock(slice(0, 1), num_keys, torch.tensor([[num_keys // 2]]))
         reachable = self.reachable_keys(middle, context)
@@ -153,14 +154,14 @@ class AttentionPositions(nn.Module):
 
     def reachable_keys(self, block: QueryBlock, context: Context) -> Int[Tensor, " key"] | None:
         """The positions of the keys that can have any weight for a block of queries; None for all that it sees."""
-        is_readable = _has_readable_values(block.query_positions)
+        is_readable = can_read_values(block.query_positions)
         if self.contextual_biases or context.blocked_keys is not None or not is_readable:
             return None
         masks = []
         for name, module in self.attention_biases.items():
             assert isinstance(module, AttentionBias)
             position_ids = context.position_ids[int(name)]
-            if _has_readable_values(position_ids):
+            if can_read_values(position_ids):
                 at_queries = _gather_position_ids(position_ids, block.query_positions)
                 masks.append(module.reachable_keys(at_queries, position_ids[:, : block.num_keys]))
         known = [mask for mask in masks if mask is not None]
@@ -241,13 +242,8 @@ def _split_queries(
             yield QueryBlock(queries, queries.stop, positions)
         else:
             positions = query_positions[:, queries]
-            num_visible = int(positions.max()) + 1 if _has_readable_values(positions) else num_keys
+            num_visible = int(positions.max()) + 1 if can_read_values(positions) else num_keys
             yield QueryBlock(queries, num_visible, positions)
-
-
-def _has_readable_values(x: Tensor) -> bool:
-    """Whether values can be read without waiting for a device, outside of torch.compile."""
-    return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def apply_scale(x: Float[Tensor, "#rows heads query last"], scale: Scale) -> Float[Tensor, "#rows heads query last"]:

@@ -12,11 +12,10 @@ from torch import Tensor, nn
 from numerate.batch import Loops, StepContext
 from numerate.config import Spec, setting
 from numerate.errors import UserError
-from numerate.kernels.constants import Constants
 from numerate.mixers.mixer import Context
 from numerate.models.block import Block, FeedForward
 from numerate.models.injection import Injection, InjectionType, build_injection
-from numerate.positions.counter import hash_key, random_integers_from_key
+from numerate.positions.counter import random_integers
 
 LoopsArgument = Loops | tuple[int, int] | int | None
 """Number of loops of a forward pass: one number, (without, with a gradient), or None for the default."""
@@ -48,20 +47,14 @@ RunBlock = Callable[[int, Block, Tensor], Tensor]
 """Runs a block, given with its index, on hidden states."""
 
 
-class BackboneModule(Constants, ABC):
+class BackboneModule(nn.Module, ABC):
     """The module of a `Backbone`. Its state is a list with one entry per (loop, block)."""
-
-    noise_keys: Tensor | None
 
     def __init__(self, blocks: list[Block], noise_seed: int | None) -> None:
         """`noise_seed` is the seed of the noise of the initial state; None: no noise."""
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
-        if noise_seed is None:
-            self.noise_keys = None
-        else:
-            self.register_constant("noise_keys", lambda: noise_keys(noise_seed))
-        self._kept_noise: tuple[Tensor | None, Tensor] = None, torch.empty(0)
+        self.noise_seed, self._kept_noise = noise_seed, torch.empty(1, 0)
 
     @abstractmethod
     def run(self, x: Tensor, context: Context, run_block: RunBlock, num_loops: int) -> Tensor:
@@ -84,25 +77,23 @@ class BackboneModule(Constants, ABC):
 
     def _with_noise(self, x: Tensor, context: Context) -> Tensor:
         """x plus the noise of its positions, if there is any."""
-        if self.noise_keys is None:
+        if self.noise_seed is None:
             return x
         newest = context.cache_position
         if newest is None:
-            noise = self._noise_from_the_start(self.noise_keys, *x.shape[1:])
+            noise = self._noise_from_the_start(self.noise_seed, x.shape[1], x.shape[2], x.device)
         else:
-            noise = position_noise(self.noise_keys, newest[:, None], x.shape[2])
+            noise = position_noise(self.noise_seed, newest[:, None], x.shape[2])
         return x + noise.to(x.dtype)
 
-    def _noise_from_the_start(self, keys: Tensor, time: int, width: int) -> Tensor:
+    def _noise_from_the_start(self, seed: int, time: int, width: int, device: torch.device) -> Tensor:
         """The noise of the first positions, kept between forward passes: it takes some 60 operators."""
-        if torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(keys):
-            return position_noise(keys, torch.arange(time, device=keys.device)[None], width)
-        kept_keys, noise = self._kept_noise
-        if kept_keys is not keys or noise.shape[1] < time:
+        if torch.compiler.is_compiling():
+            return position_noise(seed, torch.arange(time, device=device)[None], width)
+        if self._kept_noise.shape[1] < time or self._kept_noise.device != device:
             capacity = 1 << (time - 1).bit_length()
-            noise = position_noise(keys, torch.arange(capacity, device=keys.device)[None], width)
-            self._kept_noise = keys, noise
-        return noise[:, :time]
+            self._kept_noise = position_noise(seed, torch.arange(capacity, device=device)[None], width)
+        return self._kept_noise[:, :time]
 
     def prefill(self, x: Tensor, context: Context, loops: LoopsArgument = None) -> tuple[Tensor, list[Any]]:
         states: list[Any] = []
@@ -307,14 +298,7 @@ class LoopModule(BackboneModule):
         return hidden_state
 
 
-def noise_keys(seed: int) -> Int[Tensor, "2"]:
-    """Where the noise of a seed starts in the counter: a tensor, so that stacked models each have their own."""
-    return torch.tensor([hash_key(StepContext(seed, step=0), salt) for salt in (0x10, 0x11)])
-
-
-def position_noise(
-    keys: Int[Tensor, "2"], positions: Int[Tensor, "rows time"], width: int
-) -> Float[Tensor, "rows time {width}"]:
+def position_noise(seed: int, positions: Int[Tensor, "rows time"], width: int) -> Float[Tensor, "rows time {width}"]:
     """Samples from N(0, 0.02^2) as a function of (seed, position, component), by Box and Muller (1958).
 
     https://doi.org/10.1214/aoms/1177706645
@@ -322,7 +306,8 @@ def position_noise(
     counters = (positions[..., None] * width + torch.arange(width, device=positions.device)).flatten()
     dtype = torch.float32 if positions.device.type == "mps" else torch.float64
     uniform_1, uniform_2 = (
-        (random_integers_from_key(start, counters, 2**30).to(dtype) + 0.5) / 2**30 for start in keys
+        (random_integers(StepContext(seed, step=0), counters, 2**30, salt).to(dtype) + 0.5) / 2**30
+        for salt in (0x10, 0x11)
     )
     return NOISE_STD * ((-2 * uniform_1.log()).sqrt() * (2 * torch.pi * uniform_2).cos()).view(*positions.shape, width)
 
@@ -335,12 +320,8 @@ class _ZeroGradient(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(state: Tensor, x: Tensor) -> Tensor:
+    def forward(ctx: Any, state: Tensor, x: Tensor) -> Tensor:
         return state.view_as(state)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        """Nothing is saved."""
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[None, Tensor]:
@@ -356,12 +337,9 @@ class _ScaleGradient(torch.autograd.Function):
     """The identity, whose gradient is multiplied by a factor."""
 
     @staticmethod
-    def forward(x: Tensor, factor: float) -> Tensor:
+    def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
+        ctx.factor = factor
         return x.view_as(x)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, float], output: Tensor) -> None:
-        ctx.factor = inputs[1]
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:

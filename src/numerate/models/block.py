@@ -98,7 +98,7 @@ def gated_activation(
     """
     gate, value = hidden.chunk(2, dim=-1)
     is_unfused = activation is not silu or hidden.device.type != "cpu" or not hidden.requires_grad
-    if is_unfused or torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(hidden):
+    if is_unfused or torch.compiler.is_compiling():
         return activation(gate) * value
     output: Tensor = _SwiGLU.apply(hidden)  # type: ignore[no-untyped-call]
     return output

@@ -164,7 +164,6 @@ class DecoderModel(Constants, Model):
         super().__init__()
         self.spec = spec
         self.register_constant("token_kinds", lambda: torch.from_numpy(vocabulary.token_kinds).long())
-        self._token_kinds_on_cpu = torch.from_numpy(vocabulary.token_kinds).long()
         self.embedding = nn.Embedding(vocabulary.size, spec.hidden_size)
         self.embedding_scale = spec.hidden_size**0.5 if spec.embedding_scale == "sqrt" else float(spec.embedding_scale)
         input_modules = [position.build_input(spec.hidden_size) for position in spec.positions]
@@ -411,7 +410,7 @@ class DecoderModel(Constants, Model):
     def _kinds_of(self, ids: Int[Tensor, "rows time"]) -> Int[Tensor, "rows time"]:
         """The kind of each token. Batches on the CPU get their positions there, also if the model is on a device."""
         is_on_cpu = ids.device.type == "cpu"
-        kinds: Tensor = (self._token_kinds_on_cpu if is_on_cpu else self.token_kinds)[ids]
+        kinds: Tensor = (self._constants["token_kinds"] if is_on_cpu else self.token_kinds)[ids]
         return kinds
 
     def _check_position_ids(self, position_ids: Sequence[Tensor]) -> None:

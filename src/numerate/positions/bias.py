@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, relu
 
 from numerate.config import setting
+from numerate.kernels.number_table import can_read_values
 from numerate.positions.position import AttentionBias, Position
 from numerate.positions.position_ids import PositionIds, Sequential
 
@@ -107,8 +108,7 @@ def bias_by_distance(
 
 def _can_look_up(position_ids: Tensor) -> bool:
     """Whether a bias may be looked up by values of position ids: these are read, and the bias has no gradient."""
-    is_traced = torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(position_ids)
-    return position_ids.device.type == "cpu" and not (is_traced or torch.is_grad_enabled())
+    return can_read_values(position_ids) and not torch.is_grad_enabled()
 
 
 _MIN_LOOKED_UP_PAIRS = 1 << 12

@@ -24,14 +24,7 @@ def random_integers(
     >>> random_integers(step_context, torch.tensor([6]), 100).tolist()  # the same number in another batch
     [64]
     """
-    return random_integers_from_key(hash_key(step_context, salt), row_keys, high)
-
-
-def random_integers_from_key(
-    key: int | Int[Tensor, "..."], row_keys: Int[Tensor, " rows"], high: int | Int[Tensor, " rows"]
-) -> Int[Tensor, " rows"]:
-    """`random_integers` from a precomputed hash of the step and the salt (`hash_key`): one number, or one for each
-    row."""
+    key = _hash_key(step_context, salt)
     return (
         ((_splitmix64(_splitmix64(row_keys.long() * _to_int64(_GOLDEN_RATIO) + key))) >> 32) & 0xFFFFFFFF
     ) * high >> 32
@@ -45,12 +38,12 @@ def random_uint32(
     >>> random_uint32(StepContext(seed=0, step=3), torch.tensor([5]), 8).shape
     torch.Size([1, 8])
     """
-    row_hashes = _splitmix64(_splitmix64(row_keys.long() * _to_int64(_GOLDEN_RATIO) + hash_key(step_context, salt)))
+    row_hashes = _splitmix64(_splitmix64(row_keys.long() * _to_int64(_GOLDEN_RATIO) + _hash_key(step_context, salt)))
     counters = torch.arange(1, count + 1, device=row_keys.device) * _to_int64(_GOLDEN_RATIO)
     return (_splitmix64(row_hashes[:, None] + counters) >> 32) & 0xFFFFFFFF
 
 
-def hash_key(step_context: StepContext, salt: int = 0) -> int:
+def _hash_key(step_context: StepContext, salt: int = 0) -> int:
     """The hash of (seed, step, salt) that rows are counted on from, as a signed number of 64 bits."""
     if step_context.step is None:
         raise ValueError("evaluation draws no random numbers: position ids take one of their fixed offsets")

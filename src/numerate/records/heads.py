@@ -8,8 +8,7 @@ from numerate.errors import OperationalError, UserError
 from numerate.plain_yaml import load_plain_yaml
 from numerate.records.kinds import METRICS
 from numerate.records.reading import MessageCallback, check_format, damage_message, read_records
-from numerate.records.schema import CHECKSUM_KEY as CHECKSUM_KEY
-from numerate.records.schema import checksum as checksum
+from numerate.records.schema import CHECKSUM_KEY, checksum
 
 RECIPE_FILE = "recipe.yaml"
 

@@ -276,7 +276,6 @@ WORKER_STATE = Schema(
             "worker host run? label? phase?": TEXT,
             "pid step? steps?": COUNT,
             "heartbeat started?": NON_NEGATIVE,
-            "runs?": Array(TEXT),
             "seed?": INTEGER,
             "cells?": Array(COUNT),
             "loss?": NUMBER,

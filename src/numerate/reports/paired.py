@@ -18,9 +18,10 @@ from numerate.evaluation.generation_settings import Generation
 from numerate.evaluation.numbers_in_texts import ANSWER_PATTERN, answer_number, correct_number
 from numerate.evaluation.statistics import paired_difference
 from numerate.evaluation.sums import signed_log
-from numerate.records.heads import CHECKSUM_KEY, RECIPE_FILE
+from numerate.records.heads import RECIPE_FILE
 from numerate.records.kinds import PREDICTIONS
 from numerate.records.reading import read_records
+from numerate.records.schema import CHECKSUM_KEY
 from numerate.reports.content import Content, Note
 from numerate.reports.groups import Group
 from numerate.reports.metrics import format_metric, is_proportion

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from numerate.studies.folder import PlannedRun, StudyFolder
-from numerate.studies.status import StudyStatus, runs_of, study_status
+from numerate.studies.status import StudyStatus, study_status
 from numerate.training.progress import ProgressBar
 
 MAX_VERBOSE_RUNS = 20
@@ -69,7 +69,7 @@ class StudyProgress:
         if now - last_update < max(_MIN_INTERVAL, duration / _MAX_TIME_FRACTION):
             return
         self._status = study_status(self.folder, self.plan)
-        running = [state for state in self._status.running if not self._steps.keys().isdisjoint(runs_of(state))]
+        running = [state for state in self._status.running if state["run"] in self._steps]
         for state in running:
             self.print_worker_messages(state["worker"], state.get("messages", ()))
         self._draw(self._status, running)
@@ -102,9 +102,9 @@ class StudyProgress:
     def _draw(self, status: StudyStatus, running: Sequence[Mapping[str, Any]]) -> None:
         steps_left = {planned.run: self._steps.get(planned.run, 0) for planned in status.remaining}
         for state in running:
-            for run in self._steps.keys() & runs_of(state):
-                self._steps[run] = int(state.get("steps") or self._steps[run])
-                steps_left[run] = self._steps[run] - int(state.get("step") or 0)
+            run = state["run"]
+            self._steps[run] = int(state.get("steps") or self._steps[run])
+            steps_left[run] = self._steps[run] - int(state.get("step") or 0)
         total = sum(self._steps.values())
         if total != self.progress.total:
             self.progress.set_total(total)

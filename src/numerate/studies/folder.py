@@ -23,9 +23,10 @@ from numerate import catalogue
 from numerate.config import yaml_text
 from numerate.errors import UserError, did_you_mean
 from numerate.executors.executor import MAX_DEATHS, Failure
-from numerate.records.heads import CHECKSUM_KEY, checksum, read_checked_yaml
+from numerate.records.heads import read_checked_yaml
 from numerate.records.kinds import RESULT, WORKER_STATE
 from numerate.records.reading import FORMAT, TailFolder, read_bytes, read_object
+from numerate.records.schema import CHECKSUM_KEY, checksum
 from numerate.studies.plan import SETTINGS_WITHOUT_EFFECT as SETTINGS_WITHOUT_EFFECT
 from numerate.studies.plan import PlannedRun as PlannedRun
 from numerate.studies.plan import RequestedRun as RequestedRun

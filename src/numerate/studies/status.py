@@ -61,7 +61,7 @@ def study_status(folder: StudyFolder, all_runs: Sequence[PlannedRun] | None = No
     alive = [state for state in folder.states() if not has_ended(state)]
     active = [state for state in alive if not _has_ended(state, ended)]
     running = [state for state in active if not is_lost(state)]
-    running_runs = {run for state in running for run in runs_of(state)}
+    running_runs = {state["run"] for state in running}
     waiting_runs = [planned for planned in plan if planned.run not in done and planned.run not in running_runs]
     failed = [(planned, all_failed[planned.run]) for planned in waiting_runs if planned.run in all_failed]
     remaining = [planned for planned in waiting_runs if planned.run not in all_failed]
@@ -85,19 +85,12 @@ def study_status(folder: StudyFolder, all_runs: Sequence[PlannedRun] | None = No
     )
 
 
-def runs_of(state: Mapping[str, Any]) -> list[str]:
-    """The run that a worker is executing, if any."""
-    return [state["run"]] if isinstance(state.get("run"), str) else []
-
-
 def _has_ended(state: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether the runs of a worker's last state have ended since."""
-    start_time = state.get("started", 0.0)
-    return all(
-        run in results
-        and (results[run]["status"] == "done" or results[run].get("timing", {}).get("ended", 0.0) >= start_time)
-        for run in runs_of(state)
-    )
+    """Whether a worker is idle, or the run of its last state has ended since."""
+    if (run := state.get("run")) is None:
+        return True
+    result, started = results.get(run), state.get("started", 0.0)
+    return result is not None and (result["status"] == "done" or result.get("timing", {}).get("ended", 0.0) >= started)
 
 
 def mean_durations(done: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, float]:
@@ -161,7 +154,7 @@ def _fraction_done(state: Mapping[str, Any]) -> float:
 def status_text(status: StudyStatus) -> str:
     """The status as a page of text."""
     parts = [f"{status.folder.title}: {status.question}".rstrip(": ")]
-    counts = [("done", status.num_done), ("running", sum(len(runs_of(state)) for state in status.running))]
+    counts = [("done", status.num_done), ("running", len(status.running))]
     counts += [("failed", len(status.failed)), ("remaining", status.num_remaining)]
     lines = [f"  {name:<9} {count:>8,}" for name, count in counts]
     lines[0] += f" of {status.num_runs:,}"

@@ -14,7 +14,6 @@ from numerate.reports.grid import REGION_LABELS
 from numerate.reports.settings import format_settings
 from numerate.studies.folder import PlannedRun, StudyFolder, is_failed
 from numerate.studies.state import has_ended, is_lost
-from numerate.studies.status import runs_of
 from numerate.tables.differing import differing_settings
 from numerate.tables.selecting import LABEL_METRICS, SCORE_PREFIX, display_format, is_identifier
 from numerate.training.run_folder import folder_name, resolve_runs_dir
@@ -81,9 +80,7 @@ def results_of(study: "Study | str | Path", runs_dir: str | Path | None = None) 
     all_runs = folder.all_runs()
     records, done = folder.results(), folder.done_results(all_runs)
     plan = [planned for planned in all_runs if planned.current or planned.run in done]
-    running = {
-        run for state in folder.states() if not has_ended(state) and not is_lost(state) for run in runs_of(state)
-    }
+    running = {str(state.get("run")) for state in folder.states() if not has_ended(state) and not is_lost(state)}
     run_records = [records.get(planned.result_key, {}) for planned in plan]
     statuses = [_status(planned, record, done, running) for planned, record in zip(plan, run_records, strict=True)]
     done_records = [record if status == "done" else {} for record, status in zip(run_records, statuses, strict=True)]

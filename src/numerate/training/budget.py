@@ -108,10 +108,10 @@ class Budget:
 
     @property
     def passes(self) -> str:
-        """The epochs that the budget is, for a task with rows in files: `, 44.7 epochs of 358`; empty up to one."""
+        """The epochs that the budget is, for a task with rows in files: `44.7 epochs of 358`; empty up to one."""
         num_rows = self.task.num_rows("train")
         epochs = self.total_examples / num_rows if num_rows else 0
-        return f", {epochs:,.3g} epochs of {num_rows:,}" if epochs > 1 else ""
+        return f"{epochs:,.3g} epochs of {num_rows:,}" if epochs > 1 else ""
 
     @property
     def total_tokens(self) -> int:

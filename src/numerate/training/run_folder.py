@@ -33,6 +33,7 @@ from numerate.plain_yaml import load_plain_yaml
 from numerate.records import heads
 from numerate.records.kinds import RUN_FILE_SCHEMAS
 from numerate.records.reading import FORMAT, parse_lines, read_bytes, read_records
+from numerate.records.schema import CHECKSUM_KEY, checksum
 from numerate.training import checkpoint, disk
 from numerate.training.lock import Lock
 
@@ -116,7 +117,7 @@ class RunFolder:
 
     def check_no_links(self) -> None:
         """Raises `UserError` for a link among the files of the run: what it names may be no part of the run."""
-        for path in (*self.path.glob("*"), *self.path.glob("maps/*"), *self.checkpoints.rglob("*")):
+        for path in (*self.path.glob("*"), *self.checkpoints.rglob("*")):
             if path.is_symlink():
                 raise UserError(f"{path}: must not be a link, which is not followed here; put a copy in its place")
 
@@ -244,7 +245,7 @@ _Dumper.add_representer(str, _represent_text)
 def header_yaml(head: Mapping[str, Any]) -> bytes:
     """The contents of a `recipe.yaml`: its format, what `head` has, and a checksum."""
     data = disk.to_plain_data({"format": None} | dict(head) | {"format": FORMAT})
-    data |= {heads.CHECKSUM_KEY: heads.checksum(data)}
+    data |= {CHECKSUM_KEY: checksum(data)}
     text = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
     return str(text).encode()
 

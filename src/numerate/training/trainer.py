@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import reduce
 from typing import Any, NamedTuple
 
 import torch
@@ -35,7 +36,6 @@ from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder
 from numerate.training.running_sums import LAYER_PREFIX, MetricSums, metrics_record
 from numerate.training.samples import SampleGenerator, remove_later_samples
-from numerate.training.step import StepSize, weighted_loss
 from numerate.training.stopping import Stop, Stopped
 from numerate.training.timings import Timings
 from numerate.training.training_state import TrainingState
@@ -72,6 +72,16 @@ class _GlobalBatch:
     micro_batches: Sequence[Batch]
     step_context: StepContext
     divisors: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class _StepSize:
+    """What a step reads: examples, tokens without and with padding, and its floating-point operations."""
+
+    examples: int
+    tokens: int
+    total_tokens: int
+    flops: int
 
 
 class Trainer:
@@ -356,7 +366,7 @@ class Trainer:
             micro_batches = [batch.pin_memory() for batch in micro_batches]
         return micro_batches, sizes
 
-    def next_batch(self) -> tuple[_GlobalBatch, StepSize]:
+    def next_batch(self) -> tuple[_GlobalBatch, _StepSize]:
         """The micro-batches of this process, and the size of the global batch."""
         key = self.batch_key(self.state)
         micro_batches, sizes = self.prefetcher.get(key)
@@ -364,7 +374,7 @@ class Trainer:
         divisors = {
             name.removeprefix("term "): max(1, count) for name, count in total.items() if name.startswith("term ")
         }
-        size = StepSize(key.num_examples, total["real_tokens"], total["total_tokens"], total["flops"])
+        size = _StepSize(key.num_examples, total["real_tokens"], total["total_tokens"], total["flops"])
         return _GlobalBatch(micro_batches, StepContext(self.recipe.seed, key.step), divisors), size
 
     def compute_gradients(self, batches: _GlobalBatch) -> None:
@@ -379,7 +389,7 @@ class Trainer:
             with self.parallel_strategy.backward(is_last=micro_batch is last):
                 with autocast(self.world.device, self.training.precision), stance:
                     loss_sums = self.objective(self.parallel_strategy.training_model, batch, batches.step_context)
-                loss, metrics = weighted_loss(loss_sums, batches.divisors, self.objective.weights)
+                loss, metrics = _weighted_loss(loss_sums, batches.divisors, self.objective.weights)
                 # The multiplier undoes the mean over processes of DDP and FSDP: divisors are those of all processes.
                 self.scaler.scale(loss * self.parallel_strategy.loss_multiplier).backward()  # type: ignore[no-untyped-call]
             for name, value in metrics.items():
@@ -420,7 +430,7 @@ class Trainer:
         self._learning_rate = self.recipe.optimizer.learning_rate * multiplier
         return self._learning_rate
 
-    def count_step(self, size: StepSize) -> None:
+    def count_step(self, size: _StepSize) -> None:
         """Updates the counters after a step."""
         state = self.state
         state.step += 1
@@ -566,3 +576,14 @@ def set_threads(num_threads: int | None, last_checkpoint: checkpoint.Checkpoint 
         num_threads = last_checkpoint.state.get("threads")
     if num_threads is not None:
         torch.set_num_threads(num_threads)
+
+
+def _weighted_loss(
+    loss_sums: Mapping[str, Tensor], divisors: Mapping[str, int], weights: Mapping[str, float]
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss to differentiate, and the metrics to log: the loss, and each of its terms if there are several."""
+    means = {term: value / divisors[term] for term, value in loss_sums.items()}
+    weighted = (mean if weights[term] == 1 else weights[term] * mean for term, mean in means.items())
+    loss = reduce(torch.add, weighted)
+    terms = {f"loss_{term}": mean.detach() for term, mean in means.items()} if len(means) > 1 else {}
+    return loss, {"loss": loss.detach(), **terms}

@@ -100,11 +100,15 @@ class PretrainedTokenizer:
 
     def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
         """The text of ids without special tokens."""
-        special_ids = {*self.special_token_ids.values(), *map(self._id_of_token.get, self.file.other_special_tokens)}
-        text: str = self._hf_tokenizer.decode(
-            [int(i) for i in ids if int(i) not in special_ids], skip_special_tokens=True
-        )
+        kept = [int(i) for i in ids if int(i) not in self._special_ids]
+        text: str = self._hf_tokenizer.decode(kept, skip_special_tokens=True)
         return text
+
+    @cached_property
+    def _special_ids(self) -> frozenset[int | None]:
+        return frozenset(
+            (*self.special_token_ids.values(), *map(self._id_of_token.get, self.file.other_special_tokens))
+        )
 
     def split_documents(self, ids: NDArray[np.integer]) -> list[NDArray[np.integer]]:
         """Splits ids into documents at every `document_start_id`, which is dropped; ids before the first one are a
