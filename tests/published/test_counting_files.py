@@ -165,7 +165,7 @@ def test_a_command_writes_them_and_overwrites_nothing(tmp_path: Path, capsys: py
     assert "no published files for 'counting_mod10'" in capsys.readouterr().err
     assert main(["data", "write", "debug", "as=published"]) == 2
     assert "out: the value is missing" in capsys.readouterr().err
-    assert main(["data", "stats", "debug", "--as", "published"]) == 2
+    assert main(["data", "prepare", "debug", "--as", "published"]) == 2
     assert "unknown option '--as'" in capsys.readouterr().err
     assert not (tmp_path / "y").exists()
 

@@ -594,7 +594,7 @@ def test_the_command_lists_and_fetches_and_shows_the_licence(
     assert "--from: " in capsys.readouterr().err
     assert main(["data", "fetch", "thin"]) == 2
     assert "Did you mean 'thing'?" in capsys.readouterr().err
-    assert main(["data", "stats", "thing", "--from", "x"]) == 2
+    assert main(["data", "write", "thing", "--from", "x"]) == 2
     assert "unknown option '--from'" in capsys.readouterr().err
 
 

@@ -279,7 +279,7 @@ def test_tiny_stories_2048_is_whole_stories_of_which_some_are_held_out(
     assert (made.folder / "train/train.bin").stat().st_mtime_ns == before
 
 
-def test_texts_of_ones_own_are_prepared_counted_and_shown(
+def test_texts_of_ones_own_are_prepared_and_shown(
     tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "mine.txt").write_text("\n---\n".join(STORIES))
@@ -291,14 +291,6 @@ def test_texts_of_ones_own_are_prepared_counted_and_shown(
     assert main(words) == 2
     assert "already exists and is not overwritten" in capsys.readouterr().err
     settings = ["train=mine/train", "validation=mine/validation", "context_length=24"]
-    assert main(["data", "stats", "LanguageModeling", *settings]) == 0
-    output = capsys.readouterr().out
-    made = sum(int(line.split()[2].replace(",", "")) for line in output.splitlines() if line[:5] in ("train", "valid"))
-    assert made == len(STORIES)
-    assert "310 tokens, chunks of 24 tokens" in output
-    assert "most frequent in validation: '" in output
-    assert main(["data", "stats", str(cache / "mine/train"), "count=3"]) == 2
-    assert "count: not supported for language modeling data" in capsys.readouterr().err
     assert main(["sample", "LanguageModeling", *settings, "order=sequential", "count=2"]) == 0
     output = capsys.readouterr().out
     assert "chunk 1 of " in output
@@ -307,16 +299,3 @@ def test_texts_of_ones_own_are_prepared_counted_and_shown(
     assert main(["sample", "tiny_stories_laptop_dual", task, "count=1"]) == 0
     labels = [line.split()[:2] for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
     assert [first for first, _ in labels] == ["inputs", "targets", "token"]
-
-
-def test_frequencies_of_a_large_corpus_are_those_of_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from numerate.commands import corpora as command
-    from numerate.tasks.corpus_files import Corpus, Shard
-
-    ids = np.random.default_rng(0).choice(4, 200_000, p=(0.1, 0.2, 0.3, 0.4)).astype("<u2")
-    ids.tofile(tmp_path / "a.bin")
-    corpus = Corpus((Shard(tmp_path / "a.bin", np.dtype("<u2"), 0, None),))
-    monkeypatch.setattr(command, "_MAX_COUNTED_TOKENS", 20_000)
-    counts, looked_at = command._count_pieces(corpus, 4)
-    assert 19_000 < looked_at <= 20_000
-    assert np.abs(counts / looked_at - (0.1, 0.2, 0.3, 0.4)).max() < 0.02

@@ -102,9 +102,8 @@ def test_changed_answers_are_refused_by_every_command(
     rows = folder / "rows.txt"
     rows.write_text("".join(f"{line[:-1]}{9 - int(line[-1])}\n" for line in rows.read_text().splitlines()))
     for words in (
-        ["data", "stats", str(folder)],
-        ["data", "stats", str(rows)],
         ["data", "write", str(folder), f"out={tmp_path / 'again'}"],
+        ["data", "write", str(rows), f"out={tmp_path / 'again'}"],
         ["sample", "ExampleFile", f"path={folder}"],
         ["train", "addition_abacus", f"task=ExampleFile(path={folder})", f"runs_dir={tmp_path / 'runs'}", "device=cpu"],
     ):

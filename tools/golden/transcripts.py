@@ -79,7 +79,6 @@ CASES: tuple[str, ...] = (
     "sample number_loss_small_xval count=3",
     "sample addition_abacus count=2 split=test",
     # Data.
-    "data stats Arithmetic digits=1:4 count=2000 out=figures",
     "data write Arithmetic digits=1:3 count=50 out=rows",
     "data write counting_samesymbol_mod10 --as published out=published count=40",
     "data tokenise stories.txt out=stories tokenizer=characters",

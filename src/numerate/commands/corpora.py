@@ -1,15 +1,13 @@
-"""`data tokenise`, `data prepare` and `tokens train-vocabulary`; statistics and samples of tokenized texts."""
+"""`data tokenise`, `data prepare` and `tokens train-vocabulary`; samples of tokenized texts."""
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from numerate.errors import UserError
-from numerate.reports.table import text_table
-from numerate.tasks.corpus_files import Corpus, split_validation_shards, validation_shard_indices
+from numerate.tasks.corpus_files import Corpus, split_validation_shards
 from numerate.tasks.folders import corpora_folder, data_folder
 from numerate.tasks.language_modeling import PREPARED_CORPORA, LanguageModeling
 from numerate.text.data import prepared
@@ -27,12 +25,6 @@ from numerate.training import disk
 from numerate.training.progress import ProgressBars
 
 _MAX_SHOWN_SHARDS = 10
-_MAX_COUNTED_TOKENS = 1 << 24
-"""Maximum number of tokens of a split that are counted, in slices spread over it."""
-
-_NUM_SLICES = 64
-_NUM_FREQUENT = 20
-_BYTE_SAMPLE_TOKENS = 1 << 18
 
 
 def tokenize(
@@ -160,67 +152,6 @@ def _file_spans(names: Sequence[str], field: str | None, separator: str | None) 
 def _unescape(separator: str | None) -> str:
     """The separator of documents, with `\\n` for a newline."""
     return SEPARATOR if separator is None else separator.replace("\\r\\n", "\\n").replace("\\n", "\n")
-
-
-def corpus_statistics(name: str, task: LanguageModeling, *, split: str | None = None, **unused: Any) -> str:
-    """Documents, tokens, bytes and the most frequent tokens of each split of a corpus, as a page of text.
-
-    Counts in the headers of shards are used; the rest is counted in up to 16 million tokens of each split, so that
-    large corpora take no longer than small ones. Raises `UserError` as `LanguageModeling.corpus` does.
-    """
-    for option in unused:
-        raise UserError(f"{option}: not supported for language modeling data, which is read as it is")
-    task.prepare_files()
-    tokenizer = task.load_tokenizer()
-    table, frequent_lines = [], []
-    for part, corpus in (_splits(task) if split is None else {split: task.corpus(split)}).items():
-        counts, counted = _count_pieces(corpus, tokenizer.size)
-        documents, approximately = corpus.num_documents, ""
-        if documents is None:
-            documents = round(counts[tokenizer.document_start_id] * corpus.num_tokens / counted)
-            approximately = "about " * (counted < corpus.num_tokens)
-        size, about = corpus.text_bytes, ""
-        if size is None:
-            ids = corpus.shards[0].ids[:_BYTE_SAMPLE_TOKENS]
-            size = round(tokenizer.text_bytes(ids) * corpus.num_tokens / len(ids))
-            about = "about " * (len(ids) < corpus.num_tokens)
-        corpus.release_memory()
-        table.append(
-            (
-                *(part, f"{len(corpus.shards):,}", f"{approximately}{documents:,}", f"{corpus.num_tokens:,}"),
-                *(f"{about}{size:,}", f"{size / corpus.num_tokens:.2f}"),
-                *(f"{corpus.num_tokens / max(documents, 1):.1f}", f"{np.count_nonzero(counts):,}"),
-            )
-        )
-        shown = np.argsort(-counts, kind="stable")[:_NUM_FREQUENT].tolist()
-        pieces = ", ".join(f"{tokenizer.symbols[i]!r} {counts[i] / counted:.1%}" for i in shown if counts[i])
-        of = f" (of {counted:,} tokens, spread over it)" * (counted != corpus.num_tokens)
-        frequent_lines.append(f"most frequent in {part}{of}: {pieces}")
-    first = f"{name}: language modeling, {tokenizer.size:,} tokens, chunks of {task.context_length:,} tokens"
-    head = ("", "shards", "documents", "tokens", "bytes", "bytes a token", "tokens a document", "different pieces")
-    return "\n".join([first, "", text_table(head, table), "", *frequent_lines])
-
-
-def _splits(task: LanguageModeling) -> dict[str, Corpus]:
-    """The splits of a corpus; a single one where no shard is held out."""
-    if task.validation is None and len(validation_shard_indices(whole := task.full_corpus())) == len(whole.shards):
-        return {"all": whole}
-    return {"train": task.corpus("train"), "validation": task.corpus("test")}
-
-
-def _count_pieces(corpus: Corpus, size: int) -> tuple[Any, int]:
-    """The count of each token id in a corpus, or in slices spread over it, and the number of tokens counted."""
-    counts, num_counted = np.zeros(size, dtype=np.int64), 0
-    fraction = min(1.0, _MAX_COUNTED_TOKENS / corpus.num_tokens)
-    for shard in corpus.shards:
-        slices = 1 if fraction == 1.0 else min(_NUM_SLICES, len(shard))
-        slice_length = int(len(shard) * fraction / slices) if fraction < 1.0 else len(shard)
-        for begin in np.linspace(0, len(shard) - slice_length, slices).astype(int).tolist():
-            ids = shard.ids[begin : begin + slice_length]
-            counts += np.bincount(ids, minlength=size)
-            num_counted += len(ids)
-        shard.release_memory()
-    return counts, max(num_counted, 1)
 
 
 def sample_chunks(task: LanguageModeling, split: str, seed: int, count: int) -> str:

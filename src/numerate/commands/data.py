@@ -1,4 +1,4 @@
-"""`data write`, `data stats` and `data fetch`: examples as files, their statistics, and datasets."""
+"""`data write` and `data fetch`: examples as files, and datasets."""
 
 import json
 import os
@@ -10,15 +10,11 @@ from typing import Any, Literal
 from numerate.commands.naming import NamedData, load_data
 from numerate.config import override
 from numerate.errors import UserError
-from numerate.reports.output_files import write_output
 from numerate.reports.table import text_table
 from numerate.tasks.folders import data_folder
-from numerate.tasks.language_modeling import LanguageModeling
-from numerate.tasks.plain import format_question
 from numerate.tasks.task import SPLITS, Task
 from numerate.terminal import output_width, print_wrapped
 from numerate.text.data.source import RowSource
-from numerate.text.data.statistics import Statistics, compute_statistics
 from numerate.text.data.writing import write_rows
 from numerate.text.tasks.example_file import ExampleFile
 from numerate.text.tasks.text_task import TextTask
@@ -27,8 +23,8 @@ from numerate.training.progress import ProgressBar, ProgressBars
 
 Format = Literal["text", "memmap", "both"]
 
-DEFAULT_WRITE_ROWS, DEFAULT_STATS_ROWS = 1_000_000, 100_000
-"""Default number of rows of a task for `write`, and for `stats`."""
+_DEFAULT_ROWS = 1_000_000
+"""Default number of rows of a task."""
 
 _MIN_PROGRESS_BYTES = 10_000_000
 """Smaller files (in bytes) are downloaded without a progress bar."""
@@ -48,7 +44,7 @@ def write(
         _write_published(name, settings, out, **options)
         return
     data = _load_questions(name, settings, options.get("split"))
-    source = _source(data, DEFAULT_WRITE_ROWS, **options)
+    source = _source(data, **options)
     with ProgressBar(source.count, label="write", unit="row") as progress:
         folder = write_rows(source, out, format, progress.step)
     head = json.loads((folder / "head.json").read_text(encoding="utf-8"))
@@ -96,46 +92,15 @@ def _write_published(
         print(f"read: {task.summary()}")
 
 
-def show_statistics(*names: str, settings: Sequence[str], out: str | None = None, **options: Any) -> None:
-    """Prints the statistics of tasks, recipes, files and tokenized texts; with `out` also draws them."""
-    from numerate.commands.corpora import corpus_statistics
-
-    found = [load_data(name, settings, options.get("split")) for name in names]
-    for number, data in enumerate(found):
-        print("\n" * bool(number), end="")
-        if isinstance(data.task, LanguageModeling):
-            given = options if out is None else {**options, "out": out}
-            print(corpus_statistics(data.name, data.task, **given))
-            continue
-        source = _source(data, DEFAULT_STATS_ROWS, **options)
-        with ProgressBar(source.count, label="read", unit="example") as progress:
-            statistics = compute_statistics(source, progress.step)
-        print_wrapped(statistics_text(statistics, source))
-        if isinstance(source.task, TextTask):
-            print(f"splits: {source.task.summary()}")
-        if out is not None:
-            part = re.sub(r"[^A-Za-z0-9_-]+", "-", source.name).strip("-")
-            _write_figures(statistics, Path(out) / f"{number + 1}-{part}" if len(names) > 1 else Path(out))
-
-
-def _write_figures(found: Statistics, folder: Path) -> None:
-    from numerate.reports.data_plots import save_figures
-
-    write_output(folder / "stats.json", json.dumps(found.to_dict(), indent=1, ensure_ascii=False).encode() + b"\n")
-    names = ", ".join(path.name for path in save_figures(found, folder) if path.suffix == ".png")
-    print(f"{folder}: stats.json; {names}, and as .svg")
-
-
 def _source(
     data: NamedData,
-    default_count: int,
     *,
     count: int | None = None,
     split: str | None = None,
     seed: int | None = None,
 ) -> RowSource:
     """The rows of a file in its order; else `count` sampled rows, by default each question once if the task can list
-    them, or `default_count` rows."""
+    them, or a million rows."""
     task, tokenizer = data.task, data.tokenizer
     if data.is_file:
         if seed is not None:
@@ -148,55 +113,8 @@ def _source(
     use_all = use_all and not (draws_from_list and split == "ood_validation")
     all_questions = task.all_questions(split) if use_all else None
     if all_questions is None:
-        return RowSource(data.name, task, tokenizer, count or default_count, split, seed)
+        return RowSource(data.name, task, tokenizer, count or _DEFAULT_ROWS, split, seed)
     return RowSource(data.name, task, tokenizer, len(all_questions), split, seed, each_once=not draws_from_list)
-
-
-def statistics_text(found: Statistics, source: RowSource) -> str:
-    """The statistics as text."""
-    first_block = next(source.read_blocks(1))[0]
-    question, answer = format_question(first_block, 0)
-    is_labelled = first_block.labels is not None
-    separator = " -> " if first_block.texts is not None else "   " * is_labelled
-    order = f"split {source.split}, seed {source.seed}"
-    if source.split is None or source.each_once:
-        order = "in the order of the file" if source.split is None else f"every row of split {source.split} once"
-    histograms = {
-        f"row, tokens{' with [EOS]' * (not is_labelled)}": found.row_lengths,
-        "operand, digits": found.operand_digits,
-        "answer, tokens": found.answer_lengths,
-        "longest carry chain of a sum": (chains := found.carry_chain_lengths),
-    }
-    table = [
-        (name, f"{one.min():,}", f"{one.median():,}", f"{one.mean():.2f}", f"{one.max():,}")
-        for name, one in histograms.items()
-        if one.total
-    ]
-    lines = [
-        f"{found.name}: {found.num_rows:,} rows, {order}; the first: {question}{separator}{answer}\n",
-        f"{text_table(('', 'low', 'median', 'mean', 'high'), table)}\n",
-        f"questions: {found.num_distinct:,} different; {found.num_repeated:,} rows "
-        f"({found.num_repeated / found.num_rows:.2%}) repeat one, the most frequent occurs "
-        f"{found.max_multiplicity:,} times",
-    ]
-    if chains.total:
-        lengths = [length for length in (1, 2, 4, 8, 16, 32, 64) if length <= chains.max()]
-        shares = [f"{length} or more: {chains.counts[length:].sum() / chains.total:.2%}" for length in lengths]
-        lines.append(f"carry chains: {', '.join(shares) or 'no carries'}")
-    if (rows := found.rows_per_pair) and found.axes:
-        repeated_shares = {pair: 1 - found.distinct_per_pair.get(pair, 0) / number for pair, number in rows.items()}
-        worst = max(rows, key=repeated_shares.__getitem__)
-        worst_text = " ".join(f"{axis}={size}" for axis, size in zip(found.axes, worst, strict=True))
-        most_repeated = f"; most repeated: {worst_text} ({repeated_shares[worst]:.1%} of its rows)"
-        lines.append(
-            f"pairs of {' and '.join(found.axes)}: {len(rows):,}, with {min(rows.values()):,} to "
-            f"{max(rows.values()):,} rows{most_repeated * (repeated_shares[worst] >= 0.0005)}"
-        )
-    total = sum(found.symbol_counts.values())
-    by_frequency = sorted(found.symbol_counts.items(), key=lambda item: -item[1])
-    more = f", and {len(by_frequency) - 20} more" * (len(by_frequency) > 20)
-    frequent = ", ".join(f"{symbol!r} {count / total:.1%}" for symbol, count in by_frequency[:20])
-    return "\n".join([*lines, f"characters: {frequent}{more}"])
 
 
 def fetch_datasets(*names: str, from_: str | None = None) -> None:

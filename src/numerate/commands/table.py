@@ -129,6 +129,7 @@ COMMANDS: dict[str, Command] = {
         "numerate data write Arithmetic out=sums count=20M\n"
         "numerate data write addition_abacus task.digits=1:5 out=short count=100k split=test format=text\n"
         "numerate data write sums/rows.txt out=tokens format=memmap\n"
+        "numerate data write hf_tokenized_dataset/ out=rows split=test vocabulary=pad\n"
         "numerate data write counting_samesymbol_mod10 --as published out=files   (the files of its paper)\n"
         "numerate data write gsm8k --as published out=prepared",
         (
@@ -140,16 +141,6 @@ COMMANDS: dict[str, Command] = {
             Option("--as", "published", "the files of a paper", Literal["published"]),
             SKIP_BAD,
         ),
-        settings=ANY_SETTING,
-    ),
-    "data stats": Command(
-        "show statistics of tasks, recipes, files and tokenized texts",
-        "data:show_statistics",
-        "TASK|RECIPE|FILE ...",
-        "numerate data stats Arithmetic count=1M out=figures\n"
-        "numerate data stats rows.txt sums\n"
-        "numerate data stats hf_tokenized_dataset/ split=test vocabulary=pad",
-        (Option("out", "figures", "a folder for figures and stats.json"), ROWS, SPLIT, SEED, SKIP_BAD),
         settings=ANY_SETTING,
     ),
     "data fetch": Command(

@@ -159,10 +159,6 @@ class LanguageModeling(Task):
             return self._open(self.train, "train")
         return self._open(self.validation, "validation")
 
-    def full_corpus(self) -> Corpus:
-        """All shards of `train`, validation shards included."""
-        return self._open(self.train, "train")
-
     def __getstate__(self) -> dict[str, Any]:
         """Pickles the settings only; other processes open the files themselves."""
         return {name: value for name, value in self.__dict__.items() if name != "_corpora"}
