@@ -53,7 +53,9 @@ def test_every_task_can_be_written(here: Path, capsys: pytest.CaptureFixture[str
         if name not in OF_FILES:
             assert main(["data", "write", name, "count=50", f"out={name}"]) == 0, capsys.readouterr().err
             assert len(open_rows(name)) == 50
-            assert len((here / name / "rows.txt").read_text(encoding="utf-8").splitlines()) == 50
+            lines = (here / name / "rows.txt").read_text(encoding="utf-8").splitlines()
+            assert len(lines) == 50
+            assert lines[49].split("\t")[0] == open_rows(name).text(49)
 
 
 def test_a_task_that_lists_its_questions_is_written_as_a_whole(here: Path) -> None:
@@ -130,10 +132,7 @@ def test_files_are_written_in_another_number_format(here: Path) -> None:
     ("words", "message"),
     [
         ("", "data: the command is missing; there are: write, fetch, tokenise, prepare."),
-        (
-            "wirte Arithmetic",
-            "data: there is no command 'wirte'; there are: write, fetch, tokenise, prepare.",
-        ),
+        ("wirte Arithmetic", "data: there is no command 'wirte'; there are: write, fetch, tokenise, prepare."),
         ("write Arithmetic", "out: the value is missing; for example: numerate data write Arithmetic out=sums"),
         ("write Arithmetic out=x format=csv", "format: must be text, memmap or both, not 'csv'"),
         ("write Arithmetic out=x count=many", "count: must be an integer, not 'many'"),

@@ -155,15 +155,3 @@ def test_a_record_that_never_ends_is_reported_and_not_held(tmp_path: Path, monke
     (tmp_path / "a.txt").write_text("x")
     with pytest.raises(UserError, match="separator: must not be empty"):
         detect_file_span(tmp_path / "a.txt", separator="")
-
-
-def test_a_file_without_permission_to_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "stories.txt"
-    file.write_text("One cat.")
-
-    def refuse(*_: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(reading, "open", refuse, raising=False)
-    with pytest.raises(UserError, match=r"stories\.txt: cannot be read \(Permission denied\)"):
-        detect_file_span(file)

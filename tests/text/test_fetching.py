@@ -248,17 +248,6 @@ def test_a_file_that_was_edited_since_is_not_there(server: Server, place: Path, 
     assert (place / "thing/f.bin").read_bytes() == CONTENT
 
 
-def test_what_came_out_of_an_archive_and_was_edited_since_is_not_there(server: Server, place: Path) -> None:
-    found = archived(server, tar())
-    fetched(found)
-    edited(place / "thing/interpolate/a.txt")
-    with pytest.raises(UserError, match=r"interpolate/a\.txt: exists and is not the downloaded file"):
-        fetched(found)
-    (place / "thing/interpolate/a.txt").unlink()
-    fetched(found)
-    assert (place / "thing/interpolate/a.txt").read_bytes() == MEMBERS["interpolate/a.txt"]
-
-
 @pytest.mark.parametrize("entry", [1, {}, {"files": []}, {"files": {"a.txt": 1}, "sums": []}, {"bytes": 1}])
 def test_an_entry_of_a_record_that_cannot_be_read_says_nothing_of_its_file(entry: Any, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("1")
@@ -298,32 +287,48 @@ def test_two_processes_do_not_fetch_into_one_folder(server: Server, place: Path)
 
 # Archives ------------------------------------------------------------------------------------------------------------
 
-MEMBERS = {"train-easy/a.txt": b"1 + 1\n2\n", "train-easy/b.txt": b"x" * 500_000, "interpolate/a.txt": b"2 + 2\n4\n"}
 
-
-def tar() -> bytes:
+def zipped(*members: tuple[str, bytes]) -> bytes:
     held = io.BytesIO()
-    with tarfile.open(fileobj=held, mode="w") as archive:
-        others = dict.fromkeys(["../../out.txt", "train-easy/../../out.txt", ".hidden"], b"evil")
-        for name, content in (MEMBERS | others).items():
-            info = tarfile.TarInfo(f"v1.0/{name}")
+    with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as archive, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a name that comes twice
+        for name, content in members:
+            archive.writestr(name, content)
+    return held.getvalue()
+
+
+def targz(*members: tuple[tarfile.TarInfo | str, bytes]) -> bytes:
+    held = io.BytesIO()
+    with tarfile.open(fileobj=held, mode="w:gz") as archive:
+        for member, content in members:
+            info = tarfile.TarInfo(member) if isinstance(member, str) else member
             info.size = len(content)
             archive.addfile(info, io.BytesIO(content))
-        link = tarfile.TarInfo("v1.0/train-easy/link.txt")
-        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
-        archive.addfile(link)
-    return gzip.compress(held.getvalue(), mtime=0)
+    return held.getvalue()
 
 
-def archived(server: Server, content: bytes) -> Dataset:
-    server.files["/t"] = content
-    sha256 = hashlib.sha256(content).hexdigest()
-    remote = RemoteFile("t.tar.gz", f"{server.address}/t", len(content), sha256, "tar", ("train-easy", "interpolate"))
-    return of(remote)
+def linked(kind: bytes, name: str = "x/a.txt") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, "/etc/passwd"
+    return info
+
+
+MEMBERS = {"train-easy/a.txt": b"1 + 1\n2\n", "train-easy/b.txt": b"x" * 500_000, "interpolate/a.txt": b"2 + 2\n4\n"}
+LEADING_ELSEWHERE = dict.fromkeys(["../../out.txt", "train-easy/../../out.txt", ".hidden"], b"evil")
+TAR = targz(
+    *((f"v1.0/{name}", content) for name, content in (MEMBERS | LEADING_ELSEWHERE).items()),
+    (linked(tarfile.SYMTYPE, "v1.0/train-easy/link.txt"), b""),
+)
+
+
+def archived(server: Server) -> Dataset:
+    server.files["/t"] = TAR
+    sha256 = hashlib.sha256(TAR).hexdigest()
+    return of(RemoteFile("t.tar.gz", f"{server.address}/t", len(TAR), sha256, "tar", ("train-easy", "interpolate")))
 
 
 def test_an_archive_is_unpacked_without_its_first_folder_and_goes(server: Server, place: Path) -> None:
-    found = archived(server, tar())
+    found = archived(server)
     fetched(found)
     assert left(place) == set(MEMBERS), "and nothing that leads elsewhere"
     assert all((place / "thing" / name).read_bytes() == content for name, content in MEMBERS.items())
@@ -331,12 +336,15 @@ def test_an_archive_is_unpacked_without_its_first_folder_and_goes(server: Server
     assert fetching.is_fetched(found)
     fetched(found)
     assert server.requests == ["all"]
+    edited(place / "thing/interpolate/a.txt")
+    with pytest.raises(UserError, match=r"interpolate/a\.txt: exists and is not the downloaded file"):
+        fetched(found)
 
 
 def test_unpacking_that_was_ended_goes_on_without_fetching_again(
     server: Server, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = archived(server, tar())
+    found = archived(server)
     pour, poured = archives.copy_stream, []
 
     def ended(read: Any, written: Any, name: str, *rest: Any) -> int:
@@ -359,47 +367,25 @@ def test_unpacking_that_was_ended_goes_on_without_fetching_again(
 def test_an_archive_that_somebody_put_there_is_unpacked_only_if_it_is_the_pinned_one(
     server: Server, place: Path
 ) -> None:
-    found, archive = archived(server, tar()), place / "thing" / "t.tar.gz"
+    found, archive = archived(server), place / "thing" / "t.tar.gz"
     archive.parent.mkdir(parents=True)
     archive.write_bytes(targz(("v1.0/train-easy/a.txt", b"1 + 1\n3\n"), ("v1.0/interpolate/a.txt", b"")))
     with pytest.raises(UserError, match=r"t\.tar\.gz: exists and is not the downloaded file; move it away"):
         fetched(found)
     assert left(place) == {"t.tar.gz"}
-    archive.write_bytes(tar())
+    archive.write_bytes(TAR)
     fetched(found)
     assert left(place) == set(MEMBERS)
     assert not server.requests
 
 
-def zipped(*members: tuple[str, bytes]) -> bytes:
-    held = io.BytesIO()
-    with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as archive, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a name that comes twice
-        for name, content in members:
-            archive.writestr(name, content)
-    return held.getvalue()
-
-
-def targz(*members: tuple[tarfile.TarInfo | str, bytes]) -> bytes:
-    held = io.BytesIO()
-    with tarfile.open(fileobj=held, mode="w:gz") as archive:
-        for member, content in members:
-            info = tarfile.TarInfo(member) if isinstance(member, str) else member
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
-    return held.getvalue()
-
-
 def torn_size(content: bytes) -> bytes:
     """A zip that says of its members that they are small: the two sizes unpacked are 10."""
-    at, size = content.index(b"PK\x03\x04") + 22, content.index(b"PK\x01\x02") + 24
-    return (
-        content[:at]
-        + (10).to_bytes(4, "little")
-        + content[at + 4 : size]
-        + (10).to_bytes(4, "little")
-        + content[size + 4 :]
-    )
+    torn = bytearray(content)
+    for header, offset in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):
+        start = torn.index(header) + offset
+        torn[start : start + 4] = (10).to_bytes(4, "little")
+    return bytes(torn)
 
 
 BOMB = b"0" * 3_000_000
@@ -425,20 +411,16 @@ def test_an_archive_larger_than_100_mb_and_20_times_its_size_is_refused_while_it
         fetched(found)
     assert left(place) == {"a"}, "nothing of it but itself"
     monkeypatch.setattr(archives, "MAX_UNPACK_RATIO", 4_000_000 / len(content))
-    fetched(found)
+    (line,) = fetched(found)
+    assert line.startswith(f"{place}/thing/a.txt: 3.0 MB, out of a, whose sha256 ")
     assert left(place) == {"a.txt"}
+    assert (place / "thing/a.txt").read_bytes() == BOMB
     assert server.requests == ["all"]
 
 
 def sparse() -> tarfile.TarInfo:
     info = tarfile.TarInfo("x/a.txt")
     info.pax_headers = {"GNU.sparse.map": "0,0", "GNU.sparse.size": str(1 << 40), "GNU.sparse.numblocks": "0"}
-    return info
-
-
-def linked(kind: bytes) -> tarfile.TarInfo:
-    info = tarfile.TarInfo("x/a.txt")
-    info.type, info.linkname = kind, "/etc/passwd"
     return info
 
 
@@ -455,11 +437,7 @@ def zip_link() -> bytes:
     ("unpack", "content", "message"),
     [
         ("zip", torn_size(zipped(("x/a.txt", b"0" * 5000))), "cannot be unpacked"),
-        (
-            "tar",
-            targz(("x/a.txt", b"0" * 5000))[:60],
-            r"cannot be unpacked .* was removed; run the same command to",
-        ),
+        ("tar", targz(("x/a.txt", b"0" * 5000))[:60], r"cannot be unpacked .* was removed; run the same command to"),
         ("zip", zipped(("x/b.txt", b"1")), r"has no a\.txt"),
         ("zip", zipped(("x/a.txt", b"1"), ("y/a.txt", b"2")), r"it has a\.txt twice"),
         ("zip", zip_link(), r"has no a\.txt"),
@@ -493,58 +471,28 @@ def test_nothing_comes_from_an_archive_but_what_is_expected(server: Server, plac
     assert left(place) == {"held/b.txt"}
 
 
-def test_compressed_files_and_zips_are_unpacked_too(server: Server, place: Path) -> None:
-    held = io.BytesIO()
-    with zipfile.ZipFile(held, "w") as archive:
-        archive.writestr("MultiRC/train.jsonl", "{}\n")
-        archive.writestr("__MACOSX/MultiRC/._train.jsonl", "no")
-    server.files |= {"/z": held.getvalue(), "/g": gzip.compress(b"3\tA joke\n")}
-    first = RemoteFile("z.zip", f"{server.address}/z", archive_format="zip", members=("train.jsonl",))
-    lines = fetched(of(first, RemoteFile("a.tsv.gz", f"{server.address}/g", archive_format="gz", members=("a.tsv",))))
-    assert left(place) == {"train.jsonl", "a.tsv"}
-    assert (place / "thing/a.tsv").read_bytes() == b"3\tA joke\n"
-    assert lines[0].startswith(f"{place}/thing/train.jsonl: 3 bytes, out of z.zip, whose sha256 ")
-    assert lines[1].startswith(f"{place}/thing/a.tsv: 9 bytes, out of a.tsv.gz, whose sha256 ")
-
-
 # From a folder -------------------------------------------------------------------------------------------------------
 
 
-def test_a_mirror_gives_the_same_files_checked_alike(server: Server, place: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("folder", ["thing", "."], ids=["of all datasets", "of the dataset itself"])
+def test_a_mirror_gives_the_same_files_checked_alike(server: Server, place: Path, tmp_path: Path, folder: str) -> None:
     mirror = tmp_path / "mirror"
-    (mirror / "thing").mkdir(parents=True)
-    with pytest.raises(UserError, match=r"^--from: .*mirror/thing/f\.bin does not exist"):
+    (mirror / folder).mkdir(parents=True)
+    missing = rf"^--from: {mirror}/thing/f\.bin does not exist; DIR must be thing/ with .*, or the folder that contains"
+    with pytest.raises(UserError, match=missing):
         fetched(pinned(server), mirror=mirror)
-    (mirror / "thing/f.bin").write_bytes(CONTENT[:-1] + b"?")
-    with pytest.raises(OperationalError, match=r"mirror/thing/f\.bin: what came .* the pinned one is"):
+    (mirror / folder / "f.bin").write_bytes(CONTENT[:-1] + b"?")
+    with pytest.raises(OperationalError, match=r"f\.bin: what came .* the pinned one is"):
         fetched(pinned(server), mirror=mirror)
     assert left(place) == set()
-    (mirror / "thing/f.bin").write_bytes(CONTENT)
+    (mirror / folder / "f.bin").write_bytes(CONTENT)
     assert "matches the pinned hash" in fetched(pinned(server), mirror=mirror)[0]
     assert (place / "thing/f.bin").read_bytes() == CONTENT
     assert server.requests == []
 
 
-def test_a_mirror_may_be_the_folder_of_the_dataset_itself(server: Server, place: Path, tmp_path: Path) -> None:
-    itself = tmp_path / "elsewhere"
-    itself.mkdir()
-    message = (
-        rf"^--from: {itself}/thing/f\.bin does not exist; DIR must be thing/ with .*, or the folder that contains it"
-    )
-    with pytest.raises(UserError, match=message):
-        fetched(pinned(server), mirror=itself)
-    (itself / "f.bin").write_bytes(CONTENT)
-    assert "matches the pinned hash" in fetched(pinned(server), mirror=itself)[0]
-    assert (place / "thing/f.bin").read_bytes() == CONTENT
-    (place / "thing/f.bin").unlink()
-    (itself / "thing").mkdir()
-    (itself / "thing/f.bin").write_bytes(CONTENT[:-1] + b"?")
-    with pytest.raises(OperationalError, match="the pinned one is"):  # the folder of its name comes first
-        fetched(pinned(server), mirror=itself)
-
-
 def test_a_mirror_may_have_an_archive_or_what_is_in_it(server: Server, place: Path, tmp_path: Path) -> None:
-    found, mirror = archived(server, tar()), tmp_path / "mirror" / "thing"
+    found, mirror = archived(server), tmp_path / "mirror" / "thing"
     for name, content in MEMBERS.items():
         (mirror / name).parent.mkdir(parents=True, exist_ok=True)
         (mirror / name).write_bytes(content)
@@ -553,7 +501,7 @@ def test_a_mirror_may_have_an_archive_or_what_is_in_it(server: Server, place: Pa
     message = "500.0 kB, 3 files that may be others than those of the archive"
     assert lines == [f"{place}/thing/train-easy, interpolate: {message}"], "the archive itself was not taken"
     (place / "thing/train-easy/a.txt").write_bytes(b"cut")
-    (mirror / "t.tar.gz").write_bytes(tar())
+    (mirror / "t.tar.gz").write_bytes(TAR)
     fetched(found, mirror=mirror.parent)
     assert (place / "thing/train-easy/a.txt").read_bytes() == MEMBERS["train-easy/a.txt"]
 

@@ -59,10 +59,6 @@ def test_digits_are_joined_only_where_the_solution_confirms_the_number(
     assert WordProblems("gsm8k").pair_from_json({"question": question, "answer": answer}) == pair
 
 
-def test_marks_of_the_calculator_go() -> None:
-    assert remove_calculator_annotations("48/2 = <<48/2=24>>24 and <<1+1=2>>2") == "48/2 = 24 and 2"
-
-
 @pytest.mark.parametrize(
     ("value", "text"),
     [

@@ -1,7 +1,5 @@
 """Promises of rows with a label per word that are read from files."""
 
-import hashlib
-import json
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +12,6 @@ from numerate.tasks.questions import EMPTY
 from numerate.text.data.source import RowSource
 from numerate.text.data.writing import write_rows
 from numerate.text.tasks import columns
-from numerate.text.tasks.columns import encode_head
 from numerate.text.tasks.example_file import ExampleFile
 from numerate.tokenizers.words import Words
 
@@ -61,14 +58,3 @@ def test_what_cannot_be_right_is_refused(tmp_path: Path) -> None:
         ExampleFile(path=str(folder)).parse_question("1+1=")
     with pytest.raises(UserError, match=r"^split: "):
         ExampleFile(path=str(folder), split="train").alphabet()
-
-
-def test_a_word_that_its_vocabulary_had_not_is_lost(tmp_path: Path) -> None:
-    folder = Path(str(written(tmp_path, "memmap").path))
-    head = json.loads((folder / "head.json").read_text())
-    content = b"\x01" + (folder / "ids.bin").read_bytes()[1:]
-    (folder / "ids.bin").write_bytes(content)
-    head["files"]["ids.bin"]["sha256"] = hashlib.sha256(content).hexdigest()
-    (folder / "head.json").write_bytes(encode_head(head))
-    with pytest.raises(UserError, match=r"row 0: holds \[UNK\]"):
-        ExampleFile(path=str(folder)).questions(np.array([0]))

@@ -186,18 +186,14 @@ def test_a_product_in_words_is_right() -> None:
         found = re.fullmatch(r"What is (\d+) times (\d+)\?", question)
         assert found is not None
         assert int(found[1]) * int(found[2]) == int(answer)
-        assert (len(found[1]), len(found[2])) == (
-            drawn.metadata["first_digits"][row],
-            drawn.metadata["second_digits"][row],
-        )
+        sizes = [drawn.metadata[name][row] for name in ("first_digits", "second_digits")]
+        assert [len(found[1]), len(found[2])] == sizes
     assert format_question(task.parse_question("what is 12 times 34?"), 0) == ("What is 12 times 34?", "408")
     assert format_question(task.parse_question("12*34"), 0)[1] == "408"
     with pytest.raises(UserError, match="an example is What is 12 times 34"):
         task.parse_question("12 + 34")
-    assert Multiplication().ood_validation_task().training_spans() == {
-        "first_digits": Span(6, 6),
-        "second_digits": Span(6, 6),
-    }
+    spans = Multiplication().ood_validation_task().training_spans()
+    assert spans == {"first_digits": Span(6, 6), "second_digits": Span(6, 6)}
     assert np.array_equal(
         task.question_hashes(task.parse_question("3x4")), task.question_hashes(task.parse_question("4x3"))
     )

@@ -6,32 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from numerate.errors import OperationalError, UserError
+from numerate.errors import UserError
 from numerate.text.data.new_folder import atomic_folder
-
-
-def test_it_appears_when_all_is_written(tmp_path: Path) -> None:
-    with atomic_folder(tmp_path / "a" / "out") as beside:
-        (beside / "file").write_text("1")
-        assert not (tmp_path / "a" / "out").exists()
-    assert (tmp_path / "a" / "out" / "file").read_text() == "1"
-    assert [path.name for path in (tmp_path / "a").iterdir()] == ["out"]
-
-
-def test_nothing_is_left_of_what_failed(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), atomic_folder(tmp_path / "out"):
-        raise KeyboardInterrupt
-    assert not list(tmp_path.iterdir())
 
 
 def test_another_is_never_overwritten_be_it_there_before_or_meanwhile(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     with pytest.raises(UserError, match="already exists and is not overwritten"), atomic_folder(tmp_path / "out"):
         raise AssertionError("nothing is begun")
-    with (
-        pytest.raises(UserError, match="already exists and is not overwritten"),
-        atomic_folder(tmp_path / "late"),
-    ):
+    with pytest.raises(UserError, match="already exists and is not overwritten"), atomic_folder(tmp_path / "late"):
         (tmp_path / "late").mkdir()
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["late", "out"]
 
@@ -60,8 +43,3 @@ def test_a_folder_below_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be created here"), atomic_folder(tmp_path / "file" / "out"):
         raise AssertionError("nothing is begun")
-
-
-def test_a_full_disk_is_a_fault(tmp_path: Path) -> None:
-    with pytest.raises(OperationalError, match="the disk is full"), atomic_folder(tmp_path / "out"):
-        raise OSError(errno.ENOSPC, "no space")

@@ -15,20 +15,13 @@ from numerate.text.models.numformer import Numformer
 from numerate.training.recipe import Recipe
 from numerate.vocabulary import UNK, Vocabulary
 
-SMALL = [
-    "task.digits=1",
-    "model=Numformer(hidden_size=32,num_layers=2,num_heads=2,intermediate_size=64,max_position_embeddings=16,number_embedding=null,number_head=null,dropout=0)",
-    "training.batch_size=64",
-    "training.shuffle_window=4",
-    "training.steps=150",
-    "training.evaluate_every=75",
-    "evaluation.validation_examples=32",
-    "evaluation.grid=1:1x1:1",
-    "evaluation.examples_per_cell=40",
-    "schedule=Constant(warmup=10)",
-    "optimizer.learning_rate=0.003",
-    "device=cpu",
-]
+SIZES = "hidden_size=32,num_layers=2,num_heads=2,intermediate_size=64,max_position_embeddings=16"
+SMALL = (
+    f"task.digits=1 model=Numformer({SIZES},number_embedding=null,number_head=null,dropout=0) training.batch_size=64 "
+    "training.shuffle_window=4 training.steps=150 training.evaluate_every=75 evaluation.validation_examples=32 "
+    "evaluation.grid=1:1x1:1 evaluation.examples_per_cell=40 schedule=Constant(warmup=10) "
+    "optimizer.learning_rate=0.003 device=cpu"
+).split()
 
 
 def masked(*more: str) -> Recipe:
@@ -81,14 +74,8 @@ def test_its_first_size_is_the_published_one() -> None:
 
 
 def test_as_published_it_has_no_final_norm_and_no_biases_in_the_vocabulary_head(vocabulary: Vocabulary) -> None:
-    sizes: dict[str, Any] = {
-        "hidden_size": 16,
-        "num_layers": 1,
-        "num_heads": 2,
-        "intermediate_size": 8,
-        "max_position_embeddings": 4,
-        "number_embedding": None,
-    }
+    sizes: dict[str, Any] = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "intermediate_size": 8}
+    sizes |= {"max_position_embeddings": 4, "number_embedding": None}
     ours = Numformer(**sizes).build(vocabulary, 0)
     theirs = Numformer(**sizes, final_norm=False, head_bias=False).build(vocabulary, 0)
     more = ours.state_dict().keys() - theirs.state_dict().keys()

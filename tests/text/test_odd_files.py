@@ -1,9 +1,7 @@
 """Promises of every reader of questions: a record that may mean something else than it says is refused by its file and
-line, or counted where `skip_bad` is set, and what is only unusual is read as it is written."""
+line, or counted where `skip_invalid` is set, and what is only unusual is read as it is written."""
 
 import json
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,42 +9,35 @@ import pytest
 
 from numerate.errors import UserError
 from numerate.tasks.plain import format_question
-from numerate.tasks.questions import Example, Questions
+from numerate.tasks.questions import Example
 from numerate.text.tasks.example_file import ExampleFile
 from numerate.text.tasks.gsm8k import ProblemList, WordProblems
 from numerate.text.tasks.multirc import Passages
-from numerate.text.tasks.question_files import QuestionFiles, make_reader
-from numerate.text.tasks.readers import MAX_CHARACTERS, MAX_RECORD_BYTES
+from numerate.text.tasks.question_files import QuestionFiles
+from numerate.text.tasks.readers import (
+    MAX_CHARACTERS,
+    MAX_RECORD_BYTES,
+    JSONLines,
+    RecordReader,
+    TabSeparated,
+    TwoLines,
+)
 from numerate.text.tasks.rjokes import Scored
-from numerate.text.tasks.text_files import StoredExamples, open_examples
-from numerate.tokenizers.tokenizer import Characters
+from numerate.text.tasks.text_files import open_examples
 
 BOM = b"\xef\xbb\xbf"
 LONG = "9" * (MAX_CHARACTERS + 1)
 
 
-def jsonl(path: Path, skip_bad: bool) -> StoredExamples:
-    return open_examples(path, make_reader(path, "jsonl", "question", "answer"), skip_bad)
-
-
-def tabs(path: Path, skip_bad: bool) -> StoredExamples:
-    return open_examples(path, make_reader(path, "tsv", "question", "answer", False), skip_bad)
-
-
-def two_lines(path: Path, skip_bad: bool) -> StoredExamples:
-    return open_examples(path, make_reader(path, "two lines", "question", "answer"), skip_bad)
-
-
-READERS: dict[str, Callable[[Path, bool], StoredExamples]] = {
-    "jsonl": jsonl,
-    "tabs": tabs,
-    "two lines": two_lines,
-    "jokes": lambda path, skip: open_examples(path, Scored(), skip),
-    "gsm8k": lambda path, skip: open_examples(path, WordProblems("gsm8k"), skip),
-    "gsm_hard": lambda path, skip: open_examples(path, WordProblems("gsm_hard"), skip),
-    "gsm_plus": lambda path, skip: open_examples(path, WordProblems("gsm_plus"), skip),
-    "svamp": lambda path, skip: open_examples(path, ProblemList(), skip),
-    "multirc": lambda path, skip: open_examples(path, Passages(), skip),
+READERS: dict[str, RecordReader] = {
+    "jsonl": JSONLines(),
+    "tabs": TabSeparated(num_columns=2),
+    "two lines": TwoLines(),
+    "jokes": Scored(),
+    "gsm8k": WordProblems("gsm8k"),
+    "gsm_hard": WordProblems("gsm_hard"),
+    "gsm_plus": WordProblems("gsm_plus"),
+    "multirc": Passages(),
 }
 
 
@@ -72,44 +63,32 @@ SOUND = {
 ODD: list[tuple[str, str, str | bytes, str]] = [
     ("jsonl", "NaN", '{"question": "q", "answer": NaN}', "NaN is not a JSON number; write it as a string"),
     ("jsonl", "Infinity", '{"question": "q", "answer": -Infinity}', "-Infinity is not a JSON number"),
-    ("jsonl", "NaN elsewhere", '{"question": "q", "answer": 1, "more": [NaN]}', "NaN is not a JSON number"),
     ("jsonl", "a key twice", '{"question": "q", "answer": 1, "answer": 2}', "'answer' comes twice in an object"),
     ("jsonl", "a key twice inside", '{"question": "q", "answer": 1, "more": {"a": 1, "a": 2}}', "'a' comes twice"),
     ("jsonl", "no question", line(question="", answer="1"), "has an empty question"),
-    ("jsonl", "a blank question", line(question=" \t ", answer="1"), "has an empty question"),
     ("jsonl", "no answer", line(question="q", answer=""), "has an empty answer"),
-    ("jsonl", "a blank answer", line(question="q", answer="\u00a0"), "has an empty answer"),
     ("jsonl", "NUL", line(question="q\0", answer="1"), "contains a NUL character"),
     ("jsonl", "NUL in the file", '{"question": "q\0", "answer": "1"}', "is not valid JSON"),
     ("jsonl", "true", line(question="q", answer=True), "'answer' must be a string or a number, not bool"),
-    ("jsonl", "null", line(question="q", answer=None), "'answer' must be a string or a number, not NoneType"),
-    ("jsonl", "a list", line(question="q", answer=["1"]), "'answer' must be a string or a number, not list"),
     ("jsonl", "an object", line(question="q", answer={"a": 1}), "'answer' must be a string or a number, not dict"),
     ("jsonl", "no key", line(question="q"), "has no 'answer'; it has: 'question'"),
     ("jsonl", "other keys", line(prompt="q", completion="1"), "set question_field=prompt; set answer_field=completion"),
     ("jsonl", "a text alone", '"q"', "must be a JSON object with 'question' and 'answer', not str"),
-    ("jsonl", "a number alone", "7", "must be a JSON object with 'question' and 'answer', not a number"),
     ("jsonl", "cut", '{"question": "q", "ans', "is not valid JSON"),
-    ("jsonl", "two in a line", line(question="q", answer="1") * 2, "is not valid JSON"),
     ("jsonl", "deep", '{"question": ' + "[" * 100_000, "is not valid JSON"),
     ("jsonl", "half of a pair", '{"question": "\\ud800", "answer": "1"}', "surrogates not allowed"),
     ("jsonl", "no UTF-8", b'{"question": "\xff", "answer": "1"}', "is not valid UTF-8"),
-    ("jsonl", "UTF-16", '{"question": "q", "answer": "1"}'.encode("utf-16"), "is not valid UTF-8"),
     ("jsonl", "a long question", line(question=LONG, answer="1"), "has 65,538 characters; a question with its answer"),
-    ("jsonl", "a long answer", line(question="q", answer=LONG), "has 65,538 characters; a question with its answer"),
     ("jsonl", "a long record", line(question="q", answer="1", more="x" * MAX_RECORD_BYTES), "a record has at most"),
     ("tabs", "one column", "q", "has 1 columns, and column 2 is wanted"),
     ("tabs", "three columns", "q\t1\t2", "has 3 columns, and the first line has 2; is a tab in a text?"),
     ("tabs", "no question", "\t1", "has no question in column 1"),
     ("tabs", "no answer", "q\t", "has an empty answer"),
-    ("tabs", "a blank answer", "q\t  ", "has an empty answer"),
     ("two lines", "no answer", "q\n", "has no answer; each record must be two lines"),
-    ("two lines", "a blank answer", "q\n  \t", "has no answer; each record must be two lines"),
     ("two lines", "no UTF-8", b"\xff\n1", "is not valid UTF-8"),
     ("jokes", "no score", "ten\tWhy?", "must begin with an integer score and a tab, not 'ten'"),
     ("jokes", "no joke", "3\t", "has no question in column 2"),
     ("gsm8k", "no answer", line(question="How many?", answer=""), "has an empty answer"),
-    ("gsm8k", "no question", line(question=" ", answer="#### 1"), "has an empty question"),
     ("gsm_hard", "NaN", '{"input": "How many?", "target": NaN}', "NaN is not"),
     ("gsm_hard", "beyond floats", '{"input": "How many?", "target": 1e999}', "must be a finite number, not '1e999'"),
     ("gsm_hard", "no number", line(input="How many?", target="7"), "'target' must be a finite number, not '7'"),
@@ -129,7 +108,6 @@ ODD: list[tuple[str, str, str | bytes, str]] = [
         "'passage.questions[0].answers' must be a list, not a number",
     ),
     ("multirc", "NUL", passage("Rain\0", {"question": "What?"}), "contains a NUL character"),
-    ("multirc", "no UTF-8", b'{"passage": "\xff"}', "is not valid UTF-8"),
 ]
 
 
@@ -142,14 +120,12 @@ def test_an_odd_record_is_refused_by_its_line_or_counted(
     path, sound = tmp_path / "file", SOUND[kind].encode()
     path.write_bytes(b"\n".join([sound, odd if isinstance(odd, bytes) else odd.encode(), sound, b""]))
     line = 1 + len(sound.split(b"\n"))
-    began = time.process_time()
     with pytest.raises(UserError, match=rf"file, line {line}: ") as refused:
-        READERS[kind](path, False)
+        open_examples(path, READERS[kind])
     assert message in str(refused.value)
     assert "With task.skip_invalid=true such records are left out and counted" in str(refused.value)
     with pytest.warns(UserWarning, match=rf"^1 record skipped as invalid.*/file, line {line}: "):
-        found = READERS[kind](path, True)
-    assert time.process_time() - began < 5
+        found = open_examples(path, READERS[kind], skip_invalid=True)
     pairs = found.read_examples(np.arange(found.num_examples))
     assert (found.num_examples, found.num_skipped) == (2, 1)
     assert pairs[0] == pairs[1]
@@ -190,7 +166,6 @@ ODD_ROWS: list[tuple[str, str | bytes, str]] = [
     ("no UTF-8", b"\xff=2", "is no text in UTF-8"),
     ("a long row", f"{LONG}=2", "has 65,539 bytes; a row has at most 65,536 characters"),
     ("a long row of others", f"ä{LONG}=2", "has 65,540 characters; a row has at most 65,536"),
-    ("a row of 10 MB", "a" * 10_000_000 + "=2", "has 10,000,002 bytes; a row has at most 65,536 characters"),
 ]
 
 
@@ -198,21 +173,16 @@ ODD_ROWS: list[tuple[str, str | bytes, str]] = [
 def test_an_odd_row_is_refused_by_its_line(odd: str | bytes, message: str, tmp_path: Path) -> None:
     path = tmp_path / "rows.txt"
     path.write_bytes(b"\n".join([b"a=1", odd if isinstance(odd, bytes) else odd.encode(), b"a=1"]))
-    began = time.process_time()
     with pytest.raises(UserError, match=r"rows\.txt, line 2: ") as refused:
         ExampleFile(path=str(path)).all_questions()
     assert message in str(refused.value)
-    assert time.process_time() - began < 5
 
 
 ODD_LABELS: list[tuple[str, str, str]] = [
     ("no words", "\t", "must be words, a tab and one label per word"),
-    ("no labels", "a b\t", "must be words, a tab and one label per word"),
-    ("too many labels", "a b\t1 2 3", "must be words, a tab and one label per word"),
     ("too few labels", "a b\t1", "must be words, a tab and one label per word"),
     ("two spaces", "a  b\t1 2 3", "must be words, a tab and one label per word"),
     ("a word that is no label", ". a\t1 2", "must be words, a tab and one label per word"),
-    ("a question", "12=3", "must be words, a tab and one label per word"),
     ("three columns", "a b\t1 2\t3 4", "must be words, a tab and one label per word"),
     ("NUL", "a \0\t1 2", "has the character NUL"),
     ("a long row", f"{LONG}\t1", "a row has at most 65,536 characters"),
@@ -230,8 +200,6 @@ def test_an_odd_row_with_labels_is_refused_by_its_line(odd: str, message: str, t
 UNUSUAL: list[tuple[str, str, tuple[str, str]]] = [
     ("jsonl", '{"question": "q", "answer": 1e5}', ("q", "1e5")),
     ("jsonl", '{"question": "q", "answer": 2.50}', ("q", "2.50")),
-    ("jsonl", '{"question": "q", "answer": -0}', ("q", "-0")),
-    ("jsonl", '{"question": "q", "answer": 1E-400}', ("q", "1E-400")),
     ("jsonl", '{"question": "q", "answer": 1e999}', ("q", "1e999")),
     ("jsonl", f'{{"question": "q", "answer": {"7" * 5000}}}', ("q", "7" * 5000)),
     (
@@ -257,7 +225,7 @@ def test_what_is_only_unusual_is_read_as_it_is_written(
     kind: str, record: str, pair: tuple[str, str], end: str, begin: bytes, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_bytes(begin + (record.replace("\n", end) + end).encode())
-    found = READERS[kind](tmp_path / "file", False)
+    found = open_examples(tmp_path / "file", READERS[kind])
     assert found.read_examples(np.arange(found.num_examples)) == [Example(*pair)]
     assert found.question_mask(frozenset([pair[0]])).tolist() == [True]
     assert found.used_characters - set("\n\t") <= set("".join(pair)) | set('" ')
@@ -283,19 +251,3 @@ def test_a_tab_too_many_is_refused_of_columns_by_name_too(tmp_path: Path) -> Non
     (tmp_path / "a.tsv").write_text(f"answer\tquestion\tmore\n{rows}1\tq\tr\ts\n")
     with pytest.raises(UserError, match=r"line 22: has 4 columns, and the first line has 3"):
         _ = task.splits
-
-
-def test_a_text_of_many_pieces_is_written_at_once() -> None:
-    texts = [Example("1" * 50_000 + "=", "2" * 10_000), Example("3=", "4")]
-    began = time.process_time()
-    rows = Characters().encode_examples(
-        texts, Characters().build_vocabulary("".join(one.question + one.answer for one in texts))
-    )
-    assert time.process_time() - began < 1
-    vocabulary = rows.vocabulary
-    assert vocabulary is not None
-    for row, one in enumerate(texts):
-        assert Characters().decode(rows.ids[row, : rows.lengths[row]], vocabulary) == one.question + one.answer
-        assert rows.target_mask[row].argmax() == len(one.question)
-        assert rows.target_mask[row].sum() == len(one.answer) + 1
-    assert len(Questions.from_examples(texts)) == 2

@@ -12,7 +12,7 @@ import torch
 from numerate.batch import Tokens
 from numerate.errors import UserError
 from numerate.text.models.pretrained import PretrainedDecoder
-from numerate.vocabulary import PAD, Vocabulary
+from numerate.vocabulary import Vocabulary
 
 transformers = pytest.importorskip("transformers", reason="the extra huggingface is not installed")
 
@@ -61,12 +61,6 @@ def test_pretrained_logits_are_theirs_up_to_the_order_of_the_vocabulary(folder: 
     found = model(Tokens(tokens, torch.full((3,), 9), torch.arange(3))).logits
     torch.testing.assert_close(found[..., ids >= 0], expected[..., ids[ids >= 0]], rtol=1e-6, atol=1e-7)
     assert found.shape[-1] == vocabulary.size
-    lengths = torch.tensor([2, 5, 3])
-    prompt = Tokens(torch.where(torch.arange(5) < lengths[:, None], tokens[:, :5], PAD), lengths, torch.arange(3))
-    started, rows = model.prefill(prompt, capacity=9), torch.arange(3)
-    for step in range(4):
-        torch.testing.assert_close(started.output.logits[:, 0], found[rows, lengths + step - 1], rtol=1e-6, atol=1e-7)
-        started = model.step(tokens[rows, lengths + step], None, started.state)
 
 
 def test_weights_and_configurations_that_cannot_be_taken_are_refused(folder: Path, tmp_path: Path) -> None:

@@ -74,21 +74,14 @@ def over(words: int) -> Vocabulary:
 def begun_from(weights: str, kind: str, *more: str) -> Recipe:
     model, layout = MODELS[kind.split()[0]]
     lora = ",lora=LoRA(r=2)" * kind.endswith("lora")
-    given = [
-        "task.digits=1",
-        f"model={model}(weights={weights}{lora})",
-        f"layout={layout}",
-        f"tokenizer=Subwords(tokenizer={TOKENS},number_format={'Groups' if 'groups' in kind else 'PerDigit'})",
-        "training.batch_size=8",
-        "training.shuffle_window=1",
-        "training.evaluate_every=2",
-        "training.checkpoint_every=2",
-        "training.keep_checkpoints=null",
-        "evaluation.validation_examples=4",
-        "evaluation.grid=1:1x1:1",
-        "evaluation.examples_per_cell=4",
-        "device=cpu",
-    ]
+    numbers = "Groups" if "groups" in kind else "PerDigit"
+    given = (
+        f"task.digits=1 model={model}(weights={weights}{lora}) layout={layout} "
+        f"tokenizer=Subwords(tokenizer={TOKENS},number_format={numbers}) training.batch_size=8 "
+        "training.shuffle_window=1 training.evaluate_every=2 training.checkpoint_every=2 "
+        "training.keep_checkpoints=null evaluation.validation_examples=4 evaluation.grid=1:1x1:1 "
+        "evaluation.examples_per_cell=4 device=cpu"
+    ).split()
     return recipe("addition_rotary", *given, *more)
 
 
@@ -279,7 +272,6 @@ TORN: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda folder: cut(folder / "model.safetensors", 5000),
         r"model\.safetensors is incomplete or damaged \(.*\); copy or download it again",
     ),
-    "empty": (lambda folder: cut(folder / "model.safetensors", 0), r"model\.safetensors is incomplete or damaged "),
     "no config": (
         lambda folder: (folder / "config.json").unlink(),
         r"has no config\.json \(it has: generation_config\.json, model\.safetensors\)",

@@ -24,10 +24,10 @@ from numerate.text.data.datasets import DATASETS
 from numerate.text.tokenizers import tokenizer_files
 from numerate.text.tokenizers.float_formats import FoNE, IEEEBits
 from numerate.text.tokenizers.regression_transformer import RegressionTransformer
-from numerate.text.tokenizers.subwords import Subwords, split_digits
+from numerate.text.tokenizers.subwords import Subwords
 from numerate.text.tokenizers.text_number_formats import AsIs, Groups, PerDigit, TextNumberFormat, XVal
 from numerate.tokenizers.layout import Continuation, Seq2Seq
-from numerate.vocabulary import BOS, DIGIT, EOS, NUMBER, PAD, POINT, SIGN, SPECIAL, TEXT, UNK
+from numerate.vocabulary import BOS, DIGIT, EOS, NUMBER, PAD, POINT, SIGN, SPECIAL, SPECIAL_TOKENS, TEXT, UNK
 
 tokenizers = pytest.importorskip("tokenizers", reason="the extra huggingface has it")
 
@@ -112,14 +112,7 @@ def test_exported_it_gives_the_same_ids(name: str, numbers: TextNumberFormat, pi
     to_fast_tokenizer(tokenizer, Arithmetic(), vocabulary).save_pretrained(tmp_path / "exported")
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "exported")
     draw = random.Random(0)
-    parts = ["0123456789"] * 3 + [
-        " ",
-        ".",
-        ",+-*/=()",
-        "abcdefghijklmnopqrstuvwxyz",
-        "\n\t",
-        "\u00e9\u65e5\u0663\u00bd",
-    ]
+    parts = ["0123456789"] * 3 + [" ", ".", ",+-*/=()", "abcdefghijklmnopqrstuvwxyz", "\n\t", "\u00e9\u65e5\u0663"]
     texts = ["".join(draw.choice(draw.choice(parts)) for _ in range(draw.randrange(40))) for _ in range(500)]
     assert theirs([*TEXTS, *texts])["input_ids"] == [tokenizer.encode(text, vocabulary) for text in [*TEXTS, *texts]]
     assert [theirs.pad_token_id, theirs.unk_token_id, theirs.bos_token_id, theirs.eos_token_id] == [PAD, UNK, BOS, EOS]
@@ -138,19 +131,6 @@ def test_as_it_is_it_writes_the_ids_of_the_tokenizer(folder: str) -> None:
     for text in TEXTS:
         expected = theirs.encode(text, add_special_tokens=False).ids
         assert vocabulary.pretrained_ids[tokenizer.encode(text, vocabulary)].tolist() == expected
-
-
-def test_per_digit_is_the_rule_of_a_fast_tokenizer(folder: str) -> None:
-    tokenizer = Subwords(tokenizer=folder, number_format=PerDigit())
-    theirs = tokenizers.Tokenizer.from_file(f"{folder}/tokenizer.json")
-    theirs.no_truncation()
-    ruled = split_digits(theirs)
-    vocabulary = tokenizer.build_vocabulary([])
-    assert vocabulary.pretrained_ids is not None
-    for text in (*TEXTS, "12 012 x2y 100"):
-        found = vocabulary.pretrained_ids[tokenizer.encode(text, vocabulary)].tolist()
-        assert found == ruled.encode(text, add_special_tokens=False).ids, text
-    assert theirs.to_str() != ruled.to_str()
 
 
 @pytest.mark.parametrize(
@@ -302,19 +282,7 @@ def test_values_beside_tokens_are_finite_whatever_a_text_has(pieces: str, text: 
     assert tokenizer.decode_with_number_values(ids, values, vocabulary) == text
 
 
-CONTROL = (
-    "<pad>",
-    "</s>",
-    "\uff1c/s>",
-    "<unk>",
-    "<s>",
-    "[PAD]",
-    "[UNK]",
-    "[BOS]",
-    "[EOS]",
-    "<extra_id_0>",
-    "<extra_id_12>",
-)
+CONTROL = ["<pad>", "</s>", "<unk>", "<s>", *SPECIAL_TOKENS, "<extra_id_0>", "<extra_id_12>", "\uff1c/s>"]
 
 
 @pytest.mark.parametrize("numbers", [AsIs(), PerDigit(), RegressionTransformer(), XVal()], ids=repr)
@@ -435,17 +403,6 @@ def test_labels_are_refused() -> None:
     block = Questions(("0", "1"), np.zeros((1, 2), np.int16), Numbers.empty(1), labels=np.ones((1, 2), np.int16))
     with pytest.raises(UserError, match="does not support labels per token; use tokenizer=Words"):
         Subwords(tokenizer=TINY).encode_examples(block, Subwords(tokenizer=TINY).build_vocabulary([]))
-
-
-def test_long_texts_are_truncated_with_a_warning() -> None:
-    tokenizer = Subwords(tokenizer=TINY, number_format=PerDigit(), max_length=3)
-    vocabulary = tokenizer.build_vocabulary([])
-    with pytest.warns(
-        UserWarning, match=r"tokenizer.max_length: 1 of 2 questions .* more than 3 tokens.* longest has 6"
-    ):
-        rows = tokenizer.encode_examples([Example("123456", "12345"), Example("1", "2")], vocabulary)
-    assert tokenizer.decode(rows.ids[0], vocabulary) == "123123"
-    assert rows.lengths.tolist() == [7, 3]
 
 
 def passages(folder: Path) -> None:

@@ -47,24 +47,12 @@ def test_blank_lines_and_windows_line_ends_are_no_questions(tmp_path: Path) -> N
     assert found.location(1) == f"{tmp_path}/a.jsonl, line 4"
 
 
-def test_keys_and_numbers_may_be_others(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.jsonl", '{"input": "What?", "target": -0.5}\n')
-    assert read(open_examples(path, JSONLines("input", "target"))) == [("What?", "-0.5")]
-
-
 def test_columns_are_read_and_what_is_behind_may_belong_to_the_last(tmp_path: Path) -> None:
     path = written(tmp_path / "a.tsv", "3\tA joke\twith a tab\n11\tÄ\n")
     assert read(open_examples(path, TabSeparated(1, 0))) == [("A joke", "3"), ("Ä", "11")]
     assert read(open_examples(path, TabSeparated(1, 0, num_header_lines=1))) == [("Ä", "11")]
     assert read(open_examples(path, TabSeparated(1, 0, rest=True))) == [("A joke\twith a tab", "3"), ("Ä", "11")]
     assert open_examples(path, TabSeparated(1, 0)).used_characters >= set("AÄ311")
-
-
-def test_two_lines_are_a_question(tmp_path: Path) -> None:
-    found = open_examples(written(tmp_path / "a.txt", "What is 1 + 1?\n2\nRound 0.5.\n1\n\n"), TwoLines())
-    assert read(found) == [("What is 1 + 1?", "2"), ("Round 0.5.", "1")]
-    assert found.location(1) == f"{tmp_path}/a.txt, line 3"
-    assert found.used_characters == frozenset("What is1+?2Round05.")
 
 
 @pytest.mark.parametrize(
@@ -98,16 +86,6 @@ def test_blank_lines_give_no_question_the_answer_of_another(
     assert [found.location(n).split()[-1] for n in range(len(pairs.split()))] == [
         str(lines.split().index(pair[0]) + 1) for pair in pairs.split()
     ]
-
-
-def test_a_record_that_is_incomplete_is_named_and_may_be_left_out_and_counted(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.txt", "a\nb\nc\n")
-    incomplete = r"a\.txt, line 3: is incomplete: each record must have 2 lines\. With task\.skip"
-    with pytest.raises(UserError, match=incomplete):
-        open_examples(path, TwoLines())
-    with pytest.warns(UserWarning, match=r"^1 record skipped as invalid.*/a\.txt, line 3: is incomplete") as warned:
-        found = open_examples(path, TwoLines(), skip_invalid=True)
-    assert (len(warned), found.num_skipped, read(found)) == (1, 1, [("a", "b")])
 
 
 @dataclass(frozen=True)

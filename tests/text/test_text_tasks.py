@@ -17,10 +17,10 @@ from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import cell_questions, num_cell_questions
 from numerate.evaluation.evaluator import default_grid
 from numerate.tasks import GSM8K, Mathematics, MultiRC, QuestionFiles, RJokes
-from numerate.tasks.counter_rng import CounterRNG, shuffled_indices
+from numerate.tasks.counter_rng import CounterRNG
 from numerate.tasks.folders import data_folder
 from numerate.text.tasks import text_task
-from numerate.text.tasks.text_task import TextTask, split_indices
+from numerate.text.tasks.text_task import TextTask
 
 TEXTS = Path(__file__).parent / "texts"
 
@@ -146,15 +146,6 @@ def test_the_users_data_folder_is_named_by_the_environment(tmp_path: Path, monke
         data_folder()
 
 
-def test_an_order_has_every_row_and_a_division_takes_each_once() -> None:
-    assert sorted(shuffled_indices(np.arange(100, 200), 100, ("a", 1)).tolist()) == list(range(100))
-    for count, sizes in ((100, (90, 10)), (100, (30, 20)), (7, (0, 7))):
-        first, second = split_indices(count, sizes, ("b",))
-        assert (len(first), len(second)) == sizes
-        assert len({*first.tolist(), *second.tolist()}) == sum(sizes)
-    assert split_indices(100, (30, 20), ("b",))[0].tolist() == split_indices(100, (30, 70), ("b",))[0].tolist()
-
-
 # Files of one's own --------------------------------------------------------------------------------------------------
 
 
@@ -205,15 +196,10 @@ def test_several_test_files_are_parts_and_the_first_counts_as_trained(tmp_path: 
     assert whole(task, "test") == [("8?", "8")]
     assert whole(task.at_cell(test=2), "test") == [("9?", "9")]
     assert len(whole(task.at_cell(test=2), "train")) == 4, "a part that is only tested trains on the others"
-
-
-def test_test_files_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
-    for folder in ("easy", "hard"):
-        (tmp_path / folder).mkdir()
-    names = ("easy/sums", "hard/sums", "other")
-    files = tuple(rows(tmp_path / f"{name}.jsonl", numbered(n)) for n, name in enumerate(names, 8))
-    task = QuestionFiles(train_file=rows(tmp_path / "a.jsonl", numbered(*range(5))), test_files=files)
-    assert [task.cell_name("test", n) for n in (1, 2, 3)] == ["easy/sums.jsonl", "hard/sums.jsonl", "other"]
+    (tmp_path / "easy").mkdir()
+    alike = replace(task, test_files=(files[0], rows(tmp_path / "easy/near.jsonl", numbered(7)), files[1]))
+    names = [alike.cell_name("test", n) for n in (1, 2, 3)]
+    assert names == [f"{tmp_path.name}/near.jsonl", "easy/near.jsonl", "far"], "told apart by their folders"
 
 
 def test_columns_are_named_by_the_first_line_or_by_their_number(tmp_path: Path) -> None:

@@ -56,13 +56,6 @@ def test_a_vocabulary_is_filled_up_with_ids_that_no_text_has(known: PretrainedTo
     assert (vocabulary.pretrained_ids[known.size :] == -1).all()
 
 
-def test_mistrals_first_tokenizer_keeps_its_32000_ids(shared: Path) -> None:
-    model = str(shared / "data/tokenizers/mistral/tokenizer.model.v1")
-    vocabulary = TokenIds().build_vocabulary(LanguageModeling("anywhere", tokenizer=model))
-    assert vocabulary.size == 32_000
-    assert vocabulary.tokens[:3] == ("<unk>", "<s>", "</s>")
-
-
 def test_a_chunk_is_read_without_its_last_token_and_each_place_says_the_next(known: PretrainedTokenizer) -> None:
     vocabulary = build_tokenizer_vocabulary(known)
     rows = TokenIds().encode_examples(chunks(), vocabulary)

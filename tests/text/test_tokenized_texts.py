@@ -24,7 +24,8 @@ from numerate.text.tokenizers.tokenized_texts import TokenizedTexts, tokenize_te
 
 pytest.importorskip("tokenizers", reason="the extra huggingface has it")
 
-TINY = str(Path(__file__).parent / "tiny")
+HERE = Path(__file__).parent
+TINY = str(HERE / "tiny")
 COUNT = 300
 
 
@@ -132,22 +133,6 @@ def test_what_is_damaged_is_made_anew(folder: Path, damage: str) -> None:
     assert {path.name for path in only(folder).iterdir()} == {"ids", "starts", "prompts", "used", "values", "head.json"}
 
 
-def test_work_that_is_broken_off_leaves_nothing_that_is_taken_for_whole(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(columns.ColumnWriter, "write_head", broken)
-        with pytest.raises(KeyboardInterrupt):
-            tokenize_texts(Sums(), spelled().fast_tokenizer)
-    assert all(path.name.startswith(".") for path in folder.iterdir())
-    source = Sums()
-    assert len(tokenize_texts(source, spelled().fast_tokenizer)) == COUNT == source.read
-    only(folder)
-
-
 class SlowSums(Sums):
     def read_examples(self, rows: NDArray[np.int64]) -> list[Example]:
         time.sleep(0.2)
@@ -169,7 +154,7 @@ def begun() -> None:
 def test_what_a_killed_process_has_done_is_kept_if_it_is_whole(
     folder: Path, damage: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    killed = subprocess.Popen([sys.executable, "-c", in_another_process("theirs.begun()")])
+    killed = subprocess.Popen([sys.executable, "-c", "import test_tokenized_texts as t; t.begun()"], cwd=HERE)
     while not (saved := [path for path in folder.glob(".*.partial/progress.json") if num_done(path)]):
         time.sleep(0.02)
         assert killed.poll() is None
@@ -198,16 +183,6 @@ def test_nothing_is_left_of_questions_that_cannot_be_read(folder: Path, monkeypa
     assert not [path for path in folder.iterdir() if path.is_dir()]
 
 
-def in_another_process(words: str) -> str:
-    """A program that runs words with this module as `theirs`."""
-    return (
-        "import importlib.util, sys; "
-        f"spec = importlib.util.spec_from_file_location('theirs', {__file__!r}); "
-        "theirs = importlib.util.module_from_spec(spec); sys.modules['theirs'] = theirs; "
-        f"spec.loader.exec_module(theirs); {words}"
-    )
-
-
 def made() -> tuple[int, int]:
     """What another process has and reads: how many rows there are in the end, and how many texts it took for them."""
     kept.MAX_IN_MEMORY = 10
@@ -216,8 +191,8 @@ def made() -> tuple[int, int]:
 
 
 def test_several_processes_make_it_once(folder: Path) -> None:
-    words = [sys.executable, "-c", in_another_process("print(*theirs.made())")]
-    both = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    words = [sys.executable, "-c", "import test_tokenized_texts as t; print(*t.made())"]
+    both = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=HERE) for _ in range(2)]
     outputs = [process.communicate(timeout=120)[0].split()[-2:] for process in both]
     assert sorted(int(read) for _, read in outputs) == [0, COUNT]
     assert [int(rows) for rows, _ in outputs] == [COUNT, COUNT]

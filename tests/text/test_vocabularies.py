@@ -32,11 +32,6 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> PretrainedTokenizer:
     return load_tokenizer(str(save_vocabulary(train_vocabulary(texts, 300), folder)))
 
 
-def test_it_has_the_requested_size_and_tokens_that_begin_and_end(known: PretrainedTokenizer) -> None:
-    assert known.size == 300
-    assert {"bos", "eos"} <= set(known.special_token_ids)
-
-
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.one_of(st.text(max_size=20), st.text("aeilt \n0123<s>/\u2019\u00e9", max_size=30)))
 def test_every_text_comes_back(known: PretrainedTokenizer, text: str) -> None:

@@ -6,22 +6,18 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from numerate.config import Span, from_tree, setting
+from numerate.config import Span, from_tree
 from numerate.errors import OperationalError, UserError
 from numerate.tasks.arithmetic import Arithmetic
-from numerate.tasks.counter_rng import CounterRNG
 from numerate.tasks.counting import Counting
-from numerate.tasks.questions import Numbers, Questions
 from numerate.tasks.task import Task
 from numerate.text.data import open_rows
-from numerate.text.data import source as sources
 from numerate.text.data.source import RowSource
 from numerate.text.data.writing import write_rows
 from numerate.text.tasks.example_file import ExampleFile
@@ -34,28 +30,6 @@ TASK = Arithmetic(digits=Span(1, 4))
 
 def source(task: Task = TASK, count: int = 500, tokenizer: Characters | None = None, **more: Any) -> RowSource:
     return RowSource("name", task, tokenizer or Characters(), count, **more)
-
-
-@dataclass(frozen=True)
-class Parity(Task):
-    """Bits, each with whether the ones so far are odd."""
-
-    bits: int = setting(5, "how many bits")
-
-    def draw(self, rng: CounterRNG, indices: Any) -> Questions:
-        bits = rng.integers(2, (len(indices), self.bits)).astype(np.int16)
-        return Questions(("0", "1"), bits, Numbers.empty(len(indices)), labels=(bits.cumsum(1) % 2).astype(np.int16))
-
-
-@dataclass(frozen=True)
-class Greek(Task):
-    """A letter that is no ASCII, and one that takes four bytes."""
-
-    letters: int = setting(1, "of them")
-
-    def draw(self, rng: CounterRNG, indices: Any) -> Questions:
-        symbols = np.tile(np.array([0, 1, 2], dtype=np.int16), (len(indices), 1))
-        return Questions(("λ", "=", "𝛀"), symbols, Numbers.empty(len(indices)), np.full(len(indices), 2))
 
 
 @pytest.fixture(autouse=True)
@@ -103,8 +77,7 @@ def test_the_files_are_plain_arrays_and_the_head_says_which(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("format", "files"),
-    [("text", {"rows.txt"}), ("memmap", {"ids.bin", "offsets.bin", "answers.bin"})],
+    ("format", "files"), [("text", {"rows.txt"}), ("memmap", {"ids.bin", "offsets.bin", "answers.bin"})]
 )
 def test_a_format_is_what_is_written(format: Any, files: set[str], tmp_path: Path) -> None:
     on_progress: list[int] = []
@@ -116,27 +89,7 @@ def test_a_format_is_what_is_written(format: Any, files: set[str], tmp_path: Pat
             open_rows(folder)
 
 
-def test_the_same_is_written_in_blocks_of_any_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_rows(source(), tmp_path / "one")
-    monkeypatch.setattr(RowSource.read_blocks, "__defaults__", (sources.BLOCK_ROWS,))
-    write_rows(source(), tmp_path / "other")
-    for path in (tmp_path / "one").iterdir():
-        assert path.read_bytes() == (tmp_path / "other" / path.name).read_bytes()
-
-
-def test_labels_are_written_beside_their_rows(tmp_path: Path) -> None:
-    write_rows(source(Parity(), count=100), tmp_path / "rows")
-    found = open_rows(tmp_path / "rows")
-    lines = (tmp_path / "rows" / "rows.txt").read_text().splitlines()
-    for row in range(100):
-        bits, labels = ([found.symbols[i] for i in part.tolist()] for part in (found[row], found.labels(row)))
-        assert [int(label) for label in labels] == (np.cumsum(list(map(int, bits))) % 2).tolist()
-        assert lines[row] == "".join(bits) + "\t" + "".join(labels)
-    with pytest.raises(UserError, match="have a label per token"):
-        found.answer(0)
-
-
-def test_words_are_written_with_spaces_between_them(tmp_path: Path) -> None:
+def test_words_are_written_with_spaces_between_them_and_labels_beside_their_rows(tmp_path: Path) -> None:
     task = Counting(count=3, start_number="before", helper="pad")
     folder = write_rows(RowSource("name", task, Words(), 20), tmp_path / "rows")
     found, lines = open_rows(folder), (folder / "rows.txt").read_text().splitlines()
@@ -145,6 +98,10 @@ def test_words_are_written_with_spaces_between_them(tmp_path: Path) -> None:
         start = int(read.split()[0])
         assert found.text(row) == read == f"{start} <pad>" + " a <pad>" * 3
         assert labels == " ".join(f". {start + n}" for n in range(4))
+        known = [found.symbols[i] for i in found.labels(row).tolist()]
+        assert [symbol for symbol in known if symbol.isdigit()] == [str(start + n) for n in range(4)]
+    with pytest.raises(UserError, match="have a label per token"):
+        found.answer(0)
 
 
 def test_the_example_on_the_page_runs(
@@ -156,12 +113,6 @@ def test_the_example_on_the_page_runs(
     monkeypatch.chdir(tmp_path)
     exec(code, {})
     assert capsys.readouterr().out.startswith("500 Arithmetic\n[")
-
-
-def test_letters_of_any_script_are_written_in_utf_8(tmp_path: Path) -> None:
-    write_rows(source(Greek(), count=70), tmp_path / "rows")
-    assert (tmp_path / "rows" / "rows.txt").read_bytes() == "λ=𝛀\n".encode() * 70
-    assert open_rows(tmp_path / "rows").text(69) == "λ=𝛀"
 
 
 def test_what_was_written_can_be_read_as_a_task_and_written_again(tmp_path: Path) -> None:
