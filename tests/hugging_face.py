@@ -116,11 +116,12 @@ CHAT_TEMPLATE = (
 )
 
 
-def tiny_t5() -> Any:
+def tiny_t5(dropout_rate: float = 0.1) -> Any:
     """A random encoder-decoder for `byte_tokenizer`."""
     torch.manual_seed(0)
     config = transformers.T5Config(
         vocab_size=259,
+        dropout_rate=dropout_rate,
         d_model=16,
         num_layers=1,
         num_heads=2,

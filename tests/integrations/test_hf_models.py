@@ -26,6 +26,7 @@ from numerate.published.dual_attention_models import published
 from numerate.published.dual_attention_weights import to_published
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.language_modeling import LanguageModeling
+from numerate.text.data.vocabularies import save_vocabulary, train_vocabulary
 from numerate.text.models.numformer import Numformer
 from numerate.text.tokenizers.subwords import Subwords
 from numerate.text.tokenizers.text_number_formats import Groups, XVal
@@ -246,28 +247,10 @@ def test_a_decoder_of_subwords_is_exported_with_its_tokenizer_and_comes_back() -
     assert import_folder("exported").evaluation_data.vocabulary.tokens == run.evaluation_data.vocabulary.tokens
 
 
-def _stored_tokenizer(folder: Path) -> Path:
-    """A byte-level tokenizer of 64 pieces with <s> and </s>."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
-    made = Tokenizer(models.BPE(unk_token="<unk>"))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=300,
-        special_tokens=["<unk>", "<s>", "</s>"],
-        show_progress=False,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-    )
-    made.train_from_iterator(["Once upon a time there was a cat."] * 4, trainer)
-    folder.mkdir()
-    made.save(str(folder / "tokenizer.json"))
-    return folder
-
-
 def test_language_modeling_takes_its_stored_tokenizer_along_and_ends_where_a_document_begins(tmp_path: Path) -> None:
-    stored = _stored_tokenizer(tmp_path / "stored")
-    Path("text.txt").write_text("Once upon a time there was a cat. " * 20)
+    story = "Once upon a time there was a cat. " * 20
+    stored = save_vocabulary(train_vocabulary(lambda: [story], 280, allow_fewer=True), tmp_path / "stored")
+    Path("text.txt").write_text(story)
     task = LanguageModeling(train="text.txt", tokenizer=str(stored), context_length=16)
     recipe = recipe_of(DECODERS["dual_attention"], task=task, tokenizer=TokenIds(), layout=NextToken())
     model = opened(export(run_of(recipe), "exported"))

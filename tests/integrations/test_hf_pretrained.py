@@ -69,21 +69,18 @@ def test_a_model_of_characters_has_the_ids_of_its_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("setting", "message"),
     [
         (
-            ["tokenizer=Subwords(tokenizer=characters,number_format=RegressionTransformer)"],
+            "tokenizer.number_format=RegressionTransformer",
             "tokenizer.number_format: RegressionTransformer cannot be written as a tokenizer.json; "
             "AsIs and PerDigit can",
         ),
-        (
-            ["tokenizer=Subwords(tokenizer=characters)", "model.number_head=NumberHead"],
-            "export: the number head of this model is not part of transformers' model",
-        ),
+        ("model.number_head=NumberHead", "export: the number head of this model is not part of transformers' model"),
     ],
 )
-def test_what_transformers_does_not_have_is_refused(settings: list[str], message: str, tmp_path: Path) -> None:
-    run = untrained(tmp_path / "runs", *settings)
+def test_what_transformers_does_not_have_is_refused(setting: str, message: str, tmp_path: Path) -> None:
+    run = untrained(tmp_path / "runs", "tokenizer=Subwords(tokenizer=characters)", setting)
     with pytest.raises(UserError) as error:
         export(run, tmp_path / "exported")
     assert str(error.value) == message

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hugging_face import QUIET, byte_tokenizer, examples_of, tiny_llama, transformers
+from hugging_face import QUIET, byte_tokenizer, examples_of, tiny_llama, tiny_t5, transformers
 from numerate import NumberTokenLoss
 from numerate.errors import UserError
 from numerate.integrations.hf_trainer import compute_loss_func, number_loss_trainer
@@ -28,18 +28,7 @@ def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def t5() -> Any:
-    torch.manual_seed(0)
-    config = transformers.T5Config(
-        vocab_size=272,
-        d_model=16,
-        d_kv=8,
-        d_ff=16,
-        num_layers=1,
-        num_heads=2,
-        dropout_rate=0.0,
-        decoder_start_token_id=0,
-    )
-    return transformers.T5ForConditionalGeneration(config)
+    return tiny_t5(dropout_rate=0.0)
 
 
 def rows() -> list[dict[str, list[int]]]:
@@ -117,23 +106,18 @@ def test_accumulated_parts_give_the_step_of_the_whole_batch(
     same(after_a_step(trainer, make(), data(), 2, 4, number_loss=loss, **named), expected)
 
 
-def test_the_trainers_own_argument_is_exact_over_labels() -> None:
-    loss = NumberTokenLoss.from_tokenizer(byte_tokenizer(), shift=True, mean_over="labels", weight=2.0)
-    expected = by_hand(tiny_llama(), rows(), loss)
+def test_the_trainers_own_argument_is_exact_over_labels_and_refuses_parts_of_a_mean_over_numbers() -> None:
+    own = functools.partial(after_a_step, transformers.Trainer)
+    over_labels = NumberTokenLoss.from_tokenizer(byte_tokenizer(), shift=True, mean_over="labels", weight=2.0)
+    expected = by_hand(tiny_llama(), rows(), over_labels)
     for size, parts in ((8, 1), (2, 4)):
-        found = after_a_step(
-            transformers.Trainer, tiny_llama(), rows(), size, parts, compute_loss_func=compute_loss_func(loss)
-        )
-        same(found, expected)
-
-
-def test_the_trainers_own_argument_takes_whole_batches_over_numbers_and_refuses_parts() -> None:
-    loss = NumberTokenLoss.from_tokenizer(byte_tokenizer(), shift=True)
-    function = compute_loss_func(loss)
-    found = after_a_step(transformers.Trainer, tiny_llama(), rows(), 8, 1, compute_loss_func=function)
-    same(found, by_hand(tiny_llama(), rows(), loss))
+        same(own(tiny_llama(), rows(), size, parts, compute_loss_func=compute_loss_func(over_labels)), expected)
+    over_numbers = NumberTokenLoss.from_tokenizer(byte_tokenizer(), shift=True)
+    function = compute_loss_func(over_numbers)
+    found = own(tiny_llama(), rows(), 8, 1, compute_loss_func=function)
+    same(found, by_hand(tiny_llama(), rows(), over_numbers))
     with pytest.raises(UserError, match="number_loss_trainer"):
-        after_a_step(transformers.Trainer, tiny_llama(), rows(), 2, 4, compute_loss_func=function)
+        own(tiny_llama(), rows(), 2, 4, compute_loss_func=function)
 
 
 @pytest.mark.slow

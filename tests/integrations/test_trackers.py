@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +27,7 @@ from numerate.integrations.trackers import (
 )
 from numerate.training.recipe import Recipe
 
-HEAD = {
-    "id": "3f2a9c01b7de",
-    "name": None,
-    "recipe": {"model": {"hidden_size": 64}},
-    "times": {"created": "2026-01-01"},
-}
+HEAD: dict[str, Any] = {"id": "3f2a9c01b7de", "name": None, "recipe": {}, "times": {"created": "2026-01-01"}}
 SAMPLES = [
     {"cell": {"first_digits": 3}, "question": "12+9=", "prediction": "21", "correct": True},
     {"question": "1+1="},
@@ -65,17 +59,17 @@ class Recording(Tracker):
                 raise self.error
         self.calls.append((what, *values))
 
-    def start(self, run_metadata: Mapping[str, Any], folder: Path, step: int) -> None:
-        self._note("start", run_metadata, folder, step)
+    def start(self, *values: Any) -> None:
+        self._note("start", *values)
 
-    def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
-        self._note("log_metrics", step, values)
+    def log_metrics(self, *values: Any) -> None:
+        self._note("log_metrics", *values)
 
-    def log_figure(self, step: int, name: str, png: bytes) -> None:
-        self._note("log_figure", step, name, png)
+    def log_figure(self, *values: Any) -> None:
+        self._note("log_figure", *values)
 
-    def log_table(self, step: int, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        self._note("log_table", step, name, columns, rows)
+    def log_table(self, *values: Any) -> None:
+        self._note("log_table", *values)
 
     def finish(self) -> None:
         self._note("finish")
@@ -247,13 +241,10 @@ import json, sys
 from pathlib import Path
 from numerate.integrations.trackers import TrackerSettings, make_trackers
 sys.path.insert(0, {here!r})
-import importlib.util
-spec = importlib.util.spec_from_file_location("promises", {file!r})
-promises = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(promises)
+from test_trackers import log_everything
 warnings = []
 settings = TrackerSettings(project="abacus", group="g", tags=("t",))
-promises.log_everything(make_trackers("wandb", settings, warnings.append), Path({folder!r}))
+log_everything(make_trackers("wandb", settings, warnings.append), Path({folder!r}))
 print(json.dumps(warnings))
 """
 
@@ -262,7 +253,7 @@ print(json.dumps(warnings))
 @pytest.mark.parametrize("own", [False, True])
 def test_wandb_offline_writes_into_the_folder_of_the_run_or_its_own(own: bool, tmp_path: Path) -> None:
     pytest.importorskip("wandb")
-    code = WANDB.format(here=str(Path(__file__).parent), file=__file__, folder=str(tmp_path))
+    code = WANDB.format(here=str(Path(__file__).parent), folder=str(tmp_path))
     (place := tmp_path / ("own" * own)).mkdir(exist_ok=True)
     environment = {**os.environ, "WANDB_MODE": "offline", "WANDB_SILENT": "true", "HOME": str(tmp_path)}
     environment["WANDB_DIR"] = str(place) * own
