@@ -17,7 +17,7 @@ import torch
 import yaml
 
 from forked import Ended, run_command
-from numerate import catalogue, cli
+from numerate import catalogue
 from numerate.cli import Call, main
 from numerate.commands import studies
 from numerate.commands.compare import resolve_runs
@@ -81,17 +81,6 @@ def contents(folder: Path) -> dict[str, str]:
     }
 
 
-def in_a_process(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    source = Path(cli.__file__).parents[1]
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        env={**os.environ, "PYTHONPATH": str(source), **environment},
-    )
-
-
 def refused(ended: Ended, *messages: str) -> None:
     """Wrong input: status 2, one or two lines that contain all of `messages`, nothing else."""
     lines = ended.err.splitlines()
@@ -147,16 +136,16 @@ MODULES = """
 import sys
 from numerate.cli import main
 try:
-    main({words})
+    main(sys.argv[1:])
 except SystemExit:
     pass
-heavy = {{"numpy", "torch", "matplotlib", "yaml", "einops", "jaxtyping", "sysconfig"}} & {{*sys.modules}}
+heavy = {"numpy", "torch", "matplotlib", "yaml", "einops", "jaxtyping", "sysconfig"} & {*sys.modules}
 print("\\nHEAVY", *heavy)
 """
 
 
 def imported(*words: str) -> set[str]:
-    done = in_a_process(MODULES.format(words=list(words)))
+    done = subprocess.run([sys.executable, "-c", MODULES, *words], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     return set(done.stdout.rpartition("\nHEAVY")[2].split())
 
@@ -166,26 +155,9 @@ def test_help_imports_nothing_heavy(words: tuple[str, ...]) -> None:
     assert imported(*words) == set()
 
 
-def test_import_numerate_imports_nothing_heavy() -> None:
-    done = in_a_process("import numerate, sys; print([m for m in ('numpy', 'torch') if m in sys.modules])")
-    assert done.stdout.strip() == "[]", done.stderr
-
-
 @pytest.mark.parametrize("words", [("list",), ("list", "mixers"), ("sample", "Arithmetic", "digits=1:3")])
 def test_listing_and_sampling_a_task_need_no_torch(words: tuple[str, ...]) -> None:
     assert "torch" not in imported(*words)
-
-
-def test_the_module_is_the_command(tmp_path: Path) -> None:
-    source = Path(cli.__file__).parents[1]
-    done = subprocess.run(
-        [sys.executable, "-m", "numerate", "show", "adition_abacus"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(source)},
-    )
-    refused(Ended(done.returncode, done.stdout, done.stderr), "Did you mean 'addition_abacus'?")
 
 
 # What the quick commands show ----------------------------------------------------------------------------------------
@@ -196,11 +168,6 @@ def test_list_names_every_part_of_every_room_with_one_line(shell: Shell) -> None
     for parts in catalogue.parts_by_kind().values():
         for name in parts:
             assert any(line.split()[:1] == [name] and len(line.split()) > 3 for line in lines), name
-
-
-def test_kinds_have_lower_case_titles(shell: Shell) -> None:
-    titles = [line for line in shell("list").out.splitlines() if line and not line.startswith(" ")]
-    assert titles == [title.lower() for title in titles]
 
 
 def test_list_takes_one_kind(shell: Shell) -> None:
@@ -221,15 +188,6 @@ def test_sample_shows_labels_below_what_they_are_of(shell: Shell) -> None:
 def test_sample_distinguishes_how_many_are_shown_from_what_a_task_counts(shell: Shell) -> None:
     assert len(shell("sample", "Counting", "task.count=3", "count=2").out.split("a a a\n1 2 3\n")) == 3
     assert "count: must be an integer, not '1:3'" in shell("sample", "Counting", "count=1:3").err
-
-
-def test_sample_of_a_task_writes_true_sums(shell: Shell) -> None:
-    lines = shell("sample", "Arithmetic", "digits=1:3", "count=5").out.splitlines()
-    assert len(lines) == 5
-    for line in lines:
-        question, _, answer = line.partition("=")
-        first, _, second = question.partition("+")
-        assert int(first) + int(second) == int(answer)
 
 
 def test_sample_of_a_file_draws_its_rows(shell: Shell, tmp_path: Path) -> None:
@@ -301,20 +259,13 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ("train addition_abacus loss=NTL", ("no Loss is named 'NTL'", "Did you mean 'NumberToken'?")),
     ("train addition_abacus model.positions=[RoPE]", ("'RoPE'", "Did you mean 'Rotary'?")),
     ("train addition_abacus model.positions=NoPE", ("'NoPE'", "Did you mean 'model.positions=[]'?")),
-    ("train addition_abacus model.mixer=Transformer", ("'Transformer'", "Did you mean 'Attention'?")),
-    ("train addition_abacus operation=*", ("'operation'", "Did you mean 'task.operator'?")),
     ("show latest", ("latest: must be a recipe", "numerate report latest")),
     ("show nowhere.py", ("nowhere.py: there is no such file",)),
     ("show LSTM hidden_size=3", ("a part has its settings in brackets", "numerate show 'LSTM(hidden_size=3)'")),
     ("show Learned(max_position_embeddings=0)", ("Learned.max_position_embeddings: must be 1 or more, not 0",)),
     ("run quickstart executor=rya", ("executor", "'rya'", "Did you mean 'Ray'?")),
-    ("sample Arithmatic", ("'Arithmatic'", "Did you mean 'Arithmetic'?")),
     ("list mixesr", ("'mixesr'", "Did you mean 'mixers'?")),
     ("train addition_abacus modle.width=64", ("modle", "Did you mean 'model'?")),
-    ("train addition_abacus model.hiddn_size=64", ("model.hiddn_size", "Did you mean 'hidden_size'?")),
-    ("train addition_abacus model.mixer=LTSM", ("model.mixer", "no Mixer is named 'LTSM'", "Did you mean 'LSTM'?")),
-    ("train addition_abacus model.positions=[Rotery]", ("model.positions", "Did you mean 'Rotary'?")),
-    ("train addition_abacus model.positions.3.base=5", ("model.positions",)),
     ("train addition_abacus device=gpu", ("device", "'gpu'", "a GPU is device=cuda")),
     ("train addition_abacus trackers=[wnadb]", ("wnadb", "Did you mean 'wandb'?")),
     ("train addition_abacus wandb=true", ("has no setting 'wandb'", "Did you mean 'trackers=wandb'?")),
@@ -322,7 +273,6 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ("train addition_abacus preset=fast", ("preset", "debug")),
     ("sample Arithmetic split=tset", ("split", "'tset'", "Did you mean 'test'?")),
     ("sample Arithmetic digts=3", ("digts", "Did you mean 'digits'?")),
-    ("train nowhere.py:recipe", ("nowhere.py", "there is no such file")),
     ("list --parts nowhere.py", ("nowhere.py", "there is no such file")),
     ("train addition_abacus init_from=nothing --dry-run", ("init_from: no run in runs", "'nothing'")),
     ("train addition_abacus addition_rotary", ("'addition_rotary'", "the recipe is addition_abacus already")),
@@ -334,20 +284,11 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ("finetune hf:folder", ("task: must be set", "numerate finetune hf:folder task=gsm8k")),
     ("search addition_abacus lr=1e-4:1e-2", ("nothing to search over", "log(1e-4,1e-2)")),
     # types
-    ("train addition_abacus model.hidden_size=wide", ("model.hidden_size", "'wide'")),
-    ("train addition_abacus training.compile=perhaps", ("training.compile", "'perhaps'")),
-    ("train addition_abacus model.norm=batch", ("model.norm", "'batch'", "layer")),
-    ("train addition_abacus training.precision=fp8", ("training.precision", "bf16")),
-    ("train addition_abacus model.hidden_size", ("model.hidden_size", "=")),
     ("run quickstart workers=two", ("workers", "'two'")),
-    ("status quickstart watch=maybe", ("watch", "'maybe'")),
     # values
-    ("train addition_abacus model.mixer.num_heads=0", ("model.mixer.num_heads", "1 or more")),
     ("train addition_abacus model.mixer.num_heads=3", ("model.mixer.num_heads", "128", "4")),
     ("train addition_abacus model.hidden_size=130", ("hidden_size=130, not 4", "heads")),
-    ("train addition_abacus task.digits=5:1", ("task.digits", "5:1", "1:5")),
     ("train addition_abacus task.digits=0:3", ("task.digits", "from 1 to")),
-    ("train addition_abacus task.operator=%", ("task.operator", "'%'")),
     (
         "train addition_abacus model.positions.0.max_position_embeddings=4",
         ("model.positions.0", "max_position_embeddings="),
@@ -359,8 +300,6 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
         ("training.gradient_accumulation_steps",),
     ),
     ("train addition_abacus training.precision=fp16 device=cpu", ("training.precision", "fp16", "bf16")),
-    ("train addition_abacus seed=0,,1", ("seed",)),
-    ("train addition_abacus seeds=0", ("seed",)),
     ("train addition_abacus seeds=1:3", ("seeds: must be the number of seeds", "'1:3'", "seed=0,1,2")),
     ("train addition_abacus seed=1:3", ("seed: must be an integer", "several values are seed=1,3")),
     ("train addition_abacus training.steps=1,000", ("'1,000' is read as several values; one number is 1000",)),
@@ -373,7 +312,6 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ("status quickstart again=true", ("'again=true'", "watch=")),
     ("train model.hidden_size=64", ("numerate train addition_abacus",)),
     ("evaluate", ("numerate evaluate latest",)),
-    ("compare", ("numerate compare",)),
     ("evaluate latest", ("there is no run here yet", "numerate train")),
     ("report nothing", ("'nothing'",)),
     ("list runs everywhere", ("'everywhere'", "runs_dir=")),
@@ -387,7 +325,6 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ),
     ("train addition_abacus --steps 5", ("'--steps'", "without dashes, such as steps=..")),
     ("train --steps=5 addition_abacus", ("'--steps=5'", "without dashes, such as steps=5")),
-    ("evaluate latest --count 200", ("'--count'", "without dashes, such as count=..")),
 ]
 
 
@@ -402,10 +339,7 @@ def test_wrong_input_is_reported_in_a_line_or_two_and_nothing_is_written(
 BAD_OF_A_RUN: list[tuple[str, tuple[str, ...]]] = [
     ("evaluate RUN grid=1:100x1:100", ("grid", "1:100x1:100", "64 positions", "max_position_embeddings=")),
     ("evaluate RUN grid=1:2x1:2x1:2", ("grid", "first_digits, second_digits")),
-    ("evaluate RUN grid=3:1x1:2", ("grid", "a span must go from low to high")),
-    ("evaluate RUN grid=twelve", ("grid", "1:12x1:12")),
     ("evaluate RUN grid=0:2x1:2", ("first_digits",)),
-    ("evaluate RUN grid=1:2x1:2 device=tpu", ("device", "'tpu'")),
     ("maps RUN 1+2= layer=first", ("layer: must be an integer, not 'first'",)),
     ("evaluate RUN count=0", ("count",)),
     ("evaluate RUN gird=1:2", ("gird=1:2", "Did you mean 'grid'?")),
@@ -415,11 +349,8 @@ BAD_OF_A_RUN: list[tuple[str, tuple[str, ...]]] = [
     ("evaluate RUN checkpoint=77", ("77",)),
     ("evaluate RUN checkpoint=last", ("checkpoint: 'last' must be final", "Did you mean 'final'?")),
     ("evaluate RUN shard=5/4", ("shard", "5/4")),
-    ("evaluate RUN shard=half", ("shard", "1/4")),
     ("evaluate RUN method=guessing", ("method", "decoding")),
-    ("evaluate RUN predictions=perhaps", ("predictions", "'perhaps'", "predictions=true")),
     ("evaluate RUN grid=diagonal:101:160", ("grid", "diagonal:101:160", "64 positions", "max_position_embeddings=162")),
-    ("evaluate RUN grid=1:5,7:9", ("grid", "parts are joined by +")),
     ("evaluate RUN model.hidden_size=64", ("model.hidden_size=64", "these settings change the weights")),
     ("evaluate RUN task.digits=1:9", ("task.digits", "below model.")),
     ("evaluate RUN model.mixer.logit_scael=2", ("Did you mean 'logit_scale'?",)),
@@ -430,7 +361,6 @@ BAD_OF_A_RUN: list[tuple[str, tuple[str, ...]]] = [
     ("plot", ("the kind is missing", "numerate plot grid latest")),
     ("ask RUN how-much?", ("how-much?", "12+9=")),
     ("ask RUN 3*4=", ("3*4=",)),
-    ("compare RUN nothing", ("'nothing'",)),
     ("compare RUN out=", ("out", "compare.html")),
 ]
 
@@ -459,51 +389,34 @@ def test_a_folder_that_is_no_run_is_refused(shell: Shell, tmp_path: Path) -> Non
     refused(shell("ask", str(tmp_path / "elsewhere"), "1+1="), "no such folder")
 
 
-def changed(run: Path, place: Path, change: Any) -> Path:
-    """A copy of a run whose recipe.yaml was changed by `change(head)`."""
+def changed(run: Path, place: Path, path: str, value: object) -> Path:
+    """A copy of a run whose recipe.yaml has another value at a path."""
     copy = place / "runs" / "copy" / run.name
     copy.mkdir(parents=True)
-    head = RunFolder(run).metadata()
-    change(head)
+    node = head = RunFolder(run).metadata()
+    *outer, last = path.split(".")
+    for name in outer:
+        node = node[name]
+    node[last] = value
     head["checksum"] = checksum(head)
     (copy / "recipe.yaml").write_text(yaml.safe_dump(head, sort_keys=False))
     return copy
 
 
-def of_a_later_version(head: dict[str, Any]) -> None:
-    head["format"] = 99
-
-
-def of_an_unknown_kind(head: dict[str, Any]) -> None:
-    head["recipe"]["model"]["mixer"]["kind"] = "Mamba9"
-
-
-def with_an_unknown_setting(head: dict[str, Any]) -> None:
-    head["recipe"]["model"]["widths"] = 2
-
-
-def with_a_value_of_another_type(head: dict[str, Any]) -> None:
-    head["recipe"]["model"]["hidden_size"] = "wide"
-
-
-def with_an_impossible_value(head: dict[str, Any]) -> None:
-    head["recipe"]["model"]["mixer"]["num_heads"] = 0
-
-
 @pytest.mark.parametrize(
-    ("change", "messages"),
+    ("path", "value", "messages"),
     [
-        (of_a_later_version, ("99", "update numerate")),
-        (of_an_unknown_kind, ("model.mixer", "'Mamba9'", "Alternating, Attention")),
-        (with_an_unknown_setting, ("model", "widths")),
-        (with_a_value_of_another_type, ("model.hidden_size", "wide")),
-        (with_an_impossible_value, ("model.mixer.num_heads",)),
+        ("format", 99, ("99", "update numerate")),
+        ("recipe.model.mixer.kind", "Mamba9", ("model.mixer", "'Mamba9'", "Alternating, Attention")),
+        ("recipe.model.widths", 2, ("model", "widths")),
+        ("recipe.model.hidden_size", "wide", ("model.hidden_size", "wide")),
+        ("recipe.model.mixer.num_heads", 0, ("model.mixer.num_heads",)),
     ],
 )
 def test_a_recipe_of_another_version_is_refused_by_name(
-    change: Any, messages: tuple[str, ...], shell: Shell, run: Path, tmp_path: Path
+    path: str, value: object, messages: tuple[str, ...], shell: Shell, run: Path, tmp_path: Path
 ) -> None:
-    copy = changed(run, tmp_path, change)
+    copy = changed(run, tmp_path, path, value)
     before = contents(tmp_path)
     for words in (("evaluate", str(copy)), ("ask", str(copy), "1+1="), ("train", str(copy / "recipe.yaml"))):
         ended = shell(*words)
@@ -519,15 +432,6 @@ def evaluated(run: Path, tmp_path: Path) -> Path:
     shutil.copytree(run, copy)
     assert main(["evaluate", str(copy), "grid=1:2x1:2", "count=4"]) == 0
     return copy
-
-
-def with_too_many_right(text: str) -> str:
-    return text.replace('"correct": ', '"correct": 900', 1)
-
-
-def with_a_line_cut(text: str) -> str:
-    first, _, rest = text.partition("\n")
-    return f"{first[:50]}\n{rest}"
 
 
 def with_another_interval(text: str) -> str:
@@ -547,8 +451,8 @@ def train_again(run: Path) -> tuple[str, ...]:
 @pytest.mark.parametrize(
     ("change", "messages"),
     [
-        (with_too_many_right, ("line 1", "not 900", "integer from 0 to")),
-        (with_a_line_cut, ("line 1",)),
+        (lambda text: text.replace('"correct": ', '"correct": 900', 1), ("line 1", "not 900", "integer from 0 to")),
+        (lambda text: text[:50] + text[text.index("\n") :], ("line 1",)),
         (with_another_interval, ("line 1", "`high` must be", "from `correct / count` (1.0) to 1, not 0.95")),
         (with_a_contradicting_line, ("it conflicts with line 1, which has the same cell",)),
     ],
@@ -651,42 +555,6 @@ def test_a_read_only_folder_is_an_error(shell: Shell, tmp_path: Path) -> None:
     folder.mkdir(mode=0o555)
     refused(shell("train", "addition_abacus", SMALL, f"runs_dir={folder}"), "closed")
     assert list(folder.iterdir()) == []
-
-
-HOLD = """
-import sys
-from pathlib import Path
-from numerate.training.run_folder import RunFolder
-with RunFolder.open(Path(sys.argv[1])).lock():
-    print("held", flush=True)
-    sys.stdin.readline()
-"""
-
-
-def test_a_second_process_that_would_write_a_run_is_refused_and_names_the_first(
-    shell: Shell, runs: Path, run: Path
-) -> None:
-    source = Path(cli.__file__).parents[1]
-    first = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(run)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(source)},
-    )
-    assert first.stdin is not None
-    assert first.stdout is not None
-    try:
-        assert first.stdout.readline() == "held\n"
-        before = contents(run)
-        for words in (
-            ("train", "addition_abacus", SMALL, "training.evaluate_every=6", "training.steps=9", f"runs_dir={runs}"),
-            ("evaluate", str(run), "grid=1:1", "count=2"),
-        ):
-            refused(shell(*words), f"process {first.pid}", str(run.name))
-        assert contents(run) == before
-    finally:
-        first.communicate("\n", timeout=60)
 
 
 def test_traceback_shows_where_an_error_came_from(shell: Shell) -> None:

@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 from pandas import DataFrame, read_csv, read_parquet
 
-from numerate import cli
 from numerate.cli import main
 from numerate.errors import UserError
-from numerate.evaluation.statistics import interquartile_mean, stratified_bootstrap_interval, wilson_interval
+from numerate.evaluation.statistics import stratified_bootstrap_interval, wilson_interval
 from numerate.reports.table import text_width
 from numerate.studies.folder import RequestedRun, StudyFolder
 from numerate.tables.describing import describe_runs
@@ -26,7 +25,7 @@ from numerate.tables.grouping import describe_groups, group_results
 from numerate.tables.results import cells_of, infer_type, results_of
 from numerate.tables.selecting import plain_values, select_columns, sort_rows, where
 from numerate.tables.writing import render, to_text, write_table
-from run_records import Studies
+from run_records import Studies, cell_record
 
 ATTENTION = {"kind": "Attention", "num_heads": 4, "dropout": 0.0}
 LSTM = {"kind": "LSTM", "layers": 1, "dropout": 0.0}
@@ -86,9 +85,6 @@ def failed(kind: str = "error", error: str = "ValueError: it broke") -> dict[str
         "traceback": None,
         "timing": {"seconds": 1.0, "worker": "b"},
     }
-
-
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[1])}
 
 
 def seeds(*beyond: float, **changed: Any) -> list[tuple[dict[str, Any], dict[str, Any]]]:
@@ -220,13 +216,6 @@ def test_a_setting_in_which_runs_differ_is_a_full_column_and_others_are_none(stu
     assert settings == ["run", "label", "seed", "task.digits", "model.hidden_size", "optimizer.learning_rate"]
 
 
-def test_settings_of_several_recipes_are_compared_between_them_too(study: Studies) -> None:
-    trees = [recipe("abacus"), recipe("rotary", positions=[ROTARY]), recipe("rotary", seed=1, positions=[ROTARY])]
-    table = study([(tree, done()) for tree in trees], labels={"abacus": "Abacus"})
-    assert rows_of(table, "label", "positions.0") == [("Abacus", "Learned"), ("rotary", "Rotary"), ("rotary", "Rotary")]
-    assert "model.hidden_size" not in table.columns
-
-
 def test_parts_of_other_kinds_are_reported_by_their_kinds_and_parts_of_one_kind_by_their_settings(
     study: Studies,
 ) -> None:
@@ -348,13 +337,13 @@ def test_people_see_what_tells_the_runs_apart_and_the_regions(study: Studies) ->
     assert header(where(table, "hidden_size=64", "seed=0"))[:3] == ["label", "seed", "final.in_distribution"]
 
 
-def test_a_setting_that_the_label_says_is_not_shown_beside_it(study: Studies) -> None:
-    trees = [
-        recipe("abacus"),
-        recipe("rotary", positions=[ROTARY]),
-        recipe("rotary", positions=[ROTARY], hidden_size=128),
-    ]
-    assert header(study([(tree, done()) for tree in trees]))[:2] == ["label", "hidden_size"]
+def test_settings_of_several_recipes_are_compared_too_and_shown_where_the_label_does_not_say_them(
+    study: Studies,
+) -> None:
+    trees = [recipe("abacus"), *(recipe("rotary", positions=[ROTARY], hidden_size=width) for width in (64, 128))]
+    table = study([(tree, done()) for tree in trees], labels={"abacus": "Abacus"})
+    assert rows_of(table, "label", "positions.0") == [("Abacus", "Learned"), ("rotary", "Rotary"), ("rotary", "Rotary")]
+    assert header(table)[:2] == ["label", "hidden_size"]
 
 
 def test_the_status_is_shown_where_a_run_is_not_done_and_how_to_see_the_errors(study: Studies) -> None:
@@ -403,22 +392,6 @@ def test_a_table_without_rows_says_so(study: Studies) -> None:
 # Groups --------------------------------------------------------------------------------------------------------------
 
 
-def test_groups_have_a_statistic_with_its_interval_and_the_extremes_of_the_done_runs(study: Studies) -> None:
-    table = study([*seeds(0.1, 0.2, 0.3, 0.9), (recipe(seed=4), failed()), (recipe(seed=5), None)])
-    values = [0.1, 0.2, 0.3, 0.9]
-    row = first_of(group_results(table, ["label"]))
-    assert row["final.ood_test.median"] == pytest.approx(0.25)
-    assert 0.1 <= row["final.ood_test.median.low"] < 0.25 < row["final.ood_test.median.high"] <= 0.9
-    row = first_of(group_results(table, ["label"], statistic="iqm"))
-    assert (row["done"], row["failed"], row["left"], row["final.ood_test.count"]) == (4, 1, 1, 4)
-    assert (row["final.ood_test.lowest"], row["final.ood_test.highest"]) == (0.1, 0.9)
-    assert row["final.ood_test.iqm"] == pytest.approx(interquartile_mean(values))
-    bounds = stratified_bootstrap_interval([values], "results", "final.ood_test", "iqm")
-    assert (row["final.ood_test.iqm.low"], row["final.ood_test.iqm.high"]) == bounds
-    assert row["step.iqm"] == row["step.iqm.low"] == 100.0
-    assert not any(name.startswith(("final.ood_test.low.", "seed")) for name in row)
-
-
 def test_a_single_seed_has_no_interval(study: Studies) -> None:
     table = study(seeds(0.4))
     row = first_of(group_results(table, ["label"]))
@@ -440,19 +413,24 @@ def test_success_is_the_share_of_ended_runs_that_learned_what_they_were_trained_
     assert "at least 60 %" in groups_text(table, threshold=0.6)
 
 
-@pytest.mark.parametrize(("statistic", "value"), [("median", 0.2), ("mean", 0.4), ("iqm", 0.3)])
-def test_one_statistic_may_be_requested_with_its_interval(statistic: str, value: float, study: Studies) -> None:
-    table = study(seeds(0.1, 0.2, 0.9))
-    row = first_of(group_results(table, ["label"], columns=["final.ood_test"], statistic=statistic))
+@pytest.mark.parametrize(("statistic", "value"), [("median", 0.25), ("mean", 0.375), ("iqm", 0.25)])
+def test_groups_have_a_statistic_with_its_interval_and_the_extremes_of_the_done_runs(
+    statistic: str, value: float, study: Studies
+) -> None:
+    values = [0.1, 0.2, 0.3, 0.9]
+    table = study([*seeds(*values), (recipe(seed=4), failed()), (recipe(seed=5), None)])
+    row = first_of(group_results(table, ["label"], statistic=statistic))
     ends = ("count", statistic, f"{statistic}.low", f"{statistic}.high", "lowest", "highest")
-    assert [name for name in row if name.startswith("final.")] == [f"final.ood_test.{end}" for end in ends]
+    assert [name for name in row if name.startswith("final.ood_test.")] == [f"final.ood_test.{end}" for end in ends]
     count, middle, low, high, *extremes = (row[f"final.ood_test.{end}"] for end in ends)
-    assert (count, extremes) == (3, [0.1, 0.9])
-    assert middle == pytest.approx(value)
+    assert (count, middle, extremes) == (4, pytest.approx(value), [0.1, 0.9])
+    bounds = stratified_bootstrap_interval([values], "results", "final.ood_test", "iqm")
+    assert statistic != "iqm" or (low, high) == bounds
     assert 0.1 <= low < value < high <= 0.9
+    assert row[f"step.{statistic}"] == row[f"step.{statistic}.low"] == 100.0
     text = groups_text(table, columns=["final.ood_test"], statistic=statistic)
     assert ("fewer than 5 seeds" in text) == (statistic != "median")
-    assert ("20.0 % [10, 90]" in text and "Median of the done runs [lowest, highest]." in text) == (
+    assert ("25.0 % [10, 90]" in text and "Median of the done runs [lowest, highest]." in text) == (
         statistic == "median"
     )
 
@@ -664,35 +642,18 @@ def test_a_frame_has_the_types_and_the_missing_values(study: Studies) -> None:
 def cells(number: int) -> list[dict[str, Any]]:
     """What an evaluation of a run writes: two checkpoints of four cells."""
     return [
-        {
-            "cell": {"first_digits": first, "second_digits": second},
-            "correct": (2 * first + second + number) % 5,
-            "count": 4,
-            "low": 0.0,
-            "high": 1.0,
-            "first_token_correct": 4,
-            "digit_accuracy": 0.75,
-            "first_error_counts": [0, 1],
-            "position_offset": 0,
-            "overlaps_training": first == 1,
-            "method": "one pass",
-            "seed": 0,
-            "checkpoint": checkpoint,
-            "step": 100 if checkpoint == "final" else 75,
-            "evaluation_seed": 0,
-            "region": "in_distribution" if first == 1 else "ood_test",
-        }
-        for checkpoint in ("best", "final")
+        cell_record(
+            {"first_digits": first, "second_digits": second},
+            (2 * first + second + number) % 5,
+            4,
+            "in_distribution" if first == 1 else "ood_test",
+            **{"low": 0.0, "high": 1.0, "first_token_correct": 4, "digit_accuracy": 0.75},
+            **{"overlaps_training": first == 1, "checkpoint": checkpoint, "step": step},
+        )
+        for checkpoint, step in (("best", 75), ("final", 100))
         for first in (1, 2)
         for second in (1, 2)
     ]
-
-
-def test_cells_grouped_by_their_count_keep_it_beside_the_number_of_rows(study: Studies) -> None:
-    study([*seeds(0.1, 0.2, hidden_size=64)], cells=cells)
-    table = group_results(cells_of("widths", study.runs), ["count"], columns=["exact_match"])
-    assert first_of(table)["count"] == 4
-    assert first_of(table)["rows"] == 2 * 8
 
 
 def test_cells_are_one_row_per_done_run_checkpoint_and_cell(study: Studies) -> None:
@@ -715,27 +676,19 @@ def test_cells_are_those_of_the_runs_that_are_left_in_the_table(study: Studies) 
     assert len(cells_of("widths", study.runs, runs=where(runs, "status=failed"))) == 0
 
 
-def test_cells_of_several_axes_share_columns_and_an_evaluation_with_changed_settings_says_so(study: Studies) -> None:
+def test_cells_of_several_axes_share_columns_and_those_of_strata_and_changed_settings_say_so(study: Studies) -> None:
     def lines(number: int) -> list[dict[str, Any]]:
-        one, two = cells(number)[:2]
-        return [one, two | {"cell": {"count": 3}, "settings": {"model.backbone.num_loops": 8}}]
-
-    study(seeds(0.1), cells=lines)
-    table = cells_of("widths", study.runs)
-    assert rows_of(table, "first_digits", "second_digits", "cell.count", "count", "settings") == [
-        (1, 1, None, 4, None),
-        (None, None, 3, 4, "num_loops=8"),
-    ]
-
-
-def test_cells_of_strata_are_grouped_by_their_names(study: Studies) -> None:
-    def lines(number: int) -> list[dict[str, Any]]:
-        one, two = cells(number)[:2]
-        return [one, two | {"stratum": "nines_plus_one", "correct": 4}]
+        one, two, three = cells(number)[:3]
+        changed = two | {"cell": {"count": 3}, "settings": {"model.backbone.num_loops": 8}}
+        return [one, changed, three | {"stratum": "nines_plus_one", "correct": 4}]
 
     study(seeds(0.1, 0.2), cells=lines)
     table = cells_of("widths", study.runs)
-    assert rows_of(table, "stratum") == [(None,), ("nines_plus_one",)] * 2
+    assert rows_of(table, "first_digits", "second_digits", "cell.count", "count", "settings", "stratum")[:3] == [
+        (1, 1, None, 4, None, None),
+        (None, None, 3, 4, "num_loops=8", None),
+        (2, 1, None, 4, None, "nines_plus_one"),
+    ]
     groups = group_results(table, ["stratum"], columns=["exact_match"])
     assert ("nines_plus_one", 1.0) in rows_of(groups, "stratum", "exact_match.median")
 
@@ -743,6 +696,8 @@ def test_cells_of_strata_are_grouped_by_their_names(study: Studies) -> None:
 def test_cells_are_grouped_over_seeds_without_an_interval_where_a_run_has_several(study: Studies) -> None:
     study(seeds(0.1, 0.2, 0.3), cells=cells)
     table = cells_of("widths", study.runs)
+    by_count = first_of(group_results(table, ["count"], columns=["exact_match"]))
+    assert (by_count["count"], by_count["rows"]) == (4, 3 * 8)
     row = first_of(group_results(table, ["checkpoint", "first_digits", "second_digits"]))
     assert (row["count"], row["exact_match.median"], row["exact_match.highest"]) == (3, 0.75, 1.0)
     assert row["exact_match.median.low"] is not None
@@ -870,37 +825,28 @@ def test_a_recipe_and_a_search_are_called_no_study(results: Shell, study: Studie
     assert f"is a search, not a study; its table is {study.runs / 'rates' / 'trials.jsonl'}" in err
 
 
-def test_only_commands_that_show_tables_or_make_tests_import_pandas_and_scipy(study: Studies) -> None:
+@pytest.mark.parametrize(
+    ("begin", "commands", "absent"),
+    [
+        ("import numerate.training.trainer", [["--help"], ["list"], ["status", "widths"]], ["pandas", "scipy"]),
+        ("", [["results", "widths", *words] for words in ([], ["group=label", "statistic=iqm"])],
+         ["torch", "scipy", "matplotlib"]),
+    ],
+)  # fmt: skip
+def test_commands_import_no_library_that_they_do_not_need(
+    begin: str, commands: list[list[str]], absent: list[str], study: Studies
+) -> None:
     study(seeds(0.1, 0.2))
     code = (
-        "import sys, numerate, numerate.training.trainer\n"
-        "from numerate.cli import main\n"
-        "for words in (['--help'], ['list'], ['status', 'widths', sys.argv[1]]):\n"
-        "    try: main(words)\n"
-        "    except SystemExit: pass\n"
-        "print({'pandas', 'scipy'} & {*sys.modules})"
+        f"import sys; from numerate.cli import main; {begin}\n"
+        f"for words in {commands}:\n"
+        "    try: status = main(words)\n"
+        "    except SystemExit as leaving: status = leaving.code\n"
+        f"    print(status, {{*sys.modules}} & {{*{absent}}})"
     )
-    words = [sys.executable, "-c", code, f"runs_dir={study.runs}"]
-    found = subprocess.run(words, capture_output=True, text=True, check=True, env=ENVIRONMENT)
-    assert found.stdout.splitlines()[-1] == "set()"
-
-
-def test_the_table_is_shown_without_importing_torch_or_what_it_does_not_need(study: Studies) -> None:
-    study(seeds(0.1, 0.2))
-    heavy = ("torch", "scipy", "matplotlib")
-    code = (
-        "import sys; from numerate.cli import main\n"
-        f"status = main(['results', 'widths', 'runs_dir={study.runs}'])\n"
-        f"status = main(['results', 'widths', 'runs_dir={study.runs}', 'group=label', 'statistic=iqm']) or status\n"
-        f"print([status, *(name for name in {heavy} if name in sys.modules)])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        env=ENVIRONMENT,
-    )
-    assert done.stdout.splitlines()[-1] == "[0]", done.stderr
+    environment = {**os.environ, "NUMERATE_RUNS": str(study.runs)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert done.stdout.count("\n0 set()") + done.stdout.startswith("0 set()") == len(commands), done.stderr
 
 
 # Labels --------------------------------------------------------------------------------------------------------------
@@ -994,28 +940,11 @@ def test_of_a_run_without_a_claim_no_success_is_counted(study: Studies) -> None:
 
 
 def test_cells_have_the_measures_of_their_labels(study: Studies) -> None:
-    labels = {
-        "accuracy": 0.8,
-        "ood_accuracy": None,
-        "last_label": 0.5,
-        "correct_prefix": 0.75,
-        "baseline": {"accuracy": 0.6, "last_label": 0.25},
-    }
-
-    def cells(number: int) -> list[dict[str, Any]]:
-        line = {
-            "cell": {"count": 7},
-            "correct": 1,
-            "count": 2,
-            "low": 0.1,
-            "high": 0.9,
-            "region": "ood_test",
-            "overlaps_training": False,
-        }
-        line |= {"checkpoint": "final", "step": 1, "position_offset": 0, "method": "one pass"}
-        return [line | {"labels": {"targets_by_position": [2], "correct_by_position": [1], **labels}}]
-
-    study([(recipe(), done())], cells=cells)
+    labels = {"accuracy": 0.8, "ood_accuracy": None, "last_label": 0.5, "correct_prefix": 0.75}
+    labels |= {"targets_by_position": [2], "correct_by_position": [1]}
+    labels |= {"baseline": {"accuracy": 0.6, "last_label": 0.25}}
+    line = cell_record({"count": 7}, 1, 2, "ood_test", labels=labels)
+    study([(recipe(), done())], cells=lambda number: [line])
     row = first_of(cells_of("widths", study.runs))
     assert (row["cell.count"], row["count"], row["accuracy"], row["accuracy.baseline"]) == (7, 2, 0.8, 0.6)
     assert (row["ood_accuracy"], row["last_label.baseline"], row["correct_prefix"]) == (None, 0.25, 0.75)
