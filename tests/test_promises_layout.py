@@ -14,7 +14,7 @@ from numerate.tasks.plain import format_question
 from numerate.text.tokenizers.subwords import Subwords
 from numerate.tokenizers.layout import MaskedLM, Seq2Seq, TokenClassification
 from numerate.tokenizers.words import Words
-from numerate.vocabulary import EOS, PAD, UNK
+from numerate.vocabulary import EOS, UNK
 from variants import every
 
 COUNT = 60
@@ -137,31 +137,3 @@ def _sum_of(question: str) -> str:
     """A question as Python writes it: `12x9=` and `What is 12 times 9?` are `12*9`."""
     plain = question.removeprefix("What is ").replace(" times ", "*").rstrip("=?")
     return plain.replace("x", "*")
-
-
-def test_padding_is_never_read_as_a_token_nor_asked_for(any_task: Any) -> None:
-    for one in written(any_task):
-        with case(one.tokenizer, one.layout):
-            batch, ids = one.batch, one.batch.tokens.ids.numpy()
-            inside = np.arange(ids.shape[1]) < batch.tokens.lengths.numpy()[:, None]
-            assert bool((ids[~inside] == PAD).all())
-            begun = isinstance(one.layout, Seq2Seq)  # with [PAD], as T5 does
-            assert bool((ids[:, begun:][inside[:, begun:]] != PAD).all())
-            assert bool((batch.targets.numpy()[~inside] == IGNORE_INDEX).all())
-            source_tokens = 0 if batch.source is None else int(batch.source.lengths.sum())
-            assert batch.num_input_tokens == inside.sum() + source_tokens
-            assert ids.shape[1] == int(batch.tokens.lengths.max())
-
-
-def test_asked_places_and_counts_say_the_same_as_the_targets(any_task: Any) -> None:
-    for one in written(any_task):
-        with case(one.tokenizer, one.layout):
-            batch = one.batch
-            for row, targets in enumerate(batch.targets.tolist()):
-                places = [t for t, target in enumerate(targets) if target != IGNORE_INDEX]
-                asked, said = batch.target_positions[row].tolist(), batch.target_ids[row].tolist()
-                assert asked[: len(places)] == places
-                assert set(asked[len(places) :]) <= {places[-1]}
-                assert said == [targets[t] for t in places] + [IGNORE_INDEX] * (len(asked) - len(places))
-            assert batch.counts == {"tokens": int((batch.targets != IGNORE_INDEX).sum()), "examples": COUNT}
-            assert batch.tokens.example_indices.tolist() == list(range(500, 500 + COUNT))

@@ -171,16 +171,6 @@ def test_a_question_and_its_mirror_image_are_in_the_same_split_but_for_differenc
     assert one == task.question_hashes(Arithmetic(digits=Span(1, 90)).parse_question(" 000123 + 45678"))
 
 
-def test_padding_does_not_change_what_a_question_is() -> None:
-    cell = Arithmetic().at_cell(first_digits=3, second_digits=4)
-    drawn = cell.examples("test", 0, 0, 200)
-    texts = [f"{a}+{b}=" for a, b, _ in values(drawn)]
-    wide = Questions.concatenate(
-        [*(cell.parse_question(text) for text in texts), Arithmetic().parse_question("1" * 60 + "+1=")]
-    )
-    assert np.array_equal(cell.question_hashes(wide)[:-1], cell.question_hashes(drawn))
-
-
 def test_held_out_shares_are_as_documented() -> None:
     task = Arithmetic(digits=6)
     fractions = task.question_hashes(task.draw(CounterRNG(1), np.arange(100_000))) / 2.0**64

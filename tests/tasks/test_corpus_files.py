@@ -49,17 +49,6 @@ def test_arrays_of_numpy_are_read(tmp_path: Path, characters: PretrainedTokenize
     assert np.array_equal(validation.shards[0].ids, ids[:200])
 
 
-def test_the_first_shard_is_for_validation_where_none_is_named_so(
-    written: Path, characters: PretrainedTokenizer
-) -> None:
-    corpus = open_corpus(written, characters)
-    train, validation = split_validation_shards(corpus)
-    assert len(corpus.shards) == 4
-    assert (train.shards, validation.shards) == (corpus.shards[1:], corpus.shards[:1])
-    with pytest.raises(UserError, match="no shard is left for training"):
-        split_validation_shards(validation)
-
-
 def test_rows_are_chunks_with_what_follows_them(written: Path, characters: PretrainedTokenizer) -> None:
     corpus = open_corpus(written, characters)
     order = SequentialChunks(corpus.shard_sizes, 16)

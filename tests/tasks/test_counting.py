@@ -16,7 +16,6 @@ from numerate.tasks.plain import format_question
 from numerate.tasks.questions import Questions
 from numerate.tasks.rasp import RaspCounting
 from numerate.tasks.selective import SelectiveCounting
-from numerate.tasks.starts import Starts
 from numerate.tasks.task import SPLITS, Task
 
 VANILLA = Counting(start_number="after", held_out_starts=6)
@@ -249,12 +248,6 @@ def test_streams_that_are_not_refused_are_drawn_for_every_split() -> None:
     assert large.examples("train", 0, 0, 1).symbols.shape == (1, 255)
 
 
-def test_ood_validation_of_blocks_has_longer_ones() -> None:
-    blocks = RaspCounting(packed=False, targets="determined").all_questions("ood_validation")
-    assert blocks is not None
-    assert set(blocks.metadata["count"].tolist()) == set(range(51, 61))
-
-
 @pytest.mark.parametrize("text", ["", "a b", "5", "a 5 a", "99 a a", "5 5 a", "a a"])
 def test_rows_that_are_none_are_not_read(text: str) -> None:
     with pytest.raises(UserError, match=r"^question: "):
@@ -265,13 +258,6 @@ def test_rows_that_are_none_are_not_read(text: str) -> None:
 def test_a_stream_reads_only_two_numbers_that_go_up(text: str) -> None:
     with pytest.raises(UserError, match=r"^question: "):
         RaspCounting().parse_question(text)
-
-
-def test_starts_of_a_count() -> None:
-    starts = Starts(Span(1, 50), max_number=100)
-    assert [starts.span_of_count(count) for count in (50, 60, 99)] == [Span(1, 50), Span(1, 40), Span(1, 1)]
-    assert starts.span_of_count(100) is None
-    assert starts.cells(Span(98, 99)).tolist() == [[98, 1], [98, 2], [99, 1]]
 
 
 def test_number_lines_that_end_at_one_number_begin_at_each_start() -> None:

@@ -74,11 +74,3 @@ def test_the_largest_products_that_are_allowed_do_not_overflow() -> None:
         decimals.multiply(nines, nines, out)
         found = "".join(map(str, out[0, : 2 * digits][::-1]))  # (10^n - 1)^2 = 10^2n - 2 10^n + 1
         assert found == "9" * (digits - 1) + "8" + "0" * (digits - 1) + "1"
-
-
-@given(st.lists(st.integers(0, 10**8 - 1), min_size=1, max_size=50))
-def test_eight_digits_are_packed_into_one_number_and_back(numbers: list[int]) -> None:
-    digits = rows(numbers, 8)
-    packed = decimals.pack_limbs(digits)
-    assert packed.tolist() == [numbers]
-    assert np.array_equal(decimals.unpack_limbs(packed[0]), digits.view("<u8")[:, 0])

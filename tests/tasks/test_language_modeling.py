@@ -60,14 +60,6 @@ def test_an_example_does_not_depend_on_the_portions(written: Path, order: str) -
     assert (ids(task.examples("train", 4, 0, 20)) != whole[:20]) == (order == "shuffled")
 
 
-def test_sequential_chunks_put_together_are_the_text(written: Path) -> None:
-    task = task_of(written, order="sequential")
-    shard = task.corpus("train").shards[0].ids.tolist()
-    read = ids(task.examples("train", 0, 0, -(-(len(shard) - 1) // 16)))
-    assert [token for chunk in read for token in chunk[:-1]] == shard[:-1]
-    assert [token for chunk in read for token in chunk[1:]] == shard[1:]
-
-
 def test_what_is_held_out_comes_once_and_may_be_read_as_a_whole_without_being_in_memory(written: Path) -> None:
     task = task_of(written)
     count, whole = task.num_chunks("test"), task.all_questions("test")

@@ -30,13 +30,9 @@ def test_rows_are_taken_and_joined_with_their_texts_and_facts() -> None:
     joined = Questions.concatenate([of(0, 1), other, of(2)]).take(np.array([3, 2, 1]))
     assert [format_question(joined, row) for row in range(3)] == [("", "-0.5"), ("a", "b"), ("what is 3x4?", "12")]
     assert joined.metadata["place"].tolist() == [2, 7, 1]
-    mixed = Questions.concatenate([Questions.from_examples([Example("x", "y")]), replaced(of(1))])
+    bare = Questions.from_source(InMemorySource(PAIRS), np.array([1]))
+    mixed = Questions.concatenate([Questions.from_examples([Example("x", "y")]), bare])
     assert [format_question(mixed, row) for row in range(2)] == [("x", "y"), ("what is 3x4?", "12")]
-
-
-def replaced(questions: Questions) -> Questions:
-    questions.metadata.clear()
-    return questions
 
 
 def test_a_source_is_kept_once_however_often_its_rows_are_joined() -> None:

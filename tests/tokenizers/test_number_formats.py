@@ -140,10 +140,3 @@ def test_numbers_in_a_text_are_turned_back_with_their_signs() -> None:
     assert Digits("answer_reversed").normalize_numbers("31-", is_answer=True) == "-13"
     assert Digits(index_hints=True).normalize_numbers("a3b1-,c") == "-13,c"
     assert Digits(index_hints=True).normalize_numbers("3b1") == "31"  # what has no hint of its own stays as it is
-
-
-def test_a_large_vocabulary_takes_wider_ids() -> None:
-    vocabulary = Vocabulary.with_digits([chr(500 + i) for i in range(300)])
-    ids, lengths = Digits().encode_numbers(block([Decimal(120)]), 0, vocabulary)
-    assert ids.dtype == np.uint16
-    assert ids[0, : lengths[0]].tolist() == [4, 6, 5]

@@ -1,6 +1,5 @@
 """Promises of tokenizers: whole blocks at once are the plain form, symbol by symbol."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cases import published_case
 from numerate import tokenizers
 from numerate.config import Span
 from numerate.errors import UserError
@@ -39,13 +39,6 @@ VARIANTS = [
     Characters(Digits("normal", index_hints=True), space_probability=0.4),
     Characters(add_bos_token=True, space_probability=1.0),
 ]
-CASES = Path(__file__).parents[3] / "shared" / "cases" / "abacus.json"
-
-
-def case(name: str) -> dict[str, Any]:
-    if not CASES.exists():
-        pytest.skip("the cases of the published systems are not beside this checkout (../shared/cases)")
-    return next(case for case in json.loads(CASES.read_text())["cases"] if case["id"] == name)
 
 
 def plain(questions: Questions, row: int, tokenizer: Characters) -> tuple[list[str], list[bool], dict[int, str]]:
@@ -244,16 +237,16 @@ def test_a_label_of_several_characters_is_refused() -> None:
         Characters().encode_examples(block, Characters().build_vocabulary(block.alphabet))
 
 
-def test_the_vocabulary_begins_like_the_published_one() -> None:
-    expected = case("vocab_pad")["expected"]
+def test_the_vocabulary_begins_like_the_published_one(shared: Path) -> None:
+    expected = published_case(shared, "abacus.json", "vocab_pad")["expected"]
     vocabulary = Characters().build_vocabulary(Arithmetic())
     assert {symbol: i for i, symbol in enumerate(vocabulary.tokens[:19])} == expected
 
 
-def test_text_is_tokenised_like_the_published_one_save_for_its_space() -> None:
+def test_text_is_tokenised_like_the_published_one_save_for_its_space(shared: Path) -> None:
     tokenizer = Characters()
     vocabulary = tokenizer.build_vocabulary(Arithmetic())
-    found = case("tokenize_pad")
+    found = published_case(shared, "abacus.json", "tokenize_pad")
     spaces = 0
     for text, expected in zip(found["input"], found["expected"], strict=True):
         ours = tokenizer.encode(text, vocabulary)
@@ -263,8 +256,8 @@ def test_text_is_tokenised_like_the_published_one_save_for_its_space() -> None:
     assert spaces
 
 
-def test_ids_are_decoded_like_the_published_ones() -> None:
+def test_ids_are_decoded_like_the_published_ones(shared: Path) -> None:
     tokenizer = Characters()
     vocabulary = tokenizer.build_vocabulary(Arithmetic())
-    found = case("decode_pad")
+    found = published_case(shared, "abacus.json", "decode_pad")
     assert [tokenizer.decode(ids, vocabulary) for ids in found["input"]] == found["expected"]
