@@ -91,13 +91,14 @@ def load_from(module: nn.Module, tensors: dict[str, Tensor]) -> None:
             module.get_parameter(name).copy_(tensor)
 
 
-def filled(case: dict[str, Any]) -> dict[str, Tensor]:
-    """The weights and inputs of a published case of dual attention, by its formula:
+def published_tensor(shape: list[int], salt: int, amp: float, offset: float, **_: Any) -> Tensor:
+    """The formula of the published cases of dual attention:
     offset + amp sin(0.1 (7 i0 + 3 i1 + 2 i2 + 5 i3 + 1) + 1.1 salt)."""
+    axes = torch.meshgrid(*(torch.arange(size, dtype=torch.float64) for size in shape), indexing="ij")
+    index = sum(factor * axis for factor, axis in zip((7, 3, 2, 5), axes, strict=False))
+    return offset + amp * torch.sin(0.1 * (index + 1) + 1.1 * salt)
 
-    def tensor(shape: list[int], salt: int, amp: float, offset: float, **_: Any) -> Tensor:
-        axes = torch.meshgrid(*(torch.arange(size, dtype=torch.float64) for size in shape), indexing="ij")
-        index = sum(factor * axis for factor, axis in zip((7, 3, 2, 5), axes, strict=False))
-        return offset + amp * torch.sin(0.1 * (index + 1) + 1.1 * salt)
 
-    return {name: tensor(**how) for kind in ("weights", "inputs") for name, how in case[kind].items()}
+def filled(case: dict[str, Any]) -> dict[str, Tensor]:
+    """The weights and inputs of a published case of dual attention."""
+    return {name: published_tensor(**how) for kind in ("weights", "inputs") for name, how in case[kind].items()}

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from cases import published_case
 from import_file import import_file
 from numerate.api import recipe
 from numerate.vocabulary import EOS, PAD
@@ -29,8 +30,7 @@ def abacus() -> ModuleType:
 
 @pytest.mark.parametrize("name", ["abacus_ids_eval", "abacus_standalone_eval"])
 def test_the_numbers_of_digits_are_the_published_ones(abacus: Any, shared: Path, name: str) -> None:
-    cases = json.loads((shared / "cases" / "abacus.json").read_text())["cases"]
-    case = next(case for case in cases if case["id"] == name)
+    case = published_case(shared, "abacus.json", name)
     for row, expected in zip(case["input"], case["expected"], strict=True):
         assert abacus.abacus_ids(torch.tensor([row])).tolist() == [expected]
 
@@ -63,11 +63,6 @@ def test_both_ways_of_evaluating_and_training_agree_for_a_model_that_is_sometime
     assert torch.equal(ours, theirs)
     assert 0 < int(ours.sum()) < len(ours)
     assert abacus._steps_agree()["loss"] > 1
-
-
-def test_the_grid_of_memory_has_its_largest_cells(abacus: Any) -> None:
-    assert len(abacus.cells(True)) == 10_000
-    assert {(100, 100), (99, 100), (1, 100), (1, 1)} <= set(abacus.cells(False))
 
 
 SMALLEST = {

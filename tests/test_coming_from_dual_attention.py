@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import numerate
+from hugging_face import examples_of
 from numerate.catalogue import parts_by_kind
 from numerate.config import override
 from numerate.evaluation.evaluator import EvaluationData
@@ -153,9 +154,8 @@ def test_a_published_checkpoint_is_a_run_with_its_weights(there: Path, capsys: p
 def test_the_program_of_the_page_loads_a_checkpoint(there: Path) -> None:
     line = next(line for line in PAGE.commands() if "today.pt" in line)
     imported(made_small(line))
-    code = re.findall(r"```python\n(.*?)```", (DOCS / PAGE.name).read_text(encoding="utf-8"), flags=re.DOTALL)
     known: dict[str, dict[str, torch.Tensor]] = {}
-    exec(code[0], known)
+    exec(examples_of(PAGE.name)[0], known)
     weights, theirs = known["weights"], known["theirs"]
     assert all(torch.equal(weights[name], theirs[name]) for name in weights)
 

@@ -1,7 +1,6 @@
 """Promises of docs/coming-from-number-token-loss.md: every command in a middle column runs, every setting is one."""
 
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -9,13 +8,14 @@ import pytest
 import torch
 
 import numerate
+from hugging_face import examples_of
 from numerate.cli import main
 from numerate.config import override
 from numerate.evaluation import answer_metrics
 from numerate.experiments.train import train
 from numerate.recipes.number_loss import PUBLISHED
 from numerate.text.tasks.mathematics import DIFFICULTIES, EXTRAPOLATION_MODULES, MODULES
-from pages import DOCS, Page, in_small, run_here, stand_in, told
+from pages import Page, in_small, run_here, stand_in, told
 
 transformers = pytest.importorskip("transformers", reason="the extra huggingface is not installed")
 pytest.importorskip("tokenizers", reason="the extra huggingface is not installed")
@@ -119,9 +119,8 @@ def test_a_command_of_the_page_runs(line: str, there: Path, capsys: pytest.Captu
 
 def test_a_folder_of_weights_is_evaluated_and_left_as_it_is(place: Path, there: Path) -> None:
     before = {path.name: path.read_bytes() for path in (place / "folder").iterdir()}
-    code = re.findall(r"```python\n(.*?)```", (DOCS / PAGE.name).read_text(encoding="utf-8"), flags=re.DOTALL)
     known: dict[str, object] = {}
-    exec(code[0], known)
+    exec(examples_of(PAGE.name)[0], known)
     assert {path.name: path.read_bytes() for path in (place / "folder").iterdir()} == before
     assert not list(there.glob("runs"))
     weights = transformers.T5ForConditionalGeneration.from_pretrained(place / "folder").state_dict()

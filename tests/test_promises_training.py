@@ -1,6 +1,5 @@
 """Promises of schedules and optimisers, on every one of them; then the numbers by hand, and those published."""
 
-import json
 import math
 from itertools import pairwise
 from pathlib import Path
@@ -10,10 +9,8 @@ import pytest
 import torch
 from torch import nn
 
+from cases import published_case
 from numerate.mixers.mixer import TokenMixer
-from numerate.mixers.recurrent import LSTM
-from numerate.models.decoder import Decoder
-from numerate.positions.added import Learned
 from numerate.training.optimizer import AdamW
 from numerate.training.schedule import Constant, Cosine, Linear, OneCycle, Schedule, WarmupStableDecay
 
@@ -66,16 +63,11 @@ PUBLISHED = {
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_published_schedules_of_the_clock_are_ours_of_progress(shared: Path, name: str) -> None:
-    case = published(shared, "lr_other_budget")
+    case = published_case(shared, "abacus.json", "lr_other_budget")
     assert len(case["input"]["hours"]) == len(case["expected"][name]) == 7
     for hours, factor in zip(case["input"]["hours"], case["expected"][name], strict=True):
         steps = 10**8
         assert PUBLISHED[name].multiplier(round(hours / 24 * steps), steps) == pytest.approx(factor, abs=1e-6), hours
-
-
-def published(shared: Path, name: str) -> dict[str, Any]:
-    cases = json.loads((shared / "cases" / "abacus.json").read_text())["cases"]
-    return next(case for case in cases if case["id"] == name)
 
 
 @pytest.mark.parametrize(
@@ -125,18 +117,6 @@ def test_only_matrices_and_tables_decay_or_what_a_part_says(
             }
     for name, group in found.items():
         assert (group["weight_decay"] > 0) == wishes.get(name, named[name].dim() >= 2), name
-
-
-def test_the_decayed_and_the_others_by_name(vocabulary: Any) -> None:
-    model = Decoder(hidden_size=8, positions=(Learned(max_position_embeddings=9),)).build(vocabulary, 0)
-    decaying = {name for name, group in groups(AdamW(weight_decay=0.3), model).items() if group["weight_decay"] == 0.3}
-    assert "embedding.weight" in decaying
-    assert "input_positions.0.embedding.weight" in decaying
-    assert "backbone.blocks.1.mixer.qkv_proj.weight" in decaying
-    assert not {name for name in decaying if "norm" in name or name.endswith("bias")}
-    recurrent = groups(AdamW(), Decoder(hidden_size=8, mixer=LSTM()).build(vocabulary, 0))
-    assert recurrent["backbone.blocks.0.mixer.rnn.bias_ih_l0"]["weight_decay"] == 0.0
-    assert recurrent["backbone.blocks.0.mixer.rnn.weight_hh_l0"]["weight_decay"] > 0.0
 
 
 def test_a_part_may_wish_for_another_rate_and_no_decay() -> None:

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from numerate.batch import Model, Tokens
+from layers import published_tensor
+from numerate.batch import Model, StepContext, Tokens
 from numerate.config import override
 from numerate.errors import UserError
 from numerate.mixers.mixer import Context
@@ -72,15 +73,6 @@ def cases(shared: Path) -> dict[str, Any]:
     return {case["name"]: case for case in published["cases"] + of_2024["cases"]} | {"runs": published["reported_runs"]}
 
 
-def filled(shape: list[int], salt: int, amp: float, offset: float) -> Tensor:
-    """The formula of the cases: offset + amp sin(0.1 (7 i0 + 3 i1 + 2 i2 + 5 i3 + 1) + 1.1 salt)."""
-    index = torch.zeros(shape, dtype=torch.float64)
-    for dimension, factor in zip(range(len(shape)), (7, 3, 2, 5), strict=False):
-        steps = torch.arange(shape[dimension], dtype=torch.float64) * factor
-        index += steps.view(-1, *(1,) * (len(shape) - dimension - 1))
-    return offset + amp * torch.sin(0.1 * (index + 1) + 1.1 * salt)
-
-
 def vocabulary_of(size: int) -> Vocabulary:
     return Vocabulary.with_digits([f"piece {number}" for number in range(size - 14)])
 
@@ -97,7 +89,7 @@ def count(spec: Decoder) -> int:
 
 def loaded(case: Any, spec: Decoder) -> tuple[Model, dict[str, Tensor]]:
     """The model with the weights of a case, without dropout, and those weights."""
-    weights = {name: filled(**how) for name, how in case["weights"].items()}
+    weights = {name: published_tensor(**how) for name, how in case["weights"].items()}
     model = spec.build(vocabulary_of(case["config"]["vocab_size"]), 0).double().eval()
     model.load_state_dict(from_published(weights, spec))
     return model, weights
@@ -152,7 +144,7 @@ def test_a_model_learns_as_the_published_one_learns(shared: Path, name: str) -> 
     for own, norm in expected["grad_norms"].items():
         assert theirs[own].norm().item() == pytest.approx(norm, abs=5e-6), own
     settings = model.optimizer_options_by_parameter()
-    decay = {part: filled([1], 0, 0.0, float(settings[part][1])) for part in settings}
+    decay = {part: published_tensor([1], 0, 0.0, float(settings[part][1])) for part in settings}
     decaying = [own for own in weights if weights[own].dim() >= 2]
     spread = to_published(
         {own: decay[_first(model, own)].expand(tensor.shape) for own, tensor in model.state_dict().items()}, spec
@@ -203,7 +195,7 @@ def test_layers_that_share_the_library_say_what_the_published_ones_say() -> None
     shapes = {name: tensor.shape for name, tensor in to_published(model.state_dict(), spec).items()}
     names = sorted(shapes.keys() - {"layers.final_out.weight", "layers.symbol_retrievers.1.symbol_library"})
     weights = {
-        name: filled(
+        name: published_tensor(
             list(shapes[name]), salt, *((0.1, 1.0) if "norm" in name and name.endswith("weight") else (0.2, 0.0))
         )
         for salt, name in enumerate(names)
@@ -287,7 +279,7 @@ def test_weights_go_there_and_back(name: str) -> None:
 
 def test_weights_that_do_not_fit_are_refused(shared: Path) -> None:
     case, spec = cases(shared)["lm_dat_symbolic"], MODELS["lm_dat_symbolic"]
-    weights = {name: filled(**how) for name, how in case["weights"].items()}
+    weights = {name: published_tensor(**how) for name, how in case["weights"].items()}
     without = {name: tensor for name, tensor in weights.items() if not name.endswith("0.norm1.bias")}
     with pytest.raises(
         UserError, match=r"has no blocks\.0\.norm1\.bias, which backbone\.blocks\.0\.mixer_norm\.bias is"
@@ -405,14 +397,6 @@ def test_dropout_of_the_stream_is_behind_the_first_post_norm_alone(vocabulary: V
     assert (after == 0).float().mean().item() == pytest.approx(0.5, abs=0.15)
     assert torch.equal(block._apply_feed_forward(x), block.feed_forward_norm(x + block.feed_forward(x)))
     embedded = corrected(hidden_size=16, num_layers=1, dropout=0.5).build(vocabulary, 0).train()
-    assert (embedded._embed(embedded.assign_positions(_tokens(), _draw()))[0] == 0).any()  # type: ignore[operator]
-
-
-def _tokens() -> Tokens:
-    return Tokens(torch.arange(4, 12)[None], torch.tensor([8]), torch.arange(1))
-
-
-def _draw() -> Any:
-    from numerate.batch import StepContext
-
-    return StepContext.for_evaluation()
+    tokens = Tokens(torch.arange(4, 12)[None], torch.tensor([8]), torch.arange(1))
+    placed = embedded.assign_positions(tokens, StepContext.for_evaluation())  # type: ignore[operator]
+    assert (embedded._embed(placed)[0] == 0).any()  # type: ignore[operator]

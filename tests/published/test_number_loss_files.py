@@ -44,12 +44,13 @@ WRITTEN: list[tuple[Any, str, list[str]]] = [
 
 
 @pytest.mark.parametrize(("task", "folder", "names"), WRITTEN, ids=lambda one: type(one).__name__)
-def test_files_are_written_with_their_names_and_read_again(
+def test_files_are_written_with_their_names_read_again_and_the_same_at_a_second_time(
     task: Any, folder: str, names: list[str], tmp_path: Path
 ) -> None:
     written = write_lines(published_texts.published_files(task), tmp_path / "out")
     assert sorted(path.name for path in (tmp_path / "out" / folder).iterdir()) == names
     assert all(written.values())
+    contents = {name: (tmp_path / "out" / folder / name).read_bytes() for name in names}
     for place in (tmp_path / "out", tmp_path / "out" / folder):
         again = replace(task, data_dir=str(place))
         for split in ("train", "validation", "test"):
@@ -57,20 +58,11 @@ def test_files_are_written_with_their_names_and_read_again(
     if isinstance(task, Mathematics):
         assert sorted(whole(replace(again, module=2), "test")) == sorted(whole(replace(task, module=2), "test"))
         assert [again.cell_name("module", n) for n in (1, 2)] == ["interpolate", "extrapolate"]
-
-
-@pytest.mark.parametrize(("task", "folder", "names"), WRITTEN, ids=lambda one: type(one).__name__)
-def test_a_second_writing_gives_the_same_and_never_appends(
-    task: Any, folder: str, names: list[str], tmp_path: Path
-) -> None:
-    contents = []
-    for number in range(2):
-        write_lines(published_texts.published_files(task), tmp_path / str(number))
-        contents.append([(tmp_path / str(number) / folder / name).read_bytes() for name in names])
-    assert contents[0] == contents[1]
+    write_lines(published_texts.published_files(task), tmp_path / "second")
     with pytest.raises(UserError, match=r"^out: .* already exists and is not overwritten"):
-        write_lines(published_texts.published_files(task), tmp_path / "0")
-    assert [(tmp_path / "0" / folder / name).read_bytes() for name in names] == contents[0]
+        write_lines(published_texts.published_files(task), tmp_path / "out")
+    for place in ("out", "second"):
+        assert {name: (tmp_path / place / folder / name).read_bytes() for name in names} == contents
 
 
 def test_another_seed_divides_otherwise(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Promises of the published metrics: they are what the published evaluation computes, faults and all."""
 
-import json
 import math
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from cases import published_case
 from numerate.errors import UserError
 from numerate.evaluation.text_metrics import TextScores
 from numerate.published.number_loss_metrics import (
@@ -32,8 +32,7 @@ def test_the_published_reading_is_kept_under_its_own_name(text: str, number: flo
 
 
 def test_the_published_counts_of_invalid_numbers_are_those_of_the_case(shared: Path) -> None:
-    cases = json.loads((shared / "cases" / "number_token_loss.json").read_text())["cases"]
-    (case,) = (case for case in cases if case["name"] == "count_invalid_numbers")
+    case = published_case(shared, "number_token_loss.json", "count_invalid_numbers")
     found = [[invalid, int(without)] for invalid, without in map(published_invalid_count, case["inputs"])]
     assert found == case["expected"]["per_text"]
 
