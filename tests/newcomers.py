@@ -9,6 +9,11 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
+import pytest
+
+from numerate import catalogue
+from numerate.config import user_parts
+
 PAGE = Path(__file__).parents[1] / "docs" / "adding.md"
 KINDS = ("Task", "PositionIds", "Mixer", "Loss", "EvaluationKind")
 
@@ -33,3 +38,12 @@ def on_the_page() -> dict[str, list[type]]:
                     found.setdefault(kind, []).append(part)
     assert set(found) == set(KINDS), "the page lacks an example of one of these kinds"
     return found
+
+
+def forget_parts_of_users(patch: pytest.MonkeyPatch) -> None:
+    """As in a new process: no part of a user is known, and no file of theirs was loaded."""
+    patch.setattr(sys, "path", list(sys.path))
+    patch.setattr(catalogue, "_user_classes", {})
+    patch.setattr(user_parts, "_files", {})
+    for name in [name for name in sys.modules if name.startswith("numerate_user_")]:
+        patch.delitem(sys.modules, name)

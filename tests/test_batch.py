@@ -1,7 +1,7 @@
 """Promises of what the two wings pass to each other."""
 
 import os
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import replace
 from typing import Any
 
 import jaxtyping
@@ -70,8 +70,3 @@ def test_targets_are_those_of_the_places_an_output_covers() -> None:
     assert one.targets_for(Output(torch.ones(2, 3, 4), lambda hidden: hidden)) is one.targets
     there = Output(torch.ones(2, 1, 4), lambda hidden: hidden, target_positions=one.target_positions)
     assert one.targets_for(there) is one.target_ids
-
-
-def test_batches_are_frozen() -> None:
-    with pytest.raises(FrozenInstanceError):
-        batch().num_input_tokens = 3  # type: ignore[misc]

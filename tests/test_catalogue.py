@@ -15,7 +15,6 @@ import numerate
 from cases import case
 from numerate import catalogue
 from numerate.cli import main
-from numerate.errors import UserError
 
 NAMED = [(kind, name) for kind, parts in catalogue.parts_by_kind().items() for name in parts]
 FUNCTIONS = {"Recipe", "Study"}
@@ -84,29 +83,6 @@ def test_every_concrete_part_of_the_house_is_listed() -> None:
                         if parent in kinds and node.name not in kinds[parent]:
                             missing.append(f"{file.name}: {node.name}({parent})")
     assert not missing
-
-
-def test_a_wrong_name_is_refused_with_the_names_that_there_are() -> None:
-    with pytest.raises(UserError) as told:
-        catalogue.get_class("Mixer", "LTSM", "model.mixer")
-    words = str(told.value)
-    assert words.startswith("model.mixer: no Mixer is named 'LTSM'; there are: Alternating, Attention, ")
-    assert words.endswith("Did you mean 'LSTM'?")
-
-
-def test_a_class_of_ones_own_is_found_and_described(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogue, "_user_classes", {})
-
-    class Mine:
-        """Says nothing.
-
-        At length.
-        """
-
-    catalogue.register("Mixer", Mine)
-    assert catalogue.get_class("Mixer", "Mine") is Mine
-    assert catalogue.part_summary("Mixer", "Mine") == "Says nothing."
-    assert Mine in list(catalogue.all_classes("Mixer"))
 
 
 # Names that follow a pattern -----------------------------------------------------------------------------------------
@@ -197,15 +173,3 @@ def test_describing_everything_imports_neither_torch_nor_numpy() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [str(len(NAMED)), "[]"]
-
-
-def test_the_names_of_a_family_are_listed_without_torch() -> None:
-    code = (
-        "import sys\n"
-        "from numerate.cli import main\n"
-        "main(['list', 'recipes', 'counting_'])\n"
-        "sys.exit('torch' in sys.modules)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) > 800

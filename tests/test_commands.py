@@ -17,12 +17,12 @@ import torch
 import yaml
 
 from forked import Ended, run_command
+from newcomers import forget_parts_of_users
 from numerate import catalogue
 from numerate.cli import Call, main
 from numerate.commands import studies
 from numerate.commands.compare import resolve_runs
 from numerate.commands.table import COMMANDS
-from numerate.config import user_parts
 from numerate.records.schema import checksum
 from numerate.studies.folder import RequestedRun, StudyFolder
 from numerate.studies.study import Study
@@ -54,8 +54,7 @@ class Shell:
 def shell(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("NUMERATE_RUNS", raising=False)
-    monkeypatch.setattr(catalogue, "_user_classes", {})
-    monkeypatch.setattr(sys, "path", list(sys.path))
+    forget_parts_of_users(monkeypatch)
     return Shell(capsys)
 
 
@@ -155,9 +154,9 @@ def test_help_imports_nothing_heavy(words: tuple[str, ...]) -> None:
     assert imported(*words) == set()
 
 
-@pytest.mark.parametrize("words", [("list",), ("list", "mixers"), ("sample", "Arithmetic", "digits=1:3")])
-def test_listing_and_sampling_a_task_need_no_torch(words: tuple[str, ...]) -> None:
-    assert "torch" not in imported(*words)
+@pytest.mark.parametrize("words", ["list", "list mixers", "list recipes counting_", "sample Arithmetic digits=1:3"])
+def test_listing_and_sampling_a_task_need_no_torch(words: str) -> None:
+    assert "torch" not in imported(*words.split())
 
 
 # What the quick commands show ----------------------------------------------------------------------------------------
@@ -260,6 +259,9 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ("train addition_abacus model.positions=[RoPE]", ("'RoPE'", "Did you mean 'Rotary'?")),
     ("train addition_abacus model.positions=NoPE", ("'NoPE'", "Did you mean 'model.positions=[]'?")),
     ("show latest", ("latest: must be a recipe", "numerate report latest")),
+    ("show LTSM", ("Did you mean 'LSTM'?",)),
+    ("show gsm8", ("Did you mean 'gsm8k'?",)),
+    ("show Adam", ("Did you mean 'AdamW'?",)),
     ("show nowhere.py", ("nowhere.py: there is no such file",)),
     ("show LSTM hidden_size=3", ("a part has its settings in brackets", "numerate show 'LSTM(hidden_size=3)'")),
     ("show Learned(max_position_embeddings=0)", ("Learned.max_position_embeddings: must be 1 or more, not 0",)),
@@ -281,6 +283,7 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ("run nowhere.py", ("nowhere.py:NAME",)),
     ("evaluate addition_abacus", ("is a recipe, and there is no run of it in runs", "numerate train addition_abacus")),
     ("compare quickstart", ("quickstart is a study", "numerate run quickstart")),
+    ("finetune addition_abacus", ("addition_abacus: must be hf: with the name or folder of a model",)),
     ("finetune hf:folder", ("task: must be set", "numerate finetune hf:folder task=gsm8k")),
     ("search addition_abacus lr=1e-4:1e-2", ("nothing to search over", "log(1e-4,1e-2)")),
     # types
@@ -619,7 +622,6 @@ class Narrow(Decoder):
 def test_an_error_in_a_users_file_is_reported_with_its_line_wherever_it_is_at_work(
     shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, message: str
 ) -> None:
-    monkeypatch.setattr(user_parts, "_files", {})
     (tmp_path / "busy.py").write_text(BUSY)
     (tmp_path / "helper.py").write_text("def half(x):\n    return x / 2\n")
     try:
@@ -659,49 +661,31 @@ def test_a_run_is_evaluated_reported_queried_and_compared_by_its_commands(shell:
 def made_up_study(runs: Path, accuracies: Mapping[int, float], title: str = "addition_abacus") -> list[Path]:
     """A study in the folder of its only recipe, a run for each seed with this share right; it failed where that is
     negative. Beside the runs lie the files that a command leaves in a study's folder."""
-    folder = StudyFolder.from_title(title, runs)
-    trees = [
-        {"kind": "Recipe", "title": "addition_abacus",
-         "model": {"kind": "Decoder", "hidden_size": 32 if share < 0 else 64}, "seed": seed}
-        for seed, share in accuracies.items()
-    ]  # fmt: skip
-    wanted = [RequestedRun(f"addition_abacus/{tree['seed']:012x}", f"key{tree['seed']}", tree) for tree in trees]
-    places = []
-    for one, share in zip(
-        folder.update_plan(wanted, labels={"addition_abacus": "Abacus"}), accuracies.values(), strict=True
-    ):
-        ended = (
-            {"status": "failed", "failure": "operational error", "error": "the loss is nan"}
-            if share < 0
-            else {"status": "done"}
-        )
+    folder, wanted, places = StudyFolder.from_title(title, runs), [], []
+    for seed, share in accuracies.items():
+        model = {"kind": "Decoder", "hidden_size": 32 if share < 0 else 64}
+        tree = {"kind": "Recipe", "title": "addition_abacus", "model": model, "seed": seed}
+        wanted.append(RequestedRun(f"addition_abacus/{seed:012x}", f"key{seed}", tree))
+    planned = folder.update_plan(wanted, labels={"addition_abacus": "Abacus"})
+    failure = {"status": "failed", "failure": "operational error", "error": "the loss is nan"}
+    sizes = [{"first_digits": a, "second_digits": b} for a in (1, 2) for b in (1, 2)]
+    for one, share in zip(planned, accuracies.values(), strict=True):
+        ended = failure if share < 0 else {"status": "done"}
         folder.add_results("a", [{"run": one.run, "key": one.key, **ended}])
         if share >= 0:
             more = {"seed": one.seed, "step": 1, "digit_accuracy": share, "first_error_counts": None}
-            interval = {"low": share / 2, "high": (1 + share) / 2}
-            cells = [
-                cell_record(
-                    {"first_digits": a, "second_digits": b}, round(100 * share), 100, "ood_test", **more, **interval
-                )
-                for a in (1, 2)
-                for b in (1, 2)
-            ]
-            place = write_run(runs / one.run, one.tree, cells)
-            places.append(place)
+            more |= {"low": share / 2, "high": (1 + share) / 2}
+            cells = [cell_record(size, round(100 * share), 100, "ood_test", **more) for size in sizes]
+            places.append(write_run(runs / one.run, one.tree, cells))
     (folder.path / "states").mkdir()
     for name in ("log.txt", "report.html", "figure.png"):
         (folder.path / name).write_text("")
     return places
 
 
-def everything_in(folder: Path) -> list[str]:
-    """What a shell makes of `folder/*`."""
-    return sorted(str(path) for path in folder.iterdir())
-
-
 def test_of_all_that_is_in_the_folder_of_a_recipe_and_study_the_runs_are_compared(shell: Shell, tmp_path: Path) -> None:
     made_up_study(tmp_path / "runs", {0: 0.25, 1: 0.75})
-    words = everything_in(tmp_path / "runs/addition_abacus")
+    words = sorted(map(str, (tmp_path / "runs/addition_abacus").iterdir()))  # what a shell makes of folder/*
     assert {Path(word).name for word in words} > {"plan.jsonl", "study.yaml", "results", "states", "log.txt"}
     compared = shell("compare", *words)
     assert compared.status == 0, compared.err

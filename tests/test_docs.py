@@ -9,7 +9,6 @@ import shlex
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ import torch
 import numerate
 from cases import case
 from hugging_face import save_model
+from newcomers import forget_parts_of_users
 from numerate import catalogue
 from numerate.catalogue import is_recipe
 from numerate.cli import main, parse
@@ -76,20 +76,15 @@ def shown(page: Path) -> list[str]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder with the example files of docs/adding.md in it."""
     for name, text in examples().items():
         (tmp_path / name).write_text(text)
     (tmp_path / "my.py").write_text(examples()["my_task.py"])  # what the pages call a file of one's own
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("NUMERATE_RUNS", raising=False)
-    monkeypatch.setattr(catalogue, "_user_classes", {})
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    before = set(sys.modules)
-    yield tmp_path
-    for name in set(sys.modules) - before:
-        if name.startswith("numerate_user_"):
-            del sys.modules[name]
+    forget_parts_of_users(monkeypatch)
+    return tmp_path
 
 
 def test_the_pages_show_commands() -> None:
@@ -156,12 +151,6 @@ def test_every_example_of_a_part_is_tried_here() -> None:
     assert set(examples()) == {*KINDS, "my_data.py", "my_recipe.py"}
 
 
-@pytest.mark.parametrize("name", ["my_module.py", "my_function_loss.py", "my_data.py"])
-def test_what_one_has_already_is_wrapped_in_a_few_lines(name: str) -> None:
-    assert "numerate.wrap_" in examples()[name]
-    assert len([line for line in examples()[name].splitlines() if line.strip()]) < 15
-
-
 @pytest.mark.parametrize(("name", "kind", "part"), [(name, *found) for name, found in KINDS.items()], ids=KINDS)
 def test_a_part_of_ones_own_is_listed_with_its_first_line(
     name: str, kind: str, part: str, folder: Path, capsys: pytest.CaptureFixture[str]
@@ -215,26 +204,6 @@ def test_the_verifier_on_the_page_is_in_records_tables_and_the_report(
     assert main(["results", "my_verifier-recipe-debug"]) == 0
     assert "verified" in capsys.readouterr().out
     assert "verified, %" in (run.path / "report.html").read_text()
-
-
-def test_the_mixer_on_the_page_keeps_the_promise_that_both_its_forms_agree(folder: Path) -> None:
-    from numerate.batch import StepContext, Tokens
-    from numerate.config import load_user_parts
-    from numerate.tasks.arithmetic import Arithmetic
-
-    load_user_parts("my_mixer.py")
-    recipe = numerate.recipe("addition_abacus", "model.mixer=LinearAttention")
-    vocabulary = recipe.tokenizer.build_vocabulary(Arithmetic())
-    model = recipe.model.build(vocabulary, seed=0).eval()
-    ids = torch.tensor([[4, 5, 14, 6, 17, 9], [5, 14, 6, 17, 0, 0]])
-    tokens = Tokens(ids, torch.tensor([6, 4]), torch.arange(2))
-    with torch.no_grad():
-        whole = model(model.assign_positions(tokens, StepContext.for_evaluation())).logits
-        prompts = Tokens(ids[:, :5], torch.tensor([5, 4]), torch.arange(2))
-        started = model.prefill(prompts, capacity=6)
-        torch.testing.assert_close(started.output.logits[:, 0], torch.stack([whole[0, 4], whole[1, 3]]))
-        stepped = model.step(torch.tensor([9, 9]), None, started.state)
-    torch.testing.assert_close(stepped.output.logits[0, 0], whole[0, 5])
 
 
 def test_recipes_of_ones_own_are_named_by_file_and_function(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -107,11 +107,6 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_evaluated(
     assert not (place / "runs").exists()
 
 
-def test_only_models_of_hugging_face_are_fine_tuned(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["finetune", "addition_abacus"]) == 2
-    assert "addition_abacus: must be hf: with the name or folder of a model" in capsys.readouterr().err
-
-
 def test_a_dry_run_writes_nothing(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert finetune("--dry-run") == 0
     output = capsys.readouterr().out

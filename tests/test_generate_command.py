@@ -121,7 +121,6 @@ def test_prompts_come_from_files_and_from_standard_input(
         (("topk=5",), "Did you mean 'top_k'?"),
         (("max_new_tokens=0",), "max_new_tokens"),
         (("checkpoint=step-9",), "9"),
-        (("temprature=0.5",), "Did you mean 'temperature'?"),
         (("checkpoint=all",), "final, best or a step"),
         (("out=/",), "out: / already exists"),
         (("out=nowhere/out.jsonl",), "the folder nowhere must exist"),

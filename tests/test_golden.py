@@ -107,11 +107,8 @@ time  7.25 ms a step, about 0:09 for 4,500 steps here"""
 time  <time> ms a step, about <time> for 4,500 steps here"""
     for text, place in (first, "/tmp/a"), (second, "/tmp/b"):
         assert outside.normalised(text, {place: "<folder>"}) == expected
-
-
-def test_two_runs_are_told_apart_by_their_ids(outside: ModuleType) -> None:
-    text = "d9f1e387921f 0123456789ab d9f1e387921f"
-    assert outside.normalised(text, {}) == "<id 1> <id 2> <id 1>"
+    two_runs = "d9f1e387921f 0123456789ab d9f1e387921f"
+    assert outside.normalised(two_runs, {}) == "<id 1> <id 2> <id 1>"
 
 
 def test_of_a_page_the_text_and_the_cells_of_tables_are_compared(outside: ModuleType) -> None:

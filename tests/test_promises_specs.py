@@ -34,6 +34,7 @@ NO_CHOICE = {
     ("Mixture", "weights"),
     ("Arithmetic", "longest_carry_chain"),
     ("DigitIndex", "random_gaps"),
+    *(("Training", name) for name in ("batch_size_warmup", "initial_batch_size")),
     *(("InProcess", name) for name in ("workers", "timeout", "memory")),
     *(("Subwords", name) for name in ("question_template", "system_prompt")),
 }
@@ -188,9 +189,11 @@ def next_integer(bound: float, direction: float) -> float:
     return int(bound) + (1 if direction > 0 else -1)
 
 
-@pytest.mark.parametrize("nested", [FeedForward, Recipe, Samples, Training])
-def test_every_declared_bound_of_a_nested_spec_holds(nested: Any) -> None:
+@pytest.mark.parametrize("nested", [Evaluation, FeedForward, Recipe, Samples, Training])
+def test_settings_of_a_nested_spec_have_their_bounds_and_can_be_changed_too(nested: Any) -> None:
     test_every_declared_bound_and_choice_holds_exactly(nested)
+    if nested is not Recipe:  # whose parts have settings that extend a run
+        test_every_setting_can_be_changed_and_survives_saving_and_overriding(nested)
 
 
 def test_every_declared_bound_and_choice_holds_exactly(any_part: Any) -> None:
@@ -245,19 +248,10 @@ def check(part: Any, name: str, value: Any, is_allowed: bool, named: Any = None)
     ("word", "meant"),
     [
         ("learning_rate", "optimizer.learning_rate"),
-        ("batch_size", "training.batch_size"),
         ("per-device-train-batch-size", "training.batch_size"),
-        ("hidden_size", "model.hidden_size"),
         ("model.n_embd", "model.hidden_size"),
-        ("num_layers", "model.backbone.num_layers"),
-        ("n_layer", "model.backbone.num_layers"),
-        ("num_heads", "model.mixer.num_heads"),
-        ("weight_decay", "optimizer.weight_decay"),
-        ("warmup_steps", "schedule.warmup"),
-        ("max_steps", "training.steps"),
         ("num_train_epochs", "training.epochs"),
         ("report_to", "trackers=wandb"),
-        ("positional_encoding", "model.positions"),
         ("task.op", "task.operator"),
         ("shots", "evaluation.generation.num_fewshot"),
     ],

@@ -17,9 +17,8 @@ import yaml
 
 import numerate
 from failures import Payload
-from numerate import catalogue
+from newcomers import forget_parts_of_users
 from numerate.cli import main
-from numerate.config import user_parts
 from numerate.errors import UserError
 from numerate.records.schema import checksum
 from numerate.text.models.pretrained import PretrainedDecoder
@@ -120,14 +119,6 @@ def test_what_unpickles_or_evaluates_is_called_by_the_name_of_its_module() -> No
                 assert renamed <= {None, "np"}, file
 
 
-def test_yaml_is_read_by_loaders_of_plain_data_alone() -> None:
-    from numerate.config import parse_yaml
-
-    payload = "!!python/object/apply:pathlib.Path.touch [!!python/object/apply:pathlib.Path [ran]]"
-    with pytest.raises(UserError, match="invalid YAML: could not determine a constructor"):
-        parse_yaml(payload)
-
-
 def bomb(key: str) -> str:
     """A line of YAML whose aliases stand for 10 billion texts."""
     parts = [f", {b}: &{b} [{','.join([f'*{a}'] * 10)}]" for a, b in pairwise("abcdefghij")]
@@ -189,12 +180,8 @@ def evil(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(found, evil)
     (evil / "evil.py").write_text(EVIL)
     monkeypatch.chdir(evil)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(catalogue, "_user_classes", {})
-    monkeypatch.setattr(user_parts, "_files", {})
     monkeypatch.setenv("NUMERATE_CONFIG", str(tmp_path / "configuration"))
-    for name in [name for name in sys.modules if name.startswith("numerate_user_")]:
-        monkeypatch.delitem(sys.modules, name)
+    forget_parts_of_users(monkeypatch)
     return evil
 
 

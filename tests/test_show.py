@@ -125,13 +125,3 @@ def test_parts_of_a_users_file_are_shown(
     Path("none.py").write_text("x = 1\n")
     assert main(["show", "none.py"]) == 2
     assert "none.py has no part; `numerate show none.py:NAME` shows a recipe" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("name", "meant"), [("LTSM", "LSTM"), ("gsm8", "gsm8k"), ("adition_abacus", "addition_abacus"), ("Adam", "AdamW")]
-)
-def test_a_name_that_nothing_has_is_answered_with_a_near_one(
-    name: str, meant: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["show", name]) == 2
-    assert f"Did you mean {meant!r}?" in capsys.readouterr().err

@@ -3,16 +3,14 @@
 import json
 import re
 import shlex
-import sys
 from pathlib import Path
 
 import pytest
 
 from hugging_face import QUIET, save_model
-from numerate import catalogue
+from newcomers import forget_parts_of_users
 from numerate.cli import main
 from numerate.commands.studies import load_study
-from numerate.config import user_parts
 
 pytestmark = QUIET
 
@@ -51,11 +49,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder, in which no parts of users are known."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NUMERATE_CONFIG", str(tmp_path / "configuration"))
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(catalogue, "_user_classes", {})
-    monkeypatch.setattr(user_parts, "_files", {})
-    for name in [name for name in sys.modules if name.startswith("numerate_user_")]:
-        monkeypatch.delitem(sys.modules, name)
+    forget_parts_of_users(monkeypatch)
     return tmp_path
 
 

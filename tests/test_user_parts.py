@@ -15,6 +15,7 @@ from types import ModuleType
 
 import pytest
 
+from newcomers import forget_parts_of_users
 from numerate import catalogue
 from numerate.config import (
     add_packaged_part,
@@ -60,8 +61,8 @@ class Maker:
 
 @pytest.fixture(autouse=True)
 def catalogue_of_made_up_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    forget_parts_of_users(monkeypatch)
     monkeypatch.setattr(catalogue, "PART_PACKAGES", ())
-    monkeypatch.setattr(catalogue, "_user_classes", {})
     catalogue.register("Blend", Soft)
     catalogue.register("Maker", Maker)
 
@@ -93,11 +94,7 @@ def written(folder: Path, name: str = "my.py", more: str = "") -> Path:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(user_parts, "_files", {})  # which workers of later tests would read
     monkeypatch.setattr(user_parts, "_files_from_parent", {})
-    for name in [name for name in sys.modules if name.startswith("numerate_user_")]:
-        monkeypatch.delitem(sys.modules, name)
     monkeypatch.setenv("NUMERATE_CONFIG", str(tmp_path / "configuration"))
     monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
     return tmp_path
@@ -118,13 +115,9 @@ def test_a_users_part_is_reachable_by_name_by_file_and_from_disk(folder: Path) -
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a new process."""
-    for name in [name for name in sys.modules if name.startswith("numerate_user_")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setattr(user_parts, "_files", {})
-    monkeypatch.setattr(
-        catalogue, "_user_classes", {kind: dict(parts) for kind, parts in catalogue._user_classes.items()}
-    )
-    catalogue._user_classes["Blend"].pop("Bitter", None)
+    forget_parts_of_users(monkeypatch)
+    catalogue.register("Blend", Soft)
+    catalogue.register("Maker", Maker)
 
 
 def test_a_file_that_was_named_once_opens_its_recipes_from_anywhere(
@@ -239,13 +232,15 @@ def test_what_is_wrong_in_a_users_file_is_said_with_file_and_line(folder: Path, 
 
 
 def test_what_a_users_file_does_not_hold_is_said(folder: Path) -> None:
-    written(folder)
+    written(folder, more="class Half(Blend):\n    x: int = 3\n")
     with pytest.raises(UserError, match=r"my\.py has no 'recipes'; it has: .* Did you mean 'recipe'\?"):
         load_user_object("my.py:recipes")
     with pytest.raises(UserError, match=r"mine\.py: there is no such file\. Did you mean 'my\.py'\?"):
         load_user_object("mine.py:recipe")
     with pytest.raises(UserError, match=r"blend: my\.py:recipe must be a Blend"):
         override(Maker(), ["blend=my.py:recipe"])
+    with pytest.raises(UserError, match=r"blend: my\.py:Half has no blend, which a Blend needs"):
+        override(Maker(), ["blend=my.py:Half"])
 
 
 def test_a_class_that_nothing_could_find_again_is_not_saved() -> None:
