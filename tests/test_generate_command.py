@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,17 +14,13 @@ import pytest
 import torch
 
 from numerate.cli import main
-from numerate.evaluation.evaluator import Evaluation
+from numerate.config import override
 from numerate.experiments.run import Run
 from numerate.experiments.train import train
-from numerate.models.backbone import Stack
-from numerate.models.decoder import Decoder
-from numerate.positions.rotary import Rotary
 from numerate.tasks.language_modeling import LanguageModeling
 from numerate.text.tokenizers.stored_tokenizer import load_tokenizer
-from numerate.text.tokenizers.token_ids import TokenIds
-from numerate.tokenizers.layout import NextToken
-from numerate.training.recipe import Recipe, Training
+from numerate.training.recipe import Recipe
+from text_corpus import recipe_of
 
 torch.set_num_threads(1)
 
@@ -39,17 +34,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     ids, _ = known.encode(["Once upon a time a dög said «hello» to me. " * 3])
     np.tile(np.concatenate([[known.document_start_id], ids]), 40).astype(np.uint16).tofile(folder / "train.bin")
     np.tile(np.concatenate([[known.document_start_id], ids]), 3).astype(np.uint16).tofile(folder / "val.bin")
-    recipe = Recipe(
-        task=LanguageModeling(str(folder / "train.bin"), str(folder / "val.bin"), TINY, context_length=32),
-        tokenizer=TokenIds(),
-        layout=NextToken(),
-        model=Decoder(hidden_size=32, backbone=Stack(num_layers=1), positions=(Rotary(),)),
-        training=Training(steps=80, batch_size=8, threads=1, evaluate_every=80, checkpoint_every=80),
-        evaluation=Evaluation(validation_examples=4),
-        device="cpu",
-    )
-    optimizer = replace(recipe.optimizer, learning_rate=1e-2)
-    return train(replace(recipe, optimizer=optimizer), runs_dir=folder, quiet=True).run
+    task = LanguageModeling(str(folder / "train.bin"), str(folder / "val.bin"), TINY, context_length=32)
+    settings = ["model.hidden_size=32", "model.positions=[Rotary]", "optimizer.learning_rate=1e-2", "device=cpu"]
+    settings += ["training.batch_size=8", "training.evaluate_every=80", "training.checkpoint_every=80"]
+    recipe: Recipe = override(recipe_of(task, steps=80), settings)
+    return train(recipe, runs_dir=folder, quiet=True).run
 
 
 def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
