@@ -11,12 +11,13 @@ from hugging_face import needs_transformers
 from numerate.batch import Model, Tokens
 from numerate.errors import OperationalError, UserError
 from numerate.evaluation.beams import beam_search
-from numerate.evaluation.generate import GenerationOutput, greedy_decode
+from numerate.evaluation.generate import greedy_decode
 from numerate.models.decoder import Decoder
 from numerate.positions.rotary import Rotary
 from numerate.text.models.pretrained import PretrainedDecoder
 from numerate.text.models.t5 import T5
 from numerate.vocabulary import EOS, PAD, Vocabulary
+from oracle import generated_rows
 
 pytestmark = needs_transformers
 
@@ -39,10 +40,6 @@ def lively(model: Any, draws: torch.Generator | None = None) -> Any:
 @pytest.fixture
 def begun() -> Tokens:
     return Tokens(torch.full((6, 1), PAD), torch.ones(6, dtype=torch.long), torch.arange(6))
-
-
-def generated_ids(generated: GenerationOutput) -> list[list[int]]:
-    return [row[: int(length)].tolist() for row, length in zip(generated.ids, generated.lengths, strict=True)]
 
 
 def theirs(ids: torch.Tensor) -> list[list[int]]:
@@ -73,7 +70,7 @@ def test_a_t5_says_what_transformers_generates(vocabulary: Vocabulary, beams: in
     row = torch.arange(40)
     begun = Tokens(torch.full((40, 1), PAD), torch.ones(40, dtype=torch.long), row)
     source_tokens = Tokens(source, lengths, row)
-    ours = generated_ids(
+    ours = generated_rows(
         beam_search(model, begun, 12, source=source_tokens, num_beams=beams, length_penalty=length_penalty)
     )
     assert [filled(one) for one in ours] == [filled(one) for one in theirs(found[:, 1:])]
@@ -90,7 +87,7 @@ def test_a_decoder_says_what_transformers_generates(
 ) -> None:
     model, prompts = lively(LLAMA.build(vocabulary, 0)), make_tokens([5, 2, 7])
     model.other_end_ids = other_ends
-    ours = generated_ids(beam_search(model, prompts, 6))
+    ours = generated_rows(beam_search(model, prompts, 6))
     for row, length in enumerate([5, 2, 7]):
         found = model.hf_model.generate(
             input_ids=prompts.ids[row : row + 1, :length],
@@ -112,7 +109,7 @@ def test_a_state_that_cannot_be_taken_apart_is_read_again(
     cached = beam_search(model, begun, 7, source=source)
     monkeypatch.setattr(type(model), "reorder_rows", Model.reorder_rows)
     again = beam_search(model, begun, 7, source=source)
-    assert generated_ids(cached) == generated_ids(again)
+    assert generated_rows(cached) == generated_rows(again)
     torch.testing.assert_close(cached.log_probability, again.log_probability)
 
 
@@ -140,7 +137,7 @@ def test_enough_beams_find_the_best_answer_of_all_on_a_model_of_the_house(make_t
     prompts = Tokens(torch.tensor([[4, 5, 4]]), torch.tensor([3]), torch.tensor([0]))
     best, answer = max(every_answer(model, prompts, vocabulary, 3))
     found = beam_search(model, prompts, 3, num_beams=40)
-    assert generated_ids(found) == [answer]
+    assert generated_rows(found) == [answer]
     assert float(found.log_probability) == pytest.approx(best * len(answer), rel=1e-4)
     greedy_answer = greedy_decode(model, prompts, 3)
     assert float(greedy_answer.log_probability / greedy_answer.lengths) < best
@@ -162,8 +159,8 @@ def test_scores_that_are_no_numbers_are_a_fault(vocabulary: Vocabulary, begun: T
 @torch.no_grad()
 def test_tokens_that_are_never_generated_are_no_fault(vocabulary: Vocabulary, make_tokens: Any) -> None:
     model, prompts = lively(LLAMA.build(vocabulary, 0)), make_tokens([5, 2, 7])
-    free = generated_ids(beam_search(model, prompts, 4))
+    free = generated_rows(beam_search(model, prompts, 4))
     banned = torch.tensor(sorted({token for row in free for token in row} - {EOS}))
     model._head[0].register_forward_hook(lambda head, given, logits: logits.index_fill(-1, banned, -torch.inf))
-    found = generated_ids(beam_search(model, prompts, 4))
+    found = generated_rows(beam_search(model, prompts, 4))
     assert not set(banned.tolist()) & {token for row in found for token in row}

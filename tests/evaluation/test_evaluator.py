@@ -8,15 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from numerate.batch import IGNORE_INDEX, Batch, Model, Output, Tokens
+from numerate.batch import IGNORE_INDEX
 from numerate.config import Span, setting
 from numerate.errors import UserError
 from numerate.evaluation import evaluation_data as exam_room
 from numerate.evaluation.evaluation_data import (
     EvaluationData,
     cell_questions,
-    extract_prompts,
-    make_batches,
     split_batch,
 )
 from numerate.evaluation.evaluator import Evaluation, evaluate_cell
@@ -24,12 +22,13 @@ from numerate.evaluation.exact_match import score_batch
 from numerate.evaluation.statistics import wilson_interval
 from numerate.models.decoder import Decoder
 from numerate.positions.added import Learned
-from numerate.positions.position_ids import DigitIndex, Shifted
+from numerate.positions.position_ids import DigitIndex, PositionIds, Shifted
 from numerate.positions.rotary import Rotary
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tokenizers.layout import Continuation, TokenClassification
 from numerate.tokenizers.tokenizer import Characters
 from numerate.tokenizers.words import Words
+from oracle import Oracle
 
 CELL = {"first_digits": 3, "second_digits": 2}
 
@@ -44,54 +43,19 @@ def model(exam: EvaluationData) -> Any:
     return Decoder(hidden_size=16, positions=(Rotary(),)).build(exam.vocabulary, 0).eval()
 
 
-class Oracle(Model):
-    """Says the right next token of everything it reads, except where `spoil(ids, t)` says what else it says."""
-
-    def __init__(self, batch: Batch, spoil: Any = lambda row, place, gold: gold) -> None:
-        super().__init__()
-        self.answers = torch.full(batch.targets.shape, 1)
-        for row in range(len(batch.targets)):
-            own = [(t, int(g)) for t, g in enumerate(batch.targets[row]) if g != IGNORE_INDEX]
-            for place, (t, gold) in enumerate(own):
-                self.answers[row, t] = spoil(row, place, gold)
-        self.weight = torch.nn.Parameter(torch.zeros(1))
-
-    def assign_positions(self, tokens: Tokens, step_context: Any) -> Tokens:
-        return tokens
-
-    def forward(self, tokens: Tokens, source: Any = None, *, loops: Any = None, target_positions: Any = None) -> Output:
-        predictions = self.answers[: len(tokens.ids)].gather(1, target_positions)
-        return Output(
-            torch.nn.functional.one_hot(predictions, 19).float(),
-            lambda hidden: hidden,
-            target_positions=target_positions,
-        )
-
-    def prefill(self, *given: Any, **more: Any) -> Any:
-        raise NotImplementedError
-
-    step = check_tokens = num_position_offsets = optimizer_options_by_parameter = flops = prefill
-
-
-def batch_of(exam: EvaluationData, text: str) -> Batch:
-    return exam.batch(exam.task.parse_question(text))
+def model_of(exam: EvaluationData, position_ids: PositionIds) -> Any:
+    position = Learned(position_ids=position_ids, max_position_embeddings=64)
+    return Decoder(hidden_size=16, positions=(position,)).build(exam.vocabulary, 0).eval()
 
 
 def test_marks_by_hand(exam: EvaluationData) -> None:
     """321 + 654 = 975 is answered 9, 7, 5 and the end: four tokens, three of them digits."""
-    batch = batch_of(exam, "321+654=")
+    batch = exam.batch(exam.task.parse_question("321+654="))
     assert [i for i in batch.targets[0].tolist() if i != IGNORE_INDEX] == [9, 11, 13, 3]
-    right = score_batch(Oracle(batch), exam, batch)
-    assert (right.correct.tolist(), right.first_error.tolist(), right.num_correct_digits, right.num_digits) == (
-        [True],
-        [-1],
-        3,
-        3,
-    )
-    for wrong, digits in ((0, 2), (1, 2), (2, 2), (3, 3)):
-        spoilt = Oracle(batch, lambda row, place, gold, wrong=wrong: 16 if place == wrong else gold)
-        marks = score_batch(spoilt, exam, batch)
-        assert (marks.correct.tolist(), marks.first_error.tolist()) == ([False], [wrong])
+    for wrong, digits in ((-1, 3), (0, 2), (1, 2), (2, 2), (3, 3)):
+        model = Oracle(batch, 19, lambda row, place, right, wrong=wrong: 16 if place == wrong else right)  # type: ignore[misc]
+        marks = score_batch(model, exam, batch)
+        assert (marks.correct.tolist(), marks.first_error.tolist()) == ([wrong == -1], [wrong])
         assert (marks.num_correct_digits, marks.num_digits) == (digits, 3)
 
 
@@ -125,8 +89,7 @@ def test_the_same_evaluation_gives_the_same_bytes(exam: EvaluationData, model: A
 def test_a_cell_cut_into_any_chunks_is_the_same(
     exam: EvaluationData, monkeypatch: pytest.MonkeyPatch, position_ids: Any, limit: str, most: int
 ) -> None:
-    spec = Decoder(hidden_size=16, positions=(Learned(position_ids=position_ids, max_position_embeddings=64),))
-    model = spec.build(exam.vocabulary, 0).double().eval()
+    model = model_of(exam, position_ids).double()
     offset = model.num_position_offsets() - 1
     expected = evaluate_cell(model, exam, CELL, count=30, position_offset=offset)
     monkeypatch.setattr(exam_room, limit, most)
@@ -149,63 +112,23 @@ def test_pieces_of_a_forward_hold_every_row_once_and_in_order(
     assert all(piece.source is not None for piece in found)
 
 
-def test_chunks_hold_every_question_once_in_order(
-    exam: EvaluationData, model: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(exam_room, "MAX_TOKENS_PER_BATCH", 100)
-    questions = exam.task.examples("test", 0, 0, 37)
-    parts = list(make_batches(exam, questions, model))
-    assert len(parts) > 3
-    assert torch.cat([part.tokens.example_indices for part in parts]).tolist() == list(range(37))
-    whole = exam.batch(questions)
-    found = [row[row != IGNORE_INDEX].tolist() for part in parts for row in part.target_ids]
-    assert found == [row[row != IGNORE_INDEX].tolist() for row in whole.target_ids]
-
-
-def test_cells_too_small_to_hold_anything_out_are_called_seen(exam: EvaluationData, model: Any) -> None:
-    assert evaluate_cell(model, exam, {"first_digits": 1, "second_digits": 1}, count=10)["overlaps_training"] is True
-    assert evaluate_cell(model, exam, {"first_digits": 4, "second_digits": 4}, count=10)["overlaps_training"] is False
-
-
 def test_each_position_offset_is_measured_at_its_own_places(exam: EvaluationData) -> None:
-    spec = Decoder(hidden_size=16, positions=(Learned(position_ids=Shifted(max_shift=30, num_eval_offsets=2)),))
-    model = spec.build(exam.vocabulary, 0).eval()
-    records = [
-        evaluate_cell(model, exam, CELL, count=60, position_offset=i) for i in range(model.num_position_offsets())
-    ]
-    assert [record["position_offset"] for record in records] == [0, 1]
-    assert records[0]["first_error_counts"] != records[1]["first_error_counts"]
+    model = model_of(exam, Shifted(max_shift=30, num_eval_offsets=2))
+    assert model.num_position_offsets() == 2
+    first, second = (evaluate_cell(model, exam, CELL, count=60, position_offset=i) for i in (0, 1))
+    assert (first["position_offset"], second["position_offset"]) == (0, 1)
+    assert first["first_error_counts"] != second["first_error_counts"]
 
 
 def test_offsets_of_training_never_enter_an_evaluation(exam: EvaluationData) -> None:
-    with_offset, without = (
-        Decoder(
-            hidden_size=16, positions=(Learned(position_ids=DigitIndex(max_offset=most), max_position_embeddings=64),)
-        )
-        for most in (30, 0)
-    )
-    records = [
-        evaluate_cell(spec.build(exam.vocabulary, 0).eval(), exam, CELL, count=40) for spec in (with_offset, without)
-    ]
-    assert records[0] == records[1]
+    models = [model_of(exam, DigitIndex(max_offset=most)) for most in (30, 0)]
+    first, second = (evaluate_cell(model, exam, CELL, count=40) for model in models)
+    assert first == second
 
 
 def test_a_cell_that_no_task_has_is_refused(exam: EvaluationData, model: Any) -> None:
     with pytest.raises(UserError, match="Did you mean 'first_digits'"):
         evaluate_cell(model, exam, {"first_digit": 3}, count=10)
-
-
-def test_prompts_are_the_questions_without_their_answers(exam: EvaluationData) -> None:
-    questions = exam.task.examples("test", 0, 0, 20)
-    batch = exam.batch(questions)
-    prompts, most = extract_prompts(batch)
-    equals = exam.vocabulary.token_to_id["="]
-    for row in range(20):
-        length = int(prompts.lengths[row])
-        assert prompts.ids[row, length - 1] == equals
-        assert not bool((prompts.ids[row, : length - 1] == equals).any())
-        assert bool((prompts.ids[row, length:] == 0).all())
-    assert most == int((batch.target_ids != IGNORE_INDEX).sum(1).max())
 
 
 def test_targets_are_answers_whatever_the_targets_of_training(exam: EvaluationData) -> None:

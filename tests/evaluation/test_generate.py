@@ -1,16 +1,16 @@
 """Promises of greedy decoding, on every model."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 from numerate.batch import StepContext, Tokens
-from numerate.evaluation.generate import GenerationOutput, greedy_decode, greedy_decode_uncached
+from numerate.evaluation.generate import greedy_decode, greedy_decode_uncached
 from numerate.models.decoder import Decoder
 from numerate.positions.rotary import Rotary
 from numerate.vocabulary import EOS, PAD
+from oracle import generated_rows, row_of
 
 LENGTHS = [2, 7, 4, 1, 6, 3]
 
@@ -20,12 +20,6 @@ def eager_to_end(model: Any) -> Any:
     with torch.no_grad():
         model.head.weight[EOS] *= 4.0
     return model
-
-
-def row_of(prompts: Tokens, row: int) -> Tokens:
-    length = int(prompts.lengths[row])
-    one = slice(row, row + 1)
-    return Tokens(prompts.ids[one, :length], prompts.lengths[one], prompts.example_indices[one])
 
 
 @torch.no_grad()
@@ -47,20 +41,16 @@ def by_hand(model: Any, prompt: Tokens, most: int, position_offset: int) -> tupl
     return generated, total
 
 
-def rows(generated: GenerationOutput) -> list[list[int]]:
-    return [generated.ids[row, : int(length)].tolist() for row, length in enumerate(generated.lengths)]
-
-
 def test_ragged_prompts_are_answered_as_each_row_alone_by_hand(any_model: Any, build: Any, make_tokens: Any) -> None:
     model, prompts = eager_to_end(build(any_model)), make_tokens(LENGTHS)
     position_offset = model.num_position_offsets() - 1
     together = greedy_decode(model, prompts, 6, position_offset=position_offset)
     uncached = greedy_decode_uncached(model, prompts, 6, position_offset=position_offset)
-    assert rows(together) == rows(uncached)
+    assert generated_rows(together) == generated_rows(uncached)
     torch.testing.assert_close(together.log_probability.double(), uncached.log_probability.double())
     for row in (0, 1, 3):
         generated, total = by_hand(model, row_of(prompts, row), 6, position_offset)
-        assert rows(together)[row] == generated
+        assert generated_rows(together)[row] == generated
         assert float(together.log_probability[row]) == pytest.approx(total, rel=1e-4, abs=1e-6)
 
 
@@ -82,24 +72,6 @@ def test_a_row_stops_at_its_end_and_the_others_go_on(model: Any, make_tokens: An
         assert bool((generated[length:] == PAD).all())
 
 
-def test_most_tokens_are_the_maximum(model: Any, make_tokens: Any) -> None:
-    prompts = make_tokens(LENGTHS)
-    for most in (1, 2, 5):
-        found = greedy_decode(model, prompts, most)
-        assert found.ids.shape[1] <= most
-        longer = greedy_decode(model, prompts, 9)
-        assert torch.equal(found.ids, longer.ids[:, : found.ids.shape[1]])
-
-
-def test_the_prompts_are_left_as_they_were(model: Any, make_tokens: Any) -> None:
-    prompts = make_tokens(LENGTHS)
-    before = replace(prompts, ids=prompts.ids.clone(), lengths=prompts.lengths.clone())
-    greedy_decode(model, prompts, 5)
-    greedy_decode_uncached(model, prompts, 5)
-    assert torch.equal(prompts.ids, before.ids)
-    assert torch.equal(prompts.lengths, before.lengths)
-
-
 def test_any_token_may_be_the_end(model: Any, make_tokens: Any) -> None:
     prompts = make_tokens(LENGTHS)
     usual = greedy_decode(model, prompts, 6, end_id=-1)
@@ -107,4 +79,4 @@ def test_any_token_may_be_the_end(model: Any, make_tokens: Any) -> None:
     second = int(usual.ids[0, 1])
     stopped = greedy_decode(model, prompts, 6, end_id=second)
     expected = usual.ids[0].tolist()[: usual.ids[0].tolist().index(second) + 1]
-    assert rows(stopped)[0] == expected
+    assert generated_rows(stopped)[0] == expected

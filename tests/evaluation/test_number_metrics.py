@@ -22,7 +22,7 @@ from numerate.evaluation.number_metrics import (
     is_close,
 )
 from numerate.evaluation.numbers_in_texts import ParsedNumber
-from numerate.evaluation.sums import Moments, QuantileSketch, add_sums, spearman
+from numerate.evaluation.sums import QuantileSketch, add_sums, spearman
 from numerate.published.number_loss_metrics import published_number_metrics
 
 PREDICTIONS = ["12", "it is -3.5", "1,000", "nothing", "1.2.3", "7", "1e5", "40"]
@@ -253,15 +253,6 @@ def test_ranks_that_are_equal_share_their_middle_rank(pairs: list[tuple[int, int
         assert found is None
     else:
         assert found == pytest.approx(stats.spearmanr(predictions, targets).statistic)
-
-
-@pytest.mark.parametrize(
-    ("number", "text"), [("12.50", "12.5"), ("100", "1E+2"), ("-0.001", "-0.001"), ("1e-12", "1E-12"), ("0", "0")]
-)
-def test_sums_are_written_as_their_shortest_decimals(number: str, text: str) -> None:
-    written = Moments.from_pairs([(Fraction(number), Fraction(0))]).to_record()
-    assert written["prediction"] == text
-    assert Moments.from_record(1, written).prediction == Fraction(number)
 
 
 def test_what_was_found_is_scored_without_a_text() -> None:

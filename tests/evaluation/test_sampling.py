@@ -10,7 +10,7 @@ from torch import Tensor
 
 from numerate.batch import Tokens
 from numerate.errors import OperationalError, UserError
-from numerate.evaluation.generate import GenerationOutput, greedy_decode
+from numerate.evaluation.generate import greedy_decode
 from numerate.evaluation.sampling import (
     EXCLUDED_SCORE,
     Sampling,
@@ -24,18 +24,10 @@ from numerate.models.decoder import Decoder
 from numerate.positions.added import Learned
 from numerate.positions.rotary import Rotary
 from numerate.vocabulary import EOS, PAD
+from oracle import generated_rows, row_of
 
 LENGTHS = [2, 7, 4, 1, 6, 3]
 MIXED = Sampling(temperature=0.9, top_k=12, top_p=0.95, min_p=0.02, repetition_penalty=1.2, seed=5)
-
-
-def rows(generated: GenerationOutput) -> list[list[int]]:
-    return [generated.ids[row, : int(length)].tolist() for row, length in enumerate(generated.lengths)]
-
-
-def alone(prompts: Tokens, row: int) -> Tokens:
-    length, one = int(prompts.lengths[row]), slice(row, row + 1)
-    return Tokens(prompts.ids[one, :length], prompts.lengths[one], prompts.example_indices[one])
 
 
 @pytest.fixture
@@ -48,10 +40,12 @@ def test_a_prompt_has_the_same_continuation_alone_and_among_others(
     model: Any, make_tokens: Any, sampling: Sampling
 ) -> None:
     prompts = make_tokens(LENGTHS)
-    together = rows(generate(model, prompts, 12, sampling, stop_ids=()))
+    together = generated_rows(generate(model, prompts, 12, sampling, stop_ids=()))
     assert len({tuple(row) for row in together}) == len(LENGTHS)
-    assert together == [rows(generate(model, alone(prompts, row), 12, sampling, stop_ids=()))[0] for row in range(6)]
-    assert together != rows(generate(model, prompts, 12, replace(sampling, seed=9), stop_ids=()))
+    assert together == [
+        generated_rows(generate(model, row_of(prompts, row), 12, sampling, stop_ids=()))[0] for row in range(6)
+    ]
+    assert together != generated_rows(generate(model, prompts, 12, replace(sampling, seed=9), stop_ids=()))
 
 
 @pytest.mark.parametrize("sampling", [Sampling(do_sample=False), Sampling(temperature=0), Sampling(top_k=1)], ids=str)
@@ -59,7 +53,7 @@ def test_temperature_0_and_one_most_probable_token_are_greedy_decoding(
     model: Any, make_tokens: Any, sampling: Sampling
 ) -> None:
     prompts = make_tokens(LENGTHS)
-    assert rows(generate(model, prompts, 8, sampling)) == rows(greedy_decode(model, prompts, 8))
+    assert generated_rows(generate(model, prompts, 8, sampling)) == generated_rows(greedy_decode(model, prompts, 8))
 
 
 def test_random_numbers_are_those_of_their_seed_row_and_place_alone() -> None:
@@ -152,7 +146,7 @@ def test_a_row_ends_with_any_of_its_stop_tokens_and_says_that_it_did(model: Any,
     assert free.has_stop_token is not None
     assert not bool(free.has_stop_token.any())
     found = generate(model, prompts, 9, Sampling(), stop_ids=(EOS, 7, 11))
-    for row, (ids, whole) in enumerate(zip(rows(found), rows(free), strict=True)):
+    for row, (ids, whole) in enumerate(zip(generated_rows(found), generated_rows(free), strict=True)):
         first = next((place for place, i in enumerate(whole) if i in (EOS, 7, 11)), 8)
         assert ids == whole[: first + 1]
         assert found.has_stop_token is not None
@@ -172,11 +166,11 @@ def test_who_listens_hears_every_token_once_and_may_end_rows(model: Any, make_to
     assert int(found.lengths[1]) <= 3
     assert found.has_stop_token is not None
     rows_of_calls = [[one for one in row if one is not None] for row in zip(*calls, strict=True)]
-    assert rows_of_calls == rows(found)
+    assert rows_of_calls == generated_rows(found)
 
 
 def test_log_probability_is_the_models_own_whatever_is_sampled(model: Any, make_tokens: Any) -> None:
-    prompts = alone(make_tokens([4]), 0)
+    prompts = row_of(make_tokens([4]), 0)
     found = generate(model, prompts, 5, MIXED, stop_ids=())
     whole = torch.cat([prompts.ids, found.ids], dim=1)
     scores = model(Tokens(whole, torch.tensor([9]), prompts.example_indices)).logits.log_softmax(-1)[0, 3:8]
@@ -200,7 +194,7 @@ def test_a_window_reads_the_last_tokens_as_if_the_text_began_there(build: Any, m
             assert sample_tokens(process_logits(logits, sampling), drawn).tolist() == [token]
             ids.append(token)
     short = generate(model, make_tokens([2, 6, 1]), 2, sampling, window=50)
-    assert rows(short) == rows(generate(model, prompts, 2, sampling))
+    assert generated_rows(short) == generated_rows(generate(model, prompts, 2, sampling))
     long = generate(model, make_tokens([12]), 2, sampling, window=3)
     assert long.ids.shape == (1, 2)
 

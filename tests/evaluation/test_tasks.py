@@ -11,7 +11,6 @@ from numerate.evaluation import evaluation_data as exam_room
 from numerate.evaluation.costs import row_size
 from numerate.evaluation.evaluation_data import EvaluationData, cell_questions, extract_prompts, num_cell_questions
 from numerate.evaluation.evaluator import evaluate_cell
-from numerate.evaluation.grid import Grid, shard
 from numerate.models.decoder import Decoder
 from numerate.positions.rotary import Rotary
 from numerate.tasks.arithmetic import Arithmetic
@@ -71,17 +70,6 @@ def test_the_first_token_is_counted_as_decoding_says_it(task: Task) -> None:
     predictions = started.output.logits[:, -1].argmax(-1)
     assert record["first_token_correct"] == int((predictions == batch.target_ids[:, 0]).sum())
     assert record["correct"] <= record["first_token_correct"] <= record["count"]
-
-
-def test_pieces_of_every_task_cost_the_same_and_dearer_cells_more(task: Task) -> None:
-    exam = exam_of(task)
-    cells = Grid.parse("1:9x1:9", task.axes()).cells()
-    costs = {cell: row_size(exam, cell).time for cell in cells}
-    sums = [sum(costs[cell] for cell in shard(cells, number, 4, costs.__getitem__)) for number in range(1, 5)]
-    assert sum(sums) == sum(costs.values())
-    assert max(sums) - min(sums) <= max(costs.values())
-    assert costs[cells[-1]] > costs[cells[0]]
-    assert costs == {cell: row_size(exam_of(task), cell).time for cell in cells}
 
 
 def test_a_product_costs_the_sum_of_its_lengths_and_sorting_digits_times_items() -> None:

@@ -20,7 +20,6 @@ from numerate.evaluation.evaluation_data import EXTRA_TEXT_TOKENS, EvaluationDat
 from numerate.evaluation.evaluator import METHODS, evaluate_cell
 from numerate.evaluation.exact_match import target_likelihood
 from numerate.evaluation.generate import GenerationOutput
-from numerate.evaluation.kinds.answers import ExactMatch
 from numerate.evaluation.number_metrics import NumberScores
 from numerate.evaluation.text_answers import AnswerScorer
 from numerate.evaluation.text_metrics import TextScores
@@ -184,12 +183,6 @@ def test_an_evaluation_of_texts_without_the_packages_that_score_them_is_refused_
     monkeypatch.setattr("numerate.evaluation.text_metrics.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"numerate\[text\]"):
         exam_of(Asking()).kind.resolve_method(exam_of(Asking()), "one pass")
-
-
-def test_a_task_without_texts_is_scored_as_it_always_was() -> None:
-    exam = exam_of(Arithmetic(digits=Span(1, 2)))
-    assert type(exam.kind) is ExactMatch
-    assert exam.kind.resolve_method(exam, "one pass") == "one pass"
 
 
 def test_tokens_behind_the_end_are_left_out() -> None:
