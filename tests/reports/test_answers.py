@@ -91,20 +91,17 @@ def two_groups(make_run: Make, seeds: int) -> list[Path]:
 
 
 def test_groups_are_compared_by_any_metric_seed_by_seed(make_run: Make, tmp_path: Path) -> None:
-    groups = group_runs(read_runs(two_groups(make_run, 6)))
+    folders = two_groups(make_run, 6)
+    groups = group_runs(read_runs(folders))
     found = compare_pairs(groups, "log_mae")
     assert [pair.measure for pair in found] == ["in_distribution", "ood_validation", "ood_test", "ood"]
     assert {(pair.test.test_name, pair.test.p_value, pair.test.is_significant) for pair in found} == {
         ("sign-flip test, seed by seed", 2 / 2**6, True)
     }
-    page = write_comparison(two_groups_again(tmp_path), tmp_path / "a.html", metric="log_mae").read_text()
+    page = write_comparison(folders, tmp_path / "a.html", metric="log_mae").read_text()
     assert "Which groups differ in log_mae" in page
     shares = compare_pairs(groups, "number_accuracy (mean of modules)")
     assert not any(pair.test.is_significant for pair in shares), "nobody has any number right"
-
-
-def two_groups_again(tmp_path: Path) -> list[Path]:
-    return sorted((tmp_path / "runs").glob("*/*"))
 
 
 def test_compare_takes_a_metric_of_numbers(

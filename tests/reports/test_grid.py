@@ -32,61 +32,27 @@ def cell(at, correct=50, count=100, **more):
     )
 
 
-def square(high, trained):
-    return [
-        cell({"a": a, "b": b}, region="in_distribution" if max(a, b) <= trained else "ood_test")
-        for a in range(1, high + 1)
-        for b in range(1, high + 1)
-    ]
-
-
-def test_the_first_axis_runs_down_and_the_second_across():
+def test_the_first_axis_runs_down_and_the_second_across_and_a_third_makes_one_grid_per_value():
     (grid,) = heat_maps(aggregate_seeds([[cell({"a": 2, "b": 7}), cell({"a": 4, "b": 6})]]))
     assert (grid.row_axis, grid.rows, grid.column_axis, grid.columns) == ("a", [2, 4], "b", [6, 7])
     assert set(grid.cells) == {(2, 7), (4, 6)}
-
-
-def test_a_third_axis_makes_one_grid_per_value():
     found = heat_maps(aggregate_seeds([[cell({"a": 1, "b": 1, "carry": c}) for c in (3, 0)]]))
     assert [grid.title for grid in found] == ["carry 0", "carry 3"]
-
-
-def test_a_single_axis_makes_one_row():
     (grid,) = heat_maps(aggregate_seeds([[cell({"length": n}) for n in (3, 1, 2)]]))
     assert (grid.row_axis, grid.rows, grid.columns) == ("", [0], [1, 2, 3])
 
 
-def test_the_border_runs_around_what_was_trained_and_nowhere_else():
-    (grid,) = heat_maps(aggregate_seeds([square(4, trained=2)]))
-    edges = {
-        (i, j, s)
-        for i in range(4)
-        for j in range(4)
-        for s in ("top", "left", "bottom", "right")
-        if grid.has_border(i, j, s)
-    }
-    assert edges == {
-        (0, 0, "top"), (0, 1, "top"), (0, 0, "left"), (1, 0, "left"),
-        (1, 0, "bottom"), (1, 1, "bottom"), (0, 1, "right"), (1, 1, "right"),
-    }  # fmt: skip
-
-
-def test_several_seeds_give_the_median_and_the_extremes():
+def test_several_seeds_give_the_median_and_the_extremes_of_the_cells_that_all_have():
     (point,) = aggregate_seeds([[cell({"n": 1}, correct)] for correct in (90, 10, 30)])
     assert (point.score, point.low, point.high, point.seed_scores) == (0.3, 0.1, 0.9, (0.9, 0.1, 0.3))
-
-
-def test_one_seed_keeps_the_interval_over_its_questions():
     (point,) = aggregate_seeds([[cell({"n": 1})]])
-    assert (point.score, point.low, point.high) == (0.5, 0.4, 0.6)
-
-
-def test_cells_that_one_seed_lacks_are_left_out():
+    assert (point.score, point.low, point.high) == (0.5, 0.4, 0.6), "of one seed the interval over its questions"
     assert [p.coordinates for p in aggregate_seeds([[cell({"n": 1}), cell({"n": 2})], [cell({"n": 2})]])] == [{"n": 2}]
 
 
 def test_the_diagonal_holds_equal_lengths_in_order():
-    assert list(diagonal_points(aggregate_seeds([list(reversed(square(3, 1)))]))) == [1, 2, 3]
+    cells = [cell({"a": a, "b": b}) for a in (3, 2, 1) for b in (1, 2, 3)]
+    assert list(diagonal_points(aggregate_seeds([cells]))) == [1, 2, 3]
 
 
 def test_seen_cells_are_not_counted_in_a_region_unless_all_are():
@@ -102,9 +68,10 @@ def test_seen_cells_are_not_counted_in_a_region_unless_all_are():
 
 
 def test_all_ood_joins_the_regions_out_of_distribution():
-    found = score_regions([cell({"n": 6}, 80, region="ood_validation"), cell({"n": 7}, 20, region="ood_test")])
-    assert list(found) == ["ood_validation", "ood_test", "ood"]
-    assert found["ood"].score.value == 0.5
+    regions = {6: "ood_validation", 7: "ood_test", 120: "100+"}
+    found = score_regions([cell({"n": n}, 100 - n % 60, region=region) for n, region in regions.items()])
+    assert list(found) == ["ood_validation", "ood_test", "100+", "ood"]
+    assert [one.score.value for one in found.values()] == [0.94, 0.93, 1.0, pytest.approx(2.87 / 3)]
 
 
 @given(st.floats(0, 1))

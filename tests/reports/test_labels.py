@@ -306,7 +306,6 @@ def test_a_comparison_has_the_curve_the_baseline_and_all_measures(make: Make, tm
     page = write_comparison(folders, tmp_path / "page.html").read_text()
     for words in ("Accuracy per count", "correct prefix, %", "baseline", "accuracy at positions beyond training"):
         assert words in page
-    assert write_comparison(folders, tmp_path / "again.html").read_text() == page
     last = write_comparison(folders, tmp_path / "last.html", metric="last_label").read_text()
     assert "last label correct" in last
 
@@ -315,8 +314,8 @@ def test_a_figure_of_counts_is_drawn_twice_the_same_and_refused_without_labels(
     make: Make, make_run: Make, tmp_path: Path
 ) -> None:
     folders = [make("lstm", 8, seed) for seed in (0, 1)]
-    first = write_plot("counts", folders, tmp_path / "a.svg").read_bytes()
-    assert b"baseline" in first
-    assert write_plot("counts", folders, tmp_path / "b.svg").read_bytes() == first
+    first, again = (write_plot("counts", folders, tmp_path / f"{name}.svg").read_text() for name in "ab")
+    assert "baseline" in first
+    assert first == again
     with pytest.raises(UserError, match="plot: counts needs runs whose answers are labels"):
         write_plot("counts", [make_run("abacus", lambda n: 1.0)], tmp_path / "c.svg")

@@ -87,15 +87,6 @@ def test_the_report_is_about_the_final_checkpoint_where_there_are_several(make_r
     assert {cell.correct for cell in run.select_cells(("best", 900))} == {1}
 
 
-def test_files_that_are_not_there_yet_count_as_empty(make_run):
-    folder = make_run("abacus", lambda n: 1.0)
-    for name in ("metrics.jsonl", "evaluation.jsonl", "samples.jsonl"):
-        (folder / name).unlink()
-    run = read_run(folder)
-    assert (list(run.cells), list(run.metrics), list(run.samples)) == ([], [], [])
-    assert run.select_cells() == []
-
-
 def test_a_folder_that_is_no_run_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"not a run folder: it holds no recipe\.yaml"):
         read_run(tmp_path)

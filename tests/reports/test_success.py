@@ -85,10 +85,6 @@ def test_what_did_not_converge_is_listed_and_no_failure(study: list[Path]) -> No
     assert rows["nope"][2:5] == [f"0/3 [0, 56]\n{failed}", "did not converge", ""]
 
 
-def test_table_lengths_are_multiples_of_the_trained_length(study: list[Path]) -> None:
-    assert table_lengths(group_runs([read_run(study[0])])) == [6, 7, 8, 9, 12, 15, 18]
-
-
 def test_a_table_of_lengths_has_no_more_columns_than_a_page_has_room_for(make: Callable[..., Path]) -> None:
     found = group_runs([read_run(make("abacus", lambda n: 1.0, longest=30))])
     assert table_lengths(found) == [6, 7, 9, 12, 18, 24, 30]
@@ -108,19 +104,8 @@ def test_the_page_and_the_terminal_have_the_table(study: list[Path], tmp_path: P
     page = write_comparison(study, tmp_path / "page.html").read_text()
     assert "Converged seeds by length" in page
     assert "seed 0: 40 %, seed 1: 40 % and seed 2: 40 %" in page
-    text = comparison_text(group_runs([read_run(folder) for folder in study]))
-    assert "did not converge" in text
-    lines = [
-        line for line in text.splitlines() if line.startswith(("group ", "abacus ", "rotary ", "looped ", "nope "))
-    ]
-    assert len(lines) >= 6
-    assert all(len(line) < 200 for line in lines)
-
-
-def test_one_seed_each_has_no_rates(make: Callable[..., Path], tmp_path: Path) -> None:
-    runs = [make("abacus", lambda n: 1.0), make("rotary", lambda n: n <= 6)]
-    assert "Which seeds converged" not in write_comparison(runs, tmp_path / "page.html").read_text()
-    assert success_content(group_runs([read_run(run) for run in runs])) == []
+    assert "did not converge" in comparison_text(group_runs([read_run(folder) for folder in study]))
+    assert success_content(group_runs([read_run(folder) for folder in study[:2]])) == [], "none of one seed each"
 
 
 def test_equal_lengths_make_a_strip_and_not_a_map_of_holes(study: list[Path]) -> None:
@@ -146,12 +131,9 @@ def test_every_kind_of_figure_is_drawn_twice_the_same(
 
 def test_a_figure_states_its_seeds_and_takes_labels(study: list[Path], tmp_path: Path) -> None:
     names = ["Abacus", "rotary", "looped", "none"]
-    text = _words(write_plot("curves", study, tmp_path / "a.svg", labels=names))
-    assert "Abacus (3 seeds)" in text
-    assert "Medians of 2 to 3 seeds; bands: lowest to highest" in text
-    assert "looped (2 of 3 seeds)" in text
-    assert "Not drawn, as no seed converged: none (0 of 3)" in text
-    assert "digits of each number" in text
+    text = write_plot("curves", study, tmp_path / "a.svg", labels=names).read_text()
+    for words in (">Abacus (3 seeds)<", ">looped (2 of 3 seeds)<", "none (0 of 3)", "digits of each number"):
+        assert words in text
     best = write_plot("curves", study, tmp_path / "b.svg", checkpoint="best").read_text()
     assert "abacus" not in text
     assert "One seed" not in best
@@ -202,23 +184,6 @@ def test_what_cannot_be_drawn_is_refused(study: list[Path], make: Callable[..., 
         write_plot("training", [blank], tmp_path / "a.png")
 
 
-def test_regions_tell_above_a_hundred_apart(make: Callable[..., Path]) -> None:
-    from numerate.reports.grid import score_regions
-
-    run = make("far", lambda n: 1.0)
-    with open(run / "evaluation.jsonl", "a") as file:
-        line = json.loads((run / "evaluation.jsonl").read_text().splitlines()[-1])
-        cell = {"first_digits": 120, "second_digits": 120}
-        file.write(
-            json.dumps(line | {"cell": cell, "region": "100+", "correct": 0, "low": 0.0, "first_token_correct": 0})
-            + "\n"
-        )
-    found = score_regions(read_run(run).select_cells())
-    assert list(found) == ["in_distribution", "ood_validation", "ood_test", "100+", "ood"]
-    assert found["100+"].score.value == 0
-    assert found["ood"].num_cells == 13
-
-
 def test_no_colour_has_two_meanings_however_many_groups_there_are(make: Callable[..., Path], tmp_path: Path) -> None:
 
     runs = [make(f"kind{i}", lambda n: 1.0) for i in range(12)]
@@ -241,11 +206,6 @@ def test_a_run_that_is_named_twice_is_one_seed(make: Callable[..., Path], tmp_pa
     page = write_comparison([one, other, again], tmp_path / "page.html").read_text()
     assert "2 runs, 2 seeds each" in page
     assert "3 seeds" not in page
-
-
-def _words(svg: Path) -> str:
-    """The texts of a drawing, lines joined."""
-    return " ".join(re.findall(r">([^<>]+)</text>", svg.read_text()))
 
 
 def test_a_seed_is_no_success_at_a_length_at_which_a_stratum_fails(make_run):

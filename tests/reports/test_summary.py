@@ -130,20 +130,6 @@ def test_nothing_beyond_and_nothing_at_all_are_named(say, make_run):
     assert "; Abacus is not evaluated yet." in headline(group_runs([read_run(done), read_run(empty)], LABELS))
 
 
-def test_runs_that_differ_in_the_seed_alone_are_one_group(make_run):
-    runs = [read_run(make_run(kind, step(5), seed=seed)) for seed in (1, 0) for kind in ("abacus", "rotary")]
-    assert [(group.label, [run.seed for run in group.runs]) for group in group_runs(runs)] == [
-        ("addition_abacus", [0, 1]),
-        ("addition_rotary", [0, 1]),
-    ]
-
-
-def test_groups_of_one_name_are_labelled_by_what_differs(make_run):
-    runs = [read_run(make_run(kind, step(5), name="mine")) for kind in ("abacus", "rotary")]
-    first, second = (group.label for group in group_runs(runs))
-    assert (first, second) == ("positions.0=Learned", "positions.0=Rotary")
-
-
 def test_of_parts_only_what_tells_them_apart_is_shown():
     rotary = {"kind": "Rotary", "ids": {"kind": "Sequential", "own": 1}, "base": 2}
     learned = {"kind": "Learned", "ids": {"kind": "my.py:Own", "source": "0f", "own": 1}, "size": 3}
