@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn.functional import cross_entropy
 
 from cases import TokensForNTLoss, assert_published_values, published_case
 from numerate.errors import UserError
@@ -130,12 +129,6 @@ def test_an_even_split_around_the_label_is_right_for_the_expectation_and_wrong_f
     logits[0, [0, 8]] = 0.0
     assert number_loss(logits, torch.tensor([4]), table, loss_function="mse").item() == 0.0
     assert number_loss(logits, torch.tensor([4]), table, loss_function="was").item() == 4.0
-
-
-def test_a_spread_of_nothing_is_cross_entropy() -> None:
-    logits, labels, table = drawn()
-    found = entropy_of(logits, labels, table, sigma=0.0)
-    torch.testing.assert_close(found, cross_entropy(logits.flatten(0, 1), labels.flatten()))
 
 
 @pytest.mark.parametrize("kind", LOSS_FUNCTIONS)

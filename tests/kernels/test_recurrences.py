@@ -1,7 +1,7 @@
 """The fast form of every recurrence, scan and convolution against its definition, token by token, with gradients."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -249,11 +249,6 @@ def test_each_form_of_the_scan_is_the_recurrence(name: str, time: int) -> None:
     test_it_is_the_definition_with_its_gradients(name, time)
 
 
-class Stacked(NamedTuple):
-    forms: Forms
-    dims: Sequence[tuple[int | None, ...]]
-
-
 # Extremes ------------------------------------------------------------------------------------------------------------
 
 
@@ -268,11 +263,6 @@ def test_decays_of_nothing_and_of_all_stay_exact_over_long_rows() -> None:
     half = linear_scan(torch.ones(1, 400, 1).bfloat16(), torch.ones(1, 400, 1).bfloat16())
     assert half.dtype == torch.float32
     assert half[0, -1] == 400, "the first number that bf16 cannot count to is 257"
-
-
-def test_a_long_phasor_is_the_loop() -> None:
-    fast, definition, given = phasor(1000, exclusive=False)
-    assert_same(fast(*given), definition(*given), atol=1e-10, rtol=1e-10)
 
 
 @pytest.mark.parametrize("gate", [-200.0, -torch.inf])
@@ -398,16 +388,6 @@ def test_rows_are_cut_into_chunks_only_where_there_is_little_to_do(
 
 
 # What goes before and behind -----------------------------------------------------------------------------------------
-
-
-def test_a_window_goes_on_where_the_real_tokens_of_each_row_end() -> None:
-    part, x = ShortConvolution(6, 4).double(), drawn(2, 9, 6)
-    whole = part(x)
-    _, window = part.run(x[:, :7], None, torch.tensor([3, 7]))
-    newest = torch.stack([x[0, 3], x[1, 7]])[:, None]
-    output, window = part.run(newest, window, None)
-    torch.testing.assert_close(output[:, 0], torch.stack([whole[0, 3], whole[1, 7]]))
-    torch.testing.assert_close(window, torch.stack([x[0, 1:4], x[1, 5:8]]))
 
 
 def test_a_shift_goes_on_behind_the_newest_token_and_padding_becomes_zero() -> None:

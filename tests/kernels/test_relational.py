@@ -11,8 +11,6 @@ from layers import assert_same, drawn
 from numerate.kernels import relational_fast
 from numerate.kernels.relational import Activation, RelationalHeads, Variant, apply_activation, reference_attention
 from numerate.kernels.relational_fast import (
-    _distances_to_keys,
-    _keys_to_distances,
     _row_tensors,
     _should_use_sdpa,
     relational_attention,
@@ -204,12 +202,6 @@ def test_gelu_is_its_tanh_form() -> None:
     scores = torch.tensor([[[[1.0]]]], dtype=torch.float64)
     output = apply_activation(scores, torch.ones(1, 1, 1, 1, dtype=torch.bool), "gelu")
     assert float(output) == pytest.approx(0.8411919906, abs=1e-9)
-
-
-def test_weights_move_from_keys_to_distances_and_back() -> None:
-    weights = torch.tensor([[1.0, 2.0, 0.0, 0.0], [3.0, 4.0, 5.0, 0.0], [6.0, 7.0, 8.0, 9.0]])
-    assert _keys_to_distances(weights).tolist() == [[0, 0, 1, 2], [0, 3, 4, 5], [6, 7, 8, 9]]
-    assert torch.equal(_distances_to_keys(_keys_to_distances(weights)), weights)
 
 
 def test_the_form_is_chosen_by_activation_and_sizes() -> None:
