@@ -7,11 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from numerate.architectures.delta import DeltaNet, DeltaProduct, GatedDeltaNet
-from numerate.architectures.s4 import S4
 from numerate.mixers.mixer import Context, Mixer
 from numerate.positions.position import Position
 
-STATE_SPACES = [S4()]
 DELTA_NETS = [
     DeltaNet(num_heads=2),
     DeltaNet(num_heads=2, eigenvalue_range="[-1,1]", conv_kernel=None, head_dim=5),

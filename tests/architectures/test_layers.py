@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from layers import DELTA_NETS, STATE_SPACES, assert_same, context, drawn, gradients, load_from, made, read
+from layers import DELTA_NETS, assert_same, context, drawn, gradients, load_from, made, read
 from numerate.architectures.channel_mix import ChannelMix
 from numerate.architectures.delta import DeltaNet, DeltaProduct, GatedDeltaNet
 from numerate.architectures.lru import LRU
@@ -68,7 +68,7 @@ def test_the_channel_mix_is_the_layer_of_transformers() -> None:
 
 
 @pytest.mark.parametrize(
-    "spec", [*STATE_SPACES, *DELTA_NETS, Mamba(), Mamba2(), SLSTM(num_heads=2), RWKV6(), RWKV7()], ids=name_of
+    "spec", [S4(), *DELTA_NETS, Mamba(), Mamba2(), SLSTM(num_heads=2), RWKV6(), RWKV7()], ids=name_of
 )
 def test_long_rows_are_read_as_token_by_token(spec: Any) -> None:
     part, x = made(spec, noise=0.1), drawn(2, 90, 6)

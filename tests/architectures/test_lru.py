@@ -37,12 +37,6 @@ def test_eigenvalues_begin_evenly_spread_over_the_ring() -> None:
     assert float((phase < 0.5).double().mean()) == pytest.approx(0.5, abs=0.03)
 
 
-def test_states_begin_as_large_as_what_is_written() -> None:
-    part = made(LRU(state_size=300, r_min=0.8, r_max=0.95), width=32)
-    states = part.states(drawn(8, 200, 32, seed=1))[:, 100:].detach()
-    assert float(states.abs().square().mean().sqrt()) == pytest.approx(1.0, rel=0.05)
-
-
 def test_a_cell_that_turns_by_a_tenth_counts_modulo_ten() -> None:
     part, first = made(LRU(state_size=1)), torch.eye(6)[0]  # writes 1 at the first token, reads the real part
     turns = torch.tensor([math.log(2 * math.pi / 10)], dtype=torch.float64)
@@ -53,18 +47,6 @@ def test_a_cell_that_turns_by_a_tenth_counts_modulo_ten() -> None:
     x[0, 0, 0] = 1
     counted = (2 * math.pi * (torch.arange(101).double() % 10) / 10).cos()
     assert_same(read(part, x)[0, :, 0], counted, atol=1e-12, rtol=0)
-
-
-def test_a_gate_that_is_shut_lets_a_cell_stand_still() -> None:
-    part, shut = made(LRU(state_size=4, gated=True)), torch.zeros(4, 6)
-    shut[:, 0] = -60
-    load_from(part, {"gate.weight": shut})
-    x = drawn(1, 30, 6)
-    x[:, :, 0] = 0
-    x[:, 10:, 0] = 1
-    states = part.states(x)
-    assert_same(states[:, 29], states[:, 9], atol=1e-3)
-    assert not torch.allclose(states[:, 9], states[:, 8], atol=1e-3)
 
 
 def test_its_parameters_are_real_and_its_own() -> None:

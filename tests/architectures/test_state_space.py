@@ -1,4 +1,4 @@
-"""S4 against dense recurrences, numpy.linalg, scipy's discretization and the published Cauchy kernel."""
+"""S4 against dense recurrences, numpy.linalg and the published Cauchy kernel."""
 
 import runpy
 from pathlib import Path
@@ -9,19 +9,18 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from layers import STATE_SPACES, assert_same, context, drawn, made, read
-from numerate.architectures.s4 import S4, S4Mixer
+from layers import assert_same, drawn, made, read
+from numerate.architectures.s4 import S4
 from numerate.architectures.state_space import CHUNK_SIZE, as_complex, causal_convolution, hippo_legs, nplr_legs
-from numerate.mixers.mixer import Mixer
 
 WIDTH = 3
 
 
-def moved(spec: Mixer, noise: float) -> Any:
+def moved(noise: float) -> Any:
     """A layer whose weights were made in float64, as nothing less shows the structure of LegS."""
     torch.set_default_dtype(torch.float64)
     try:
-        return made(spec, WIDTH, noise=noise)
+        return made(S4(), WIDTH, noise=noise)
     finally:
         torch.set_default_dtype(torch.float32)
 
@@ -40,22 +39,9 @@ def bilinear(a: Any, b: Any, step: float) -> tuple[Any, Any]:
 
 def dense(part: Any, channel: int) -> tuple[Any, Any, Any]:
     """The discrete recurrence of a channel as a whole matrix over both halves of its conjugate pairs."""
-    eigenvalues, c = part.eigenvalues().detach().numpy()[channel], numbers(part, "C")[channel]
-    step = float(part.log_dt.detach().exp()[channel])
-    if isinstance(part, S4Mixer):
-        e, p, b, c = (
-            np.concatenate([half, half.conj()])
-            for half in (eigenvalues, numbers(part, "P")[channel], numbers(part, "B")[channel], c)
-        )
-        return (*bilinear(np.diag(e) - np.outer(p, p.conj()), b, step), c)
-    signal = pytest.importorskip("scipy.signal", reason="scipy discretizes for comparison; pip install scipy")
-    pairs = len(eigenvalues)
-    system = (np.diag(eigenvalues), np.ones((pairs, 1)), np.ones((1, pairs)), np.zeros((1, 1)))
-    rule = part.discretization
-    forward, inward, *_ = signal.cont2discrete(system, step, method=rule)
-    if rule == "bilinear":  # scipy moves half of each input into the next output; the factors are the same
-        inward = bilinear(system[0], system[1], step)[1]
-    return forward, inward[:, 0], 2 * c
+    halves = part.eigenvalues().detach().numpy(), *(numbers(part, name) for name in ("P", "B", "C"))
+    e, p, b, c = (np.concatenate([half[channel], half[channel].conj()]) for half in halves)
+    return (*bilinear(np.diag(e) - np.outer(p, p.conj()), b, float(part.log_dt.detach().exp()[channel])), c)
 
 
 # HiPPO-LegS ----------------------------------------------------------------------------------------------------------
@@ -82,7 +68,7 @@ def test_legs_is_normal_less_a_matrix_of_rank_1(states: int) -> None:
 
 
 def test_at_first_s4_is_the_dense_recurrence_of_legs() -> None:
-    part, u = moved(S4(), noise=0.0), drawn(20)
+    part, u = moved(noise=0.0), drawn(20)
     a, b = hippo_legs(64)
     basis = nplr_legs(64).basis
     mixed = causal_convolution(part.kernel(20), u[:, None].expand(WIDTH, 20, 1))[..., 0].detach().numpy()
@@ -99,9 +85,8 @@ def test_at_first_s4_is_the_dense_recurrence_of_legs() -> None:
 
 
 @pytest.mark.parametrize("time", [1, CHUNK_SIZE + 1, 128])
-@pytest.mark.parametrize("spec", STATE_SPACES, ids=str)
-def test_the_kernel_is_that_of_the_dense_recurrence_also_when_trained(spec: Any, time: int) -> None:
-    part = moved(spec, noise=0.3)
+def test_the_kernel_is_that_of_the_dense_recurrence_also_when_trained(time: int) -> None:
+    part = moved(noise=0.3)
     kernel = part.kernel(time).detach().numpy()
     for channel in range(WIDTH):
         forward, x, reading = dense(part, channel)
@@ -110,9 +95,8 @@ def test_the_kernel_is_that_of_the_dense_recurrence_also_when_trained(spec: Any,
             x = forward @ x
 
 
-@pytest.mark.parametrize("spec", STATE_SPACES, ids=str)
-def test_steps_are_the_dense_recurrence_too(spec: Any) -> None:
-    part, u = moved(spec, noise=0.3), drawn(9)
+def test_steps_are_the_dense_recurrence_too() -> None:
+    part, u = moved(noise=0.3), drawn(9)
     state, dense_states = torch.zeros(1, WIDTH, 32, 2).double(), [np.zeros(1)] * WIDTH
     for place in range(9):
         output, state = part.recurrent_step(u[place].expand(1, WIDTH), state)
@@ -124,9 +108,8 @@ def test_steps_are_the_dense_recurrence_too(spec: Any) -> None:
             np.testing.assert_allclose(as_complex(state.detach())[0, channel].numpy(), x[:32], atol=1e-9)
 
 
-@pytest.mark.parametrize("spec", STATE_SPACES, ids=str)
-def test_it_stays_stable_whatever_is_learned(spec: Any) -> None:
-    part = moved(spec, noise=5.0)
+def test_it_stays_stable_whatever_is_learned() -> None:
+    part = moved(noise=5.0)
     for channel in range(WIDTH):
         assert np.abs(np.linalg.eigvals(dense(part, channel)[0])).max() < 1.0
 
@@ -135,7 +118,7 @@ def test_it_stays_stable_whatever_is_learned(spec: Any) -> None:
 def test_the_published_cauchy_kernel_is_the_same_where_its_c_is_folded_rightly(time: int) -> None:
     """The published kernel is what `benchmarks/counting.py` measures S4 against."""
     cauchy_kernel = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "counting.py"))["cauchy_kernel"]
-    part, folded = moved(S4(), noise=0.2), []
+    part, folded = moved(noise=0.2), []
     for channel in range(WIDTH):
         forward, _, reading = dense(part, channel)
         folded.append((reading @ (np.eye(64) - np.linalg.matrix_power(forward, time)))[:32])
@@ -177,7 +160,3 @@ def test_dropout_leaves_out_whole_channels_in_training_only() -> None:
     assert 0.3 < float(dropped.double().mean()) < 0.7
     assert torch.equal(dropped.all(dim=1), dropped.any(dim=1))
     assert not torch.equal(dropped[0], dropped[1])
-
-
-def test_what_is_carried_is_one_of_each_conjugate_pair() -> None:
-    assert made(S4(), WIDTH).prefill(drawn(2, 5, WIDTH), context([5, 3]))[1].shape == (2, WIDTH, 32, 2)
