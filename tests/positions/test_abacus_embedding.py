@@ -1,7 +1,6 @@
 """Promises of the stand-alone Abacus embedding, held against the published code and against our own numbering."""
 
 import ast
-import json
 import os
 import re
 import subprocess
@@ -13,6 +12,7 @@ import pytest
 import torch
 
 import numerate
+from cases import published_case
 from numerate import AbacusEmbedding
 from numerate.batch import StepContext, Tokens
 from numerate.positions import abacus_embedding
@@ -35,28 +35,23 @@ def by_the_house(ids: torch.Tensor, draw: StepContext, max_offset: int = 0, per:
     return DigitIndex(max_offset, per).assign(tokens, kinds, draw)
 
 
-@pytest.fixture(scope="module")
-def cases(shared: Path) -> dict[str, dict[str, Any]]:
-    listed = json.loads((shared / "cases" / "abacus.json").read_text(encoding="utf-8"))["cases"]
-    return {case["id"]: case for case in listed}
-
-
 @pytest.mark.parametrize("name", ["abacus_ids_eval", "abacus_standalone_eval"])
-def test_it_counts_as_the_published_code_does(name: str, cases: Any) -> None:
-    ids = torch.tensor(cases[name]["input"])
-    assert abacus().eval().position_ids(ids).tolist() == cases[name]["expected"]
-    assert by_the_house(ids, StepContext.for_evaluation()).tolist() == cases[name]["expected"]
+def test_it_counts_as_the_published_code_does(name: str, shared: Path) -> None:
+    case = published_case(shared, "abacus.json", name)
+    ids = torch.tensor(case["input"])
+    assert abacus().eval().position_ids(ids).tolist() == case["expected"]
+    assert by_the_house(ids, StepContext.for_evaluation()).tolist() == case["expected"]
 
 
-def test_each_digit_behind_a_hint_is_a_run_of_its_own(cases: Any) -> None:
-    case = cases["abacus_ids_index_hints"]
+def test_each_digit_behind_a_hint_is_a_run_of_its_own(shared: Path) -> None:
+    case = published_case(shared, "abacus.json", "abacus_ids_index_hints")
     ids = torch.tensor([[4 + int(c) if c.isdigit() else {"+": 14, "=": 17}.get(c, 1) for c in case["input"]]])
     assert abacus().eval().position_ids(ids)[0].tolist() == case["expected"]
     assert by_the_house(ids, StepContext.for_evaluation())[0].tolist() == case["expected"]
 
 
-def test_an_offset_raises_digits_alone_as_published(cases: Any) -> None:
-    case = cases["abacus_train_offset"]
+def test_an_offset_raises_digits_alone_as_published(shared: Path) -> None:
+    case = published_case(shared, "abacus.json", "abacus_train_offset")
     ids = torch.tensor([case["input"]["row"]])
     for k, expected in zip(case["input"]["k_sequence"], case["expected"], strict=True):
         assert abacus().train().position_ids(ids, offset=k)[0].tolist() == expected

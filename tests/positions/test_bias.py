@@ -49,35 +49,12 @@ def test_fire_is_relative_to_the_query_beyond_its_threshold() -> None:
     assert not torch.allclose(near, inside, atol=1e-4)
 
 
-def test_fire_by_hand() -> None:
-    part = FIREBias(1, 1, threshold=2.0)
-    with torch.no_grad():
-        for linear, weight, bias in ((part.in_proj, 2.0, 0.5), (part.out_proj, 3.0, -1.0)):
-            linear.weight.fill_(weight)
-            linear.bias.fill_(bias)
-        part.c.fill_(1.0)
-    # log(|7 - 4| + 1) / (log(max(7, 2) + 1) + 1e-6) = 1.386294 / 2.079443; 3 (2 x + 0.5) - 1
-    found = part.compute_bias(torch.tensor([[7]]), torch.tensor([[4]])).item()
-    assert found == pytest.approx(3 * (2 * 1.3862944 / 2.0794425 + 0.5) - 1, abs=1e-4)
-
-
 def test_fire_in_evaluation_gives_the_same_in_pieces_as_at_once() -> None:
     part = FIREBias(2, 8, 512.0)
     places = torch.arange(700)[None]
     with torch.no_grad():
         found = part.compute_bias(places, places)
     torch.testing.assert_close(found, part.compute_bias(places, places).detach())
-
-
-def test_randomised_fire_in_training_reads_a_sorted_subset_of_the_published_kind(shared: Path) -> None:
-    case = published_case(shared, "abacus.json", "fire_randomised_train")
-    length = len(case["input"]["positions"])
-    tokens = Tokens(torch.full((1, length), 4), torch.tensor([length]), torch.tensor([3]))
-    found = RandomSubset(128).assign(tokens, torch.ones(1, length, dtype=torch.long), StepContext(0, 0))[0]
-    assert len(set(found.tolist())) == length
-    assert bool((found[1:] > found[:-1]).all())
-    assert int(found.max()) < 128
-    assert int(found.max()) > length, "the subset is spread out"
 
 
 def test_randomised_fire_counts_through_where_there_are_too_few_places(shared: Path) -> None:
@@ -156,15 +133,9 @@ def test_t5_buckets_are_those_of_transformers(buckets: int, most: int, two_sided
     assert torch.equal(RelativePositionBias(2, buckets, most, two_sided).relative_position_bucket(distance), theirs)
 
 
-def test_t5_buckets_by_hand() -> None:
-    one = RelativePositionBias(1, 8, 16, bidirectional=False).relative_position_bucket(
-        torch.tensor([-3, 0, 1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 500])
-    )
-    assert one.tolist() == [0, 0, 1, 2, 3, 4, 4, 5, 5, 6, 6, 7, 7]
-    two = RelativePositionBias(1, 8, 2, bidirectional=True).relative_position_bucket(
-        torch.tensor([0, 1, 2, 9, -1, -2, -9])
-    )
-    assert two.tolist() == [0, 1, 2, 3, 5, 6, 7]
+def test_t5_buckets_without_logarithms_by_hand() -> None:
+    part, distances = RelativePositionBias(1, 8, 2, bidirectional=True), torch.tensor([0, 1, 2, 9, -1, -2, -9])
+    assert part.relative_position_bucket(distances).tolist() == [0, 1, 2, 3, 5, 6, 7]
 
 
 @pytest.mark.parametrize("make", [FIRE, T5Bias])
@@ -212,15 +183,3 @@ def test_looked_up_by_distance_a_bias_is_the_same_to_the_last_bit(position: Any,
     expected = part.compute_bias(keys[:, :queries], keys).detach()
     with torch.no_grad():
         assert torch.equal(part.compute_bias(keys[:, :queries], keys), expected)
-
-
-@pytest.mark.parametrize("buckets", [4, 8, 32])
-@pytest.mark.parametrize("most", [2, 3, 16, 20, 128])
-@pytest.mark.parametrize("two_sided", [False, True])
-def test_every_distance_has_its_bucket_in_the_table(buckets: int, most: int, two_sided: bool) -> None:
-    if most < buckets // (4 if two_sided else 2):
-        return
-    part, distance = RelativePositionBias(1, buckets, most, two_sided), torch.arange(-700, 700)
-    with torch.no_grad():
-        found = part.compute_bias(distance[None], torch.zeros(1, 1, dtype=torch.long))[0, 0, :, 0]
-    assert torch.equal(found, part.relative_attention_bias[part.relative_position_bucket(distance), 0])

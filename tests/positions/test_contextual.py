@@ -67,16 +67,6 @@ def test_it_is_that_of_a_public_package() -> None:
     torch.testing.assert_close(found * visible, expected * visible, atol=1e-10, rtol=1e-10)
 
 
-def test_gates_that_are_all_open_count_tokens() -> None:
-    own = bias_of(most=4)
-    queries = torch.full((1, HEADS, 3, 4), 40.0, dtype=torch.float64)
-    visible = torch.ones(3, 3, dtype=torch.bool).tril()[None, None]
-    found = own.compute_bias(queries, queries, visible)[0, 0]
-    of_place = queries[0, 0, 0] @ own.position_embeddings.T
-    for i, j in ((0, 0), (1, 0), (2, 0), (2, 1), (2, 2)):
-        assert found[i, j].item() == pytest.approx(of_place[i - j + 1].item())
-
-
 def test_it_begins_without_positions() -> None:
     plain, contextual = attention(()), made(Attention(num_heads=HEADS), WIDTH, positions=(CoPE(),))
     contextual.load_state_dict(plain.state_dict(), strict=False)

@@ -82,17 +82,6 @@ def test_a_row_gets_its_numbers_whatever_batch_it_stands_in(
             assert torch.equal(numbers(any_position_ids, part, vocabulary, draw), expected[rows])
 
 
-def test_the_same_seed_step_and_row_give_the_same_numbers(
-    any_position_ids: Any, make_tokens: Any, vocabulary: Any
-) -> None:
-    tokens, draw = make_tokens([9, 4, 14]), StepContext(seed=3, step=11)
-    before = numbers(any_position_ids, tokens, vocabulary, draw)
-    torch.manual_seed(99)
-    state = torch.random.get_rng_state()
-    assert torch.equal(numbers(any_position_ids, tokens, vocabulary, draw), before)
-    assert torch.equal(torch.random.get_rng_state(), state), "a global generator was used"
-
-
 def test_what_may_be_raised_is_drawn_anew_for_every_seed_and_step(
     any_position_ids: Any, make_tokens: Any, vocabulary: Any
 ) -> None:

@@ -1,4 +1,4 @@
-"""Rotary positions, against the published case, complex numbers, and what makes them relative."""
+"""Rotary positions, against the published case and complex numbers."""
 
 from pathlib import Path
 
@@ -31,18 +31,6 @@ def test_each_pair_is_a_complex_number_times_a_phase() -> None:
         expected = torch.complex(x[..., i], x[..., i + width // 2]) * phase
         torch.testing.assert_close(found[..., i], expected.real, atol=1e-6, rtol=1e-6)
         torch.testing.assert_close(found[..., i + width // 2], expected.imag, atol=1e-6, rtol=1e-6)
-
-
-def test_scores_depend_on_distance_alone() -> None:
-    turn = Rotary().build_attention(1, 16).double()
-    generator = torch.Generator().manual_seed(0)
-    q, k = (torch.randn(16, dtype=torch.float64, generator=generator).expand(1, 1, 6, 16) for _ in range(2))
-    scores = []
-    for shift in (0, 37):
-        prepared = turn.compute_cos_sin(torch.arange(6)[None] + shift)
-        scores.append(turn.rotate(q, prepared) @ turn.rotate(k, prepared).mT)
-    torch.testing.assert_close(scores[0], scores[1], atol=1e-5, rtol=1e-5)
-    assert not torch.allclose(scores[0][..., 0, 0], scores[0][..., 1, 0]), "and on distance they do depend"
 
 
 def test_a_share_turns_the_first_components_only() -> None:
