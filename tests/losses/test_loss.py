@@ -120,13 +120,6 @@ def test_over_examples_it_is_the_mean_of_each_ones_mean(vocabulary: Any) -> None
     )
 
 
-def test_an_even_guess_costs_the_logarithm_of_the_choices(vocabulary: Any) -> None:
-    _, batch = labelled_rows(RAGGED)
-    for over in ("tokens", "examples"):
-        found = total(built(over, vocabulary), output_everywhere(torch.zeros(4, 6, VOCABULARY.size)), batch)
-        assert found == pytest.approx(2.944439, abs=1e-5)
-
-
 def test_a_row_without_targets_adds_nothing(vocabulary: Any) -> None:
     logits, batch = labelled_rows([[1, 2], [], [3]])
     for over in ("tokens", "examples"):

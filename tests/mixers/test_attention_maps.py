@@ -20,7 +20,7 @@ from numerate.kernels.relational import pairwise_symbols
 from numerate.kernels.relational_fast import RelationalHeads
 from numerate.mixers.alternating import Alternating
 from numerate.mixers.attention import Attention, SelfAttention
-from numerate.mixers.attention_maps import attention_weights, record_maps
+from numerate.mixers.attention_maps import record_maps
 from numerate.mixers.mixer import Context, Mixer, TokenMixer
 from numerate.mixers.recurrent import LSTM
 from numerate.models.backbone import Loop, Stack
@@ -181,10 +181,3 @@ def test_every_mixer_that_attends_has_maps_and_no_other(any_mixer: Mixer) -> Non
     found = [part.attention_maps(x, Context(torch.tensor([5]), (), residual=x)) for part in parts]
     assert any(found) == any_mixer.has_attention()
     assert all(weights.shape[:1] + weights.shape[2:3] == (1, 5) for maps in found for weights in maps.values())
-
-
-def test_weights_are_those_of_torch() -> None:
-    queries, keys, values = torch.randn(3, 1, 2, 5, 4).unbind(0)
-    mask = torch.randn(1, 2, 5, 5)
-    expected = torch.nn.functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
-    torch.testing.assert_close(attention_weights(queries, keys, mask) @ values, expected)

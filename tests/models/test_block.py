@@ -129,7 +129,3 @@ def test_a_gate_and_its_gradient_are_those_of_its_formula(activation: torch.nn.M
     torch.testing.assert_close(output, wanted, atol=1e-12, rtol=1e-12)
     found, expected = (torch.autograd.grad((one * weight).sum(), hidden)[0] for one in (output, wanted))
     torch.testing.assert_close(found, expected, atol=1e-12, rtol=1e-12)
-
-
-def test_one_and_three_by_hand() -> None:
-    assert float(gated_activation(torch.tensor([1.0, 3.0]), functional.silu)) == pytest.approx(2.193, abs=1e-3)

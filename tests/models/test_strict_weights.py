@@ -53,21 +53,15 @@ def model_of(spec: Decoder) -> nn.Module:
     return spec.build(Vocabulary.with_digits(["+"]), 0)
 
 
-TIED = current(hidden_size=16, num_layers=2, num_self_heads=2, num_relational_heads=2, context_length=8)
+HEADS = {"num_self_heads": 2, "num_relational_heads": 2}
+TIED = current(hidden_size=16, num_layers=2, context_length=8, **HEADS)
 CASES: dict[str, tuple[Decoder, str]] = {
     "an untied head": (
         replace(TIED, tie_word_embeddings=False),
         r"head\.weight differs from embedding\.weight.*; use model\.tie_word_embeddings=false",
     ),
     "own symbols": (
-        current(
-            hidden_size=16,
-            num_layers=2,
-            num_self_heads=2,
-            num_relational_heads=2,
-            context_length=8,
-            symbol_sharing="own",
-        ),
+        current(hidden_size=16, num_layers=2, context_length=8, **HEADS, symbol_sharing="own"),
         r"blocks\.1\.mixer\.symbols\.\w+(\.\w+)? differs from backbone\.blocks\.0.*; "
         r"use model\.mixer\.symbols\.sharing=",
     ),

@@ -15,8 +15,6 @@ import numerate
 from numerate.batch import StepContext
 from numerate.config import override, setting
 from numerate.errors import UserError
-from numerate.evaluation.evaluation_data import EvaluationData
-from numerate.evaluation.evaluator import evaluate_cell
 from numerate.experiments.train import train
 from numerate.training.checkpoint import step_folder
 from numerate.training.recipe import Recipe
@@ -144,14 +142,6 @@ def test_it_decodes_what_it_computes_at_once(spec: Any, make_tokens: Any, vocabu
         for step in range(4):
             torch.testing.assert_close(decoded.output.logits[:, 0], whole[rows, lengths + step - 1])
             decoded = model.step(tokens.ids[rows, lengths + step], None, decoded.state)
-
-
-@pytest.mark.parametrize("spec", [TinyGRU(), cached_gru()])
-def test_one_pass_and_decoding_find_the_same_answers_right(spec: Any) -> None:
-    data = EvaluationData(ADDING.task, ADDING.tokenizer, ADDING.layout)
-    model = spec.build(data.vocabulary, 0).eval()
-    one, decoded = (evaluate_cell(model, data, {}, count=50, method=method) for method in ("one pass", "decoding"))
-    assert one["first_error_counts"] == decoded["first_error_counts"]
 
 
 @pytest.mark.parametrize(
