@@ -1,6 +1,5 @@
 """Promises of the budget: what ends a run, what a step costs, and how batches grow."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,6 +10,7 @@ import pytest
 import torch
 
 import small_runs
+from cases import published_case
 from numerate.batch import Batch
 from numerate.errors import UserError
 from numerate.experiments.train import TrainedRun, debug, dry_run, train
@@ -156,8 +156,7 @@ def test_a_dry_run_says_the_operations_of_a_step_and_of_all(monkeypatch: pytest.
 
 
 def test_batches_grow_as_published(shared: Path, parts: Trainer) -> None:
-    cases = json.loads((shared / "cases" / "abacus.json").read_text())["cases"]
-    case = next(case for case in cases if case["id"] == "batch_size_ramp")
+    case = published_case(shared, "abacus.json", "batch_size_ramp")
     budget = budget_of(parts, flops=8e18, batch_size=8192, batch_size_warmup=0.6, initial_batch_size=512)
     assert len(case["input"]["hours"]) == 12
     for hours in case["input"]["hours"]:

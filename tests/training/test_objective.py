@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from numerate.batch import IGNORE_INDEX, Batch, Model, StepContext
+from numerate.batch import Batch, Model, StepContext
 from numerate.config import Span
 from numerate.errors import UserError
 from numerate.losses.cross_entropy import CrossEntropy
@@ -214,31 +214,6 @@ def test_operations_are_a_forward_of_all_turns_and_a_backward_of_those_that_lear
         once = model_of(trunk)
         for objective in (Progressive(), Supervised()):
             assert objective.build(VOCABULARY).flops(once, batch) == 3 * once.flops(rows, time)
-
-
-def test_the_mean_of_turns_drawn_by_default() -> None:
-    """As the docstring says: of 16, 11.1 turns, 3.6 of them with a gradient."""
-    ((without, learning),) = Progressive().build(VOCABULARY)._expected_loops(16)
-    assert (without + learning, learning) == pytest.approx((11.125, 3.625))
-
-
-# What is masked ------------------------------------------------------------------------------------------------------
-
-
-def test_target_positions_do_not_depend_on_equals_signs() -> None:
-    """Rows with no sign of equality, or with two, ask what they would ask with one: nothing looks for the sign."""
-    written = TOKENIZER.encode_examples(TASK.examples("train", 0, 0, 5), VOCABULARY)
-    equals = int(np.flatnonzero(np.array(VOCABULARY.tokens) == "=")[0])
-    ids = written.ids.copy()
-    ids[0][ids[0] == equals] = 5
-    ids[1, 0] = equals
-    plain, other = (
-        Continuation().build_batch(replace(written, ids=given), np.arange(5)) for given in (written.ids, ids)
-    )
-    assert torch.equal(plain.target_positions, other.target_positions)
-    assert torch.equal(plain.target_ids, other.target_ids)
-    assert plain.counts == other.counts
-    assert (other.targets != IGNORE_INDEX).sum(1).min() >= 2
 
 
 @pytest.mark.parametrize(

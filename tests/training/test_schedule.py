@@ -1,17 +1,16 @@
 """Promises of schedules: the published rates to the step, and what cannot be is refused."""
 
-import json
 from pathlib import Path
 
 import pytest
 
+from cases import published_case
 from numerate.errors import UserError
 from numerate.training.schedule import Constant, Cosine, Linear, Schedule, WarmupStableDecay
 
 
 def test_the_published_tiny_stories_rates_are_met(shared: Path) -> None:
-    cases = json.loads((shared / "cases" / "dual_attention.json").read_text())["cases"]
-    case = next(case for case in cases if case["name"] == "lr_schedule_tiny_stories")
+    case = published_case(shared, "dual_attention.json", "lr_schedule_tiny_stories")
     given = case["config"]
     schedule = Cosine(warmup=given["warmup_iters"], warmup_endpoints="from_zero", decay_end=given["lr_decay_iters"])
     for iteration, rate in case["expected"].items():

@@ -41,17 +41,6 @@ def trained(runs: Path, *more: str, lines: list[str] | None = None) -> TrainedRu
     return train(small(*more), runs_dir=runs, quiet=True, on_message=(lines if lines is not None else []).append)
 
 
-def mean_loss(steps: int, *more: str) -> float:
-    """Over the first steps, unrounded."""
-    trainer = Trainer(small(*more), World.join("cpu"))
-    trainer.model.train()
-    for _ in range(steps):
-        trainer.training_step(steps)
-    trainer.save()
-    total: float = trainer.state.sums["loss"]
-    return total / steps
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
     """30 steps, which no test changes."""
@@ -286,12 +275,6 @@ def test_bf16_trains_and_keeps_its_weights_in_fp32(finished: TrainedRun, tmp_pat
     assert max(abs(a - b) for a, b in zip(own, full, strict=True)) < 0.05
     assert own[-1] < own[0]
     assert {tensor.dtype for tensor in weights(half).values()} == {torch.float32}
-
-
-def test_four_parts_are_as_good_as_one() -> None:
-    one, four = mean_loss(20), mean_loss(20, "training.gradient_accumulation_steps=4")
-    assert one == pytest.approx(four, abs=1e-5)
-    assert one != mean_loss(20, "seed=1")
 
 
 def test_gradients_are_clipped_on_devices_without_operators_of_many_tensors() -> None:
