@@ -281,10 +281,10 @@ def test_it_trains_and_evaluates(tmp_path: Path) -> None:
 
     assert get_class("Task", "ExampleFile") is ExampleFile
     settings = (
-        f"task=ExampleFile(path={SUMS}) model.hidden_size=16 training.batch_size=8 training.epochs=1 "
-        "training.steps=null training.shuffle_window=4 evaluation.grid=1:2x1:2 evaluation.validation_examples=8"
+        "model.hidden_size=16 training.batch_size=8 training.epochs=1 training.steps=null training.shuffle_window=4 "
+        "evaluation.grid=1:2x1:2 evaluation.validation_examples=8"
     )
-    recipe = numerate.recipe("addition_abacus", *settings.split())
+    recipe = numerate.recipe("addition_abacus", f"task=ExampleFile(path={SUMS})", *settings.split())
     run = numerate.train(recipe, runs_dir=tmp_path, quiet=True)
     assert run.path.is_dir()
     records = run.evaluate(count=4)

@@ -76,13 +76,13 @@ def begun_from(weights: str, kind: str, *more: str) -> Recipe:
     lora = ",lora=LoRA(r=2)" * kind.endswith("lora")
     numbers = "Groups" if "groups" in kind else "PerDigit"
     given = (
-        f"task.digits=1 model={model}(weights={weights}{lora}) layout={layout} "
-        f"tokenizer=Subwords(tokenizer={TOKENS},number_format={numbers}) training.batch_size=8 "
+        f"task.digits=1 model={model}(weights={weights}{lora}) layout={layout} training.batch_size=8 "
         "training.shuffle_window=1 training.evaluate_every=2 training.checkpoint_every=2 "
         "training.keep_checkpoints=null evaluation.validation_examples=4 evaluation.grid=1:1x1:1 "
         "evaluation.examples_per_cell=4 device=cpu"
     ).split()
-    return recipe("addition_rotary", *given, *more)
+    tokenizer = f"tokenizer=Subwords(tokenizer={TOKENS},number_format={numbers})"  # the path may have spaces
+    return recipe("addition_rotary", tokenizer, *given, *more)
 
 
 @pytest.fixture(scope="module", params=KINDS)
