@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from numerate.architectures.delta import DeltaNet, DeltaProduct, GatedDeltaNet
 from numerate.mixers.mixer import Context, Mixer
@@ -22,6 +23,13 @@ DELTA_NETS = [
 def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
     """Normally distributed numbers that are the same in each run."""
     return torch.randn(shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
+
+
+def delta_inputs(time: int, steps: int = 1, gated: bool = False, largest: float = 1.0) -> list[Tensor]:
+    """Queries, keys of length 1, values (one wider), betas up to `largest`, and gates that reach down to 0.05."""
+    queries, keys = drawn(2, time, 3, 5), normalize(drawn(2, time * steps, 3, 5, seed=1), dim=-1)
+    values, betas = drawn(2, time * steps, 3, 6, seed=2), largest * drawn(2, time * steps, 3, seed=3).sigmoid()
+    return [queries, keys, values, betas, *([-3 * drawn(2, time, 3, seed=4).sigmoid()] if gated else [])]
 
 
 def made(

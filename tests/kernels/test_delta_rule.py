@@ -7,18 +7,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from import_file import import_file
-from layers import assert_same, drawn
+from layers import assert_same, delta_inputs
 from numerate.kernels.delta_rule import chunked_delta_rule, delta_rule_flops, recurrent_delta_rule
-
-
-def inputs(time: int, steps: int = 1, gated: bool = False, largest: float = 1.0) -> tuple[Any, ...]:
-    """Queries, keys of length 1, values (one wider), betas up to `largest`, and gates that reach down to 0.05."""
-    queries, keys = drawn(2, time, 3, 5), normalize(drawn(2, time * steps, 3, 5, seed=1), dim=-1)
-    values, betas = drawn(2, time * steps, 3, 6, seed=2), largest * drawn(2, time * steps, 3, seed=3).sigmoid()
-    return queries, keys, values, betas, *([-3 * drawn(2, time, 3, seed=4).sigmoid()] if gated else [])
 
 
 def test_a_key_brings_back_what_was_last_written_to_it() -> None:
@@ -48,12 +40,12 @@ def test_operations_are_those_of_the_matrix_products_inside_the_chunks() -> None
 # Someone else's truth ------------------------------------------------------------------------------------------------
 
 
-def agree(found: Tensor, behind: Tensor, tensors: tuple[Any, ...]) -> None:
+def agree(found: Tensor, behind: Tensor, tensors: list[Tensor]) -> None:
     """Theirs, computed in float32, is ours."""
     assert_same((found.double(), behind.double()), chunked_delta_rule(*tensors), atol=1e-4, rtol=1e-4)
 
 
-def singly(tensors: tuple[Any, ...]) -> list[Tensor]:
+def singly(tensors: list[Tensor]) -> list[Tensor]:
     return [part.float() for part in tensors]
 
 
@@ -75,7 +67,7 @@ def naive(folder: str) -> Any:
 def test_it_is_the_gated_rule_of_transformers(module: str, largest: float) -> None:
     pytest.importorskip("transformers", reason="transformers is not installed")
     theirs = pytest.importorskip(f"transformers.models.{module}.modeling_{module}")
-    tensors = inputs(50, gated=True, largest=largest)
+    tensors = delta_inputs(50, gated=True, largest=largest)
     queries, keys, values, betas, gates = singly(tensors)
     for rule in (theirs.torch_chunk_gated_delta_rule, theirs.torch_recurrent_gated_delta_rule):
         more = {"initial_state": None, "output_final_state": True}
@@ -85,14 +77,14 @@ def test_it_is_the_gated_rule_of_transformers(module: str, largest: float) -> No
 
 @pytest.mark.parametrize("largest", [1.0, 2.0])
 def test_it_is_the_naive_delta_rule_of_flash_linear_attention(largest: float) -> None:
-    tensors = inputs(50, largest=largest)
+    tensors = delta_inputs(50, largest=largest)
     queries, keys, values, betas = (part.transpose(1, 2) for part in singly(tensors))
     found, behind = naive("delta_rule").delta_rule_recurrence(queries, keys, values, betas)
     agree(found.transpose(1, 2) * queries.shape[3] ** 0.5, behind, tensors)
 
 
 def test_it_is_the_naive_gated_delta_rule_of_flash_linear_attention() -> None:
-    tensors = inputs(50, gated=True, largest=2.0)
+    tensors = delta_inputs(50, gated=True, largest=2.0)
     rule = naive("gated_delta_rule").naive_recurrent_gated_delta_rule
     agree(*rule(*singly(tensors), scale=1.0, output_final_state=True), tensors)
 
@@ -100,7 +92,7 @@ def test_it_is_the_naive_gated_delta_rule_of_flash_linear_attention() -> None:
 @pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize("steps", [2, 3])
 def test_it_is_the_naive_delta_product_of_flash_linear_attention(steps: int, gated: bool) -> None:
-    tensors = inputs(20, steps, gated, largest=2.0)
+    tensors = delta_inputs(20, steps, gated, largest=2.0)
     queries, keys, values, betas, *gates = singly(tensors)
     rule = naive("gated_delta_product").naive_recurrent_gated_delta_product
     found, behind = rule(queries, keys, values, gates[0] if gates else None, betas, scale=1.0, num_householder=steps)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv1d, normalize, pad, softplus
 
-from layers import assert_same, drawn, gradients, made
+from layers import assert_same, delta_inputs, drawn, gradients, made
 from numerate.architectures import mamba2, rwkv6, rwkv7, state_space
 from numerate.architectures.phasor import Phasor
 from numerate.architectures.slstm import slstm, slstm_step
@@ -115,15 +115,8 @@ def ssd(time: int, chunk: int) -> Forms:
 
 
 def delta(time: int, chunk: int, steps: int = 1, gated: bool = False, largest: float = 1.0) -> Forms:
-    """With keys of length 1, values one wider, betas up to `largest`, and gates that reach down to 0.05."""
-    queries, keys = drawn(2, time, 3, 5), normalize(drawn(2, time * steps, 3, 5, seed=1), dim=-1)
-    values, betas = drawn(2, time * steps, 3, 6, seed=2), largest * drawn(2, time * steps, 3, seed=3).sigmoid()
-    gates = -3 * drawn(2, time, 3, seed=4).sigmoid() if gated else None
-    return (
-        lambda *parts: chunked_delta_rule(*parts, chunk_size=chunk),
-        recurrent_delta_rule,
-        leaves(queries, keys, values, betas, gates),
-    )
+    given = leaves(*delta_inputs(time, steps, gated, largest))
+    return lambda *parts: chunked_delta_rule(*parts, chunk_size=chunk), recurrent_delta_rule, given
 
 
 def wkv6(time: int, fast: float) -> Forms:
