@@ -39,7 +39,7 @@ class Loaded(Work):
     """Items are over at once, after what a study loads."""
 
     def open(self, desk: WorkerContext) -> Callable[[Any], Any]:
-        from numerate.experiments.train import train
+        from numerate.runs.train import train
 
         assert train is not None
         return same

@@ -35,9 +35,9 @@ import torch
 
 from numerate.executors.executor import Executor, ItemOutcome, Work, WorkerContext
 from numerate.executors.local import Local
-from numerate.experiments.run import load
-from numerate.experiments.train import train
 from numerate.recipes import addition_small_abacus
+from numerate.runs.run import load
+from numerate.runs.train import train
 from numerate.training.stopping import Stop
 
 BALANCE_AT_MOST = 1.1

@@ -26,8 +26,8 @@ import torch
 
 from numerate.executors.executor import Executor
 from numerate.executors.local import Local
-from numerate.experiments.train import train
 from numerate.recipes import addition_rotary
+from numerate.runs.train import train
 from numerate.studies.study import Study, run_study
 from numerate.training.recipe import Recipe
 

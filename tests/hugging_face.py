@@ -17,7 +17,6 @@ from numerate.architectures.symbols import PositionRelativeSymbols, SymbolicAtte
 from numerate.batch import Tokens
 from numerate.config import identity, to_tree
 from numerate.evaluation.evaluation_data import EvaluationData
-from numerate.experiments.run import Run
 from numerate.mixers.alternating import Alternating
 from numerate.mixers.attention import Attention
 from numerate.mixers.recurrent import LSTM
@@ -27,6 +26,7 @@ from numerate.positions.added import Learned
 from numerate.positions.bias import FIRE
 from numerate.positions.position_ids import DigitIndex
 from numerate.positions.rotary import Rotary
+from numerate.runs.run import Run
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.training import checkpoint
 from numerate.training.recipe import Recipe

@@ -11,12 +11,12 @@ import torch
 from numerate.api import recipe
 from numerate.config import Span
 from numerate.evaluation.evaluator import Evaluation
-from numerate.experiments.run import Run
-from numerate.experiments.train import TrainedRun
 from numerate.models.decoder import Decoder
 from numerate.positions.added import Learned
 from numerate.positions.position_ids import DigitIndex
 from numerate.positions.rotary import Rotary
+from numerate.runs.run import Run
+from numerate.runs.train import TrainedRun
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.training.recipe import Recipe, Training
 from numerate.training.stopping import Stop

@@ -8,8 +8,8 @@ import torch
 import numerate
 from numerate.config import override
 from numerate.evaluation.grid import Grid
-from numerate.experiments.train import debug, train
 from numerate.recipes.abacus import ROWS
+from numerate.runs.train import debug, train
 from numerate.tasks.arithmetic import Arithmetic
 from pages import Page, in_small, run_here, stand_in
 

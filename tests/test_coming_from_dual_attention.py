@@ -13,8 +13,8 @@ from hugging_face import examples_of
 from numerate.catalogue import parts_by_kind
 from numerate.config import override
 from numerate.evaluation.evaluator import EvaluationData
-from numerate.experiments.train import debug, train
 from numerate.published.tiny_names import RUNS
+from numerate.runs.train import debug, train
 from numerate.tasks.folders import corpora_folder
 from numerate.text.data.documents import detect_file_span
 from numerate.text.data.prepared import prepare, prepare_texts

@@ -12,8 +12,8 @@ from hugging_face import examples_of
 from numerate.cli import main
 from numerate.config import override
 from numerate.evaluation import answer_metrics
-from numerate.experiments.train import train
 from numerate.recipes.number_loss import PUBLISHED
+from numerate.runs.train import train
 from numerate.text.tasks.mathematics import DIFFICULTIES, EXTRAPOLATION_MODULES, MODULES
 from pages import Page, in_small, run_here, stand_in, told
 

@@ -14,9 +14,12 @@ import pytest
 import torch
 
 from numerate.cli import main
-from numerate.config import override
-from numerate.experiments.run import Run
-from numerate.experiments.train import train
+from numerate.evaluation.evaluator import Evaluation
+from numerate.models.backbone import Stack
+from numerate.models.decoder import Decoder
+from numerate.positions.rotary import Rotary
+from numerate.runs.run import Run
+from numerate.runs.train import train
 from numerate.tasks.language_modeling import LanguageModeling
 from numerate.text.tokenizers.stored_tokenizer import load_tokenizer
 from numerate.training.recipe import Recipe

@@ -11,8 +11,8 @@ from numerate import catalogue
 from numerate.config import check_same_defaults, identity, identity_of_values, override, setting, to_tree
 from numerate.config.settings import settings_in_key
 from numerate.errors import UserError
-from numerate.experiments.train import train
 from numerate.positions.position_ids import DigitIndex, PositionIds, Shifted
+from numerate.runs.train import train
 from numerate.studies.plan import content_key
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.counter_rng import random_key

@@ -57,7 +57,7 @@ ALLOWED = {
     ("executors/local.py", "pickle.loads"): PIPE,
     ("executors/pool.py", "pickle.loads"): PIPE,
     ("executors/worker.py", "pickle.loads"): PIPE,
-    ("experiments/weight_files.py", "torch.load"): "weights_only=True",
+    ("runs/weight_files.py", "torch.load"): "weights_only=True",
     ("text/models/pretrained_weights.py", "auto_class.from_pretrained"): "trust_remote_code=False",
     ("text/models/pretrained_weights.py", "package.AutoConfig.from_pretrained"): "trust_remote_code=False",
     ("text/tokenizers/prompt_formats.py", "AutoTokenizer.from_pretrained"): "trust_remote_code=False",
@@ -67,7 +67,7 @@ ALLOWED = {
     ): "its class reads JSON",
     ("plain_yaml.py", "yaml.load"): "by a loader of plain data",
     ("tasks/corpus_files.py", "np.load"): "allow_pickle=False",
-    ("experiments/run.py", "store.load"): "the records of an evaluation, as JSON",
+    ("runs/run.py", "store.load"): "the records of an evaluation, as JSON",
     ("executors/submission.py", "subprocess.run"): "squeue, for the jobs of a submission",
     ("training/provenance.py", "subprocess.run"): "git, for the commit of the current folder",
     ("training/trainer.py", "self.load"): "a checkpoint, by safetensors and JSON",
@@ -266,7 +266,7 @@ def test_a_study_folder_whose_plan_names_a_file_runs_nothing_of_it(evil: Path, t
 @pytest.fixture
 def exported(evil: Path, tmp_path: Path) -> Path:
     pytest.importorskip("transformers", reason="the package transformers is not installed")
-    from numerate.experiments.exporting import export
+    from numerate.runs.exporting import export
 
     folder = export(numerate.load(evil), tmp_path / "exported", tokenizer=False)
     for name in ("payload.py", "evil.py", "modeling_numerate.py", "custom_generate/generate.py"):
@@ -298,7 +298,7 @@ def test_an_exported_folder_that_names_code_runs_nothing_of_it(
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "recipe.yaml", "checkpoints", "checkpoints/step-000002/state.json"])
 def test_a_link_in_the_folder_of_a_run_is_not_followed_by_what_copies_it(name: str, evil: Path, tmp_path: Path) -> None:
-    from numerate.experiments.exporting import export
+    from numerate.runs.exporting import export
 
     (evil / name).rename(tmp_path / "secret")
     (evil / name).symlink_to(tmp_path / "secret")

@@ -359,7 +359,7 @@ FAULTS = [
         "tasks/language_modeling.py",
         'parts.append(f"{file.resolve()} {stat.st_size} {stat.st_mtime_ns}")',
         'parts.append(f"{file.resolve()}")',
-        "tests/tasks/test_language_modeling.py tests/text/test_prepared.py tests/experiments/test_changed_files.py",
+        "tests/tasks/test_language_modeling.py tests/text/test_prepared.py tests/runs/test_changed_files.py",
     ),
     Fault(
         "a second space is as probable as the first",
@@ -429,7 +429,7 @@ FAULTS = [
         "evaluation/likelihoods.py",
         "key=lambda portion: (portion[0], -portion[1].chunks)",
         "key=lambda portion: portion[0]",
-        "tests/evaluation/test_language_modeling.py tests/experiments/test_language_runs.py",
+        "tests/evaluation/test_language_modeling.py tests/runs/test_language_runs.py",
     ),
     Fault(
         "an answer may end in more beams than there are",
@@ -538,10 +538,10 @@ FAULTS = [
     ),
     Fault(
         "an evaluation with other questions is that of the first",
-        "experiments/store.py",
+        "runs/store.py",
         'int(record.get("evaluation_seed", 0)),',
         "0,",
-        "tests/experiments/test_run.py",
+        "tests/runs/test_run.py",
     ),
     Fault(
         "the time left is less than that of the slowest run",

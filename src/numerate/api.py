@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from numerate.errors import UserError
-from numerate.experiments.run import Run as Run
-from numerate.experiments.run import load as load
-from numerate.experiments.train import debug
-from numerate.experiments.train import train as train_in_folder
+from numerate.runs.run import Run as Run
+from numerate.runs.run import load as load
+from numerate.runs.train import debug
+from numerate.runs.train import train as train_in_folder
 from numerate.searches.search import search as search
 from numerate.studies.naming import load_recipe, with_settings
 from numerate.studies.study import Study as Study
@@ -33,7 +33,7 @@ def recipe(name: str, *overrides: str, **settings_by_name: object) -> Recipe:
 
 
 def train(recipe: Recipe, *, runs_dir: str | Path | None = None, quiet: bool = False) -> Run:
-    """Trains a recipe in the folder of its run, or resumes it. See `numerate.experiments.train`.
+    """Trains a recipe in the folder of its run, or resumes it. See `numerate.runs.train`.
 
     Ctrl-C and SIGTERM stop it after the current batch with a checkpoint, and are then passed on: `KeyboardInterrupt`,
     or `SystemExit` with the status of the signal, so that a script that trains several recipes also ends.

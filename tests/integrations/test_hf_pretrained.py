@@ -8,10 +8,10 @@ import pytest
 from hugging_face import CHAT_TEMPLATE, QUIET, save_model, transformers
 from numerate.api import recipe
 from numerate.errors import UserError
-from numerate.experiments.exporting import export
-from numerate.experiments.pretrained_run import pretrained_run
-from numerate.experiments.run import Run
-from numerate.experiments.train import train
+from numerate.runs.exporting import export
+from numerate.runs.pretrained_run import pretrained_run
+from numerate.runs.run import Run
+from numerate.runs.train import train
 
 pytestmark = QUIET
 

@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 from hugging_face import DECODERS, QUIET, ids_of, recipe_of, run_of, transformers
 from numerate import catalogue
 from numerate.config import load_user_parts
-from numerate.experiments.exporting import export, import_folder
 from numerate.integrations import hf_registration
 from numerate.models.decoder import Decoder
+from numerate.runs.exporting import export, import_folder
 
 pytestmark = QUIET
 

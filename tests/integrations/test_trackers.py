@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from numerate.errors import UserError
-from numerate.experiments.trial import dry_run
 from numerate.integrations import trackers
 from numerate.integrations.trackers import (
     Tracker,
@@ -25,6 +24,7 @@ from numerate.integrations.trackers import (
     run_name,
     scalar_metrics,
 )
+from numerate.runs.trial import dry_run
 from numerate.training.recipe import Recipe
 
 HEAD: dict[str, Any] = {"id": "3f2a9c01b7de", "name": None, "recipe": {}, "times": {"created": "2026-01-01"}}

@@ -10,7 +10,6 @@ import numerate
 from numerate.batch import StepContext
 from numerate.config import Span, override
 from numerate.evaluation.evaluation_data import EvaluationData
-from numerate.experiments.train import debug
 from numerate.models.backbone import Loop, Stack
 from numerate.models.block import FeedForward
 from numerate.models.decoder import Decoder
@@ -20,6 +19,7 @@ from numerate.positions.bias import FIRE
 from numerate.positions.position_ids import DigitIndex, RandomSubset
 from numerate.positions.rotary import Rotary
 from numerate.recipes.abacus import ROWS
+from numerate.runs.train import debug, dry_run, train
 from numerate.tokenizers.layout import Continuation
 from numerate.tokenizers.number_formats import Digits
 from numerate.training.recipe import Recipe

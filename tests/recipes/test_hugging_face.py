@@ -19,9 +19,9 @@ from numerate.cli import main
 from numerate.config import identity
 from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import EvaluationData, extract_prompts
-from numerate.experiments.pretrained_run import pretrained_run
-from numerate.experiments.trial import check_recipe
 from numerate.recipes.hugging_face import finetuning_recipe
+from numerate.runs.pretrained_run import pretrained_run
+from numerate.runs.trial import check_recipe
 from numerate.tasks.plain import plain_examples
 from numerate.text.models.pretrained import PretrainedDecoder
 from numerate.text.models.pretrained_weights import build_untrained

@@ -13,7 +13,6 @@ from numerate import catalogue
 from numerate.architectures.dual_attention import DualAttention
 from numerate.config import identity
 from numerate.errors import UserError
-from numerate.experiments.trial import debug
 from numerate.mixers.attention import Attention
 from numerate.models.decoder import Decoder
 from numerate.published.dual_attention_models import current, published
@@ -27,6 +26,7 @@ from numerate.recipes.tiny_stories_controls import (
     step_flops,
     without_relational_heads,
 )
+from numerate.runs.trial import debug
 from numerate.tasks.language_modeling import LanguageModeling
 from numerate.text.tokenizers.stored_tokenizer import load_tokenizer
 from numerate.text.tokenizers.token_ids import TokenIds, build_tokenizer_vocabulary

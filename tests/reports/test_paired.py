@@ -8,11 +8,11 @@ import pytest
 
 from numerate.errors import UserError
 from numerate.evaluation.statistics import paired_difference
-from numerate.experiments.store import with_checksum
 from numerate.reports.compare import comparison_text, read_comparison
 from numerate.reports.content import Note
 from numerate.reports.paired import same_questions
 from numerate.reports.table import TextTable
+from numerate.runs.store import with_checksum
 from run_records import cell_record, write_lines, write_run
 
 CELL = {"test": 1}

@@ -24,7 +24,7 @@ from numerate.config import override, to_tree
 from numerate.errors import OperationalError, UserError
 from numerate.evaluation.evaluator import Evaluation
 from numerate.executors.executor import MAX_DEATHS, Executor, Failure, ItemOutcome, Work, WorkerContext
-from numerate.experiments.train import train
+from numerate.runs.train import train
 from numerate.searches import trials as trials_file
 from numerate.searches.journal import Journal, Trial
 from numerate.searches.sampling import SamplingPlan, make_pruner
@@ -401,7 +401,7 @@ def test_a_full_disk_ends_the_search_and_its_trial_is_taken_up_again(
         raise OperationalError("the disk is full") from OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("numerate.experiments.train.train", full)
+        patch.setattr("numerate.runs.train.train", full)
         with pytest.raises(OperationalError, match="the disk is full"):
             search(TINY, RATES, trials=2, runs_dir=tmp_path, quiet=True)
     found = search(TINY, RATES, trials=2, runs_dir=tmp_path, quiet=True)

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from numerate.config import from_tree, identity, override, to_tree
 from numerate.errors import UserError
 from numerate.executors.executor import MAX_DEATHS, FailureKind
-from numerate.experiments.patch import apply_diff, tree_diff
 from numerate.mixers.recurrent import LSTM
 from numerate.records.reading import FORMAT
+from numerate.runs.patch import apply_diff, tree_diff
 from numerate.studies.folder import RequestedRun, StudyFolder, content_key, is_failed
 from numerate.studies.status import study_status
 from numerate.studies.study import Study

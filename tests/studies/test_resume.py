@@ -222,7 +222,7 @@ def test_a_run_that_another_process_is_at_is_waited_for_and_taken_over(
 def test_a_run_that_was_only_trained_is_evaluated_and_not_trained_again(
     tiny: Recipe, here: Executor, tmp_path: Path
 ) -> None:
-    from numerate.experiments.train import train
+    from numerate.runs.train import train
 
     trained = train(tiny, runs_dir=tmp_path, quiet=True)
     _, done = run_study(Study("s", "?", [tiny]), runs_dir=tmp_path, executor=here)
@@ -236,7 +236,7 @@ def test_a_run_that_was_only_trained_is_evaluated_and_not_trained_again(
 def test_the_seconds_of_a_run_are_those_of_all_its_starts(
     tiny: Recipe, here: Executor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from numerate.experiments.train import train
+    from numerate.runs.train import train
 
     with monkeypatch.context() as patched:
         ticks = itertools.count(0.0, 1000.0)

@@ -10,7 +10,7 @@ import torch
 from numerate.api import load, recipe
 from numerate.batch import Tokens
 from numerate.errors import UserError
-from numerate.experiments.train import train
+from numerate.runs.train import train
 from numerate.text.models.numformer import Numformer
 from numerate.training.recipe import Recipe
 from numerate.vocabulary import UNK, Vocabulary

@@ -14,8 +14,8 @@ import torch
 from numerate.api import load, recipe
 from numerate.batch import Tokens
 from numerate.errors import UserError
-from numerate.experiments.exporting import export
-from numerate.experiments.train import dry_run, train
+from numerate.runs.exporting import export
+from numerate.runs.train import dry_run, train
 from numerate.text.models.pretrained import PretrainedDecoder
 from numerate.text.models.t5 import T5
 from numerate.training import checkpoint

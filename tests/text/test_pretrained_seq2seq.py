@@ -16,8 +16,8 @@ from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import EvaluationData, extract_prompts
 from numerate.evaluation.generate import greedy_decode, greedy_decode_uncached
 from numerate.evaluation.kinds.generated_answers import generate_texts, score_likelihood
-from numerate.experiments.pretrained_run import pretrained_run
 from numerate.integrations.hf_pretrained import write_pretrained_folder
+from numerate.runs.pretrained_run import pretrained_run
 from numerate.tasks.texts import Example
 from numerate.text.models.pretrained_seq2seq import PretrainedSeq2Seq
 from numerate.tokenizers.layout import Seq2Seq

@@ -18,7 +18,7 @@ from numerate.api import recipe
 from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.evaluation.kinds.answers import AnswerKind
-from numerate.experiments.train import TrainedRun, train
+from numerate.runs.train import TrainedRun, train
 from numerate.tasks.task import Task
 from numerate.text.tasks.generated_mathematics import GeneratedMathematics
 from numerate.text.tokenizers.subwords import Subwords

@@ -13,7 +13,7 @@ import small_runs
 from cases import published_case
 from numerate.batch import Batch
 from numerate.errors import UserError
-from numerate.experiments.train import TrainedRun, debug, dry_run, train
+from numerate.runs.train import TrainedRun, debug, dry_run, train
 from numerate.training.budget import Budget, format_flops
 from numerate.training.data_stream import StreamPosition
 from numerate.training.distributed import World

@@ -16,7 +16,7 @@ sys.path.append(str(Path(__file__).parent.parent))
 
 from launched import ended, launch
 from numerate.api import load, recipe
-from numerate.experiments.train import train
+from numerate.runs.train import train
 from numerate.training.recipe import Recipe
 
 pytest.importorskip("transformers", reason="the extra huggingface is not installed")

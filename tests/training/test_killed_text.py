@@ -20,10 +20,10 @@ sys.path.append(str(Path(__file__).parent.parent))
 
 from launched import ended, last_logged_step, launch
 from numerate.architectures.dual_attention import DualAttention
-from numerate.experiments.train import train
 from numerate.models.backbone import Stack
 from numerate.models.decoder import Decoder
 from numerate.positions.rotary import Rotary
+from numerate.runs.train import train
 from numerate.tasks.language_modeling import LanguageModeling
 from numerate.text.tokenizers.tokenizer_files import CHARACTER_TOKENIZER
 from numerate.training.distributed import World

@@ -13,7 +13,7 @@ import torch
 from numerate.api import recipe
 from numerate.config import override
 from numerate.errors import UserError
-from numerate.experiments.train import train
+from numerate.runs.train import train
 from numerate.tasks.language_modeling import LanguageModeling
 from numerate.text.tokenizers.tokenizer_files import CHARACTER_TOKENIZER
 from numerate.training.recipe import Recipe

@@ -13,8 +13,8 @@ from numerate.catalogue import parts_by_kind
 from numerate.cli import main
 from numerate.config import override
 from numerate.errors import UserError
-from numerate.experiments.run import Run, load
-from numerate.experiments.train import train
+from numerate.runs.run import Run, load
+from numerate.runs.train import train
 from numerate.training import checkpoint
 from numerate.training.recipe import Recipe, Training
 from numerate.training.run_folder import RunFolder

@@ -11,7 +11,7 @@ import torch
 
 import small_runs
 from numerate.batch import StepContext
-from numerate.experiments.train import TrainedRun, train
+from numerate.runs.train import TrainedRun, train
 from numerate.training.distributed import World
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder

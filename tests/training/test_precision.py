@@ -8,7 +8,7 @@ import torch
 
 from numerate.config import identity
 from numerate.errors import UserError
-from numerate.experiments import train as training_session
+from numerate.runs import train as training_session
 from numerate.training import checkpoint, preflight
 from numerate.training.precision import resolve_precision
 from small_runs import small

@@ -19,7 +19,7 @@ import torch
 import small_runs
 from numerate.batch import Batch, Tokens
 from numerate.errors import OperationalError
-from numerate.experiments.train import TrainedRun, train
+from numerate.runs.train import TrainedRun, train
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.task import Questions
 from numerate.training.distributed import World

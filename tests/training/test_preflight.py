@@ -15,13 +15,13 @@ from torch import nn
 from numerate.api import recipe
 from numerate.config import setting
 from numerate.errors import UserError
-from numerate.experiments.train import train
 from numerate.losses.cross_entropy import CrossEntropy
 from numerate.losses.number_level import NumberLevel
 from numerate.losses.number_token import NumberToken
 from numerate.mixers.recurrent import LSTM, RecurrentMixer
 from numerate.positions.added import Learned
 from numerate.positions.position_ids import PositionIds
+from numerate.runs.train import train
 from numerate.tasks.sorting import Sorting
 from numerate.tasks.task import Example, Task
 from numerate.text.tasks.question_files import QuestionFiles

@@ -24,10 +24,10 @@ import numerate
 from launched import ended, launch
 from numerate.api import load, recipe
 from numerate.errors import UserError
-from numerate.experiments.train import train
 from numerate.models.decoder import Decoder
 from numerate.positions.bias import FIRE
 from numerate.positions.rotary import Rotary
+from numerate.runs.train import train
 from numerate.training.distributed import World, resolve_device
 from numerate.training.parallel import parameters_shared_by_blocks
 from numerate.training.recipe import Recipe

@@ -19,7 +19,7 @@ import pytest
 
 from launched import ended, last_logged_step, launch
 from numerate.api import recipe
-from numerate.experiments.train import train
+from numerate.runs.train import train
 
 STEPS = 320
 RECIPE = (

@@ -12,12 +12,12 @@ from launched import ended, launch
 from numerate.api import recipe as named
 from numerate.errors import UserError
 from numerate.evaluation.evaluator import Evaluation
-from numerate.experiments.run import Run
-from numerate.experiments.train import train
 from numerate.mixers.attention import Attention
 from numerate.models.backbone import Stack
 from numerate.models.decoder import Decoder
 from numerate.positions.rotary import Rotary
+from numerate.runs.run import Run
+from numerate.runs.train import train
 from numerate.tasks.language_modeling import LanguageModeling
 from numerate.text.tokenizers.stored_tokenizer import load_tokenizer
 from numerate.text.tokenizers.token_ids import TokenIds

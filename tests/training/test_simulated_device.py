@@ -18,8 +18,6 @@ from numerate.architectures.dual_attention import DualAttention
 from numerate.architectures.symbols import PositionalSymbols, PositionRelativeSymbols, SymbolicAttention
 from numerate.catalogue import all_classes
 from numerate.config import override
-from numerate.experiments.run import Run
-from numerate.experiments.train import TrainedRun, debug, train
 from numerate.losses.number_token import NumberToken
 from numerate.mixers.recurrent import LSTM
 from numerate.models.backbone import Loop
@@ -28,6 +26,8 @@ from numerate.positions.added import Learned, Scalar
 from numerate.positions.bias import FIRE
 from numerate.positions.position_ids import DigitIndex, Shifted, Zooming
 from numerate.positions.rotary import Rotary
+from numerate.runs.run import Run
+from numerate.runs.train import TrainedRun, debug, train
 from numerate.text.models.t5 import T5
 from numerate.training.distributed import World
 from numerate.training.objective import Objective, Progressive, Supervised
@@ -230,7 +230,7 @@ def check(found: Recipe, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def trained(
     found: Recipe, runs: Path, monkeypatch: pytest.MonkeyPatch, device: torch.device, **more: Any
 ) -> TrainedRun:
-    for module in ("training.distributed", "experiments.stored_run"):
+    for module in ("training.distributed", "runs.stored_run"):
         monkeypatch.setattr(f"numerate.{module}.resolve_device", lambda *args: device)
     return train(found, runs_dir=runs, quiet=True, **more)
 

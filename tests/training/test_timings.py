@@ -9,7 +9,7 @@ import torch
 
 from numerate.api import recipe
 from numerate.errors import UserError
-from numerate.experiments.train import train
+from numerate.runs.train import train
 from numerate.training import timings as module
 from numerate.training.distributed import World
 from numerate.training.optimizer import AdamW

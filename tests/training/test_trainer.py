@@ -14,7 +14,7 @@ from numerate.errors import OperationalError, UserError
 from numerate.evaluation import evaluation_data
 from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.evaluation.exact_match import predict
-from numerate.experiments.train import TrainedRun, train
+from numerate.runs.train import TrainedRun, train
 from numerate.training import validation
 from numerate.training.data_stream import StreamPosition
 from numerate.training.distributed import World

@@ -8,13 +8,13 @@ from typing import Any
 
 from numerate.commands.pretrained import evaluate_with_progress, is_pretrained, pretrained_runs
 from numerate.errors import UserError
-from numerate.experiments.results import Results, content_text, models_content
-from numerate.experiments.run import load
 from numerate.reports.compare import comparison_text, read_comparison, write_comparison
 from numerate.reports.groups import Group
 from numerate.reports.page import missing_runs_note
 from numerate.reports.plots import FIGURES, write_plot
 from numerate.reports.terminal_writer import TerminalStyle
+from numerate.runs.results import Results, content_text, models_content
+from numerate.runs.run import load
 from numerate.studies.folder import MissingRuns, StudyFolder
 from numerate.terminal import output_width
 from numerate.training.run_folder import resolve_runs_dir

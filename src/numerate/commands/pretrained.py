@@ -6,9 +6,9 @@ from typing import Any
 
 from numerate.config import expand_sweep, override
 from numerate.errors import UserError
-from numerate.experiments.pretrained_run import pretrained_run
-from numerate.experiments.results import Results
-from numerate.experiments.run import Run
+from numerate.runs.pretrained_run import pretrained_run
+from numerate.runs.results import Results
+from numerate.runs.run import Run
 from numerate.studies.naming import load_recipe
 from numerate.training.progress import ProgressBars
 

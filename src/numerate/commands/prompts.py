@@ -13,11 +13,11 @@ from typing import Any
 from numerate.config import expand_sweep
 from numerate.errors import UserError
 from numerate.evaluation.completions import Completion
-from numerate.experiments.run import Run, load
 from numerate.reports.attention_maps import token_label
 from numerate.reports.matplotlib_writer import check_figure_path, write_drawing
 from numerate.reports.output_files import write_output
 from numerate.reports.settings import format_settings
+from numerate.runs.run import Run, load
 from numerate.terminal import output_width, wrapped
 from numerate.training import disk
 

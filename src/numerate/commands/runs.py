@@ -11,15 +11,6 @@ from numerate.config import expand_sweep, override
 from numerate.evaluation.labels import Metric
 from numerate.evaluation.statistics import wilson_interval
 from numerate.executors.executor import Executor
-from numerate.experiments import exporting
-from numerate.experiments.initial_weights import initial_run
-from numerate.experiments.results import Results, cells_by_title
-from numerate.experiments.run import Run, load
-from numerate.experiments.shards import check_no_shard
-from numerate.experiments.tracking import track_results
-from numerate.experiments.train import debug
-from numerate.experiments.train import dry_run as estimate_training
-from numerate.experiments.train import train as train_recipe
 from numerate.reports.figure import HeatMap, heat_maps
 from numerate.reports.grid import (
     aggregate_seeds,
@@ -32,6 +23,15 @@ from numerate.reports.grid import (
 from numerate.reports.records import Cell
 from numerate.reports.table import text_table
 from numerate.reports.terminal_writer import TerminalStyle, heat_map_text, legend_text
+from numerate.runs import exporting
+from numerate.runs.initial_weights import initial_run
+from numerate.runs.results import Results, cells_by_title
+from numerate.runs.run import Run, load
+from numerate.runs.shards import check_no_shard
+from numerate.runs.tracking import track_results
+from numerate.runs.train import debug
+from numerate.runs.train import dry_run as estimate_training
+from numerate.runs.train import train as train_recipe
 from numerate.studies.naming import load_recipe, with_settings
 from numerate.terminal import output_width, print_wrapped
 from numerate.training.recipe import Recipe

@@ -13,9 +13,9 @@ from numerate.errors import UserError
 from numerate.executors.executor import Executor
 from numerate.executors.local import Local
 from numerate.executors.slurm import Slurm
-from numerate.experiments.train import debug
 from numerate.reports.compare import comparison_text, read_comparison
 from numerate.reports.terminal_writer import TerminalStyle
+from numerate.runs.train import debug
 from numerate.searches.search import search as search_recipe
 from numerate.studies.folder import StudyFolder
 from numerate.studies.naming import load_recipe, load_recipe_or_study

@@ -157,7 +157,7 @@ def _resolve_init_from(recipe: Recipe, runs: Path) -> Recipe:
     """A recipe whose `init_from` is replaced by the id of that run: `latest` would soon be a trial."""
     if recipe.init_from is None:
         return recipe
-    from numerate.experiments.initial_weights import initial_run
+    from numerate.runs.initial_weights import initial_run
 
     source = initial_run(recipe, runs)
     return recipe if source is None else replace(recipe, init_from=source.id)

@@ -82,7 +82,7 @@ class Trials(Work):
     command: str
 
     def open(self, context: WorkerContext) -> Callable[[Any], Any]:
-        from numerate.experiments import train  # noqa: F401  (it takes seconds, and no trial should pay for it)
+        from numerate.runs import train  # noqa: F401  (it takes seconds, and no trial should pay for it)
 
         recipe = from_tree(dict(self.recipe_tree), "search", expected_class=Recipe)
         journal = Journal(self.folder, self.plan.space, minimize=self.plan.minimize)
@@ -138,7 +138,7 @@ class _TrialRunner:
 
     def _train(self, recipe: Recipe, *, has_pruner: bool) -> bool:
         """Trains one run, or waits for another process that trains it. Returns whether the pruner stopped it."""
-        from numerate.experiments.train import train
+        from numerate.runs.train import train
 
         monitor = _TrialStop(self, recipe, has_pruner=has_pruner)
         while True:

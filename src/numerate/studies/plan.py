@@ -12,11 +12,11 @@ from typing import Any
 from numerate.config import fingerprint
 from numerate.config.saving import TreeCache
 from numerate.errors import UserError
-from numerate.experiments.patch import apply_diff, tree_diff, value_at
 from numerate.records.kinds import PLAN, PLAN_HEAD
 from numerate.records.reading import FORMAT, check_format, damage_message, parse_lines, parse_record, read_bytes
 from numerate.reports.settings import SETTINGS_WITHOUT_EFFECT as SETTINGS_WITHOUT_EFFECT
 from numerate.reports.settings import shortest_texts
+from numerate.runs.patch import apply_diff, tree_diff, value_at
 
 RESULT_VERSION = 1
 """Part of every content key. Increased when the meaning of an unchanged recipe changes."""

@@ -9,14 +9,14 @@ from numerate.config import expand_sweep, identity, override, refuse_while_loadi
 from numerate.config.saving import TreeCache
 from numerate.errors import UserError
 from numerate.executors.executor import Executor
-from numerate.experiments.initial_weights import initial_run
-from numerate.experiments.patch import tree_diff
 from numerate.reports.groups import group_runs
 from numerate.reports.matplotlib_writer import save_figure
 from numerate.reports.output_files import write_output
 from numerate.reports.page import comparison_page
 from numerate.reports.plots import compare_figure
 from numerate.reports.records import read_runs
+from numerate.runs.initial_weights import initial_run
+from numerate.runs.patch import tree_diff
 from numerate.studies.folder import PlannedRun, RequestedRun, StudyFolder, content_key
 from numerate.studies.running import RunOutcome, StudyRunner
 from numerate.tasks.task import Task

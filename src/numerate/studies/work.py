@@ -16,9 +16,9 @@ from numerate.evaluation.answer_metrics import own_scores
 from numerate.evaluation.evaluator import resolve_grid
 from numerate.executors.executor import Failure, Work, WorkerContext
 from numerate.executors.worker import failure_to_record
-from numerate.experiments.results import Results
-from numerate.experiments.tracking import track_results
-from numerate.experiments.train import TrainedRun, train
+from numerate.runs.results import Results
+from numerate.runs.tracking import track_results
+from numerate.runs.train import TrainedRun, train
 from numerate.studies.folder import PlannedRun, StudyFolder, is_done
 from numerate.studies.state import WorkerStateFile
 from numerate.training import checkpoint

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from numerate.experiments.patch import tree_diff, value_at
+from numerate.runs.patch import tree_diff, value_at
 from numerate.studies.folder import SETTINGS_WITHOUT_EFFECT, PlannedRun
 
 IGNORED_SETTINGS = {

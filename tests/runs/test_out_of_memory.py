@@ -11,9 +11,9 @@ import torch
 from numerate.cli import main
 from numerate.config import identity, override
 from numerate.errors import OperationalError
-from numerate.experiments.out_of_memory import explained_out_of_memory
-from numerate.experiments.train import train
 from numerate.models.decoder import DecoderModel
+from numerate.runs.out_of_memory import explained_out_of_memory
+from numerate.runs.train import train
 from numerate.training.trainer import Trainer
 from small_runs import metrics, small
 

@@ -12,9 +12,9 @@ from hugging_face import QUIET
 from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import cell_questions, make_batches
 from numerate.evaluation.exact_match import target_likelihood
-from numerate.experiments.exporting import export
-from numerate.experiments.run import Run
-from numerate.experiments.train import train
+from numerate.runs.exporting import export
+from numerate.runs.run import Run
+from numerate.runs.train import train
 from numerate.tasks.plain import format_question
 from numerate.vocabulary import BOS
 from small_runs import small
@@ -24,7 +24,7 @@ lm_eval = pytest.importorskip("lm_eval", reason="lm-eval is not installed: make 
 from lm_eval.api.instance import Instance  # noqa: E402
 from lm_eval.models.huggingface import HFLM  # noqa: E402
 
-from numerate.experiments.lm_eval_model import NumerateLM, check_version  # noqa: E402
+from numerate.runs.lm_eval_model import NumerateLM, check_version  # noqa: E402
 
 pytestmark = QUIET
 

@@ -1,6 +1,5 @@
 """Sending the results of an evaluation to the trackers of a run: heat maps and samples."""
 
-from numerate.experiments.run import Run
 from numerate.integrations import trackers
 from numerate.reports.figure import Figure, heat_maps
 from numerate.reports.groups import group_runs
@@ -9,6 +8,7 @@ from numerate.reports.matplotlib_writer import draw_figure
 from numerate.reports.plots import validation_figure
 from numerate.reports.records import read_run
 from numerate.reports.settings import format_settings
+from numerate.runs.run import Run
 
 
 def track_results(run: Run) -> None:

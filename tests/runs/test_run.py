@@ -14,13 +14,13 @@ from numerate.commands.runs import sweep
 from numerate.config import Span, identity
 from numerate.errors import UserError
 from numerate.evaluation.evaluator import Evaluation
-from numerate.experiments import trial
-from numerate.experiments.run import Run
-from numerate.experiments.train import debug, dry_run, train
 from numerate.positions.added import Learned
 from numerate.positions.position_ids import DigitIndex, Shifted
 from numerate.recipes import number_loss_small_was
 from numerate.reports.records import read_run
+from numerate.runs import trial
+from numerate.runs.run import Run
+from numerate.runs.train import debug, dry_run, train
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.multiplication import Multiplication
 from numerate.text.models.numformer import Numformer
@@ -64,7 +64,7 @@ def test_an_evaluation_with_other_questions_is_not_that_of_the_first(run: Run) -
 
 
 def test_an_evaluation_continues_by_cell(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from numerate.experiments import plan
+    from numerate.runs import plan
 
     whole = [dict(record) for record in run.evaluate()]
     file = run.folder.file("evaluation.jsonl")
@@ -87,7 +87,7 @@ def test_pieces_cover_the_grid_and_are_gathered(run: Run) -> None:
     shard_records = [record for number in (1, 2, 3) for record in run.evaluate(shard=f"{number}/3")]
     assert len(shard_records) == 9
     assert not run.folder.file("evaluation.jsonl").exists()
-    from numerate.experiments import plan
+    from numerate.runs import plan
 
     def never(*_: object, **__: object) -> None:
         raise AssertionError("a shard was computed again")
@@ -442,8 +442,8 @@ def test_the_latest_run_is_another_source_once_another_run_was_started(run: Run)
 def test_a_tracker_gets_the_run_by_its_id_and_again_the_same_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from numerate.experiments.tracking import track_results
     from numerate.integrations import trackers
+    from numerate.runs.tracking import track_results
 
     calls: list[tuple[str, object]] = []
 
@@ -535,7 +535,7 @@ def test_a_signal_is_passed_on_to_a_script_after_the_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from numerate import api
-    from numerate.experiments.train import TrainedRun
+    from numerate.runs.train import TrainedRun
 
     for status, error in ((130, KeyboardInterrupt), (143, SystemExit)):
         monkeypatch.setattr(api, "train_in_folder", lambda *_, status=status, **__: TrainedRun(None, "stopped", status))  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ from typing import Any
 
 from numerate.config import override, to_tree
 from numerate.errors import UserError
-from numerate.experiments.patch import tree_diff
+from numerate.runs.patch import tree_diff
 from numerate.training.recipe import Recipe
 
 TASK_INDEX = "task.task_index"

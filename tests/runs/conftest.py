@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from numerate.experiments.run import Run, load
-from numerate.experiments.train import train
+from numerate.runs.run import Run, load
+from numerate.runs.train import train
 from small_runs import ADDING, copied
 
 

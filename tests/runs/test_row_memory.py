@@ -11,10 +11,10 @@ from numerate.api import recipe
 from numerate.batch import StepContext, Tokens
 from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import EvaluationData
-from numerate.experiments import row_memory
-from numerate.experiments.row_memory import META, forward_memory
-from numerate.experiments.run import Run
 from numerate.kernels import selective_scan
+from numerate.runs import row_memory
+from numerate.runs.row_memory import META, forward_memory
+from numerate.runs.run import Run
 
 MODELS = [
     *(f"Attention model.positions={positions}" for positions in ("[Rotary]", "[ALiBi]")),

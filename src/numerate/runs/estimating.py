@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from numerate.errors import pluralize
 from numerate.evaluation.evaluator import Method
 from numerate.evaluation.grid import split_by_cost
-from numerate.experiments.plan import CellTask, EvaluationPlan
-from numerate.experiments.store import EvaluationStore
+from numerate.runs.plan import CellTask, EvaluationPlan
+from numerate.runs.store import EvaluationStore
 from numerate.training.budget import format_flops
 from numerate.training.progress import format_duration
 

@@ -12,10 +12,10 @@ from numerate.cli import main
 from numerate.config import Span
 from numerate.errors import UserError
 from numerate.evaluation.evaluator import Evaluation
-from numerate.experiments.run import Run
-from numerate.experiments.train import train
 from numerate.losses.number_heads import XValLoss
 from numerate.models.decoder import Decoder
+from numerate.runs.run import Run
+from numerate.runs.train import train
 from numerate.text.models.numformer import Numformer
 from numerate.text.tasks.generated_mathematics import GeneratedMathematics
 from numerate.text.tasks.question_files import QuestionFiles

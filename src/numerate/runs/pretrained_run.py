@@ -8,7 +8,7 @@ from pathlib import Path
 from numerate.config import check_same_defaults, identity, to_tree
 from numerate.errors import UserError
 from numerate.evaluation.evaluator import Evaluation
-from numerate.experiments.run import Run
+from numerate.runs.run import Run
 from numerate.training import checkpoint, provenance
 from numerate.training.preflight import tokenizer_fingerprint
 from numerate.training.recipe import Recipe

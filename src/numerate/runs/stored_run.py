@@ -9,8 +9,8 @@ from numerate.batch import Model
 from numerate.config import from_tree
 from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import EvaluationData
-from numerate.experiments.changes import TASK_PATH, diff_settings, override_for_evaluation
 from numerate.models.strict_weights import match_state_dict
+from numerate.runs.changes import TASK_PATH, diff_settings, override_for_evaluation
 from numerate.tasks.task import Task
 from numerate.training import checkpoint
 from numerate.training.distributed import resolve_device

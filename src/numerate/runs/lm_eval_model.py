@@ -2,7 +2,7 @@
 
 Importing this file registers the model `numerate`; the command is that of lm-eval with this file in front:
 
-    python -m numerate.experiments.lm_eval_model --model numerate --model_args run=latest --tasks ... --include_path ...
+    python -m numerate.runs.lm_eval_model --model numerate --model_args run=latest --tasks ... --include_path ...
 
 See docs/lm-eval.md.
 """
@@ -21,8 +21,8 @@ from numerate.config import from_tree
 from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import EvaluationData, extract_prompts
 from numerate.evaluation.text_answers import restore_number_format
-from numerate.experiments.exporting import export
-from numerate.experiments.run import load
+from numerate.runs.exporting import export
+from numerate.runs.run import load
 from numerate.tokenizers.tokenizer import Characters
 from numerate.training.recipe import Recipe
 

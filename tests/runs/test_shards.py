@@ -21,16 +21,16 @@ from numerate.cli import main
 from numerate.errors import OperationalError, UserError
 from numerate.executors.executor import Executor, Failure, ItemOutcome, Work, WorkerContext
 from numerate.executors.submission import item_key
-from numerate.experiments import estimating, shards, store
-from numerate.experiments.plan import CellTask, EvaluationPlan
-from numerate.experiments.run import Run, load
-from numerate.experiments.shards import GridShard, Measuring, make_shards
-from numerate.experiments.store import EvaluationStore, RecordWriter
-from numerate.experiments.train import train
 from numerate.positions.added import Learned
 from numerate.positions.position_ids import DigitIndex
 from numerate.records.kinds import EVALUATION
 from numerate.records.reading import read_records
+from numerate.runs import estimating, shards, store
+from numerate.runs.plan import CellTask, EvaluationPlan
+from numerate.runs.run import Run, load
+from numerate.runs.shards import GridShard, Measuring, make_shards
+from numerate.runs.store import EvaluationStore, RecordWriter
+from numerate.runs.train import train
 from numerate.training.lock import Lock
 from numerate.training.stopping import Stop
 from small_runs import ADDING
@@ -501,9 +501,9 @@ import sys
 import time
 
 from numerate.executors import Local
-from numerate.experiments import shards, store
-from numerate.experiments.plan import EvaluationPlan
-from numerate.experiments.run import load
+from numerate.runs import shards, store
+from numerate.runs.plan import EvaluationPlan
+from numerate.runs.run import load
 
 real = EvaluationPlan.score
 

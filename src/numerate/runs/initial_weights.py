@@ -5,8 +5,8 @@ from pathlib import Path
 
 from numerate.config import identity
 from numerate.errors import UserError
-from numerate.experiments.run import Run
 from numerate.models.strict_weights import match_state_dict
+from numerate.runs.run import Run
 from numerate.training import checkpoint
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder, find_run

@@ -16,21 +16,21 @@ from numerate.evaluation.prompts import check_lengths, resolve_max_new_tokens
 from numerate.evaluation.samples import AnswerSample, sample_answers
 from numerate.evaluation.sampling import Sampling
 from numerate.executors.executor import Executor
-from numerate.experiments.estimating import EvaluationEstimate, estimate
-from numerate.experiments.maps import DEFAULT_MAX_TOKENS, AttentionMaps, compute_attention_maps
-from numerate.experiments.plan import CellTask, EvaluationPlan, ProgressCallback, ProgressReporter
-from numerate.experiments.results import Results
-from numerate.experiments.row_memory import check_row_fits
-from numerate.experiments.shards import (
+from numerate.records.heads import read_metrics
+from numerate.runs.estimating import EvaluationEstimate, estimate
+from numerate.runs.maps import DEFAULT_MAX_TOKENS, AttentionMaps, compute_attention_maps
+from numerate.runs.plan import CellTask, EvaluationPlan, ProgressCallback, ProgressReporter
+from numerate.runs.results import Results
+from numerate.runs.row_memory import check_row_fits
+from numerate.runs.shards import (
     Measuring,
     check_no_shard,
     evaluate_shards,
     jobs_folder,
     make_shards,
 )
-from numerate.experiments.store import EvaluationStore, RecordKey, json_lines
-from numerate.experiments.stored_run import StoredRun
-from numerate.records.heads import read_metrics
+from numerate.runs.store import EvaluationStore, RecordKey, json_lines
+from numerate.runs.stored_run import StoredRun
 from numerate.tasks.questions import Questions
 from numerate.training.distributed import resolve_device
 from numerate.training.run_folder import find_run, resolve_runs_dir

@@ -17,7 +17,7 @@ from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.evaluation.kinds import generated_answers
 from numerate.evaluation.samples import sample_answers
 from numerate.evaluation.sampling import Sampling
-from numerate.experiments.pretrained_run import pretrained_run
+from numerate.runs.pretrained_run import pretrained_run
 from numerate.tasks.plain import plain_examples
 
 pytestmark = QUIET

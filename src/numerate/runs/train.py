@@ -10,15 +10,15 @@ import torch
 
 from numerate.config import check_same_defaults, identity, refuse_while_loading, to_tree
 from numerate.errors import UserError
-from numerate.experiments.initial_weights import find_initial_checkpoint, initial_run
-from numerate.experiments.out_of_memory import explained_out_of_memory
-from numerate.experiments.run import Run
-from numerate.experiments.trial import TrainingEstimate as TrainingEstimate
-from numerate.experiments.trial import debug as debug
-from numerate.experiments.trial import dry_run as dry_run
 from numerate.integrations import trackers
 from numerate.recipes.papers import PAPERS
 from numerate.records.heads import read_metrics
+from numerate.runs.initial_weights import find_initial_checkpoint, initial_run
+from numerate.runs.out_of_memory import explained_out_of_memory
+from numerate.runs.run import Run
+from numerate.runs.trial import TrainingEstimate as TrainingEstimate
+from numerate.runs.trial import debug as debug
+from numerate.runs.trial import dry_run as dry_run
 from numerate.training import checkpoint, provenance
 from numerate.training.budget import format_flops
 from numerate.training.distributed import World

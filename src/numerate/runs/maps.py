@@ -17,9 +17,9 @@ from numerate.batch import Batch, Model, StepContext, Tokens
 from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import EXTRA_TEXT_TOKENS, extract_prompts
 from numerate.evaluation.generate import greedy_decode
-from numerate.experiments.stored_run import StoredRun
 from numerate.mixers.attention_maps import LayerMaps, MapKind, record_maps
 from numerate.reports.attention_maps import MapRow, maps_figure
+from numerate.runs.stored_run import StoredRun
 from numerate.vocabulary import EOS
 
 if TYPE_CHECKING:

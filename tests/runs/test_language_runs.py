@@ -14,15 +14,15 @@ from numerate import cli
 from numerate.errors import UserError
 from numerate.evaluation.kinds import text_likelihood as language
 from numerate.executors import Local
-from numerate.experiments.plan import EvaluationPlan
-from numerate.experiments.run import Run, load
-from numerate.experiments.train import train
 from numerate.reports.compare import comparison_text
 from numerate.reports.groups import group_runs
 from numerate.reports.language import MeanInterval, mean_over_seeds, t_quantile
 from numerate.reports.page import comparison_page
 from numerate.reports.plots import write_plot
 from numerate.reports.records import read_run
+from numerate.runs.plan import EvaluationPlan
+from numerate.runs.run import Run, load
+from numerate.runs.train import train
 from numerate.training.run_folder import RunFolder
 
 pytest.importorskip("tokenizers", reason="the extra huggingface has it")

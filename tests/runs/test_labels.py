@@ -12,13 +12,13 @@ from numerate.errors import UserError
 from numerate.evaluation.evaluator import Evaluation
 from numerate.evaluation.labels import METRICS, LabelCounts
 from numerate.evaluation.statistics import wilson_interval
-from numerate.experiments.run import Run, load
-from numerate.experiments.train import TrainedRun, train
 from numerate.mixers.attention import Attention
 from numerate.models.backbone import Stack
 from numerate.models.decoder import Decoder
 from numerate.positions.added import Scalar, Sinusoidal
 from numerate.positions.position_ids import Shifted, Zooming
+from numerate.runs.run import Run, load
+from numerate.runs.train import TrainedRun, train
 from numerate.studies.work import region_summaries
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.counting import Counting

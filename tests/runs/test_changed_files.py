@@ -12,10 +12,10 @@ import pytest
 from numerate.config import override
 from numerate.errors import UserError
 from numerate.evaluation.evaluator import Evaluation
-from numerate.experiments.run import Run
-from numerate.experiments.train import train
 from numerate.models.decoder import Decoder
 from numerate.positions.rotary import Rotary
+from numerate.runs.run import Run
+from numerate.runs.train import train
 from numerate.studies.study import Study, preview_study
 from numerate.text.tasks.question_files import QuestionFiles
 from numerate.training.recipe import Recipe, Training

@@ -22,8 +22,8 @@ from torch.utils._pytree import tree_leaves
 from numerate.batch import Model, StepContext, Tokens
 from numerate.errors import UserError
 from numerate.evaluation.evaluation_data import MAX_TOKENS_PER_BATCH, select_rows
-from numerate.experiments.out_of_memory import total_memory
-from numerate.experiments.stored_run import StoredRun
+from numerate.runs.out_of_memory import total_memory
+from numerate.runs.stored_run import StoredRun
 from numerate.tokenizers.layout import Seq2Seq
 from numerate.training.disk import format_bytes
 from numerate.training.distributed import resolve_device

@@ -14,12 +14,12 @@ from numerate.cli import main
 from numerate.config import Span
 from numerate.errors import UserError
 from numerate.evaluation.evaluator import Evaluation
-from numerate.experiments.run import Run
-from numerate.experiments.train import train
 from numerate.mixers.recurrent import LSTM
 from numerate.models.backbone import Loop
 from numerate.models.decoder import Decoder
 from numerate.reports.attention_maps import token_label
+from numerate.runs.run import Run
+from numerate.runs.train import train
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.language_modeling import LanguageModeling
 from numerate.text.data.corpora import write_corpus

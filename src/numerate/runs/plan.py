@@ -18,11 +18,11 @@ from numerate.evaluation.evaluator import (
     warn_replaced_grid,
 )
 from numerate.evaluation.grid import STRATUM, Cell, Grid, cell_entries, parse_shard, shard
-from numerate.experiments.out_of_memory import explained_out_of_memory
-from numerate.experiments.row_memory import check_row_fits
-from numerate.experiments.store import EvaluationStore, RecordKey, StoredPredictions, with_checksum
-from numerate.experiments.stored_run import StoredRun
 from numerate.reports.records import settings_key
+from numerate.runs.out_of_memory import explained_out_of_memory
+from numerate.runs.row_memory import check_row_fits
+from numerate.runs.store import EvaluationStore, RecordKey, StoredPredictions, with_checksum
+from numerate.runs.stored_run import StoredRun
 from numerate.tasks.task import Task
 from numerate.training.checkpoint import Checkpoint
 

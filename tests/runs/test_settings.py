@@ -9,9 +9,6 @@ import pytest
 
 from numerate.config import Span
 from numerate.errors import UserError
-from numerate.experiments.changes import diff_settings
-from numerate.experiments.run import Run
-from numerate.experiments.train import train
 from numerate.mixers.attention import Attention
 from numerate.models.backbone import Loop
 from numerate.models.decoder import Decoder
@@ -19,6 +16,9 @@ from numerate.positions.rotary import Rotary
 from numerate.reports.compare import write_comparison
 from numerate.reports.groups import format_settings, group_runs
 from numerate.reports.records import read_run
+from numerate.runs.changes import diff_settings
+from numerate.runs.run import Run
+from numerate.runs.train import train
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.mixture import Mixture
 from numerate.text.tasks.example_file import ExampleFile
@@ -68,7 +68,7 @@ def test_a_sweep_leaves_records_that_say_how_the_model_was_run(run: Run) -> None
 def test_twice_the_same_sweep_leaves_the_same_bytes_and_computes_nothing(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from numerate.experiments import plan
+    from numerate.runs import plan
 
     sweep = [f"{BASE}=3,20", "model.dropout=0.5"]
     run.evaluate("1:2", settings=sweep, predictions=True)
@@ -81,7 +81,7 @@ def test_twice_the_same_sweep_leaves_the_same_bytes_and_computes_nothing(
 
 
 def test_pieces_of_a_sweep_are_gathered(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from numerate.experiments import plan
+    from numerate.runs import plan
 
     shard_records = [record for i in (1, 2) for record in run.evaluate(shard=f"{i}/2", settings=[f"{BASE}=3,10000"])]
     monkeypatch.setattr(plan.EvaluationPlan, "score", None)
@@ -121,7 +121,7 @@ def test_a_question_is_answered_by_the_model_as_it_is_run(run: Run) -> None:
 
 
 def test_best_that_is_final_is_not_computed_twice(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from numerate.experiments import plan
+    from numerate.runs import plan
 
     best = run.evaluate("1:2", checkpoint="best")
     assert best.records[0]["step"] == 8, "nothing is right beyond at any step, and ties go to the later one"

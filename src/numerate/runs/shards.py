@@ -9,9 +9,9 @@ from numerate.errors import OperationalError, UserError, pluralize
 from numerate.evaluation.evaluator import Method, parse_grid
 from numerate.evaluation.grid import cell_entries, interleave_by_cost, split_by_cost
 from numerate.executors.executor import Executor, Failure, Work, WorkerContext
-from numerate.experiments.plan import CellTask, EvaluationPlan, ProgressReporter
-from numerate.experiments.store import PREDICTIONS_FILE, RECORDS_FILE, EvaluationStore, RecordWriter, worker_directory
-from numerate.experiments.stored_run import StoredRun
+from numerate.runs.plan import CellTask, EvaluationPlan, ProgressReporter
+from numerate.runs.store import PREDICTIONS_FILE, RECORDS_FILE, EvaluationStore, RecordWriter, worker_directory
+from numerate.runs.stored_run import StoredRun
 from numerate.training import checkpoint
 from numerate.training.lock import Lock
 from numerate.training.run_folder import RunFolder

@@ -16,12 +16,12 @@ from numerate.evaluation.completions import Completion
 from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.evaluation.evaluator import Evaluation
 from numerate.evaluation.prompts import QuestionPrompts, TextStreamer
-from numerate.experiments.run import Run, load
-from numerate.experiments.train import train
 from numerate.models.backbone import Stack
 from numerate.models.decoder import Decoder
 from numerate.positions.added import Learned
 from numerate.positions.rotary import Rotary
+from numerate.runs.run import Run, load
+from numerate.runs.train import train
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.bitwise import BitwiseOr
 from numerate.tasks.counting import Counting
