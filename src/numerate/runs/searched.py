@@ -1,0 +1,203 @@
+"""The result of a search: its trials as a table, and the command that evaluates the best."""
+
+import csv
+import html
+import io
+import shlex
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from numerate.errors import UserError
+from numerate.reports.table import text_table
+from numerate.runs.space import Space, value_text
+from numerate.runs.trials import Search, Trial, best_first
+from numerate.training import disk
+from numerate.training.progress import ProgressBar
+from numerate.training.recipe import Recipe
+
+NUM_FRESH_SEEDS = 5
+"""Number of seeds in the command proposed for the best trial; none of them was used for its selection."""
+
+_MAX_SHOWN = 10
+_METRIC_DESCRIPTIONS = {
+    "ood_validation": "ood_validation (OOD validation)",
+    "validation": "validation (held-out questions in distribution)",
+    "loss": "the last training loss",
+    "validation_loss": "the lowest validation loss, in nats per token",
+}
+
+
+@dataclass(frozen=True, repr=False)
+class SearchResult:
+    """The result of a search so far. Displays as a table of the best trials and the next command.
+
+    `trials` are all trials in the order in which they were started, and `exit_status` is that of the
+    command. `command_words` are the recipe and its options in the next command.
+    """
+
+    search: Search
+    trials: tuple[Trial, ...]
+    importances: Mapping[str, float]
+    exit_status: int
+    command_words: tuple[str, ...]
+
+    @property
+    def num_left(self) -> int:
+        """The number of unfinished trials."""
+        return max(0, self.search.num_trials - sum(trial.state != "running" for trial in self.trials))
+
+    @property
+    def ranked_trials(self) -> list[Trial]:
+        """The complete trials, best first; ties in the order of the trials."""
+        return best_first(self.trials, minimize=self.search.minimize)
+
+    @property
+    def best_trial(self) -> Trial:
+        """The best trial. Raises `UserError` if none is complete."""
+        if not (ranked := self.ranked_trials):
+            raise UserError(f"{self.search.path}: no trial is complete")
+        return ranked[0]
+
+    @property
+    def best_recipe(self) -> Recipe:
+        """The recipe of the best trial's first run, which `train` finds done. Raises `UserError` if none is
+        complete."""
+        return self.best_trial.runs[0].recipe
+
+    def settings(self, trial: Trial) -> list[str]:
+        """The settings of a trial as `path=value` words for `numerate train`."""
+        return self.search.space.settings(trial.parameters)
+
+    def next_command(self) -> str:
+        """The command that trains and evaluates the best settings on new seeds."""
+        first = max(self.search.seeds) + 1
+        seeds = ",".join(str(first + number) for number in range(NUM_FRESH_SEEDS))
+        name, *options = self.command_words
+        return shlex.join(["numerate", "run", name, *self.settings(self.best_trial), f"seed={seeds}", *options])
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def text(self, width: int | None = None) -> str:
+        """The best trials as a table, which is divided to fit into the `width` of a terminal, and notes."""
+        return "\n\n".join(part for part in (self._table(width), "\n".join(self._notes())) if part)
+
+    def _table(self, width: int | None) -> str:
+        ranked, search = self.ranked_trials[:_MAX_SHOWN], self.search
+        if not ranked:
+            return ""
+        metric = ranked[0].results["metric"]
+        columns: dict[str, Callable[[Trial], str]] = {
+            "trial": lambda trial: str(trial.number),
+            metric: lambda trial: search.value_text(trial.results["value"]),
+        }
+        if any(trial.results["low"] is not None for trial in ranked):
+            name = f"of {len(search.seeds)} seeds" if len(search.seeds) > 1 else "95 % interval"
+            columns[name] = lambda trial: " to ".join(search.value_text(trial.results[end]) for end in ("low", "high"))
+        if metric == "ood_validation":
+            columns["validation"] = lambda trial: search.value_text(median(_of_runs(trial, "validation")))
+        for path, short in short_names(search.space).items():
+            columns[short] = lambda trial, path=path: value_text(trial.parameters[path])  # type: ignore[misc]
+        columns["steps"] = lambda trial: ", ".join(dict.fromkeys(map(str, _of_runs(trial, "steps"))))
+        columns["run"] = lambda trial: ", ".join(run.folder.id for run in trial.runs)
+        return text_table(list(columns), [[column(trial) for column in columns.values()] for trial in ranked], width)
+
+    def _notes(self) -> Iterator[str]:
+        counts, search, ranked = Counter(trial.state for trial in self.trials), self.search, self.ranked_trials
+        parts = [f"{counts['complete']} of {max(search.num_trials, len(self.trials))} trials are complete"]
+        others = (counts["pruned"], "stopped early"), (counts["failed"], "failed")
+        parts += [f"{count} {how}" for count, how in others if count]
+        parts += [f"{self.num_left} not finished; the same command resumes"] * bool(self.num_left)
+        yield f"{self.search.path}: {', '.join(parts)}"
+        first_by_error = {trial.error: trial for trial in reversed(self.trials) if trial.error is not None}
+        for trial in sorted(first_by_error.values(), key=lambda trial: trial.number)[:3]:
+            yield f"trial {trial.number} failed: {trial.error}"
+        if self.importances:
+            shares = ", ".join(f"{path} {share:.0%}" for path, share in self.importances.items())
+            yield f"parameter importances (PED-ANOVA): {shares}"
+        if not ranked:
+            return
+        if len(ranked) > 1 and len({trial.objective for trial in ranked}) == 1:
+            yield "warning: all trials have the same objective, so the best is the first; train longer to distinguish them"
+        for edge in search.space.edge_warnings(ranked[0].parameters):
+            yield f"warning: the best {edge}; better values may lie outside; search a wider range"
+        metric_text = _METRIC_DESCRIPTIONS[ranked[0].results["metric"]]
+        yield f"best: trial {ranked[0].number}, selected by {metric_text}, not on test questions"
+        yield f"the best of {len(ranked)} is biased upwards by selection; this evaluates it on new seeds:"
+        yield f"  {self.next_command()}"
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+    def write_table(self) -> None:
+        """Writes `results.csv` into the folder of the search: all trials, the best first."""
+        paths, text = [field.path for field in self.search.space.fields], io.StringIO()
+        table = csv.writer(text, lineterminator="\n")
+        table.writerow(["trial", "state", "metric", "value", "low", "high", *paths, "steps", "runs", "error"])
+        ranked = self.ranked_trials
+        for trial in [*ranked, *(trial for trial in self.trials if trial not in ranked)]:
+            results = [trial.results.get(name) for name in ("metric", "value", "low", "high")]
+            parameters = [value_text(trial.parameters[path]) for path in paths]
+            steps = " ".join(dict.fromkeys(map(str, _of_runs(trial, "steps"))))
+            runs = " ".join(run.folder.id for run in trial.runs)
+            table.writerow([trial.number, trial.state, *results, *parameters, steps, runs, trial.error])
+        disk.write_atomically(self.search.path / "results.csv", text.getvalue().encode())
+
+
+class SearchProgress:
+    """Prints each trial that ends, whichever process trained it, and their number."""
+
+    def __init__(self, search: Search, *, show: bool) -> None:
+        self._search, self._short_names = search, short_names(search.space)
+        self._printed = {trial.number for trial in search.trials() if trial.state != "running"}
+        num_done, label = len(self._printed), search.path.name
+        self._bar = ProgressBar(search.num_trials, label=label, num_done=num_done, unit="trial", show=show)
+        if num_done:
+            self._bar.print_line(f"{search.path}: {num_done} trials are finished already")
+
+    def __enter__(self) -> "SearchProgress":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if error[0] is None:
+            self.update()
+        self._bar.close()
+
+    def update(self) -> None:
+        """Reads the folders of the trials."""
+        trials = self._search.trials()
+        for trial in trials:
+            if trial.state != "running" and trial.number not in self._printed:
+                self._printed.add(trial.number)
+                self._bar.print_line(f"trial {trial.number}: {self._trial_text(trial)}")
+        best = best_first(trials, minimize=self._search.minimize)[:1]
+        text = {"best": f"{self._search.value_text(one.results['value'])} (trial {one.number})" for one in best}
+        self._bar.step(len(self._printed), **text)
+
+    def _trial_text(self, trial: Trial) -> str:
+        point = ", ".join(f"{self._short_names[path]}={value_text(value)}" for path, value in trial.parameters.items())
+        if trial.state == "complete":
+            return f"{self._search.value_text(trial.results['value'])}, {point}"
+        return f"stopped early, {point}" if trial.state == "pruned" else f"failed, {point}: {trial.error}"
+
+
+def short_names(space: Space) -> dict[str, str]:
+    """For each path of a field its last two names, or more if those of another field are the same:
+    `position_ids.max_offset` for `model.positions.0.position_ids.max_offset`."""
+    paths = [field.path.split(".") for field in space.fields]
+    names = {}
+    for path in paths:
+        suffixes = (path[-count:] for count in range(2, len(path)))
+        unique_suffixes = (end for end in suffixes if sum(other[-len(end) :] == end for other in paths) == 1)
+        names[".".join(path)] = ".".join(next(unique_suffixes, path))
+    return names
+
+
+def _of_runs(trial: Trial, name: str) -> list[Any]:
+    return [run[name] for run in trial.results.get("runs", [])]
