@@ -1,0 +1,181 @@
+"""The interface of all engines: they apply a function to items and yield results or failures as completed."""
+
+import pickle
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from numerate.config import Spec, setting
+from numerate.errors import OperationalError, UserError
+from numerate.training.stopping import Stop
+
+FailureKind = Literal[
+    "user error",
+    "operational error",
+    "error",
+    "out of memory",
+    "disk full",
+    "busy",
+    "died",
+    "timeout",
+    "stopped",
+    "not started",
+]
+"""How an item failed: "user error" (also an exception in a user's file), "operational error" (of the environment),
+"error" (an unexpected exception), "out of memory", "disk full", "busy" (another process holds its lock), "died" (its
+worker), "timeout", "stopped", or "not started" because everything was stopped."""
+
+MAX_TRIES = 3
+"""An item has failed if its worker died this often; within one command, it is started again on another worker."""
+
+STOP_TIMEOUT = 10.0
+"""Seconds between requesting an item to stop and killing its worker."""
+
+TICK_INTERVAL = 0.5
+"""Seconds between two calls of `on_tick`."""
+
+DEFAULT_NUM_WORKERS = 64
+"""Assumed number of workers if it is unknown: more shards of a grid than needed cost little."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The reason why an item has no result: `text` for the user, `traceback` for debugging.
+
+    `status` is the exit status of a command with this failure only.
+    """
+
+    kind: FailureKind
+    text: str
+    status: int = 1
+    traceback: str | None = None
+
+    @classmethod
+    def from_dict(cls, data: object) -> "Failure":
+        """From plain data, as returned by `dataclasses.asdict`. Raises `ValueError` for any other."""
+        if not isinstance(data, dict) or data.get("kind") not in get_args(FailureKind):
+            raise ValueError("not a failure")
+        kind, text, status, traceback = (data.get(name) for name in ("kind", "text", "status", "traceback"))
+        if not isinstance(text, str) or not isinstance(status, int) or not isinstance(traceback, str | None):
+            raise ValueError("not a failure")
+        return cls(kind, text, status, traceback)  # type: ignore[arg-type]
+
+    @property
+    def is_transient(self) -> bool:
+        """Whether the item may succeed if it is started again: it was stopped, or its worker died."""
+        return self.kind in ("died", "stopped", "not started", "busy", "disk full")
+
+    def to_error(self, text: str | None = None) -> UserError | OperationalError:
+        """The exception of a command that ends with this failure, with another text if given."""
+        message = self.text if text is None else text
+        error = UserError(message) if self.kind == "user error" else OperationalError(message)
+        if self.traceback is not None:
+            error.add_note(self.traceback)
+        return error
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished item: its `index` among the items, and its result or its failure.
+
+    `seconds` is its time in the worker, without waiting; `worker` is the name of that worker.
+    """
+
+    index: int
+    result: Any = None
+    failure: Failure | None = None
+    seconds: float = 0.0
+    worker: str = ""
+
+
+@dataclass(frozen=True)
+class Engine(Spec, ABC):
+    """Applies a function to items with several workers: `Local`, `Ray` or `Slurm`. The results are the same on each.
+
+    For example, with a function of a module:
+
+        sorted(one.result for one in Local(workers=2).map(math.sqrt, [1, 4, 9]))  # 1.0, 2.0, 3.0
+
+    The function and its items are pickled to every worker. An item is done at least once, and may be done again after
+    its worker died: it opens the folder of its run, does what is missing there, and writes how it ended. Its result
+    only informs a waiting command; on Slurm it must be plain (JSON) data. Inside a worker, `worker.current_stop()`
+    says when an item should end early.
+
+    A function may have two methods besides: `name_of(item)`, the name of an item in errors, and `done(item)`, whether
+    the folder of an item shows that nothing is left to do.
+    """
+
+    workers: int | None = setting(
+        None, "number of workers; null: one per core (local), one per free CPU of the cluster (ray)", at_least=1
+    )
+    threads: int = setting(1, "CPU threads per worker", at_least=1)
+    timeout: float | None = setting(
+        None, "time limit per item (a run, a shard of a grid), in seconds; null: none", above=0
+    )
+
+    @property
+    def num_workers(self) -> int:
+        """The number of concurrent workers, or a guess if that is unknown before they start."""
+        return self.workers or DEFAULT_NUM_WORKERS
+
+    def check_available(self) -> None:
+        """Checks that this engine is available, before anything is written or started.
+
+        Raises the `UserError` that `map` would raise for a package or a program that is not installed, or for an
+        address that does not answer, if that can be checked before anything is started.
+        """
+        return
+
+    @abstractmethod
+    def map(
+        self,
+        function: Callable[[Any], Any],
+        items: Sequence[Any],
+        *,
+        folder: Path | None = None,
+        stop: Stop | None = None,
+        on_tick: Callable[[], None] = lambda: None,
+    ) -> Iterator[Outcome]:
+        """Yields one `Outcome` for every item, in the order in which they are completed.
+
+        `folder` is for files of the engine (logs, job scripts). When `stop` is requested, running items are stopped and
+        waiting ones end as "not started". `on_tick` is called about twice a second while waiting. Raises `UserError`
+        before anything is started if the engine is not available (a package that is not installed, an address that does
+        not answer), or if the function cannot be pickled.
+        """
+
+    def script(self, function: Callable[[Any], Any], items: Sequence[Any], folder: Path) -> str:
+        """The job script that would be submitted, for `--dry-run`. Nothing is started or written.
+
+        Raises `UserError` for an engine that submits none.
+        """
+        raise UserError(f"{type(self).__name__} has no job script; use engine=slurm")
+
+
+def name_of(function: Callable[[Any], Any], item: Any) -> str:
+    """The name of an item in errors: as its function says, or as it is printed.
+
+    >>> name_of(abs, -3)
+    '-3'
+    """
+    return str(getattr(function, "name_of", str)(item))
+
+
+def is_done(function: Callable[[Any], Any], item: Any) -> bool:
+    """Whether the folder of an item shows that it is done, where the function can tell."""
+    return bool(getattr(function, "done", lambda item: False)(item))
+
+
+def pickle_value(value: Any, name: str, dumps: Callable[[Any], bytes] = pickle.dumps) -> bytes:
+    """A value as bytes. Raises `UserError` if it cannot be pickled."""
+    try:
+        return dumps(value)
+    except Exception as error:
+        raise UserError(f"{name} cannot be sent to a worker: {error}") from error
+
+
+def not_started(index: int, stop: Stop) -> Outcome:
+    """The outcome of an item that was still waiting when everything was stopped."""
+    return Outcome(index, failure=Failure("not started", "not started; the same command resumes", stop.status or 130))

@@ -1,0 +1,67 @@
+"""Memory that ran out: recognizing it in an error, and processes that the kernel's OOM killer ended."""
+
+import contextlib
+import re
+import resource
+from pathlib import Path
+
+from numerate.errors import chain_of_causes
+from numerate.training.disk import format_bytes
+
+_OUT_OF_MEMORY_PATTERN = re.compile(
+    r"can't allocate memory|cannot allocate memory|failed to map segment|out of memory|std::bad_alloc|"
+    r"STATUS_ALLOC_FAILED",
+    re.IGNORECASE,
+)
+
+
+def count_oom_kills(system: Path = Path("/")) -> int:
+    """The number of processes that the kernel's OOM killer has ended so far: in the control group of this process
+    (version 2), otherwise on the machine; 0 if neither can be read. See the kernel's admin-guide/cgroup-v2.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:  # a system without any of these files
+    ...     count_oom_kills(Path(folder))
+    0
+    """
+    groups = system / "sys/fs/cgroup"
+    group = ""
+    with contextlib.suppress(OSError):
+        lines = (system / "proc/self/cgroup").read_text().splitlines()
+        group = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), "")
+    for path in (groups / group / "memory.events", groups / "memory.events", system / "proc/vmstat"):
+        with contextlib.suppress(OSError):
+            if found := re.search(r"^oom_kill (\d+)", path.read_text(), re.MULTILINE):
+                return int(found[1])
+    return 0
+
+
+def out_of_memory_error(error: BaseException) -> BaseException | None:
+    """The out-of-memory error of Python, numpy, torch or a GPU in the chain of causes of an error; None if there is
+    none."""
+    for cause in chain_of_causes(error):
+        if {part.__name__ for part in type(cause).__mro__} & {"MemoryError", "OutOfMemoryError"}:
+            return cause
+        if isinstance(cause, RuntimeError | OSError | ImportError) and _OUT_OF_MEMORY_PATTERN.search(str(cause)):
+            return cause
+    return None
+
+
+def is_on_gpu(cause: BaseException) -> bool:
+    """Whether an out-of-memory error is a GPU's, or one of its libraries'."""
+    text = f"{type(cause).__module__} {cause}"
+    return "cuda" in text.lower() or any(name in text for name in ("CUBLAS", "CUDNN", "HIP", "MPS"))
+
+
+def out_of_memory_text(cause: BaseException) -> str:
+    """A message about which memory ran out and what needs less."""
+    message = f"{type(cause).__name__}: {next(iter(str(cause).splitlines()), '')}".removesuffix(": ")
+    if size := re.search(r"tried to allocate (\d+) bytes", message):  # torch on the CPU
+        message = f"{format_bytes(int(size[1]))} for one tensor"
+    if is_on_gpu(cause):
+        return f"the GPU is out of memory ({message}); use a smaller batch or model, or fewer workers per GPU"
+    limits = (resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA))
+    if any(limit != resource.RLIM_INFINITY for limit in limits):
+        reason = f"this process is limited ({message})"
+        return f"{reason}; use a larger limit (`ulimit -v`), or a smaller batch or model"
+    return f"the machine is out of memory ({message}); use fewer workers, or a smaller batch or model"

@@ -1,0 +1,437 @@
+"""Promises of workers: every item comes back once, and nothing that one does is another's concern. Those that Ray keeps
+too are tested on its tasks as well."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.append(str(Path(__file__).parent))  # workers look for modules where we do
+
+from engine_deeds import Closed, Deeds, Leaving, done
+
+from numerate.config import load_user_parts
+from numerate.errors import OperationalError, UserError
+from numerate.runs.engines import Local, engine, local, machine
+from numerate.runs.engines.engine import Outcome
+from numerate.runs.engines.memory import count_oom_kills, out_of_memory_error
+from numerate.runs.engines.worker import _to_failure
+from numerate.training.stopping import Stop
+
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what is needed of a process")
+
+
+@pytest.fixture(autouse=True)
+def _short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "STOP_TIMEOUT", 2.0)
+
+
+@pytest.fixture(params=["local"])
+def anywhere(request: pytest.FixtureRequest) -> Any:
+    """The class of an engine that has workers."""
+    return Local
+
+
+def text_of(found: list[Outcome], index: int) -> str:
+    failure = next(one.failure for one in found if one.index == index)
+    assert failure is not None
+    return failure.text
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 20.0) -> bool:
+    end = time.monotonic() + seconds
+    while not true() and time.monotonic() < end:
+        time.sleep(0.02)
+    return true()
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+# Every item comes back once -------------------------------------------------------------------------------------------
+
+
+def test_every_item_comes_back_once_with_its_result(anywhere: Any) -> None:
+    items = [*[("square", number) for number in range(60)], ("mistake",), ("error",)]
+    found = list(anywhere(workers=2).map(Deeds(), items))
+    assert done(found) == {number: number * number for number in range(60)} | {60: "user error", 61: "error"}
+    assert len({one.worker for one in found}) <= 2
+
+
+def test_items_come_back_as_they_are_completed_and_not_in_their_order(tmp_path: Path) -> None:
+    found = Local(workers=2).map(Deeds(), [("wait_for", str(tmp_path), 1), ("square", 1), ("put", str(tmp_path))])
+    assert [one.index for one in found] == [1, 2, 0]
+
+
+def test_warnings_of_workers_are_those_of_the_command(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.warns(UserWarning, match="^thin ice$"):
+        assert done(list(Local(workers=1).map(Deeds(), [("warn", "thin ice"), ("square", 3)]))) == {0: None, 1: 9}
+    assert capfd.readouterr().err == ""
+
+
+def test_there_are_no_workers_for_no_items() -> None:
+    assert list(Local(workers=4).map(Deeds(), [])) == []
+
+
+def test_a_worker_keeps_to_its_threads(anywhere: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    found = list(anywhere(workers=1, threads=2).map(Deeds(), [("where",)]))
+    name, pid, environment, threads = found[0].result
+    assert (environment, threads) == ("2", 2)
+    assert os.environ["OMP_NUM_THREADS"] == "7"
+    assert str(pid) in name.split("-")
+    assert pid != os.getpid()
+
+
+def test_gpus_are_dealt_out_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
+    found = list(Local(workers=3).map(Deeds(), [("meet", str(tmp_path), 3)] * 3))
+    assert sorted(one.result for one in found) == ["4", "4", "6"]
+
+
+def test_the_gpus_of_a_machine_are_counted_without_any_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert machine.visible_gpus(tmp_path) == []
+    (tmp_path / "dev").mkdir()
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / "dev" / name).touch()
+    assert machine.visible_gpus(tmp_path) == ["0", "1"]
+    for given, seen in {"": [], "-1": [], "3": ["3"], "GPU-8a, GPU-9b": ["GPU-8a", "GPU-9b"]}.items():
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+        assert machine.visible_gpus(tmp_path) == seen
+
+
+@pytest.mark.parametrize(
+    ("files", "count"),
+    [
+        ({}, None),
+        ({"cpu.max": "max 100000"}, None),
+        ({"cpu.max": "150000 100000"}, 2),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
+        ({"cpu/cpu.cfs_quota_us": "400000", "cpu/cpu.cfs_period_us": "100000"}, 4),
+    ],
+)
+def test_a_container_has_the_cores_that_it_is_granted(tmp_path: Path, files: dict[str, str], count: int | None) -> None:
+    for name, content in files.items():
+        path = tmp_path / "sys/fs/cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    assert machine.cgroup_cpu_limit(tmp_path) == count
+
+
+def test_an_error_in_a_file_of_the_users_own_is_reported_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "import json, sys\n"
+        "class Bad:\n    def __init__(self, how): self.how = how\n"
+        "    def __call__(self):\n"
+        "        if self.how == 'raise':\n            raise ValueError('boom\\n  and more ' + 'x' * 500)\n"
+        "        if self.how == 'exit':\n            sys.exit(3)\n"
+        "        return self.how if self.how == 'well' else json.loads('{')\n"
+    )
+    bad = load_user_parts(path).Bad
+    found = list(Local(workers=1).map(Deeds(), [("call", bad(how)) for how in ("raise", "exit", "library", "well")]))
+    assert done(found) == {0: "user error", 1: "error", 2: "user error", 3: "well"}
+    assert text_of(found, 0).startswith("ValueError in mine.py, line 6: boom and more xxx")
+    assert len(text_of(found, 0)) < 340
+    assert text_of(found, 1) == "it called sys.exit(3) in mine.py, line 8"
+    assert text_of(found, 2).startswith("JSONDecodeError in mine.py, line 9: Expecting")
+
+
+# What fails is one item -----------------------------------------------------------------------------------------------
+
+
+def test_an_exception_is_the_failure_of_its_item_alone_in_the_words_of_its_kind() -> None:
+    items = [("mistake",), ("fault",), ("error",), ("exit",), ("square", 3), ("interrupt",), ("slip",), ("forget",)]
+    found = list(Local(workers=1).map(Deeds(), items))
+    kinds = ["user error", "operational error", "error", "error", 9, "error", "user error", "out of memory"]
+    assert done(found) == dict(enumerate(kinds))
+    failures = [one.failure for one in found if one.failure is not None]
+    assert [failure.status for failure in failures] == [2, 1, 1, 1, 1, 2, 1]
+    assert failures[3].text.startswith("it called sys.exit(4) in engine_deeds.py, line ")
+    assert re.fullmatch(r"ZeroDivisionError in engine_deeds\.py, line \d+: by nothing", failures[5].text)
+    assert "KeyboardInterrupt" in failures[4].text
+    assert [failure.text for failure in failures[:2]] == ["this name is none", "the disk is full"]
+    message = "internal error, please report it: TypeError: '<' not supported between instances of 'str' and 'int'"
+    assert failures[2].text == f"{message} (--traceback shows where)"
+    assert "in error" in str(failures[2].traceback)
+    assert failures[6].text.startswith("out of memory in the deed forget: the machine is out of memory (MemoryError:")
+    assert not any(failure.is_transient for failure in failures)
+
+
+def test_what_cannot_be_sent_or_read_is_the_failure_of_its_item(anywhere: Any) -> None:
+    items = [("call", threading.Lock), ("unreadable",), ("same", threading.Lock()), ("square", 3)]
+    found = list(anywhere(workers=1).map(Deeds(), items))
+    assert done(found) == {0: "error", 1: "user error", 2: "error", 3: 9}
+    assert "the result cannot be sent to the command" in text_of(found, 0)
+    assert "nobody can read this" in text_of(found, 1)
+    assert "the deed same cannot be sent to a worker" in text_of(found, 2)
+
+
+def test_a_function_that_cannot_be_sent_is_refused_before_anything_is_begun() -> None:
+    with pytest.raises(UserError, match="Deeds cannot be sent to a worker"):
+        Local(workers=1).map(Deeds(lambda: 0), [("square", 1)])  # type: ignore[arg-type]
+
+
+def test_an_item_whose_worker_dies_is_tried_three_times_and_the_others_are_unaffected(
+    anywhere: Any, tmp_path: Path
+) -> None:
+    items = [("die",), ("square", 2), ("leave",), ("square", 3), ("die_at_first", 2)]
+    found = list(anywhere(workers=2).map(Deeds(str(tmp_path)), items))
+    assert done(found) == {0: "died", 1: 4, 2: "died", 3: 9, 4: "xxx"}
+    for index in (0, 2):
+        assert text_of(found, index).startswith("its worker ")
+        assert text_of(found, index).endswith("; the same command resumes")
+        assert len(text_of(found, index).splitlines()[0]) == len(text_of(found, index)) < 200
+    if anywhere is Local:
+        assert "was killed by signal 9 (SIGKILL)" in text_of(found, 0)
+        assert "ended by itself with exit status 3" in text_of(found, 2)
+
+
+def test_a_worker_that_is_stopped_from_outside_ends_its_item_well() -> None:
+    found = list(Local(workers=1).map(Deeds(), [("ask_us",), ("square", 2)]))
+    assert done(found) == {0: "stopped", 1: 4}
+    assert found[0].failure is not None
+    assert found[0].failure.status == 143
+
+
+def test_when_all_workers_die_without_an_item_done_the_rest_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "MAX_CONSECUTIVE_DEATHS", 5)
+    found: list[Outcome] = []
+    with pytest.raises(OperationalError, match=r"5 consecutive workers died without finishing an item.*signal 9"):
+        found.extend(Local(workers=1).map(Deeds(), [("die",)] * 50))
+    assert set(done(found).values()) == {"died"}
+
+
+# Items that never end -------------------------------------------------------------------------------------------------
+
+
+def test_items_that_never_end_are_given_up_one_that_can_ends_well_and_no_other_is_held_up(
+    anywhere: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "STOP_TIMEOUT", 0.7)
+    ended = tmp_path / "ended"
+    items = [("loop",), ("stuck",), ("patient", "", str(ended)), ("square", 3)]
+    found = list(anywhere(workers=2, timeout=0.7).map(Deeds(), items))
+    assert done(found) == {0: "timeout", 1: "timeout", 2: "timeout", 3: 9}
+    assert text_of(found, 0) == "took longer than timeout=0.7 s"
+    assert not any(one.failure.is_transient for one in found if one.failure is not None)
+    assert ended.read_text() == "well"
+
+
+# Memory ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_the_kernel_killed_for_memory_is_distinguished_from_one_that_died(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = tmp_path / "count"
+    monkeypatch.setattr(local, "count_oom_kills", lambda: int(count.read_text()) if count.exists() else 0)
+    found = list(Local(workers=1).map(Deeds(), [("die_of_memory", str(count)), ("die",)]))
+    assert done(found) == {0: "out of memory", 1: "died"}
+    assert text_of(found, 0).startswith("out of memory in the deed die_of_memory: its worker was killed, since")
+
+
+@pytest.mark.parametrize(
+    ("groups", "place"),
+    [
+        ("0::/job/7\n", "sys/fs/cgroup/job/7/memory.events"),
+        ("0::/\n", "sys/fs/cgroup/memory.events"),
+        ("0::/nowhere\n", "proc/vmstat"),
+    ],
+)
+def test_the_kernels_count_of_processes_killed_for_memory_is_found(tmp_path: Path, groups: str, place: str) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text(groups)
+    assert count_oom_kills(tmp_path) == 0, "without any of these files"
+    path = tmp_path / place
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("low 0\noom 9\noom_kill 3\noom_group_kill 5\n")
+    assert count_oom_kills(tmp_path) == 3
+
+
+def test_memory_that_ran_out_is_known_from_every_library_that_says_so() -> None:
+    class OutOfMemoryError(RuntimeError):
+        """As torch.cuda's."""
+
+    torch_says = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried"
+    for error in (MemoryError(), RuntimeError(torch_says), OSError(12, "Cannot allocate memory"), OutOfMemoryError()):
+        assert out_of_memory_error(error) is error
+    fault, cause = OperationalError("the step failed"), MemoryError("here")
+    fault.__cause__ = cause
+    assert out_of_memory_error(fault) is cause
+    assert out_of_memory_error(ValueError("out of memory of a person")) is None
+
+
+def test_advice_for_a_gpu_out_of_memory_reaches_the_command() -> None:
+    fault = OperationalError("the GPU is out of memory: training.micro_batch_size=4 needs less")
+    fault.__cause__ = RuntimeError("CUDA out of memory")
+    failure = _to_failure(fault, "one run", Stop())
+    assert (failure.kind, failure.text) == ("out of memory", f"out of memory in one run: {fault}")
+
+
+# Stopping -------------------------------------------------------------------------------------------------------------
+
+
+def test_when_stopped_items_at_hand_end_well_and_the_others_are_not_begun(anywhere: Any, tmp_path: Path) -> None:
+    began, ended, stop = tmp_path / "began", tmp_path / "ended", Stop()
+
+    def ask() -> None:
+        if began.exists():
+            stop.signal = signal.SIGTERM
+            stop.request()
+
+    items = [("square", 2), ("patient", str(began), str(ended)), ("square", 3), ("square", 4)]
+    found = list(anywhere(workers=1).map(Deeds(), items, stop=stop, on_tick=ask))
+    assert done(found) == {0: 4, 1: "stopped", 2: "not started", 3: "not started"}
+    assert [one.failure.status for one in found if one.failure is not None] == [143, 143, 143]
+    assert all(one.failure.is_transient for one in found if one.failure is not None)
+    assert ended.read_text() == "well"
+
+
+def test_who_is_stopped_before_the_first_item_begins_none() -> None:
+    stop = Stop()
+    stop.request()
+    found = list(Local(workers=2).map(Deeds(), [("square", 1), ("square", 2)], stop=stop))
+    assert done(found) == {0: "not started", 1: "not started"}
+    assert [one.failure.status for one in found if one.failure is not None] == [130, 130]
+
+
+@LINUX
+def test_whoever_needs_no_more_results_leaves_no_worker_behind(tmp_path: Path) -> None:
+    began, ended = tmp_path / "began", tmp_path / "ended"
+    found = Local(workers=2).map(Deeds(), [("patient", str(began), str(ended)), ("square", 1), *[("sleep", 0.1)] * 20])
+    assert isinstance(found, Iterator)
+    next(found)
+    assert wait_until(began.exists)
+    found.close()  # type: ignore[attr-defined]
+    assert ended.read_text() == "well"
+    assert not alive(int(began.read_text()))
+
+
+# Work that cannot begin -----------------------------------------------------------------------------------------------
+
+
+def test_a_function_that_cannot_be_loaded_says_why_and_is_not_tried_for_every_item(anywhere: Any) -> None:
+    with pytest.raises(OperationalError, match="AttributeError: 'Deeds' object has no attribute 'nowhere'") as raised:
+        list(anywhere(workers=1).map(Closed(), [1, 2, 3]))
+    assert "load_function" in "".join(raised.value.__notes__)
+    with pytest.raises(OperationalError, match="no worker could start: its process ended by itself with exit status 3"):
+        list(anywhere(workers=1).map(Leaving(), [1, 2, 3]))
+
+
+def script(folder: Path, body: str) -> list[str]:
+    path = folder / "script.py"
+    here = str(Path(__file__).parent)
+    head = f"import sys\nsys.path.append({here!r})\nfrom engine_deeds import Deeds\n"
+    path.write_text(head + "from numerate.runs.engines import Local, engine\n" + textwrap.dedent(body))
+    return [sys.executable, str(path)]
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ("", "UserError: a script that starts workers needs `if __name__ == '__main__':`"),
+        ("if __name__ != '__main__': sys.exit(3)", "OperationalError: no worker could start: its process ended by "),
+    ],
+)
+def test_a_script_without_a_guard_ends_with_an_explanation(tmp_path: Path, body: str, text: str) -> None:
+    command = script(tmp_path, f"{body}\nprint(list(Local(workers=2).map(Deeds(), [('square', 1)] * 3)))")
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1
+    assert ended.stderr.count("Traceback") == 1
+    assert text in ended.stderr
+
+
+GUARDED = """
+from numerate.training.stopping import Stop
+engine.STOP_TIMEOUT = {stop_timeout}
+if __name__ == "__main__":
+    with Stop() as stop:
+        for one in Local(workers=2).map(Deeds(), {items}, stop=stop):
+            print(one.index, one.failure.kind, one.failure.status, flush=True)
+"""
+
+
+@contextmanager
+def begun(command: list[str]) -> Iterator["subprocess.Popen[str]"]:
+    """A process as a terminal begins it, in a group of its own; whatever is left of that is ended."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, start_new_session=True, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+@LINUX
+def test_workers_end_soon_and_well_when_the_command_is_killed(tmp_path: Path) -> None:
+    began, stuck, ended = tmp_path / "began", tmp_path / "stuck", tmp_path / "ended"
+    items = [("patient", str(began), str(ended)), ("stuck", str(stuck)), ("square", 2)]
+    command = script(tmp_path, GUARDED.format(items=items, stop_timeout=1.0))
+    with begun(command) as process:
+        assert wait_until(lambda: began.exists() and stuck.exists())
+        workers = workers_of(process.pid)
+        assert len(workers) == 2
+        process.kill()
+        assert wait_until(ended.exists, 5)
+        assert wait_until(lambda: not any(map(alive, workers)), 15)
+
+
+def workers_of(parent: int) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+            command_line = (path.parent / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if int(fields[1]) == parent and b"spawn_main" in command_line:
+            found.append(int(path.parent.name))
+    return found
+
+
+@LINUX
+def test_ctrl_c_is_answered_once_and_a_second_one_ends_all_at_once(tmp_path: Path) -> None:
+    began, stuck, ended = tmp_path / "began", tmp_path / "stuck", tmp_path / "ended"
+    items = [("patient", str(began), str(ended)), ("stuck", str(stuck)), ("square", 2)]
+    command = script(tmp_path, GUARDED.format(items=items, stop_timeout=30.0))
+    with begun(command) as process:
+        assert process.stdout is not None
+        assert wait_until(lambda: began.exists() and stuck.exists())
+        workers = workers_of(process.pid)
+        os.killpg(process.pid, signal.SIGINT)
+        lines = [process.stdout.readline().strip() for _ in range(2)]
+        assert sorted(lines) == ["0 stopped 130", "2 not started 130"]
+        assert ended.exists()
+        time.sleep(0.2)  # a terminal's own repetition within 0.1 s does not count
+        os.killpg(process.pid, signal.SIGINT)
+        began_ending = time.monotonic()
+        _, errors = process.communicate(timeout=30)
+    assert time.monotonic() - began_ending < 8
+    assert errors.count("SIGINT: stopping") == 1
+    assert errors.count("Traceback") == 1
+    assert wait_until(lambda: not any(map(alive, workers)), 5)
+
+
+def test_workers_work_for_a_thread_too() -> None:
+    found: list[Outcome] = []
+    thread = threading.Thread(target=lambda: found.extend(Local(workers=1).map(Deeds(), [("square", 3)])))
+    thread.start()
+    thread.join()
+    assert done(found) == {0: 9}
