@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from numerate.evaluation.statistics import wilson_interval
 from numerate.records.reading import FORMAT
 from numerate.training import disk
-from numerate.training.run_folder import header_yaml
+from numerate.training.run_folder import RunFolder, header_yaml
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -42,7 +42,7 @@ Runs = Sequence[tuple[Mapping[str, Any], Mapping[str, Any] | None]]
 
 
 class Studies:
-    """Makes folders of studies: recipes as plain data, each with what came of it, or None."""
+    """Makes folders of studies: recipes as plain data, each with its status and its results or its error, or None."""
 
     def __init__(self, runs: Path) -> None:
         self.runs = runs
@@ -50,7 +50,8 @@ class Studies:
     def __call__(
         self, runs: Runs, title: str = "widths", labels: Mapping[str, str] | None = None, cells: Any = None
     ) -> "DataFrame":
-        from numerate.studies.folder import RequestedRun, StudyFolder
+        from numerate.runs.end import End, write_end
+        from numerate.runs.study_folder import RequestedRun, StudyFolder
         from numerate.tables.results import results_of
 
         folder = StudyFolder.from_title(title, self.runs)
@@ -58,14 +59,14 @@ class Studies:
             RequestedRun(f"{tree['title']}/{number:012x}", f"key{number}", tree)
             for number, (tree, _) in enumerate(runs)
         ]
-        planned = folder.update_plan(requested, question="How wide?", labels=labels)
-        for number, (one, (_, record)) in enumerate(zip(planned, runs, strict=True)):
-            if record is not None:
-                base = {"run": one.run, "key": one.key, "label": one.label, "seed": one.seed}
-                folder.add_results(f"w{number % 2}", [{**base, **record}])
-                place = self.runs / one.run
-                place.mkdir(parents=True)
-                (place / "recipe.yaml").write_text(f"format: {FORMAT}\n")
+        folder.update(requested, question="How wide?", labels=labels)
+        for number, (one, (_, end)) in enumerate(zip(requested, runs, strict=True)):
+            if end is not None:
+                place, entries = RunFolder(self.runs / one.run), dict(end)
+                status = entries.pop("status")
+                entries = {"results": entries} if status == "done" else entries
+                write_end(place, End.now(status, key=one.key, seconds=2.5, **entries))
+                (place.path / "recipe.yaml").write_text(f"format: {FORMAT}\n")
                 if cells is not None:
-                    disk.append_records(place / "evaluation.jsonl", cells(number))
+                    disk.append_records(place.path / "evaluation.jsonl", cells(number))
         return results_of(title, self.runs)

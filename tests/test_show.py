@@ -11,7 +11,7 @@ from numerate import catalogue
 from numerate.cli import main
 from numerate.commands.show import parameter_count
 from numerate.config import override
-from numerate.studies.naming import load_recipe_or_study
+from numerate.recipes.naming import load_recipe_or_study
 from numerate.training.recipe import Recipe
 
 

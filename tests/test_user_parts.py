@@ -37,7 +37,7 @@ from numerate.config import (
 )
 from numerate.config.approvals import approve
 from numerate.errors import UserError
-from numerate.studies.naming import load_recipe
+from numerate.recipes.naming import load_recipe
 from numerate.training.run_folder import RunFolder
 
 

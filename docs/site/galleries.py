@@ -7,7 +7,7 @@ from typing import Any
 from numerate import catalogue
 from numerate.errors import UserError
 from numerate.recipes.papers import PAPERS
-from numerate.studies.study import Study
+from numerate.recipes.study import Study
 from numerate.tasks.plain import format_question
 from numerate.tasks.task import Task
 

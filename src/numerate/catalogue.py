@@ -30,7 +30,6 @@ PART_PACKAGES = (
     "training",
     "executors",
     "recipes",
-    "studies",
 )
 """The folders of `numerate` that contain parts."""
 

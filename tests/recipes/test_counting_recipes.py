@@ -23,7 +23,7 @@ from numerate.positions.position_ids import Sequential
 from numerate.published.counting_files import published_files
 from numerate.published.counting_names import PublishedTask, published_tasks
 from numerate.recipes.inductive_counting import MODELS, family
-from numerate.studies.naming import load_recipe
+from numerate.recipes.naming import load_recipe
 from numerate.tokenizers.layout import TokenClassification
 from numerate.tokenizers.words import Words
 from numerate.training.recipe import Recipe

@@ -3,7 +3,7 @@
 import numerate
 from numerate.config import Span
 from numerate.evaluation.grid import Grid
-from numerate.studies.naming import load_recipe_or_study
+from numerate.recipes.naming import load_recipe_or_study
 
 NAMES = [f"counting_universal_{way}" for way in ("shifted", "modular", "items")]
 

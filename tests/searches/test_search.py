@@ -32,7 +32,7 @@ from numerate.searches.search import search
 from numerate.searches.searched import SearchResult
 from numerate.searches.space import Choice, NumberRange, Space
 from numerate.searches.trials import SearchPlan, Trials, run_result, summarize_runs
-from numerate.studies.naming import load_recipe
+from numerate.recipes.naming import load_recipe
 from numerate.tasks.task import Task
 from numerate.text.tasks.example_file import ExampleFile
 from numerate.training.recipe import Recipe, Training

@@ -7,7 +7,6 @@ import re
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,13 +18,14 @@ from numerate.cli import main
 from numerate.errors import UserError
 from numerate.evaluation.statistics import stratified_bootstrap_interval, wilson_interval
 from numerate.reports.table import text_width
-from numerate.studies.folder import RequestedRun, StudyFolder
+from numerate.runs.study_folder import RequestedRun, StudyFolder
 from numerate.tables.describing import describe_runs
 from numerate.tables.grouping import describe_groups, group_results
 from numerate.tables.results import cells_of, infer_type, results_of
 from numerate.tables.selecting import plain_values, select_columns, sort_rows, where
 from numerate.tables.writing import render, to_text, write_table
-from run_records import Studies, cell_record
+from numerate.training.run_folder import RunFolder
+from run_records import Studies
 
 ATTENTION = {"kind": "Attention", "num_heads": 4, "dropout": 0.0}
 LSTM = {"kind": "LSTM", "layers": 1, "dropout": 0.0}
@@ -58,7 +58,7 @@ def region(mean: float) -> dict[str, Any]:
 
 
 def done(trained: float = 1.0, beyond: float | None = 0.5, **more: Any) -> dict[str, Any]:
-    """What a worker writes of a run that is done."""
+    """The results of a run that is done."""
     final = {"in_distribution": region(trained)} | ({} if beyond is None else {"ood_test": region(beyond)})
     return {
         "status": "done",
@@ -73,18 +73,11 @@ def done(trained: float = 1.0, beyond: float | None = 0.5, **more: Any) -> dict[
         "best_step": 75,
         "final": final,
         "best": {name: region(base["mean"] / 4) for name, base in final.items()},
-        "timing": {"seconds": 2.5, "worker": "a", "ended": 1.0},
     } | more
 
 
 def failed(kind: str = "error", error: str = "ValueError: it broke") -> dict[str, Any]:
-    return {
-        "status": "failed",
-        "failure": kind,
-        "error": error,
-        "traceback": None,
-        "timing": {"seconds": 1.0, "worker": "b"},
-    }
+    return {"status": "failed", "kind": kind, "error": error}
 
 
 def seeds(*beyond: float, **changed: Any) -> list[tuple[dict[str, Any], dict[str, Any]]]:
@@ -131,7 +124,7 @@ def test_every_run_of_the_plan_has_a_row_however_it_stands(study: Studies) -> No
         (0, "done", None, None, 0.5),
         (1, "failed", "error", "ValueError: it broke", None),
         (2, "left", None, None, None),
-        (3, "left", "died", "its worker died", None),
+        (3, "failed", "died", "its worker died", None),
         (4, "left", None, None, None),
     ]
 
@@ -140,26 +133,17 @@ def test_a_result_counts_only_for_the_very_recipe_and_while_the_folder_of_the_ru
     study([(recipe(seed=0), done()), (recipe(seed=1), done()), (recipe(seed=2), done())])
     folder = StudyFolder.from_title("widths", study.runs)
     keys = ("key0", "another key", "key2")
-    plan = zip(folder.plan(), keys, strict=True)
-    folder.update_plan([RequestedRun(one.run, key, recipe(seed=one.seed)) for one, key in plan])
-    gone = study.runs / folder.plan()[2].run
-    (gone / "recipe.yaml").unlink()
-    gone.rmdir()
+    plan = zip(folder.read().plan(), keys, strict=True)
+    folder.update([RequestedRun(one.run, key, recipe(seed=one.seed)) for one, key in plan])
+    (study.runs / folder.read().plan()[2].run / "recipe.yaml").unlink()
     assert results_of("widths", study.runs)["status"].tolist() == ["done", "left", "left"]
 
 
-def test_a_run_that_a_worker_is_at_is_running_until_the_worker_is_gone_or_silent(study: Studies) -> None:
-    study([(recipe(seed=0), None), (recipe(seed=1), failed()), (recipe(seed=2), None), (recipe(seed=3), None)])
-    folder = StudyFolder.from_title("widths", study.runs)
-    (folder.path / "states").mkdir()
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    for number, pid, beat in ((0, os.getpid(), time.time()), (1, os.getpid(), time.time()), (2, ended.pid, time.time()),
-                              (3, os.getpid(), time.time() - 600)):  # fmt: skip
-        state = {"worker": f"w{number}", "host": socket.gethostname(), "pid": pid, "heartbeat": beat}
-        state["run"] = folder.plan()[number].run
-        (folder.path / "states" / f"w{number}.json").write_text(json.dumps(state))
-    assert results_of("widths", study.runs)["status"].tolist() == ["running", "running", "left", "left"]
+def test_a_run_whose_lock_is_held_is_running_unless_it_is_done(study: Studies) -> None:
+    study([(recipe(seed=0), done()), (recipe(seed=1), failed()), (recipe(seed=2), failed())])
+    plan = StudyFolder.from_title("widths", study.runs).read().plan()
+    with RunFolder(study.runs / plan[0].run).lock(), RunFolder(study.runs / plan[1].run).lock():
+        assert results_of("widths", study.runs)["status"].tolist() == ["done", "running", "failed"]
 
 
 def test_the_numbers_are_those_that_were_written(study: Studies) -> None:
@@ -172,7 +156,7 @@ def test_the_numbers_are_those_that_were_written(study: Studies) -> None:
         "final.ood_test": 0.5, "final.ood_test.low": 0.25, "final.ood_test.high": 0.75,
         "best.in_distribution": 0.1875, "best.in_distribution.low": 0.09375, "best.in_distribution.high": 0.59375,
         "best.ood_test": 0.125, "best.ood_test.low": 0.0625, "best.ood_test.high": 0.5625,
-        "seconds": 2.5, "worker": "a", "stop_reason": "budget", "failure": None, "error": None,
+        "seconds": 2.5, "worker": f"{socket.gethostname()}-{os.getpid()}", "stop_reason": "budget", "failure": None, "error": None,
     }  # fmt: skip
 
 
@@ -191,7 +175,7 @@ def test_a_number_that_is_not_finite_is_missing(study: Studies) -> None:
 
 
 def test_a_study_is_found_by_title_path_or_itself(study: Studies, monkeypatch: pytest.MonkeyPatch) -> None:
-    from numerate.studies.definitions import quickstart
+    from numerate.recipes.studies import quickstart
 
     study([(recipe(), done())], title="quickstart")
     assert len(results_of(quickstart(), study.runs)) == len(results_of(study.runs / "quickstart")) == 1
@@ -255,9 +239,9 @@ def test_values_of_several_types_become_text_and_whole_numbers_beside_others_bec
 def test_a_label_is_without_the_settings_that_have_columns(study: Studies) -> None:
     runs = [(recipe(hidden_size=width), done()) for width in (64, 128)]
     assert study(runs, labels={"abacus": "Abacus (ours)"})["label"].tolist() == ["Abacus (ours)"] * 2
-    assert [planned.label for planned in StudyFolder.from_title("widths", study.runs).plan()] == [
-        "Abacus (ours) (model.hidden_size=64)",
-        "Abacus (ours) (model.hidden_size=128)",
+    assert [planned.label for planned in StudyFolder.from_title("widths", study.runs).read().plan()] == [
+        "Abacus (ours) (hidden_size=64)",
+        "Abacus (ours) (hidden_size=128)",
     ]
 
 

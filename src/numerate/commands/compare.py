@@ -15,7 +15,8 @@ from numerate.reports.plots import FIGURES, write_plot
 from numerate.reports.terminal_writer import TerminalStyle
 from numerate.runs.results import Results, content_text, models_content
 from numerate.runs.run import load
-from numerate.studies.folder import MissingRuns, StudyFolder
+from numerate.runs.status import RunState, read_states
+from numerate.runs.study_folder import STUDY_FILE, StudyFolder
 from numerate.terminal import output_width
 from numerate.training.run_folder import resolve_runs_dir
 
@@ -41,7 +42,7 @@ def compare(
         results |= {run.path: evaluate_with_progress(run) for run in models}
         paths += [str(run.path) for run in models] or [address]
     runs = resolve_runs(paths, runs_dir)
-    failed, variants = runs.missing.failed, runs.missing.missing_variants
+    failed, variants = runs.failed, runs.missing_variants
     subject = read_comparison(runs.folders, labels=runs.labels, baseline=baseline, metric=metric)
     page = write_comparison(subject, out, failed_runs=failed, missing_variants=variants)
     if warning := missing_runs_note(len(runs.folders), failed, variants):
@@ -71,19 +72,19 @@ def plot(kind: str, *addresses: str, out: str | None = None, runs_dir: str | Non
     """Plots a figure of runs; the other options are those of `write_plot`."""
     runs = resolve_runs(addresses if kind in FIGURES else (), runs_dir)
     print(write_plot(kind, runs.folders, out or f"{kind}.png", labels_by_recipe=runs.labels, **options))
-    if warning := missing_runs_note(
-        len(runs.folders), runs.missing.failed, runs.missing.missing_variants, location="drawn"
-    ):
+    if warning := missing_runs_note(len(runs.folders), runs.failed, runs.missing_variants, location="drawn"):
         print(warning)
 
 
 @dataclass(frozen=True)
 class ResolvedRuns:
-    """Unique run folders, the labels of recipes in studies, and failed runs."""
+    """Unique run folders, the labels of recipes in studies, the name and error of each failed run, and the variants of
+    which every run that ended has failed."""
 
     folders: list[Path]
     labels: dict[str, str]
-    missing: MissingRuns = MissingRuns()
+    failed: Sequence[tuple[str, str]] = ()
+    missing_variants: Sequence[str] = ()
 
 
 def resolve_runs(addresses: Sequence[str], runs_dir: str | None = None) -> ResolvedRuns:
@@ -97,8 +98,7 @@ def resolve_runs(addresses: Sequence[str], runs_dir: str | None = None) -> Resol
     """
     folders: list[Path] = []
     labels: dict[str, str] = {}
-    failed: list[tuple[str, str]] = []
-    missing_variants: list[str] = []
+    states: list[RunState] = []
     for address in addresses:
         if len(addresses) > 1 and _is_study_file(Path(address).expanduser()):
             continue
@@ -106,25 +106,26 @@ def resolve_runs(addresses: Sequence[str], runs_dir: str | None = None) -> Resol
         if study is None:
             folders.append(load(address, runs_dir).path)
             continue
-        plan = study.plan()
-        done = study.done_results(plan)
+        content = study.read()
+        of_study = read_states(study.runs_dir, content.plan())
+        done = [study.runs_dir / state.run.run for state in of_study if state.status == "done"]
         if not done and len(addresses) == 1:
             raise UserError(f"{address}: no run of this study is done yet; see `numerate status {address}`")
-        missing = study.missing_runs(plan, done)
-        folders += [study.runs_dir / planned.run for planned in plan if planned.run in done]
-        failed += missing.failed
-        missing_variants += missing.missing_variants
-        labels = {**study.metadata()["labels"], **labels}
+        folders += done
+        states += of_study
+        labels = {**content.labels, **labels}
     if addresses and not folders:
         raise UserError(f"{addresses[0]}{' ...' * (len(addresses) > 1)}: none of these has a completed run")
     unique_folders = {path.resolve(): path for path in folders}
-    missing = MissingRuns(tuple(dict.fromkeys(failed)), tuple(dict.fromkeys(missing_variants)))
-    return ResolvedRuns(list(unique_folders.values()), labels, missing)
+    present = {state.run.label for state in states if state.status == "done"}
+    failed = {state.run.run: state for state in states if state.status == "failed"}.values()
+    errors = [(one.run.display_name, (one.end and one.end.error) or "no error was recorded") for one in failed]
+    missing = dict.fromkeys(one.run.label for one in failed if one.run.label not in present)
+    return ResolvedRuns(list(unique_folders.values()), labels, errors, list(missing))
 
 
 def _is_study_file(path: Path) -> bool:
     """Whether a path is a file of a study, rather than a run or a study."""
-    is_run_or_study = path.name == "recipe.yaml" or any(
-        (path / name).is_file() for name in ("recipe.yaml", "plan.jsonl")
-    )
-    return path.exists() and not is_run_or_study and (path.absolute().parent / "study.yaml").is_file()
+    names = ("recipe.yaml", STUDY_FILE)
+    is_run_or_study = path.name == "recipe.yaml" or any((path / name).is_file() for name in names)
+    return path.exists() and not is_run_or_study and (path.absolute().parent / STUDY_FILE).is_file()

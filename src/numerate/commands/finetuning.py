@@ -15,7 +15,7 @@ from numerate.runs.results import text_notes
 from numerate.runs.train import dry_run as estimate_training
 from numerate.runs.train import train
 from numerate.runs.trial import check_recipe
-from numerate.studies.naming import load_recipe
+from numerate.recipes.naming import load_recipe
 
 
 def finetune(

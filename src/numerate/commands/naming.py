@@ -51,7 +51,7 @@ def load_data(name: str, settings: Sequence[str], file_split: str | None = None)
     if plain != "ExampleFile" and (plain in kinds["Task"] or plain in catalogue.presets("Task")):
         return _with_settings(name, catalogue.get_part("Task", plain), settings)
     if catalogue.is_recipe(name):
-        from numerate.studies.naming import load_recipe
+        from numerate.recipes.naming import load_recipe
 
         recipe = override(load_recipe(name), settings)
         return NamedData(name, recipe.task, recipe.tokenizer, recipe)

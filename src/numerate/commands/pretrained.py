@@ -9,7 +9,7 @@ from numerate.errors import UserError
 from numerate.runs.pretrained_run import pretrained_run
 from numerate.runs.results import Results
 from numerate.runs.run import Run
-from numerate.studies.naming import load_recipe
+from numerate.recipes.naming import load_recipe
 from numerate.training.progress import ProgressBars
 
 

@@ -32,7 +32,7 @@ from numerate.runs.tracking import track_results
 from numerate.runs.train import debug
 from numerate.runs.train import dry_run as estimate_training
 from numerate.runs.train import train as train_recipe
-from numerate.studies.naming import load_recipe, with_settings
+from numerate.recipes.naming import load_recipe, with_settings
 from numerate.terminal import output_width, print_wrapped
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import resolve_runs_dir

@@ -5,8 +5,8 @@ import sys
 import time
 
 from numerate import terminal
-from numerate.studies.folder import StudyFolder
-from numerate.studies.status import status_text, study_status
+from numerate.runs.status import status_text, study_status
+from numerate.runs.study_folder import StudyFolder
 from numerate.training.run_folder import resolve_runs_dir
 
 _MIN_INTERVAL = 2.0  # seconds between updates, or longer if an update is slow

@@ -10,18 +10,19 @@ from typing import Any
 from numerate.commands.results import results
 from numerate.commands.runs import sweep
 from numerate.errors import UserError
-from numerate.executors.executor import Executor
-from numerate.executors.local import Local
-from numerate.executors.slurm import Slurm
+from numerate.recipes.naming import load_recipe, load_recipe_or_study
+from numerate.recipes.study import Study
 from numerate.reports.compare import comparison_text, read_comparison
 from numerate.reports.terminal_writer import TerminalStyle
+from numerate.runs.engines.engine import Engine
+from numerate.runs.engines.local import Local
+from numerate.runs.engines.slurm import Slurm
+from numerate.runs.making import RunOutcome
+from numerate.runs.status import MAX_SHOWN_FAILURES
+from numerate.runs.study import preview_study, run_study
+from numerate.runs.study_folder import StudyFolder
 from numerate.runs.train import debug
 from numerate.searches.search import search as search_recipe
-from numerate.studies.folder import StudyFolder
-from numerate.studies.naming import load_recipe, load_recipe_or_study
-from numerate.studies.running import RunOutcome
-from numerate.studies.status import MAX_SHOWN_FAILURES
-from numerate.studies.study import Study, preview_study, run_study
 from numerate.terminal import output_width, print_wrapped
 from numerate.training.run_folder import resolve_runs_dir
 
@@ -52,7 +53,7 @@ def run(
     name: str,
     *,
     settings: Sequence[str],
-    executor: Executor | None,
+    engine: Engine | None,
     traceback: bool,
     preset: str | None = None,
     retry: bool = False,
@@ -64,11 +65,11 @@ def run(
     study = load_study(name, settings, preset)
     print_wrapped(f"{study.title}: {study.question}")
     if dry_run:
-        is_submitted = isinstance(executor, Slurm)
-        preview = preview_study(study, runs_dir=runs_dir, executor=executor, retry=retry, script=is_submitted)
+        is_submitted = isinstance(engine, Slurm)
+        preview = preview_study(study, runs_dir=runs_dir, engine=engine, retry=retry, script=is_submitted)
         print(f"{preview}" if preview.script is None else f"{preview}\n\n{preview.script}")
         return 0
-    page, outcomes = run_study(study, runs_dir=runs_dir, executor=executor, retry=retry)
+    page, outcomes = run_study(study, runs_dir=runs_dir, engine=engine, retry=retry)
     _show_failures(study, outcomes, runs_dir, traceback)
     if page is not None:
         folders = [outcome.path for outcome in outcomes if outcome.path is not None and outcome.error is None]
@@ -81,7 +82,7 @@ def search(
     address: str,
     *,
     settings: Sequence[str],
-    executor: Executor | None,
+    engine: Engine | None,
     traceback: bool,
     parts: Sequence[str],
     **options: Any,
@@ -91,7 +92,7 @@ def search(
     command_words = [address, *([f"runs_dir={options['runs_dir']}"] if "runs_dir" in options else [])]
     command_words += [word for path in parts for word in ("--parts", path)]
     result = search_recipe(
-        load_recipe(address), settings, executor=executor or Local(), command_words=command_words, **options
+        load_recipe(address), settings, engine=engine or Local(), command_words=command_words, **options
     )
     print_wrapped(result.text(output_width()))
     if traceback:
@@ -102,7 +103,7 @@ def search(
 
 
 def _show_failures(study: Study, outcomes: Sequence[RunOutcome], runs_dir: str | None, traceback: bool) -> None:
-    failed = [one for one in outcomes if one.error and (not one.is_resumable or one.failure_kind == "died")]
+    failed = [one for one in outcomes if one.error and not one.is_resumable]
     lines = []
     for one in failed[:MAX_SHOWN_FAILURES]:
         lines.append(f"{one.label}: {one.error}")
@@ -110,7 +111,7 @@ def _show_failures(study: Study, outcomes: Sequence[RunOutcome], runs_dir: str |
             lines.append(one.traceback)
     if len(failed) > MAX_SHOWN_FAILURES:
         lines.append(f"... and {len(failed) - MAX_SHOWN_FAILURES} more failed runs")
-    if any(not one.is_resumable for one in failed):
+    if failed:
         where = f" runs_dir={runs_dir}" if runs_dir is not None else ""
         lines.append(f"retry=true runs failed ones again; `numerate status {study.title}{where}`")
     if remaining := sum(one.is_resumable for one in outcomes):
@@ -123,7 +124,7 @@ def _show_failures(study: Study, outcomes: Sequence[RunOutcome], runs_dir: str |
 def show_summary(study: Study, runs_dir: str | None, folders: Sequence[Path]) -> None:
     """Prints heat maps side by side for a few variants, and for many the table of `numerate results group=label`."""
     runs = {f"{path.parent.name}/{path.name}" for path in folders}
-    plan = StudyFolder.from_title(study.title, resolve_runs_dir(runs_dir)).plan()
+    plan = StudyFolder.from_title(study.title, resolve_runs_dir(runs_dir)).read().plan()
     variants = {planned.label for planned in plan if planned.run in runs}
     if len(variants) <= MAX_VARIANTS and len(folders) <= MAX_RUNS:
         groups = read_comparison(folders, labels=study.labels).groups

@@ -9,10 +9,13 @@ from typing import Any
 import torch
 
 from numerate.config import check_same_defaults, identity, refuse_while_loading, to_tree
-from numerate.errors import UserError
+from numerate.errors import OperationalError, UserError
 from numerate.integrations import trackers
 from numerate.recipes.papers import PAPERS
+from numerate.recipes.study import content_key
 from numerate.records.heads import read_metrics
+from numerate.runs.end import End, clear_end, write_end
+from numerate.runs.engines.worker import failure_from_exception
 from numerate.runs.initial_weights import find_initial_checkpoint, initial_run
 from numerate.runs.out_of_memory import explained_out_of_memory
 from numerate.runs.run import Run
@@ -101,7 +104,7 @@ class TrainingSession:
         self.on_record, self.on_message = on_record, on_message
         self._exit_stack = contextlib.ExitStack()
         self._progress: ProgressBar | None = None
-        self._precision_note = ""
+        self._precision_note, self._has_started = "", False
         source = initial_run(recipe, runs)
         if source is not None:
             recipe = replace(recipe, init_from=source.id)
@@ -138,9 +141,24 @@ class TrainingSession:
     def __enter__(self) -> "TrainingSession":
         return self
 
-    def __exit__(self, *error: object) -> None:
-        """Closes the folder's lock, the log and the trackers."""
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        """Writes how the session ended, if it failed, and closes the folder's lock, the log and the trackers."""
+        if error is not None and self._has_started:
+            with contextlib.suppress(UserError, OperationalError):  # the disk may be full
+                self._write_end(error)
         self._exit_stack.close()
+
+    def _write_end(self, error: BaseException | None = None, stop_reason: str = "stopped") -> None:
+        """Writes that training is done or stopped, or that it failed by an error."""
+        failure = failure_from_exception(error) if isinstance(error, Exception) else None
+        if not self.world.is_main_process or (failure is not None and failure.is_transient):
+            return
+        key, seconds = content_key(self.recipe), checkpoint.last_state(self.folder.checkpoints).get("seconds", 0.0)
+        if failure is not None:
+            write_end(self.folder, End.of_failure(failure, key=key, seconds=seconds))
+        else:
+            is_stopped = stop_reason in ("stopped", "minutes")
+            write_end(self.folder, End.now("stopped" if is_stopped else "done", key=key, seconds=seconds))
 
     @property
     def folder(self) -> RunFolder:
@@ -170,6 +188,8 @@ class TrainingSession:
             self._print_message(f"{self.path}: {_no_work_message(trainer)}")
             return False
         if is_main_process:
+            clear_end(self.path)
+            self._has_started = True
             self._record_start()
             if self._precision_note:
                 self._print_message(self._precision_note)
@@ -197,6 +217,8 @@ class TrainingSession:
                 ended={"stop_reason": outcome.stop_reason, **used},
                 best={**best, "metric": state.best_metric},
             )
+            self._write_end(stop_reason=outcome.stop_reason)
+            self._has_started = False
         self._exit_stack.close()
         self._print_message(
             f"{path}: {state.step:,} steps, {state.examples:,} examples, {state.tokens:,} tokens, "
@@ -232,6 +254,8 @@ class TrainingSession:
         world = self.world
         folder = None
         if world.is_main_process:
+            if not (self.path / "recipe.yaml").exists():
+                clear_end(self.path)  # of a run that failed before it was started
             folder = RunFolder.create(self.runs, self.recipe.title, self.path.name, self.metadata)
             self._exit_stack.enter_context(folder.lock())
         world.barrier()

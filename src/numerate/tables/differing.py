@@ -4,8 +4,9 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from numerate.reports.settings import SETTINGS_WITHOUT_EFFECT
 from numerate.runs.patch import tree_diff, value_at
-from numerate.studies.folder import SETTINGS_WITHOUT_EFFECT, PlannedRun
+from numerate.runs.study_folder import StudyContent, StudyRun
 
 IGNORED_SETTINGS = {
     *SETTINGS_WITHOUT_EFFECT["Recipe"],
@@ -18,28 +19,29 @@ IGNORED_SETTINGS = {
 _MISSING = object()
 
 
-def differing_settings(plan: Sequence[PlannedRun]) -> dict[str, list[Any]]:
-    """Each setting in which runs differ, by its path, in the order of a recipe: its value in every run of the plan.
+def differing_settings(content: StudyContent, runs: Sequence[StudyRun]) -> dict[str, list[Any]]:
+    """Each setting in which runs of a study differ, by its path, in the order of a recipe: its value in every run.
 
     If the classes of a part differ, the column of the part has their names (`model.mixer`: "Attention", "LSTM");
     settings that differ among parts of one class have separate columns (`model.mixer.num_heads`), None if a part has no
     such setting. A list of parts is shown by their classes: "[Learned, Rotary]". `IGNORED_SETTINGS` has no columns.
     """
     columns: dict[str, list[Any]] = {}
-    for root in _roots(plan):
-        values = [value_at(planned.tree, root, _MISSING) for planned in plan]
+    trees = list(map(content.tree, runs))
+    for root in _roots(content, runs):
+        values = [value_at(tree, root, _MISSING) for tree in trees]
         for path, column in _expand_columns(root, values, [0] * len(values)):
             if not {path, path.partition(".")[0]} & IGNORED_SETTINGS:
                 columns[path] = column
     return columns
 
 
-def _roots(plan: Sequence[PlannedRun]) -> list[str]:
+def _roots(content: StudyContent, runs: Sequence[StudyRun]) -> list[str]:
     """The outermost paths in which the runs, or their base recipes, differ; in the order of a recipe."""
-    bases = list({planned.base: planned.base_tree for planned in plan}.values())
+    bases = [content.bases[title] for title in dict.fromkeys(one.base for one in runs)]
     order = {name: i for i, name in enumerate(dict.fromkeys(name for base in bases for name in base))}
     paths = dict.fromkeys(path for base in bases[1:] for path in tree_diff(bases[0], base))
-    paths |= dict.fromkeys(path for planned in plan for path in planned.diff)
+    paths |= dict.fromkeys(path for one in runs for path in one.diff)
     if "" in paths:
         paths = dict.fromkeys(order)
     outermost = [path for path in paths if not any(path.startswith(f"{other}.") for other in paths)]

@@ -1,7 +1,7 @@
 """The results of a study as a DataFrame: a row per run of its plan, including those that failed or have not started."""
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,8 +12,8 @@ from numerate.records.kinds import EVALUATION
 from numerate.records.reading import read_records
 from numerate.reports.grid import REGION_LABELS
 from numerate.reports.settings import format_settings
-from numerate.studies.folder import PlannedRun, StudyFolder, is_failed
-from numerate.studies.state import has_ended, is_lost
+from numerate.runs.status import read_states
+from numerate.runs.study_folder import StudyContent, StudyFolder, StudyRun
 from numerate.tables.differing import differing_settings
 from numerate.tables.selecting import LABEL_METRICS, SCORE_PREFIX, display_format, is_identifier
 from numerate.training.run_folder import folder_name, resolve_runs_dir
@@ -21,7 +21,7 @@ from numerate.training.run_folder import folder_name, resolve_runs_dir
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-    from numerate.studies.study import Study
+    from numerate.recipes.study import Study
 
 _DTYPES = {int: ("int64", "Int64"), float: ("float64", "float64"), bool: ("bool", "boolean"), str: ("string", "string")}
 """pandas' types of columns without and with missing values."""
@@ -36,7 +36,6 @@ _TRAINING_COLUMNS = (
 _LANGUAGE_TRAINING_COLUMNS = ("validation_loss", "validation_perplexity", "validation_bits_per_byte")
 """The last training metrics of language modeling runs, instead of accuracies."""
 
-_STATUS_COLUMNS = ("seconds", "worker", "stop_reason", "failure", "error")
 _CHECKPOINTS = ("final", "best")
 _ENDS = ("", ".low", ".high")
 _LANGUAGE_COLUMNS = {
@@ -77,22 +76,20 @@ def results_of(study: "Study | str | Path", runs_dir: str | Path | None = None) 
     from pandas import DataFrame
 
     folder = _find_study(study, runs_dir)
-    all_runs = folder.all_runs()
-    records, done = folder.results(), folder.done_results(all_runs)
-    plan = [planned for planned in all_runs if planned.current or planned.run in done]
-    running = {str(state.get("run")) for state in folder.states() if not has_ended(state) and not is_lost(state)}
-    run_records = [records.get(planned.result_key, {}) for planned in plan]
-    statuses = [_status(planned, record, done, running) for planned, record in zip(plan, run_records, strict=True)]
-    done_records = [record if status == "done" else {} for record, status in zip(run_records, statuses, strict=True)]
+    content = folder.read()
+    states = read_states(folder.runs_dir, content.runs)
+    states = [state for state in states if state.run.current or state.status == "done"]
+    runs, ends = [state.run for state in states], [state.end for state in states]
+    done_records = [{} if end is None or end.results is None else end.results for end in ends]
     columns: dict[str, Series[Any]] = {
-        "run": _series([planned.run for planned in plan], str),
-        "label": _series(_labels(plan, folder.metadata()["labels"]), str),
-        "seed": _series([planned.seed for planned in plan], int),
-        "status": _series(statuses, str),
+        "run": _series([one.run for one in runs], str),
+        "label": _series(_labels(content, runs), str),
+        "seed": _series([one.seed for one in runs], int),
+        "status": _series([state.status for state in states], str),
     }
-    if not all(planned.current for planned in plan):
-        columns["plan"] = _series(["current" if planned.current else "earlier" for planned in plan], str)
-    for path, values in differing_settings(plan).items():
+    if not all(one.current for one in runs):
+        columns["plan"] = _series(["current" if one.current else "earlier" for one in runs], str)
+    for path, values in differing_settings(content, runs).items():
         columns[path if is_identifier(path) else f"recipe.{path}"] = _series(values, infer_type(values))
     if any("extended_from" in record for record in done_records):
         columns["extended_from"] = _series([record.get("extended_from") for record in done_records], int)
@@ -107,8 +104,11 @@ def results_of(study: "Study | str | Path", runs_dir: str | Path | None = None) 
     reasons = [_non_causal_reason(record) for record in done_records]
     if any(reasons):
         columns["non_causal_reason"] = _series(reasons, str)
-    for name in _STATUS_COLUMNS:
-        columns[name] = _result([(record | record.get("timing", {})).get(name) for record in run_records], name)
+    columns["seconds"] = _result([end and end.seconds for end in ends], "seconds")
+    columns["worker"] = _result([end and f"{end.host}-{end.pid}" for end in ends], "worker")
+    columns["stop_reason"] = _result([record.get("stop_reason") for record in done_records], "stop_reason")
+    columns["failure"] = _result([end and end.kind for end in ends], "failure")
+    columns["error"] = _result([end and end.error for end in ends], "error")
     return DataFrame(columns)
 
 
@@ -147,20 +147,12 @@ def _cast(value: Any, kind: type) -> Any:
     return kind(value) if isinstance(value, int | float) else None
 
 
-def _status(planned: PlannedRun, record: Mapping[str, Any], done: Collection[str], begun: Collection[str]) -> str:
-    if planned.run in done:
-        return "done"
-    if planned.run in begun:
-        return "running"
-    return "failed" if is_failed(record) else "left"
-
-
-def _labels(plan: Sequence[PlannedRun], labels: Mapping[str, str]) -> Iterator[str]:
+def _labels(content: StudyContent, runs: Sequence[StudyRun]) -> Iterator[str]:
     """The labels of the runs without their settings, which have separate columns."""
-    for planned in plan:
-        known = (labels.get(planned.base), planned.base_tree.get("name"), planned.base)
-        begins = (name for name in known if name and f"{planned.label} (".startswith(f"{name} ("))
-        yield next(begins, planned.label)
+    for one in runs:
+        known = (content.labels.get(one.base), content.bases[one.base].get("name"), one.base)
+        begins = (name for name in known if name and f"{one.label} (".startswith(f"{name} ("))
+        yield next(begins, one.label)
 
 
 def _region_values(record: Mapping[str, Any]) -> dict[str, Any]:

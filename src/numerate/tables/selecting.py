@@ -16,14 +16,14 @@ from numerate.config.values import split_at_commas, unquote
 from numerate.errors import UserError, did_you_mean
 from numerate.evaluation.answer_metrics import ANSWER_METRICS, PROPORTION_METRICS, base_metric
 from numerate.evaluation.labels import METRICS
-from numerate.executors.executor import FailureKind
 from numerate.reports.grid import REGION_LABELS, join_names
+from numerate.runs.engines.engine import FailureKind
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
 RUN_STATUSES = ("done", "failed", "running", "left")
-"""The state of a run. A run that was stopped, or whose worker died, is `left`: the same command resumes it."""
+"""The state of a run. A run that was stopped or killed is `left`: the same command resumes it."""
 
 CATEGORIES: dict[str, Sequence[str]] = {
     "status": RUN_STATUSES,

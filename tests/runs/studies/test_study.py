@@ -17,7 +17,7 @@ from numerate.cli import main
 from numerate.config import override
 from numerate.errors import UserError
 from numerate.executors.executor import Executor
-from numerate.studies.definitions import quickstart
+from numerate.recipes.studies import quickstart
 from numerate.studies.folder import StudyFolder
 from numerate.studies.running import estimated_cost, order_runs
 from numerate.studies.study import Study, _plan_runs, preview_study, run_study

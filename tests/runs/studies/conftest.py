@@ -9,19 +9,21 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from multiprocessing.context import ForkContext, ForkProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from failures import killed_at_every_moment, small_disk
-from numerate.executors import local
-from numerate.executors.executor import Executor
-from numerate.executors.in_process import InProcess
-from numerate.executors.local import Local
 from numerate.positions.added import Learned
-from numerate.studies import study as studies
-from numerate.studies.study import Study, run_study
+from numerate.recipes.study import Study
+from numerate.runs import study as studies
+from numerate.runs.engines import processes
+from numerate.runs.engines.engine import Engine
+from numerate.runs.engines.in_process import InProcess
+from numerate.runs.engines.local import Local
+from numerate.runs.study import run_study
 from numerate.training.recipe import Recipe
 from small_runs import TINY
 
@@ -43,7 +45,7 @@ def pair() -> Study:
 
 
 @pytest.fixture
-def here() -> Executor:
+def here() -> Engine:
     return InProcess()
 
 
@@ -57,7 +59,7 @@ def _no_report(study: Study, running: Any, folders: Sequence[Path], failed: Any)
 @pytest.fixture
 def local_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands begin no processes: what they give to `Local` is done in this one."""
-    monkeypatch.setattr(Local, "run", InProcess.run)
+    monkeypatch.setattr(Local, "map", InProcess.map)
 
 
 @pytest.fixture(scope="session")
@@ -67,10 +69,39 @@ def quietly() -> Callable[[Study, Path], None]:
     def quietly(study: Study, runs: Path) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(studies, "_write_report", _no_report)
-            _, done = run_study(study, runs_dir=runs, executor=InProcess())
+            _, done = run_study(study, runs_dir=runs, engine=InProcess())
         assert [one.error for one in done] == [None] * len(done)
 
     return quietly
+
+
+class _Lifelines(ForkContext):
+    """Makes the pipes by which workers notice that their command is gone."""
+
+    def Pipe(self, duplex: bool = True) -> Any:
+        ends = super().Pipe(duplex)
+        _ForkedProcess.closed.append(ends[1])
+        return ends
+
+
+class _Forked(ForkContext):
+    """Starts workers by forking, in the place of `processes._Context`."""
+
+    def __init__(self, variables: Any) -> None:
+        self.process: ForkProcess
+
+    def Process(self, **settings: Any) -> ForkProcess:  # type: ignore[override]
+        self.process = _ForkedProcess(**settings)
+        return self.process
+
+
+class _ForkedProcess(ForkProcess):
+    closed: ClassVar[list[Any]] = []
+
+    def run(self) -> None:
+        for end in self.closed:  # that of the command, which a forked worker would keep open
+            end.close()
+        super().run()
 
 
 class Command:
@@ -93,9 +124,9 @@ class Command:
             os.dup2(number, 2)
             sys.stdout = sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
             studies._write_report = _no_report
-            context = multiprocessing.get_context("fork")
-            local.multiprocessing.get_context = lambda kind: context  # type: ignore[attr-defined]
-            more = {"executor": Local(workers=2), **more}
+            multiprocessing.get_context = lambda kind: _Lifelines()  # type: ignore[assignment, return-value]
+            processes._Context = _Forked  # type: ignore[assignment, misc]
+            more = {"engine": Local(workers=2), **more}
             _, done = run_study(study, runs_dir=self.runs, **more)
             status = max(one.exit_status for one in done)
         except BaseException:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from numerate import recipes
 from numerate.config import override
 from numerate.losses.number_token import NumberToken
-from numerate.studies.study import Study, comparison_study
+from numerate.recipes.study import Study, comparison_study
 from numerate.training.objective import Supervised
 from numerate.training.recipe import Recipe
 

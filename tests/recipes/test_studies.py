@@ -8,13 +8,14 @@ from numerate import recipes
 from numerate.errors import UserError
 from numerate.losses.number_token import NumberToken
 from numerate.models.decoder import Decoder
-from numerate.studies.definitions import (
+from numerate.recipes.studies import (
     number_loss_lambda,
     number_loss_laptop,
     number_loss_laptop_stand_in,
     tiny_stories_laptop,
 )
-from numerate.studies.study import Study, run_study
+from numerate.recipes.study import Study
+from numerate.runs.study import run_study
 from numerate.text.models.t5 import T5
 from numerate.text.tokenizers.subwords import Subwords
 from numerate.training.objective import Supervised

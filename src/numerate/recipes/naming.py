@@ -8,6 +8,7 @@ from typing import Any
 from numerate import catalogue
 from numerate.config import add_packaged_part, from_tree, load_user_object, load_yaml, override, to_tree
 from numerate.errors import UserError, did_you_mean
+from numerate.recipes.study import Study
 from numerate.records.heads import is_run_header, read_header
 from numerate.reports.settings import flatten_settings
 from numerate.training.recipe import Recipe
@@ -22,7 +23,7 @@ def load_recipe(text: str) -> Recipe:
     loaded = load_recipe_or_study(text)
     if isinstance(loaded, Recipe):
         return loaded
-    if _is_study(loaded):
+    if isinstance(loaded, Study):
         raise UserError(f"{text} is a study of several recipes; `numerate run {text}` trains, evaluates and reports it")
     raise UserError(f"{text}: must be a Recipe, not {type(loaded).__name__}")
 
@@ -35,6 +36,8 @@ def load_recipe_or_study(text: str) -> Any:
         return hugging_face_recipe(text.removeprefix("hf:"))
     if text.endswith((".yaml", ".yml")):
         head = read_header(Path(text)) if is_run_header(Path(text)) else load_yaml(text)
+        if isinstance(head, Mapping) and "recipes" in head:
+            return _study_from_tree(head, text)
         tree = head.get("recipe", head) if isinstance(head, Mapping) else head
         return from_tree(tree, text, expected_class=Recipe)
     if ":" in text and text.rpartition(":")[0].endswith(".py"):
@@ -84,7 +87,30 @@ def quick_recipes() -> Iterator[tuple[str, Recipe]]:
             yield name, row.build(name)
 
 
-def _is_study(value: Any) -> bool:
-    from numerate.studies.study import Study
-
-    return isinstance(value, Study)
+def _study_from_tree(tree: Mapping[str, Any], path: str) -> Study:
+    """The study in a YAML file; see "Studies in YAML" in docs/scale.md. Raises `UserError` for anything else in it."""
+    types = {"title": str, "question": str, "recipes": list, "sweep": list}
+    for name, value in tree.items():
+        if name not in types:
+            raise UserError(f"{path}: {name}: a study has no such entry.{did_you_mean(str(name), types)}")
+        if not isinstance(value, types[name]):
+            raise UserError(f"{path}: {name}: must be a {'text' if types[name] is str else 'list'}, not {value!r}")
+    recipes: list[Recipe] = []
+    labels: dict[str, str] = {}
+    for i, entry in enumerate(tree["recipes"]):
+        where = f"{path}: recipes.{i}"
+        named = entry if isinstance(entry, Mapping) else {"recipe": entry}
+        if "kind" in named:
+            named = {"recipe": named}
+        settings, base = named.get("settings", []), named.get("recipe")
+        if named.keys() - {"recipe", "settings", "label"} or not isinstance(base, str | Mapping):
+            raise UserError(f"{where}: must be a name of a recipe, or have a recipe, settings and a label, not {entry!r}")
+        if not isinstance(settings, list) or not all(isinstance(one, str) for one in settings):
+            raise UserError(f"{where}.settings: must be a list of settings such as model.hidden_size=64")
+        recipe = load_recipe(base) if isinstance(base, str) else from_tree(base, where, expected_class=Recipe)
+        recipes.append(with_settings(recipe, settings))
+        recipe_title = recipes[-1].title
+        if "label" in named and labels.setdefault(recipe_title, str(named["label"])) != str(named["label"]):
+            raise UserError(f"{where}: another label of {recipe_title}; title= in its settings tells the two apart")
+    title = tree.get("title", Path(path).stem)
+    return Study(title, tree.get("question", ""), recipes, labels).sweep([str(one) for one in tree.get("sweep", [])])

@@ -1,0 +1,169 @@
+"""How the last command on a run ended: `end.json` in its folder.
+
+It is written atomically at the end and removed when the next session of training starts. A run is running if and only
+if its lock is held, so no file says that.
+"""
+
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+
+from numerate.errors import OperationalError, UserError
+from numerate.records.reading import damage_message
+from numerate.runs.engines.engine import Failure, FailureKind
+from numerate.training import disk
+from numerate.training.run_folder import RunFolder
+
+END_FILE = "end.json"
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+NonNegative = Annotated[float, msgspec.Meta(ge=0)]
+Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
+T = TypeVar("T")
+
+_REMEDY = "The run is unharmed: remove the file, and the same `numerate run` reads its run again without training it."
+
+
+class Region(msgspec.Struct, frozen=True, kw_only=True):
+    """The mean exact match of a region with its interval, or the metrics of another kind of evaluation."""
+
+    mean: Fraction | None = None
+    low: Fraction | None = None
+    high: Fraction | None = None
+    cells: Count | None = None
+    labels: dict[str, Any] | None = None
+    answers: dict[str, Any] | None = None
+    language: dict[str, Any] | None = None
+    non_causal_reason: str | None = None
+
+    def __post_init__(self) -> None:
+        found = [value for value in (self.low, self.mean, self.high) if value is not None]
+        if found != sorted(found):
+            raise ValueError("`low`, `mean` and `high` must increase")
+
+
+class RunResults(msgspec.Struct, frozen=True, kw_only=True):
+    """The entries of `End.results` with their bounds: the last metrics of training, and each region at the `final` and
+    the `best` checkpoint. Other entries are ignored."""
+
+    stop_reason: Literal["budget", "target", "minutes"] | None = None
+    step: Count | None = None
+    examples: Count | None = None
+    tokens: Count | None = None
+    flops: NonNegative | None = None
+    extended_from: Count | None = None
+    loss: float | None = None
+    validation_exact_match: Fraction | None = None
+    ood_validation_exact_match: Fraction | None = None
+    validation_loss: float | None = None
+    validation_perplexity: NonNegative | None = None
+    validation_bits_per_byte: NonNegative | None = None
+    best_step: Count | None = None
+    final: dict[str, Region] = {}
+    best: dict[str, Region] = {}
+
+
+class End(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How a run ended: done, failed with the `kind` of failure and its `error`, or stopped, so that it resumes.
+
+    `key` is the `content_key` of the recipe of which this is the end; `ended` is in Unix time, `seconds` those of all
+    sessions. `results` of a run that is done and evaluated has the entries of `RunResults`.
+
+    >>> end = End.now("failed", key="0123", seconds=2.5, kind="user error", error="device: there is no cuda:99")
+    >>> end.is_failed("0123"), end.is_done("0123")
+    (True, False)
+    """
+
+    status: Literal["done", "failed", "stopped"]
+    key: str
+    ended: NonNegative
+    seconds: NonNegative
+    host: str
+    pid: Count
+    kind: FailureKind | None = None
+    error: str | None = None
+    traceback: str | None = None
+    results: dict[str, Any] | None = None
+
+    @classmethod
+    def now(cls, status: Literal["done", "failed", "stopped"], *, key: str, seconds: float, **entries: Any) -> "End":
+        """The end of a run in this process at this moment."""
+        host, ended = socket.gethostname(), round(max(0.0, time.time()), 3)
+        seconds = round(max(0.0, seconds), 3)
+        return cls(status=status, key=key, ended=ended, seconds=seconds, host=host, pid=os.getpid(), **entries)
+
+    @classmethod
+    def of_failure(cls, failure: Failure, *, key: str, seconds: float) -> "End":
+        """The end of a run that failed."""
+        trace = None if failure.traceback is None else _utf8(failure.traceback)
+        entries = {"kind": failure.kind, "error": _utf8(failure.text), "traceback": trace}
+        return cls.now("failed", key=key, seconds=seconds, **entries)
+
+    def is_done(self, key: str) -> bool:
+        """Whether the run is trained and evaluated as a recipe with this content key asks for. A run that reached
+        `training.minutes` is not: the same command resumes it."""
+        is_complete = self.results is not None and self.results.get("stop_reason") != "minutes"
+        return self.status == "done" and self.key == key and is_complete
+
+    def is_failed(self, key: str) -> bool:
+        """Whether the run of a recipe with this content key failed and is only repeated with `retry`."""
+        return self.status == "failed" and self.key == key
+
+
+def read_end(run_path: Path) -> End | None:
+    """How the run in a folder ended; None if it has not, or runs again.
+
+    Raises `UserError` for a file that was damaged or edited beyond its bounds.
+    """
+    end = read_json(run_path / END_FILE, End, _REMEDY)
+    if end is not None and end.results is not None:
+        try:
+            msgspec.convert(end.results, RunResults)
+        except msgspec.ValidationError as error:
+            raise UserError(damage_message(run_path / END_FILE, f"results: {error}", _REMEDY)) from error
+    return end
+
+
+def write_end(folder: RunFolder, end: End) -> None:
+    """Writes how a run ended. A run that failed before it was started gets a folder without a recipe."""
+    disk.make_folder(folder.path)
+    folder.write(END_FILE, msgspec.json.encode(disk.to_plain_data(msgspec.to_builtins(end), finite=True)))
+
+
+def clear_end(path: Path) -> None:
+    """Removes how a run ended, and its folder if it was never started."""
+    with disk.convert_os_errors(path):
+        (path / END_FILE).unlink(missing_ok=True)
+        if path.is_dir() and not (path / "recipe.yaml").exists() and {file.name for file in path.iterdir()} <= {"lock"}:
+            (path / "lock").unlink(missing_ok=True)
+            path.rmdir()
+
+
+def _utf8(text: str) -> str:
+    """A text without the surrogates that stand for undecodable bytes of file names."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+def read_json(path: Path, content_type: type[T], remedy: str) -> T | None:
+    """The content of a JSON file that was written from this type; None if there is no such file.
+
+    Raises `UserError` for another content, also for one with a key twice or with other spaces: it was edited.
+    """
+    try:
+        text = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise OperationalError(f"{path}: cannot be read: {error.strerror}") from error
+    try:
+        content = msgspec.json.decode(text, type=content_type)
+        problem = "it was edited" if msgspec.json.encode(content) != text else None
+    except (msgspec.MsgspecError, RecursionError) as error:
+        problem = str(error)
+    if problem is not None:
+        raise UserError(damage_message(path, problem, remedy))
+    return content
