@@ -18,11 +18,11 @@ from numerate.runs.engines.engine import Engine
 from numerate.runs.engines.local import Local
 from numerate.runs.engines.slurm import Slurm
 from numerate.runs.making import RunOutcome
+from numerate.runs.search import search as search_recipe
 from numerate.runs.status import MAX_SHOWN_FAILURES
 from numerate.runs.study import preview_study, run_study
 from numerate.runs.study_folder import StudyFolder
 from numerate.runs.train import debug
-from numerate.searches.search import search as search_recipe
 from numerate.terminal import output_width, print_wrapped
 from numerate.training.run_folder import resolve_runs_dir
 

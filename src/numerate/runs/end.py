@@ -50,7 +50,7 @@ class RunResults(msgspec.Struct, frozen=True, kw_only=True):
     """The entries of `End.results` with their bounds: the last metrics of training, and each region at the `final` and
     the `best` checkpoint. Other entries are ignored."""
 
-    stop_reason: Literal["budget", "target", "minutes"] | None = None
+    stop_reason: Literal["budget", "target", "minutes", "pruned"] | None = None
     step: Count | None = None
     examples: Count | None = None
     tokens: Count | None = None

@@ -123,6 +123,13 @@ def evaluate_trained(trained: TrainedRun, recipe: Recipe) -> dict[str, Any]:
         results_by_checkpoint[name] = run.evaluate(grid, count=count, checkpoint=name, on_progress=on_progress)
     run.report()
     track_results(run)
+    regions = {name: region_summaries(results) for name, results in results_by_checkpoint.items()}
+    return training_results(trained, recipe) | regions
+
+
+def training_results(trained: TrainedRun, recipe: Recipe) -> dict[str, Any]:
+    """The entries of `RunResults` of a run that was trained and not evaluated."""
+    run = trained.run
     progress = run.checkpoints("final")[0].state["progress"]
     metrics, extensions = run.folder.records("metrics.jsonl"), run.folder.metadata().get("extensions")
     target, flops = recipe.training.target_accuracy, progress.get("flops")
@@ -139,8 +146,6 @@ def evaluate_trained(trained: TrainedRun, recipe: Recipe) -> dict[str, Any]:
         "ood_validation_exact_match": _last_value(metrics, "exact_match", "ood_validation"),
         **_language_metrics(metrics),
         "best_step": progress["best"],
-        "final": region_summaries(results_by_checkpoint["final"]),
-        "best": region_summaries(results_by_checkpoint["best"]),
     }
 
 

@@ -3,8 +3,8 @@
 No grid and no question of the test split is evaluated: a search that used them would select settings that happen to do
 well on them, and their scores would be biased.
 
-The point of a trial is a function of its number, of the seed, and of the trials so far, which are read from the folders
-of their runs: see `numerate.runs.trials`. So an interrupted search proposes what an uninterrupted one would, and several
+The point of a trial is a function of its number, the seed and the trials so far, which are read from the folders of
+their runs: see `numerate.runs.trials`. So an interrupted search proposes what an uninterrupted one would, and several
 commands, on several machines, share the trials of one folder.
 """
 
@@ -22,7 +22,7 @@ import msgspec
 import torch
 
 from numerate.config import identity_of_values, refuse_while_loading, to_tree
-from numerate.errors import OperationalError, UserError, check_choice, check_positive
+from numerate.errors import UserError, check_choice, check_positive
 from numerate.records.reading import FORMAT, check_format
 from numerate.runs.end import End, read_json, write_end
 from numerate.runs.engines.engine import Engine, Failure
@@ -111,6 +111,7 @@ def search(
     with Stop() as stop, SearchProgress(found, show=not quiet) as progress:
         _train_trials(found, engine, stop, progress.update)
     status, final_trials = (stop.status or 130) if stop.requested else 0, tuple(found.trials())
+    _write_study(found, final_trials)
     words = tuple(command_words) or (recipe.title,)
     result = SearchResult(found, final_trials, importances(found, final_trials), status, words)
     result.write_table()
@@ -208,12 +209,8 @@ class TrainTrial:
             for one in missing:
                 search.add_trial(one, next_point(search, trials, one))
                 trials = search.trials()
-            if missing:
-                runs = [run for trial in trials for run in trial.runs]
-                requested = [
-                    RequestedRun(f"{search.path.name}/{run.folder.id}", run.key, to_tree(run.recipe)) for run in runs
-                ]
-                StudyFolder(search.path).update(requested, question="A hyperparameter search.")
+        if missing:
+            _write_study(search, trials)
         return trials[number]
 
     def _train(self, trial: Trial, run: TrialRun) -> bool:
@@ -242,6 +239,13 @@ class TrainTrial:
         with run.folder.lock("search"):
             write_end(run.folder, end)
         return end.status == "done" and not stop.is_pruned
+
+
+def _write_study(search: Search, trials: Sequence[Trial]) -> None:
+    """Lists the runs of all trials in `study.json`, so that `numerate results` and `status` show them as a study's."""
+    runs = [run for trial in trials for run in trial.runs]
+    requested = [RequestedRun(f"{search.path.name}/{run.folder.id}", run.key, to_tree(run.recipe)) for run in runs]
+    StudyFolder(search.path).update(requested, question="A hyperparameter search.")
 
 
 class _TrialStop(Stop):
@@ -301,12 +305,12 @@ def _numbers_left(search: Search) -> list[int]:
 def _handle_failure(search: Search, number: int, failure: Failure) -> None:
     """Records the failure of a trial that its worker could not record, and raises that of a worker itself. A trial that
     was stopped, or that another process trains, goes on."""
-    unfinished = [run for trial in search.trials() if trial.number == number for run in trial.runs if run.end() is None]
-    if failure.kind in ("died", "out of memory", "timeout") and unfinished:
-        run = unfinished[0]
-        with suppress(LockedError), Lock(run.folder.path / "lock").hold("search", timeout=_DEATH_SECONDS):
-            seconds = checkpoint.last_state(run.folder.checkpoints).get("seconds", 0.0)
-            write_end(run.folder, End.of_failure(failure, key=run.key, seconds=seconds))
+    trial = next((trial for trial in search.trials() if trial.number == number), None)
+    if failure.kind in ("died", "out of memory", "timeout") and trial is not None:
+        for run in [run for run in trial.runs if run.end() is None][:1]:
+            with suppress(LockedError), Lock(run.folder.path / "lock").hold("search", timeout=_DEATH_SECONDS):
+                seconds = checkpoint.last_state(run.folder.checkpoints).get("seconds", 0.0)
+                write_end(run.folder, End.of_failure(failure, key=run.key, seconds=seconds))
     elif failure.kind not in ("busy", "stopped", "not started"):
         raise failure.to_error()
 

@@ -121,7 +121,8 @@ class SearchResult:
         if not ranked:
             return
         if len(ranked) > 1 and len({trial.objective for trial in ranked}) == 1:
-            yield "warning: all trials have the same objective, so the best is the first; train longer to distinguish them"
+            text = "all trials have the same objective, so the best is the first; train longer to distinguish them"
+            yield f"warning: {text}"
         for edge in search.space.edge_warnings(ranked[0].parameters):
             yield f"warning: the best {edge}; better values may lie outside; search a wider range"
         metric_text = _METRIC_DESCRIPTIONS[ranked[0].results["metric"]]
@@ -176,9 +177,9 @@ class SearchProgress:
             if trial.state != "running" and trial.number not in self._printed:
                 self._printed.add(trial.number)
                 self._bar.print_line(f"trial {trial.number}: {self._trial_text(trial)}")
-        best = best_first(trials, minimize=self._search.minimize)[:1]
-        text = {"best": f"{self._search.value_text(one.results['value'])} (trial {one.number})" for one in best}
-        self._bar.step(len(self._printed), **text)
+        best = next(iter(best_first(trials, minimize=self._search.minimize)), None)
+        text = best and f"{self._search.value_text(best.results['value'])} (trial {best.number})"
+        self._bar.step(len(self._printed), **({"best": text} if text else {}))
 
     def _trial_text(self, trial: Trial) -> str:
         point = ", ".join(f"{self._short_names[path]}={value_text(value)}" for path, value in trial.parameters.items())

@@ -99,6 +99,10 @@ def display_format(name: str) -> Format:
     return METRIC_FORMATS.get(metric, "share" if _is_score(metric) else "number")
 
 
+_VALIDATION_COLUMNS = ("loss", "validation_exact_match", "ood_validation_exact_match", "validation_loss")
+"""The results shown of runs that were trained and not evaluated, those of a search."""
+
+
 def is_default(name: str, names: Sequence[str]) -> bool:
     """Whether a result is displayed if no columns are requested, among the columns of a table of runs or cells."""
     if "status" not in names:
@@ -196,7 +200,8 @@ def informative_columns(frame: "DataFrame") -> list[str]:
     if "status" in names and (frame["status"] != "done").any():
         shown.add("status")
     defaults = [name for name in names if is_default(name, names)]
-    shown.update([name for name in defaults if frame[name].notna().any()] or defaults)
+    measured = [name for name in defaults or _VALIDATION_COLUMNS if name in names and frame[name].notna().any()]
+    shown.update(measured or defaults)
     return [name for name in names if name in shown]
 
 
