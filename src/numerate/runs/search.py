@@ -22,7 +22,7 @@ import msgspec
 import torch
 
 from numerate.config import identity_of_values, refuse_while_loading, to_tree
-from numerate.errors import UserError, check_choice, check_positive
+from numerate.errors import OperationalError, UserError, check_choice, check_positive
 from numerate.records.reading import FORMAT, check_format
 from numerate.runs.end import End, read_json, write_end
 from numerate.runs.engines.engine import Engine, Failure
@@ -278,18 +278,21 @@ def _train_trials(search: Search, engine: Engine, stop: Stop, on_tick: Callable[
     Raises `UserError` or `OperationalError` if no trial can continue, and `UserError` if the first ones all fail with
     the same error.
     """
-    function, does_work = TrainTrial(search, provenance.command_line()), True
-    while does_work and not stop.requested and (numbers := _numbers_left(search)):
-        does_work = False
+    function = TrainTrial(search, provenance.command_line())
+    while not stop.requested and (numbers := _numbers_left(search)):
+        before, kinds = search.trials(), set()
         outcomes = engine.map(function, numbers, folder=search.path / "engine", stop=stop, on_tick=on_tick)
         with closing(outcomes):  # type: ignore[type-var]
             for outcome in outcomes:
-                if outcome.failure is None or outcome.failure.kind not in ("busy", "stopped", "not started"):
-                    does_work = True
+                kinds.add("done" if outcome.failure is None else outcome.failure.kind)
                 if outcome.failure is not None:
                     _handle_failure(search, numbers[outcome.index], outcome.failure)
                 on_tick()
                 _check_failures_differ(search)
+        if kinds <= {"busy", "stopped", "not started"}:
+            return
+        if search.trials() == before:
+            raise OperationalError(f"{search.path}: {len(numbers)} trials remain, and no worker starts one")
 
 
 def _numbers_left(search: Search) -> list[int]:
