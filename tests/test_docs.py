@@ -26,8 +26,8 @@ from numerate.commands.studies import load_study
 from numerate.commands.table import COMMANDS
 from numerate.config import override
 from numerate.reports.plots import FIGURES
-from numerate.searches.space import Space
 from numerate.recipes.naming import load_recipe
+from numerate.runs.space import Space
 from numerate.text.data.datasets import DATASETS as DATASETS
 
 torch.set_num_threads(1)

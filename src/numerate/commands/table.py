@@ -332,7 +332,7 @@ COMMANDS: dict[str, Command] = {
             Option("trials", "30", "number of trials in total", int),
             Option("metric", "loss", "ood_validation (default), validation, loss or validation_loss"),
             Option("sampler", "grid", "tpe (default), random or grid"),
-            Option("pruner", "median", "none (default), median or halving"),
+            Option("pruner", "median", "none (default), median or hyperband"),
             Option("seed", "1", "seed of the points, and of the first run of each trial", int),
             Option("seeds", "3", "runs of each trial, of which the median counts", int),
             Option("name", "mine", "the name of the search"),
