@@ -28,7 +28,7 @@ PART_PACKAGES = (
     "evaluation",
     "losses",
     "training",
-    "executors",
+    "runs.engines",
     "recipes",
 )
 """The folders of `numerate` that contain parts."""

@@ -20,7 +20,7 @@ from itertools import compress
 from typing import Any, NamedTuple, NoReturn
 
 from numerate import terminal
-from numerate.commands.table import COMMANDS, EXECUTOR_OPTIONS, SETTINGS_HELP, Command
+from numerate.commands.table import COMMANDS, ENGINE_OPTIONS, SETTINGS_HELP, Command
 from numerate.errors import OperationalError, UserError, describe_error, did_you_mean, user_code_location
 
 
@@ -55,8 +55,8 @@ def _run(words: Sequence[str]) -> int:
         if shows_traceback:
             raise
         traceback.clear_frames(error.__traceback__)  # frees memory for the message below
-        memory = import_module("numerate.executors.memory")
-        if (cause := memory.out_of_memory_error(error, is_limited=memory.is_memory_limited())) is not None:
+        memory = import_module("numerate.runs.engines.memory")
+        if (cause := memory.out_of_memory_error(error)) is not None:
             _print_once(OperationalError(f"out of memory: {memory.out_of_memory_text(cause)}"))
             return 1
         is_user_error = user_code_location(error) is not None
@@ -186,7 +186,7 @@ def _group_parser(name: str, commands: Mapping[str, Command]) -> argparse.Argume
 
 def _parser(name: str, command: Command) -> argparse.ArgumentParser:
     """The parser of the flags of a command, and its help."""
-    options = [*command.options, *(EXECUTOR_OPTIONS if command.executor else ())]
+    options = [*command.options, *(ENGINE_OPTIONS if command.engine else ())]
     width = terminal.output_width()
     rows = [(f"{o.name}={o.example}", o.help) for o in options if not o.is_flag]
     words = [name, command.arguments, "[OPTION=VALUE ...]" * bool(rows)]

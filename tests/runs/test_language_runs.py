@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from numerate.executors import Local
 
 from numerate import cli
 from numerate.errors import UserError
 from numerate.evaluation.kinds import text_likelihood as language
-from numerate.executors import Local
 from numerate.reports.compare import comparison_text
 from numerate.reports.groups import group_runs
 from numerate.reports.language import MeanInterval, mean_over_seeds, t_quantile

@@ -1,6 +1,7 @@
 """A grid in shards: the same bytes for any number of hands, and nothing lost or done twice however it ends."""
 
 import contextlib
+import functools
 import json
 import os
 import pickle
@@ -19,16 +20,16 @@ import pytest
 
 from numerate.cli import main
 from numerate.errors import OperationalError, UserError
-from numerate.executors.executor import Executor, Failure, ItemOutcome, Work, WorkerContext
-from numerate.executors.submission import item_key
 from numerate.positions.added import Learned
 from numerate.positions.position_ids import DigitIndex
 from numerate.records.kinds import EVALUATION
 from numerate.records.reading import read_records
 from numerate.runs import estimating, shards, store
+from numerate.runs.engines.engine import Engine, Failure, Outcome
+from numerate.runs.engines.worker import perform
 from numerate.runs.plan import CellTask, EvaluationPlan
 from numerate.runs.run import Run, load
-from numerate.runs.shards import GridShard, Measuring, make_shards
+from numerate.runs.shards import EvaluateShard, GridShard, make_shards
 from numerate.runs.store import EvaluationStore, RecordWriter
 from numerate.runs.train import train
 from numerate.training.lock import Lock
@@ -43,38 +44,41 @@ SWEEP = ["model.dropout=0,0.5"]
 
 
 @dataclass(frozen=True)
-class Here(Executor):
+class Here(Engine):
     """In this process, each item as if it came from another; some fail, and one may ask for a stop before it."""
 
     failing: tuple[int, ...] = ()
     stopping: int | None = None
 
-    def run(
+    def map(
         self,
-        work: Work,
+        function: Callable[[Any], Any],
         items: Sequence[Any],
         *,
         folder: Path | None = None,
         stop: Stop | None = None,
         on_tick: Callable[[], None] = lambda: None,
-    ) -> Iterator[ItemOutcome]:
+    ) -> Iterator[Outcome]:
         assert stop is not None
-        dos = [pickle.loads(pickle.dumps(work)).open(WorkerContext(f"here-{name}", 1, stop)) for name in "ab"]
         for index, item in enumerate(items):
             if index == self.stopping:
                 os.kill(os.getpid(), signal.SIGINT)
                 time.sleep(0.01)
             on_tick()
-            try:
-                if index in self.failing:
-                    yield ItemOutcome(index, failure=KILLED)
-                else:
-                    yield ItemOutcome(index, dos[index % 2](pickle.loads(pickle.dumps(item))))
-            except KeyboardInterrupt:
-                yield ItemOutcome(index, failure=Failure("stopped", "stopped", 130))
+            if index in self.failing:
+                yield Outcome(index, failure=KILLED)
+            else:
+                yield replace(perform(functools.partial(do, function, item, "ab"[index % 2]), str, stop), index=index)
 
-    def script(self, work: Work, items: Sequence[Any], folder: Path) -> str:
-        return "\n".join(map(work.item_name, items))
+    def script(self, function: Callable[[Any], Any], items: Sequence[Any], folder: Path) -> str:
+        return "\n".join(map(str, items))
+
+
+def do(function: Callable[[Any], Any], item: Any, worker: str) -> Any:
+    """Does an item as a worker of this name would."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shards, "worker_name", lambda: f"here-{worker}")
+        return pickle.loads(pickle.dumps(function))(pickle.loads(pickle.dumps(item)))
 
 
 @pytest.fixture(autouse=True)
@@ -104,8 +108,7 @@ def cut(run: Run, grid: str, workers: int, *, checkpoint: str = "all", settings:
     plan = EvaluationPlan.from_run(run, grid, None, "one pass", checkpoint, settings)
     kept = EvaluationStore(run.folder, None)
     kept.load(plan.steps_by_label())
-    tasks = plan.tasks(plan.cells())
-    return make_shards(plan, tasks, plan.missing(tasks, kept), workers)
+    return make_shards(plan, plan.missing(plan.tasks(plan.cells()), kept), workers)
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -129,7 +132,7 @@ def test_an_evaluation_that_is_stopped_says_where_and_resumes_there(
 def test_shards_hold_every_cell_of_every_model_once(run: Run) -> None:
     found = cut(run, "1:8", 3, settings=SWEEP)
     assert len(found) == 18
-    requested = [task for shard in found for task in shard.remaining]
+    requested = [task for shard in found for task in shard.tasks]
     assert set(Counter(requested).values()) == {1}
     assert len(requested) == 2 * 2 * 64
     assert [(p.number, p.total) for p in found] == [(number, 18) for number in range(1, 19)]
@@ -139,11 +142,11 @@ def test_shards_cost_the_same_and_each_holds_cells_of_all_sizes(run: Run) -> Non
     plan = EvaluationPlan.from_run(run, "1:8", 100, "one pass", "final", ())
     tasks = plan.tasks(plan.cells())
     costs = plan.costs(0, plan.cells())
-    found = make_shards(plan, tasks, tasks, 1)
-    totals = [sum(costs[task.cell].score for task in shard.remaining) for shard in found]
+    found = make_shards(plan, tasks, 1)
+    totals = [sum(costs[task.cell].score for task in shard.tasks) for shard in found]
     assert max(totals) - min(totals) <= 2 * max(cost.score for cost in costs.values())
     for shard in found:
-        sizes = [sum(size for _, size in task.cell) for task in shard.remaining]
+        sizes = [sum(size for _, size in task.cell) for task in shard.tasks]
         assert 7 < sum(sizes) / len(sizes) < 11
 
 
@@ -158,24 +161,13 @@ def test_a_small_evaluation_is_one_shard(run: Run, monkeypatch: pytest.MonkeyPat
     assert len(cut(run, "1:3", 8)) == 1
 
 
-def test_a_shard_is_the_same_whatever_is_known_of_it_already(run: Run) -> None:
-    """So jobs that a stopped command left running are recognised by the next one."""
-    before = cut(run, "1:4", 2)
-    work = Measuring.from_plan(EvaluationPlan.from_run(run, "1:4", None, "one pass", "all", ()))
-    keys = [item_key(work, shard) for shard in before]
+def test_shards_hold_only_what_is_not_known_already(run: Run) -> None:
     run.evaluate("1:2", checkpoint="all")
     run.evaluate("diagonal:1:4", checkpoint="8")
-    again = load(run.path)
-    after = {shard.number: shard for shard in cut(again, "1:4", 2)}
-    assert sum(len(shard.remaining) for shard in after.values()) == 32 - 4 - 4 - 2
-    work = Measuring.from_plan(EvaluationPlan.from_run(again, "1:4", None, "one pass", "all", ()))
-    assert all(item_key(work, shard) == keys[number - 1] for number, shard in after.items())
-
-
-def test_a_shard_of_which_all_is_known_is_left_out(run: Run) -> None:
     with pytest.raises(OperationalError):
-        run.evaluate("1:4", checkpoint="all", executor=Here(workers=2, failing=(1, 4)))
-    assert [shard.number for shard in cut(load(run.path), "1:4", 2)] == [2, 5]
+        run.evaluate("1:4", checkpoint="all", engine=Here(workers=2, failing=(1, 4)))
+    failed = sum(len(shard.tasks) for shard in cut(load(run.path), "1:4", 2))
+    assert 0 < failed < 32 - 4 - 4 - 2
 
 
 def test_more_questions_cost_more_and_answers_more_than_scores(run: Run) -> None:
@@ -192,9 +184,9 @@ def test_more_questions_cost_more_and_answers_more_than_scores(run: Run) -> None
 @pytest.mark.parametrize(
     "options", [{"predictions": True}, {"grid": "1:2", "checkpoint": "all", "predictions": True, "settings": SWEEP}]
 )
-def test_an_executor_leaves_the_same_bytes(copy: Callable[[str], Run], options: dict[str, Any]) -> None:
+def test_an_engine_leaves_the_same_bytes(copy: Callable[[str], Run], options: dict[str, Any]) -> None:
     alone, spread = copy("alone"), copy("spread")
-    found = [run.evaluate(**options, executor=how) for run, how in ((alone, None), (spread, Here(workers=2)))]
+    found = [run.evaluate(**options, engine=how) for run, how in ((alone, None), (spread, Here(workers=2)))]
     assert bytes_of(spread) == bytes_of(alone)
     assert list(found[0]) == list(found[1])
     assert not (spread.path / "pieces").exists()
@@ -205,18 +197,18 @@ def test_all_position_offsets_are_spread(tmp_path: Path) -> None:
 
     positions = (Learned(position_ids=Shifted(max_shift=10, num_eval_offsets=2), max_position_embeddings=40),)
     run = train(replace(ADDING, model=replace(ADDING.model, positions=positions)), runs_dir=tmp_path, quiet=True).run
-    assert {record["position_offset"] for record in run.evaluate("1x1", executor=Here(workers=1))} == {0, 1}
+    assert {record["position_offset"] for record in run.evaluate("1x1", engine=Here(workers=1))} == {0, 1}
 
 
 def test_what_is_known_needs_no_worker(run: Run) -> None:
     @dataclass(frozen=True)
     class Never(Here):
-        def run(self, *_: Any, **__: Any) -> Iterator[ItemOutcome]:
+        def map(self, *_: Any, **__: Any) -> Iterator[Outcome]:
             raise AssertionError("a worker was begun")
 
     run.evaluate(checkpoint="best")
     before = bytes_of(run)
-    assert len(run.evaluate(checkpoint="best", executor=Never(workers=2))) == 9
+    assert len(run.evaluate(checkpoint="best", engine=Never(workers=2))) == 9
     assert bytes_of(run) == before
 
 
@@ -224,16 +216,16 @@ def test_progress_counts_the_cells_of_all_workers_from_what_is_known(run: Run) -
     run.evaluate("1:2")
     on_progress: list[tuple[int, int]] = []
     run.evaluate(
-        "1:3", on_progress=lambda *counts: on_progress.append(counts), executor=Here(workers=2), predictions=True
+        "1:3", on_progress=lambda *counts: on_progress.append(counts), engine=Here(workers=2), predictions=True
     )
     assert on_progress[0] == (4, 18)
     assert on_progress[-1] == (18, 18)
     assert on_progress == sorted(on_progress)
 
 
-def test_an_executor_and_a_shard_are_one_too_many(run: Run) -> None:
-    with pytest.raises(UserError, match=r"^shard: an executor splits the grid into shards itself"):
-        run.evaluate(shard="1/2", executor=Here(workers=2))
+def test_an_engine_and_a_shard_are_one_too_many(run: Run) -> None:
+    with pytest.raises(UserError, match=r"^shard: an engine splits the grid into shards itself"):
+        run.evaluate(shard="1/2", engine=Here(workers=2))
 
 
 def test_what_would_be_submitted_is_shown_and_nothing_is_written(run: Run) -> None:
@@ -313,29 +305,29 @@ def test_the_command_spreads_a_grid_where_its_words_say_so(
     copy: Callable[[str], Run], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from numerate.cli import main
-    from numerate.commands import executing
+    from numerate.commands import engines
 
-    begun: list[Executor] = []
-    real = Here.run
+    begun: list[Engine] = []
+    real = Here.map
 
-    def noted(self: Here, *given: Any, **more: Any) -> Iterator[ItemOutcome]:
+    def noted(self: Here, *given: Any, **more: Any) -> Iterator[Outcome]:
         begun.append(self)
         return real(self, *given, **more)
 
-    monkeypatch.setattr(Here, "run", noted)
-    read = executing.parse_executor
-    monkeypatch.setattr(executing, "parse_executor", lambda words: Here(workers=read(words).workers))
+    monkeypatch.setattr(Here, "map", noted)
+    read = engines.parse_engine
+    monkeypatch.setattr(engines, "parse_engine", lambda words: Here(workers=read(words).workers))
     alone, spread = copy("alone"), copy("spread")
     assert main(["evaluate", str(alone.path), "grid=1:3", "model.dropout=0,0.5"]) == 0
     assert not begun
     assert main(["evaluate", str(spread.path), "grid=1:3", "workers=2", "model.dropout=0,0.5"]) == 0
-    assert [executor.workers for executor in begun] == [2]
+    assert [engine.workers for engine in begun] == [2]
     assert bytes_of(spread) == bytes_of(alone)
     capsys.readouterr()
     assert main(["evaluate", str(alone.path), "grid=1:4", "workers=1", "--dry-run"]) == 0
     assert capsys.readouterr().out.startswith("shard 1 of 6 (")
     assert main(["evaluate", str(alone.path), "grid=1:4", "shard=1/2", "workers=1", "--dry-run"]) == 2
-    assert "an executor splits the grid into shards itself" in capsys.readouterr().err
+    assert "an engine splits the grid into shards itself" in capsys.readouterr().err
     assert main(["evaluate", str(alone.path), "worker=2"]) == 2
     assert "Did you mean 'workers'?" in capsys.readouterr().err
     assert bytes_of(alone) == bytes_of(spread), "nothing was written"
@@ -355,10 +347,10 @@ def test_a_shard_that_fails_takes_no_other_with_it_and_is_named(
         r"failed\. 0 of its 1 cell are kept, and so are the records of the other shards; the same command resumes$"
     )
     with pytest.raises(OperationalError, match=text):
-        run.evaluate(executor=Here(workers=1, failing=(2, 5)))
+        run.evaluate(engine=Here(workers=1, failing=(2, 5)))
     kept = len(run.folder.records("evaluation.jsonl"))
     assert kept == len(computed) == 6
-    run.evaluate(executor=Here(workers=1))
+    run.evaluate(engine=Here(workers=1))
     assert len(computed) == len(set(computed)) == 9
     assert bytes_of(run) == bytes_of(undisturbed)
     assert not (run.path / "pieces").exists()
@@ -369,39 +361,40 @@ def test_a_worker_whose_records_are_not_to_be_seen_is_reported(run: Run) -> None
 
     @dataclass(frozen=True)
     class Elsewhere(Here):
-        def run(self, work: Work, items: Sequence[Any], **_: Any) -> Iterator[ItemOutcome]:
-            return (ItemOutcome(index, 1) for index, _ in enumerate(items))
+        def map(self, function: Any, items: Sequence[Any], **_: Any) -> Iterator[Outcome]:
+            return (Outcome(index, 1) for index, _ in enumerate(items))
 
     with pytest.raises(
         OperationalError, match=r"shard 1 of 6 .*lacks the records that it wrote; all workers must share this folder"
     ):
-        run.evaluate(executor=Elsewhere(workers=1))
+        run.evaluate(engine=Elsewhere(workers=1))
 
 
 def test_a_user_error_in_a_shard_is_a_user_error(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{__name__}.KILLED", Failure("user error", "model: is too small", 2))
     with pytest.raises(UserError, match="model: is too small"):
-        run.evaluate(executor=Here(workers=1, failing=(0,)))
+        run.evaluate(engine=Here(workers=1, failing=(0,)))
 
 
 def test_ctrl_c_stops_at_a_cell_and_what_was_recorded_is_kept(run: Run, computed: list[tuple[int, ...]]) -> None:
     with pytest.raises(KeyboardInterrupt):
-        run.evaluate("1:4", executor=Here(workers=2, stopping=3))
+        run.evaluate("1:4", engine=Here(workers=2, stopping=3))
     assert 0 < len(computed) < 16
-    run.evaluate("1:4", executor=Here(workers=2))
+    run.evaluate("1:4", engine=Here(workers=2))
     assert len(computed) == len(set(computed)) == 16
 
 
 def test_a_shard_that_is_given_once_more_does_only_what_is_missing(run: Run, computed: list[tuple[int, ...]]) -> None:
     """As Slurm does with tasks that reached their time limit: with what was known when they were submitted."""
     (shard,) = cut(run, "1:3", 1, checkpoint="8")[:1]
-    work = Measuring.from_plan(EvaluationPlan.from_run(run, "1:3", None, "one pass", "8", ()))
-    for worker in ("first", "second"):
-        work.open(WorkerContext(worker, 1, Stop()))(shard)
-    assert len(computed) == len(shard.remaining)
+    function = EvaluateShard.from_plan(EvaluationPlan.from_run(run, "1:3", None, "one pass", "8", ()))
+    assert not function.done(shard)
+    assert [do(function, shard, worker) for worker in "ab"] == [len(shard.tasks), 0]
+    assert function.done(shard)
+    assert len(computed) == len(shard.tasks)
 
 
-def test_without_an_executor_it_continues_from_what_workers_recorded(
+def test_without_an_engine_it_continues_from_what_workers_recorded(
     copy: Callable[[str], Run], computed: list[tuple[int, ...]]
 ) -> None:
     undisturbed, run = copy("undisturbed"), copy("run")
@@ -409,10 +402,10 @@ def test_without_an_executor_it_continues_from_what_workers_recorded(
     computed.clear()
     first, *_ = cut(run, "1:3", 1, checkpoint="final")
     plan = EvaluationPlan.from_run(run, "1:3", None, "one pass", "final", ())
-    shard = replace(first, remaining=tuple(task._replace(needs_predictions=True) for task in first.remaining))
-    Measuring.from_plan(plan).open(WorkerContext("left", 1, Stop()))(shard)
+    shard = replace(first, tasks=tuple(task._replace(needs_predictions=True) for task in first.tasks))
+    do(EvaluateShard.from_plan(plan), shard, "left")
     done = len(computed)
-    file = next(run.path.glob("pieces/worker-left/evaluation.jsonl"))
+    file = next(run.path.glob("pieces/worker-here-left/evaluation.jsonl"))
     file.write_bytes(file.read_bytes() + b'{"cell": {"first_dig')
     run.evaluate(predictions=True)
     assert 0 < done < len(computed) == 9
@@ -422,7 +415,7 @@ def test_without_an_executor_it_continues_from_what_workers_recorded(
 
 def test_answers_that_nobody_requested_yet_stay_with_their_worker(run: Run) -> None:
     with pytest.raises(OperationalError):
-        run.evaluate(predictions=True, executor=Here(workers=1, failing=(0,)))
+        run.evaluate(predictions=True, engine=Here(workers=1, failing=(0,)))
     run.evaluate()
     assert list(run.path.glob("pieces/worker-here-*/predictions.jsonl")), "predictions were not gathered"
     run.evaluate(predictions=True)
@@ -446,7 +439,7 @@ def test_a_worker_that_still_writes_keeps_its_folder(run: Run) -> None:
     )
     assert held.stdout is not None
     held.stdout.readline()
-    run.evaluate("1x1", executor=Here(workers=1))
+    run.evaluate("1x1", engine=Here(workers=1))
     assert list((run.path / "pieces").iterdir()) == [place]
     held.communicate()
     run.evaluate("1x1")
@@ -462,13 +455,13 @@ def test_a_worker_holds_its_folder_while_it_writes(run: Run, monkeypatch: pytest
         return real(*given, **more)
 
     monkeypatch.setattr(EvaluationPlan, "score", looked)
-    run.evaluate("1:2", executor=Here(workers=1))
+    run.evaluate("1:2", engine=Here(workers=1))
     assert True in held
 
 
 def test_the_files_of_shards_stay(run: Run) -> None:
     run.evaluate(shard="1/2")
-    run.evaluate(executor=Here(workers=1))
+    run.evaluate(engine=Here(workers=1))
     assert [path.name for path in (run.path / "pieces").iterdir()] == ["1-of-2"]
 
 
@@ -500,7 +493,7 @@ SCRIPT = """
 import sys
 import time
 
-from numerate.executors import Local
+from numerate.runs.engines import Local
 from numerate.runs import shards, store
 from numerate.runs.plan import EvaluationPlan
 from numerate.runs.run import load
@@ -515,7 +508,7 @@ def slow(*given, **more):
 
 EvaluationPlan.score, shards.MIN_SHARD_FLOPS, store.WRITE_INTERVAL = slow, 1e6, 0.0
 if __name__ == "__main__":
-    load(sys.argv[1]).evaluate("1:6", checkpoint="all", executor=Local(workers=2))
+    load(sys.argv[1]).evaluate("1:6", checkpoint="all", engine=Local(workers=2))
     print("done")
 """
 
@@ -561,16 +554,12 @@ def test_killed_at_any_moment_it_continues_by_cell_and_ends_with_the_same_bytes(
         for pid in workers[:1] + [process.pid] * (whom != "a worker"):
             os.kill(pid, signal.SIGKILL)
         out, err = process.communicate(timeout=120)
-        assert "done" not in out
+        assert ("done" in out) == (whom == "a worker"), err
         wait_for(lambda workers=workers: all(map(gone, workers)))
         assert before < recorded(run), "what was recorded stays"
-    assert "OperationalError: shard" in err
-    assert "its worker was killed by signal 9 (SIGKILL)" in err
-    assert len(recorded(run)) > whole * 2 / 3, "the other shards were done first"
-    left = whole - len(recorded(run))
-    assert left > 0
-    run.evaluate("1:6", checkpoint="all", executor=Here(workers=2))
-    assert len(computed) == left, "what was recorded is not computed again"
+    assert len(recorded(run)) == whole, "the shard of a worker that was killed is done by another"
+    run.evaluate("1:6", checkpoint="all", engine=Here(workers=2))
+    assert not computed, "what was recorded is not computed again"
     assert not (run.path / "pieces").exists()
     undisturbed = copy("undisturbed")
     undisturbed.evaluate("1:6", checkpoint="all")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
-from numerate.commands.table import ANY_SETTING, DOTTED_SETTING, EXECUTOR_OPTIONS, Command, Option
+from numerate.commands.table import ANY_SETTING, DOTTED_SETTING, ENGINE_OPTIONS, Command, Option
 from numerate.config.common_names import PATHS_BY_COMMON_NAME
 from numerate.config.values import normalize_name, parse_value
 from numerate.errors import UserError, did_you_mean
@@ -22,12 +22,12 @@ def read_words(command: Command, words: Sequence[str]) -> tuple[list[str], dict[
     Raises `UserError` for an unknown option, an invalid value, and what is missing.
     """
     options = {one.word: one for one in command.options}
-    executor_options = [one.word for one in EXECUTOR_OPTIONS if "." not in one.word] if command.executor else []
+    engine_options = [one.word for one in ENGINE_OPTIONS if "." not in one.word] if command.engine else []
     known = [one.name if one.is_flag else f"{one.word}=" for one in command.options]
-    known += [f"{name}=" for name in executor_options]
+    known += [f"{name}=" for name in engine_options]
     names = [name.removesuffix("=") for name in known]
     arguments: list[str] = []
-    settings, executor_words = [], []
+    settings, engine_words = [], []
     values: dict[str, Any] = {}
     takes_text = "PROMPT" in command.arguments or "QUESTION" in command.arguments
     maximum = None if "..." in command.arguments else len(command.arguments.split())
@@ -44,8 +44,8 @@ def read_words(command: Command, words: Sequence[str]) -> tuple[list[str], dict[
                 settings += [option.setting] * value
             else:
                 values[option.key] = [*values.get(option.key, []), value] if option.repeated else value
-        elif equals and key.partition(".")[0] in executor_options:
-            executor_words.append(word)
+        elif equals and key.partition(".")[0] in engine_options:
+            engine_words.append(word)
         elif command.settings is not None and _is_setting(key, equals, command.settings, is_full, is_file):
             settings.append(word)
         else:
@@ -58,10 +58,10 @@ def read_words(command: Command, words: Sequence[str]) -> tuple[list[str], dict[
     _check_complete(command, arguments, values)
     if command.settings is not None:
         values["settings"] = settings
-    if command.executor:
-        from numerate.commands.executing import parse_executor
+    if command.engine:
+        from numerate.commands.engines import parse_engine
 
-        values["executor"] = parse_executor(executor_words) if executor_words else None
+        values["engine"] = parse_engine(engine_words) if engine_words else None
     return arguments, values
 
 

@@ -30,7 +30,7 @@ KINDS = {
     "Optimizer": ("optimizers", "optimizer={}"),
     "Schedule": ("schedules", "schedule={}"),
     "Symbols": ("symbols", "model.mixer=DualAttention(symbols={})"),
-    "Executor": ("executors", ""),
+    "Engine": ("engines", ""),
 }
 """The title of each kind of component in the order of the list, where those of users follow, and its place in a recipe.
 """

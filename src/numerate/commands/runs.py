@@ -10,7 +10,6 @@ from numerate.commands.pretrained import evaluate_with_progress, is_pretrained, 
 from numerate.config import expand_sweep, override
 from numerate.evaluation.labels import Metric
 from numerate.evaluation.statistics import wilson_interval
-from numerate.executors.executor import Executor
 from numerate.reports.figure import HeatMap, heat_maps
 from numerate.reports.grid import (
     aggregate_seeds,
@@ -24,6 +23,7 @@ from numerate.reports.records import Cell
 from numerate.reports.table import text_table
 from numerate.reports.terminal_writer import TerminalStyle, heat_map_text, legend_text
 from numerate.runs import exporting
+from numerate.runs.engines.engine import Engine
 from numerate.runs.initial_weights import initial_run
 from numerate.runs.results import Results, cells_by_title
 from numerate.runs.run import Run, load
@@ -76,7 +76,7 @@ def evaluate(
     address: str,
     *,
     settings: Sequence[str],
-    executor: Executor | None,
+    engine: Engine | None,
     runs_dir: str | None = None,
     device: str | None = None,
     dry_run: bool = False,
@@ -88,19 +88,19 @@ def evaluate(
         with TemporaryDirectory() as temporary_dir:  # a dry run writes nothing
             runs = pretrained_runs(address, settings, temporary_dir if dry_run else runs_dir, device)
             for run in runs:
-                _evaluate(run, executor, dry_run, options)
+                _evaluate(run, engine, dry_run, options)
     else:
-        _evaluate(load(address, runs_dir, device), executor, dry_run, options | {"settings": settings})
+        _evaluate(load(address, runs_dir, device), engine, dry_run, options | {"settings": settings})
 
 
-def _evaluate(run: Run, executor: Executor | None, dry_run: bool, options: dict[str, Any]) -> None:
-    if dry_run and executor is not None:
-        check_no_shard(executor, options.pop("shard", None))
-        print(run.script(executor, **options))
+def _evaluate(run: Run, engine: Engine | None, dry_run: bool, options: dict[str, Any]) -> None:
+    if dry_run and engine is not None:
+        check_no_shard(engine, options.pop("shard", None))
+        print(run.script(engine, **options))
     elif dry_run:
         print(run.estimate(**options))
     else:
-        results = evaluate_with_progress(run, executor=executor, **options)
+        results = evaluate_with_progress(run, engine=engine, **options)
         print(f"{run.path}")
         show_evaluation(results)
         if "shard" in options:

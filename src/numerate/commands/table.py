@@ -45,7 +45,7 @@ class Option(NamedTuple):
 
 
 class Command(NamedTuple):
-    """A command: `arguments` as in the usage, `settings` a pattern of those it takes (None: none), `executor` whether
+    """A command: `arguments` as in the usage, `settings` a pattern of those it takes (None: none), `engine` whether
     it takes one, `context` the parameters that are not its own: `traceback`, `parts`."""
 
     help: str
@@ -54,7 +54,7 @@ class Command(NamedTuple):
     examples: str
     options: tuple[Option, ...] = ()
     settings: str | None = None
-    executor: bool = False
+    engine: bool = False
     context: tuple[str, ...] = ()
 
     @property
@@ -228,7 +228,7 @@ COMMANDS: dict[str, Command] = {
         "numerate evaluate hf:HuggingFaceTB/SmolLM2-135M-Instruct task=gsm8k   (a folder, or a name on the hub)\n"
         "numerate evaluate hf:folder task=gsm8k,svamp evaluation.generation.num_fewshot=0,8\n"
         "numerate evaluate 3f2a checkpoint=all workers=8   (resumes by cell)\n"
-        "numerate evaluate latest grid=1:100x1:100 executor=slurm executor.partition=cpu --dry-run\n"
+        "numerate evaluate latest grid=1:100x1:100 engine=slurm engine.partition=cpu --dry-run\n"
         "numerate evaluate latest grid=1:100x1:100 shard=1/4 --dry-run   (its cells, cost and estimated time)\n"
         "numerate evaluate latest grid=diagonal:101:160+diagonal:200:1000:100   (equal lengths; :100 is a step)\n"
         "numerate evaluate latest model.mixer.logit_scale=1,1.4,log   (other settings at inference, same weights)\n"
@@ -251,10 +251,10 @@ COMMANDS: dict[str, Command] = {
             Option("shard", "1/4", "the first of four shards of equal cost"),
             DEVICE,
             RUNS_DIR,
-            dry_run("cells, cost and estimated time; with executor=slurm the job script; write nothing"),
+            dry_run("cells, cost and estimated time; with engine=slurm the job script; write nothing"),
         ),
         settings=DOTTED_SETTING,
-        executor=True,
+        engine=True,
     ),
     "report": Command(
         "write a run's report.html: recipe, training curves, heat maps, samples",
@@ -270,18 +270,18 @@ COMMANDS: dict[str, Command] = {
         "numerate run quickstart\nnumerate run quickstart seeds=3\n"
         "numerate run addition_abacus model.hidden_size=64,128\n"
         "numerate run quickstart workers=1 preset=debug\n"
-        "numerate run abacus_laptop seeds=10 executor=ray executor.address=auto timeout=3600\n"
-        "numerate run abacus_laptop seeds=100 executor=slurm executor.partition=cpu --dry-run   (the job script)\n"
+        "numerate run abacus_laptop seeds=10 engine=ray engine.address=auto timeout=3600\n"
+        "numerate run abacus_laptop seeds=100 engine=slurm engine.partition=cpu --dry-run   (the job script)\n"
         "numerate run abacus_laptop retry=true   (retries failed runs)",
         (
             PRESET,
             Option("retry", "true", "run failed ones again", bool),
             RUNS_DIR,
-            dry_run("list which runs are new, done or failed; with executor=slurm print the job script; start nothing"),
+            dry_run("list which runs are new, done or failed; with engine=slurm print the job script; start nothing"),
             SKIP_BAD,
         ),
         settings=ANY_SETTING,
-        executor=True,
+        engine=True,
         context=("traceback",),
     ),
     "status": Command(
@@ -339,7 +339,7 @@ COMMANDS: dict[str, Command] = {
             RUNS_DIR,
         ),
         settings=ANY_SETTING,
-        executor=True,
+        engine=True,
         context=("traceback", "parts"),
     ),
     "compare": Command(
@@ -478,9 +478,9 @@ a list item by its index: model.positions.0.base=500; several values are a sweep
     DOTTED_SETTING: """settings of the model, at inference: model.SETTING=VALUE; several values are a sweep
 of hf:MODEL all settings: task=gsm8k, tokenizer.chat_template=false, evaluation.generation.num_fewshot=8""",
 }
-EXECUTOR_OPTIONS = (
-    Option("executor", "slurm", "local (default), inprocess, ray or slurm"),
-    Option("executor.SETTING", "..", "a setting of the executor: executor.partition=cpu"),
+ENGINE_OPTIONS = (
+    Option("engine", "slurm", "local (default), inprocess, ray or slurm"),
+    Option("engine.SETTING", "..", "a setting of the engine: engine.partition=cpu"),
     Option("workers", "2", "number of workers at once"),
     Option("timeout", "3600", "maximum seconds of an item of work"),
 )

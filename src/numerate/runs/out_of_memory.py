@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from numerate.errors import OperationalError
-from numerate.executors.memory import is_on_gpu, out_of_memory_error
+from numerate.runs.engines.memory import is_on_gpu, out_of_memory_error
 from numerate.training.disk import format_bytes
 
 

@@ -146,10 +146,9 @@ class EvaluationPlan:
             key = self.key(task)
             if key not in store.records and (equivalent := store.find_same_weights(key)) is not None:
                 store.records[key] = equivalent | {"checkpoint": key[0]}
+            needs_score = task.needs_score and key not in store.records
             needs_predictions = task.needs_predictions and not store.has_predictions(key)
-            missing.setdefault(
-                key, task._replace(needs_score=key not in store.records, needs_predictions=needs_predictions)
-            )
+            missing.setdefault(key, task._replace(needs_score=needs_score, needs_predictions=needs_predictions))
         return [task for task in missing.values() if task.num_units]
 
     def key(self, task: CellTask) -> RecordKey:

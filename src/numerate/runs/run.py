@@ -15,15 +15,15 @@ from numerate.evaluation.kinds.generated_answers import with_correct
 from numerate.evaluation.prompts import check_lengths, resolve_max_new_tokens
 from numerate.evaluation.samples import AnswerSample, sample_answers
 from numerate.evaluation.sampling import Sampling
-from numerate.executors.executor import Executor
 from numerate.records.heads import read_metrics
+from numerate.runs.engines.engine import Engine
 from numerate.runs.estimating import EvaluationEstimate, estimate
 from numerate.runs.maps import DEFAULT_MAX_TOKENS, AttentionMaps, compute_attention_maps
 from numerate.runs.plan import CellTask, EvaluationPlan, ProgressCallback, ProgressReporter
 from numerate.runs.results import Results
 from numerate.runs.row_memory import check_row_fits
 from numerate.runs.shards import (
-    Measuring,
+    EvaluateShard,
     check_no_shard,
     evaluate_shards,
     jobs_folder,
@@ -63,14 +63,14 @@ class Run(StoredRun):
         predictions: bool = False,
         settings: Sequence[str] = (),
         on_progress: ProgressCallback | None = None,
-        executor: Executor | None = None,
+        engine: Engine | None = None,
     ) -> Results:
         """Exact match on a grid of cells, with intervals, at every fixed position offset of the model.
 
             results = run.evaluate("1:12x1:12", count=200, checkpoint="best")
             results.regions()[0]["mean"]
             run.evaluate("diagonal:1:18", settings=["model.backbone.num_loops=4,8,16"])
-            run.evaluate("1:100x1:100", count=10, checkpoint="all", executor=Local(workers=2))
+            run.evaluate("1:100x1:100", count=10, checkpoint="all", engine=Local(workers=2))
 
         Cells already in `evaluation.jsonl` are not computed again. `checkpoint` is final, best, all or a step.
         `shard="2/4"` computes the second of four shards of equal cost into its own file; a later evaluation without a
@@ -80,16 +80,16 @@ class Run(StoredRun):
         `UserError` for a grid that the model cannot read, and for settings that would need other weights, before any
         work is done.
 
-        An `executor` distributes the missing cells over its workers, in shards of equal cost; the files are identical.
+        An `engine` distributes the missing cells over its workers, in shards of equal cost; the files are identical.
         Cells that a worker has recorded are kept even if it fails: the same call computes only the remaining ones. If a
         shard fails, the others are completed first, and then an error names it: `UserError` if the user caused it,
         otherwise `OperationalError`.
         """
-        check_no_shard(executor, shard)
-        if executor is None and self.device is not None:
+        check_no_shard(engine, shard)
+        if engine is None and self.device is not None:
             resolve_device(self.device)
         plan = EvaluationPlan.from_run(self, grid, count, method, checkpoint, settings)
-        keeps_predictions = plan.kind.keeps_predictions and executor is None
+        keeps_predictions = plan.kind.keeps_predictions and engine is None
         writes_predictions = (predictions or plan.kind.keeps_predictions) and not keeps_predictions
         tasks = plan.tasks(plan.cells(shard), writes_predictions)
         store = self._store(shard)
@@ -104,11 +104,11 @@ class Run(StoredRun):
                 num_missing -= sum(len(log.lines) for log in logs)
             else:
                 total, num_missing = (sum(task.num_units for task in some) for some in (tasks, missing))
-            if missing and executor is None:
+            if missing and engine is None:
                 plan.model(missing[0])  # reading its weights is no progress
             progress = ProgressReporter(on_progress, total, num_missing)
-            if executor is not None:
-                evaluate_shards(plan, tasks, missing, store, progress, executor)
+            if engine is not None and missing:
+                evaluate_shards(plan, missing, store, progress, engine)
             elif keeps_predictions:
                 for task, log in zip(missing, logs, strict=True):
                     log.on_added = progress.increment
@@ -127,7 +127,7 @@ class Run(StoredRun):
 
     def script(
         self,
-        executor: Executor,
+        engine: Engine,
         grid: str | None = None,
         *,
         count: int | None = None,
@@ -136,12 +136,12 @@ class Run(StoredRun):
         predictions: bool = False,
         settings: Sequence[str] = (),
     ) -> str:
-        """The script that `evaluate` would submit with this executor. Nothing is started or written."""
+        """The script that `evaluate` would submit with this engine. Nothing is started or written."""
         plan = EvaluationPlan.from_run(self, grid, count, method, checkpoint, settings)
         tasks, store = plan.tasks(plan.cells(), predictions), self._store(None)
         store.load(plan.steps_by_label())
-        shards = make_shards(plan, tasks, plan.missing(tasks, store), executor.num_workers)
-        return executor.script(Measuring.from_plan(plan), shards, jobs_folder(store))
+        shards = make_shards(plan, plan.missing(tasks, store), engine.num_workers)
+        return engine.script(EvaluateShard.from_plan(plan), shards, jobs_folder(store))
 
     def estimate(
         self,

@@ -1,14 +1,16 @@
-"""Evaluation of a grid in shards of equal cost by the workers of an executor; each worker writes its own files."""
+"""Evaluation of a grid in shards of equal cost by the workers of an engine; each worker writes its own files."""
 
 import signal
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from numerate.errors import OperationalError, UserError, pluralize
 from numerate.evaluation.evaluator import Method, parse_grid
 from numerate.evaluation.grid import cell_entries, interleave_by_cost, split_by_cost
-from numerate.executors.executor import Executor, Failure, Work, WorkerContext
+from numerate.runs.engines.engine import Engine, Failure
+from numerate.runs.engines.worker import current_stop, worker_name
 from numerate.runs.plan import CellTask, EvaluationPlan, ProgressReporter
 from numerate.runs.store import PREDICTIONS_FILE, RECORDS_FILE, EvaluationStore, RecordWriter, worker_directory
 from numerate.runs.stored_run import StoredRun
@@ -26,42 +28,34 @@ MIN_SHARD_FLOPS = 2e10
 
 @dataclass(frozen=True)
 class GridShard:
-    """A unit of work: `number` (from 1) of `total` shards of an evaluation, and the steps of its checkpoints.
-
-    `remaining` are the tasks not recorded yet. It is excluded from comparison and `repr`, so that jobs submitted by an
-    earlier run of the same command are recognized.
-    """
+    """An item of work: `number` (from 1) of `total` shards of the missing cells, and the steps of the checkpoints."""
 
     number: int
     total: int
     tasks: tuple[CellTask, ...]
     steps: tuple[int, ...]
-    remaining: tuple[CellTask, ...] = field(compare=False, repr=False)
 
     def __str__(self) -> str:
-        steps = ", ".join(str(self.steps[index]) for index in dict.fromkeys(task.checkpoint for task in self.remaining))
-        all_cells = sorted({task.cell for task in self.remaining})
+        steps = ", ".join(str(self.steps[index]) for index in dict.fromkeys(task.checkpoint for task in self.tasks))
+        all_cells = sorted({task.cell for task in self.tasks})
         more = ", ..." if len(all_cells) > 4 else ""
         shown = ", ".join("x".join(str(size) for _, size in cell) for cell in all_cells[:4]) + more
-        cells = pluralize(len(self.remaining), "cell")
-        return f"shard {self.number} of {self.total} ({cells}: {shown} at step {steps})"
+        return f"shard {self.number} of {self.total} ({pluralize(len(self.tasks), 'cell')}: {shown} at step {steps})"
 
 
-def make_shards(
-    plan: EvaluationPlan, tasks: Sequence[CellTask], missing: Sequence[CellTask], workers: int
-) -> list[GridShard]:
-    """Splits an evaluation into shards of about equal cost, and returns those with missing cells.
+def make_shards(plan: EvaluationPlan, missing: Sequence[CellTask], workers: int) -> list[GridShard]:
+    """Splits the missing cells of an evaluation into shards of about equal cost.
 
     There are `SHARDS_PER_WORKER` shards per worker, or one per worker and model if those are more; fewer if they would
     become very small. The cells of a model are mixed, so that shards take equally long even where some costs are
     overestimated. Shards follow the order of models, so that each needs few of them.
-
-    The split depends on the tasks and on `workers`, not on the cells recorded already.
     """
-    cells = list(dict.fromkeys(task.cell for task in tasks))
+    if not missing:
+        return []
+    cells = list(dict.fromkeys(task.cell for task in missing))
     cell_costs = [plan.costs(run, cells) for run in range(len(plan.runs))]
     tasks_by_model: dict[tuple[int, int], list[CellTask]] = {}
-    for task in tasks:
+    for task in missing:
         tasks_by_model.setdefault((task.run, task.checkpoint), []).append(task)
 
     def cost(task: CellTask) -> float:
@@ -71,25 +65,22 @@ def make_shards(
     costs = list(map(cost, ordered))
     num_shards = min(workers * max(SHARDS_PER_WORKER, len(tasks_by_model)), round(sum(costs) / MIN_SHARD_FLOPS))
     ranges = split_by_cost(costs, max(1, num_shards))
-    missing_by_place = {task[:4]: task for task in missing}
-    shards = []
-    for number, cost_range in enumerate(ranges, 1):
-        own = tuple(ordered[cost_range.start : cost_range.stop])
-        remaining = tuple(missing_by_place[task[:4]] for task in own if task[:4] in missing_by_place)
-        steps = tuple(found.step for _, found in plan.checkpoints)
-        shards += [GridShard(number, len(ranges), own, steps, remaining)] if remaining else []
-    return shards
+    steps = tuple(found.step for _, found in plan.checkpoints)
+    return [
+        GridShard(number, len(ranges), tuple(ordered[one.start : one.stop]), steps)
+        for number, one in enumerate(ranges, 1)
+    ]
 
 
-def check_no_shard(executor: Executor | None, shard: str | None) -> None:
+def check_no_shard(engine: Engine | None, shard: str | None) -> None:
     """Raises `UserError` if a grid would be split twice."""
-    if executor is not None and shard is not None:
-        raise UserError("shard: an executor splits the grid into shards itself; give either shard= or an executor")
+    if engine is not None and shard is not None:
+        raise UserError("shard: an engine splits the grid into shards itself; give either shard= or an engine")
 
 
 @dataclass(frozen=True)
-class Measuring(Work):
-    """Evaluates shards of a grid for the run at `path`: for each choice of settings (`changes`), checkpoints by label
+class EvaluateShard:
+    """Evaluates a shard of a grid for the run at `path`: for each choice of settings (`changes`), checkpoints by label
     and step, and the cells of a grid.
 
     A worker writes to its own folder below `pieces/` in the run folder, which it locks meanwhile. The last model used
@@ -105,57 +96,39 @@ class Measuring(Work):
     method: Method
 
     @classmethod
-    def from_plan(cls, plan: EvaluationPlan) -> "Measuring":
+    def from_plan(cls, plan: EvaluationPlan) -> "EvaluateShard":
         run = plan.runs[0]
         checkpoints = tuple((label, found.step) for label, found in plan.checkpoints)
         changes = tuple(one.changes for one in plan.runs)
         path = str(run.path.absolute())
         return cls(path, run.device, changes, checkpoints, str(plan.grid), plan.count, plan.method)
 
-    def open(self, context: WorkerContext) -> Callable[[GridShard], int]:
-        return _ShardWorker(self, context).evaluate
+    def name_of(self, shard: GridShard) -> str:
+        return str(shard)
 
-    def item_name(self, item: GridShard) -> str:
-        return str(item)
+    def done(self, shard: GridShard) -> bool:
+        """Whether workers have recorded all cells of a shard."""
+        return not self._missing(shard)
 
-
-class _ShardWorker:
-    """The state of a worker: its plan with the loaded model, and the keys of the cells recorded when it started."""
-
-    def __init__(self, work: Measuring, context: WorkerContext) -> None:
-        folder, self.stop = RunFolder.open(Path(work.path)), context.stop
-        runs = [StoredRun(folder, device=work.device, changes=changes) for changes in work.changes]
-        checkpoints = [
-            (label, checkpoint.read_checkpoint(folder.checkpoints / checkpoint.step_folder(step)))
-            for label, step in work.checkpoints
-        ]
-        grid = parse_grid(runs[0].recipe.task, work.grid)
-        self.plan = EvaluationPlan(runs, checkpoints, grid, work.count, work.method)
-        self.directory = worker_directory(folder, context.worker)
-        store = EvaluationStore(folder, None)
-        store.load_worker_records()
-        self.scored_keys, self.predicted_keys = set(store.records), set(store.predictions)
-
-    def evaluate(self, grid_shard: GridShard) -> int:
-        """Evaluates all cells of a shard and returns their number. Raises `KeyboardInterrupt` if a stop is requested.
-
-        Cells recorded before are not computed again: Slurm may requeue a shard on another worker.
-        """
-        self.directory.mkdir(parents=True, exist_ok=True)
+    def __call__(self, shard: GridShard) -> int:
+        """Evaluates all cells of a shard that no worker has recorded, and returns their number. Raises
+        `KeyboardInterrupt` if a stop is requested."""
+        plan, missing = _open_plan(self), self._missing(shard)
+        directory = worker_directory(plan.runs[0].folder, worker_name())
+        directory.mkdir(parents=True, exist_ok=True)
         with (
-            Lock(self.directory / "lock").hold("evaluation"),
-            RecordWriter(self.directory / RECORDS_FILE) as records,
-            RecordWriter(self.directory / PREDICTIONS_FILE) as predictions,
+            Lock(directory / "lock").hold("evaluation"),
+            RecordWriter(directory / RECORDS_FILE) as records,
+            RecordWriter(directory / PREDICTIONS_FILE) as predictions,
         ):
-            for task in grid_shard.remaining:
-                if self.stop.requested:
+            for task in missing:
+                if current_stop().requested:
                     raise KeyboardInterrupt
-                key = self.plan.key(task)
-                logs = [self.plan.prediction_log(task)] if self.plan.kind.keeps_predictions else []
-                if task.needs_score and key not in self.scored_keys:
-                    records.add(self.plan.score(task, *logs))
-                if task.needs_predictions and key not in self.predicted_keys:
-                    label, step, _, _, position_offset, count, seed, method = key
+                logs = [plan.prediction_log(task)] if plan.kind.keeps_predictions else []
+                if task.needs_score:
+                    records.add(plan.score(task, *logs))
+                if task.needs_predictions:
+                    label, step, _, _, position_offset, count, seed, method = plan.key(task)
                     # All answers of a cell are one record, so that it is written completely or not at all.
                     record = {
                         **cell_entries(task.cell),
@@ -165,42 +138,50 @@ class _ShardWorker:
                         "count": count,
                         "evaluation_seed": seed,
                         "method": method,
-                        **self.plan.settings_entry(task),
+                        **plan.settings_entry(task),
                     }
-                    predictions.add(record | {"lines": self.plan.predict(task, *logs)})
-        return len(grid_shard.remaining)
+                    predictions.add(record | {"lines": plan.predict(task, *logs)})
+        return len(missing)
+
+    def _missing(self, shard: GridShard) -> list[CellTask]:
+        plan = _open_plan(self)
+        store = EvaluationStore(plan.runs[0].folder, None)
+        store.load_worker_records()
+        return plan.missing(shard.tasks, store)
+
+
+@lru_cache(maxsize=1)
+def _open_plan(function: EvaluateShard) -> EvaluationPlan:
+    folder = RunFolder.open(Path(function.path))
+    runs = [StoredRun(folder, device=function.device, changes=changes) for changes in function.changes]
+    steps = [(label, folder.checkpoints / checkpoint.step_folder(step)) for label, step in function.checkpoints]
+    checkpoints = [(label, checkpoint.read_checkpoint(path)) for label, path in steps]
+    grid = parse_grid(runs[0].recipe.task, function.grid)
+    return EvaluationPlan(runs, checkpoints, grid, function.count, function.method)
 
 
 def evaluate_shards(
     plan: EvaluationPlan,
-    tasks: Sequence[CellTask],
     missing: Sequence[CellTask],
     store: EvaluationStore,
     progress: ProgressReporter,
-    executor: Executor,
+    engine: Engine,
 ) -> None:
-    """Evaluates the missing cells with the workers of an executor, and collects their records.
+    """Evaluates the missing cells with the workers of an engine, and collects their records.
 
     If a shard fails, raises `UserError` or `OperationalError` that names it after all others are done. A signal is
     re-raised after the workers have stopped. In both cases, the records so far are written in order first.
     """
-    if not missing:
-        return
-    shards = make_shards(plan, tasks, missing, executor.num_workers)
-    num_new_lines = _LineCounter(store)
+    shards, lines = make_shards(plan, missing, engine.num_workers), _LineCounter(store)
     failed: list[tuple[GridShard, Failure]] = []
     with Stop() as stop:
-        outcomes = executor.run(
-            Measuring.from_plan(plan),
-            shards,
-            folder=jobs_folder(store),
-            stop=stop,
-            on_tick=lambda: progress.set_done(num_new_lines()),
-        )
-        for outcome in outcomes:
+        function, folder = EvaluateShard.from_plan(plan), jobs_folder(store)
+        for outcome in engine.map(
+            function, shards, folder=folder, stop=stop, on_tick=lambda: progress.set_done(lines.count())
+        ):
             if outcome.failure is not None:
                 failed.append((shards[outcome.index], outcome.failure))
-            progress.set_done(num_new_lines())
+            progress.set_done(lines.count())
     store.load_worker_records()
     if failed:
         store.finalize()
@@ -208,44 +189,41 @@ def evaluate_shards(
             signal.raise_signal(stop.signal)
             raise KeyboardInterrupt
         raise _failed_shards_error(failed, plan, store)
-    for grid_shard in shards:
-        if plan.missing(grid_shard.remaining, store):
+    for shard in shards:
+        if plan.missing(shard.tasks, store):
             raise OperationalError(
-                f"{grid_shard}: its worker finished, but {store.folder.path / 'pieces'} lacks the records that it "
-                "wrote; all workers must share this folder"
+                f"{shard}: its worker finished, but {store.folder.path / 'pieces'} lacks the records that it wrote; "
+                "all workers must share this folder"
             )
 
 
 def jobs_folder(store: EvaluationStore) -> Path:
-    """The folder for files of the executor."""
+    """The folder for files of the engine."""
     return store.folder.path / "pieces" / "jobs"
 
 
 def _failed_shards_error(
     failed: Sequence[tuple[GridShard, Failure]], plan: EvaluationPlan, store: EvaluationStore
 ) -> UserError | OperationalError:
-    grid_shard, failure = min(failed, key=lambda one: (one[1].is_transient, one[0].number))
+    shard, failure = min(failed, key=lambda one: (one[1].is_transient, one[0].number))
     resume = "; the same command resumes"
     others = f"; {pluralize(len(failed) - 1, 'more shard')} failed" if len(failed) > 1 else ""
-    num_cells = len(grid_shard.remaining)
-    num_recorded = num_cells - len(plan.missing(grid_shard.remaining, store))
-    text = (
-        f"{grid_shard}: {failure.text.removesuffix(resume)}{others}. {num_recorded:,} of "
-        f"its {pluralize(num_cells, 'cell')} are kept, and so are the records of the other shards{resume}"
+    num_recorded = len(shard.tasks) - len(plan.missing(shard.tasks, store))
+    return failure.to_error(
+        f"{shard}: {failure.text.removesuffix(resume)}{others}. {num_recorded:,} of its "
+        f"{pluralize(len(shard.tasks), 'cell')} are kept, and so are the records of the other shards{resume}"
     )
-    return failure.to_error(text)
 
 
 class _LineCounter:
     """Counts the lines that workers have added to their files since it was constructed."""
 
     def __init__(self, store: EvaluationStore) -> None:
-        self.store = store
+        self._store, self._num_lines = store, 0
         self._read_bytes = {path: path.stat().st_size for path in store.worker_files()}
-        self._num_lines = 0
 
-    def __call__(self) -> int:
-        for path in self.store.worker_files():
+    def count(self) -> int:
+        for path in self._store.worker_files():
             with open(path, "rb") as file:
                 file.seek(self._read_bytes.get(path, 0))
                 new_bytes = file.read()

@@ -70,7 +70,7 @@ class EvaluationStore:
     """The records of evaluations in a run's folder; each shard has a subfolder.
 
     Records are appended immediately, so that a stopped evaluation resumes, and sorted at the end, so that the same
-    evaluation writes identical files. Workers of an executor write to their own folders below `pieces/`, which are read
+    evaluation writes identical files. Workers of an engine write to their own folders below `pieces/`, which are read
     and collected with the rest.
     """
 
@@ -224,7 +224,7 @@ def with_checksum(line: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def worker_directory(folder: RunFolder, worker: str) -> Path:
-    """The folder of one worker of an executor; no shard has a folder with this prefix."""
+    """The folder of one worker of an engine; no shard has a folder with this prefix."""
     return folder.path / "pieces" / folder_name(_WORKER_PREFIX + worker)
 
 

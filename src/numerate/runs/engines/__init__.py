@@ -2,5 +2,5 @@
 
 from numerate.catalogue import lazy_getattr
 
-CATALOGUE = {"Engine": {"InProcess": "in_process", "Local": "local"}}
+CATALOGUE = {"Engine": {"InProcess": "in_process", "Local": "local", "Ray": "ray", "Slurm": "slurm"}}
 __getattr__ = lazy_getattr("runs.engines", CATALOGUE)

@@ -18,7 +18,7 @@ from typing import Any
 from pebble import ProcessExpired
 
 from numerate.errors import OperationalError, UserError
-from numerate.runs.engines import engine, worker
+from numerate.runs.engines import engine, failures, worker
 from numerate.runs.engines.engine import Engine, Outcome, name_of, not_started
 from numerate.runs.engines.machine import num_available_cpus
 from numerate.runs.engines.memory import count_oom_kills
@@ -102,7 +102,9 @@ class _Map:
                     yield from self._finish(self.finished.get(timeout=engine.TICK_INTERVAL))
                 for future in [future for future, (one, *_) in self.running.items() if one.has_lost(future)]:
                     one, index, start_time = self.running.pop(future)
-                    yield from self._died(one, index, time.monotonic() - start_time, one.exit_code, was_started=True)
+                    yield from self._died(
+                        one, index, time.monotonic() - start_time, one.exit_code, was_started=bool(one.name)
+                    )
                 if time.monotonic() - last_tick >= engine.TICK_INTERVAL:
                     self.on_tick()
                     last_tick = time.monotonic()
@@ -142,9 +144,7 @@ class _Map:
             try:
                 item = pickle.dumps(self.items[index])
             except Exception as error:
-                text = f"{name_of(self.function, self.items[index])} cannot be sent to a worker: {error}"
-                failure = worker.failure_from_exception(TypeError(text).with_traceback(error.__traceback__))
-                yield Outcome(index, failure=failure)
+                yield failures.not_sent(index, name_of(self.function, self.items[index]), error)
                 continue
             slot = self.idle.pop(0)
             if slot in self.workers and not self.workers[slot].pool.active:  # it died while it was idle
@@ -178,7 +178,7 @@ class _Map:
         except TimeoutError:
             self._dismiss(one.slot)
             self.idle.append(one.slot)
-            failure = worker.timeout_failure(self.job.timeout or 0.0)
+            failure = failures.timeout_failure(self.job.timeout or 0.0)
             yield Outcome(index, failure=failure, seconds=seconds, worker=one.name)
         except ProcessExpired as error:
             yield from self._died(one, index, seconds, error.exitcode, was_started=True)
@@ -206,10 +206,10 @@ class _Map:
         if code == _UNGUARDED:
             raise UserError(_GUARD_MESSAGE) from None
         if self.stop.requested:
-            failure = worker.stopped_failure(self.stop)
+            failure = failures.stopped_failure(self.stop)
         elif code == -signal.SIGKILL and count_oom_kills() > self.oom_kills:
             self.oom_kills = count_oom_kills()
-            failure = worker.oom_killed_failure(name_of(self.function, self.items[index]))
+            failure = failures.oom_killed_failure(name_of(self.function, self.items[index]))
         elif self.failed_starts >= _MAX_FAILED_STARTS:
             text = f"no worker could start: its process {reason} while it was starting"
             raise OperationalError(f"{text}. If this is a script: {_GUARD_MESSAGE}") from None
@@ -217,7 +217,7 @@ class _Map:
             self.waiting.append(index)
             return
         else:
-            failure = worker.died_failure(reason)
+            failure = failures.died_failure(reason)
         yield Outcome(index, failure=failure, seconds=seconds, worker=one.name)
         if self.consecutive_deaths >= self.max_consecutive_deaths:
             raise OperationalError(

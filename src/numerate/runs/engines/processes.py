@@ -108,8 +108,7 @@ def _begin(job: worker.Job, lifeline: Connection, command: int, stop_timeout: fl
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # pebble has set it to be ignored
     threading.Thread(target=_end_with_command, args=(lifeline, command, stop_timeout), daemon=True).start()
-    with suppress(BaseException):  # the first item says why; the time of its imports is not the item's
-        worker.load_function(job)
+    worker.load_quietly(job)
 
 
 def _end_with_command(lifeline: Connection, command: int, stop_timeout: float) -> None:

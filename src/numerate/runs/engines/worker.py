@@ -10,18 +10,17 @@ import socket
 import sys
 import threading
 import time
-import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from numerate.config import UserFile, load_user_files, user_files
-from numerate.errors import OperationalError, UserError, describe_error, user_code_location
 from numerate.runs.engines import memory
-from numerate.runs.engines.engine import Engine, Failure, Outcome, name_of, pickle_value
-from numerate.training import disk
-from numerate.training.lock import LockedError
+from numerate.runs.engines.engine import Engine, Outcome, name_of, pickle_value
+from numerate.runs.engines.failures import failure_from_exception as failure_from_exception
+from numerate.runs.engines.failures import failure_to_record as failure_to_record
+from numerate.runs.engines.failures import timeout_failure, to_failure
 from numerate.training.stopping import Stop
 
 _THREAD_VARIABLES = (
@@ -91,7 +90,7 @@ def run_item(job: Job, item: bytes, stop: Stop, dumps: Callable[[Any], bytes] = 
     try:
         function = load_function(job)
     except BaseException as error:
-        return Reply(Outcome(0, failure=_to_failure(error, "the start of a worker", stop)), is_fatal=True)
+        return Reply(Outcome(0, failure=to_failure(error, "the start of a worker", stop)), is_fatal=True)
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(job.threads)
     outcome = perform(
@@ -114,7 +113,7 @@ def perform(call: Callable[[], Any], name: Callable[[], str], stop: Stop, timeou
         item_name = "an item"
         with contextlib.suppress(Exception):
             item_name = name()
-        failure = _to_failure(error, item_name, stop)
+        failure = to_failure(error, item_name, stop)
         if failure.kind == "stopped" and timeout is not None and is_late.is_set():
             failure = timeout_failure(timeout)
     return Outcome(0, result, failure, time.perf_counter() - start_time, worker_name())
@@ -140,7 +139,7 @@ def received(index: int, reply: Reply, stop: Stop) -> Outcome:
     return outcome
 
 
-@functools.lru_cache(maxsize=1)
+@functools.cache
 def load_function(job: Job) -> Callable[[Any], Any]:
     """Unpickles the function of a job, which imports its libraries: once per worker."""
     os.environ.update(thread_variables(job.threads))
@@ -149,6 +148,12 @@ def load_function(job: Job) -> Callable[[Any], Any]:
         os.chdir(job.folder)
     load_user_files(job.files)
     return pickle.loads(job.function)  # type: ignore[no-any-return]
+
+
+def load_quietly(job: Job) -> None:
+    """Loads the function before the first item, whose time the imports then are not; that says why it fails."""
+    with contextlib.suppress(BaseException):
+        load_function(job)
 
 
 def _call(function: Callable[[Any], Any], item: bytes, dumps: Callable[[Any], bytes]) -> bytes:
@@ -195,66 +200,3 @@ def _time_limit(seconds: float | None, stop: Stop, is_late: threading.Event) -> 
 def thread_variables(threads: int) -> dict[str, str]:
     """The environment variables that limit libraries to a number of threads; they are read on import."""
     return dict.fromkeys(_THREAD_VARIABLES, str(threads))
-
-
-def stopped_failure(stop: Stop) -> Failure:
-    """The failure of an item that was stopped."""
-    return Failure("stopped", "stopped; the same command resumes from here", stop.status or 130)
-
-
-def timeout_failure(seconds: float) -> Failure:
-    """The failure of an item that took too long."""
-    return Failure("timeout", f"took longer than timeout={seconds:g} s")
-
-
-def oom_killed_failure(name: str) -> Failure:
-    """The failure of an item whose worker the kernel ended to free memory."""
-    text = "its worker was killed, since there was no memory left; use fewer workers, or a smaller batch or model"
-    return Failure("out of memory", f"out of memory in {name}: {text}")
-
-
-def died_failure(reason: str, traceback: str | None = None) -> Failure:
-    """The failure of an item whose worker died each time, for a reason such as "was killed by signal 9"."""
-    return Failure("died", f"its worker {reason}; the same command resumes", traceback=traceback)
-
-
-def _to_failure(error: BaseException, name: str, stop: Stop) -> Failure:
-    if isinstance(error, KeyboardInterrupt | SystemExit) and stop.requested:
-        return stopped_failure(stop)
-    cause = memory.out_of_memory_error(error)
-    if cause is not None:
-        is_explained = isinstance(error, OperationalError) and memory.is_on_gpu(cause)
-        text = str(error) if is_explained else memory.out_of_memory_text(cause)
-        return Failure("out of memory", f"out of memory in {name}: {text}", traceback=_trace(cause))
-    return failure_from_exception(error)
-
-
-def failure_from_exception(error: BaseException) -> Failure:
-    """Converts an exception to a `Failure`. An unexpected one is a user error if it comes from a user's file, otherwise
-    an error of the program."""
-    if isinstance(error, UserError | OperationalError):
-        notes = "\n".join(getattr(error, "__notes__", [])) or None
-        if isinstance(error, LockedError):
-            return Failure("busy", str(error), 2)
-        if isinstance(error, UserError):
-            return Failure("user error", str(error), 2, notes)
-        return Failure("disk full" if disk.is_full(error) else "operational error", str(error), traceback=notes)
-    location = user_code_location(error)
-    if isinstance(error, SystemExit):
-        call = f"it called sys.exit({'' if error.code is None else repr(error.code)})"
-        return Failure("error", f"{call} in {location}" if location else call, traceback=_trace(error))
-    if location is not None and isinstance(error, Exception):
-        return Failure("user error", describe_error(error), 2, _trace(error))
-    return Failure("error", f"{describe_error(error)} (--traceback shows where)", traceback=_trace(error))
-
-
-def failure_to_record(error: Exception) -> Failure:
-    """The failure of a run that ended with an error. Raises the error again if it is not the run's own: another process
-    trains it, the disk is full, or its worker has no memory left."""
-    if isinstance(error, LockedError) or disk.is_full(error) or memory.out_of_memory_error(error) is not None:
-        raise error
-    return failure_from_exception(error)
-
-
-def _trace(error: BaseException) -> str:
-    return "".join(traceback.format_exception(error))

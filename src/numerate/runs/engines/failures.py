@@ -1,0 +1,80 @@
+"""What is said of an item that failed: every exception, and every death of a worker, as a `Failure`."""
+
+import traceback
+
+from numerate.errors import OperationalError, UserError, describe_error, user_code_location
+from numerate.runs.engines import memory
+from numerate.runs.engines.engine import Failure, Outcome
+from numerate.training import disk
+from numerate.training.lock import LockedError
+from numerate.training.stopping import Stop
+
+
+def not_sent(index: int, name: str, error: Exception) -> Outcome:
+    """The outcome of an item that cannot be pickled."""
+    text = f"{name} cannot be sent to a worker: {error}"
+    return Outcome(index, failure=failure_from_exception(TypeError(text).with_traceback(error.__traceback__)))
+
+
+def stopped_failure(stop: Stop) -> Failure:
+    """The failure of an item that was stopped."""
+    return Failure("stopped", "stopped; the same command resumes from here", stop.status or 130)
+
+
+def timeout_failure(seconds: float) -> Failure:
+    """The failure of an item that took too long."""
+    return Failure("timeout", f"took longer than timeout={seconds:g} s")
+
+
+def oom_killed_failure(name: str) -> Failure:
+    """The failure of an item whose worker the kernel ended to free memory."""
+    text = "its worker was killed, since there was no memory left; use fewer workers, or a smaller batch or model"
+    return Failure("out of memory", f"out of memory in {name}: {text}")
+
+
+def died_failure(reason: str, traceback: str | None = None) -> Failure:
+    """The failure of an item whose worker died each time, for a reason such as "was killed by signal 9"."""
+    return Failure("died", f"its worker {reason}; the same command resumes", traceback=traceback)
+
+
+def to_failure(error: BaseException, name: str, stop: Stop) -> Failure:
+    """Converts the exception of an item with a name to a `Failure`."""
+    if isinstance(error, KeyboardInterrupt | SystemExit) and stop.requested:
+        return stopped_failure(stop)
+    cause = memory.out_of_memory_error(error)
+    if cause is not None:
+        is_explained = isinstance(error, OperationalError) and memory.is_on_gpu(cause)
+        text = str(error) if is_explained else memory.out_of_memory_text(cause)
+        return Failure("out of memory", f"out of memory in {name}: {text}", traceback=_trace(cause))
+    return failure_from_exception(error)
+
+
+def failure_from_exception(error: BaseException) -> Failure:
+    """Converts an exception to a `Failure`. An unexpected one is a user error if it comes from a user's file, otherwise
+    an error of the program."""
+    if isinstance(error, UserError | OperationalError):
+        notes = "\n".join(getattr(error, "__notes__", [])) or None
+        if isinstance(error, LockedError):
+            return Failure("busy", str(error), 2)
+        if isinstance(error, UserError):
+            return Failure("user error", str(error), 2, notes)
+        return Failure("disk full" if disk.is_full(error) else "operational error", str(error), traceback=notes)
+    location = user_code_location(error)
+    if isinstance(error, SystemExit):
+        call = f"it called sys.exit({'' if error.code is None else repr(error.code)})"
+        return Failure("error", f"{call} in {location}" if location else call, traceback=_trace(error))
+    if location is not None and isinstance(error, Exception):
+        return Failure("user error", describe_error(error), 2, _trace(error))
+    return Failure("error", f"{describe_error(error)} (--traceback shows where)", traceback=_trace(error))
+
+
+def failure_to_record(error: Exception) -> Failure:
+    """The failure of a run that ended with an error. Raises the error again if it is not the run's own: another process
+    trains it, the disk is full, or its worker has no memory left."""
+    if isinstance(error, LockedError) or disk.is_full(error) or memory.out_of_memory_error(error) is not None:
+        raise error
+    return failure_from_exception(error)
+
+
+def _trace(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))
