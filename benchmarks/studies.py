@@ -1,9 +1,9 @@
-"""What a study of many short runs takes beside the runs themselves, on each executor of one machine.
+"""What a study of many short runs takes beside the runs themselves, on each engine of one machine.
 
     pip install -c constraints.txt -e ".[ray]"
-    python benchmarks/studies.py [--runs 200] [--seconds 2] [--workers 2] [--alone 5] [--executors local ray]
+    python benchmarks/studies.py [--runs 200] [--seconds 2] [--workers 2] [--alone 5] [--engines local ray]
 
-One JSON line per executor. The runs are small decoders on sums, trained for about so many seconds each, evaluated at
+One JSON line per engine. The runs are small decoders on sums, trained for about so many seconds each, evaluated at
 their final and their best checkpoint, with a page each: all that `numerate run` does. A first run in this process pays
 for importing; a second finds how many steps fill the seconds; then `alone` is the median time of `--alone` more, before
 and after each study, with `workers` of them at once in processes of their own, since cores that share memory and clock
@@ -24,11 +24,12 @@ from pathlib import Path
 
 import torch
 
-from numerate.executors.executor import Executor
-from numerate.executors.local import Local
 from numerate.recipes import addition_rotary
+from numerate.recipes.study import Study
+from numerate.runs.engines.engine import Engine
+from numerate.runs.engines.local import Local
+from numerate.runs.study import run_study
 from numerate.runs.train import train
-from numerate.studies.study import Study, run_study
 from numerate.training.recipe import Recipe
 
 AT_MOST = {"local": 1.15, "ray": 1.3}
@@ -75,22 +76,22 @@ def alone_together(steps: int, workers: int, count: int) -> list[float]:
         return [one for times in pool.map(alone, [steps] * workers, [count] * workers) for one in times]
 
 
-def study_seconds(recipe: Recipe, runs: int, executor: Executor) -> float:
+def study_seconds(recipe: Recipe, runs: int, engine: Engine) -> float:
     study = Study(
         "many", "How long do many short runs take?", tuple(replace(recipe, seed=seed) for seed in range(runs))
     )
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
-        _, done = run_study(study, runs_dir=folder, executor=executor, on_message=lambda text: None)
+        _, done = run_study(study, runs_dir=folder, engine=engine, on_message=lambda text: None)
         took = time.perf_counter() - began
     failed = [one.error for one in done if one.error is not None]
     assert not failed, failed[0]
     return took
 
 
-def executor_called(name: str, workers: int) -> Executor:
+def engine_called(name: str, workers: int) -> Engine:
     if name == "ray":
-        from numerate.executors.ray import Ray
+        from numerate.runs.engines.ray import Ray
 
         return Ray(workers=workers)
     return Local(workers=workers)
@@ -102,7 +103,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--alone", type=int, default=5)
-    parser.add_argument("--executors", nargs="+", default=["local", "ray"], choices=["local", "ray"])
+    parser.add_argument("--engines", "--executors", nargs="+", default=["local", "ray"], choices=["local", "ray"])
     given = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
@@ -111,14 +112,14 @@ def main() -> None:
     each = max((long - short) / 100, 1e-4)
     steps = max(50, round(50 + (given.seconds - short) / each))
     known = alone_together(steps, given.workers, given.alone)
-    for name in given.executors:
-        took = study_seconds(tiny(steps), given.runs, executor_called(name, given.workers))
+    for name in given.engines:
+        took = study_seconds(tiny(steps), given.runs, engine_called(name, given.workers))
         after = alone_together(steps, given.workers, given.alone)
         run = statistics.median(known + after)
         known, ideal = after, run * given.runs / given.workers
         line = {
             "benchmark": "study",
-            "executor": name,
+            "engine": name,
             "runs": given.runs,
             "workers": given.workers,
             "steps": steps,

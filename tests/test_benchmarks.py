@@ -78,7 +78,7 @@ SMALLEST = {
     "mamba": "--repetitions 1",
     "mixers": "--repetitions 1 --tokens 64 --lengths 16 --width 32 --only LSTM Mamba",
     "number_loss": "--repetitions 1 --only logits head --vocabulary 500",
-    "studies": "--runs 1 --seconds 0.1 --workers 1 --alone 1 --executors local",
+    "studies": "--runs 1 --seconds 0.1 --workers 1 --alone 1 --engines local",
     "tokenising": f"--repetitions 1 --tokenizer {shlex.quote(str(FOLDER.parent / 'tests' / 'text' / 'tiny'))}",
     "training": "--repetitions 1",
 }

@@ -13,7 +13,7 @@ from numerate.config.settings import settings_in_key
 from numerate.errors import UserError
 from numerate.positions.position_ids import DigitIndex, PositionIds, Shifted
 from numerate.runs.train import train
-from numerate.studies.plan import content_key
+from numerate.recipes.study import content_key
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.counter_rng import random_key
 from numerate.training.run_folder import RunFolder

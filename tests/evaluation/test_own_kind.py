@@ -17,7 +17,7 @@ from numerate.evaluation.evaluation_data import EvaluationData, cell_questions, 
 from numerate.evaluation.kinds.answers import AnswerKind
 from numerate.evaluation.kinds.kind import EvaluationKind
 from numerate.evaluation.samples import sample_answers
-from numerate.studies.work import region_summaries
+from numerate.runs.item import region_summaries
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.mixture import Mixture
 from numerate.tokenizers.layout import Continuation

@@ -16,7 +16,8 @@ from numerate.models.decoder import Decoder
 from numerate.positions.rotary import Rotary
 from numerate.runs.run import Run
 from numerate.runs.train import train
-from numerate.studies.study import Study, preview_study
+from numerate.recipes.study import Study
+from numerate.runs.study import preview_study
 from numerate.text.tasks.question_files import QuestionFiles
 from numerate.training.recipe import Recipe, Training
 

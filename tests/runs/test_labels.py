@@ -19,7 +19,7 @@ from numerate.positions.added import Scalar, Sinusoidal
 from numerate.positions.position_ids import Shifted, Zooming
 from numerate.runs.run import Run, load
 from numerate.runs.train import TrainedRun, train
-from numerate.studies.work import region_summaries
+from numerate.runs.item import region_summaries
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.counting import Counting
 from numerate.tokenizers.layout import TokenClassification

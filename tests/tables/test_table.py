@@ -590,7 +590,7 @@ def test_what_a_run_or_a_study_wrote_itself_is_not_replaced_by_a_table(study: St
     table = study([(recipe(), done())])
     run = study.runs / str(table["run"][0])
     before = {path: path.read_bytes() for path in study.runs.rglob("*") if path.is_file()}
-    for path in (study.runs / "widths/plan.jsonl", study.runs / "widths/results/w0.jsonl", run / "recipe.yaml"):
+    for path in (study.runs / "widths/study.json", run / "end.json", run / "recipe.yaml"):
         with pytest.raises(UserError, match="is a file of a run or study and must not be replaced"):
             write_table(table, path, "csv")
     assert {path: path.read_bytes() for path in study.runs.rglob("*") if path.is_file()} == before
@@ -799,14 +799,14 @@ def test_a_user_error_is_reported_in_a_line_and_nothing_is_written(
 
 
 def test_a_recipe_and_a_search_are_called_no_study(results: Shell, study: Studies) -> None:
-    (study.runs / "rates").mkdir()
-    (study.runs / "rates" / "journal.log").write_text("")
+    (study.runs / "rates" / "0123456789ab").mkdir(parents=True)
+    (study.runs / "rates" / "0123456789ab" / "trial.json").write_text("")
     status, _, err = results(address="addition-abacus")
     assert (status, len(err.splitlines())) == (2, 1)
     assert "is a recipe, not a study; `numerate run addition_abacus` creates one" in err
     status, _, err = results(address="rates")
     assert (status, len(err.splitlines())) == (2, 1)
-    assert f"is a search, not a study; its table is {study.runs / 'rates' / 'trials.jsonl'}" in err
+    assert "is a search, not a study; the same `numerate search ...` that started it shows its results" in err
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,10 @@ from numerate.reports.compare import comparison_text, read_comparison
 from numerate.reports.terminal_writer import TerminalStyle
 from numerate.runs.engines.engine import Engine
 from numerate.runs.engines.local import Local
-from numerate.runs.engines.slurm import Slurm
+from numerate.runs.making import RunOutcome
+from numerate.runs.status import MAX_SHOWN_FAILURES
+from numerate.runs.study import preview_study, run_study
+from numerate.runs.study_folder import StudyFolder
 from numerate.runs.train import debug
 from numerate.terminal import output_width, print_wrapped
 from numerate.training.run_folder import resolve_runs_dir
@@ -58,8 +61,7 @@ def run(
     study = load_study(name, settings, preset)
     print_wrapped(f"{study.title}: {study.question}")
     if dry_run:
-        is_submitted = isinstance(engine, Slurm)
-        preview = preview_study(study, runs_dir=runs_dir, engine=engine, retry=retry, script=is_submitted)
+        preview = preview_study(study, runs_dir=runs_dir, engine=engine, retry=retry)
         print(f"{preview}" if preview.script is None else f"{preview}\n\n{preview.script}")
         return 0
     page, outcomes = run_study(study, runs_dir=runs_dir, engine=engine, retry=retry)

@@ -95,17 +95,17 @@ def preview_study(
     engine: Engine | None = None,
     workers: int | None = None,
     retry: bool = False,
-    script: bool = False,
 ) -> StudyPreview:
-    """A preview of `run_study`: the runs by state and, with `script`, the script that its engine would submit. Writes
-    and starts nothing."""
+    """A preview of `run_study`: the runs by state and the script that its engine would submit, if it submits one.
+    Writes and starts nothing."""
     resolved_engine = _resolve_engine(engine, workers)
     folder = StudyFolder.from_title(study.title, resolve_runs_dir(runs_dir))
     plan, trees = _plan_runs(study, folder, write=False)
     runner = StudyRunner(folder, plan, trees, engine=resolved_engine, retry=retry)
-    num_existing = len(existing_runs(folder.runs_dir, runner.remaining))
+    existing = existing_runs(folder.runs_dir, runner.remaining)
+    num_existing = sum((folder.runs_dir / one.run / "recipe.yaml").exists() for one in existing)
     text = None
-    if script and runner.remaining:
+    if type(resolved_engine).script is not Engine.script and runner.remaining:
         text = resolved_engine.script(runner.function, list(map(runner.item, runner.remaining)), folder.path)
     num_done, num_new = len(runner.done), len(runner.remaining) - num_existing
     return StudyPreview(folder, num_done, num_existing, len(runner.ends) - num_done, num_new, text)

@@ -16,6 +16,7 @@ from numerate.errors import UserError, check_choice
 from numerate.reports.grid import format_interval, format_percent
 from numerate.reports.output_files import check_output_file, write_output
 from numerate.reports.table import TextTable, text_table
+from numerate.runs.study_folder import STUDY_FILE
 from numerate.tables.selecting import display_format, is_identifier, plain_rows, short_names
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ MAX_TEXT_LENGTH = 60
 """Maximum length of texts in columns that were not requested, if the table is wider than the terminal; longer ones are
 cut."""
 
-_STUDY_FILES = ("plan.jsonl", "study.yaml", "log.txt", "report.html", "figure.png")
+_STUDY_FILES = (STUDY_FILE, "log.txt", "report.html", "figure.png")
 
 
 def resolve_format(format: str | None, path: str | Path | None = None) -> str:
@@ -166,9 +167,7 @@ def _is_run_file(path: Path) -> bool:
     folder = path.absolute().parent
     if (folder / "recipe.yaml").is_file():
         return path.exists()
-    if (folder.parent / "plan.jsonl").is_file() and folder.name in ("results", "states"):
-        return True
-    return (folder / "plan.jsonl").is_file() and path.name in _STUDY_FILES
+    return (folder / STUDY_FILE).is_file() and path.name in _STUDY_FILES
 
 
 _DECIMAL = re.compile(r"-?[\d,]+\.\d+")

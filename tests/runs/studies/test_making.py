@@ -1,7 +1,8 @@
-"""Studies: recipes crossed with overrides, run side by side, reported together."""
+"""A study makes its runs: in order, once each, and reports them together."""
 
 import json
 import os
+import pickle
 import re
 import signal
 import subprocess
@@ -14,79 +15,44 @@ from typing import Any
 import pytest
 
 from numerate.cli import main
-from numerate.config import override
+from numerate.config import identity, override, to_tree
 from numerate.errors import UserError
-from numerate.executors.executor import Executor
-from numerate.recipes.studies import quickstart
-from numerate.studies.folder import StudyFolder
-from numerate.studies.running import estimated_cost, order_runs
-from numerate.studies.study import Study, _plan_runs, preview_study, run_study
+from numerate.recipes.study import Study
+from numerate.runs.end import read_end
+from numerate.runs.engines.engine import Engine
+from numerate.runs.engines.in_process import InProcess
+from numerate.runs.item import MakeRun
+from numerate.runs.making import estimated_cost
+from numerate.runs.study import preview_study, run_study
 from numerate.training.recipe import Recipe
-
-# What is requested ----------------------------------------------------------------------------------------------------
-
-
-def test_overrides_cross_every_recipe_with_every_seed(pair: Study) -> None:
-    runs = pair.sweep(["seeds=3", "model.hidden_size=16,32"]).recipes
-    assert len(runs) == 12
-    assert {(run.title, run.seed, run.model.hidden_size) for run in runs} == {  # type: ignore[attr-defined]
-        (title, seed, width) for title in ("rotary", "learned") for seed in (0, 1, 2) for width in (16, 32)
-    }
-
-
-def test_the_same_run_is_not_made_twice(pair: Study) -> None:
-    assert len(pair.sweep(["name=one,two"]).recipes) == 2
-
-
-def test_two_budgets_of_one_run_are_refused_since_only_one_would_be_done(
-    pair: Study, tiny: Recipe, tmp_path: Path
-) -> None:
-    with pytest.raises(UserError, match=r"training\.steps=5,6: these are the same run of"):
-        pair.sweep(["training.steps=5,6"])
-    longer = replace(tiny, training=replace(tiny.training, steps=tiny.training.steps + 4))
-    with pytest.raises(UserError, match=r"training\.steps="):
-        run_study(Study("two", "Which budget?", (tiny, longer)), runs_dir=tmp_path)
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_study_is_written_as_a_list_of_recipes(tiny: Recipe) -> None:
-    recipes = [override(tiny, [f"seed={seed}"]) for seed in range(3)]
-    study = Study("mine", "Which seed?", recipes)
-    assert study.recipes == tuple(recipes)
-    assert len(Study("mine", "Which seed?", (one for one in recipes)).recipes) == 3  # type: ignore[arg-type]
-    with pytest.raises(UserError, match=r"mine.*'rotary' must be a Recipe"):
-        Study("mine", "Which?", ["rotary"])  # type: ignore[list-item]
-    with pytest.raises(UserError, match="must contain letters or digits to name a folder"):
-        Study("///", "Which?", recipes)
-
-
-def test_the_quickstart_compares_two_models_that_differ_in_positions_alone() -> None:
-    abacus, rotary = quickstart().recipes
-    same = replace(
-        rotary, model=replace(rotary.model, positions=abacus.model.positions), title=abacus.title, paper="abacus"
-    )
-    assert same == abacus
-    assert abacus.model != rotary.model
-
-
-def test_a_study_without_recipes_is_refused() -> None:
-    with pytest.raises(UserError, match="has no recipes"):
-        run_study(Study("empty", "Nothing?", ()))
-
+from numerate.training.run_folder import RunFolder
 
 # In which order -------------------------------------------------------------------------------------------------------
 
 
-def in_order(study: Study, tmp_path: Path) -> list[tuple[int, Any]]:
-    _, plan = _plan_runs(study, tmp_path, write=False)
-    return [(planned.seed, planned.tree["model"]["hidden_size"]) for planned in order_runs(plan)]
-
-
 def test_each_seed_of_all_variants_comes_before_the_next_and_the_costliest_variant_first(
-    tiny: Recipe, tmp_path: Path
+    tiny: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study = Study("s", "?", [tiny]).sweep(["model.hidden_size=16,64,32", "seeds=2"])
-    assert in_order(study, tmp_path) == [(0, 64), (0, 32), (0, 16), (1, 64), (1, 32), (1, 16)]
+    study, engine = Study("s", "?", [tiny]).sweep(["model.hidden_size=16,64,32", "seeds=2"]), Watching()
+    with pytest.raises(KeyboardInterrupt):
+        run_study(study, runs_dir=tmp_path, engine=engine)
+    found = [(item.tree["seed"], item.tree["model"]["hidden_size"]) for item in engine.given]  # type: ignore[attr-defined]
+    assert found == [(0, 64), (0, 32), (0, 16), (1, 64), (1, 32), (1, 16)]
+
+
+class Watching(InProcess):
+    """Notes the items, and does them only with `works`."""
+
+    def __init__(self, works: bool = False) -> None:
+        object.__setattr__(self, "given", [])
+        object.__setattr__(self, "works", works)
+        super().__init__()
+
+    def map(self, function: Any, items: Any, **more: Any) -> Any:
+        self.given.extend(items)  # type: ignore[attr-defined]
+        if not self.works:  # type: ignore[attr-defined]
+            raise KeyboardInterrupt
+        return super().map(function, items, **more)
 
 
 def test_more_examples_are_more_effort() -> None:
@@ -102,9 +68,18 @@ def test_more_examples_are_more_effort() -> None:
 # What is done ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_study_trains_evaluates_and_reports_and_does_nothing_twice(
-    pair: Study, here: Executor, tmp_path: Path
+def test_what_cannot_be_a_study_is_refused_before_anything_is_written(
+    pair: Study, tiny: Recipe, tmp_path: Path
 ) -> None:
+    longer = override(tiny, ["training.steps=8"])
+    with pytest.raises(UserError, match=r"training\.steps="):
+        run_study(Study("two", "Which budget?", (tiny, longer)), runs_dir=tmp_path)
+    with pytest.raises(UserError, match="has no recipes"):
+        run_study(Study("empty", "Nothing?", ()), runs_dir=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_study_trains_evaluates_and_reports_and_does_nothing_twice(pair: Study, here: Engine, tmp_path: Path) -> None:
     page, done = run_study(pair, runs_dir=tmp_path, workers=2)
     assert [one.error for one in done] == [None, None]
     assert page is not None
@@ -116,123 +91,96 @@ def test_a_study_trains_evaluates_and_reports_and_does_nothing_twice(
     for text in results.values():
         assert len(text.splitlines()) == 8, "the grid's four cells, at the final and at the best checkpoint"
         assert all(text.count(f'"checkpoint": "{name}"'.encode()) == 4 for name in ("final", "best"))
-    assert list((tmp_path / "pair" / "states").iterdir()) == [], "no worker is left that says what it does"
-    _, again = run_study(pair, runs_dir=tmp_path, executor=NoBody())
+    assert {path.name for path in (tmp_path / "pair").iterdir()} == {
+        *("study.json", "study.lock", "log.txt", "report.html", "figure.png"),
+    }
+    _, again = run_study(pair, runs_dir=tmp_path, engine=Watching())
     assert {one.path for one in again} == set(results)
     assert {path: (path / "evaluation.jsonl").read_bytes() for path in results} == results
     assert {path: (path / "metrics.jsonl").read_bytes() for path in metrics} == metrics
     wider = [replace(recipe, evaluation=replace(recipe.evaluation, grid="1:3x1:2")) for recipe in pair.recipes]
-    run_study(replace(pair, recipes=tuple(wider)), runs_dir=tmp_path, executor=here)
+    run_study(replace(pair, recipes=tuple(wider)), runs_dir=tmp_path, engine=here)
     for path in results:
         assert len((path / "evaluation.jsonl").read_text().splitlines()) == 12, "the grid now requested is measured"
 
 
-class NoBody(Executor):
-    """Begins nothing."""
-
-    def run(self, *given: Any, **more: Any) -> Any:
-        raise AssertionError("something is begun")
-
-
-def test_a_line_of_the_results_says_what_was_measured(pair: Study, here: Executor, tmp_path: Path) -> None:
-    run_study(replace(pair, recipes=pair.recipes[:1]), runs_dir=tmp_path, executor=here)
-    folder = StudyFolder.find("pair", tmp_path)
-    (planned,) = folder.plan()
-    record = folder.results()[planned.result_key]
-    metrics = [json.loads(line) for line in (tmp_path / planned.run / "metrics.jsonl").read_text().splitlines()]
-    last = {line.get("split"): line for line in metrics}
-    cells = [json.loads(line) for line in (tmp_path / planned.run / "evaluation.jsonl").read_text().splitlines()]
+def test_the_end_of_a_run_says_what_was_measured(pair: Study, here: Engine, tmp_path: Path) -> None:
+    _, done = run_study(replace(pair, recipes=pair.recipes[:1]), runs_dir=tmp_path, engine=here)
+    assert done[0].path is not None
+    end = read_end(done[0].path)
+    assert end is not None
+    assert end.results is not None
+    metrics, cells = (
+        [json.loads(line) for line in (done[0].path / name).read_text().splitlines()]
+        for name in ("metrics.jsonl", "evaluation.jsonl")
+    )
+    last, record = {line.get("split"): line for line in metrics}, end.results
     held_out = [cell for cell in cells if cell["checkpoint"] == "final" and not cell["overlaps_training"]]
     assert record["final"]["in_distribution"]["mean"] == sum(cell["correct"] / cell["count"] for cell in held_out)
     assert record["final"]["in_distribution"]["cells"] == len(held_out) == 1
-    assert (record["status"], record["stop_reason"], record["step"], record["examples"]) == ("done", "budget", 4, 32)
+    assert (end.status, record["stop_reason"], record["step"], record["examples"]) == ("done", "budget", 4, 32)
     assert record["loss"] == last[None]["loss"]
     assert record["validation_exact_match"] == last["validation"]["exact_match"]
     assert record["ood_validation_exact_match"] == last["ood_validation"]["exact_match"]
-    assert record["timing"].keys() == {"seconds", "worker", "start_step", "ended"}
-    assert record["timing"]["start_step"] == 0
+    assert (end.pid, end.seconds > 0) == (os.getpid(), True)
 
 
-def test_a_variant_added_later_runs_only_what_is_new(pair: Study, here: Executor, tmp_path: Path) -> None:
-    run_study(replace(pair, recipes=pair.recipes[:1]), runs_dir=tmp_path, executor=here)
-    given: list[str] = []
-    watching = Watching(here, given)
-    _, done = run_study(pair.sweep(["seeds=2"]), runs_dir=tmp_path, executor=watching)
-    assert given == ["learned", "rotary seed 1", "learned seed 1"]
+def test_a_variant_added_later_runs_only_what_is_new(pair: Study, here: Engine, tmp_path: Path) -> None:
+    run_study(replace(pair, recipes=pair.recipes[:1]), runs_dir=tmp_path, engine=here)
+    watching = Watching(works=True)
+    _, done = run_study(pair.sweep(["seeds=2"]), runs_dir=tmp_path, engine=watching)
+    assert [item.name for item in watching.given] == [  # type: ignore[attr-defined]
+        *("learned", "rotary seed 1", "learned seed 1"),
+    ]
     assert [one.error for one in done] == [None] * 4
-    assert len(StudyFolder.find("pair", tmp_path).plan()) == 4
 
 
-class Watching(Executor):
-    """Hands everything on, and notes the names of the items."""
-
-    def __init__(self, inner: Executor, given: list[str], **more: Any) -> None:
-        object.__setattr__(self, "inner", inner)
-        object.__setattr__(self, "given", given)
-        super().__init__(**more)
-
-    def run(self, work: Any, items: Any, **more: Any) -> Any:
-        self.given.extend(work.item_name(item) for item in items)  # type: ignore[attr-defined]
-        return self.inner.run(work, items, **more)  # type: ignore[attr-defined]
-
-
-def test_a_longer_budget_continues_where_the_shorter_ended(pair: Study, here: Executor, tmp_path: Path) -> None:
+def test_a_longer_budget_continues_where_the_shorter_ended(pair: Study, here: Engine, tmp_path: Path) -> None:
     one = replace(pair, recipes=pair.recipes[:1])
-    run_study(one, runs_dir=tmp_path, executor=here)
-    _, done = run_study(one.sweep(["training.steps=6"]), runs_dir=tmp_path, executor=here)
+    run_study(one, runs_dir=tmp_path, engine=here)
+    _, done = run_study(one.sweep(["training.steps=6"]), runs_dir=tmp_path, engine=here)
     assert done[0].path is not None
     assert [json.loads(line)["step"] for line in (done[0].path / "metrics.jsonl").read_text().splitlines()][-1] == 6
-    folder = StudyFolder.find("pair", tmp_path)
-    record = folder.results()[folder.plan()[0].result_key]
-    assert (record["step"], record["timing"]["start_step"]) == (6, 4)
+    end = read_end(done[0].path)
+    assert end is not None
+    assert (end.results or {})["step"] == 6
 
 
-def test_the_report_is_written_anew_only_when_there_is_something_new(
-    pair: Study, here: Executor, tmp_path: Path
-) -> None:
-    page, done = run_study(replace(pair, recipes=pair.recipes[:1]), runs_dir=tmp_path, executor=here)
+def test_the_report_is_written_anew_only_when_there_is_something_new(pair: Study, here: Engine, tmp_path: Path) -> None:
+    page, done = run_study(replace(pair, recipes=pair.recipes[:1]), runs_dir=tmp_path, engine=here)
     assert page is not None
     assert done[0].path is not None
     first = page.stat().st_ino
-    run_study(replace(pair, recipes=pair.recipes[:1]), runs_dir=tmp_path, executor=here)
+    run_study(replace(pair, recipes=pair.recipes[:1]), runs_dir=tmp_path, engine=here)
     assert page.stat().st_ino == first
     (done[0].path / "evaluation.jsonl").touch()
-    run_study(replace(pair, recipes=pair.recipes[:1]), runs_dir=tmp_path, executor=here)
+    run_study(replace(pair, recipes=pair.recipes[:1]), runs_dir=tmp_path, engine=here)
     assert page.stat().st_ino != first
 
 
 def test_runs_that_begin_from_another_run_are_found_again_by_its_id(
-    pair: Study, here: Executor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pair: Study, here: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    _, done = run_study(replace(pair, recipes=pair.recipes[:1]), runs_dir="runs", executor=here)
+    _, done = run_study(replace(pair, recipes=pair.recipes[:1]), runs_dir="runs", engine=here)
     assert done[0].path is not None
     later = override(pair.recipes[0], ["seed=1", f"init_from={done[0].path.name[:6]}"])
-    for executor in (here, NoBody()):
-        _, ended = run_study(Study("second", "?", [later]), runs_dir="runs", executor=executor)
+    for engine in (here, Watching()):
+        _, ended = run_study(Study("second", "?", [later]), runs_dir="runs", engine=engine)
         assert [one.error for one in ended] == [None]
         assert ended[0].path is not None
         assert f"began_from: {done[0].path.resolve()}" in (ended[0].path / "recipe.yaml").read_text()
 
 
-def planned_runs(study: Study, runs: Path) -> list[str]:
-    """The ids of the runs of rotary that are not there yet."""
-    _, plan = _plan_runs(study, runs, write=False)
-    ids = [planned.run.partition("/")[2] for planned in plan if planned.base == "rotary"]
-    return [id for id in ids if not (runs / "rotary" / id).exists()]
-
-
-def test_a_survey_says_what_a_command_would_find_and_writes_nothing(
-    pair: Study, here: Executor, tmp_path: Path
-) -> None:
+def test_a_survey_says_what_a_command_would_find_and_writes_nothing(pair: Study, here: Engine, tmp_path: Path) -> None:
     study = pair.sweep(["seeds=3"])
     assert list(tmp_path.iterdir()) == []
     found = preview_study(study, runs_dir=tmp_path)
     assert (found.num_done, found.num_resumable, found.num_failed, found.num_new) == (0, 0, 0, 6)
     assert list(tmp_path.iterdir()) == []
     wrong = override(pair.recipes[1], ["device=cuda:99"])
-    run_study(replace(pair, recipes=(pair.recipes[0], wrong)), runs_dir=tmp_path, executor=here)
-    (tmp_path / "rotary" / sorted(planned_runs(study, tmp_path))[0]).mkdir()
+    run_study(replace(pair, recipes=(pair.recipes[0], wrong)), runs_dir=tmp_path, engine=here)
+    RunFolder.create(tmp_path, "rotary", identity(study.recipes[2]), {"recipe": to_tree(study.recipes[2])})
     found = preview_study(study, runs_dir=tmp_path)
     assert (found.num_done, found.num_resumable, found.num_failed, found.num_new) == (1, 1, 1, 3)
     again = preview_study(study, runs_dir=tmp_path, retry=True)
@@ -240,7 +188,37 @@ def test_a_survey_says_what_a_command_would_find_and_writes_nothing(
     assert "done" in str(again)
 
 
-# Several runs as one --------------------------------------------------------------------------------------------------
+def test_a_run_made_with_another_default_is_refused_when_it_is_planned(
+    pair: Study, here: Engine, tmp_path: Path
+) -> None:
+    """As if the default of `seed` of the evaluation had been 7 when the run was made."""
+    study = replace(pair, recipes=pair.recipes[:1])
+    _, done = run_study(study, runs_dir=tmp_path, engine=here)
+    assert done[0].path is not None
+    folder = RunFolder(done[0].path)
+    folder.update_metadata(recipe=folder.metadata()["recipe"] | {"init_from": None, "seed": 7})
+    run_study(study, runs_dir=tmp_path, engine=Watching())  # its key says that it is done as requested
+    (done[0].path / "end.json").unlink()
+    with pytest.raises(
+        UserError, match=r"was made when the default of seed was 7, not 0.*seed=7 makes a run of its own"
+    ):
+        run_study(study, runs_dir=tmp_path, engine=Watching())
+    with pytest.raises(UserError, match="was made when the default of seed was 7"):
+        preview_study(study, runs_dir=tmp_path)
+
+
+def test_an_item_is_done_once_and_again_without_harm(pair: Study, tiny: Recipe, tmp_path: Path) -> None:
+    watching = Watching()
+    with pytest.raises(KeyboardInterrupt):
+        run_study(replace(pair, recipes=[tiny]), runs_dir=tmp_path, engine=watching)
+    (item,) = watching.given  # type: ignore[attr-defined]
+    work = pickle.loads(pickle.dumps(MakeRun(str(tmp_path), "numerate run", os.getcwd())))
+    assert (work.name_of(item), work.done(item)) == ("rotary", False)
+    assert "rotary step 4: 0.0% correct in distribution" in work(item)
+    end = (tmp_path / item.run / "end.json").read_bytes()
+    assert work.done(item)
+    assert work(item) == []
+    assert (tmp_path / item.run / "end.json").read_bytes() == end
 
 
 # The command ----------------------------------------------------------------------------------------------------------
@@ -255,7 +233,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local_is_here: None) -
         "from numerate.evaluation.evaluator import Evaluation\n"
         "from numerate.models.decoder import Decoder\n"
         "from numerate.positions.rotary import Rotary\n"
-        "from numerate.studies.study import Study\n"
+        "from numerate.recipes.study import Study\n"
         "from numerate.tasks.arithmetic import Arithmetic\n"
         "from numerate.training.recipe import Recipe, Training\n"
         "one = Recipe(\n"
@@ -316,7 +294,7 @@ def test_a_study_that_is_stopped_and_killed_ends_as_if_it_had_not_been(tmp_path:
     script.write_text(
         "from dataclasses import replace\n"
         "from numerate.recipes import addition_rotary\n"
-        "from numerate.studies.study import Study\n"
+        "from numerate.recipes.study import Study\n"
         "def study():\n"
         "    one = addition_rotary()\n"
         "    model = replace(one.model, hidden_size=16)\n"

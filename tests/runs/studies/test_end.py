@@ -1,0 +1,130 @@
+"""How a run ended is written in its folder, believed only as it was written, and gone while it runs again."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from numerate.config import override
+from numerate.errors import OperationalError, UserError
+from numerate.recipes.study import content_key
+from numerate.runs.end import End, clear_end, read_end, write_end
+from numerate.runs.train import train
+from numerate.training.recipe import Recipe
+from numerate.training.run_folder import RunFolder
+from small_runs import stop_after
+
+REGION = {"mean": 0.5, "low": 0.25, "high": 0.75, "cells": 4}
+DONE = {"stop_reason": "budget", "step": 4, "loss": 1.5, "final": {"ood_test": REGION}, "best": {"ood_test": REGION}}
+
+
+def test_an_end_is_read_as_it_was_written(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    assert read_end(folder.path) is None
+    for end in (
+        End.now("done", key="k", seconds=2.5, results=DONE),
+        End.now("failed", key="k", seconds=0.0, kind="error", error="a\nb", traceback="c"),
+        End.now("stopped", key="k", seconds=1.0),
+    ):
+        write_end(folder, end)
+        assert read_end(folder.path) == end
+    nan = End.now("done", key="k", seconds=2.5, results=DONE | {"loss": float("nan"), "validation_perplexity": 1e999})
+    write_end(folder, nan)
+    found = read_end(folder.path)
+    assert found is not None
+    assert found.results == DONE | {"loss": None, "validation_perplexity": None}, "not finite: nothing was measured"
+
+
+def test_only_what_was_evaluated_for_this_key_and_not_cut_short_is_done() -> None:
+    end = End.now("done", key="k", seconds=2.5, results=DONE)
+    assert end.is_done("k")
+    assert not end.is_done("another")
+    assert not End.now("done", key="k", seconds=2.5).is_done("k"), "it was only trained"
+    assert not End.now("done", key="k", seconds=2.5, results=DONE | {"stop_reason": "minutes"}).is_done("k")
+    failed = End.now("failed", key="k", seconds=2.5, kind="died")
+    assert (failed.is_failed("k"), failed.is_failed("another"), failed.is_done("k")) == (True, False, False)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text[:-20], "truncated"),
+        (lambda text: text.replace('{"status"', '{"status":"failed","status"'), "it was edited"),
+        (lambda text: text.replace(":", ": "), "it was edited"),
+        (lambda text: text.replace('{"status"', '{"state":1,"status"'), "unknown field `state`"),
+        (lambda text: text.replace('"done"', '"finished"'), "Invalid enum value 'finished'"),
+        (lambda text: text.replace('"pid":', '"pid":-'), "`int` >= 0"),
+        (lambda text: text.replace('"mean":0.5', '"mean":1.5'), r"results: .*<= 1\.0.*mean"),
+        (lambda text: text.replace('"low":0.25', '"low":0.6'), "results: `low`, `mean` and `high` must increase"),
+        (lambda text: text.replace('"step":4', '"step":"4"'), "results: Expected `int.*step"),
+        (lambda text: text.replace('"step":4', '"step":' + "[" * 100_000), "recursion"),
+    ],
+)
+def test_a_damaged_or_edited_end_is_refused(change: Callable[[str], str], message: str, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    write_end(folder, End.now("done", key="k", seconds=2.5, results=DONE))
+    (folder.path / "end.json").write_text(change((folder.path / "end.json").read_text()))
+    with pytest.raises(UserError, match=rf"(?s)end\.json: damaged: .*{message}.*remove the file"):
+        read_end(folder.path)
+
+
+def test_no_moment_of_being_killed_leaves_an_end_that_cannot_be_read(
+    killed_at_every_moment: Callable[..., int], tmp_path: Path
+) -> None:
+    old, new = (End.now("stopped", key=key, seconds=1.0) for key in ("old", "new"))
+
+    def check(place: Path, whole: bool) -> None:
+        assert read_end(place / "run") == new if whole else read_end(place / "run") in (old, new)
+
+    prepare: Any = lambda place: write_end(RunFolder(place / "run"), old)  # noqa: E731
+    work: Any = lambda place: write_end(RunFolder(place / "run"), new)  # noqa: E731
+    assert killed_at_every_moment(tmp_path, prepare, work, check) > 1
+
+
+# Training -------------------------------------------------------------------------------------------------------------
+
+
+def test_training_says_how_it_ended_and_a_new_session_removes_that(tiny: Recipe, tmp_path: Path) -> None:
+    stopped = train(tiny, runs_dir=tmp_path, quiet=True, **stop_after(2))
+    end = read_end(stopped.run.path)
+    assert end is not None
+    assert (end.status, end.key, end.kind) == ("stopped", content_key(tiny), None)
+    seen: list[End | None] = []
+    done = train(tiny, runs_dir=tmp_path, quiet=True, on_record=lambda *_: seen.append(read_end(stopped.run.path)))
+    assert set(seen) == {None}
+    end = read_end(done.run.path)
+    assert end is not None
+    assert (end.status, end.results, end.seconds > 0) == ("done", None, True)
+    train(tiny, runs_dir=tmp_path, quiet=True)
+    assert read_end(done.run.path) == end, "nothing was left to train, so nothing ended"
+
+
+def test_training_that_fails_says_why(tiny: Recipe, tmp_path: Path) -> None:
+    explodes = override(tiny, ["optimizer.learning_rate=1e30"])
+    with pytest.raises(OperationalError, match="is not finite"):
+        train(explodes, runs_dir=tmp_path, quiet=True)
+    (path,) = (tmp_path / "rotary").iterdir()
+    end = read_end(path)
+    assert end is not None
+    assert (end.status, end.kind, "is not finite" in str(end.error)) == ("failed", "operational error", True)
+
+
+def test_training_that_is_refused_leaves_nothing(tiny: Recipe, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cuda:99"):
+        train(replace(tiny, device="cuda:99"), runs_dir=tmp_path, quiet=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_failed_before_it_was_started_can_be_started(tiny: Recipe, tmp_path: Path) -> None:
+    path = train(tiny, runs_dir=tmp_path / "once", quiet=True).run.path
+    folder = RunFolder(tmp_path / "runs" / path.parent.name / path.name)
+    write_end(folder, End.now("failed", key="k", seconds=0.0, kind="user error", error="no"))
+    with folder.lock():
+        pass
+    assert train(tiny, runs_dir=tmp_path / "runs", quiet=True).run.path == folder.path
+    clear_end(folder.path)
+    assert (folder.path / "recipe.yaml").exists(), "of a run that was started only the end is removed"
+    assert json.loads((folder.path / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 4

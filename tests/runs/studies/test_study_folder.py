@@ -1,0 +1,225 @@
+"""The folder of a study lists its runs, whatever happened to it, and finds it by name."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from numerate.config import from_tree, identity, override, to_tree
+from numerate.errors import UserError
+from numerate.mixers.recurrent import LSTM
+from numerate.records.reading import FORMAT
+from numerate.recipes.study import Study, content_key
+from numerate.runs.patch import apply_diff, tree_diff
+from numerate.runs.status import study_status
+from numerate.runs.study_folder import RequestedRun, StudyFolder
+from numerate.tables.results import results_of
+from numerate.training.recipe import Recipe
+from numerate.training.run_folder import RunFolder, all_runs, find_run, latest_run
+
+# What differs ---------------------------------------------------------------------------------------------------------
+
+LEAVES = st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from([0.0, 1.0, 0.5]) | st.sampled_from("ab")
+TREES = st.recursive(
+    LEAVES,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["a", "b", "a.b", ""]), inner, max_size=3)
+        | st.fixed_dictionaries({"kind": st.sampled_from(["LSTM", "Attention"])}, optional={"a": inner, "b": inner})
+    ),
+    max_leaves=12,
+)
+
+
+@given(TREES, TREES)
+def test_a_tree_is_put_together_again_from_another_and_what_differs(base: Any, tree: Any) -> None:
+    before = json.dumps([base, tree])
+    found = apply_diff(base, json.loads(json.dumps(tree_diff(base, tree))))
+    assert json.dumps(found) == json.dumps(tree), "the same text, so that True stays True and 1.0 stays 1.0"
+    assert json.dumps([base, tree]) == before
+
+
+# The runs -------------------------------------------------------------------------------------------------------------
+
+
+def requested(*recipes: Recipe) -> list[RequestedRun]:
+    return [RequestedRun(f"{one.title}/{identity(one)}", content_key(one), to_tree(one)) for one in recipes]
+
+
+def trees(folder: StudyFolder) -> list[Any]:
+    content = folder.read()
+    return [content.tree(run) for run in content.plan()]
+
+
+def test_a_recipe_with_any_task_comes_back(any_task: Any, tiny: Recipe, tmp_path: Path) -> None:
+    recipes = [tiny, replace(tiny, task=any_task, seed=1), override(tiny, ["seed=2", "optimizer.max_grad_norm=inf"])]
+    folder = StudyFolder(tmp_path / "study")
+    folder.update(requested(*recipes))
+    assert [from_tree(tree, "study", expected_class=Recipe) for tree in trees(folder)] == recipes
+
+
+def test_a_recipe_is_written_once_and_each_run_as_what_differs(tiny: Recipe, tmp_path: Path) -> None:
+    folder = StudyFolder(tmp_path / "study")
+    folder.update(requested(*(override(tiny, [f"seed={seed}"]) for seed in range(3))), question="Why?")
+    content = json.loads((folder.path / "study.json").read_text())
+    assert (content["question"], list(content["bases"])) == ("Why?", ["rotary"])
+    assert [run.get("diff") for run in content["runs"]] == [None, {"seed": 1}, {"seed": 2}]
+
+
+def test_a_new_command_replaces_the_old_one_whose_runs_are_kept_if_they_were_made(tiny: Recipe, tmp_path: Path) -> None:
+    folder = StudyFolder(tmp_path / "study")
+    first = requested(*(override(tiny, [f"seed={seed}"]) for seed in range(3)))
+    folder.update(first, labels={"rotary": "R"})
+    (tmp_path / first[1].run).mkdir(parents=True)
+    longer, wider = override(tiny, ["training.steps=8"]), override(tiny, ["model.hidden_size=32"])
+    planned = folder.update(requested(longer, wider))
+    content = folder.read()
+    assert [(one.run, one.current) for one in content.runs] == [
+        *((one.run, True) for one in planned),
+        (first[1].run, False),
+    ]
+    assert content.plan()[0].key == content_key(longer) != content_key(tiny)
+    assert [content.tree(one) for one in content.runs] == [to_tree(longer), to_tree(wider), first[1].tree]
+    assert content.labels == {"rotary": "R"}
+
+
+def test_seeds_share_a_label_and_variants_are_distinguished_by_what_differs(tiny: Recipe, tmp_path: Path) -> None:
+    runs = Study("s", "?", [tiny]).sweep(["model.hidden_size=16,32", "seeds=2"]).recipes
+    recurrent = replace(tiny, title="lstm", model=replace(tiny.model, mixer=LSTM(), positions=()))
+    named = override(tiny, ["name=mine", "group=all", "device=cpu", "training.log_every=1", "seed=7"])
+    plan = StudyFolder(tmp_path / "s").update(requested(*runs, recurrent, named), labels={"rotary": "Rotary"})
+    assert [one.display_name for one in plan] == [
+        "Rotary (hidden_size=16)",
+        "Rotary (hidden_size=16) seed 1",
+        "Rotary (hidden_size=32)",
+        "Rotary (hidden_size=32) seed 1",
+        "lstm",
+        "Rotary (hidden_size=16) seed 7",
+    ]
+    both = [override(one, ["name=mine"]) for one in (tiny, recurrent)]
+    assert [one.label for one in StudyFolder(tmp_path / "t").update(requested(both[0]))] == ["mine"]
+    plan = StudyFolder(tmp_path / "u").update(requested(*both))
+    assert [one.label for one in plan] == ["mine", "mine, lstm"], "recipes of one name are told apart"
+
+
+def test_two_commands_may_plan_at_the_same_time(tiny: Recipe, tmp_path: Path) -> None:
+    children = []
+    for number in range(4):
+        child = os.fork()
+        if child == 0:
+            try:
+                for one in requested(*(override(tiny, [f"seed={10 * number + seed}"]) for seed in range(10))):
+                    (tmp_path / one.run).mkdir(parents=True)
+                    StudyFolder(tmp_path / "study").update([one])
+                os._exit(0)
+            finally:
+                os._exit(1)
+        children.append(child)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
+    content = StudyFolder(tmp_path / "study").read()
+    assert (sorted(one.seed for one in content.runs), len(content.plan())) == (list(range(40)), 1)
+
+
+def test_planning_without_writing_writes_nothing_and_the_same_again_leaves_the_file_as_it_is(
+    tiny: Recipe, tmp_path: Path
+) -> None:
+    folder = StudyFolder(tmp_path / "study")
+    assert [one.run for one in folder.update(requested(tiny), write=False)] == [requested(tiny)[0].run]
+    assert (folder.read().runs, list(tmp_path.iterdir())) == ([], [])
+    folder.update(requested(tiny), question="Why?")
+    before = (folder.path / "study.json").stat().st_ino
+    folder.update(requested(tiny), question="Why?")
+    assert (folder.path / "study.json").stat().st_ino == before
+
+
+# Whatever is there ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text[:-40], "damaged: .*truncated"),
+        (lambda text: text.replace('"runs":', '"runs":[],"runs":'), "damaged: it was edited"),
+        (lambda text: text.replace('"seed":1,', '"seed":"1",'), "damaged: Expected `int`"),
+        (lambda text: text.replace('"run":"', '"run":"../'), r"damaged: .*regex.*runs\[0\]\.run"),
+        (lambda text: text.replace('"labels"', '"names"'), "damaged: .*unknown field `names`"),
+        (lambda text: text.replace(f'"format":{FORMAT}', '"format":99'), r"format 99.*update numerate"),
+        (lambda text: text.replace(f'"format":{FORMAT}', '"format":3'), r"was written by numerate 0\.2 or earlier"),
+    ],
+)
+def test_a_damaged_study_is_refused_and_left_as_it_is(change: Any, message: str, tiny: Recipe, tmp_path: Path) -> None:
+    folder = StudyFolder(tmp_path / "study")
+    planned = folder.update(requested(*(override(tiny, [f"seed={seed}"]) for seed in range(3))))
+    path = folder.path / "study.json"
+    path.write_text(text := change(path.read_text()))
+    for read in (
+        lambda: study_status(folder),
+        lambda: results_of(folder.path),
+        lambda: folder.update(requested(tiny)),
+    ):
+        with pytest.raises(UserError, match=rf"study\.json: .*{message}") as error:
+            read()
+        assert "\n" not in str(error.value)
+    assert path.read_text() == text
+    path.unlink()
+    assert folder.update(requested(tiny))[0].run == planned[0].run
+
+
+def test_a_study_is_found_by_its_title_or_its_path_and_a_near_name_is_reported(tiny: Recipe, tmp_path: Path) -> None:
+    StudyFolder.from_title("my study", tmp_path).update(requested(tiny))
+    StudyFolder.from_title("abacus_laptop", tmp_path).update(requested(tiny))
+    assert StudyFolder.find("abacus-laptop", tmp_path).title == "abacus_laptop"
+    assert StudyFolder.find("my-study", tmp_path).path == tmp_path / "my-study"
+    assert StudyFolder.find(f"{tmp_path}/abacus_laptop/", Path("elsewhere")).title == "abacus_laptop"
+    with pytest.raises(UserError, match=r"there are: abacus_laptop, my-study.*Did you mean 'abacus_laptop'"):
+        StudyFolder.find("abacus_labtop", tmp_path)
+    with pytest.raises(UserError, match="numerate run quickstart"):
+        StudyFolder.find("abacus_laptop", tmp_path / "nothing")
+
+
+def test_the_files_of_a_study_are_taken_for_no_runs(tiny: Recipe, tmp_path: Path) -> None:
+    """A sweep of one recipe is a study with the recipe's title: its runs lie beside the study's files."""
+    StudyFolder.from_title("rotary", tmp_path).update(requested(tiny))
+    run = RunFolder.create(tmp_path, "rotary", requested(tiny)[0].run.partition("/")[2], {"recipe": to_tree(tiny)})
+    assert [one.path for one in all_runs(tmp_path)] == [run.path]
+    assert find_run("rotary", tmp_path).path == run.path
+    found = latest_run(tmp_path)
+    assert found is not None
+    assert found.path == run.path
+
+
+def test_neither_the_folder_nor_the_status_of_a_study_needs_torch() -> None:
+    code = (
+        "import sys; import numerate.runs.study_folder, numerate.runs.status, numerate.commands.status; "
+        "print([name for name in ('torch', 'numpy', 'matplotlib', 'ray') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_no_moment_of_being_killed_leaves_a_study_that_cannot_be_read(
+    killed_at_every_moment: Callable[..., int], tiny: Recipe, tmp_path: Path
+) -> None:
+    second = override(tiny, ["seed=1"])
+
+    def prepare(place: Path) -> None:
+        StudyFolder(place / "study").update(requested(tiny), question="Why?")
+
+    def check(place: Path, whole: bool) -> None:
+        folder = StudyFolder(place / "study")
+        found = [one.seed for one in folder.read().plan()]
+        assert found == [1] if whole else found in ([0], [1])
+        assert [one.seed for one in folder.update(requested(second))] == [1]
+
+    def work(place: Path) -> Any:
+        return StudyFolder(place / "study").update(requested(second), question="And then?")
+
+    assert killed_at_every_moment(tmp_path, prepare, work, check) > 3
