@@ -726,9 +726,7 @@ def test_a_study_stands_for_its_done_runs_under_its_labels(address: str, shell: 
     assert len(resolve_runs([address, str(places[0]), address]).folders) == 2
     compared = shell("compare", address)
     assert compared.status == 0, compared.err
-    warning = (
-        "1 of 3 runs failed and is not in anything below: Abacus (hidden_size=32) seed 1 (the loss is nan). "
-    )
+    warning = "1 of 3 runs failed and is not in anything below: Abacus (hidden_size=32) seed 1 (the loss is nan). "
     warning += "No run of Abacus (hidden_size=32) succeeded."
     page = Path("compare.html").read_text()
     assert f'<p class="warning"><strong>{warning}</strong></p>' in page

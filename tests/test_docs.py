@@ -25,9 +25,9 @@ from numerate.commands.show import find_parts
 from numerate.commands.studies import load_study
 from numerate.commands.table import COMMANDS
 from numerate.config import override
-from numerate.reports.plots import FIGURES
 from numerate.recipes.naming import load_recipe
-from numerate.runs.space import Space
+from numerate.reports.plots import FIGURES
+from numerate.searches.space import Space
 from numerate.text.data.datasets import DATASETS as DATASETS
 
 torch.set_num_threads(1)

@@ -12,8 +12,8 @@ from numerate.config import check_same_defaults, identity, identity_of_values, o
 from numerate.config.settings import settings_in_key
 from numerate.errors import UserError
 from numerate.positions.position_ids import DigitIndex, PositionIds, Shifted
-from numerate.runs.train import train
 from numerate.recipes.study import content_key
+from numerate.runs.train import train
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.counter_rng import random_key
 from numerate.training.run_folder import RunFolder

@@ -1,4 +1,4 @@
-"""Studies: recipes crossed with overrides, read from YAML, and the key that says whether a result is that of a recipe."""
+"""Studies: recipes crossed with overrides, read from YAML, and the key by which results belong to a recipe."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,8 +10,8 @@ from numerate.api import recipe
 from numerate.config import override, to_tree, yaml_text
 from numerate.errors import UserError
 from numerate.recipes.naming import load_recipe_or_study
-from numerate.recipes.study import Study, content_key
 from numerate.recipes.studies import quickstart
+from numerate.recipes.study import Study, content_key
 from small_runs import TINY
 
 PAIR = Study("pair", "Which of two?", (TINY, replace(TINY, title="another")))
@@ -85,7 +85,10 @@ def test_a_study_in_yaml_may_hold_recipes_whole_and_is_called_by_its_file(tmp_pa
         (lambda text: text.replace("[seeds=2]", "seeds=2"), "sweep: must be a list, not 'seeds=2'"),
         (lambda text: text.replace("label:", "name:"), r"recipes\.1: must be a name of a recipe, or have a recipe"),
         (lambda text: text.replace("addition_abacus", "addition_abacos"), "Did you mean 'addition_abacus'"),
-        (lambda text: text.replace("[model.hidden_size=128, title=wide]", "5"), r"recipes\.1\.settings: must be a list"),
+        (
+            lambda text: text.replace("[model.hidden_size=128, title=wide]", "5"),
+            r"recipes\.1\.settings: must be a list",
+        ),
     ],
 )
 def test_anything_else_in_a_study_in_yaml_is_refused(
@@ -99,9 +102,9 @@ def test_anything_else_in_a_study_in_yaml_is_refused(
 # The key --------------------------------------------------------------------------------------------------------------
 
 WITHOUT_EFFECT = (
-    "name=mine group=mine device=cpu title=other paper=abacus trackers=[wandb] tracking.project=sums training.minutes=5 "
-    "training.threads=2 training.log_every=7 training.checkpoint_every=7 training.checkpoint_minutes=7 "
-    "training.keep_checkpoints=7 training.parallel=ddp"
+    "name=mine group=mine device=cpu title=other paper=abacus trackers=[wandb] tracking.project=sums "
+    "training.minutes=5 training.threads=2 training.log_every=7 training.checkpoint_every=7 "
+    "training.checkpoint_minutes=7 training.keep_checkpoints=7 training.parallel=ddp"
 )
 WITH_EFFECT = (
     "seed=1 model.hidden_size=32 training.steps=8 training.evaluate_every=1 training.target_accuracy=0.5 "

@@ -14,10 +14,10 @@ from numerate.errors import UserError
 from numerate.evaluation.evaluator import Evaluation
 from numerate.models.decoder import Decoder
 from numerate.positions.rotary import Rotary
-from numerate.runs.run import Run
-from numerate.runs.train import train
 from numerate.recipes.study import Study
+from numerate.runs.run import Run
 from numerate.runs.study import preview_study
+from numerate.runs.train import train
 from numerate.text.tasks.question_files import QuestionFiles
 from numerate.training.recipe import Recipe, Training
 

@@ -17,9 +17,9 @@ from numerate.models.backbone import Stack
 from numerate.models.decoder import Decoder
 from numerate.positions.added import Scalar, Sinusoidal
 from numerate.positions.position_ids import Shifted, Zooming
+from numerate.runs.item import region_summaries
 from numerate.runs.run import Run, load
 from numerate.runs.train import TrainedRun, train
-from numerate.runs.item import region_summaries
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tasks.counting import Counting
 from numerate.tokenizers.layout import TokenClassification

@@ -156,7 +156,8 @@ def test_the_numbers_are_those_that_were_written(study: Studies) -> None:
         "final.ood_test": 0.5, "final.ood_test.low": 0.25, "final.ood_test.high": 0.75,
         "best.in_distribution": 0.1875, "best.in_distribution.low": 0.09375, "best.in_distribution.high": 0.59375,
         "best.ood_test": 0.125, "best.ood_test.low": 0.0625, "best.ood_test.high": 0.5625,
-        "seconds": 2.5, "worker": f"{socket.gethostname()}-{os.getpid()}", "stop_reason": "budget", "failure": None, "error": None,
+        "seconds": 2.5, "worker": f"{socket.gethostname()}-{os.getpid()}", "stop_reason": "budget",
+        "failure": None, "error": None,
     }  # fmt: skip
 
 

@@ -10,6 +10,8 @@ from numerate.commands.pretrained import evaluate_with_progress, is_pretrained, 
 from numerate.config import expand_sweep, override
 from numerate.evaluation.labels import Metric
 from numerate.evaluation.statistics import wilson_interval
+from numerate.executors.executor import Executor
+from numerate.recipes.naming import load_recipe, with_settings
 from numerate.reports.figure import HeatMap, heat_maps
 from numerate.reports.grid import (
     aggregate_seeds,
@@ -32,7 +34,6 @@ from numerate.runs.tracking import track_results
 from numerate.runs.train import debug
 from numerate.runs.train import dry_run as estimate_training
 from numerate.runs.train import train as train_recipe
-from numerate.recipes.naming import load_recipe, with_settings
 from numerate.terminal import output_width, print_wrapped
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import resolve_runs_dir

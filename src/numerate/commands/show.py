@@ -25,8 +25,8 @@ from numerate.config import (
 from numerate.config.user_parts import is_abstract
 from numerate.config.values import Draft, build_draft, common_part_hint, is_spec, parse_value, settings_of
 from numerate.errors import OperationalError, UserError, did_you_mean, pluralize
-from numerate.recipes.papers import PAPERS, bibtex_of
 from numerate.recipes.naming import load_recipe, load_recipe_or_study, quick_recipes
+from numerate.recipes.papers import PAPERS, bibtex_of
 from numerate.recipes.study import Study
 from numerate.terminal import definition_list, output_width, wrapped
 from numerate.text.data.datasets import DATASETS, Dataset

@@ -104,7 +104,9 @@ def _study_from_tree(tree: Mapping[str, Any], path: str) -> Study:
             named = {"recipe": named}
         settings, base = named.get("settings", []), named.get("recipe")
         if named.keys() - {"recipe", "settings", "label"} or not isinstance(base, str | Mapping):
-            raise UserError(f"{where}: must be a name of a recipe, or have a recipe, settings and a label, not {entry!r}")
+            raise UserError(
+                f"{where}: must be a name of a recipe, or have a recipe, settings and a label, not {entry!r}"
+            )
         if not isinstance(settings, list) or not all(isinstance(one, str) for one in settings):
             raise UserError(f"{where}.settings: must be a list of settings such as model.hidden_size=64")
         recipe = load_recipe(base) if isinstance(base, str) else from_tree(base, where, expected_class=Recipe)

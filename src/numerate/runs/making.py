@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from numerate.runs.item import MakeRun, RunItem
 from numerate.runs.status import RunState, StudyStatus, read_running, read_states
 from numerate.runs.study_folder import StudyFolder, StudyRun
 from numerate.training import disk, provenance
-from numerate.training.lock import Lock, LockedError
+from numerate.training.lock import LockedError
 from numerate.training.progress import ProgressBar
 from numerate.training.run_folder import RunFolder
 from numerate.training.stopping import Stop
@@ -135,7 +135,9 @@ class StudyRunner:
         process is at the run by now."""
         folder = RunFolder(self.folder.runs_dir / run.run)
         text = f"its worker finished, but {folder.path} does not say so; all workers must share this folder"
-        end = End.of_failure(failure or Failure("operational error", text), key=run.key, seconds=seconds)
+        failure = failure or Failure("operational error", text)
+        failure = replace(failure, text=failure.text.removesuffix("; the same command resumes"))
+        end = End.of_failure(failure, key=run.key, seconds=seconds)
         try:
             disk.make_folder(folder.path)
             with folder.lock("planning"):
@@ -158,9 +160,7 @@ class StudyRunner:
             progress.print_message(text)
             self._stop.request()
 
-    def _release(
-        self, waiting: Sequence[StudyRun], progress: "StudyProgress"
-    ) -> tuple[list[StudyRun], list[StudyRun]]:
+    def _release(self, waiting: Sequence[StudyRun], progress: "StudyProgress") -> tuple[list[StudyRun], list[StudyRun]]:
         """The runs that no other process is at, and the others; waits a moment if there are only those. Ends that
         other processes wrote are taken over."""
         states = read_states(self.folder.runs_dir, waiting)
@@ -289,7 +289,10 @@ class StudyProgress:
 
     def _draw(self, status: StudyStatus) -> None:
         self._steps |= {one.run.run: one.steps for one in status.running if one.run.run in self._steps and one.steps}
-        total, steps_left = sum(self._steps.values()), {run: self._steps[run] for run in self._steps.keys() - self.ends.keys()}
+        total, steps_left = (
+            sum(self._steps.values()),
+            {run: self._steps[run] for run in self._steps.keys() - self.ends.keys()},
+        )
         steps_left |= {one.run.run: steps_left[one.run.run] - one.step for one in status.running}
         if total != self.bar.total:
             self.bar.set_total(total)

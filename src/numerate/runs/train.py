@@ -4,18 +4,18 @@ import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from numerate.config import check_same_defaults, identity, refuse_while_loading, to_tree
-from numerate.errors import OperationalError, UserError
+from numerate.errors import UserError
 from numerate.integrations import trackers
 from numerate.recipes.papers import PAPERS
 from numerate.recipes.study import content_key
 from numerate.records.heads import read_metrics
 from numerate.runs.end import End, clear_end, write_end
-from numerate.runs.engines.worker import failure_from_exception
+from numerate.runs.engines.worker import failure_to_record
 from numerate.runs.initial_weights import find_initial_checkpoint, initial_run
 from numerate.runs.out_of_memory import explained_out_of_memory
 from numerate.runs.run import Run
@@ -144,21 +144,18 @@ class TrainingSession:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         """Writes how the session ended, if it failed, and closes the folder's lock, the log and the trackers."""
         if error is not None and self._has_started:
-            with contextlib.suppress(UserError, OperationalError):  # the disk may be full
-                self._write_end(error)
+            self._write_end("stopped", error)
         self._exit_stack.close()
 
-    def _write_end(self, error: BaseException | None = None, stop_reason: str = "stopped") -> None:
-        """Writes that training is done or stopped, or that it failed by an error."""
-        failure = failure_from_exception(error) if isinstance(error, Exception) else None
-        if not self.world.is_main_process or (failure is not None and failure.is_transient):
-            return
+    def _write_end(self, status: Literal["done", "stopped"], error: BaseException | None = None) -> None:
+        """Writes that training is done or stopped, or failed by an error; not one after which the same command resumes:
+        a full disk, or no memory left."""
         key, seconds = content_key(self.recipe), checkpoint.last_state(self.folder.checkpoints).get("seconds", 0.0)
-        if failure is not None:
-            write_end(self.folder, End.of_failure(failure, key=key, seconds=seconds))
+        if isinstance(error, Exception):
+            with contextlib.suppress(Exception):
+                write_end(self.folder, End.of_failure(failure_to_record(error), key=key, seconds=seconds))
         else:
-            is_stopped = stop_reason in ("stopped", "minutes")
-            write_end(self.folder, End.now("stopped" if is_stopped else "done", key=key, seconds=seconds))
+            write_end(self.folder, End.now(status, key=key, seconds=seconds))
 
     @property
     def folder(self) -> RunFolder:
@@ -217,7 +214,7 @@ class TrainingSession:
                 ended={"stop_reason": outcome.stop_reason, **used},
                 best={**best, "metric": state.best_metric},
             )
-            self._write_end(stop_reason=outcome.stop_reason)
+            self._write_end("stopped" if outcome.stop_reason in ("stopped", "minutes") else "done")
             self._has_started = False
         self._exit_stack.close()
         self._print_message(

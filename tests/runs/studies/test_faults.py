@@ -17,12 +17,14 @@ import pytest
 from numerate import catalogue
 from numerate.config import load_user_parts, override, user_parts
 from numerate.errors import UserError
-from numerate.executors import pool
-from numerate.executors.executor import Executor
-from numerate.executors.local import Local
-from numerate.studies.folder import StudyFolder
-from numerate.studies.status import status_text, study_status
-from numerate.studies.study import Study, run_study
+from numerate.recipes.study import Study
+from numerate.runs.engines import engine
+from numerate.runs.engines.engine import Engine
+from numerate.runs.engines.in_process import InProcess
+from numerate.runs.engines.local import Local
+from numerate.runs.status import RunState, status_text, study_status
+from numerate.runs.study import run_study
+from numerate.runs.study_folder import StudyFolder
 from numerate.training.recipe import Recipe
 
 MINE = '''
@@ -81,22 +83,23 @@ def called(tiny: Recipe, title: str, **more: Any) -> Recipe:
     return replace(tiny, title=title, **more)
 
 
+def states(title: str, runs: Path) -> list[RunState]:
+    return list(study_status(StudyFolder.from_title(title, runs)).states)
+
+
 def kinds(title: str, runs: Path) -> dict[str, str]:
-    """How each run of a study ended, by its label."""
-    folder = StudyFolder.from_title(title, runs)
-    results = folder.results()
-    return {
-        one.label: results[one.result_key].get("failure", results[one.result_key]["status"]) for one in folder.plan()
-    }
+    """How each run of a study stands, by its label: the kind of its failure, or else its status."""
+    found = states(title, runs)
+    return {one.run.label: (one.end and one.end.kind) or one.status for one in found}
 
 
 # A run that raises ----------------------------------------------------------------------------------------------------
 
 
-def test_a_run_that_cannot_be_trained_takes_no_other_with_it(tiny: Recipe, here: Executor, tmp_path: Path) -> None:
+def test_a_run_that_cannot_be_trained_takes_no_other_with_it(tiny: Recipe, here: Engine, tmp_path: Path) -> None:
     wrong = called(tiny, "wrong", device="cuda:99")
     explodes = override(called(tiny, "explodes"), ["optimizer.learning_rate=1e30"])
-    page, done = run_study(Study("s", "?", (wrong, explodes, tiny)), runs_dir=tmp_path, executor=here)
+    page, done = run_study(Study("s", "?", (wrong, explodes, tiny)), runs_dir=tmp_path, engine=here)
     assert page is not None
     assert [one.exit_status for one in done] == [2, 1, 0]
     assert [one.failure_kind for one in done] == ["user error", "operational error", None]
@@ -106,61 +109,60 @@ def test_a_run_that_cannot_be_trained_takes_no_other_with_it(tiny: Recipe, here:
 
 
 def test_what_failed_is_listed_and_tried_again_only_on_request(
-    mine: ModuleType, tiny: Recipe, here: Executor, tmp_path: Path
+    mine: ModuleType, tiny: Recipe, here: Engine, tmp_path: Path
 ) -> None:
     (tmp_path / "mood").touch()
     moody = called(tiny, "moody", schedule=mine.Moody(file=str(tmp_path / "mood")))
     study = Study("s", "?", (moody, tiny))
-    _, done = run_study(study, runs_dir=tmp_path / "runs", executor=here)
+    _, done = run_study(study, runs_dir=tmp_path / "runs", engine=here)
     assert "ValueError in mine.py, line 36: not today" in str(done[0].error)
     assert "line" in str(done[0].traceback)
     (tmp_path / "mood").unlink()
     started = (tmp_path / "runs" / ".starts").read_text()
-    page, again = run_study(study, runs_dir=tmp_path / "runs", executor=here)
+    page, again = run_study(study, runs_dir=tmp_path / "runs", engine=here)
     assert [one.error for one in again] == [done[0].error, None]
     assert [one.exit_status for one in again] == [2, 0]
     assert page is not None
     assert (tmp_path / "runs" / ".starts").read_text() == started, "nothing is begun"
     assert "not today" in status_text(study_status(StudyFolder.from_title("s", tmp_path / "runs")))
-    _, last = run_study(study, runs_dir=tmp_path / "runs", executor=here, retry=True)
+    _, last = run_study(study, runs_dir=tmp_path / "runs", engine=here, retry=True)
     assert [one.error for one in last] == [None, None]
     assert kinds("s", tmp_path / "runs") == {"moody": "done", "rotary": "done"}
-    lines = [path.read_text() for path in (tmp_path / "runs" / "s" / "results").iterdir()]
-    assert sum(text.count('"label": "rotary"') for text in lines) == 1, "what was done is not done again"
+    assert len(list((tmp_path / "runs" / "rotary").glob("*/starts.jsonl"))) == 1, "what was done is not done again"
 
 
 def test_a_retry_that_is_stopped_continues_without_being_requested_again(
-    mine: ModuleType, tiny: Recipe, here: Executor, tmp_path: Path
+    mine: ModuleType, tiny: Recipe, here: Engine, tmp_path: Path
 ) -> None:
     (tmp_path / "mood").touch()
     moody = called(tiny, "moody", schedule=mine.Moody(file=str(tmp_path / "mood")))
     study = Study("s", "?", [moody])
-    run_study(study, runs_dir=tmp_path / "runs", executor=here)
+    run_study(study, runs_dir=tmp_path / "runs", engine=here)
     (tmp_path / "mood").unlink()
 
-    class Stopped(Executor):
-        def run(self, *given: Any, **more: Any) -> Any:
+    class Stopped(InProcess):
+        def map(self, *given: Any, **more: Any) -> Any:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_study(study, runs_dir=tmp_path / "runs", executor=Stopped(), retry=True)
-    _, done = run_study(study, runs_dir=tmp_path / "runs", executor=here)
+        run_study(study, runs_dir=tmp_path / "runs", engine=Stopped(), retry=True)
+    _, done = run_study(study, runs_dir=tmp_path / "runs", engine=here)
     assert [one.error for one in done] == [None]
 
 
 def test_a_user_file_that_is_gone_fails_the_runs_that_need_it(
-    mine: ModuleType, tiny: Recipe, here: Executor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mine: ModuleType, tiny: Recipe, here: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     moody = called(tiny, "moody", schedule=mine.Moody())
     study = Study("s", "?", (moody, tiny))
 
     class Elsewhere(type(here)):  # type: ignore[misc]
-        def run(self, *given: Any, **more: Any) -> Any:
+        def map(self, *given: Any, **more: Any) -> Any:
             (tmp_path / "mine.py").unlink()
             monkeypatch.delitem(sys.modules, mine.__name__)
-            return super().run(*given, **more)
+            return super().map(*given, **more)
 
-    _, done = run_study(study, runs_dir=tmp_path / "runs", executor=Elsewhere())
+    _, done = run_study(study, runs_dir=tmp_path / "runs", engine=Elsewhere())
     assert [one.exit_status for one in done] == [2, 0]
     assert "mine.py" in str(done[0].error)
 
@@ -171,7 +173,7 @@ def test_a_user_file_that_is_gone_fails_the_runs_that_need_it(
 def test_a_worker_that_dies_or_has_no_memory_or_never_ends_takes_one_run_down(
     mine: ModuleType, tiny: Recipe, begin: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "STOP_TIMEOUT", 0.5)
+    monkeypatch.setattr(engine, "STOP_TIMEOUT", 0.5)
     wrong = [
         called(tiny, "endless", schedule=mine.Endless()),
         called(tiny, "hungry", schedule=mine.Hungry()),
@@ -179,41 +181,44 @@ def test_a_worker_that_dies_or_has_no_memory_or_never_ends_takes_one_run_down(
     ]
     study = Study("s", "?", (*wrong, tiny, override(tiny, ["seed=1"])))
     runs = tmp_path / "runs"
-    command = begin(study, runs, executor=Local(workers=2, memory=2e9, timeout=8.0))
+    command = begin(study, runs, engine=Local(workers=2, timeout=8.0))
     assert command.wait(120) == 1, command.output
     expected = {"endless": "timeout", "hungry": "out of memory", "deadly": "died", "rotary": "done"}
     assert kinds("s", runs) == expected
     output = command.output
     assert "endless: took longer than timeout=8 s" in output
     assert "out of memory in hungry" in output
-    assert "2.0 GB" in output
     assert "deadly: its worker ended by itself with exit status 7" in output
-    now = study_status(StudyFolder.from_title("s", runs))
-    assert sorted(planned.label for planned, _ in now.failed) == ["endless", "hungry"]
-    assert (now.num_done, now.num_remaining) == (2, 1), "a run whose worker died is simply begun again"
-    second = begin(study, runs, executor=Local(workers=2, memory=2e9, timeout=8.0))
+    assert output.count("deadly") == 1, "it was tried three times, and is reported once"
+    (deadly,) = (runs / "deadly").iterdir()
+    assert len((deadly / "starts.jsonl").read_text().splitlines()) == 3
+    second = begin(study, runs, engine=Local(workers=2, timeout=8.0))
     assert second.wait(60) == 1
     assert kinds("s", runs) == expected
-    assert second.output.count("step 4") == 0
+    assert len((deadly / "starts.jsonl").read_text().splitlines()) == 3, "what failed is not tried again unasked"
 
 
 # Stopped by the user --------------------------------------------------------------------------------------------------
 
 
+def done(study: Study, runs: Path) -> list[Path]:
+    """The runs of a study that are done."""
+    if not (runs / study.title).exists():
+        return []
+    return [runs / one.run.run for one in states(study.title, runs) if one.status == "done"]
+
+
 def test_ctrl_c_ends_a_study_at_a_good_place(pair: Study, begin: Callable[..., Any], tmp_path: Path) -> None:
     study, runs = pair.sweep(["seeds=4"]), tmp_path / "runs"
     command = begin(study, runs)
-    folder = StudyFolder.from_title("pair", runs)
-    while len(folder.results()) < 2 and not command.over:
+    while len(done(study, runs)) < 2 and not command.over:
         time.sleep(0.01)
     os.kill(command.pid, signal.SIGINT)
     assert command.wait() == 130
-    done = len(folder.results())
-    assert 2 <= done < 8
-    assert all(record["status"] == "done" for record in folder.results().values()), "what was stopped has not failed"
-    again = begin(study, runs)
-    assert again.wait() == 0
-    assert len(folder.results()) == 8
+    assert 2 <= len(done(study, runs)) < 8
+    assert {one.status for one in states("pair", runs)} == {"done", "left"}, "what was stopped has not failed"
+    assert begin(study, runs).wait() == 0
+    assert len(done(study, runs)) == 8
 
 
 # A full disk ----------------------------------------------------------------------------------------------------------
@@ -231,27 +236,24 @@ def test_a_full_disk_is_reported_once_and_the_same_command_continues(
     assert command.wait() == 1
     output = command.output
     assert output.count("the disk is full (") == 1, output
-    folder = StudyFolder.from_title("pair", runs)
-    done = dict(folder.done_results(folder.plan()))
-    assert 0 < len(done) < 8
-    assert not [record for record in folder.results().values() if record["status"] == "failed"]
+    before = done(study, runs)
+    assert 0 < len(before) < 8
+    assert {one.status for one in states("pair", runs)} == {"done", "left"}
     for path in runs.rglob("*.jsonl"):
         assert all(json.loads(line) for line in path.read_bytes().splitlines()), path
     subprocess.run(["mount", "-o", f"remount,size={4 * used}", str(place)], check=True)
     assert begin(study, runs).wait() == 0
-    assert len(folder.done_results(folder.plan())) == 8
-    for planned in folder.plan():
-        files = [Path(planned.run) / "evaluation.jsonl", Path(planned.run) / "metrics.jsonl"]
-        for file in files:
-            assert (runs / file).read_bytes() == (tmp_path / "undisturbed" / file).read_bytes()
-        if planned.run in done:
-            assert len((runs / planned.run / "starts.jsonl").read_text().splitlines()) == 1
+    assert len(done(study, runs)) == 8
+    for path in done(study, runs):
+        for name in ("evaluation.jsonl", "metrics.jsonl"):
+            assert (path / name).read_bytes() == (tmp_path / "undisturbed" / path.relative_to(runs) / name).read_bytes()
+    assert all(len((path / "starts.jsonl").read_text().splitlines()) == 1 for path in before)
 
 
 def test_a_place_that_may_not_be_written_is_a_user_error_before_anything_is_begun(
-    pair: Study, here: Executor, small_disk: Any
+    pair: Study, here: Engine, small_disk: Any
 ) -> None:
     place = small_disk(1 << 20)
     small_disk.make_read_only(place)
     with pytest.raises(UserError, match="cannot be written"):
-        run_study(pair, runs_dir=place / "runs", executor=here)
+        run_study(pair, runs_dir=place / "runs", engine=here)

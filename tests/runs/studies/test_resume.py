@@ -13,9 +13,12 @@ from typing import Any
 import pytest
 
 from numerate.config import override
-from numerate.executors.executor import Executor
-from numerate.studies.folder import PlannedRun, StudyFolder, is_done
-from numerate.studies.study import Study, run_study
+from numerate.recipes.study import Study
+from numerate.runs.end import End, read_end, write_end
+from numerate.runs.engines.engine import Engine
+from numerate.runs.status import study_status
+from numerate.runs.study import run_study
+from numerate.runs.study_folder import StudyFolder
 from numerate.tables.results import results_of
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder
@@ -38,35 +41,24 @@ def undisturbed(study: Study, quietly: Any, tmp_path_factory: pytest.TempPathFac
 
 
 def left_by(study: Study, runs: Path) -> dict[str, Any]:
-    """All results of a study that do not depend on the machine: the lines, the evaluations, the weights."""
-    folder = StudyFolder.from_title(study.title, runs)
-    plan = folder.plan()
-    found: dict[str, Any] = {
-        planned.run: {name: value for name, value in record.items() if name != "timing"}
-        for planned in plan
-        if (record := folder.results().get(planned.result_key)) is not None
-    }
-    for planned in plan:
-        place = runs / planned.run
+    """All that a study leaves that does not depend on the machine: how runs ended, the evaluations, the weights."""
+    found: dict[str, Any] = {}
+    for one in StudyFolder.from_title(study.title, runs).read().plan():
+        place = runs / one.run
+        end = read_end(place)
+        found[one.run] = None if end is None else (end.status, end.key, end.results)
         for path in [place / "evaluation.jsonl", place / "metrics.jsonl", *place.glob("checkpoints/*/weights.*")]:
             found[str(path.relative_to(runs))] = path.read_bytes()
     return found
 
 
-def starts(runs: Path, planned: PlannedRun) -> int:
-    """How often a run was begun."""
-    return len((runs / planned.run / "starts.jsonl").read_text().splitlines())
-
-
 def finished(study: Study, runs: Path) -> dict[str, int]:
     """The runs that are done by now, each with how often it was begun."""
-    folder = StudyFolder.from_title(study.title, runs)
-    results = folder.results()
-    return {
-        planned.run: starts(runs, planned)
-        for planned in folder.plan()
-        if planned.result_key in results and is_done(results[planned.result_key])
-    }
+    if not (runs / study.title / "study.json").exists():
+        return {}
+    states = study_status(StudyFolder.from_title(study.title, runs)).states
+    runs_done = [one.run.run for one in states if one.status == "done"]
+    return {run: len((runs / run / "starts.jsonl").read_text().splitlines()) for run in runs_done}
 
 
 def assert_no_line_is_corrupted(runs: Path) -> None:
@@ -79,7 +71,7 @@ def assert_no_line_is_corrupted(runs: Path) -> None:
 
 def goes_on(study: Study, runs: Path, begin: Begin, undisturbed: Mapping[str, Any]) -> None:
     """Begins a study again until it comes to its end, and looks at what it leaves."""
-    before = finished(study, runs) if (runs / study.title).exists() else {}
+    before = finished(study, runs)
     statuses = []
     while not statuses or statuses[-1] != 0:
         assert len(statuses) < 4, statuses
@@ -87,7 +79,6 @@ def goes_on(study: Study, runs: Path, begin: Begin, undisturbed: Mapping[str, An
     assert left_by(study, runs) == undisturbed
     assert finished(study, runs).items() >= before.items(), "nothing that was done is begun again"
     assert_no_line_is_corrupted(runs)
-    until(lambda: not list((runs / study.title / "states").glob("*.json")))  # a worker left behind may still be at work
 
 
 def until(true: Callable[[], bool], seconds: float = 60.0) -> None:
@@ -108,10 +99,10 @@ at_some_moment = pytest.mark.parametrize(
 
 def wait_until(study: Study, runs: Path, command: Any, share: float, seed: int) -> None:
     """Waits until so many runs are done, and then a moment of chance, up to the time that a run takes."""
-    folder, began = StudyFolder.from_title(study.title, runs), time.monotonic()
-    while not command.over and len(folder.results()) < share * len(study.recipes):
+    began = time.monotonic()
+    while not command.over and len(finished(study, runs)) < share * len(study.recipes):
         time.sleep(0.005)
-    each = (time.monotonic() - began) / max(1, len(folder.results()))
+    each = (time.monotonic() - began) / max(1, len(finished(study, runs)))
     time.sleep(each * random.Random(seed).random())
 
 
@@ -131,17 +122,12 @@ def test_the_command_is_killed(
 def test_a_worker_is_killed(
     share: float, study: Study, begin: Begin, undisturbed: Mapping[str, Any], tmp_path: Path
 ) -> None:
-    """It takes one run down, and the others are done all the same."""
+    """Its run is taken up by another one, in the same command."""
     command = begin(study, tmp_path / "runs")
     wait_until(study, tmp_path / "runs", command, share, seed=2)
-    killed = command.kill_a_worker()
-    status = command.wait()
-    done = finished(study, tmp_path / "runs")
-    assert len(done) >= len(study.recipes) - 1
-    assert status == (1 if len(done) < len(study.recipes) else 0)
-    if status:
-        assert killed
-        assert "killed by signal 9" in command.output
+    command.kill_a_worker()
+    assert command.wait() == 0, command.output
+    assert len(finished(study, tmp_path / "runs")) == len(study.recipes)
     goes_on(study, tmp_path / "runs", begin, undisturbed)
 
 
@@ -161,7 +147,7 @@ def test_all_are_killed_again_and_again(
 ) -> None:
     chance = random.Random(4)
     for share in (0.0, 0.2, 0.4, 0.6, 0.8):
-        before = finished(study, tmp_path / "runs") if (tmp_path / "runs" / "pair").exists() else {}
+        before = finished(study, tmp_path / "runs")
         command = begin(study, tmp_path / "runs")
         wait_until(study, tmp_path / "runs", command, share, seed=chance.randrange(1000))
         command.kill_all()
@@ -206,12 +192,15 @@ def test_a_run_that_another_process_is_at_is_waited_for_and_taken_over(
     runs = tmp_path / "runs"
     quietly(replace(pair, recipes=pair.recipes[:1]), runs)
     held = RunFolder(next((runs / "rotary").iterdir()))
-    (runs / "pair" / "results").rename(tmp_path / "results")  # as if another study had done it
+    end = read_end(held.path)
+    assert end is not None
     with held.lock():
+        (held.path / "end.json").unlink()  # as while another command is at it
         command = begin(pair, runs)
         until(lambda: command.over or "waiting for 1 run" in command.output)
         assert not command.over, command.output
         assert [run.partition("/")[0] for run in finished(pair, runs)] == ["learned"]
+        write_end(held, end)
     assert command.wait() == 0
     assert {run.partition("/")[0]: count for run, count in finished(pair, runs).items()} == {"rotary": 1, "learned": 1}
 
@@ -220,21 +209,22 @@ def test_a_run_that_another_process_is_at_is_waited_for_and_taken_over(
 
 
 def test_a_run_that_was_only_trained_is_evaluated_and_not_trained_again(
-    tiny: Recipe, here: Executor, tmp_path: Path
+    tiny: Recipe, here: Engine, tmp_path: Path
 ) -> None:
     from numerate.runs.train import train
 
     trained = train(tiny, runs_dir=tmp_path, quiet=True)
-    _, done = run_study(Study("s", "?", [tiny]), runs_dir=tmp_path, executor=here)
+    _, done = run_study(Study("s", "?", [tiny]), runs_dir=tmp_path, engine=here)
     assert done[0].path == trained.run.path
     assert len((trained.run.path / "starts.jsonl").read_text().splitlines()) == 1
-    folder = StudyFolder.from_title("s", tmp_path)
-    record = folder.results()[folder.plan()[0].result_key]
-    assert (record["stop_reason"], record["step"], record["timing"]["start_step"]) == ("budget", 4, 4)
+    end = read_end(trained.run.path)
+    assert end is not None
+    assert end.results is not None
+    assert (end.status, end.results["stop_reason"], end.results["step"]) == ("done", "budget", 4)
 
 
 def test_the_seconds_of_a_run_are_those_of_all_its_starts(
-    tiny: Recipe, here: Executor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: Recipe, here: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from numerate.runs.train import train
 
@@ -242,32 +232,31 @@ def test_the_seconds_of_a_run_are_those_of_all_its_starts(
         ticks = itertools.count(0.0, 1000.0)
         patched.setattr("numerate.training.trainer.time", SimpleNamespace(monotonic=lambda: next(ticks)))
         train(override(tiny, ["training.steps=2"]), runs_dir=tmp_path, quiet=True)
-    run_study(Study("s", "?", [tiny]), runs_dir=tmp_path, executor=here)
-    folder = StudyFolder.from_title("s", tmp_path)
-    record = folder.results()[folder.plan()[0].result_key]
-    assert record["timing"]["start_step"] == 2
-    assert record["timing"]["seconds"] > 1000
-    assert results_of(folder.path)["seconds"].tolist() == [record["timing"]["seconds"]]
+    run_study(Study("s", "?", [tiny]), runs_dir=tmp_path, engine=here)
+    (seconds,) = results_of(tmp_path / "s")["seconds"].tolist()
+    assert seconds > 1000
 
 
-def test_a_run_whose_folder_was_deleted_is_done_again(tiny: Recipe, here: Executor, tmp_path: Path) -> None:
+def test_a_run_whose_folder_was_deleted_is_done_again(tiny: Recipe, here: Engine, tmp_path: Path) -> None:
     import shutil
 
     study = Study("s", "?", [tiny])
-    _, done = run_study(study, runs_dir=tmp_path, executor=here)
+    _, done = run_study(study, runs_dir=tmp_path, engine=here)
     before = left_by(study, tmp_path)
     assert done[0].path is not None
     shutil.rmtree(done[0].path)
-    run_study(study, runs_dir=tmp_path, executor=here)
+    run_study(study, runs_dir=tmp_path, engine=here)
     assert left_by(study, tmp_path) == before
 
 
-def test_a_run_that_ended_by_its_cap_of_minutes_continues(tiny: Recipe, here: Executor, tmp_path: Path) -> None:
+def test_a_run_that_ended_by_its_cap_of_minutes_continues(tiny: Recipe, here: Engine, tmp_path: Path) -> None:
     study = Study("s", "?", [tiny])
-    run_study(study, runs_dir=tmp_path, executor=here)
-    (lines,) = (tmp_path / "s" / "results").iterdir()
-    lines.write_text(lines.read_text().replace('"stop_reason": "budget"', '"stop_reason": "minutes"'))
-    folder = StudyFolder.from_title("s", tmp_path)
-    assert folder.done_results(folder.plan()) == {}
-    run_study(study, runs_dir=tmp_path, executor=here)
-    assert [record["stop_reason"] for record in folder.done_results(folder.plan()).values()] == ["budget"]
+    _, done = run_study(study, runs_dir=tmp_path, engine=here)
+    assert done[0].path is not None
+    end = read_end(done[0].path)
+    assert end is not None
+    entries = {"key": end.key, "seconds": 1.0, "results": {**(end.results or {}), "stop_reason": "minutes"}}
+    write_end(RunFolder(done[0].path), End.now("done", **entries))
+    assert finished(study, tmp_path) == {}
+    run_study(study, runs_dir=tmp_path, engine=here)
+    assert len(finished(study, tmp_path)) == 1

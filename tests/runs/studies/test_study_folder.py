@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from numerate.config import from_tree, identity, override, to_tree
 from numerate.errors import UserError
 from numerate.mixers.recurrent import LSTM
-from numerate.records.reading import FORMAT
 from numerate.recipes.study import Study, content_key
+from numerate.records.reading import FORMAT
 from numerate.runs.patch import apply_diff, tree_diff
 from numerate.runs.status import study_status
 from numerate.runs.study_folder import RequestedRun, StudyFolder
