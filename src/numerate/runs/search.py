@@ -8,40 +8,34 @@ their runs: see `numerate.runs.trials`. So an interrupted search proposes what a
 commands, on several machines, share the trials of one folder.
 """
 
-import hashlib
-import json
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
-import msgspec
 import torch
 
-from numerate.config import identity_of_values, refuse_while_loading, to_tree
+from numerate.config import refuse_while_loading, to_tree
 from numerate.errors import OperationalError, UserError, check_choice, check_positive
-from numerate.records.reading import FORMAT, check_format
-from numerate.runs.end import End, read_json, write_end
+from numerate.runs.end import End, write_end
 from numerate.runs.engines.engine import Engine, Failure
 from numerate.runs.engines.in_process import InProcess
 from numerate.runs.engines.local import Local
 from numerate.runs.engines.worker import current_stop, failure_to_record
-from numerate.runs.initial_weights import initial_run
 from numerate.runs.item import training_results
 from numerate.runs.sampling import importances, is_pruned, load_optuna, next_point
-from numerate.runs.searched import SearchProgress, SearchResult
+from numerate.runs.searched import SearchResult, print_new
 from numerate.runs.space import Space
 from numerate.runs.study_folder import RequestedRun, StudyFolder
 from numerate.runs.train import train
-from numerate.runs.trials import REMEDY, Metric, Pruner, Sampler, Search, Trial, TrialRun, run_result
+from numerate.runs.trials import Metric, Pruner, Sampler, Search, Trial, TrialRun, open_search, run_result
 from numerate.training import checkpoint, disk, provenance
 from numerate.training.lock import Lock, LockedError
-from numerate.training.preflight import check_unchanged_files
+from numerate.training.progress import ProgressBar
 from numerate.training.recipe import Recipe
-from numerate.training.run_folder import folder_name, resolve_runs_dir
+from numerate.training.run_folder import resolve_runs_dir
 from numerate.training.stopping import Stop
 
 _NUM_TRIALS = 30
@@ -104,76 +98,22 @@ def search(
     replace(recipe, seed=first_seed)  # refuses a seed out of range
     size = len(space.points()) if sampler == "grid" else space.size
     total = trials or (size if size is not None and sampler == "grid" else _NUM_TRIALS)
-    total = total if size is None else min(total, size)
-    chosen = {"num_trials": total if size is None else min(total, size), "sampler": sampler, "pruner": pruner}
-    chosen |= {"metric": metric, "seeds": tuple(range(first_seed, first_seed + seeds))}
-    found = _open_search(recipe, Search(Path(), {}, "", space, **chosen), resolve_runs_dir(runs_dir), name)
-    with Stop() as stop, SearchProgress(found, show=not quiet) as progress:
-        _train_trials(found, engine, stop, progress.update)
+    total, all_seeds = total if size is None else min(total, size), tuple(range(first_seed, first_seed + seeds))
+    found = Search(Path(), {}, "", space, total, metric, sampler, pruner, all_seeds)
+    found = open_search(recipe, found, resolve_runs_dir(runs_dir), name)
+    printed = {trial.number for trial in found.trials() if trial.state != "running"}
+    bar = ProgressBar(total, label=found.path.name, num_done=len(printed), unit="trial", show=not quiet)
+    with Stop() as stop, bar:
+        if printed:
+            bar.print_line(f"{found.path}: {len(printed)} trials are finished already")
+        _train_trials(found, engine, stop, lambda: print_new(found, bar, printed))
+        print_new(found, bar, printed)
     status, final_trials = (stop.status or 130) if stop.requested else 0, tuple(found.trials())
     _write_study(found, final_trials)
     words = tuple(command_words) or (recipe.title,)
     result = SearchResult(found, final_trials, importances(found, final_trials), status, words)
     result.write_table()
     return result
-
-
-class _SearchFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`search.json`: its `definition`, the id of the run whose weights all trials start from (`latest` would soon be a
-    trial), and a sha256 of each file that the questions come from."""
-
-    format: int = FORMAT
-    definition: dict[str, Any]
-    init_from: str | None = None
-    contents: dict[str, Any] | None = None
-
-
-def _definition(recipe: Recipe, search: Search) -> dict[str, Any]:
-    """What must not change during a search, as plain data. How points are chosen, and how many, may."""
-    names = ("steps", "examples", "tokens", "flops", "epochs", "minutes", "target_accuracy", "evaluate_every")
-    return {
-        "recipe": [recipe.title, identity_of_values(replace(recipe, seed=0))],
-        "training": {name: getattr(recipe.training, name) for name in names},
-        "settings": [str(item) for item in search.space.items],
-        "metric": search.metric,
-        "seeds": list(search.seeds),
-    }
-
-
-def _open_search(recipe: Recipe, search: Search, runs: Path, name: str | None) -> Search:
-    """The search with its folder, which is created if necessary. Raises `UserError` for the folder of another one."""
-    definition = json.loads(json.dumps(_definition(recipe, search)))
-    definition_hash = hashlib.sha256(json.dumps(definition, sort_keys=True).encode()).hexdigest()[:12]
-    title = folder_name(name or f"{recipe.title}-search-{definition_hash[:6]}")
-    path, file = runs / title, runs / title / "search.json"
-    if (path / "study.json").exists() and not file.exists():
-        raise UserError(f"name: {title} is a study; name= must be new")
-    if (path / "journal.log").exists():
-        check_format(path, 1)
-    disk.make_folder(path)
-    with _choosing(path):
-        stored = read_json(file, _SearchFile, REMEDY)
-        if stored is None:
-            source, contents = initial_run(recipe, runs), recipe.task.file_hashes() or None
-            init_from = None if source is None else source.id
-            stored = _SearchFile(definition=definition, init_from=init_from, contents=contents)
-            disk.write_atomically(file, msgspec.json.encode(stored))
-    check_format(path, stored.format)
-    for part, new in definition.items():
-        if (old := stored.definition.get(part)) != new:
-            old_text, new_text = (json.dumps(value, ensure_ascii=False) for value in (old, new))
-            raise UserError(
-                f"{path}: is a search with another {part}: {old_text}, and here {new_text}; another name=, or none, "
-                "starts a new search"
-            )
-    check_unchanged_files(recipe.task, {"contents": stored.contents}, path)
-    tree = to_tree(replace(recipe, title=title, group=recipe.group or title, init_from=stored.init_from))
-    return replace(search, path=path.absolute(), tree=tree, definition_hash=definition_hash)
-
-
-def _choosing(path: Path) -> AbstractContextManager[bool]:
-    """Holds the lock of the search in a folder, as long as the next trial is chosen."""
-    return Lock(path / "search.lock").hold("choosing a trial", timeout=math.inf)
 
 
 # One trial ------------------------------------------------------------------------------------------------------------
@@ -203,7 +143,7 @@ class TrainTrial:
     def _get_or_add(self, number: int) -> Trial:
         """The trial of a number; it is added, after those before it, if it is not there."""
         search = self.search
-        with _choosing(search.path):
+        with search.choosing():
             trials = search.trials()
             missing = sorted(set(range(number + 1)) - {trial.number for trial in trials})
             for one in missing:
@@ -278,7 +218,7 @@ def _train_trials(search: Search, engine: Engine, stop: Stop, on_tick: Callable[
     Raises `UserError` or `OperationalError` if no trial can continue, and `UserError` if the first ones all fail with
     the same error.
     """
-    function = TrainTrial(search, provenance.command_line())
+    function = TrainTrial(replace(search, path=search.path.absolute()), provenance.command_line())
     while not stop.requested and (numbers := _numbers_left(search)):
         before, kinds = search.trials(), set()
         outcomes = engine.map(function, numbers, folder=search.path / "engine", stop=stop, on_tick=on_tick)

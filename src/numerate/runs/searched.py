@@ -13,7 +13,7 @@ from typing import Any
 from numerate.errors import UserError
 from numerate.reports.table import text_table
 from numerate.runs.space import Space, value_text
-from numerate.runs.trials import Search, Trial, best_first
+from numerate.runs.trials import Search, Trial
 from numerate.training import disk
 from numerate.training.progress import ProgressBar
 from numerate.training.recipe import Recipe
@@ -34,8 +34,8 @@ _METRIC_DESCRIPTIONS = {
 class SearchResult:
     """The result of a search so far. Displays as a table of the best trials and the next command.
 
-    `trials` are all trials in the order in which they were started, and `exit_status` is that of the
-    command. `command_words` are the recipe and its options in the next command.
+    `trials` are all trials in the order in which they were started, `exit_status` is that of the command;
+    `command_words` are the recipe and its options in the next command.
     """
 
     search: Search
@@ -52,7 +52,7 @@ class SearchResult:
     @property
     def ranked_trials(self) -> list[Trial]:
         """The complete trials, best first; ties in the order of the trials."""
-        return best_first(self.trials, minimize=self.search.minimize)
+        return self.search.rank(self.trials)
 
     @property
     def best_trial(self) -> Trial:
@@ -63,8 +63,7 @@ class SearchResult:
 
     @property
     def best_recipe(self) -> Recipe:
-        """The recipe of the best trial's first run, which `train` finds done. Raises `UserError` if none is
-        complete."""
+        """The recipe of the best trial's first run, which `train` finds done. Raises `UserError` if there is none."""
         return self.best_trial.runs[0].recipe
 
     def settings(self, trial: Trial) -> list[str]:
@@ -74,28 +73,34 @@ class SearchResult:
     def next_command(self) -> str:
         """The command that trains and evaluates the best settings on new seeds."""
         first = max(self.search.seeds) + 1
-        seeds = ",".join(str(first + number) for number in range(NUM_FRESH_SEEDS))
+        seeds = ",".join(str(seed) for seed in range(first, first + NUM_FRESH_SEEDS))
         name, *options = self.command_words
         return shlex.join(["numerate", "run", name, *self.settings(self.best_trial), f"seed={seeds}", *options])
 
     def __str__(self) -> str:
         return self.text()
 
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
     def text(self, width: int | None = None) -> str:
         """The best trials as a table, which is divided to fit into the `width` of a terminal, and notes."""
         return "\n\n".join(part for part in (self._table(width), "\n".join(self._notes())) if part)
 
     def _table(self, width: int | None) -> str:
-        ranked, search = self.ranked_trials[:_MAX_SHOWN], self.search
+        search, ranked = self.search, self.ranked_trials[:_MAX_SHOWN]
         if not ranked:
             return ""
-        metric = ranked[0].results["metric"]
+        metric, has_several_seeds = ranked[0].results["metric"], len(search.seeds) > 1
         columns: dict[str, Callable[[Trial], str]] = {
             "trial": lambda trial: str(trial.number),
             metric: lambda trial: search.value_text(trial.results["value"]),
         }
         if any(trial.results["low"] is not None for trial in ranked):
-            name = f"of {len(search.seeds)} seeds" if len(search.seeds) > 1 else "95 % interval"
+            name = f"of {len(search.seeds)} seeds" if has_several_seeds else "95 % interval"
             columns[name] = lambda trial: " to ".join(search.value_text(trial.results[end]) for end in ("low", "high"))
         if metric == "ood_validation":
             columns["validation"] = lambda trial: search.value_text(median(_of_runs(trial, "validation")))
@@ -111,7 +116,7 @@ class SearchResult:
         others = (counts["pruned"], "stopped early"), (counts["failed"], "failed")
         parts += [f"{count} {how}" for count, how in others if count]
         parts += [f"{self.num_left} not finished; the same command resumes"] * bool(self.num_left)
-        yield f"{self.search.path}: {', '.join(parts)}"
+        yield f"{search.path}: {', '.join(parts)}"
         first_by_error = {trial.error: trial for trial in reversed(self.trials) if trial.error is not None}
         for trial in sorted(first_by_error.values(), key=lambda trial: trial.number)[:3]:
             yield f"trial {trial.number} failed: {trial.error}"
@@ -130,19 +135,12 @@ class SearchResult:
         yield f"the best of {len(ranked)} is biased upwards by selection; this evaluates it on new seeds:"
         yield f"  {self.next_command()}"
 
-    def __repr__(self) -> str:
-        return str(self)
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
-
     def write_table(self) -> None:
         """Writes `results.csv` into the folder of the search: all trials, the best first."""
-        paths, text = [field.path for field in self.search.space.fields], io.StringIO()
+        paths, text, ranked = [field.path for field in self.search.space.fields], io.StringIO(), self.ranked_trials
         table = csv.writer(text, lineterminator="\n")
         table.writerow(["trial", "state", "metric", "value", "low", "high", *paths, "steps", "runs", "error"])
-        ranked = self.ranked_trials
-        for trial in [*ranked, *(trial for trial in self.trials if trial not in ranked)]:
+        for trial in [*ranked, *(trial for trial in self.trials if trial.state != "complete")]:
             results = [trial.results.get(name) for name in ("metric", "value", "low", "high")]
             parameters = [value_text(trial.parameters[path]) for path in paths]
             steps = " ".join(dict.fromkeys(map(str, _of_runs(trial, "steps"))))
@@ -151,53 +149,28 @@ class SearchResult:
         disk.write_atomically(self.search.path / "results.csv", text.getvalue().encode())
 
 
-class SearchProgress:
-    """Prints each trial that ends, whichever process trained it, and their number."""
-
-    def __init__(self, search: Search, *, show: bool) -> None:
-        self._search, self._short_names = search, short_names(search.space)
-        self._printed = {trial.number for trial in search.trials() if trial.state != "running"}
-        num_done, label = len(self._printed), search.path.name
-        self._bar = ProgressBar(search.num_trials, label=label, num_done=num_done, unit="trial", show=show)
-        if num_done:
-            self._bar.print_line(f"{search.path}: {num_done} trials are finished already")
-
-    def __enter__(self) -> "SearchProgress":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if error[0] is None:
-            self.update()
-        self._bar.close()
-
-    def update(self) -> None:
-        """Reads the folders of the trials."""
-        trials = self._search.trials()
-        for trial in trials:
-            if trial.state != "running" and trial.number not in self._printed:
-                self._printed.add(trial.number)
-                self._bar.print_line(f"trial {trial.number}: {self._trial_text(trial)}")
-        best = next(iter(best_first(trials, minimize=self._search.minimize)), None)
-        text = best and f"{self._search.value_text(best.results['value'])} (trial {best.number})"
-        self._bar.step(len(self._printed), **({"best": text} if text else {}))
-
-    def _trial_text(self, trial: Trial) -> str:
-        point = ", ".join(f"{self._short_names[path]}={value_text(value)}" for path, value in trial.parameters.items())
-        if trial.state == "complete":
-            return f"{self._search.value_text(trial.results['value'])}, {point}"
-        return f"stopped early, {point}" if trial.state == "pruned" else f"failed, {point}: {trial.error}"
+def print_new(search: Search, bar: ProgressBar, printed: set[int]) -> None:
+    """Prints each trial that has ended and is not among the `printed` numbers yet, whichever process trained it."""
+    trials, names = search.trials(), short_names(search.space)
+    for trial in trials:
+        if trial.state != "running" and trial.number not in printed:
+            printed.add(trial.number)
+            point = ", ".join(f"{names[path]}={value_text(value)}" for path, value in trial.parameters.items())
+            texts = {"pruned": f"stopped early, {point}", "failed": f"failed, {point}: {trial.error}"}
+            value = search.value_text(trial.results["value"]) if trial.state == "complete" else ""
+            bar.print_line(f"trial {trial.number}: {texts.get(trial.state, f'{value}, {point}')}")
+    ranked = search.rank(trials)
+    best = {"best": f"{search.value_text(ranked[0].results['value'])} (trial {ranked[0].number})"} if ranked else {}
+    bar.step(len(printed), **best)
 
 
 def short_names(space: Space) -> dict[str, str]:
-    """For each path of a field its last two names, or more if those of another field are the same:
+    """For each path of a field its last two names, or more if some would be the same:
     `position_ids.max_offset` for `model.positions.0.position_ids.max_offset`."""
     paths = [field.path.split(".") for field in space.fields]
-    names = {}
-    for path in paths:
-        suffixes = (path[-count:] for count in range(2, len(path)))
-        unique_suffixes = (end for end in suffixes if sum(other[-len(end) :] == end for other in paths) == 1)
-        names[".".join(path)] = ".".join(next(unique_suffixes, path))
-    return names
+    is_unique = (len({tuple(path[-count:]) for path in paths}) == len(paths) for count in range(2, 9))
+    count = next((count for count, unique in enumerate(is_unique, 2) if unique), 9)
+    return {".".join(path): ".".join(path[-count:]) for path in paths}
 
 
 def _of_runs(trial: Trial, name: str) -> list[Any]:

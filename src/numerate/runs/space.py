@@ -134,12 +134,15 @@ class Space:
         sizes = [field.size for field in self.fields]
         return None if None in sizes else prod(size for size in sizes if size is not None)
 
-    def settings(self, parameters: Mapping[str, Any]) -> list[str]:
-        """The `path=value` texts of one point of the space, for `numerate run`. Raises `UserError` for a point outside
-        this space: what a file says is not believed."""
+    def find_problem(self, parameters: Mapping[str, Any]) -> str | None:
+        """Why a point, read from a file, is outside this space; None if it is a point of it."""
         for field in self.fields:
-            if not field.contains(parameters.get(field.path)):
-                raise UserError(f"{field}: {parameters.get(field.path)!r} is not in this search space")
+            if not field.contains(value := parameters.get(field.path)):
+                return f"{field}: {value!r} is not in this search space"
+        return None
+
+    def settings(self, parameters: Mapping[str, Any]) -> list[str]:
+        """The `path=value` texts of one point of the space, for `numerate run`."""
         return [
             f"{item.path}={value_text(parameters[item.path])}" if isinstance(item, Field) else item
             for item in self.items
@@ -227,7 +230,7 @@ def _parse_item(text: str) -> str | Field:
     numbers = [number for piece in pieces if (number := parse_number(piece)) is not None]
     if len(numbers) != len(pieces) or not 2 <= len(numbers) <= 3:
         raise UserError(f"{path}={value}: must be a range of numbers; for example {path}={kind}(16,128)")
-    low, high, step = (*numbers, None)[:3]
+    low, high, step = numbers[0], numbers[1], numbers[2] if len(numbers) == 3 else None
     for is_wrong, problem in (
         (is_log and step is not None, "goes by factors and has no step; between(...) may have one"),
         (not -inf < low < high < inf, f"low must be below high, for example {path}={kind}(16,128)"),

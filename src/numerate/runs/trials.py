@@ -6,9 +6,11 @@ runs/<search>/<id>/end.json       how a run of a trial ended; what it is worth i
 runs/<search>/trial-3/trial.json  a trial without a run: its settings are refused, or an earlier trial has its run
 """
 
+import hashlib
+import json
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,21 +19,24 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from numerate.config import from_tree, identity, override, to_tree
+from numerate.config import from_tree, identity, identity_of_values, override, to_tree
 from numerate.errors import UserError
 from numerate.recipes.study import content_key
 from numerate.records.reading import FORMAT, check_format, damage_message
 from numerate.runs.end import End, read_end, read_json
+from numerate.runs.initial_weights import initial_run
 from numerate.runs.space import Space
 from numerate.training import disk
+from numerate.training.lock import Lock
+from numerate.training.preflight import check_unchanged_files
 from numerate.training.recipe import Recipe
-from numerate.training.run_folder import RunFolder
+from numerate.training.run_folder import RunFolder, folder_name
 
 Metric = Literal["ood_validation", "validation", "loss", "validation_loss"]
 Sampler = Literal["tpe", "random", "grid"]
 Pruner = Literal["none", "median", "hyperband"]
 
-REMEDY = "Restore it from a copy, or move its folder away; nothing was changed."
+_REMEDY = "Restore it from a copy, or move its folder away; nothing was changed."
 
 _TIE_BREAK_WEIGHT = 1e-6
 """What a share in distribution weighs beside one on OOD validation: less than one question, so it settles ties."""
@@ -112,9 +117,18 @@ class Search:
     def minimize(self) -> bool:
         return self.metric in ("loss", "validation_loss")
 
+    def rank(self, trials: Sequence[Trial]) -> list[Trial]:
+        """The complete trials, best first; ties in the order of the trials."""
+        complete = [trial for trial in trials if trial.state == "complete"]
+        return sorted(complete, key=lambda trial: trial.objective or 0.0, reverse=not self.minimize)
+
     def value_text(self, value: float) -> str:
         """An objective as text: a fraction in per cent, a loss as a number."""
         return f"{value:.4g}" if self.minimize else f"{value:.1%}"
+
+    def choosing(self) -> AbstractContextManager[bool]:
+        """Holds the lock of the search, as long as the next trial is chosen."""
+        return Lock(self.path / "search.lock").hold("choosing a trial", timeout=math.inf)
 
     def trials(self) -> list[Trial]:
         """All trials by number. Raises `UserError` for files that this search did not write."""
@@ -124,7 +138,7 @@ class Search:
             if trial.state != "running":
                 self._finished[file] = trial
             if found.setdefault(trial.number, trial) is not trial:
-                raise UserError(damage_message(file, f"there are two trials {trial.number}", REMEDY))
+                raise UserError(damage_message(file, f"there are two trials {trial.number}", _REMEDY))
         return [found[number] for number in sorted(found)]
 
     def add_trial(self, number: int, parameters: Mapping[str, Any]) -> None:
@@ -146,16 +160,14 @@ class Search:
         return tuple(TrialRun(one, RunFolder(self.path / identity(one)), content_key(one)) for one in recipes)
 
     def _read(self, file: Path) -> Trial:
-        content = read_json(file, _TrialFile, REMEDY)
+        content = read_json(file, _TrialFile, _REMEDY)
         assert content is not None
         check_format(file, content.format)
-        number, parameters, problem = content.number, content.parameters, None
-        try:
-            self.space.settings(parameters)
-        except UserError as error:
-            problem = str(error)
-        if problem is not None or content.search != self.definition_hash:
-            raise UserError(damage_message(file, problem or "it is of a search with another definition", REMEDY))
+        number, parameters = content.number, content.parameters
+        if content.search != self.definition_hash:
+            raise UserError(damage_message(file, "it is of a search with another definition", _REMEDY))
+        if problem := self.space.find_problem(parameters):
+            raise UserError(damage_message(file, problem, _REMEDY))
         try:
             runs = self._runs(parameters)
         except UserError as error:
@@ -164,7 +176,7 @@ class Search:
         if file.parent.name == f"trial-{number}":
             return Trial(number, "failed", parameters, error=f"these settings give run {run_id} of an earlier trial")
         if file.parent.name != run_id:
-            raise UserError(damage_message(file, f"its parameters are those of run {run_id}", REMEDY))
+            raise UserError(damage_message(file, f"its parameters are those of run {run_id}", _REMEDY))
         results = []
         for run in runs:
             end = run.end()
@@ -173,16 +185,60 @@ class Search:
             if end is None or end.results is None or "value" not in (result := run_result(run, self.metric)):
                 return Trial(number, "running", parameters, runs=runs)
             results.append(result)
-            if end.results["stop_reason"] == "pruned":
+            if end.results.get("stop_reason") == "pruned":
                 return Trial(number, "pruned", parameters, None, {"runs": results}, runs=runs)
         objective, summary = summarize_runs(results)
         return Trial(number, "complete", parameters, objective, summary, runs=runs)
 
 
-def best_first(trials: Sequence[Trial], *, minimize: bool) -> list[Trial]:
-    """The complete trials, best first; ties in the order of the trials."""
-    complete = [trial for trial in trials if trial.state == "complete"]
-    return sorted(complete, key=lambda trial: trial.objective or 0.0, reverse=not minimize)
+class _SearchFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`search.json`: its `definition`, the id of the run whose weights all trials start from (`latest` would soon be a
+    trial), and a sha256 of each file that the questions come from."""
+
+    format: int = FORMAT
+    definition: dict[str, Any]
+    init_from: str | None = None
+    contents: dict[str, Any] | None = None
+
+
+def open_search(recipe: Recipe, search: Search, runs: Path, name: str | None) -> Search:
+    """The search with its folder, which is created if necessary. Raises `UserError` for the folder of another one: how
+    points are chosen, and how many, may change, and nothing else."""
+    names = ("steps", "examples", "tokens", "flops", "epochs", "minutes", "target_accuracy", "evaluate_every")
+    definition: dict[str, Any] = {
+        "recipe": [recipe.title, identity_of_values(replace(recipe, seed=0))],
+        "training": {name: getattr(recipe.training, name) for name in names},
+        "settings": [str(item) for item in search.space.items],
+        "metric": search.metric,
+        "seeds": list(search.seeds),
+    }
+    definition_hash = hashlib.sha256(json.dumps(definition, sort_keys=True).encode()).hexdigest()[:12]
+    title = folder_name(name or f"{recipe.title}-search-{definition_hash[:6]}")
+    path, file = runs / title, runs / title / "search.json"
+    if (path / "study.json").exists() and not file.exists():
+        raise UserError(f"name: {title} is a study; name= must be new")
+    if (path / "journal.log").exists():
+        check_format(path, 1)
+    disk.make_folder(path)
+    search = replace(search, path=path)
+    with search.choosing():
+        stored = read_json(file, _SearchFile, _REMEDY)
+        if stored is None:
+            source, contents = initial_run(recipe, runs), recipe.task.file_hashes() or None
+            init_from = None if source is None else source.id
+            stored = _SearchFile(definition=definition, init_from=init_from, contents=contents)
+            disk.write_atomically(file, msgspec.json.encode(stored))
+    check_format(path, stored.format)
+    for part, new in definition.items():
+        if (old := stored.definition.get(part)) != new:
+            old_text, new_text = (json.dumps(value, ensure_ascii=False) for value in (old, new))
+            raise UserError(
+                f"{path}: is a search with another {part}: {old_text}, and here {new_text}; another name=, or none, "
+                "starts a new search"
+            )
+    check_unchanged_files(recipe.task, {"contents": stored.contents}, path)
+    tree = to_tree(replace(recipe, title=title, group=recipe.group or title, init_from=stored.init_from))
+    return replace(search, tree=tree, definition_hash=definition_hash)
 
 
 def run_result(run: TrialRun, metric: Metric) -> dict[str, Any]:
