@@ -26,7 +26,7 @@ from numerate.errors import OperationalError, UserError
 from numerate.evaluation.evaluator import Evaluation
 from numerate.recipes.naming import load_recipe
 from numerate.runs import search as search_file
-from numerate.runs.end import End, write_end
+from numerate.runs.end import End, read_end, write_end
 from numerate.runs.engines.engine import Engine, Failure, FailureKind, Outcome
 from numerate.runs.sampling import importances, is_pruned, next_point
 from numerate.runs.search import TrainTrial, search
@@ -221,16 +221,10 @@ def test_the_best_is_what_the_metric_says_shown_first_and_to_be_measured_on_new_
     several = replace(found, search=replace(found.search, seeds=(0, 1, 2)), command_words=called)
     assert several.next_command().startswith("numerate run 'my recipes/it.py:tiny' ")
     assert several.next_command().endswith("seed=3,4,5,6,7 --parts my.py")
-
-
-def test_a_best_at_the_end_of_a_range_is_reported(found: SearchResult) -> None:
-    at_the_end, inside = (
-        replace(found.best_trial, parameters={"optimizer.learning_rate": rate, "model.hidden_size": "16"})
-        for rate in (0.0098, 0.001)
-    )
-    warning = "the best optimizer.learning_rate=0.0098 is at the upper bound of its range, 0.01"
-    assert warning in str(replace(found, trials=(at_the_end,)))
-    assert "bound of its range" not in str(replace(found, trials=(inside,)))
+    for rate, is_warned in ((0.0098, True), (0.001, False)):
+        point = {"optimizer.learning_rate": rate, "model.hidden_size": "16"}
+        text = str(replace(found, trials=(replace(best, parameters=point),)))
+        assert ("the best optimizer.learning_rate=0.0098 is at the upper bound of its range, 0.01" in text) == is_warned
 
 
 def test_the_same_search_again_trains_nothing_and_a_larger_one_continues(found: SearchResult) -> None:
@@ -263,10 +257,16 @@ def test_a_name_stands_for_one_search_of_the_same_files(tmp_path: Path) -> None:
     file.write_text("1+2=3\n2+4=6\n3+4=7\n")
     with pytest.raises(UserError, match=r"the contents of .*sums\.txt have changed since .*mine was started"):
         go(runs_dir=runs, trials=2)
-    (runs / "other").mkdir()
-    (runs / "other" / "study.json").touch()
-    with pytest.raises(UserError, match="name: other is a study"):
-        go(runs_dir=runs, name="other")
+    for name, content, message in (
+        ("study.json", "", "name: other is a study"),
+        ("journal.log", "", r"other: was written by numerate 0\.2 or earlier and can only be read by that version"),
+        ("search.json", '{"format":1}', r"search\.json: damaged: .*Restore it from a copy"),
+    ):
+        (tmp_path / name / "other").mkdir(parents=True)
+        (tmp_path / name / "other" / name).write_text(content)
+        with pytest.raises(UserError, match=message):
+            go(runs_dir=tmp_path / name, name="other")
+        assert (tmp_path / name / "other" / name).read_text() == content
 
 
 def test_trials_begin_with_the_weights_of_the_run_that_was_the_latest_before_them(tmp_path: Path) -> None:
@@ -363,28 +363,24 @@ def test_a_grid_tries_each_point_once_and_no_point_is_tried_twice(make: Callable
 def test_the_median_pruner_stops_what_is_worse_than_half_of_the_others(
     make: Callable[..., Search], metric: Any
 ) -> None:
-    of_median, sign = make(metric=metric, pruner="median"), 1 if metric == "validation" else -1
+    of_median = make(metric=metric, pruner="median")
 
     def ask(value: float, end: str | None = None) -> bool:
-        trial = add(of_median, (4, value, None), loss=4 * (1 - value), end=end)
-        return is_pruned(of_median, trial)
+        return is_pruned(of_median, add(of_median, (4, value, None), loss=4 * (1 - value), end=end))
 
     assert [ask(0.5 + number / 100, "budget") for number in range(5)] == [False] * 5
-    assert ask(0.1)
-    assert not ask(0.9)
-    assert sign
+    assert [ask(0.1), ask(0.9)] == [True, False]
 
 
 def test_hyperband_lets_the_better_third_go_on(make: Callable[..., Search]) -> None:
-    space = Space.parse(TINY, RATES | {"training.steps": 18})
-    of_hyperband = make(space, metric="validation", pruner="hyperband")
-    steps = (2, 4, 6)
+    of_hyperband = make(Space.parse(TINY, RATES | {"training.steps": 18}), metric="validation", pruner="hyperband")
+
+    def tell(value: float, end: str | None = None) -> Trial:
+        return add(of_hyperband, *((step, value, None) for step in (2, 4, 6)), end=end)
+
     for number in range(12):
-        add(of_hyperband, *((step, 0.3 + number / 100, None) for step in steps))
-    stopped = [
-        is_pruned(of_hyperband, add(of_hyperband, *((step, right, None) for step in steps), end=None))
-        for right in [0.1] * 5 + [0.9] * 5
-    ]
+        tell(0.3 + number / 100, "budget")
+    stopped = [is_pruned(of_hyperband, tell(value)) for value in [0.1] * 5 + [0.9] * 5]
     assert any(stopped[:5])
     assert not any(stopped[5:])
 
@@ -392,11 +388,9 @@ def test_hyperband_lets_the_better_third_go_on(make: Callable[..., Search]) -> N
 def test_a_fields_importance_is_reported_from_ten_trials_on(make: Callable[..., Search]) -> None:
     searched = make(metric="validation")
     for number in range(11):
-        assert bool(importances(searched, searched.trials())) == (number >= 10)
-        trials = searched.trials()
-        rate = next_point(searched, trials, number)["optimizer.learning_rate"]
-        add(searched, (4, rate, None))
-    shares = importances(searched, searched.trials())
+        shares = importances(searched, trials := searched.trials())
+        assert bool(shares) == (number >= 10)
+        add(searched, (4, next_point(searched, trials, number)["optimizer.learning_rate"], None))
     assert next(iter(shares)) == "optimizer.learning_rate"
     assert sum(shares.values()) == pytest.approx(1.0)
 
@@ -451,23 +445,10 @@ def test_what_a_trials_file_says_is_checked_and_no_code_of_it_runs(
     assert not (tmp_path / "ran").exists()
 
 
-def test_an_edited_or_an_earlier_search_is_refused_in_one_sentence(tmp_path: Path) -> None:
-    space = {"model.hidden_size": [16, 32]}
-    file = search(TINY, space, trials=1, name="s", runs_dir=tmp_path, quiet=True).search.path / "search.json"
-    file.write_text(file.read_text().replace('"format"', '"format":1,"format"'))
-    with pytest.raises(UserError, match=r"search\.json: damaged: it was edited.*Restore it from a copy"):
-        search(TINY, space, name="s", runs_dir=tmp_path, quiet=True)
-    (tmp_path / "old").mkdir()
-    (tmp_path / "old" / "journal.log").touch()
-    with pytest.raises(UserError, match=r"old: was written by numerate 0\.2 or earlier and can only be read by that"):
-        search(TINY, space, name="old", runs_dir=tmp_path, quiet=True)
-    assert [path.name for path in (tmp_path / "old").iterdir()] == ["journal.log"]
-
-
 def test_a_process_that_is_killed_at_any_moment_loses_no_trial(
     killed_at_every_moment: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A trial is chosen, its run trained (here by a line) and its end written; then the same again."""
+    """A trial is chosen, its run is trained (here by a line), and its end is written."""
 
     def fake(recipe: Recipe, *, runs_dir: Path, **more: Any) -> Any:
         folder = searched(runs_dir).trials()[-1].runs[0].folder
@@ -611,68 +592,46 @@ def test_a_search_that_is_stopped_continues_and_ends_as_if_it_had_not_been(
     assert values(again) == values(found)[:3]
 
 
-SCRIPT = """
-from dataclasses import replace
-from numerate.recipes import addition_rotary
-def tiny():
-    one = addition_rotary()
-    training = replace(one.training, steps=30, batch_size=8, shuffle_window=4, checkpoint_every=10, evaluate_every=10)
-    evaluation = replace(one.evaluation, grid='1:2x1:2', examples_per_cell=4, validation_examples=8)
-    model = replace(one.model, hidden_size=16)
-    return replace(one, model=model, training=training, evaluation=evaluation, title='tiny')
-"""
-
-
-def searching(place: Path, *words: str) -> "subprocess.Popen[str]":
-    script = place / "mine.py"
-    script.write_text(SCRIPT)
-    command = [sys.executable, "-m", "numerate", "search", f"{script}:tiny", "optimizer.learning_rate=log(1e-4,1e-2)"]
-    return subprocess.Popen(
-        [*command, f"runs_dir={place / 'runs'}", "name=s", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-
-
-def trial_files(place: Path) -> dict[int, tuple[Path, Any]]:
-    """By number the folder of each trial's run and its parameters."""
-    files = (place / "runs" / "s").glob("*/trial.json")
-    return {
-        read["number"]: (file.parent, read["parameters"]) for file in files if (read := json.loads(file.read_text()))
-    }
-
-
 @pytest.mark.slow
 def test_a_killed_search_is_finished_by_two_commands_that_share_what_is_left(tmp_path: Path) -> None:
     """kill -9 of the command while both of its workers train; then the same command again, twice at once."""
-    killed, deadline = searching(tmp_path, "trials=6", "workers=2"), time.monotonic() + 180
-    while time.monotonic() < deadline and killed.poll() is None:
-        ended = [(folder / "end.json").exists() for folder, _ in trial_files(tmp_path).values()]
-        if any(ended) and not all(ended):
-            break
+    script = tmp_path / "mine.py"
+    script.write_text(
+        "from numerate import recipe\n"
+        "def tiny():\n"
+        "    return recipe('addition_rotary', 'preset=debug', 'training.steps=30', 'training.checkpoint_every=10',\n"
+        "                  'training.evaluate_every=10', 'title=tiny')\n"
+    )
+
+    def start(workers: int) -> "subprocess.Popen[str]":
+        words = f"search {script}:tiny optimizer.learning_rate=log(1e-4,1e-2) name=s trials=6 workers={workers}"
+        words = f"{words} runs_dir={tmp_path / 'runs'}"
+        pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen([sys.executable, "-m", "numerate", *words.split()], **pipes)
+
+    def parameters() -> dict[Path, Any]:
+        files = (tmp_path / "runs" / "s").glob("*/trial.json")
+        return {file.parent: json.loads(file.read_text())["parameters"] for file in files}
+
+    def ended() -> dict[Path, bytes]:
+        ends = {folder: read_end(folder) for folder in parameters()}
+        return {folder: (folder / "starts.jsonl").read_bytes() for folder, end in ends.items() if end and end.results}
+
+    killed, deadline = start(2), time.monotonic() + 180
+    while time.monotonic() < deadline and killed.poll() is None and not 0 < len(ended()) < len(parameters()):
         time.sleep(0.02)
     killed.kill()
     killed.communicate(timeout=60)
-    before = trial_files(tmp_path)
-    untouched = {
-        folder: (folder / "starts.jsonl").read_bytes()
-        for folder, _ in before.values()
-        if (folder / "end.json").exists()
-    }
-    assert untouched
-    assert len(before) < 6
-    both = [searching(tmp_path, "trials=6", "workers=1") for _ in range(2)]
+    before, untouched = parameters(), ended()
+    assert 0 < len(untouched) <= len(before) < 6
+    both = [start(1) for _ in range(2)]
     outputs = [one.communicate(timeout=120) for one in both]
     assert [one.returncode for one in both] == [0, 0], outputs
     assert any("6 of 6 trials are complete" in message for message, _ in outputs)
-    after = trial_files(tmp_path)
-    assert {number: after[number] for number in before} == before
-    assert sorted(after) == list(range(6))
-    assert {folder: (folder / "starts.jsonl").read_bytes() for folder in untouched} == untouched
-    for number, (folder, _) in after.items():
-        run = RunFolder(folder)
-        assert number in before or len(run.records("starts.jsonl")) == 1, "nothing is trained twice"
-        assert [line["step"] for line in run.records("metrics.jsonl") if "split" not in line][-1] == 30
-        assert json.loads((folder / "end.json").read_text())["status"] == "done"
+    after = parameters()
+    assert len(after) == len(ended()) == 6
+    assert before.items() <= after.items()
+    assert untouched.items() <= ended().items()
+    for run in map(RunFolder, after):
+        assert run.path in before or len(run.records("starts.jsonl")) == 1, "nothing is trained twice"
+        assert run.records("metrics.jsonl")[-1]["step"] == 30
