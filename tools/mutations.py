@@ -278,10 +278,10 @@ FAULTS = [
     ),
     Fault(
         "a run that ran out of time counts as done",
-        "studies/folder.py",
-        'return record.get("status") == "done" and record.get("stop_reason") != "minutes"',
-        'return record.get("status") == "done"',
-        "tests/studies/test_folder.py tests/studies/test_resume.py",
+        "runs/end.py",
+        'self.results.get("stop_reason") != "minutes"',
+        "True",
+        "tests/runs/studies/test_end.py",
     ),
     Fault(
         "a search starts one trial too many",
@@ -305,10 +305,10 @@ FAULTS = [
     ),
     Fault(
         "the cheapest variant of a study is started first",
-        "studies/running.py",
-        "(planned.seed, -estimated_cost(planned.tree))",
-        "(planned.seed, estimated_cost(planned.tree))",
-        "tests/studies/test_study.py",
+        "runs/making.py",
+        "(one.seed, -estimated_cost(self.trees[one.run]))",
+        "(one.seed, estimated_cost(self.trees[one.run]))",
+        "tests/runs/studies/test_making.py",
     ),
     Fault(
         "a setting may be what it must be below",
@@ -545,10 +545,10 @@ FAULTS = [
     ),
     Fault(
         "the time left is less than that of the slowest run",
-        "studies/status.py",
+        "runs/status.py",
         "max(max(remaining_seconds), (sum(remaining_seconds) + sum(filter(None, waiting_seconds))) / len(running))",
         "(sum(remaining_seconds) + sum(filter(None, waiting_seconds))) / len(running)",
-        "tests/studies/test_status.py",
+        "tests/runs/studies/test_status.py",
     ),
     Fault(
         "a trial is judged by steps beyond its budget",
