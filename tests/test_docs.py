@@ -81,6 +81,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, text in examples().items():
         (tmp_path / name).write_text(text)
     (tmp_path / "my.py").write_text(examples()["my_task.py"])  # what the pages call a file of one's own
+    scale = next(page for page in PAGES if page.stem == "scale").read_text()
+    (tmp_path / "widths.yaml").write_text(scale.partition("```yaml\n")[2].partition("```")[0])
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("NUMERATE_RUNS", raising=False)
     forget_parts_of_users(monkeypatch)
