@@ -115,7 +115,7 @@ class StudyRunner:
         ):
             run, failure = runs[outcome.index], outcome.failure
             kind = None if failure is None else failure.kind
-            progress.print_run_messages(outcome.result or ())
+            progress.print_run_messages([text for text in outcome.result or () if isinstance(text, str)])
             end = read_end(self.folder.runs_dir / run.run)
             if end is None or not (end.is_done(run.key) or end.is_failed(run.key)):
                 is_own = failure is None or not failure.is_transient or kind == "died"

@@ -177,7 +177,7 @@ class StudyFolder:
 
     def _merge(self, requested: Sequence[RequestedRun], question: str, labels: Mapping[str, str]) -> StudyContent:
         old, requested_runs = self.read(), {one.run for one in requested}
-        all_labels = {**old.labels, **labels}
+        all_labels = {**old.labels, **{str(title): str(label) for title, label in labels.items()}}
         first: dict[str, Mapping[str, Any]] = {}
         diffs = [_plain(tree_diff(first.setdefault(one.title, one.tree), one.tree)) for one in requested]
         runs = [
@@ -191,7 +191,7 @@ class StudyFolder:
             diff = one.diff if base == old.bases.get(one.base) else tree_diff(base, old.tree(one))
             runs.append(msgspec.structs.replace(one, diff=diff, current=False))
         return StudyContent(
-            format=FORMAT, title=self.title, question=question, labels=all_labels, bases=bases, runs=runs
+            format=FORMAT, title=self.title, question=str(question), labels=all_labels, bases=bases, runs=runs
         )
 
 
