@@ -22,10 +22,10 @@ from engine_deeds import Closed, Deeds, Leaving, done
 
 from numerate.config import load_user_parts
 from numerate.errors import OperationalError, UserError
-from numerate.runs.engines import Local, engine, local, machine
+from numerate.runs.engines import Local, Ray, engine, local, machine
 from numerate.runs.engines.engine import Outcome
+from numerate.runs.engines.failures import to_failure
 from numerate.runs.engines.memory import count_oom_kills, out_of_memory_error
-from numerate.runs.engines.worker import _to_failure
 from numerate.training.stopping import Stop
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what is needed of a process")
@@ -36,10 +36,13 @@ def _short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "STOP_TIMEOUT", 2.0)
 
 
-@pytest.fixture(params=["local"])
+@pytest.fixture(params=["local", pytest.param("ray", marks=pytest.mark.slow)])
 def anywhere(request: pytest.FixtureRequest) -> Any:
     """The class of an engine that has workers."""
-    return Local
+    if request.param == "local":
+        return Local
+    request.getfixturevalue("cluster")
+    return Ray
 
 
 def text_of(found: list[Outcome], index: int) -> str:
@@ -280,7 +283,7 @@ def test_memory_that_ran_out_is_known_from_every_library_that_says_so() -> None:
 def test_advice_for_a_gpu_out_of_memory_reaches_the_command() -> None:
     fault = OperationalError("the GPU is out of memory: training.micro_batch_size=4 needs less")
     fault.__cause__ = RuntimeError("CUDA out of memory")
-    failure = _to_failure(fault, "one run", Stop())
+    failure = to_failure(fault, "one run", Stop())
     assert (failure.kind, failure.text) == ("out of memory", f"out of memory in one run: {fault}")
 
 
@@ -330,8 +333,10 @@ def test_a_function_that_cannot_be_loaded_says_why_and_is_not_tried_for_every_it
     with pytest.raises(OperationalError, match="AttributeError: 'Deeds' object has no attribute 'nowhere'") as raised:
         list(anywhere(workers=1).map(Closed(), [1, 2, 3]))
     assert "load_function" in "".join(raised.value.__notes__)
-    with pytest.raises(OperationalError, match="no worker could start: its process ended by itself with exit status 3"):
-        list(anywhere(workers=1).map(Leaving(), [1, 2, 3]))
+    if anywhere is Local:
+        text = "no worker could start: its process ended by itself with exit status 3"
+        with pytest.raises(OperationalError, match=text):
+            list(Local(workers=1).map(Leaving(), [1, 2, 3]))
 
 
 def script(folder: Path, body: str) -> list[str]:

@@ -14,6 +14,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from numerate.executors import local
+from numerate.executors.executor import Executor
+from numerate.executors.in_process import InProcess
+from numerate.executors.local import Local
 
 from failures import killed_at_every_moment, small_disk
 from numerate.positions.added import Learned

@@ -13,18 +13,16 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from numerate.executors import pool
+from numerate.executors.executor import Executor
+from numerate.executors.local import Local
 
 from numerate import catalogue
 from numerate.config import load_user_parts, override, user_parts
 from numerate.errors import UserError
-from numerate.recipes.study import Study
-from numerate.runs.engines import engine
-from numerate.runs.engines.engine import Engine
-from numerate.runs.engines.in_process import InProcess
-from numerate.runs.engines.local import Local
-from numerate.runs.status import RunState, status_text, study_status
-from numerate.runs.study import run_study
-from numerate.runs.study_folder import StudyFolder
+from numerate.studies.folder import StudyFolder
+from numerate.studies.status import status_text, study_status
+from numerate.studies.study import Study, run_study
 from numerate.training.recipe import Recipe
 
 MINE = '''

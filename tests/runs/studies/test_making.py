@@ -13,17 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from numerate.executors.executor import Executor
 
 from numerate.cli import main
 from numerate.config import identity, override, to_tree
 from numerate.errors import UserError
-from numerate.recipes.study import Study
-from numerate.runs.end import read_end
-from numerate.runs.engines.engine import Engine
-from numerate.runs.engines.in_process import InProcess
-from numerate.runs.item import MakeRun
-from numerate.runs.making import estimated_cost
-from numerate.runs.study import preview_study, run_study
+from numerate.studies.definitions import quickstart
+from numerate.studies.folder import StudyFolder
+from numerate.studies.running import estimated_cost, order_runs
+from numerate.studies.study import Study, _plan_runs, preview_study, run_study
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder
 

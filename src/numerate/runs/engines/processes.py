@@ -106,6 +106,7 @@ def _begin(job: worker.Job, lifeline: Connection, command: int, stop_timeout: fl
     _job = job
     signal.signal(signal.SIGTERM, lambda number, _: _request_stop(signal.Signals(number)))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # Slurm may warn every process of a task
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # pebble has set it to be ignored
     threading.Thread(target=_end_with_command, args=(lifeline, command, stop_timeout), daemon=True).start()
     worker.load_quietly(job)

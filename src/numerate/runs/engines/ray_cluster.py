@@ -22,7 +22,7 @@ _OBJECT_STORE_MEMORY = 256 * 2**20  # bytes of shared memory of a new local clus
 def import_ray() -> Any:
     """Imports the package. Raises `UserError` if it is not installed."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "A worker died or was killed")  # it is reported as a failure
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "worker died or was killed|retries remaining")  # it is told
     os.environ.setdefault("RAY_task_oom_retries", str(MAX_TRIES - 1))  # for ever, otherwise
     return import_extra("ray", "engine", "ray")
 

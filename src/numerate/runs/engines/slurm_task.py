@@ -100,7 +100,6 @@ class _RemoteFunction:
     job: worker.Job
 
     def __call__(self, item: Item) -> Any:
-        signal.signal(_preemption_signal(), signal.SIG_IGN)  # Slurm may send the signal to every process of a task
         function = worker.load_function(self.job)
         result = function(pickle.loads(item[2]))
         try:

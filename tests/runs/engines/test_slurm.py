@@ -1,0 +1,450 @@
+"""Promises of Slurm: what is submitted, and that tasks, commands and nodes may come and go.
+
+A few scripts stand in for a cluster: see `slurm_cluster.py`.
+"""
+
+import base64
+import importlib.util
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from failures import Payload
+
+sys.path.append(str(Path(__file__).parent))  # workers look for modules where we do
+
+import slurm_cluster
+from engine_deeds import done as results
+from slurm_diary import Diary
+
+from numerate.config import load_user_parts
+from numerate.errors import OperationalError, UserError
+from numerate.runs.engines import Local, Slurm, slurm_submission
+from numerate.runs.engines.engine import Failure, Outcome
+from numerate.runs.engines.slurm_submission import Submission
+from numerate.runs.engines.slurm_task import ArrayTask, Line, LineReader
+from numerate.runs.engines.worker import Job
+from numerate.training.stopping import Stop
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("submitit") is None, reason="submitit is not installed")
+
+ONE = Slurm(array_tasks=1, workers=1, minutes=5)
+
+
+@pytest.fixture
+def diary(tmp_path: Path) -> Diary:
+    (tmp_path / "diary").mkdir()
+    return Diary(str(tmp_path / "diary"))
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The commands of a cluster, and its folder."""
+    folder = tmp_path / "cluster"
+    slurm_cluster.install(folder)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(slurm_submission, "QUERY_INTERVAL", 0.3)
+    monkeypatch.setattr(slurm_submission, "READ_INTERVAL", 0.1)
+    return folder
+
+
+def happen(diary: Diary, name: str) -> None:
+    (Path(diary.folder) / name).touch()
+
+
+def text_of(one: Outcome) -> str:
+    assert one.failure is not None
+    return one.failure.text
+
+
+def kill(cluster: Path, task: str, number: int) -> None:
+    os.kill(int((cluster / f"{task}.pid").read_text()), number)
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 40.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+# The job script -------------------------------------------------------------------------------------------------------
+
+
+def test_the_script_says_what_was_requested_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    engine = Slurm(
+        partition="gpu",
+        account="sums",
+        qos="low",
+        constraint="a100",
+        array_tasks=5,
+        array_parallelism=2,
+        minutes=90,
+        cpus_per_task=8,
+        gpus_per_task=2,
+        workers=6,
+        mem_gb=24,
+        sbatch_options=("exclude=node7", "--exclusive"),
+        setup=("module load cuda", "source venv/bin/activate"),
+        python="venv/bin/python",
+    )
+    lines = engine.script(Diary(""), [f"run {number}" for number in range(13)], tmp_path).splitlines()
+    assert lines[:3] == [
+        "#!/bin/bash",
+        "# 13 items in 5 tasks of at most 3, on 6 workers of 1 thread each.",
+        "# Task 0: run 0, run 5, run 10",
+    ]
+    logs = tmp_path / "slurm" / "1" / "logs"
+    assert {line.removeprefix("#SBATCH --") for line in lines if line.startswith("#SBATCH")} == {
+        "account=sums",
+        "array=0-4%2",
+        "constraint=a100",
+        "cpus-per-task=8",
+        f"error={logs}/%A_%a_0_log.err",
+        "exclude=node7",
+        "exclusive",
+        "gpus-per-node=2",
+        "job-name=numerate",
+        "mem=24576M",
+        "nodes=1",
+        "ntasks-per-node=1",
+        "open-mode=append",
+        f"output={logs}/%A_%a_0_log.out",
+        "partition=gpu",
+        "qos=low",
+        "requeue",
+        "signal=USR2@120",
+        "time=90",
+    }
+    setup = lines.index("# setup")
+    assert lines[setup + 1 : setup + 3] == ["module load cuda", "source venv/bin/activate"]
+    assert lines[-1] == (
+        f"srun --unbuffered --output {logs}/%A_%a_%t_log.out --error {logs}/%A_%a_%t_log.err --cpus-per-task=8 "
+        f"venv/bin/python -u -m submitit.core._submit {logs}"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_task_is_no_array_and_what_is_not_given_is_left_to_the_cluster(diary: Diary, tmp_path: Path) -> None:
+    diary.note("done", "b")
+    text = Slurm(minutes=1).script(diary, ["a", "b"], tmp_path)
+    assert "# 1 item in 1 task of at most 1, on 4 workers of 1 thread each.\n# Task 0: a\n" in text
+    assert "--signal=USR2@20" in text
+    for word in ("array", "partition", "account", "qos", "constraint", "gpus", "mem", "wckey", "setup"):
+        assert f"--{word}" not in text
+    assert Slurm().script(diary, ["b"], tmp_path) == "# Nothing to submit: all 1 items are done.\n"
+
+
+def test_tasks_are_as_many_as_keeps_every_worker_busy_for_a_while() -> None:
+    def tasks(count: int, **settings: Any) -> int:
+        found = Slurm(**settings)._split(range(count))
+        assert sorted(index for indices in found for index in indices) == list(range(count))
+        return len(found)
+
+    assert tasks(200, cpus_per_task=8) == 6  # 33 items for 8 workers
+    assert tasks(10, cpus_per_task=8) == 1
+    assert tasks(200, cpus_per_task=8, threads=4) == 25
+    assert tasks(40, cpus_per_task=8, gpus_per_task=1) == 10  # a worker per GPU
+    assert tasks(200, items_per_task=100) == 2
+    assert tasks(200, array_tasks=7) == 7
+    assert tasks(3, array_tasks=7) == 3
+    assert tasks(10**5, cpus_per_task=1) == 1000
+
+
+# What is wrong --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("check", [Slurm.check_available, lambda one: one.map(Diary(""), ["a"], folder=Path("runs"))])
+def test_what_is_missing_is_reported_before_anything_is_written(
+    check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match=r"engine: sbatch was not found; run this on a login node of the cluster"):
+        check(Slurm())
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    with pytest.raises(UserError, match=r"submitit is not installed; pip install 'numerate\[slurm\]'"):
+        check(ONE)
+    with pytest.raises(UserError, match="setup: must be a single line"):
+        Slurm(setup=("a\nb",))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_stopped_or_cannot_be_sent_or_is_refused_by_sbatch_is_not_submitted(
+    cluster: Path, diary: Diary, tmp_path: Path
+) -> None:
+    stop = Stop()
+    stop.request()
+    not_started = {0: "not started", 1: "not started"}
+    assert results(list(ONE.map(diary, ["a", "b"], folder=tmp_path, stop=stop))) == not_started
+    with pytest.raises(UserError, match="slurm needs a folder shared by all machines of the cluster"):
+        ONE.map(diary, ["a"])
+    with pytest.raises(UserError, match="cannot be sent to a worker: cannot pickle"):
+        ONE.map(diary, [threading.Lock()], folder=tmp_path)
+    refused = "sbatch rejected the job: sbatch: error: invalid partition specified: nowhere"
+    with pytest.raises(OperationalError, match=refused):
+        list(Slurm(partition="nowhere", array_tasks=2).map(diary, ["a", "b"], folder=tmp_path))
+    assert [path.name for path in (tmp_path / "slurm").iterdir()] == ["lock"]
+
+
+def test_a_damaged_list_of_jobs_is_refused_and_a_command_in_it_is_none(tmp_path: Path, cluster: Path) -> None:
+    (tmp_path / "slurm" / "1").mkdir(parents=True)
+    for text in ("{", '{"jobs": ["1; rm x"]}', '{"jobs": ["../1"]}', '{"jobs": [], "more": 1}'):
+        (tmp_path / "slurm" / "1" / "jobs.json").write_text(text)
+        with pytest.raises(UserError, match=r"jobs\.json: is damaged"):
+            list(ONE.map(Diary(""), ["a"], folder=tmp_path))
+
+
+# A cluster of scripts -------------------------------------------------------------------------------------------------
+
+
+PARTS = """
+    from dataclasses import dataclass
+
+    @dataclass(frozen=True)
+    class Double:
+        def __call__(self, item):
+            return item * 2
+"""
+
+
+@pytest.mark.slow
+def test_an_array_runs_as_its_script_was_shown_with_a_function_of_a_users_file(cluster: Path, tmp_path: Path) -> None:
+    (tmp_path / "my_parts.py").write_text(textwrap.dedent(PARTS))
+    function = load_user_parts(tmp_path / "my_parts.py").Double()
+    engine = Slurm(array_tasks=2, workers=1, cpus_per_task=1)
+    shown = engine.script(function, [1, 2, 3], tmp_path).splitlines()
+    assert results(list(engine.map(function, [1, 2, 3], folder=tmp_path))) == {0: 2, 1: 4, 2: 6}
+    sent = (tmp_path / "slurm/1/logs/77_submission.sh").read_text().splitlines()
+    assert [shown[0], *shown[3:]] == sent
+    assert not (cluster / "asked").exists(), "no accounting is asked"
+
+
+@pytest.mark.slow
+def test_each_result_arrives_when_it_is_there_and_a_dying_worker_takes_one_item(
+    cluster: Path, diary: Diary, tmp_path: Path
+) -> None:
+    items = ["quick", "kill", "refuse", "until go"]
+    found = []
+    for one in ONE.map(diary, items, folder=tmp_path):
+        found.append(one)
+        if one.index == 0:
+            happen(diary, "go")
+    assert results(found) == {0: "QUICK", 1: "died", 2: "user error", 3: "UNTIL GO"}
+    assert diary.count("begun: kill") == 3
+    refused = next(one for one in found if one.index == 2)
+    assert refused.failure == Failure("user error", "refuse: no", 2)
+
+
+@pytest.mark.slow
+def test_stopping_leaves_the_jobs_running_and_the_same_again_waits_for_them_and_submits_the_rest(
+    cluster: Path, diary: Diary, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    stop, found = Stop(), []
+    for one in ONE.map(diary, ["quick", "until go"], folder=tmp_path, stop=stop):
+        found.append(one)
+        stop.request()
+    assert results(found) == {0: "QUICK", 1: "stopped"}
+    assert "Slurm task 77 keeps running" in text_of(found[1])
+    assert "1 item left to Slurm job 77 (`squeue -j 77` shows it, `scancel 77` ends it)" in capfd.readouterr().err
+    assert "# Submitted after the end of: Slurm job 77" in ONE.script(diary, ["until go"], tmp_path)
+    without_wait = list(replace(ONE, wait=False).map(diary, ["new"], folder=tmp_path))
+    assert text_of(without_wait[0]) == "jobs of an earlier command are queued or running"
+    threading.Timer(1.0, happen, (diary, "go")).start()
+    again = list(ONE.map(diary, ["until go", "new"], folder=tmp_path))
+    assert results(again) == {0: None, 1: "NEW"}
+    assert "waits for the jobs of an earlier command: Slurm job 77" in capfd.readouterr().err
+    assert diary.count("begun: until go") == 1
+    assert diary.count("checkpoint: go") == 0
+
+
+@pytest.mark.slow
+def test_two_commands_at_once_submit_nothing_twice(cluster: Path, diary: Diary, tmp_path: Path) -> None:
+    items, found = ["a", "b"], [[], []]  # type: tuple[list[str], list[list[Outcome]]]
+    commands = [
+        threading.Thread(target=lambda number=number: found[number].extend(ONE.map(diary, items, folder=tmp_path)))
+        for number in (0, 1)
+    ]
+    for thread in commands:
+        thread.start()
+    for thread in commands:
+        thread.join(60)
+    assert sorted(map(str, map(results, found))) == ["{0: 'A', 1: 'B'}", "{0: None, 1: None}"]
+    assert [diary.count(f"begun: {item}") for item in items] == [1, 1]
+
+
+SCRIPT = """
+    import sys
+    from pathlib import Path
+    from numerate.runs.engines import Slurm, slurm_submission
+
+    class Notes:
+        def __init__(self, folder):
+            self.folder = Path(folder)
+
+        def __call__(self, item):
+            import time
+
+            with open(self.folder / "notes.txt", "a") as file:
+                file.write(item)
+            while not (self.folder / item).exists():
+                time.sleep(0.02)
+            (self.folder / "done").touch()
+
+        def done(self, item):
+            return (self.folder / "done").exists()
+
+    slurm_submission.QUERY_INTERVAL = 0.3
+    if __name__ == "__main__":
+        engine = Slurm(array_tasks=1, workers=1, minutes=5)
+        for one in engine.map(Notes(sys.argv[1]), ["a"], folder=Path(sys.argv[1])):
+            print(one.failure, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_command_that_is_killed_is_taken_up_by_the_next_also_with_a_class_of_a_script(
+    cluster: Path, tmp_path: Path
+) -> None:
+    script = tmp_path / "notes.py"
+    script.write_text(textwrap.dedent(SCRIPT))
+    command = [sys.executable, str(script), str(tmp_path)]
+    notes = tmp_path / "notes.txt"
+    with subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL) as first:
+        wait_until(notes.exists)
+        os.killpg(first.pid, signal.SIGINT)  # as a terminal does, to the command and to what it began
+        first.kill()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as second:
+        assert second.stderr is not None
+        assert "waits for the jobs of an earlier command" in second.stderr.readline()
+        (tmp_path / "a").touch()
+        assert second.communicate(timeout=60)[0] == "None\n"
+    assert notes.read_text() == "a"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["warned", "preempted"])
+def test_a_task_that_is_warned_or_preempted_lets_runs_write_checkpoints_and_continues_when_queued_again(
+    how: str, cluster: Path, diary: Diary, tmp_path: Path
+) -> None:
+    found = []
+    for one in ONE.map(diary, ["quick", "until go", "last"], folder=tmp_path):
+        found.append(one)
+        if one.index == 0:
+            wait_until(lambda: diary.count("begun: until go") == 1)
+            kill(cluster, "77", signal.SIGUSR2 if how == "warned" else signal.SIGTERM)
+            wait_until(lambda: diary.count("checkpoint: go") == 1)
+            if how == "preempted":  # Slurm queues it again when its grace time is over
+                slurm_cluster.scontrol(cluster, "requeue", "77")
+                kill(cluster, "77", signal.SIGKILL)
+            wait_until(lambda: diary.count("begun: until go") == 2)
+            happen(diary, "go")
+    assert results(found) == {0: "QUICK", 1: "UNTIL GO", 2: "LAST"}
+    assert diary.count("begun: quick") == 1
+
+
+@pytest.mark.slow
+def test_tasks_that_are_cancelled_or_lost_or_whose_node_fails_take_their_own_items_and_silence_of_squeue_is_no_death(
+    cluster: Path, diary: Diary, tmp_path: Path
+) -> None:
+    (cluster / "mute").touch()
+
+    def fail() -> None:
+        wait_until(lambda: all(diary.count(f"begun: until {name}") == 1 for name in ("a", "b", "c", "go")))
+        kill(cluster, "77_0", signal.SIGKILL)
+        slurm_cluster.scancel(cluster, "77_1")
+        (cluster / "77_2").unlink()
+        kill(cluster, "77_2", signal.SIGKILL)
+        time.sleep(1.0)
+        (cluster / "mute").unlink()
+
+    failing = threading.Thread(target=fail)
+    failing.start()
+    found = []
+    items = ["until a", "until b", "until c", "until go"]
+    for one in Slurm(array_tasks=4, workers=1).map(diary, items, folder=tmp_path):
+        assert not (cluster / "mute").exists()
+        happen(diary, "go")
+        found.append(one)
+    failing.join()
+    assert results(found) == {0: "died", 1: "died", 2: "died", 3: "UNTIL GO"}
+    texts = {one.index: text_of(one) for one in found if one.failure is not None}
+    for index, state in enumerate(("NODE_FAIL", "CANCELLED", "GONE")):
+        assert f"its Slurm task 77_{index} ended before the item was finished ({state}); log: " in texts[index]
+    happen(diary, "a")
+    assert results(list(ONE.map(diary, ["until a"], folder=tmp_path))) == {0: "UNTIL A"}
+
+
+# What tasks write -----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_queued_again_is_the_same_task_which_skips_what_is_done(diary: Diary, tmp_path: Path) -> None:
+    items = tuple((number, name, pickle.dumps(name)) for number, name in enumerate(["quick", "slow"]))
+    path = tmp_path / "0000.jsonl"
+    task = ArrayTask(str(path), Job.of(diary, Local()), items, Local(workers=1))
+    path.write_bytes(msgspec.json.encode(Line(0, 1.0, "w", "QUICK")) + b"\n")
+    again = task.checkpoint()
+    assert again.function is task
+    again.result()
+    assert diary.count("begun: quick") == 0
+    assert [line.result for line in LineReader(path).read()] == ["QUICK", "SLOW"]
+    assert signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL
+
+
+def test_a_result_that_is_no_plain_data_is_a_failure_with_the_name_of_its_item(tmp_path: Path) -> None:
+    path = tmp_path / "0000.jsonl"
+    items = ((0, "a", pickle.dumps(())),)
+    ArrayTask(str(path), Job.of(object.__new__, Local()), items, Local(workers=1))()
+    (line,) = LineReader(path).read()
+    assert line.failure is not None
+    assert line.failure.kind in ("error", "user error")
+
+
+def test_lines_that_a_task_did_not_write_so_are_not_believed_and_nothing_is_unpickled(tmp_path: Path) -> None:
+    pickled = base64.b64encode(pickle.dumps(Payload(tmp_path / "ran"))).decode()
+    path = tmp_path / "0000.jsonl"
+    good = b'{"item":1,"seconds":1.0,"worker":"w","result":"%s"}\n' % pickled.encode()
+    bad = [
+        b"nonsense",
+        b'{"item":"one","seconds":1.0,"worker":"w"}',
+        b'{"item":0,"seconds":"long","worker":"w"}',
+        b'{"item":0,"seconds":1.0,"worker":"w","failure":{"kind":"unheard of","text":"no"}}',
+        b'{"item":0,"seconds":1.0,"worker":"w","pickled":"%s"}' % pickled.encode(),
+        b"[" * 10_000,
+    ]
+    path.write_bytes(b"\n".join(bad) + b"\n" + good + b'{"item":2,"seconds":1.0')
+    reader = LineReader(path)
+    assert [(line.item, line.result) for line in reader.read()] == [(1, pickled)]
+    with open(path, "ab") as file:
+        file.write(b',"worker":"w"}\n')
+    assert [line.item for line in reader.read()] == [2]
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_task_that_is_over_too_early_is_explained_by_its_state_and_its_log(tmp_path: Path) -> None:
+    submission = Submission(tmp_path, ["77_0", "77_1"])
+    (tmp_path / "logs").mkdir()
+    ended = "its Slurm task 77_0 ended before the item was finished (CANCELLED); the same command resumes"
+    assert submission.failure(0, "CANCELLED").text == ended
+    assert "if the machines of the cluster do not share this folder, runs_dir=" in submission.failure(1, "FAILED").text
+    log = tmp_path / "logs" / "77_1_0_log.err"
+    log.write_text("ModuleNotFoundError: No module named 'acme'\nsrun: error: node7: task 0: Exited\n")
+    failure = submission.failure(1, "TIMEOUT")
+    assert failure.is_transient
+    assert failure.text == (
+        "its Slurm task 77_1 ended before the item was finished (TIMEOUT); engine.minutes= gives a task more time; "
+        f"log: {log} (ModuleNotFoundError: No module named 'acme'); the same command resumes"
+    )
