@@ -33,9 +33,9 @@ from typing import Any, ClassVar
 
 import torch
 
-from numerate.executors.executor import Executor, ItemOutcome, Work, WorkerContext
-from numerate.executors.local import Local
 from numerate.recipes import addition_small_abacus
+from numerate.runs.engines.engine import Engine, Outcome
+from numerate.runs.engines.local import Local
 from numerate.runs.run import load
 from numerate.runs.train import train
 from numerate.training.stopping import Stop
@@ -44,27 +44,19 @@ BALANCE_AT_MOST = 1.1
 
 
 @dataclass(frozen=True)
-class Clocked(Work):
-    """The same work; a result is beside the processor time that it took."""
+class Clocked:
+    """The same function; a result is beside the processor time that it took."""
 
-    inner: Work
+    inner: Callable[[Any], Any]
 
-    def open(self, context: WorkerContext) -> Callable[[Any], Any]:
-        do = self.inner.open(context)
-
-        def clocked(item: Any) -> tuple[float, Any]:
-            began = time.process_time()
-            result = do(item)
-            return time.process_time() - began, result
-
-        return clocked
-
-    def item_name(self, item: Any) -> str:
-        return self.inner.item_name(item)
+    def __call__(self, item: Any) -> tuple[float, Any]:
+        began = time.process_time()
+        result = self.inner(item)
+        return time.process_time() - began, result
 
 
 @dataclass(frozen=True)
-class Watched(Executor):
+class Watched(Engine):
     """Local workers, with the time of each shard and the memory of workers."""
 
     # Of the class: a process makes one, and a setting of a spec cannot change.
@@ -72,21 +64,21 @@ class Watched(Executor):
     by_the_wall: ClassVar[list[float]] = []
     megabytes: ClassVar[list[float]] = [0.0]
 
-    def run(
+    def map(
         self,
-        work: Work,
+        function: Callable[[Any], Any],
         items: Sequence[Any],
         *,
         folder: Path | None = None,
         stop: Stop | None = None,
         on_tick: Callable[[], None] = lambda: None,
-    ) -> Iterator[ItemOutcome]:
+    ) -> Iterator[Outcome]:
         def watched() -> None:
             sizes = [largest_megabytes(child.pid) for child in multiprocessing.active_children()]
             self.megabytes[0] = max([self.megabytes[0], *sizes])
             on_tick()
 
-        for one in Local(self.workers).run(Clocked(work), items, folder=folder, stop=stop, on_tick=watched):
+        for one in Local(self.workers).map(Clocked(function), items, folder=folder, stop=stop, on_tick=watched):
             if one.failure is None:
                 taken, result = one.result
                 self.by_processor.append(taken)
@@ -116,9 +108,9 @@ def evaluated(path: Path, grid: str, count: int, workers: int) -> dict[str, Any]
     torch.set_num_threads(1)
     run = load(path)
     run.untrained_model(run.evaluation_data.longest_rows(run.evaluation_data.task))  # warm
-    executor = Watched(workers) if workers else None
+    engine = Watched(workers) if workers else None
     began, processor = time.perf_counter(), processor_seconds()
-    found = run.evaluate(grid, count=count, executor=executor)
+    found = run.evaluate(grid, count=count, engine=engine)
     line: dict[str, Any] = {
         "benchmark": f"grid {grid}, {count} sums a cell",
         "contender": f"{workers} local workers" if workers else "one process",
@@ -128,12 +120,12 @@ def evaluated(path: Path, grid: str, count: int, workers: int) -> dict[str, Any]
         "megabytes": round(largest_megabytes()),
         "digest": hashlib.sha256((path / "evaluation.jsonl").read_bytes()).hexdigest(),
     }
-    if executor is not None:
+    if engine is not None:
         line |= {
-            "megabytes_of_a_worker": round(executor.megabytes[0]),
-            "shards": len(executor.by_processor),
-            "balance": _slowest_over_mean(executor.by_processor),
-            "balance_by_the_wall": _slowest_over_mean(executor.by_the_wall),
+            "megabytes_of_a_worker": round(engine.megabytes[0]),
+            "shards": len(engine.by_processor),
+            "balance": _slowest_over_mean(engine.by_processor),
+            "balance_by_the_wall": _slowest_over_mean(engine.by_the_wall),
         }
     return line
 

@@ -112,9 +112,9 @@ def _configuration_of_nobody(tmp_path_factory: pytest.TempPathFactory) -> Iterat
 @pytest.fixture(autouse=True)
 def _workers_are_forked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Worker processes are forked from that of the test, where everything is imported, rather than started anew; but
-    not in the tests of executors."""
+    not in the tests of engines."""
     start = multiprocessing.get_context
-    if "executors" not in request.path.parts and sys.platform == "linux":
+    if "engines" not in request.path.parts and sys.platform == "linux":
         monkeypatch.setattr(
             multiprocessing, "get_context", lambda kind=None: start("fork" if kind == "spawn" else kind)
         )

@@ -70,7 +70,7 @@ SMALLEST = {
     "counting": "--repetitions 1 --only LSTM",
     "dual_attention": "--repetitions 1",
     "evaluation": "--repetitions 1 --digits 20",
-    "executors": "--items 4 --repeats 1",
+    "engines": "--items 4 --repeats 1",
     "generation": "--seconds 0.01",
     "gpu": "--smoke",
     "grid": "--grid 1:2x1:2 --count 1 --steps 2 --workers 1",
@@ -83,7 +83,7 @@ SMALLEST = {
     "training": "--repetitions 1",
 }
 """Each benchmark with its smallest run."""
-IN_PROCESSES = ("executors", "grid", "long_rows", "studies")
+IN_PROCESSES = ("engines", "grid", "long_rows", "studies")
 """Those that start processes, which read the file."""
 QUICK = ("generation", "gpu", "mamba", "mixers", "number_loss", "tokenising")
 TESTED_ELSEWHERE = {"against", "size"}

@@ -118,12 +118,12 @@ def test_the_function_of_a_command_takes_what_its_row_promises(command: str) -> 
     names = {one.name for one in taken if one.kind is one.KEYWORD_ONLY}
     promised = {option.key for option in row.options if not option.setting} | set(row.context)
     promised |= {"settings"} if row.settings is not None else set()
-    promised |= {"executor"} if row.executor else set()
+    promised |= {"engine"} if row.engine else set()
     assert names <= promised
     assert not promised & {one.name for one in taken if one.kind is one.POSITIONAL_OR_KEYWORD}
     assert promised == names or any(one.kind is one.VAR_KEYWORD for one in taken)
     assert {one.name for one in taken if one.kind is one.KEYWORD_ONLY and one.default is one.empty} <= (
-        {option.key for option in row.options if option.required} | set(row.context) | {"settings", "executor"}
+        {option.key for option in row.options if option.required} | set(row.context) | {"settings", "engine"}
     )
 
 
@@ -267,7 +267,8 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ("show nowhere.py", ("nowhere.py: there is no such file",)),
     ("show LSTM hidden_size=3", ("a part has its settings in brackets", "numerate show 'LSTM(hidden_size=3)'")),
     ("show Learned(max_position_embeddings=0)", ("Learned.max_position_embeddings: must be 1 or more, not 0",)),
-    ("run quickstart executor=rya", ("executor", "'rya'", "Did you mean 'Ray'?")),
+    ("run quickstart engine=rya", ("engine", "'rya'", "Did you mean 'Ray'?")),
+    ("sample Arithmatic", ("'Arithmatic'", "Did you mean 'Arithmetic'?")),
     ("list mixesr", ("'mixesr'", "Did you mean 'mixers'?")),
     ("train addition_abacus modle.width=64", ("modle", "Did you mean 'model'?")),
     ("train addition_abacus device=gpu", ("device", "'gpu'", "a GPU is device=cuda")),

@@ -319,7 +319,7 @@ HOMES = (
     "mixers.mixer",
     "models.backbone",
     "training.objective",
-    "executors.executor",
+    "runs.engines.engine",
     "evaluation.kinds.kind",
 )
 """Where the abstractions stand."""

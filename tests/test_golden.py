@@ -20,7 +20,7 @@ from numerate.config import identity
 
 TOP = Path(__file__).resolve().parents[1]
 GOLDEN = TOP / "tools" / "golden"
-NOT_IN_RECIPES = {"Recipe", "Study", "Executor", "EvaluationKind"}
+NOT_IN_RECIPES = {"Recipe", "Study", "Engine", "EvaluationKind"}
 
 
 @pytest.fixture

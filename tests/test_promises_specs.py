@@ -106,10 +106,10 @@ def all_changes(spec: Any, name: str) -> list[Any]:
 
 
 def test_every_kind_has_its_place_in_a_recipe() -> None:
-    assert set(SLOTS) == set(catalogue.parts_by_kind()) - {"Recipe", "Study", "Executor", "EvaluationKind"}
+    assert set(SLOTS) == set(catalogue.parts_by_kind()) - {"Recipe", "Study", "Engine", "EvaluationKind"}
 
 
-@pytest.mark.where(any_part=lambda part: kind_of(part) not in ("Executor", "EvaluationKind"))  # no part of a recipe
+@pytest.mark.where(any_part=lambda part: kind_of(part) not in ("Engine", "EvaluationKind"))  # no part of a recipe
 def test_the_class_alone_chooses_it_with_its_defaults(any_part: Any) -> None:
     kind = kind_of(any_part)
     base = Recipe() if kind not in ("Mixer",) else override(Recipe(), ["model.positions=[]"])
@@ -144,7 +144,7 @@ def test_every_setting_can_be_changed_and_survives_saving_and_overriding(any_par
             assert same == (not field.metadata["identity"]), text
 
 
-@pytest.mark.where(any_part=lambda part: kind_of(part) != "Executor")  # no part of a recipe
+@pytest.mark.where(any_part=lambda part: kind_of(part) != "Engine")  # no part of a recipe
 def test_a_call_says_the_same_as_single_overrides(any_part: Any) -> None:
     spec, kind = any_part(), kind_of(any_part)
     base = override(Recipe(), ["model.positions=[]"])

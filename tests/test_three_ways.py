@@ -25,7 +25,7 @@ SMALL = [
     "evaluation.validation_examples=4",
     "evaluation.examples_per_cell=2",
     "evaluation.grid=1:2x1:2+diagonal:8",
-    "executor=inprocess",
+    "engine=inprocess",
 ]
 """A run in about a second."""
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import numerate
 from numerate.config import override
-from numerate.executors.local import Local
+from numerate.runs.engines.local import Local
 from numerate.training.recipe import Recipe
 
 
@@ -45,7 +45,7 @@ def main() -> None:
     answer: str = run.ask("1+2=").prediction
     page: Path = run.report()
     study = numerate.Study("mine", "Which?", [recipe, own, files]).sweep(["seeds=2"])
-    _, outcomes = numerate.run_study(study, executor=Local(workers=2))
+    _, outcomes = numerate.run_study(study, engine=Local(workers=2))
     errors: list[str] = [one.error for one in outcomes if one.error is not None]
     tables = numerate.results_of("mine")
     loss = numerate.NumberTokenLoss({digit: float(digit) for digit in range(10)}, weight=0.3)

@@ -264,17 +264,17 @@ FAULTS = [
     ),
     Fault(
         "deaths that items came between count as in a row",
-        "executors/pool.py",
-        "        self._consecutive_deaths = 0\n        for text in reply.warnings:\n",
-        "        for text in reply.warnings:\n",
-        "tests/executors/test_local.py tests/executors/test_executing.py",
+        "runs/engines/local.py",
+        "            self.consecutive_deaths = self.failed_starts = 0\n            one.name =",
+        "            self.failed_starts = 0\n            one.name =",
+        "tests/runs/engines/test_local.py",
     ),
     Fault(
         "a requeued task runs finished items again",
-        "executors/array_task.py",
-        "for number, item in self.items if number not in done}",
-        "for number, item in self.items}",
-        "tests/executors/test_slurm.py",
+        "runs/engines/slurm_task.py",
+        "for item in self.items if item[0] not in done]",
+        "for item in self.items]",
+        "tests/runs/engines/test_slurm.py",
     ),
     Fault(
         "a run that ran out of time counts as done",
@@ -558,10 +558,10 @@ FAULTS = [
     ),
     Fault(
         "a task asks Slurm for 1,000 megabytes a gigabyte",
-        "executors/slurm.py",
+        "runs/engines/slurm.py",
         'f"{round(self.mem_gb * 1024)}M"',
         'f"{round(self.mem_gb * 1000)}M"',
-        "tests/executors/test_slurm.py",
+        "tests/runs/engines/test_slurm.py",
     ),
     Fault(
         "files of a later version are read",

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from numerate.executors import Local
 
 from numerate import cli
 from numerate.errors import UserError
@@ -20,6 +19,7 @@ from numerate.reports.language import MeanInterval, mean_over_seeds, t_quantile
 from numerate.reports.page import comparison_page
 from numerate.reports.plots import write_plot
 from numerate.reports.records import read_run
+from numerate.runs.engines import Local
 from numerate.runs.plan import EvaluationPlan
 from numerate.runs.run import Run, load
 from numerate.runs.train import train
@@ -87,7 +87,7 @@ def test_workers_leave_the_same_bytes(run: Run, monkeypatch: pytest.MonkeyPatch)
     run.evaluate("8+16")
     left = run.folder.file("evaluation.jsonl").read_bytes()
     run.folder.file("evaluation.jsonl").unlink()
-    run.evaluate("8+16", executor=Local(workers=1))
+    run.evaluate("8+16", engine=Local(workers=1))
     assert run.folder.file("evaluation.jsonl").read_bytes() == left
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numerate
 from numerate import catalogue, cli
-from numerate.commands.table import COMMANDS, EXECUTOR_OPTIONS
+from numerate.commands.table import COMMANDS, ENGINE_OPTIONS
 
 BEFORE = Path(__file__).with_name("inventory-0.2.txt")
 
@@ -28,6 +28,8 @@ WITHDRAWN = {
     r"word data grid=": "tasks for lm-evaluation-harness",
     r"(command|option|word) completion.*": "own shell completion",
     r"(command|option|word) publish.*": "publish",
+    r"Executor .*|(option|word) .*executor.*|setting (Local|Ray|Slurm|InProcess)\.memory": "executors, now engines",
+    r"setting Slurm\.cluster": "tasks of Slurm as processes of this machine",
 }
 """Patterns of names, with what was withdrawn."""
 
@@ -39,7 +41,7 @@ def commands() -> Iterator[str]:
         yield f"command {name}"
         for action in cli._parser(full_name, command)._actions:
             yield from (f"option {name} {option}" for option in action.option_strings)
-        options = [*command.options, *(EXECUTOR_OPTIONS if command.executor else ())]
+        options = [*command.options, *(ENGINE_OPTIONS if command.engine else ())]
         yield from [f"word {name} {'model.' * bool(command.settings)}SETTING="] if command.settings is not None else []
         for word in {f"{one.name}=" for one in options} | set(re.findall(r"([\w.]+=)", command.examples)):
             yield from () if word.startswith("--") else [f"word {name} {word}"]

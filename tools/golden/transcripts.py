@@ -20,6 +20,7 @@ RENAMED: dict[str, str] = {
     "top_p=0.95 most=40": "top_p=0.95 max_new_tokens=40",
     "greedy=true most=30": "do_sample=false max_new_tokens=30",
     "layer=0 most=8": "layer=0 max_tokens=8",
+    "executor": "engine",
 }
 """Old words and what they are now, for example "model.width": "model.hidden_size", or "Mistake": "UserError". In the
 output of the base they are replaced before it is compared, and in its commands the other way round. An old word may be
@@ -94,7 +95,7 @@ CASES: tuple[str, ...] = (
     "evaluate sums grid=diagonal:1:6 count=10 method=decoding",
     "evaluate sums grid=1:6x1:6 count=10 workers=2",
     "evaluate sums grid=1:20x1:20 shard=1/4 --dry-run",
-    "evaluate sums grid=1:20x1:20 executor=slurm executor.partition=cpu --dry-run",
+    "evaluate sums grid=1:20x1:20 engine=slurm engine.partition=cpu --dry-run",
     "report sums",
     "ask sums 12+34= 7+8=",
     "generate sums 12+34=",
@@ -134,7 +135,7 @@ CASES: tuple[str, ...] = (
     "status addition_rotary",
     "compare addition_rotary out=rotary.html",
     "run abacus_laptop seeds=10 --dry-run",
-    "run abacus_laptop seeds=10 executor=slurm executor.partition=cpu executor.python=python --dry-run",
+    "run abacus_laptop seeds=10 engine=slurm engine.partition=cpu engine.python=python --dry-run",
     f"search {SEARCHED} trials=3 workers=1",
     "list runs",
     # Errors of users.

@@ -212,6 +212,12 @@ def test_a_worker_that_is_stopped_from_outside_ends_its_item_well() -> None:
     assert found[0].failure.status == 143
 
 
+def test_items_that_end_their_worker_do_not_keep_the_others_from_being_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "MAX_CONSECUTIVE_DEATHS", 5)
+    found = list(Local(workers=1).map(Deeds(), [("leave",), ("square", 2), ("leave",), ("square", 3)]))
+    assert done(found) == {0: "died", 1: 4, 2: "died", 3: 9}
+
+
 def test_when_all_workers_die_without_an_item_done_the_rest_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "MAX_CONSECUTIVE_DEATHS", 5)
     found: list[Outcome] = []
@@ -331,7 +337,7 @@ def test_whoever_needs_no_more_results_leaves_no_worker_behind(tmp_path: Path) -
 
 def test_a_function_that_cannot_be_loaded_says_why_and_is_not_tried_for_every_item(anywhere: Any) -> None:
     with pytest.raises(OperationalError, match="AttributeError: 'Deeds' object has no attribute 'nowhere'") as raised:
-        list(anywhere(workers=1).map(Closed(), [1, 2, 3]))
+        list(anywhere(workers=1).map(Closed(), [("square", 1)] * 3))
     assert "load_function" in "".join(raised.value.__notes__)
     if anywhere is Local:
         text = "no worker could start: its process ended by itself with exit status 3"

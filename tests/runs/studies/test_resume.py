@@ -11,9 +11,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from numerate.executors.executor import Executor
 
 from numerate.config import override
+from numerate.runs.engines.engine import Engine
 from numerate.studies.folder import PlannedRun, StudyFolder, is_done
 from numerate.studies.study import Study, run_study
 from numerate.tables.results import results_of
@@ -230,8 +230,11 @@ def test_the_seconds_of_a_run_are_those_of_all_its_starts(
         patched.setattr("numerate.training.trainer.time", SimpleNamespace(monotonic=lambda: next(ticks)))
         train(override(tiny, ["training.steps=2"]), runs_dir=tmp_path, quiet=True)
     run_study(Study("s", "?", [tiny]), runs_dir=tmp_path, engine=here)
-    (seconds,) = results_of(tmp_path / "s")["seconds"].tolist()
-    assert seconds > 1000
+    folder = StudyFolder.from_title("s", tmp_path)
+    record = folder.results()[folder.plan()[0].result_key]
+    assert record["timing"]["start_step"] == 2
+    assert record["timing"]["seconds"] > 1000
+    assert results_of(folder.path)["seconds"].tolist() == [record["timing"]["seconds"]]
 
 
 def test_a_run_whose_folder_was_deleted_is_done_again(tiny: Recipe, here: Engine, tmp_path: Path) -> None:
@@ -248,12 +251,10 @@ def test_a_run_whose_folder_was_deleted_is_done_again(tiny: Recipe, here: Engine
 
 def test_a_run_that_ended_by_its_cap_of_minutes_continues(tiny: Recipe, here: Engine, tmp_path: Path) -> None:
     study = Study("s", "?", [tiny])
-    _, done = run_study(study, runs_dir=tmp_path, engine=here)
-    assert done[0].path is not None
-    end = read_end(done[0].path)
-    assert end is not None
-    entries = {"key": end.key, "seconds": 1.0, "results": {**(end.results or {}), "stop_reason": "minutes"}}
-    write_end(RunFolder(done[0].path), End.now("done", **entries))
-    assert finished(study, tmp_path) == {}
     run_study(study, runs_dir=tmp_path, engine=here)
-    assert len(finished(study, tmp_path)) == 1
+    (lines,) = (tmp_path / "s" / "results").iterdir()
+    lines.write_text(lines.read_text().replace('"stop_reason": "budget"', '"stop_reason": "minutes"'))
+    folder = StudyFolder.from_title("s", tmp_path)
+    assert folder.done_results(folder.plan()) == {}
+    run_study(study, runs_dir=tmp_path, engine=here)
+    assert [record["stop_reason"] for record in folder.done_results(folder.plan()).values()] == ["budget"]

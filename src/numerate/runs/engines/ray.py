@@ -75,7 +75,6 @@ class Ray(Engine):
             num_workers = self._num_workers(ray, resources)
             options = {"num_cpus": resources["CPU"], "num_gpus": resources["GPU"], "max_retries": engine.MAX_TRIES - 1}
             task = ray.remote(**options)(_do)
-            job_reference = ray.put(job)
             waiting, running = deque(range(len(items))), dict[Any, tuple[int, float]]()
             kill_at = math.inf
             last_tick = time.monotonic()
@@ -95,7 +94,7 @@ class Ray(Engine):
                         except Exception as error:
                             yield failures.not_sent(index, name_of(function, items[index]), error)
                             continue
-                        running[task.remote(job_reference, item, engine.STOP_TIMEOUT)] = (index, time.monotonic())
+                        running[task.remote(job, item, engine.STOP_TIMEOUT)] = (index, time.monotonic())
                     ready, _ = ray.wait(list(running), timeout=engine.TICK_INTERVAL) if running else ([], [])
                     for reference in ready:
                         index, start_time = running.pop(reference)

@@ -1,6 +1,6 @@
-"""What executors cost: seconds until the first worker works, and how long a worker waits between two items.
+"""What engines cost: seconds until the first worker works, and how long a worker waits between two items.
 
-    python benchmarks/executors.py [--items 2000] [--workers 2] [--repeats 3]
+    python benchmarks/engines.py [--items 2000] [--workers 2] [--repeats 3]
 
 One JSON line per measurement. The claim is that an item costs at most 20 ms beside its own work, on `Local` and on
 `Ray`: `milliseconds_per_item` is the time of one worker from the first item that is over to the last, divided by its
@@ -22,30 +22,22 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from statistics import median
 from typing import Any
 
-from numerate.executors import Local, Ray
-from numerate.executors.executor import Executor, Work, WorkerContext
+from numerate.runs.engines import Local, Ray
+from numerate.runs.engines.engine import Engine
 
 AT_MOST = 20.0  # milliseconds per item
 
 
-class Nothing(Work):
-    """Items are over at once."""
-
-    def open(self, desk: WorkerContext) -> Callable[[Any], Any]:
-        return same
-
-
-class Loaded(Work):
-    """Items are over at once, after what a study loads."""
-
-    def open(self, desk: WorkerContext) -> Callable[[Any], Any]:
-        from numerate.runs.train import train
-
-        assert train is not None
-        return same
-
-
 def same(item: Any) -> Any:
+    """An item that is over at once."""
+    return item
+
+
+def loaded(item: Any) -> Any:
+    """The same, after what a study loads."""
+    from numerate.runs.train import train
+
+    assert train is not None
     return item
 
 
@@ -57,14 +49,14 @@ def measured(over: Iterable[Any], items: int, workers: int) -> tuple[float, floa
     return times[0] - began, 1000 * (times[-1] - times[0]) * workers / (items - 1)
 
 
-def of_executor(executor: Executor, work: Work, items: int, workers: int) -> tuple[float, float]:
-    return measured(executor.run(work, range(items)), items, workers)
+def of_engine(engine: Engine, function: Callable[[Any], Any], items: int, workers: int) -> tuple[float, float]:
+    return measured(engine.map(function, range(items)), items, workers)
 
 
 def of_python(items: int, workers: int) -> tuple[float, float]:
     def over() -> Iterator[Any]:
-        with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as executor:
-            for future in as_completed([executor.submit(same, item) for item in range(items)]):
+        with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as engine:
+            for future in as_completed([engine.submit(same, item) for item in range(items)]):
                 yield future.result()
 
     return measured(over(), items, workers)
@@ -107,23 +99,21 @@ def main() -> None:
     local: list[tuple[float, float]] = []
     python: list[tuple[float, float]] = []
     for _ in range(given.repeats):
-        local.append(of_executor(Local(workers=workers), Nothing(), items, workers))
+        local.append(of_engine(Local(workers=workers), same, items, workers))
         python.append(of_python(items, workers))
     line(f"local, {workers} workers, empty items", local, python)
     line("concurrent.futures.ProcessPoolExecutor", python)
-    line("local, with what a study loads", [of_executor(Local(workers=workers), Loaded(), items, workers)])
+    line("local, with what a study loads", [of_engine(Local(workers=workers), loaded, items, workers)])
     try:
         import ray
     except ImportError:
         return
-    line(
-        "ray, with what a study loads, cluster included", [of_executor(Ray(workers=workers), Loaded(), items, workers)]
-    )
+    line("ray, with what a study loads, cluster included", [of_engine(Ray(workers=workers), loaded, items, workers)])
     ray.init("local", num_cpus=workers, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
     ours: list[tuple[float, float]] = []
     theirs: list[tuple[float, float]] = []
     for _ in range(given.repeats):
-        ours.append(of_executor(Ray(workers=workers), Nothing(), items, workers))
+        ours.append(of_engine(Ray(workers=workers), same, items, workers))
         theirs.append(of_ray(items, workers))
     line(f"ray, {workers} workers, empty items, on a cluster that is there", ours, theirs)
     line("ray.util.ActorPool", theirs)
