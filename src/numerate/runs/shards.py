@@ -129,18 +129,10 @@ class EvaluateShard:
                     records.add(plan.score(task, *logs))
                 if task.needs_predictions:
                     label, step, _, _, position_offset, count, seed, method = plan.key(task)
+                    record = {"checkpoint": label, "step": step, "position_offset": position_offset, "count": count}
+                    record |= {"evaluation_seed": seed, "method": method, **plan.settings_entry(task)}
                     # All answers of a cell are one record, so that it is written completely or not at all.
-                    record = {
-                        **cell_entries(task.cell),
-                        "checkpoint": label,
-                        "step": step,
-                        "position_offset": position_offset,
-                        "count": count,
-                        "evaluation_seed": seed,
-                        "method": method,
-                        **plan.settings_entry(task),
-                    }
-                    predictions.add(record | {"lines": plan.predict(task, *logs)})
+                    predictions.add(cell_entries(task.cell) | record | {"lines": plan.predict(task, *logs)})
         return len(missing)
 
     def _missing(self, shard: GridShard) -> list[CellTask]:

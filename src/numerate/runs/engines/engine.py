@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from numerate.config import Spec, setting
 from numerate.errors import OperationalError, UserError
@@ -51,16 +51,6 @@ class Failure:
     text: str
     status: int = 1
     traceback: str | None = None
-
-    @classmethod
-    def from_dict(cls, data: object) -> "Failure":
-        """From plain data, as returned by `dataclasses.asdict`. Raises `ValueError` for any other."""
-        if not isinstance(data, dict) or data.get("kind") not in get_args(FailureKind):
-            raise ValueError("not a failure")
-        kind, text, status, traceback = (data.get(name) for name in ("kind", "text", "status", "traceback"))
-        if not isinstance(text, str) or not isinstance(status, int) or not isinstance(traceback, str | None):
-            raise ValueError("not a failure")
-        return cls(kind, text, status, traceback)  # type: ignore[arg-type]
 
     @property
     def is_transient(self) -> bool:
