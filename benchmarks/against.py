@@ -98,11 +98,12 @@ def compared(base: Sequence[Figures], here: Sequence[Figures]) -> Iterator[tuple
 
 def measured(tree: Path, name: str) -> Figures:
     """One round of a benchmark with the code of a tree, in which the benchmark itself is, too."""
-    file = tree / "benchmarks" / f"{name}.py"
+    words = [name, *BENCHMARKS[name]]
+    if not (tree / "benchmarks" / "engines.py").exists():  # what engines were called before 0.3
+        words = [word.replace("engines", "executors") for word in words]
+    file = tree / "benchmarks" / f"{words[0]}.py"
     environment = os.environ | {"PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, str(file), *BENCHMARKS[name]], capture_output=True, text=True, env=environment
-    )
+    done = subprocess.run([sys.executable, str(file), *words[1:]], capture_output=True, text=True, env=environment)
     if done.returncode:
         print(f"{file}: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
     return figures(name, done.stdout.splitlines())
