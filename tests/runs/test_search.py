@@ -169,19 +169,19 @@ def test_the_same_seed_gives_the_same_trials_and_another_seed_others(found: Sear
 
 def test_a_trial_is_an_ordinary_run_of_the_search_and_shown_as_one(found: SearchResult) -> None:
     folder = found.best_trial.runs[0].folder
-    trained = train(found.best_recipe, runs_dir=found.search.path.parent, quiet=True)
+    trained = train(found.best_recipe, runs_dir=found.path.parent, quiet=True)
     assert (trained.run.path, trained.stop_reason) == (folder.path, "done")
-    assert folder.path.parent == found.search.path
-    assert folder.metadata()["group"] == found.search.path.name
+    assert folder.path.parent == found.path
+    assert folder.metadata()["group"] == found.path.name
     table = subprocess.run(
-        [sys.executable, "-m", "numerate", "results", str(found.search.path), "format=csv"],
+        [sys.executable, "-m", "numerate", "results", str(found.path), "format=csv"],
         capture_output=True,
         text=True,
         check=True,
     ).stdout
     rows = {row["run"]: row for row in csv.DictReader(table.splitlines())}
     assert len(rows) == 5
-    row = rows[f"{found.search.path.name}/{folder.id}"]
+    row = rows[f"{found.path.name}/{folder.id}"]
     assert row["status"] == "done"
     assert float(row["loss"]) == found.best_trial.objective
     assert float(row["optimizer.learning_rate"]) == found.best_trial.parameters["optimizer.learning_rate"]
@@ -211,7 +211,7 @@ def test_the_best_is_what_the_metric_says_shown_first_and_to_be_measured_on_new_
     assert table[0].split()[:2] == ["trial", "loss"]
     assert table[2].split()[0] == str(best.number)
     assert "selected by the last training loss, not on test questions" in str(found)
-    rows = list(csv.DictReader((found.search.path / "results.csv").read_text().splitlines()))
+    rows = list(csv.DictReader((found.path / "results.csv").read_text().splitlines()))
     assert [int(row["trial"]) for row in rows] == [trial.number for trial in found.ranked_trials]
     assert float(rows[0]["optimizer.learning_rate"]) == best.parameters["optimizer.learning_rate"]
     command = f"numerate run rotary {shlex.join(found.settings(best))} seed=1,2,3,4,5"
@@ -228,7 +228,7 @@ def test_the_best_is_what_the_metric_says_shown_first_and_to_be_measured_on_new_
 
 
 def test_the_same_search_again_trains_nothing_and_a_larger_one_continues(found: SearchResult) -> None:
-    runs = found.search.path.parent
+    runs = found.path.parent
     before = {path: path.read_bytes() for path in runs.glob("*/*/*.jsonl")}
     again = search(TINY, RATES, trials=5, metric="loss", runs_dir=runs, quiet=True)
     assert values(again) == values(found)
@@ -249,7 +249,7 @@ def test_a_name_stands_for_one_search_of_the_same_files(tmp_path: Path) -> None:
         return search(recipe, space, **{"trials": 1, "metric": "loss", "name": "mine", "quiet": True} | options)
 
     runs = tmp_path / "runs"
-    assert go(runs_dir=runs).search.path == runs / "mine"
+    assert go(runs_dir=runs).path == runs / "mine"
     with pytest.raises(UserError, match=r"mine: is a search with another settings: .*another name="):
         go(runs_dir=runs, space={"model.hidden_size": [16, 64]})
     with pytest.raises(UserError, match="is a search with another metric"):

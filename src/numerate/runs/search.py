@@ -221,7 +221,7 @@ def _train_trials(search: Search, engine: Engine, stop: Stop, on_tick: Callable[
     function = TrainTrial(replace(search, path=search.path.absolute()), provenance.command_line())
     while not stop.requested and (numbers := _numbers_left(search)):
         before, kinds = search.trials(), set()
-        outcomes = engine.map(function, numbers, folder=search.path / "engine", stop=stop, on_tick=on_tick)
+        outcomes = engine.map(function, numbers, folder=search.path, stop=stop, on_tick=on_tick)
         with closing(outcomes):  # type: ignore[type-var]
             for outcome in outcomes:
                 kinds.add("done" if outcome.failure is None else outcome.failure.kind)
@@ -229,19 +229,15 @@ def _train_trials(search: Search, engine: Engine, stop: Stop, on_tick: Callable[
                     _handle_failure(search, numbers[outcome.index], outcome.failure)
                 on_tick()
                 _check_failures_differ(search)
-        if kinds <= {"busy", "stopped", "not started"}:
+        if kinds & {"stopped", "not started"}:
             return
-        if search.trials() == before:
+        if "busy" not in kinds and search.trials() == before:
             raise OperationalError(f"{search.path}: {len(numbers)} trials remain, and no worker starts one")
 
 
 def _numbers_left(search: Search) -> list[int]:
     """The trials that a worker could take now: those not added yet, and those whose process is gone."""
-    running = [trial for trial in search.trials() if trial.state == "running"]
-    free = {
-        trial.number for trial in running if not any(Lock(run.folder.path / "lock").is_held() for run in trial.runs)
-    }
-    taken = {trial.number for trial in search.trials()} - free
+    taken = {trial.number for trial in search.trials() if trial.state != "running" or trial.is_locked}
     return [number for number in range(search.num_trials) if number not in taken]
 
 

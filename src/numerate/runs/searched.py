@@ -7,6 +7,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -45,6 +46,11 @@ class SearchResult:
     command_words: tuple[str, ...]
 
     @property
+    def path(self) -> Path:
+        """The folder of the search."""
+        return self.search.path
+
+    @property
     def num_left(self) -> int:
         """The number of unfinished trials."""
         return max(0, self.search.num_trials - sum(trial.state != "running" for trial in self.trials))
@@ -58,7 +64,7 @@ class SearchResult:
     def best_trial(self) -> Trial:
         """The best trial. Raises `UserError` if none is complete."""
         if not (ranked := self.ranked_trials):
-            raise UserError(f"{self.search.path}: no trial is complete")
+            raise UserError(f"{self.path}: no trial is complete")
         return ranked[0]
 
     @property
@@ -146,7 +152,7 @@ class SearchResult:
             steps = " ".join(dict.fromkeys(map(str, _of_runs(trial, "steps"))))
             runs = " ".join(run.folder.id for run in trial.runs)
             table.writerow([trial.number, trial.state, *results, *parameters, steps, runs, trial.error])
-        disk.write_atomically(self.search.path / "results.csv", text.getvalue().encode())
+        disk.write_atomically(self.path / "results.csv", text.getvalue().encode())
 
 
 def print_new(search: Search, bar: ProgressBar, printed: set[int]) -> None:

@@ -81,6 +81,11 @@ class Trial:
     error: str | None = None
     runs: tuple[TrialRun, ...] = field(default=(), compare=False, repr=False)
 
+    @property
+    def is_locked(self) -> bool:
+        """Whether a process trains it now."""
+        return any(Lock(run.folder.path / "lock").is_held() for run in self.runs)
+
 
 @dataclass(frozen=True)
 class Search:
@@ -181,7 +186,8 @@ class Search:
         for run in runs:
             end = run.end()
             if end is not None and end.status == "failed":
-                return Trial(number, "failed", parameters, None, {"traceback": end.traceback}, end.error, runs)
+                trace = {} if end.traceback is None else {"traceback": end.traceback}
+                return Trial(number, "failed", parameters, None, trace, end.error, runs)
             if end is None or end.results is None or "value" not in (result := run_result(run, self.metric)):
                 return Trial(number, "running", parameters, runs=runs)
             results.append(result)
