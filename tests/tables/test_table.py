@@ -799,15 +799,10 @@ def test_a_user_error_is_reported_in_a_line_and_nothing_is_written(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_recipe_and_a_search_are_called_no_study(results: Shell, study: Studies) -> None:
-    (study.runs / "rates" / "0123456789ab").mkdir(parents=True)
-    (study.runs / "rates" / "0123456789ab" / "trial.json").write_text("")
+def test_a_recipe_is_called_no_study(results: Shell, study: Studies) -> None:
     status, _, err = results(address="addition-abacus")
     assert (status, len(err.splitlines())) == (2, 1)
     assert "is a recipe, not a study; `numerate run addition_abacus` creates one" in err
-    status, _, err = results(address="rates")
-    assert (status, len(err.splitlines())) == (2, 1)
-    assert "is a search, not a study; the same `numerate search ...` that started it shows its results" in err
 
 
 @pytest.mark.parametrize(

@@ -112,15 +112,11 @@ class StudyFolder:
 
     @classmethod
     def find(cls, address: str, runs: Path) -> "StudyFolder":
-        """The study with a title or at a path. Raises `UserError` if there is none (with the most similar title), for a
-        recipe that was not run as a study, and for a search."""
+        """The study with a title or at a path. Raises `UserError` if there is none (with the most similar title), and
+        for a recipe that was not run as a study."""
         if (found := cls.find_existing(address, runs)) is not None:
             return found
         text = address.rstrip("/")
-        if any(next(path.glob("*/trial.json"), None) for path in _study_paths(address, runs)):
-            raise UserError(
-                f"{address} is a search, not a study; the same `numerate search ...` that started it shows its results"
-            )
         recipe = text.replace("-", "_")
         if recipe in catalogue.parts_by_kind().get("Recipe", {}) or catalogue.family_row("Recipe", recipe) is not None:
             raise UserError(f"{address} is a recipe, not a study; `numerate run {recipe}` creates one in {runs}")
