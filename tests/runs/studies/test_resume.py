@@ -128,17 +128,6 @@ def test_a_worker_is_killed(
     goes_on(study, tmp_path / "runs", begin, undisturbed)
 
 
-@at_some_moment
-def test_all_are_killed_at_once(
-    share: float, study: Study, begin: Begin, undisturbed: Mapping[str, Any], tmp_path: Path
-) -> None:
-    command = begin(study, tmp_path / "runs")
-    wait_until(study, tmp_path / "runs", command, share, seed=3)
-    command.kill_all()
-    command.wait()
-    goes_on(study, tmp_path / "runs", begin, undisturbed)
-
-
 def test_all_are_killed_again_and_again(
     study: Study, begin: Begin, undisturbed: Mapping[str, Any], tmp_path: Path
 ) -> None:
