@@ -160,15 +160,15 @@ FAULTS = [
     Fault(
         "two processes hold one lock",
         "training/lock.py",
-        "fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)",
-        "fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)",
+        "self.path, thread_local=False,",
+        'f"{self.path}{os.getpid()}", thread_local=False,',
         "tests/training/test_lock.py",
     ),
     Fault(
         "the best checkpoint is removed with the old ones",
         "training/checkpoint.py",
-        "if at not in kept_steps | best_steps:",
-        "if at not in kept_steps:",
+        "kept_steps = {*steps[-keep_last:], best}",
+        "kept_steps = {*steps[-keep_last:]}",
         "tests/training/test_checkpoint.py",
     ),
     Fault(

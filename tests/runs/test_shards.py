@@ -451,7 +451,7 @@ def test_a_worker_holds_its_folder_while_it_writes(run: Run, monkeypatch: pytest
     real = EvaluationPlan.score
 
     def looked(*given: Any, **more: Any) -> Any:
-        held.extend(Lock(place / "lock").holder() is not None for place in run.path.glob("pieces/worker-here-a"))
+        held.extend(Lock(place / "lock").is_held() for place in run.path.glob("pieces/worker-here-a"))
         return real(*given, **more)
 
     monkeypatch.setattr(EvaluationPlan, "score", looked)

@@ -4,8 +4,6 @@ import errno
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,8 @@ from numerate.records.reading import read_records as read_records
 from numerate.records.schema import Fields, Schema
 from numerate.reports.records import read_run
 from numerate.training import disk
-from numerate.training.run_folder import RunFolder, all_runs, find_run, latest_run, resolve_runs_dir
+from numerate.training.finding import all_runs, find_run, latest_run
+from numerate.training.run_folder import RunFolder, resolve_runs_dir
 
 HEAD: dict[str, Any] = {"name": None, "recipe": {"kind": "Recipe", "steps": 100}, "times": {"started": "2026-01-01"}}
 
@@ -473,89 +472,6 @@ def test_on_a_full_disk_lines_are_refused_and_the_run_still_opens(small_disk: An
     assert [run.path.name for run in all_runs(place)] == [run.id]
     with run.lock():
         assert run.metadata()["recipe"] == HEAD["recipe"]
-
-
-# Two processes
-
-HOLDER = """
-import sys, time
-from pathlib import Path
-from numerate.training.run_folder import RunFolder
-with RunFolder(Path(sys.argv[1])).lock("evaluation"):
-    print("locked", flush=True)
-    time.sleep(60)
-"""
-
-
-def hold(run: RunFolder) -> "subprocess.Popen[str]":
-    process = subprocess.Popen([sys.executable, "-c", HOLDER, str(run.path)], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "locked\n"
-    return process
-
-
-def test_a_second_process_is_refused_with_the_first_named_until_that_is_killed(tmp_path: Path) -> None:
-    run = make(tmp_path)
-    with hold(run) as first:
-        with pytest.raises(
-            UserError, match=rf"{run.id}: is being written by process {first.pid} on .*\(evaluation, since"
-        ):
-            run.lock().__enter__()
-        run.file("lock").unlink()
-        with pytest.raises(UserError, match="is being written by"):
-            run.lock().__enter__()
-        first.kill()
-        first.wait()
-        with run.lock():
-            assert json.loads(run.file("lock").read_text())["pid"] == os.getpid()
-
-
-def test_what_a_killed_process_left_in_the_lock_file_is_not_taken_for_a_holder(tmp_path: Path) -> None:
-    run, other = make(tmp_path), make(tmp_path)
-    for left in (b'{"host": "elsewhere", "pid": 1}', b"\xff{", b"[]", b'{"pid": "x", "host": 3}'):
-        run.file("lock").write_bytes(left)
-        with run.lock(), pytest.raises(UserError, match=f"process {os.getpid()} "):
-            other.lock().__enter__()
-
-
-def test_the_lock_may_be_nested_and_is_free_afterwards(tmp_path: Path) -> None:
-    run, other = make(tmp_path), make(tmp_path)
-    with run.lock():
-        with run.lock("report"):
-            pass
-        with pytest.raises(UserError):
-            other.lock().__enter__()
-    with other.lock():
-        pass
-
-
-def test_a_forked_child_neither_keeps_nor_releases_its_parents_lock(tmp_path: Path) -> None:
-    run = make(tmp_path)
-    asleep, wake = os.pipe()
-    tried, tell = os.pipe()
-    holding = run.lock()
-    holding.__enter__()
-    child = os.fork()
-    if child == 0:
-        try:
-            with pytest.raises(UserError):
-                run.lock().__enter__()
-            holding.__exit__(None, None, None)
-            os.write(tell, b"x")
-            os.close(wake)
-            os.read(asleep, 1)
-            os._exit(0)
-        finally:
-            os._exit(1)
-    assert os.read(tried, 1) == b"x"
-    with pytest.raises(UserError):
-        make(tmp_path).lock().__enter__()
-    holding.__exit__(None, None, None)
-    with make(tmp_path).lock():
-        assert os.waitpid(child, os.WNOHANG) == (0, 0)
-    os.close(wake)
-    assert os.waitpid(child, 0)[1] == 0
-    os.close(asleep)
 
 
 def test_the_holder_of_the_lock_clears_away_what_was_left_unfinished(tmp_path: Path) -> None:

@@ -107,7 +107,8 @@ def list_runs(*, runs_dir: str | None = None) -> None:
     from numerate.records.reading import OtherVersionError
     from numerate.reports.table import text_table
     from numerate.training import checkpoint
-    from numerate.training.run_folder import all_runs, resolve_runs_dir
+    from numerate.training.finding import all_runs
+    from numerate.training.run_folder import resolve_runs_dir
 
     rows = []
     for run in all_runs(runs := resolve_runs_dir(runs_dir)):

@@ -144,10 +144,10 @@ def _is_located(part: Any, field: Field[Any]) -> bool:
     return is_hashed and os.path.isabs(str(getattr(part, field.name)))
 
 
-def yaml_text(tree: object) -> str:
-    """Plain data as YAML, in insertion order."""
+def yaml_text(tree: object, width: int = 120) -> str:
+    """Plain data as YAML, in insertion order; long texts are wrapped at `width` columns."""
     yaml, _, dumper = _yaml()
-    text: str = yaml.dump(tree, Dumper=dumper, sort_keys=False, allow_unicode=True, width=120)
+    text: str = yaml.dump(tree, Dumper=dumper, sort_keys=False, allow_unicode=True, width=width)
     return text
 
 
@@ -268,7 +268,7 @@ def _yaml() -> tuple[Any, Any, Any]:
                     raise yaml.MarkedYAMLError(problem=f"{key.value!r} is given twice", problem_mark=key.start_mark)
             return super().construct_mapping(node, deep)
 
-    class Dumper(yaml.SafeDumper):  # type: ignore[misc]
+    class Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
         def ignore_aliases(self, data: Any) -> bool:
             return True
 

@@ -8,8 +8,9 @@ from numerate.errors import UserError
 from numerate.models.strict_weights import match_state_dict
 from numerate.runs.run import Run
 from numerate.training import checkpoint
+from numerate.training.finding import find_run
 from numerate.training.recipe import Recipe
-from numerate.training.run_folder import RunFolder, find_run
+from numerate.training.run_folder import RunFolder
 from numerate.training.trainer import Trainer
 
 

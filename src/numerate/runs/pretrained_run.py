@@ -55,5 +55,6 @@ def pretrained_run(recipe: Recipe, *, runs_dir: str | Path | None = None, device
             folder.update_metadata(recipe=tree)
         if checkpoint.latest_valid(folder.checkpoints)[0] is None:
             fingerprint = tokenizer_fingerprint(recipe.tokenizer, recipe.task)
-            checkpoint.write_pretrained(folder.checkpoints, {"tokenizer": fingerprint, "origin": origin})
+            state = {"tokenizer": fingerprint, "origin": origin, "is_pretrained": True}
+            checkpoint.write(folder.checkpoints, 0, {}, state)
     return Run(folder, device=device)

@@ -33,7 +33,8 @@ from numerate.runs.store import EvaluationStore, RecordKey, json_lines
 from numerate.runs.stored_run import StoredRun
 from numerate.tasks.questions import Questions
 from numerate.training.distributed import resolve_device
-from numerate.training.run_folder import find_run, resolve_runs_dir
+from numerate.training.finding import find_run
+from numerate.training.run_folder import resolve_runs_dir
 
 
 def load(address: str | Path, runs_dir: str | Path | None = None, device: str | None = None) -> "Run":

@@ -14,6 +14,7 @@ from numerate.runs.changes import TASK_PATH, diff_settings, override_for_evaluat
 from numerate.tasks.task import Task
 from numerate.training import checkpoint
 from numerate.training.distributed import resolve_device
+from numerate.training.finding import select_checkpoints
 from numerate.training.preflight import check_same_tokenizer, check_unchanged_files, tokenizer_fingerprint
 from numerate.training.recipe import Recipe
 from numerate.training.run_folder import RunFolder
@@ -88,7 +89,7 @@ class StoredRun:
 
     def checkpoints(self, name: str = "final") -> list[checkpoint.Checkpoint]:
         """The checkpoints selected by `final`, `best`, `all` or a step."""
-        found, warnings = checkpoint.select_checkpoints(self.folder.checkpoints, str(name))
+        found, warnings = select_checkpoints(self.folder.checkpoints, str(name))
         for text in warnings:
             self.warn(text)
         return found

@@ -22,11 +22,6 @@ from numerate.records.reading import parse_record
 TEMPORARY_PREFIX = ".tmp-"
 """Prefix of unfinished files and folders, which the next holder of the lock removes."""
 
-_DISK_FULL_ERRNOS = {errno.ENOSPC, errno.EDQUOT}
-_OS_ERROR_PATTERN = re.compile(r"\(os error (\d+)\)")  # an operating system error in a message of safetensors
-_PERMISSION_ERRNOS = {errno.EACCES, errno.EPERM, errno.EROFS}
-
-
 Place = Literal["runs", "data", "out"]
 """What a path is in, which decides how another one is set."""
 
@@ -35,63 +30,64 @@ _ADVICE: Mapping[Place, str] = {
     "data": "Set another folder for datasets with NUMERATE_DATA.",
     "out": "Choose another path with out=.",
 }
-
-
-def convert_os_error(
-    error: OSError, path: Path, unharmed_note: str = "", *, place: Place = "runs"
-) -> UserError | OperationalError:
-    """Converts an `OSError` to an error of ours, with advice. `unharmed_note` says what is still intact.
-
-    A full disk, a quota and a size limit are OperationalErrors; a read-only folder is a UserError.
-    """
-    prefix, suffix = f"{'out: ' * (place == 'out')}{path}: ", f" {unharmed_note}" if unharmed_note else ""
-    if error.errno in _DISK_FULL_ERRNOS:
-        try:
-            file_system = os.statvfs(next(place for place in (path, *path.absolute().parents) if place.exists()))
-            free = f" ({format_bytes(file_system.f_bavail * file_system.f_frsize)} free)"
-        except OSError:
-            free = ""
-        what = "the disk is full" if error.errno == errno.ENOSPC else "the disk quota is used up"
-        return OperationalError(f"{prefix}{what}{free}.{suffix} Free disk space and run the same command again.")
-    if error.errno == errno.EFBIG:
-        return OperationalError(
-            f"{prefix}the file would be larger than this process may write (see `ulimit -f`).{suffix}"
-        )
-    if error.errno in _PERMISSION_ERRNOS:
-        return UserError(f"{prefix}cannot be written ({error.strerror}). {_ADVICE[place]}{suffix}")
-    is_missing = place == "out" and error.errno == errno.ENOENT  # a file system without new files, such as /proc
-    if is_missing or error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG):
-        return UserError(f"{prefix}cannot be created here ({error.strerror}). {_ADVICE[place]}{suffix}")
-    return OperationalError(f"{prefix}{error.strerror or error}.{suffix}")
-
-
-def is_full(error: BaseException) -> bool:
-    """Whether an error, or one of its causes, means a full disk or quota."""
-    for cause in chain_of_causes(error):
-        wrapped = _OS_ERROR_PATTERN.search(str(cause))
-        code = cause.errno if isinstance(cause, OSError) else int(wrapped[1]) if wrapped else None
-        if code in _DISK_FULL_ERRNOS:
-            return True
-    return False
+_DISK_FULL_ERRNOS = {errno.ENOSPC, errno.EDQUOT}
+_PERMISSION_ERRNOS = {errno.EACCES, errno.EPERM, errno.EROFS}
+_PATH_ERRNOS = {errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG}
 
 
 @contextlib.contextmanager
 def convert_os_errors(path: Path, unharmed_note: str = "", *, place: Place = "runs") -> Iterator[None]:
-    """Converts an `OSError` (also one that safetensors wraps in its own class) by `convert_os_error`."""
+    """Converts an `OSError` (also one that safetensors wraps in its own class) to an error of ours, with advice.
+
+    `unharmed_note` says what is still intact. A full disk, a quota and a size limit are OperationalErrors; a read-only
+    folder is a UserError.
+    """
     try:
         yield
-    except OSError as error:
-        raise convert_os_error(error, path, unharmed_note, place=place) from error
+    except (UserError, OperationalError):
+        raise
     except Exception as error:
-        number = _OS_ERROR_PATTERN.search(str(error))
-        if number is None or isinstance(error, UserError | OperationalError):
+        if (code := _os_error_code(error)) is None:
             raise
-        code = int(number[1])
-        raise convert_os_error(OSError(code, os.strerror(code)), path, unharmed_note, place=place) from error
+        raise _converted(code, error, path, unharmed_note, place) from error
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether an error, or one of its causes, means a full disk or quota."""
+    return any(_os_error_code(cause) in _DISK_FULL_ERRNOS for cause in chain_of_causes(error))
+
+
+def _os_error_code(error: BaseException) -> int | None:
+    """The number of an operating system error; 0 if it has none, None for any other error."""
+    if isinstance(error, OSError):
+        return error.errno or 0
+    wrapped = re.search(r"\(os error (\d+)\)", str(error))  # in a message of safetensors
+    return int(wrapped[1]) if wrapped else None
+
+
+def _converted(
+    code: int, error: Exception, path: Path, unharmed_note: str, place: Place
+) -> UserError | OperationalError:
+    prefix, suffix = f"{'out: ' * (place == 'out')}{path}: ", f" {unharmed_note}" if unharmed_note else ""
+    reason = os.strerror(code) if code else str(error)
+    if code in _DISK_FULL_ERRNOS:
+        what = "the disk is full" if code == errno.ENOSPC else "the disk quota is used up"
+        with contextlib.suppress(OSError):
+            file_system = os.statvfs(next(one for one in (path, *path.absolute().parents) if one.exists()))
+            what += f" ({format_bytes(file_system.f_bavail * file_system.f_frsize)} free)"
+        return OperationalError(f"{prefix}{what}.{suffix} Free disk space and run the same command again.")
+    if code == errno.EFBIG:
+        reason = "the file would be larger than this process may write (see `ulimit -f`)"
+    if code in _PERMISSION_ERRNOS:
+        return UserError(f"{prefix}cannot be written ({reason}). {_ADVICE[place]}{suffix}")
+    # without a folder: a file system without new files, such as /proc
+    if code in _PATH_ERRNOS or (place == "out" and code == errno.ENOENT):
+        return UserError(f"{prefix}cannot be created here ({reason}). {_ADVICE[place]}{suffix}")
+    return OperationalError(f"{prefix}{reason}.{suffix}")
 
 
 def make_folder(path: Path, unharmed_note: str = "", *, place: Place = "runs") -> None:
-    """Creates a folder with its parents, unless it exists. Raises the error of `convert_os_error` on failure."""
+    """Creates a folder with its parents, unless it exists. Raises the error of `convert_os_errors` on failure."""
     with convert_os_errors(path, unharmed_note, place=place):
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -100,7 +96,11 @@ def make_folder(path: Path, unharmed_note: str = "", *, place: Place = "runs") -
 
 
 def format_bytes(count: float) -> str:
-    """Bytes with a unit: `size(1_500_000)` is `"1.5 MB"`."""
+    """Bytes with a unit.
+
+    >>> format_bytes(1_500_000)
+    '1.5 MB'
+    """
     for unit in ("bytes", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
@@ -127,7 +127,7 @@ def fsync(path: Path) -> None:
 
 
 def write_atomically(path: Path, content: bytes, unharmed_note: str = "", *, place: Place = "runs") -> None:
-    """Writes `content` to `path` atomically. Raises the error of `convert_os_error` on failure."""
+    """Writes `content` to `path` atomically. Raises the error of `convert_os_errors` on failure."""
     new_path = temporary_path(path)
     with convert_os_errors(path, unharmed_note, place=place):
         try:
@@ -179,13 +179,17 @@ def append_records(
     with convert_os_errors(path, unharmed_note):
         fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
         try:
-            end, needs_newline = _end_of_last_record(fd)
-            if end < os.fstat(fd).st_size:
-                os.ftruncate(fd, end)
-            written, content = 0, b"\n" * needs_newline + content
+            end = os.fstat(fd).st_size
+            if end and os.pread(fd, 1, end - 1) != b"\n":
+                last_line = path.read_bytes().rpartition(b"\n")[2]
+                if parse_record(last_line) is None:
+                    end -= len(last_line)
+                    os.ftruncate(fd, end)
+                else:
+                    content = b"\n" + content
             try:
-                while written < len(content):
-                    written += os.write(fd, content[written:])
+                while content:
+                    content = content[os.write(fd, content) :]
             except BaseException:
                 os.ftruncate(fd, end)
                 raise
@@ -195,25 +199,7 @@ def append_records(
             os.close(fd)
 
 
-def _end_of_last_record(fd: int) -> tuple[int, bool]:
-    """The end of the last complete record of an open JSON Lines file, and whether its newline is missing."""
-    size = end = os.fstat(fd).st_size
-    tail = b""
-    while end > 0 and b"\n" not in tail:
-        step = min(end, 1 if not tail else 65536)
-        end -= step
-        tail = os.pread(fd, step, end) + tail
-    last_line = tail[tail.rfind(b"\n") + 1 :]
-    if not last_line:
-        return size, False
-    return (size, True) if parse_record(last_line) is not None else (size - len(last_line), False)
-
-
 def append_text(path: Path, text: str) -> None:
     """Appends text to a log, by one write."""
-    with convert_os_errors(path):
-        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-        try:
-            os.write(fd, text.encode(errors="backslashreplace"))
-        finally:
-            os.close(fd)
+    with convert_os_errors(path), open(path, "ab", buffering=0) as file:
+        file.write(text.encode(errors="backslashreplace"))

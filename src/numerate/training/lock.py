@@ -6,19 +6,17 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-from weakref import WeakSet
+
+from filelock import FileLock, Timeout
 
 from numerate.errors import OperationalError, UserError
 from numerate.records.reading import parse_record
 from numerate.training import disk
 
-_open_locks: "WeakSet[Lock]" = WeakSet()
-_LOCKED_ERRNOS = {errno.EAGAIN, errno.EACCES, errno.EWOULDBLOCK}
 _UNSUPPORTED_ERRNOS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
-_WAIT_INTERVAL = 0.05  # seconds between two attempts to acquire a lock that another process holds
+_MIN_TIMEOUT = 0.1  # seconds: `is_held` takes a lock for a moment
 
 
 class LockedError(UserError):
@@ -26,169 +24,77 @@ class LockedError(UserError):
 
 
 class Lock:
-    """An exclusive `flock` on a file, which names its holder: `{"host", "pid", "started", "doing"}`.
+    """An exclusive lock on a file, by filelock: `flock`, so also between machines where the file system has it.
 
     The kernel releases it when the process ends in any way, so there are no stale locks; the existence of the file
-    means nothing. A forked child does not inherit it. The folder is locked as well, if the file system supports it, so
-    that deleting the lock file does not admit a second writer; not with `with_folder=False`, for folders of many locks.
+    means nothing. A forked child does not inherit it. The file names the holder, for messages:
+
+        {"host": "node7", "pid": 4711, "started": "2026-03-01 12:00:30", "doing": "training"}
     """
 
-    def __init__(self, path: Path, *, with_folder: bool = True) -> None:
-        self.path, self._with_folder = path, with_folder
-        self._fds: list[int] = []
-        self._depth = 0
-        _open_locks.add(self)
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._activity = ""
+        self._renew()
+
+    def _renew(self) -> None:
+        self._pid = os.getpid()
+        self._lock = FileLock(
+            self.path, thread_local=False, fallback_to_soft=False, on_acquired=self._write_holder, poll_interval=0.01
+        )
 
     @contextlib.contextmanager
-    def hold(
-        self, activity: str, *, timeout: float = 0.0, sleep: Callable[[float], object] = time.sleep
-    ) -> Iterator[bool]:
-        """Holds the lock; yields True for the outermost use. Raises `LockedError`, which names the holder, if another
-        process still holds it after `timeout` seconds, between which `sleep` is called."""
-        end = time.monotonic() + timeout
-        while self._depth == 0 and not self._fds:
-            try:
-                with disk.convert_os_errors(self.path):
-                    self._acquire(activity)
-            except LockedError:
-                if time.monotonic() >= end:
-                    raise
-                sleep(_WAIT_INTERVAL)
-        self._depth += 1
-        try:
-            yield self._depth == 1
-        finally:
-            if self._depth:  # 0 in a forked child, which holds nothing
-                self._depth -= 1
-                if self._depth == 0:
-                    self._release()
+    def hold(self, activity: str, *, timeout: float = 0.0) -> Iterator[bool]:
+        """Holds the lock, also nested; yields True for the outermost use.
 
-    def _acquire(self, activity: str) -> None:
-        try:
-            if self._with_folder:
-                self._lock_folder()
-            file_fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
-            self._fds.append(file_fd)
+        Raises `LockedError`, which names the holder, if another process still holds it after `timeout` seconds;
+        `OperationalError` on a file system without locks.
+        """
+        if self._pid != os.getpid():
+            self._renew()  # a forked child holds nothing
+        is_outermost = not self._lock.is_locked
+        self._activity = activity
+        with disk.convert_os_errors(self.path):
             try:
-                _flock_with_retries(file_fd)
+                self._lock.acquire(timeout=max(timeout, _MIN_TIMEOUT))
+            except Timeout as error:
+                raise self._locked_error() from error
             except OSError as error:
-                if error.errno in _UNSUPPORTED_ERRNOS:
-                    raise OperationalError(
-                        f"{self.path}: this file system cannot lock files, so two processes could write one run; "
-                        "set runs_dir= to a folder on another one."
-                    ) from error
-                if error.errno in _LOCKED_ERRNOS:
-                    raise self._locked_error() from error
-                raise
-        except BaseException:
-            self._close()
-            raise
-        holder = {"host": socket.gethostname(), "pid": os.getpid(), "started": _now(), "doing": activity}
-        with contextlib.suppress(OSError):  # a full disk: then a second process is refused without a name
-            os.ftruncate(file_fd, 0)
-            os.pwrite(file_fd, json.dumps(holder).encode() + b"\n", 0)
-
-    def _lock_folder(self) -> None:
-        self._fds.append(os.open(self.path.parent, os.O_RDONLY))
+                if error.errno not in _UNSUPPORTED_ERRNOS:
+                    raise
+                raise OperationalError(
+                    f"{self.path}: this file system cannot lock files, so two processes could write one run; "
+                    "set runs_dir= to a folder on another one."
+                ) from error
+        pid = os.getpid()
         try:
-            _flock_with_retries(self._fds[-1])
-        except OSError as error:
-            if error.errno in (errno.EAGAIN, errno.EWOULDBLOCK):
-                raise self._locked_error() from error  # other errors: this file system locks files only
-
-    def _release(self) -> None:
-        with contextlib.suppress(OSError):
-            os.ftruncate(self._fds[-1], 0)
-        self._close()
-
-    def _close(self) -> None:
-        while self._fds:
-            os.close(self._fds.pop())
-
-    def release_after_fork(self) -> None:
-        """Drops the parent's lock in a forked child. Closing the copy does not release the lock of the parent."""
-        self._close()
-        self._depth = 0
+            yield is_outermost
+        finally:
+            if pid == os.getpid():
+                self._lock.release()
 
     def is_held(self) -> bool:
-        """Whether any process holds it now. No other process can acquire it during the check."""
+        """Whether any process holds it now. Needs no permission to write."""
         import fcntl
 
-        try:
-            fd = os.open(self.path, os.O_RDONLY)
-        except OSError:
-            return False
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError as error:
-            return error.errno in _LOCKED_ERRNOS
-        finally:
-            os.close(fd)
+        with contextlib.suppress(OSError), open(self.path, "rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError as error:
+                return error.errno in (errno.EAGAIN, errno.EACCES)
         return False
 
-    def holder(self) -> dict[str, Any] | None:
-        """The holder by the file, `{"host", "pid", ...}`: None where there is none, or where that process is gone."""
-        try:
-            record = parse_record(self.path.read_bytes())
-        except OSError:
-            return None
-        return record if record is not None and {"host", "pid"} <= set(record) and not has_ended(record) else None
+    def _write_holder(self, fd: int) -> None:
+        started = time.strftime("%Y-%m-%d %H:%M:%S")
+        holder = {"host": socket.gethostname(), "pid": os.getpid(), "started": started, "doing": self._activity}
+        with contextlib.suppress(OSError):  # a full disk: then a second process is refused without a name
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, json.dumps(holder).encode() + b"\n", 0)
 
     def _locked_error(self) -> LockedError:
-        holder = self._wait_for_holder()
-        if holder is None:
-            who = "another process"
-        else:
+        holder, who = None, "another process"
+        with contextlib.suppress(OSError):
+            holder = parse_record(self.path.read_bytes())
+        if holder is not None and {"host", "pid"} <= holder.keys():
             who = f"process {holder['pid']} on {holder['host']} ({holder.get('doing')}, since {holder.get('started')})"
         return LockedError(f"{self.path.parent}: is being written by {who}. Wait until it has ended, or stop it.")
-
-    def _wait_for_holder(self) -> dict[str, Any] | None:
-        """The last holder according to the file; waits briefly for a process that has just acquired the lock and not
-        yet written."""
-        for _ in range(10):
-            if (found := self.holder()) is not None:
-                return found
-            time.sleep(0.02)
-        return None
-
-
-def _flock_with_retries(fd: int) -> None:
-    """Locks an open file or folder, trying for about 50 ms: `is_held` takes it for a moment."""
-    import fcntl
-
-    for wait in (0.005, 0.015, 0.03, None):
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except OSError as error:
-            if wait is None or error.errno not in _LOCKED_ERRNOS:
-                raise
-            time.sleep(wait)
-
-
-def has_ended(process: Mapping[str, Any]) -> bool:
-    """Whether a process, known by its `host` and `pid`, has certainly ended: it ran on this machine and no longer
-    exists."""
-    if process["host"] != socket.gethostname():
-        return False
-    try:
-        os.kill(int(process["pid"]), 0)
-        state = Path(f"/proc/{int(process['pid'])}/stat").read_text().rpartition(")")[2].split()
-    except ProcessLookupError:
-        return True
-    except (OSError, ValueError, TypeError, OverflowError):
-        return False
-    return state[:1] == ["Z"]  # a zombie: ended, not yet reaped
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S")
-
-
-def _after_fork() -> None:
-    for lock in list(_open_locks):
-        lock.release_after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -14,22 +14,16 @@ other folders and nothing depends on the clock, so a folder can be copied anywhe
 """
 
 import contextlib
-import errno
 import glob
 import os
 import re
 import shutil
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from numerate import catalogue
-from numerate.config import approve_imported, user_files
+from numerate.config import approve_imported, user_files, yaml_text
 from numerate.errors import OperationalError, UserError, did_you_mean
-from numerate.plain_yaml import load_plain_yaml
 from numerate.records import heads
 from numerate.records.kinds import RUN_FILE_SCHEMAS
 from numerate.records.reading import FORMAT, parse_lines, read_bytes, read_records
@@ -37,8 +31,9 @@ from numerate.records.schema import CHECKSUM_KEY, checksum
 from numerate.training import checkpoint, disk
 from numerate.training.lock import Lock
 
-_STARTS_FILE = ".starts"
-_PATH_TAKEN_ERRNOS = {errno.ENOTEMPTY, errno.EEXIST}
+STARTS_FILE = ".starts"
+"""The file of a folder of runs that names each run at each start, in order."""
+
 _START_KEYS = ("command", "git", "hardware", "versions", "times")
 
 
@@ -65,39 +60,41 @@ class RunFolder:
         path = runs / recipe_name / folder_name(run_id)
         approve_imported()
         if not (path / "recipe.yaml").exists():
-            content = header_yaml({"name": None, "id": run_id, **metadata} | {"id": run_id})
-            temporary_path = disk.temporary_path(path)
+            disk.make_folder(path.parent)
+            new_path = disk.temporary_path(path)
             try:
-                disk.make_folder(path.parent)
+                cls._write_new(new_path, header_yaml({"name": None, "id": run_id, **metadata} | {"id": run_id}))
                 with disk.convert_os_errors(path):
-                    temporary_path.mkdir()
-                    for file in user_files():
-                        if file.sha256.encode() in content:
-                            file.copy_to(temporary_path / "parts" / file.sha256[:12])
-                    disk.write_atomically(temporary_path / "recipe.yaml", content)
-                    os.rename(temporary_path, path)
+                    os.rename(new_path, path)
                     disk.fsync(path.parent)
-            except BaseException as error:
-                shutil.rmtree(temporary_path, ignore_errors=True)
-                made_by_another = isinstance(error, UserError | OperationalError) and (path / "recipe.yaml").exists()
-                if not made_by_another:
-                    if isinstance(error.__cause__, OSError) and error.__cause__.errno in _PATH_TAKEN_ERRNOS:
+            except (UserError, OperationalError):
+                if not (path / "recipe.yaml").exists():  # which another process may have made meanwhile
+                    if path.exists():
                         raise UserError(
                             f"{path}: exists but has no recipe.yaml; move it, or set another runs_dir=."
-                        ) from error
+                        ) from None
                     raise
+            finally:
+                shutil.rmtree(new_path, ignore_errors=True)
         with contextlib.suppress(UserError, OperationalError):  # only `latest` is affected
-            disk.append_text(
-                runs / _STARTS_FILE, f"\n{recipe_name}/{path.name}\n"
-            )  # the first line end is for a corrupted line
+            disk.append_text(runs / STARTS_FILE, f"\n{recipe_name}/{path.name}\n")  # the first ends a corrupted line
         return cls(path)
+
+    @staticmethod
+    def _write_new(path: Path, head: bytes) -> None:
+        with disk.convert_os_errors(path):
+            path.mkdir()
+            for file in user_files():
+                if file.sha256.encode() in head:
+                    file.copy_to(path / "parts" / file.sha256[:12])
+            disk.write_atomically(path / "recipe.yaml", head)
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
         """Opens the folder of an existing run. Raises `UserError` if there is none."""
         if not (path / "recipe.yaml").is_file():
             what = "is not a run: it has no recipe.yaml" if path.is_dir() else "there is no such folder"
-            raise UserError(f"{path}: {what}.{did_you_mean(path.name, _runs_in(path.parent))}")
+            raise UserError(f"{path}: {what}.{did_you_mean(path.name, folders_of_runs(path.parent))}")
         return cls(path)
 
     @property
@@ -146,9 +143,8 @@ class RunFolder:
             changes["times"] = {**old.get("times", {}), **changes["times"]}
         self._write_metadata({**old, **changes})
 
-    def _write_metadata(self, head: dict[str, Any]) -> None:
-        content = header_yaml(head)
-        disk.write_atomically(self.file(heads.RECIPE_FILE), content, unharmed_note="The run itself is intact.")
+    def _write_metadata(self, head: Mapping[str, Any]) -> None:
+        disk.write_atomically(self.file(heads.RECIPE_FILE), header_yaml(head), "The run itself is intact.")
 
     def append(self, name: str, *records: Mapping[str, Any], durable: bool = False) -> None:
         """Appends records to one of the run's `.jsonl` files: all of them, or none when the disk is full."""
@@ -210,44 +206,18 @@ class RunFolder:
             yield
 
     def _clean_up(self) -> None:
-        name = glob.escape(self.path.name)
-        for leftover in (
-            *self.path.glob(f"{disk.TEMPORARY_PREFIX}*"),
-            *self.path.parent.glob(f"{disk.TEMPORARY_PREFIX}{name}-*"),
-        ):
-            with contextlib.suppress(FileNotFoundError):  # another process that has lost the race removes its own
-                shutil.rmtree(leftover) if leftover.is_dir() and not leftover.is_symlink() else leftover.unlink(
-                    missing_ok=True
-                )
+        """Removes what killed processes left unfinished; one that is making the same run just now removes its own."""
+        beside = self.path.parent.glob(f"{disk.TEMPORARY_PREFIX}{glob.escape(self.path.name)}-*")
+        for leftover in (*self.path.glob(f"{disk.TEMPORARY_PREFIX}*"), *beside):
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(leftover) if leftover.is_dir() and not leftover.is_symlink() else leftover.unlink()
         checkpoint.clean_up(self.checkpoints)
-
-
-class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
-    """Plain data only; strings that a YAML reader could parse as a number, a boolean or a date are quoted."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-
-_AMBIGUOUS = re.compile(
-    r"[-+.]?[\d_.:]+([eE][-+]?\d+)?|0[xob]\w+|[-+]?\.(inf|nan)|y|n|true|false|yes|no|on|off|null|~|", re.IGNORECASE
-)
-
-
-def _represent_text(dumper: Any, value: str) -> Any:
-    style = '"' if _AMBIGUOUS.fullmatch(value) else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
-
-
-_Dumper.add_representer(str, _represent_text)
 
 
 def header_yaml(head: Mapping[str, Any]) -> bytes:
     """The contents of a `recipe.yaml`: its format, what `head` has, and a checksum."""
     data = disk.to_plain_data({"format": None} | dict(head) | {"format": FORMAT})
-    data |= {CHECKSUM_KEY: checksum(data)}
-    text = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
-    return str(text).encode()
+    return yaml_text(data | {CHECKSUM_KEY: checksum(data)}, width=1000).encode()
 
 
 def earlier_metadata(path: Path) -> dict[str, Any]:
@@ -277,123 +247,6 @@ def resolve_runs_dir(runs_dir: str | os.PathLike[str] | None = None) -> Path:
     return runs
 
 
-def all_runs(runs: Path) -> list[RunFolder]:
-    """All runs in a folder of runs, by recipe and id."""
-    with disk.convert_os_errors(runs):
-        heads = sorted(runs.glob("[!.]*/[!.]*/recipe.yaml"))
-    return [RunFolder(head.parent) for head in heads]
-
-
-def latest_run(runs: Path) -> RunFolder | None:
-    """The run that was created or resumed last (by the order of sessions, not by a clock) of those with a checkpoint,
-    or of all if none has one. Warns if a later one has none yet."""
-    newest = None
-    for run in _newest_first(runs):
-        if checkpoint.list_steps(run.checkpoints):
-            if newest is not None:
-                message = f"latest: {newest.path} has no checkpoint yet; taking {run.path}, the newest run that has one"
-                warnings.warn(message, stacklevel=3)
-            return run
-        newest = newest or run
-    return newest
-
-
-def _newest_first(runs: Path) -> Iterator[RunFolder]:
-    try:
-        lines = (runs / _STARTS_FILE).read_text(encoding="utf-8", errors="replace").split("\n")
-    except OSError:
-        lines = []
-    known_paths = [runs / name for name in dict.fromkeys(reversed(lines)) if name]
-    yield from (RunFolder(path) for path in known_paths if os.path.isfile(path / "recipe.yaml"))
-    others = [run for run in all_runs(runs) if run.path not in known_paths]
-    yield from sorted(others, key=lambda run: (_read_metadata_entry(run, "  started") or "", run.path), reverse=True)
-
-
-def find_run(address: str | os.PathLike[str], runs: Path) -> RunFolder:
-    """Finds a run by its path, `latest`, a `name=`, an id or the beginning of one, or a recipe with one run. Raises
-    `UserError` that lists the matches if there are several, or the nearest name if there is none.
-    """
-    text = os.fspath(address)
-    path = Path(os.path.expanduser(text))
-    if os.path.isfile(path / "recipe.yaml"):
-        return RunFolder(path)
-    if path.name == "recipe.yaml" and os.path.isfile(path):
-        return RunFolder(path.parent)
-    if os.path.isfile(runs / text / "recipe.yaml") and text.strip("./"):
-        return RunFolder(runs / text)
-    runs_found = all_runs(runs)
-    if text == "latest":
-        if (newest_run := latest_run(runs)) is None:
-            raise UserError(f"{runs}: there is no run here yet; `numerate train RECIPE` creates one.")
-        return newest_run
-    name_by_path = {run.path: _read_metadata_entry(run, "name") for run in runs_found}
-    for matches in (
-        [run for run in runs_found if run.id == text],
-        [run for run in runs_found if name_by_path[run.path] == text],
-        [run for run in runs_found if text and run.id.startswith(text)],
-        [run for run in runs_found if run.recipe_name == text.rstrip("/")],
-        [run for run in runs_found if "/" in text and f"{run.recipe_name}/{run.id}".startswith(text)],
-    ):
-        if len(matches) == 1:
-            return matches[0]
-        if matches:
-            runs_text = ", ".join(f"{run.recipe_name}/{run.id}" for run in matches[:8]) + (
-                ", ..." if len(matches) > 8 else ""
-            )
-            raise UserError(
-                f"{text!r} may mean {len(matches)} runs in {runs}: {runs_text}. Use one of these, or a path."
-            )
-    if os.path.isdir(path):
-        raise UserError(f"{path}: is no run: it has no recipe.yaml.{_suggest_path(path)}")
-    if os.sep in text:
-        raise UserError(f"{path}: there is no such folder.{did_you_mean(path.name, _runs_in(path.parent))}")
-    if catalogue.is_recipe(text):
-        is_study = text.replace("-", "_") in catalogue.parts_by_kind()["Study"]
-        kind, command = ("study", "run") if is_study else ("recipe", "train")
-        raise UserError(
-            f"{text} is a {kind}, and there is no run of it in {runs}; `numerate {command} {text}` makes one"
-        )
-    known = [run.id for run in runs_found] + [name for name in name_by_path.values() if name] + ["latest"]
-    raise UserError(f"no run in {runs} has the id, name or path {text!r}.{did_you_mean(text, known)}")
-
-
-def _suggest_path(path: Path) -> str:
-    """Advice for a path that is part of a run, or that contains other weights."""
-    here = path.absolute()
-    if here.name == "checkpoints" and (here.parent / "recipe.yaml").is_file():
-        return f" Its run is {path.parent if path.parent.name else here.parent}."
-    run = here.parent.parent
-    if here.parent.name == "checkpoints" and (run / "recipe.yaml").is_file():
-        run_path = path.parent.parent if len(path.parts) > 2 else run
-        step = re.fullmatch(r"step-0*(\d+)", here.name)
-        if step is None:
-            return f" Its run is {run_path}."
-        return (
-            f" It is a checkpoint of the run {run_path}: give that, and which one where a checkpoint is expected, as "
-            f"in `numerate evaluate {run_path} checkpoint={step[1]}`."
-        )
-    if inside := sorted(path.glob("*/recipe.yaml")):
-        more = f" and {len(inside) - 1} more" if len(inside) > 1 else ""
-        return f" There are runs inside: {inside[0].parent}{more}."
-    if (config := path / "config.json").is_file():
-        if b'"model_type": "numerate"' in config.read_bytes():
-            return f" It holds a run that was exported for Hugging Face: `numerate import {path}` imports it as a run."
-        return (
-            f" It holds weights of Hugging Face, which `numerate evaluate hf:{path} task=gsm8k` evaluates, and "
-            f"`numerate train hf:{path} task=gsm8k` trains."
-        )
-    return ""
-
-
-def _runs_in(folder: Path) -> list[str]:
+def folders_of_runs(folder: Path) -> list[str]:
+    """The names of the folders of runs in a folder."""
     return [head.parent.name for head in folder.glob("*/recipe.yaml")]
-
-
-def _read_metadata_entry(run: RunFolder, key: str) -> str | None:
-    """One entry of a run's metadata without parsing all of it, so that a thousand runs can be searched quickly."""
-    try:
-        found = re.search(rf"^{key}: (.+)$", run.file("recipe.yaml").read_text(encoding="utf-8"), re.MULTILINE)
-        value = load_plain_yaml(found[1]) if found else None
-    except (OSError, ValueError, yaml.YAMLError):
-        return None
-    return None if value is None else str(value)
