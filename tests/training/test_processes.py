@@ -357,7 +357,7 @@ def test_what_several_blocks_share_is_named() -> None:
         )
         for one in (False, True)
     )
-    assert own == []
+    assert own == {}
     assert len(shared) == 6
     assert all(".attention_biases.0." in name for name in shared)
 
@@ -395,10 +395,10 @@ def test_a_process_alone_is_the_first_and_adds_nothing() -> None:
 
 
 def test_of_several_processes_the_largest_status_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    def reduce_with_another(tensor: torch.Tensor, operation: Any) -> None:
-        tensor.fill_({dist.ReduceOp.MAX: max, dist.ReduceOp.MIN: min}[operation](int(tensor), 143))
+    def gather_with_another(values: list[int], own: int) -> None:
+        values[:] = own, 143
 
-    monkeypatch.setattr(dist, "all_reduce", reduce_with_another)
+    monkeypatch.setattr(dist, "all_gather_object", gather_with_another)
     assert World(torch.device("cpu"), rank=1, size=2).max_over_processes(0) == 143
 
 

@@ -1,10 +1,12 @@
 """The processes of one run: ranks, collective operations, and joint termination."""
 
 import contextlib
+import functools
+import itertools
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,9 +14,7 @@ import torch.distributed as dist
 
 from numerate.errors import OperationalError, UserError
 
-_ERROR_KEY = "ended"
-_num_joins = 0
-_rendezvous_result: Any = None
+_join_numbers = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -38,31 +38,34 @@ class World:
         `UserError` in all of them if one lacks the device.
         """
         if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-            only_device = resolve_device(device)
-            if only_device.type == "cuda":
-                torch.cuda.set_device(only_device)  # whose generators `torch.cuda.manual_seed` seeds
-            return cls(only_device)
-        store, rank, size = _rendezvous()
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
-        try:
-            resolved_device, problem = resolve_device(device, int(os.environ.get("LOCAL_RANK", "0"))), ""
-        except UserError as failure:
-            resolved_device, problem = torch.device("cpu"), str(failure)
-        world = cls(resolved_device, rank, size, None, store, os.getppid())
-        devices_and_problems: list[tuple[str, str]] = world.all_gather((resolved_device.type, problem))
-        problems = [text for _, text in devices_and_problems if text]
-        if not problems and len({kind for kind, _ in devices_and_problems}) > 1:
-            problems = [
-                f"device: must be of one type in all processes ({', '.join(kind for kind, _ in devices_and_problems)})"
-            ]
-        if problems:
-            error = world.shared_error(UserError(problems[0]))
-            world.leave()
-            raise error
-        if resolved_device.type == "cuda":
-            torch.cuda.set_device(resolved_device)
-            world = cls(resolved_device, rank, size, dist.new_group(backend="nccl"), store, os.getppid())
+            world = cls(resolve_device(device))
+        else:
+            launcher_store, rank, size = _rendezvous()
+            store = dist.PrefixStore(f"numerate-{next(_join_numbers)}", launcher_store)  # type: ignore[attr-defined]
+            dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+            world = cls(torch.device("cpu"), rank, size, None, store, os.getppid())
+            world = replace(world, device=world._common_device(device))
+        if world.device.type == "cuda":
+            torch.cuda.set_device(world.device)  # whose generators `torch.cuda.manual_seed` seeds
+            if world.size > 1:
+                world = replace(world, nccl_group=dist.new_group(backend="nccl"))
         return world
+
+    def _common_device(self, text: str) -> torch.device:
+        device, problem = self.device, ""
+        try:
+            device = resolve_device(text, int(os.environ.get("LOCAL_RANK", "0")))
+        except UserError as error:
+            problem = str(error)
+        answers = self.all_gather((device.type, problem))
+        problems = [text for _, text in answers if text]
+        if len({kind for kind, _ in answers}) > 1:
+            problems.append(f"device: must be of one type in all processes ({', '.join(kind for kind, _ in answers)})")
+        if problems:
+            shared_error = self.shared_error(UserError(problems[0]))
+            self.leave()
+            raise shared_error
+        return device
 
     @classmethod
     @contextlib.contextmanager
@@ -72,36 +75,32 @@ class World:
         try:
             yield world
         except BaseException as error:
-            shared = world.shared_error(error)
-            if shared is error:
+            if (shared := world.shared_error(error)) is error:
                 raise
             raise shared from error
         finally:
             world.leave()
 
     def shared_error(self, error: BaseException) -> BaseException:
-        """Shares the error that ends this process. Returns the error to raise: `error` itself if this process failed
-        first, otherwise that of the first one, which only that process reports (`error.is_reporter` is False)."""
+        """The error to raise where `error` ends this process: that of the process that failed first. Only that process
+        reports it (`error.should_print`)."""
         if self.size == 1:
             return error
-        kind = "UserError" if isinstance(error, UserError) else "OperationalError"
-        text = str(error) if isinstance(error, UserError | OperationalError) else f"{type(error).__name__}: {error}"
-        if _is_lost(error):
+        if isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error)):
             error = OperationalError(
                 f"another of the {self.size} processes ended without an error message (killed? out of memory?); "
                 "the same command resumes from the last checkpoint"
             )
-            text = str(error)
-        own_message = json.dumps([self.rank, kind, text])
+        text = str(error) if isinstance(error, UserError | OperationalError) else f"{type(error).__name__}: {error}"
+        own_message = json.dumps([self.rank, isinstance(error, UserError), text])
         first_message = own_message
         with contextlib.suppress(RuntimeError):  # the launcher, which keeps the store, may be gone
-            first_message = self.store.compare_set(_ERROR_KEY, "", own_message).decode()
-        is_reporter = first_message == own_message
-        if not is_reporter:
-            _, kind, text = json.loads(first_message)
-            error = UserError(text) if kind == "UserError" else OperationalError(text)
+            first_message = self.store.compare_set("ended", "", own_message).decode()
+        if first_message != own_message:
+            _, is_user_error, text = json.loads(first_message)
+            error = UserError(text) if is_user_error else OperationalError(text)
         if isinstance(error, UserError | OperationalError):
-            error.should_print = is_reporter
+            error.should_print = first_message == own_message
         return error
 
     def leave(self) -> None:
@@ -134,63 +133,30 @@ class World:
         dist.all_reduce(total)
         return dict(zip(values, total.tolist(), strict=True))
 
-    def all_reduce_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
-        """Sums the gradients of all processes by one all-reduce of their concatenation in parameter order.
-
-        The order does not depend on timing, so a resumed run adds in the same order.
-        """
-        if self.size == 1:
-            return
-        gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in parameters]
-        flat_gradient = torch.cat([gradient.flatten() for gradient in gradients])
-        dist.all_reduce(flat_gradient, group=self.nccl_group)
-        parts = torch.split(flat_gradient, [p.numel() for p in parameters])
-        for parameter, part in zip(parameters, parts, strict=True):
-            parameter.grad = part.view_as(parameter)
-
     def max_over_processes(self, number: int) -> int:
         """The maximum over all processes."""
-        if self.size == 1:
-            return number
-        maximum = torch.tensor([number])
-        dist.all_reduce(maximum, dist.ReduceOp.MAX)
-        return int(maximum.item())
+        return max(int(value) for value in self.all_gather(number))
 
     def broadcast(self, value: Any) -> Any:
-        """The value of rank 0, broadcast to all processes."""
-        if self.size == 1:
-            return value
-        values = [value]
-        dist.broadcast_object_list(values, src=0)
-        return values[0]
+        """The value of rank 0."""
+        return self.all_gather(value if self.is_main_process else None)[0]
 
     def all_gather(self, value: Any) -> list[Any]:
         """The value of each process, in the order of ranks."""
-        if self.size == 1:
-            return [value]
-        values: list[Any] = [None] * self.size
-        dist.all_gather_object(values, value)
+        values = [value] * self.size
+        if self.size > 1:
+            dist.all_gather_object(values, value)
         return values
 
     def barrier(self) -> None:
-        """A barrier: returns once all processes are here."""
-        if self.size > 1:
-            dist.barrier()
+        """Returns once all processes are here."""
+        self.all_gather(None)
 
 
+@functools.cache
 def _rendezvous() -> tuple[Any, int, int]:
-    """The store of the launcher (or of rank 0, if it has none), with separate keys for every join."""
-    global _num_joins, _rendezvous_result
-    if _rendezvous_result is None:
-        _rendezvous_result = next(iter(dist.rendezvous("env://")))  # type: ignore[attr-defined]
-    store, rank, size = _rendezvous_result
-    _num_joins += 1
-    return dist.PrefixStore(f"numerate-{_num_joins}", store), rank, size  # type: ignore[attr-defined]
-
-
-def _is_lost(error: BaseException) -> bool:
-    """Whether the error means that another process has ended, for which gloo has no error type."""
-    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))
+    """The store of the launcher (or of rank 0, if it has none), the rank, and the number of processes."""
+    return next(iter(dist.rendezvous("env://")))  # type: ignore[attr-defined, no-any-return]
 
 
 def resolve_device(text: str, local_rank: int | None = None) -> torch.device:
@@ -205,24 +171,21 @@ def resolve_device(text: str, local_rank: int | None = None) -> torch.device:
     except RuntimeError:
         device = torch.device("meta")  # which is refused, too
     if device.type not in ("cpu", "cuda", "mps"):
+        hint = "; a GPU is device=cuda" if "gpu" in text.lower() else ""
+        raise UserError(f"device: must be auto, cpu, cuda, cuda:1 or mps, not {text!r}{hint}")
+    if device.type == "mps" and (local_rank is not None or not torch.backends.mps.is_available()):
+        problem = "this machine has no Apple GPU that torch can use; device=cpu works everywhere"
         raise UserError(
-            f"device: must be auto, cpu, cuda, cuda:1 or mps, not {text!r}"
-            + ("; a GPU is device=cuda" if "gpu" in text.lower() else "")
+            f"device: mps: {problem}" if local_rank is None else "device: must be cpu, not mps, for several processes"
         )
-    if device.type == "cuda":
-        if local_rank is not None and device.index is not None:
-            raise UserError(f"device: {text} is one device for several processes; device=cuda gives each its own")
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        index = device.index if device.index is not None else (local_rank or 0)
-        if index >= count:
-            available = "no CUDA device is visible"
-            if count:
-                available = f"there are {count} CUDA devices (cuda:0 to cuda:{count - 1})"
-            process_text = f" for process {index} of this machine" if local_rank else ""
-            raise UserError(f"device: {text}{process_text}: {available}; device=cpu works everywhere")
+    if device.type != "cuda":
+        return device
+    if local_rank is not None and device.index is not None:
+        raise UserError(f"device: {text} is one device for several processes; device=cuda gives each its own")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    index = device.index if device.index is not None else (local_rank or 0)
+    if index < count:
         return torch.device("cuda", index)
-    if device.type == "mps" and local_rank is not None:
-        raise UserError("device: must be cpu, not mps, for several processes")
-    if device.type == "mps" and not torch.backends.mps.is_available():
-        raise UserError("device: mps: this machine has no Apple GPU that torch can use; device=cpu works everywhere")
-    return device
+    available = f"there are {count} CUDA devices (cuda:0 to cuda:{count - 1})" if count else "no CUDA device is visible"
+    process_text = f" for process {index} of this machine" if local_rank else ""
+    raise UserError(f"device: {text}{process_text}: {available}; device=cpu works everywhere")

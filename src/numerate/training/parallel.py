@@ -8,7 +8,7 @@ import inspect
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -21,23 +21,20 @@ from numerate.models.strict_weights import match_state_dict
 from numerate.training.compilation import CompileMode, allow_compiling
 from numerate.training.distributed import World
 
-_SHARED_MODULES_NAME = "shared_by_blocks"
-
 
 class ParallelStrategy:
-    """One process, or several with replicated weights that sum their gradients by one all-reduce (`all_reduce`).
+    """One process, or several with replicated weights that sum their gradients by one all-reduce (`all_reduce`), in the
+    same order in every run: a resumed run is bit-identical for any number of processes."""
 
-    The all-reduce of one flat gradient adds in the same order in every run: a resumed run is bit-identical for any
-    number of processes.
-    """
-
-    loss_multiplier = 1.0
-    """Factor on the loss of a micro-batch if gradients are averaged over processes."""
+    averages_in_backward: ClassVar[bool] = False
+    """Whether the backward pass averages gradients over processes, so that nothing is left to sum."""
 
     def __init__(self, model: Model, world: World, *, compile_mode: CompileMode | None = None) -> None:
         self.model, self.world = model, world
         self.training_model: nn.Module = model if compile_mode is None else compile_forward(model, compile_mode)
         """The model as training calls it: compiled, or wrapped by DDP."""
+        self.loss_multiplier = float(world.size) if self.averages_in_backward else 1.0
+        """Factor on the loss of a micro-batch, whose divisor counts the examples of all processes."""
 
     def backward(self, is_last: bool) -> AbstractContextManager[None]:
         """The context of the forward and backward pass of one micro-batch; `is_last`: the last one of a step."""
@@ -58,7 +55,16 @@ class ParallelStrategy:
 
     def sync_gradients(self) -> None:
         """Called after the last backward pass of a step; every process then has the full gradient (or its shard)."""
-        self.world.all_reduce_gradients(list(self.model.parameters()))
+        if self.averages_in_backward or self.world.size == 1:
+            return
+        parameters = list(self.model.parameters())
+        gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in parameters]
+        flat_gradient = torch.cat([gradient.flatten() for gradient in gradients])
+        dist.all_reduce(flat_gradient, group=self.world.nccl_group)
+        for parameter, part in zip(
+            parameters, torch.split(flat_gradient, [p.numel() for p in parameters]), strict=True
+        ):
+            parameter.grad = part.view_as(parameter)
 
     def clip_grad_norm(self, max_norm: float | None) -> Tensor:
         """Scales the gradient down to the norm `max_norm`; returns its norm before."""
@@ -71,14 +77,14 @@ class ParallelStrategy:
     def layer_grad_norms(self) -> dict[str, Tensor]:
         """The gradient norm of each block, and of each module outside of them, by name, before clipping. Parameters
         shared by blocks count in the first."""
-        grads_by_layer: dict[str, list[Tensor]] = {}
-        name_by_id = {id(block): name for name, block in self.model.named_modules()}
-        blocks = [name_by_id[id(block)] for block in model_blocks(self.model)]
+        names = {module: name for name, module in self.model.named_modules()}
+        blocks = [names[block] for block in model_blocks(self.model)]
+        layers: dict[str, list[Tensor]] = {}
         for name, parameter in self.model.named_parameters():
             if parameter.grad is not None:
                 layer = next((block for block in blocks if name.startswith(f"{block}.")), name.split(".")[0])
-                grads_by_layer.setdefault(layer, []).append(parameter.grad)
-        return {name: _full_tensor(torch.nn.utils.get_total_norm(grads)) for name, grads in grads_by_layer.items()}
+                layers.setdefault(layer, []).append(parameter.grad)
+        return {name: _full_tensor(torch.nn.utils.get_total_norm(grads)) for name, grads in layers.items()}
 
     def full_state_dict(self) -> dict[str, Tensor]:
         """All weights by name, unsharded, on the main process. Every process must call it."""
@@ -89,8 +95,7 @@ class ParallelStrategy:
         self.model.load_state_dict(match_state_dict(self.model, weights, source))
 
     def full_optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-        """The optimizer's state as `parameter name/entry`, unsharded, on the main process. Every process must call
-        it."""
+        """The optimizer's state as `parameter name/entry`; otherwise as `full_state_dict`."""
         return {
             f"{name}/{entry}": torch.as_tensor(value)
             for name, parameter in self.model.named_parameters()
@@ -111,52 +116,52 @@ class ParallelStrategy:
 
 class DDPStrategy(ParallelStrategy):
     """PyTorch's DistributedDataParallel (`ddp`): gradients are summed in buckets during the backward pass. Buckets
-    change after the first step of a session, so that with three or more processes a resumed run may differ from an
-    uninterrupted one in the last bits; `all_reduce` does not.
-    """
+    change after the first step of a session: with three or more processes a resumed run may differ in the last bits."""
+
+    averages_in_backward = True
 
     def __init__(self, model: Model, world: World, *, compile_mode: CompileMode | None = None) -> None:
         super().__init__(model, world, compile_mode=compile_mode)
-        self.loss_multiplier = float(world.size)
-        self.ddp_model = nn.parallel.DistributedDataParallel(
-            self.training_model,
-            device_ids=[world.device.index] if world.device.type == "cuda" else None,
-            process_group=world.nccl_group,
-            gradient_as_bucket_view=True,
-            **_no_buffer_sync(),
+        ddp = nn.parallel.DistributedDataParallel
+        # Buffers are constants here. The argument that stops their synchronization was renamed in torch 2.13.
+        is_renamed = "forward_sync_buffers" in inspect.signature(ddp.__init__).parameters
+        no_sync: dict[str, Any] = {"forward_sync_buffers" if is_renamed else "broadcast_buffers": False}
+        devices = [world.device.index] if world.device.type == "cuda" else None
+        self.training_model = self.ddp_model = ddp(
+            self.training_model, devices, process_group=world.nccl_group, gradient_as_bucket_view=True, **no_sync
         )
-        self.training_model = self.ddp_model
 
     def backward(self, is_last: bool) -> AbstractContextManager[None]:
         return nullcontext() if is_last else self.ddp_model.no_sync()
 
-    def sync_gradients(self) -> None:
-        """Does nothing: the buckets are summed during the backward pass."""
-
 
 class FSDPStrategy(ParallelStrategy):
     """PyTorch's FSDP2 (`fsdp`): each process holds a shard of every weight, gradient and moment. Blocks are gathered
-    one by one. Embedding, final norm and head stay gathered from the forward pass to the end of the backward pass,
-    since the head is used after the forward pass (see `numerate.batch.Output`). So do modules that several blocks
-    share, such as a symbol library, which would otherwise be gathered and freed once per block.
-    """
+    one by one. Embedding, final norm and head, which is used after the forward pass, stay gathered to the end of the
+    backward pass; so do modules that several blocks share, such as a symbol library."""
+
+    averages_in_backward = True
 
     def __init__(self, model: Model, world: World, *, compile_mode: CompileMode | None = None) -> None:
         from torch.distributed.device_mesh import DeviceMesh
         from torch.distributed.fsdp import fully_shard
+        from torch.distributed.tensor import DTensor
 
         super().__init__(model, world)
-        self.loss_multiplier = float(world.size)
         self.mesh = DeviceMesh.from_group(world.nccl_group or dist.group.WORLD, world.device.type)  # type: ignore[arg-type]
-        names = set(parameters_shared_by_blocks(model))
-        shared = {parameter for name, parameter in model.named_parameters() if name in names}
+        shared = {*parameters_shared_by_blocks(model).values()}
         for block in model_blocks(model):
             if compile_mode is not None:
                 block.compile(dynamic=False, mode=compile_mode)
             fully_shard(block, mesh=self.mesh, ignored_params=shared)
-        sharded = {parameter for parameter in model.parameters() if _is_dtensor(parameter)}
-        with _registered_outside_blocks(model, shared):
-            self.root: Any = fully_shard(model, mesh=self.mesh, ignored_params=sharded)
+        sharded: set[nn.Parameter] = {one for one in model.parameters() if isinstance(one, DTensor)}
+        # FSDP does not look into sharded blocks: while it shards the rest, modules with parameters shared by blocks are
+        # registered outside of them too. They may also hold others, sharded with their block (`sharing=library`).
+        holders = [part for part in model.modules() if any(own in shared for own in part.parameters(recurse=False))]
+        model.add_module("shared_by_blocks", nn.ModuleList(holders))
+        self.root: Any = fully_shard(model, mesh=self.mesh, ignored_params=sharded)
+        del model.shared_by_blocks
+        self._sharded: list[Any] = [self.root, *model_blocks(model)]
 
     @contextmanager
     def backward(self, is_last: bool) -> Iterator[None]:
@@ -170,24 +175,16 @@ class FSDPStrategy(ParallelStrategy):
             try:
                 yield model
             finally:
-                self.root.reshard()  # otherwise only a backward pass would do it
+                for part in self._sharded:
+                    part.reshard()  # otherwise only a backward pass would do it
 
     @contextmanager
     def generation_mode(self) -> Iterator[Model]:
-        """Gathers all weights on every device, since generation token by token calls no forward pass that would gather
-        them."""
-        sharded_modules: list[Any] = [self.root, *model_blocks(self.model)]
-        with super().evaluation_mode() as model:
-            try:
-                for part in sharded_modules:
-                    part.unshard()
-                yield model
-            finally:
-                for part in sharded_modules:
-                    part.reshard()
-
-    def sync_gradients(self) -> None:
-        """Does nothing: the shards are summed during the backward pass."""
+        """Gathers all weights, since generation token by token calls no forward pass that would gather them."""
+        with self.evaluation_mode() as model:
+            for part in self._sharded:
+                part.unshard()
+            yield model
 
     def clip_grad_norm(self, max_norm: float | None) -> Tensor:
         return _full_tensor(super().clip_grad_norm(max_norm))
@@ -225,45 +222,20 @@ class FSDPStrategy(ParallelStrategy):
         return distribute_tensor(value.to(like.device), self.mesh, like.placements, src_data_rank=None)  # type: ignore[attr-defined]
 
 
-@contextmanager
-def _registered_outside_blocks(model: nn.Module, shared: set[nn.Parameter]) -> Iterator[None]:
-    """Registers the modules that hold parameters shared by blocks outside of the blocks too, since FSDP does not look
-    into sharded blocks. Such a module may also hold parameters that its block has sharded (`sharing=library`)."""
-    holders = [part for part in model.modules() if any(own in shared for own in part.parameters(recurse=False))]
-    model.add_module(_SHARED_MODULES_NAME, nn.ModuleList(holders))
-    try:
-        yield
-    finally:
-        delattr(model, _SHARED_MODULES_NAME)
-
-
-def _no_buffer_sync() -> dict[str, Any]:
-    """The argument that stops DDP from synchronizing buffers, which are constants here; torch 2.13 renamed it."""
-    known = inspect.signature(nn.parallel.DistributedDataParallel.__init__).parameters
-    return {"forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers": False}
-
-
 def compile_forward(model: Model, mode: CompileMode = "default") -> nn.Module:
     """The model, compiled once for each shape of a batch; position assignment and head are not compiled. Of a looped
-    backbone one iteration is compiled; otherwise it would be recompiled for every number of loops.
-    """
+    backbone one iteration is compiled, and not each number of loops."""
     loops = [part for part in model.modules() if isinstance(part, LoopModule)]
+    for loop in loops:
+        loop.compile_loops(mode)
     if loops:
-        for loop in loops:
-            loop.compile_loops(mode)
         return model
     compiled: nn.Module = torch.compile(model, dynamic=False, mode=mode)  # type: ignore[assignment]
     return compiled
 
 
-def _is_dtensor(tensor: Tensor) -> bool:
-    from torch.distributed.tensor import DTensor
-
-    return isinstance(tensor, DTensor)
-
-
 def _full_tensor(tensor: Tensor) -> Tensor:
-    return tensor.full_tensor() if _is_dtensor(tensor) else tensor  # type: ignore[attr-defined]
+    return getattr(tensor, "full_tensor", lambda: tensor)()
 
 
 def model_blocks(model: nn.Module) -> list[nn.Module]:
@@ -273,22 +245,17 @@ def model_blocks(model: nn.Module) -> list[nn.Module]:
     return [module for module in model.modules() if isinstance(module, Block)]
 
 
-def parameters_shared_by_blocks(model: nn.Module) -> list[str]:
-    """Names of the parameters that are in more than one block."""
-    blocks = model_blocks(model)
-    num_blocks = Counter(parameter for block in blocks for parameter in block.parameters())
-    return [name for name, parameter in model.named_parameters() if num_blocks[parameter] > 1]
+def parameters_shared_by_blocks(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that are in more than one block, by name."""
+    num_blocks = Counter(parameter for block in model_blocks(model) for parameter in block.parameters())
+    return {name: parameter for name, parameter in model.named_parameters() if num_blocks[parameter] > 1}
 
 
 def make_parallel_strategy(
     name: str, model: Model, world: World, *, compile_mode: CompileMode | None = None
 ) -> ParallelStrategy:
     """`all_reduce`, `ddp` or `fsdp`; a single process always uses `all_reduce`."""
-    strategies: dict[str, type[ParallelStrategy]] = {
-        "all_reduce": ParallelStrategy,
-        "ddp": DDPStrategy,
-        "fsdp": FSDPStrategy,
-    }
     if compile_mode is not None:
         allow_compiling()
-    return (strategies[name] if world.size > 1 else ParallelStrategy)(model, world, compile_mode=compile_mode)
+    strategies = {"all_reduce": ParallelStrategy, "ddp": DDPStrategy, "fsdp": FSDPStrategy}
+    return strategies[name if world.size > 1 else "all_reduce"](model, world, compile_mode=compile_mode)
