@@ -28,7 +28,6 @@ from numerate.tasks.task import EVAL_BLOCK_SIZE, SPLITS, Task
 from numerate.training.own_parts import (
     evaluating,
     first_tokens,
-    loss_problems,
     model_problems,
     position_ids_problems,
 )
@@ -213,6 +212,9 @@ def test_position_ids_start_at_0_and_depend_on_the_row_and_the_context_alone(any
     token_kinds = torch.from_numpy(WITH_HELPER.token_kinds).long()[tokens.ids]
     evaluations = map(StepContext.for_evaluation, range(any_causal_position_ids.num_position_offsets()))
     for context in (*evaluations, StepContext(0, 0), StepContext(5, 17)):
+        ids = any_causal_position_ids.assign(tokens, token_kinds, context)
+        assert ids.shape in ((3, 14), (1, 14))
+        assert ids.dtype == (torch.int64 if any_causal_position_ids.is_integer else torch.float32)
         problems = position_ids_problems(any_causal_position_ids, tokens, token_kinds, context)
         assert next(problems, None) is None
 
@@ -223,8 +225,12 @@ def test_position_ids_start_at_0_and_depend_on_the_row_and_the_context_alone(any
 def test_a_model_learns_and_computes_each_row_from_its_earlier_tokens(any_model: ModelSpec) -> None:
     model = any_model.build(VOCABULARY, 0)
     assert any(parameter.requires_grad for parameter in model.parameters()), "it has no parameters to train"
+    tokens = first_tokens(make_tokens([14]), 14)
+    hidden = model(model.assign_positions(tokens, StepContext.for_evaluation())).hidden_states
+    assert hidden.isfinite().all()
+    assert hidden.requires_grad
     with evaluating(model, [model]):
-        assert next(model_problems(model, first_tokens(make_tokens([14]), 14), VOCABULARY.size), None) is None
+        assert next(model_problems(model, tokens, VOCABULARY.size), None) is None
 
 
 # Losses --------------------------------------------------------------------------------------------------------------
@@ -290,8 +296,17 @@ def test_every_term_has_a_weight_and_a_count_that_the_batch_alone_tells(any_loss
 def test_a_loss_has_a_gradient(any_loss: Any) -> None:
     _, batch = labelled_rows(RAGGED)
     for targets_only in (False, True):
-        problems = loss_problems(any_loss.build(VOCABULARY), batch, VOCABULARY.size, targets_only=targets_only)
-        assert next(problems, None) is None
+        positions = batch.target_positions_or_none if targets_only else None
+        shape = (batch.targets if positions is None else positions).shape
+        logits = torch.randn(*shape, VOCABULARY.size, generator=torch.Generator().manual_seed(0)).requires_grad_()
+        output = Output(
+            logits, lambda hidden: hidden, target_positions=positions, number_head=lambda x: x.tanh().sum(-1)
+        )
+        loss = any_loss.build(VOCABULARY)
+        sums, counts = loss(output, batch), loss.counts(batch)
+        assert sums.keys() == counts.keys() == loss.weights.keys()
+        assert all(value.isfinite() for value in sums.values())
+        assert any(value.requires_grad for value in sums.values())
 
 
 def test_a_batch_in_parts_has_the_sums_and_counts_of_the_whole(any_loss: Any) -> None:

@@ -34,7 +34,6 @@ from numerate.training.own_parts import (
     evaluating,
     first_tokens,
     is_from_library,
-    loss_problems,
     model_problems,
     position_ids_problems,
     task_problems,
@@ -110,16 +109,6 @@ def check_causal(parts: TrainingParts) -> list[str]:
     return []
 
 
-def check_trainable(parts: TrainingParts) -> list[str]:
-    """A model without trainable parameters has nothing to optimize."""
-    if not any(parameter.requires_grad for parameter in parts.model.parameters()):
-        raise UserError(
-            f"model: {type(parts.recipe.model).__name__} has no parameters to train; what is learned must be an "
-            "nn.Parameter of the module or of a submodule, with requires_grad=True"
-        )
-    return []
-
-
 def check_own_task(parts: TrainingParts) -> list[str]:
     """Data that is not a function of its key differs between sessions, processes and splits."""
     nested = (value if isinstance(value, tuple) else (value,) for value in vars(parts.recipe.task).values())
@@ -168,18 +157,6 @@ def check_own_modules(parts: TrainingParts) -> list[str]:
             own_ids=bool(own_ids),
         )
         raise_first(f"model: {names} {problem}" for problem in problems)
-    return []
-
-
-def check_own_loss(parts: TrainingParts) -> list[str]:
-    """The terms of a user's loss must be sums with a count each, and have a gradient."""
-    objective, spec = parts.objective, getattr(parts.recipe.objective, "loss", parts.recipe.objective)
-    if not is_from_library(type(spec)):
-        targets_only = getattr(parts.recipe.objective, "targets_only", True)
-        problems = loss_problems(
-            objective.loss, parts.small_batch, parts.evaluation_data.vocabulary.size, targets_only=targets_only
-        )
-        raise_first(f"objective.loss: {type(spec).__name__} {problem}" for problem in problems)
     return []
 
 
@@ -295,7 +272,6 @@ def check_samples(parts: TrainingParts) -> list[str]:
 
 CHECKS: tuple[Callable[[TrainingParts], list[str]], ...] = (
     check_precision,
-    check_trainable,
     check_causal,
     check_own_task,
     check_vocabulary,
@@ -303,7 +279,6 @@ CHECKS: tuple[Callable[[TrainingParts], list[str]], ...] = (
     check_own_position_ids,
     check_training_rows,
     check_own_modules,
-    check_own_loss,
     check_grid,
     check_held_out,
     check_ood_validation,

@@ -6,15 +6,11 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TextIO
 
 from numerate import terminal
 from numerate.errors import OperationalError, UserError
 from numerate.training import disk
-
-_MIN_LABEL = 12
-"""Columns that a longer label has at least, or it is left out."""
 
 _FLEXIBLE_BAR = 6
 """Columns by which a bar of tqdm's ten may be shorter."""
@@ -89,12 +85,11 @@ class ProgressBar:
     def update(self, num_done: int, text: str) -> None:
         """Updates the progress to `num_done` steps, with a text to show next to it."""
         now = self._clock()
-        if self._start is None:
-            self._start = (now, num_done)
-        self.set_postfix(text)
+        self._start = self._start or (now, num_done)
+        self._postfix_text = text
         if self._bar is not None:
             with self._ignore_terminal_errors():
-                self._bar.set_postfix_str(self._bar_postfix(), refresh=False)
+                self._show_postfix()
                 self._bar.update(num_done - self._num_done)
         self._num_done = num_done
         if self._last_line is None or now - self._last_line[0] >= self.log_interval:
@@ -110,9 +105,8 @@ class ProgressBar:
             return self._estimate_seconds_left()
         if self._start is None or self._num_done <= self._start[1]:
             return None
-        return (
-            (self._clock() - self._start[0]) / (self._num_done - self._start[1]) * max(0, self.total - self._num_done)
-        )
+        seconds_per_step = (self._clock() - self._start[0]) / (self._num_done - self._start[1])
+        return seconds_per_step * max(0, self.total - self._num_done)
 
     def print_line(self, text: str) -> None:
         """Prints a line above the bar, and writes it to the log."""
@@ -130,32 +124,31 @@ class ProgressBar:
             self._write_line(self._clock())
         if self._bar is not None:
             with self._ignore_terminal_errors():
-                self._bar.set_postfix_str(self._bar_postfix(), refresh=False)
+                self._show_postfix()
                 self._bar.close()
             self._bar = None
 
     def __enter__(self) -> "ProgressBar":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _bar_postfix(self) -> str:
-        seconds_left = None if self._estimate_seconds_left is None else self._estimate_seconds_left()
-        return ", ".join(
-            filter(None, ("" if seconds_left is None else f"{format_duration(seconds_left)} left", self._postfix_text))
-        )
+    def _show_postfix(self) -> None:
+        seconds_left = self._estimate_seconds_left() if self._estimate_seconds_left is not None else None
+        left = f"{format_duration(seconds_left)} left" if seconds_left is not None else ""
+        self._bar.set_postfix_str(", ".join(filter(None, (left, self._postfix_text))), refresh=False)
 
     def _write_line(self, now: float) -> None:
         self._last_line = (now, self._num_done, self._postfix_text)
-        seconds_left = self.seconds_left()
-        percent_text = f" ({100 * self._num_done // self.total} %)" if self.total else ""
-        parts = [f"{self.label} {self._num_done}/{self.total}{self.unit}{percent_text}".strip()]
-        if seconds_left is not None and self._num_done < self.total:
-            parts.append(f"{format_duration(seconds_left)} left")
-        text = ", ".join([*parts, *([self._postfix_text] if self._postfix_text else [])])
+        seconds_left = self.seconds_left() if self._num_done < self.total else None
+        percent = f" ({100 * self._num_done // self.total} %)" if self.total else ""
+        parts = (
+            f"{self.label} {self._num_done}/{self.total}{self.unit}{percent}".strip(),
+            "" if seconds_left is None else f"{format_duration(seconds_left)} left",
+            self._postfix_text,
+        )
+        text = ", ".join(filter(None, parts))
         if self._bar is None and self._show:
             with self._ignore_terminal_errors():
                 print(f"{_timestamp()}  {text}", file=self._stream, flush=True)
@@ -180,46 +173,27 @@ class ProgressBar:
 
 
 def _fitting_meter(
-    n: float,
-    total: float,
-    elapsed: float,
-    ncols: int | None = None,
-    prefix: str = "",
-    bar_format: str | None = None,
-    postfix: str = "",
-    **more: Any,
+    n: float, total: float, elapsed: float, ncols: int | None = None, prefix: str = "", postfix: str = "", **more: Any
 ) -> str:
-    """tqdm's line in `ncols` columns. The measured values stay: bar and label are shortened, then the speed is left
-    out, then the label and the bar, and only then the last values."""
+    """tqdm's line in `ncols` columns: the first that fits of the whole line, without the speed, with a short label, and
+    numbers alone."""
     from tqdm import tqdm
 
-    def meter(label: str, form: str | None, width: int | None, postfix: str = postfix) -> str:
-        return str(tqdm.format_meter(n, total, elapsed, width, label, bar_format=form, postfix=postfix, **more))
+    def meter(label: str, form: str | None, width: int | None) -> str:
+        given = {"prefix": label, "bar_format": form, "postfix": postfix}
+        return str(tqdm.format_meter(n, total, elapsed, width, **(more | given)))
 
+    form = more.get("bar_format")
     if ncols is None or not total:
-        return meter(prefix, bar_format, ncols)
-    without_speed = bar_format or "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
-    for form in (bar_format, without_speed):
-        room = ncols - len(meter("", form, None)) + _FLEXIBLE_BAR - len(": ")
-        if room >= min(len(prefix), _MIN_LABEL):
-            return meter(_shorten(prefix, room), form, ncols)
-    for done in ("{percentage:3.0f}% {n_fmt}/{total_fmt}", "{percentage:3.0f}%"):
-        form = f"{done}{'' if bar_format else ' [<{remaining}]'}{{postfix}}"
-        if len(meter("", form, None)) <= ncols:
-            break
-    while ", " in postfix and len(meter("", form, None, postfix)) > ncols:
-        postfix = postfix.rpartition(", ")[0]
-    return meter("", form, ncols, postfix)
-
-
-def _shorten(label: str, width: int) -> str:
-    """A label with its middle left out.
-
-    >>> _shorten("addition_lt_abacus_8x2", 15)
-    'additi...us_8x2'
-    """
-    half = (width - len("...")) // 2
-    return label if len(label) <= width else f"{label[:half]}...{label[-half:]}"
+        return meter(prefix, form, ncols)
+    without_speed = form or "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
+    label = prefix if len(prefix) <= 15 else f"{prefix[:6]}...{prefix[-6:]}"
+    for name, shown in ((prefix, form), (prefix, without_speed), (label, without_speed)):
+        if len(meter(name, shown, None)) - _FLEXIBLE_BAR <= ncols:
+            return meter(name, shown, ncols)
+    left = "" if form else " [<{remaining}]"
+    numbers = meter("", f"{{percentage:3.0f}}% {{n_fmt}}/{{total_fmt}}{left}{{postfix}}", None)
+    return (numbers if len(numbers) <= ncols else meter("", f"{{percentage:3.0f}}%{left}{{postfix}}", None))[:ncols]
 
 
 class ProgressBars:
@@ -278,11 +252,8 @@ def format_values(**values: float | str) -> str:
     >>> format_values(accuracy="15.6%", loss=4.16612)
     'accuracy 15.6%, loss 4.166'
     """
-    return ", ".join(f"{name} {_format_value(value)}" for name, value in values.items())
-
-
-def _format_value(value: float | str) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    texts = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in values.items()}
+    return ", ".join(f"{name} {text}" for name, text in texts.items())
 
 
 def _timestamp() -> str:
