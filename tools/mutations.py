@@ -146,8 +146,8 @@ FAULTS = [
     Fault(
         "the warm-up ends a step early",
         "training/schedule.py",
-        'warmup_steps + (self.warmup_endpoints == "between"),',
-        "warmup_steps,",
+        'warmup_steps + (self.warmup_endpoints == "between")',
+        "warmup_steps",
         "tests/test_promises_training.py",
     ),
     Fault(

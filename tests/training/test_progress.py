@@ -138,8 +138,8 @@ def test_durations_read_like_a_clock(seconds: float, text: str) -> None:
     [
         (45, " 20% [<04:06], "),
         (60, " 20% 500/2500 [<04:06], "),
-        (80, "tiny_st...4_4+4_s:"),
-        (100, "tiny_stori...4_l4_4+4_s:"),
+        (80, "tiny_s..._4+4_s:"),
+        (100, "tiny_stories_d64_l4_4+4_s:"),
         (130, "tiny_stories_d64_l4_4+4_s:"),
     ],
 )

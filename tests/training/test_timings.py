@@ -54,8 +54,7 @@ def test_limits_are_stated_by_name_and_measured_on_a_cpu() -> None:
     assert vendor_peak_flops("NVIDIA H100 PCIe", "bf16") == 756e12
     assert vendor_peak_flops("NVIDIA H200", "tf32") == 494e12
     assert vendor_peak_flops("NVIDIA A10", "fp32") == 31.2e12
-    assert vendor_peak_flops("Tesla T4", "bf16") is None
-    assert vendor_peak_flops("Tesla T4", "fp16") == 65e12
+    assert vendor_peak_flops("NVIDIA A10", "fp16") == 125e12
     assert vendor_peak_flops("Something else", "bf16") is None
     found = peak_flops(CPU, "fp32")
     assert found is not None

@@ -1,9 +1,10 @@
 """How long a run is: how much of its budget is used, and how many examples the next step takes."""
 
 import math
+from collections.abc import Iterator
 from functools import cached_property
 
-from numerate.batch import Batch, Model, StepContext
+from numerate.batch import Batch, Model
 from numerate.errors import UserError
 from numerate.tasks.task import Task
 from numerate.training.data_stream import BatchStream, StreamPosition
@@ -42,8 +43,6 @@ class Budget:
         self.training, self.task, self.stream, self.model, self.objective = training, task, stream, model, objective
         self.max_multiple = training.batch_size // training.base_batch_size
 
-    # What is used --------------------------------------------------------------------------------------------------
-
     def fraction_used(self, state: TrainingState) -> float:
         """The fraction of the budget used, for schedules and batch size warm-up: from 0 to 1, or more."""
         if self._is_in_examples:
@@ -65,25 +64,16 @@ class Budget:
         max_steps = math.inf if training.steps is None else training.steps
         return state.step >= max_steps or state.examples >= self._max_examples
 
-    # The size of a step --------------------------------------------------------------------------------------------
-
     def batch_size_multiple(self, fraction_used: float) -> int:
         """The batch size as a multiple of `base_batch_size` at this point of the budget; 1 if batches do not grow.
 
         A warm-up from 512 to 8192 over 0.6 of the budget has the multiple 2 from 0.0375 (0.9 of 24 hours) on, 16 from
         0.5625.
         """
-        if fraction_used >= self.training.batch_size_warmup:
-            return self.max_multiple
-        return max(
-            1,
-            min(
-                self.max_multiple,
-                math.ceil(self.max_multiple * fraction_used / self.training.batch_size_warmup - _TOLERANCE),
-            ),
-        )
-
-    # How long it takes ---------------------------------------------------------------------------------------------
+        warmup, largest = self.training.batch_size_warmup, self.max_multiple
+        if fraction_used >= warmup:
+            return largest
+        return max(1, min(largest, math.ceil(largest * fraction_used / warmup - _TOLERANCE)))
 
     @cached_property
     def total_steps(self) -> int:
@@ -102,9 +92,8 @@ class Budget:
         """The total budget in examples, estimated for budgets in tokens and FLOPs."""
         if self.max_multiple == 1:
             return self.total_steps * self.training.batch_size
-        return (
-            math.ceil(self._estimated_examples) if self._is_in_examples else self._examples_for_steps(self.total_steps)
-        )
+        in_examples = self._is_in_examples
+        return math.ceil(self._estimated_examples) if in_examples else self._examples_for_steps(self.total_steps)
 
     @property
     def passes(self) -> str:
@@ -121,24 +110,16 @@ class Budget:
     @cached_property
     def flops_per_example(self) -> float:
         """Floating-point operations of training on an example, padding included: the mean over the first window."""
-        stream = self.stream
-        batches = (stream.batch(StreamPosition(number * stream.batch_size)) for number in range(stream.window))
-        return self._mean([self.objective.flops(self.model, batch) for batch in batches]) / stream.batch_size
-
-    def batch_flops(self, batch: Batch, step_context: StepContext) -> int:
-        """Floating-point operations of training on a micro-batch, padding included."""
-        return self.objective.flops(self.model, batch, step_context)
+        flops = [self.objective.flops(self.model, batch) for batch in self._first_window()]
+        return float(sum(flops) / len(flops) / self.stream.batch_size)
 
     @cached_property
     def _tokens_per_batch(self) -> float:
-        stream = self.stream
-        return self._mean(
-            [stream.batch(StreamPosition(n * stream.batch_size)).num_input_tokens for n in range(stream.window)]
-        )
+        return sum(batch.num_input_tokens for batch in self._first_window()) / self.stream.window
 
-    @staticmethod
-    def _mean(values: list[int]) -> float:
-        return sum(values) / len(values)
+    def _first_window(self) -> Iterator[Batch]:
+        stream = self.stream
+        return (stream.batch(StreamPosition(number * stream.batch_size)) for number in range(stream.window))
 
     @cached_property
     def _examples_per_epoch(self) -> int:
@@ -149,8 +130,6 @@ class Budget:
                 "set training.steps instead"
             )
         return epoch
-
-    # Growing batches -----------------------------------------------------------------------------------------------
 
     @cached_property
     def _is_in_examples(self) -> bool:
@@ -163,9 +142,9 @@ class Budget:
     @cached_property
     def _max_examples(self) -> float:
         """The limit in examples and epochs; infinite if neither is set."""
-        training, infinite = self.training, math.inf
-        examples = infinite if training.examples is None else training.examples
-        return min(examples, infinite if training.epochs is None else training.epochs * self._examples_per_epoch)
+        examples, epochs = self.training.examples, self.training.epochs
+        in_epochs = math.inf if epochs is None else epochs * self._examples_per_epoch
+        return min(math.inf if examples is None else examples, in_epochs)
 
     @cached_property
     def _estimated_examples(self) -> float:
@@ -179,24 +158,18 @@ class Budget:
 
     def _examples_for_steps(self, steps: int) -> int:
         """The number of examples of `steps` steps if the batch size warm-up is in steps."""
-        ends = [
-            math.floor(self.training.batch_size_warmup * n / self.max_multiple * steps + _TOLERANCE) + 1
-            for n in range(1, self.max_multiple)
-        ]
-        return self.training.base_batch_size * (self.max_multiple * steps - sum(min(end, steps) for end in ends))
+        warmup, num_sizes = self.training.batch_size_warmup, self.max_multiple
+        ends = (math.floor(warmup * n / num_sizes * steps + _TOLERANCE) + 1 for n in range(1, num_sizes))
+        return self.training.base_batch_size * (num_sizes * steps - sum(min(end, steps) for end in ends))
 
     def _steps_for_examples(self, examples: float) -> int:
         """The number of steps of `examples` examples if the batch size warm-up is in examples."""
-        num_examples_seen, steps = 0, 0
+        seen, steps = 0, 0
         for n in range(1, self.max_multiple):
-            size, end = (
-                n * self.training.base_batch_size,
-                self.training.batch_size_warmup * n / self.max_multiple * examples,
-            )
-            if num_examples_seen <= end:
-                steps_at_size = min(
-                    math.floor((end - num_examples_seen) / size + _TOLERANCE) + 1,
-                    math.ceil((examples - num_examples_seen) / size),
-                )
-                num_examples_seen, steps = num_examples_seen + steps_at_size * size, steps + steps_at_size
-        return max(1, steps + max(0, math.ceil((examples - num_examples_seen) / self.training.batch_size)))
+            size = n * self.training.base_batch_size
+            end = self.training.batch_size_warmup * n / self.max_multiple * examples
+            if seen <= end:
+                num_steps = math.floor((end - seen) / size + _TOLERANCE) + 1
+                num_steps = min(num_steps, math.ceil((examples - seen) / size))
+                seen, steps = seen + num_steps * size, steps + num_steps
+        return max(1, steps + max(0, math.ceil((examples - seen) / self.training.batch_size)))

@@ -6,7 +6,6 @@ GeForce and RTX values are those with float32 accumulation. For CPUs a matrix pr
 """
 
 import time
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
@@ -19,19 +18,11 @@ MatmulPrecision = Literal["bf16", "fp16", "tf32", "fp32"]
 
 
 class GPU(NamedTuple):
-    """What the maker of a GPU states: its teraflop/s with half precision (bf16 and fp16), TF32 and float32 products. A
-    GPU without bf16 has no TF32 either."""
+    """What the maker of a GPU states: its teraflop/s with half precision (bf16 and fp16), TF32 and float32 products."""
 
     half: float
     tf32: float
     fp32: float
-    has_bf16: bool = True
-
-    def flops(self, matmul_precision: MatmulPrecision) -> float | None:
-        """Peak floating-point operations per second; None for a precision that it lacks."""
-        if matmul_precision == "bf16" and not self.has_bf16:
-            return None
-        return 1e12 * {"bf16": self.half, "fp16": self.half, "tf32": self.tf32, "fp32": self.fp32}[matmul_precision]
 
 
 GPUS: dict[str, GPU] = {
@@ -43,26 +34,19 @@ GPUS: dict[str, GPU] = {
     "H100": GPU(989, 494, 67),
     "A100": GPU(312, 156, 19.5),
     "A40": GPU(149.7, 74.8, 37.4),
-    "A30": GPU(165, 82, 10.3),
     "A10": GPU(125, 62.5, 31.2),
     "L40S": GPU(362, 183, 91.6),
-    "L40": GPU(181, 90.5, 90.5),
     "L4": GPU(121, 60, 30.3),
-    "RTX 6000 Ada": GPU(364.2, 182.1, 91.1),
     "RTX A6000": GPU(154.8, 77.4, 38.7),
-    "RTX A4000": GPU(76.7, 38.3, 19.2),
     "RTX 4090": GPU(165.2, 82.6, 82.6),
     "RTX 3090": GPU(71, 35.6, 35.6),
-    "V100": GPU(125, 15.7, 15.7, has_bf16=False),
-    "T4": GPU(65, 8.1, 8.1, has_bf16=False),
 }
-"""GPUs by part of the name that the driver gives them; the first match counts."""
+"""GPUs by part of the name that the driver gives them; the first match counts. Of others no share is recorded."""
 
 _MATRIX_SIZE, _MIN_SECONDS, _MIN_REPEATS = 512, 0.03, 10
 
 
-@dataclass(frozen=True)
-class PeakFlops:
+class PeakFlops(NamedTuple):
     """Peak floating-point operations per second, and their source: `stated` by the vendor, or `measured`."""
 
     flops: float
@@ -77,25 +61,21 @@ def peak_flops(device: torch.device, matmul_precision: MatmulPrecision) -> PeakF
     if device.type == "cuda":
         flops = vendor_peak_flops(torch.cuda.get_device_name(device), matmul_precision)
         return None if flops is None else PeakFlops(flops, "stated")
-    if device.type == "cpu":
-        return PeakFlops(
-            _measure_flops(HALF_DTYPES.get(matmul_precision, torch.float32), torch.get_num_threads()), "measured"
-        )
-    return None
+    dtype = HALF_DTYPES.get(matmul_precision, torch.float32)
+    return PeakFlops(_measure_flops(dtype, torch.get_num_threads()), "measured") if device.type == "cpu" else None
 
 
 def vendor_peak_flops(device_name: str, matmul_precision: MatmulPrecision) -> float | None:
     """The specified floating-point operations per second of a device by name; None if unknown."""
-    return next((gpu.flops(matmul_precision) for name, gpu in GPUS.items() if name in device_name), None)
+    column = {"bf16": "half", "fp16": "half"}.get(matmul_precision, matmul_precision)
+    return next((1e12 * float(getattr(gpu, column)) for name, gpu in GPUS.items() if name in device_name), None)
 
 
 def resolve_matmul_precision(precision: str, tf32: bool, device: torch.device) -> MatmulPrecision:
     """The precision of matrix products: half precision if a recipe sets it, otherwise TF32 (on CUDA, if set) or
     float32."""
-    if precision == "bf16":
-        return "bf16"
-    if precision == "fp16":
-        return "fp16"
+    if precision in ("bf16", "fp16"):
+        return precision  # type: ignore[return-value]
     return "tf32" if tf32 and device.type == "cuda" else "fp32"
 
 
@@ -105,12 +85,10 @@ def _measure_flops(dtype: torch.dtype, threads: int) -> float:
     (longer on a busy machine)."""
     with torch.no_grad():
         matrix = torch.ones(_MATRIX_SIZE, _MATRIX_SIZE, dtype=dtype)
-        out, best_seconds = torch.mm(matrix, matrix), float("inf")
-        deadline, num_repeats = time.perf_counter() + _MIN_SECONDS, 0
-        while True:
+        out = torch.mm(matrix, matrix)
+        times, deadline = list[float](), time.perf_counter() + _MIN_SECONDS
+        while len(times) < _MIN_REPEATS or time.perf_counter() < deadline:
             start = time.perf_counter()
             torch.mm(matrix, matrix, out=out)
-            now = time.perf_counter()
-            best_seconds, num_repeats = min(best_seconds, now - start), num_repeats + 1
-            if now > deadline and num_repeats >= _MIN_REPEATS:
-                return 2.0 * _MATRIX_SIZE**3 / best_seconds
+            times.append(time.perf_counter() - start)
+        return 2.0 * _MATRIX_SIZE**3 / min(times)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from numerate.batch import Batch, Model, StepContext, Tokens
-from numerate.errors import OperationalError, UserError, raise_first
+from numerate.errors import UserError, raise_first
 from numerate.evaluation import evaluator
 from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.kernels.number_loss import warn_number_term_dominates
@@ -26,7 +26,6 @@ from numerate.tasks.language_modeling import LanguageModeling
 from numerate.tasks.task import Task
 from numerate.tokenizers.tokenizer import Tokenizer
 from numerate.training.checkpoint import Checkpoint
-from numerate.training.distributed import World
 from numerate.training.objective import ObjectiveModule
 from numerate.training.own_parts import (
     MAX_LENGTH,
@@ -338,33 +337,6 @@ def check_unchanged_files(task: Task, metadata: Mapping[str, Any], path: Path) -
         f"started{f' on {created}' if created else ''} (sha256 {previous_sum} then, {current_sum} now), so the run "
         "cannot resume; restore the files, or start a new run with the new ones (another runs_dir= or seed=)"
     )
-
-
-# The first steps ------------------------------------------------------------------------------------------------------
-
-
-def check_finite_weights(model: Model, world: World) -> None:
-    """Raises `OperationalError`, in every process, for weights that are not finite before any training."""
-    local_tensors = [
-        getattr(weight, "to_local", lambda weight=weight: weight)() for _, weight in model.named_parameters()
-    ]
-    non_finite_names = [
-        name for (name, _), part in zip(model.named_parameters(), local_tensors, strict=True) if not _is_finite(part)
-    ]
-    if world.sum_counts({"broken": len(non_finite_names)})["broken"]:
-        names_text = (
-            f": {', '.join(non_finite_names[:3])}{' ...' if len(non_finite_names) > 3 else ''}"
-            if non_finite_names
-            else " in another process"
-        )
-        raise OperationalError(
-            f"step 0: the model starts with weights that are not finite{names_text}; it cannot be trained; "
-            "replace the weights file"
-        )
-
-
-def _is_finite(tensor: torch.Tensor) -> bool:
-    return bool(tensor.isfinite().all())
 
 
 def warn_large_number_loss(objective: ObjectiveModule, record: Mapping[str, Any]) -> list[str]:

@@ -91,22 +91,20 @@ def _git_status(repository: Path) -> dict[str, Any] | None:
 
 
 def hardware() -> dict[str, Any]:
-    """Processor, cores (usable and present), memory in bytes, graphics cards, threads of torch, operating system.
-
-    torch is used only if it is loaded already.
-    """
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    """Processor, cores (usable and present), memory in bytes, operating system; and if torch is loaded already, its
+    threads and graphics cards."""
     found: dict[str, Any] = {
         "processor": _processor(),
-        "cores": usable,
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "cores_present": os.cpu_count(),
-        "memory": _memory(),
+        "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None,
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "gpus": _gpus(),
+        "gpus": [],
     }
-    torch = sys.modules.get("torch")
-    if torch is not None:
+    if (torch := sys.modules.get("torch")) is not None:
         found["threads"] = torch.get_num_threads()
+        if torch.cuda.is_initialized():
+            found["gpus"] = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     return found
 
 
@@ -116,22 +114,3 @@ def _processor() -> str:
             if line.startswith(("model name", "Model", "cpu model")):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
-
-
-def _memory() -> int | None:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError):
-        return None
-
-
-def _gpus() -> list[str]:
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    found = []
-    for card in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
-        with contextlib.suppress(OSError):
-            lines = card.read_text(errors="replace").splitlines()
-            found += [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
-    return found

@@ -14,8 +14,6 @@ from numerate.training.run_folder import RunFolder
 from numerate.training.training_state import TrainingState
 from numerate.training.validation import round_significant
 
-_SPELLED_OUT = {"loss": "loss", "grad_norm": "gradient norm"}
-
 
 class MetricSums:
     """Sums by name, without synchronization until a line is logged or a checkpoint is written."""
@@ -36,37 +34,26 @@ class MetricSums:
         """
         new_sums = {name: float(self._sums[name]) for name in sorted(self._sums)}
         self._sums.clear()
-        losses = {name: value for name, value in new_sums.items() if name.startswith("loss")}
-        new_sums.update(self.world.sum_values(losses))
+        new_sums |= self.world.sum_values({name: sum_ for name, sum_ in new_sums.items() if name.startswith("loss")})
         for name, value in new_sums.items():
             totals[name] = totals.get(name, 0.0) + value
-        non_finite_name = next(
-            (name for name in ("loss", "grad_norm") if not math.isfinite(totals.get(name, 0.0))), None
-        )
-        if non_finite_name is not None:
-            steps_with_checkpoint = checkpoint.list_steps(folder.checkpoints) if folder else []
-            checkpoint_text = "there is no checkpoint yet"
-            if folder and steps_with_checkpoint:
-                last_folder = checkpoint.step_folder(steps_with_checkpoint[-1])
-                checkpoint_text = f"the last good checkpoint is {last_folder} in {folder.checkpoints}"
-            what = _SPELLED_OUT[non_finite_name]
-            raise OperationalError(f"step {step}: the {what} is not finite; {checkpoint_text}. {self._advice(step)}")
+        for name, what in (("loss", "loss"), ("grad_norm", "gradient norm")):
+            if not math.isfinite(totals.get(name, 0.0)):
+                saved = "there is no checkpoint yet"
+                if folder is not None and (last := checkpoint.last_step(folder.checkpoints)):
+                    saved = f"the last good checkpoint is {checkpoint.step_folder(last)} in {folder.checkpoints}"
+                raise OperationalError(f"step {step}: the {what} is not finite; {saved}. {self._advice(step)}")
 
     def _advice(self, step: int) -> str:
         """Advice for a non-finite loss; before the first update, optimizer settings cannot help."""
-        if step > 1:
-            return (
-                f"A lower optimizer.learning_rate (now {self.recipe.optimizer.learning_rate:g}) or "
-                f"optimizer.max_grad_norm may help"
-            )
         recipe = self.recipe
-        task, loss = (
-            type(part).__name__ for part in (recipe.task, getattr(recipe.objective, "loss", recipe.objective))
-        )
+        if step > 1:
+            rate = recipe.optimizer.learning_rate
+            return f"A lower optimizer.learning_rate (now {rate:g}) or optimizer.max_grad_norm may help"
+        task, loss = type(recipe.task).__name__, type(getattr(recipe.objective, "loss", recipe.objective)).__name__
         return (
             "That was before any update, so no optimizer.learning_rate or optimizer.max_grad_norm helps: check what "
-            "the first batch holds "
-            f"({task}), at the loss ({loss}), and at training.precision"
+            f"the first batch holds ({task}), the loss ({loss}), initial weights, and training.precision"
         )
 
 

@@ -42,19 +42,12 @@ class Schedule(Spec, ABC):
         `Budget`)."""
         warmup_steps = self.warmup * total_steps if self.warmup < 1 else self.warmup
         if step < warmup_steps:
-            warmup_step, last_warmup_step = (
-                step + (self.warmup_endpoints != "from_zero"),
-                warmup_steps + (self.warmup_endpoints == "between"),
-            )
+            warmup_step = step + (self.warmup_endpoints != "from_zero")
+            last_warmup_step = warmup_steps + (self.warmup_endpoints == "between")
             return self.initial_lr_ratio + (1 - self.initial_lr_ratio) * min(1.0, warmup_step / last_warmup_step)
-        end_step = (
-            total_steps
-            if self.decay_end is None
-            else self.decay_end * total_steps
-            if self.decay_end <= 1
-            else self.decay_end
-        )
-        return self.decay_factor(min(1.0, step / max(1, end_step)), min(1.0, warmup_steps / max(1, end_step)))
+        end = total_steps if self.decay_end is None else self.decay_end
+        end_step = max(1, end * total_steps if self.decay_end is not None and end <= 1 else end)
+        return self.decay_factor(min(1.0, step / end_step), min(1.0, warmup_steps / end_step))
 
     def is_same_until(self, step: int, total_steps: float, other_total_steps: float) -> bool:
         """Whether the factors before `step` are the same with two budgets; of many steps some are compared.
@@ -133,15 +126,10 @@ class Cosine(Schedule):
 class Plateau(Schedule):
     """Warm-up, then the full learning rate, reduced whenever evaluations stop improving.
 
-    After more than `patience` consecutive evaluations that are not better than the best, the learning rate is
-    multiplied by `factor`, and counting restarts, as in PyTorch's ReduceLROnPlateau. A loss is better if it is lower
-    than the best by more than `threshold` (relative), a score if it is higher by as much; a loss that is not finite is
-    not better. The metric is that of the validation split every `training.evaluate_every` steps; resumed runs keep its
-    history.
-
-    As in Zausinger et al. (2025), https://arxiv.org/abs/2411.02083, who have no warm-up:
-
-    >>> schedule = Plateau(warmup=0, factor=0.5, patience=5)
+    As PyTorch's ReduceLROnPlateau, and as in Zausinger et al. (2025), https://arxiv.org/abs/2411.02083, with
+    `warmup=0`: after more than `patience` evaluations (every `training.evaluate_every` steps) that are not better than
+    the best by `threshold`, relative to it, the learning rate is multiplied by `factor`. A loss that is not finite is
+    not better. Resumed runs keep the history.
     """
 
     warmup: float = setting(100, "warm-up steps, or a fraction of the budget if below 1", at_least=0)
@@ -171,9 +159,8 @@ class Plateau(Schedule):
         return state.get("factor", 1.0)
 
     def _is_better(self, metric: float, best: float) -> bool:
-        if self.monitor == "loss":
-            return metric < best * (1 - self.threshold)
-        return metric > best * (1 + self.threshold)
+        is_loss = self.monitor == "loss"
+        return metric < best * (1 - self.threshold) if is_loss else metric > best * (1 + self.threshold)
 
 
 @dataclass(frozen=True)

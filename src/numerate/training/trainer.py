@@ -26,7 +26,6 @@ from numerate.training.precision import autocast, resolve_precision, tf32_matmul
 from numerate.training.prefetch import Prefetcher
 from numerate.training.preflight import (
     TrainingParts,
-    check_finite_weights,
     check_same_tokenizer,
     preflight,
     tokenizer_fingerprint,
@@ -136,26 +135,24 @@ class Trainer:
         self.warnings = preflight(parts)
         self.validator = Validator(recipe, self.evaluation_data, self.objective, parts.validation_splits(), world)
         compile_mode = self.training.compile_mode if self.training.compile else None
+        self.compiled_shapes: CompiledShapes | None = None
         if compile_mode is not None:
             num_parts = self.num_micro_batches * self.training.batch_size // self.training.base_batch_size
             check_compile_mode(compile_mode, world.device, num_parts)
+            self.objective.compile_loss(compile_mode)
+            self.compiled_shapes = CompiledShapes()
         self.parallel_strategy = make_parallel_strategy(
             self.training.parallel, self.model, world, compile_mode=compile_mode
         )
-        self.compiled_shapes: CompiledShapes | None = None
-        if compile_mode is not None:
-            self.objective.compile_loss(compile_mode)
-            self.compiled_shapes = CompiledShapes()
         self.optimizer = recipe.optimizer.build(self.model, self.parameter_options)
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=self.training.precision == "fp16")
         self.state = TrainingState()
         self._sums = MetricSums(recipe, world)
-        self.timings = Timings(
-            world, resolve_matmul_precision(self.training.precision, self.training.tf32, world.device)
-        )
+        precision = resolve_matmul_precision(self.training.precision, self.training.tf32, world.device)
+        self.timings = Timings(world, precision)
         self.makes_batches_ahead = world.device.type != "cpu"
         """Whether a background thread makes the batches of the next step. On the CPU it would compete with the step."""
-        self.prefetcher: Prefetcher[Any, Any] = Prefetcher(self._make_micro_batches, self.next_batch_key)
+        self.prefetcher: Prefetcher[Any, Any] = Prefetcher(self._make_micro_batches, self._next_batch_key)
         self._learning_rate = 0.0  # of the last step
         self._start_time = self._last_save_time = 0.0
         self._previous_seconds = 0.0  # training time of earlier sessions, from the checkpoint
@@ -164,16 +161,10 @@ class Trainer:
         self._stop_reason, self._exit_status = "budget", 0
         self._stop = Stop()
 
-    # The budget ---------------------------------------------------------------------------------------------------
-
     @property
     def total_steps(self) -> int:
         """The budget in optimizer steps; for a budget in tokens or FLOPs an estimate, used by the schedule."""
         return self.budget.total_steps
-
-    def is_budget_spent(self) -> bool:
-        """Whether the budget is used up."""
-        return self.budget.is_spent(self.state)
 
     @property
     def is_new(self) -> bool:
@@ -186,8 +177,8 @@ class Trainer:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run is finished: no steps left, and no evaluation or samples pending after an interruption."""
-        return (self.is_budget_spent() or self.has_reached_target()) and not self.state.pending
+        """Whether no steps are left, and no evaluation or samples pending after an interruption."""
+        return (self.budget.is_spent(self.state) or self.has_reached_target()) and not self.state.pending
 
     # Resuming -----------------------------------------------------------------------------------------------------
 
@@ -203,19 +194,18 @@ class Trainer:
             self.folder.truncate_metrics(step, is_evaluated=pending != "evaluation")
             remove_later_samples(self.folder, step)
         last_checkpoint, warnings = self.world.broadcast(resumed)
-        if last_checkpoint is None:
-            if self.pretrained_config is not None:
-                raise OperationalError(
-                    f"{self.folder.checkpoints}: the checkpoint to resume from has been deleted since the command "
-                    "started; run the command again"
+        if last_checkpoint is not None:
+            self.load(last_checkpoint)
+            processes = last_checkpoint.state.get("processes", self.world.size)
+            if processes != self.world.size:
+                warnings.append(
+                    f"{last_checkpoint.path}: was written by {processes} processes and resumes with {self.world.size}: "
+                    "the examples are the same, but rounding differs"
                 )
-            return warnings  # type: ignore[no-any-return]
-        self.load(last_checkpoint)
-        previous_world_size = last_checkpoint.state.get("processes", self.world.size)
-        if previous_world_size != self.world.size:
-            warnings.append(
-                f"{last_checkpoint.path}: was written by {previous_world_size} processes and resumes with "
-                f"{self.world.size}: the examples are the same, but rounding differs"
+        elif self.pretrained_config is not None:
+            raise OperationalError(
+                f"{self.folder.checkpoints}: the checkpoint to resume from has been deleted since the command started; "
+                "run the command again"
             )
         return warnings  # type: ignore[no-any-return]
 
@@ -231,11 +221,9 @@ class Trainer:
         if self.state.scaler:
             self.scaler.load_state_dict(self.state.scaler)
 
-    def load_initial_weights(self, source_checkpoint: checkpoint.Checkpoint) -> None:
+    def load_initial_weights(self, source: checkpoint.Checkpoint) -> None:
         """Loads only the weights of another run's checkpoint."""
-        self.parallel_strategy.load_weights(
-            source_checkpoint.read(only=["weights"])["weights"], str(source_checkpoint.path)
-        )
+        self.parallel_strategy.load_weights(source.read(only=["weights"])["weights"], str(source.path))
 
     # The loop -----------------------------------------------------------------------------------------------------
 
@@ -246,10 +234,13 @@ class Trainer:
         prefetching = self.prefetcher.running(enabled=self.makes_batches_ahead)
         with tf32_matmul(self.world.device, tf32=self.training.tf32), prefetching:
             self.start_training(stop)
-            while self.should_continue():
+            while self._should_continue():
                 self.training_step(self.total_steps)
-                self.after_step()
-            return self.finish_training()
+                self._after_step()
+            if self._last_saved_step != self.state.step:
+                self.save()
+        self.model.eval()
+        return TrainingResult(self.state, self._stop_reason, self._exit_status)
 
     def start_training(self, stop: Stop) -> None:
         """Prepares training before the first step; `stop` may interrupt it. The initial model is evaluated and saved if
@@ -260,120 +251,93 @@ class Trainer:
         self._start_time = self._last_save_time = time.monotonic()
         self._last_saved_step, self._is_checkpoint_overdue = self.state.step, False
         self._stop_reason, self._exit_status = "target" if self.has_reached_target() else "budget", 0
-        if self.state.step == 0:
-            check_finite_weights(self.model, self.world)
-        if self.state.pending or (self.is_new and (self.is_budget_spent() or self.training.evaluate_at_start)):
+        evaluates_start = self.training.evaluate_at_start or self.budget.is_spent(self.state)
+        if self.state.pending or (self.is_new and evaluates_start):
             self._evaluate()
             self.save()
-            self._stop_reason = "target" if self.has_reached_target() else self._stop_reason
         self.model.train()
 
-    def should_continue(self) -> bool:
-        """Whether to continue training; if not, `finish_training` returns the reason."""
+    def _should_continue(self) -> bool:
         if self.is_finished:
             return False
         flags = self._stop_flags()
         self._is_checkpoint_overdue = bool(flags["checkpoint_overdue"])
-        if flags["stop"] or flags["time_limit"]:
-            self._stop_reason = "stopped" if flags["stop"] else "minutes"
-            self._exit_status = self.world.max_over_processes(self._stop.status) if flags["stop"] else 0
-            return False
-        return True
+        if flags["stop"]:
+            self._stop_reason, self._exit_status = "stopped", self.world.max_over_processes(self._stop.status)
+        elif flags["time_limit"]:
+            self._stop_reason = "minutes"
+        return not (flags["stop"] or flags["time_limit"])
 
-    def after_step(self) -> None:
+    def _after_step(self) -> None:
         """Logs, evaluates and saves what is due."""
         training, step, previous_best_step = self.training, self.state.step, self.state.best
-        is_last_step = self.is_budget_spent()
+        is_last_step = self.budget.is_spent(self.state)
         if step == 1:
             self._flush_metrics()  # a failed first step raises at once
         if step % training.log_every == 0 or is_last_step:
             self._log()
         if step % training.evaluate_every == 0 or is_last_step:
             self._evaluate()
-            self._stop_reason = "target" if self.has_reached_target() else self._stop_reason
-        is_checkpoint_due = training.checkpoint_every is not None and step % training.checkpoint_every == 0
-        if (
-            is_checkpoint_due
-            or self._is_checkpoint_overdue
-            or is_last_step
-            or self.has_reached_target()
-            or self.state.best != previous_best_step
-        ):
+        is_scheduled = training.checkpoint_every is not None and step % training.checkpoint_every == 0
+        is_important = is_last_step or self.has_reached_target() or self.state.best != previous_best_step
+        if is_scheduled or is_important or self._is_checkpoint_overdue:
             self.save()
-            self._last_saved_step, self._last_save_time = step, time.monotonic()
-
-    def finish_training(self) -> TrainingResult:
-        """Saves the last step if necessary and returns the result of this session."""
-        if self._last_saved_step != self.state.step:
-            self.save()
-        self.model.eval()
-        return TrainingResult(self.state, self._stop_reason, self._exit_status)
 
     def _stop_flags(self) -> dict[str, int]:
         """The number of processes in which a stop was requested (by a signal, or because the launcher has exited), in
         which the time limit is reached, and in which a checkpoint is overdue."""
-        training, now = self.training, time.monotonic()
-        minutes, checkpoint_minutes = training.minutes, training.checkpoint_minutes
+        now, limit, interval = time.monotonic(), self.training.minutes, self.training.checkpoint_minutes
         return self.world.sum_counts(
             {
                 "stop": self._stop.requested or self.world.is_orphaned,
-                "time_limit": minutes is not None and now - self._start_time > 60 * minutes,
-                "checkpoint_overdue": checkpoint_minutes is not None
-                and now - self._last_save_time > 60 * checkpoint_minutes,
+                "time_limit": limit is not None and now - self._start_time > 60 * limit,
+                "checkpoint_overdue": interval is not None and now - self._last_save_time > 60 * interval,
             }
         )
 
     def training_step(self, total_steps: int) -> None:
         """One optimizer step on the next global batch, at the rate that the schedule has for `total_steps`. Nothing is
         counted if it fails."""
-        learning_rate = self.learning_rate(total_steps)
+        learning_rate = self._next_learning_rate(total_steps)
         batch, size = self.next_batch()
         self.compute_gradients(batch)
-        self.update_weights(learning_rate)
-        self.count_step(size)
+        self._update_weights(learning_rate)
+        self._count_step(size)
 
-    def batch_key(self, state: TrainingState) -> BatchKey:
+    def _batch_key(self, state: TrainingState) -> BatchKey:
         """The key of the batches of the step after `state`."""
         multiple = self.budget.batch_size_multiple(self.budget.fraction_used(state))
         return BatchKey(state.step, state.examples, self.training.base_batch_size * multiple)
 
-    def next_batch_key(self, key: BatchKey) -> BatchKey | None:
+    def _next_batch_key(self, key: BatchKey) -> BatchKey | None:
         """The key of the step after that of `key`; None if the budget ends there (in tokens or FLOPs it may)."""
         state = replace(self.state, step=key.step + 1, examples=key.examples + key.num_examples)
-        return None if self.budget.is_spent(state) else self.batch_key(state)
+        return None if self.budget.is_spent(state) else self._batch_key(state)
 
     def _make_micro_batches(self, key: BatchKey) -> tuple[list[Batch], Counter[str]]:
         """The micro-batches of this process, on the CPU, with position ids, and their sizes."""
-        step_context = StepContext(self.recipe.seed, key.step)
-        batches = (
-            self.stream.batch(
-                StreamPosition(start), self.world.rank, self.world.size, micro_batch_index, self.num_micro_batches
-            )
-            for start in range(key.examples, key.examples + key.num_examples, self.training.base_batch_size)
-            for micro_batch_index in range(self.num_micro_batches)
-        )
-        micro_batches = [
-            replace(batch, tokens=self.model.assign_positions(batch.tokens, step_context)) for batch in batches
-        ]
+        world, step_context = self.world, StepContext(self.recipe.seed, key.step)
+        micro_batches: list[Batch] = []
         sizes: Counter[str] = Counter(real_tokens=0, total_tokens=0, flops=0)
-        for batch in micro_batches:
-            sizes["real_tokens"] += batch.num_input_tokens
-            sizes["total_tokens"] += num_total_tokens(batch)
-            sizes["flops"] += self.budget.batch_flops(batch, step_context)
-            # The terms of a loss, such as cross_entropy and number, are means, each with its own denominator.
-            sizes.update({f"term {term}": count for term, count in self.objective.counts(batch).items()})
-        if copies_from_pinned_memory(self.world.device):
-            micro_batches = [batch.pin_memory() for batch in micro_batches]
+        for start in range(key.examples, key.examples + key.num_examples, self.training.base_batch_size):
+            for number in range(self.num_micro_batches):
+                batch = self.stream.batch(StreamPosition(start), world.rank, world.size, number, self.num_micro_batches)
+                batch = replace(batch, tokens=self.model.assign_positions(batch.tokens, step_context))
+                sizes["real_tokens"] += batch.num_input_tokens
+                sizes["total_tokens"] += num_total_tokens(batch)
+                sizes["flops"] += self.objective.flops(self.model, batch, step_context)
+                # The terms of a loss, such as cross_entropy and number, are means, each with its own denominator.
+                sizes.update({f"term {term}": count for term, count in self.objective.counts(batch).items()})
+                micro_batches.append(batch.pin_memory() if copies_from_pinned_memory(world.device) else batch)
         return micro_batches, sizes
 
     def next_batch(self) -> tuple[_GlobalBatch, _StepSize]:
         """The micro-batches of this process, and the size of the global batch."""
-        key = self.batch_key(self.state)
+        key = self._batch_key(self.state)
         micro_batches, sizes = self.prefetcher.get(key)
         total = self.world.sum_counts(sizes)
-        divisors = {
-            name.removeprefix("term "): max(1, count) for name, count in total.items() if name.startswith("term ")
-        }
+        terms = {name.removeprefix("term "): count for name, count in total.items() if name.startswith("term ")}
+        divisors = {term: max(1, count) for term, count in terms.items()}
         size = _StepSize(key.num_examples, total["real_tokens"], total["total_tokens"], total["flops"])
         return _GlobalBatch(micro_batches, StepContext(self.recipe.seed, key.step), divisors), size
 
@@ -393,7 +357,7 @@ class Trainer:
                 # The multiplier undoes the mean over processes of DDP and FSDP: divisors are those of all processes.
                 self.scaler.scale(loss * self.parallel_strategy.loss_multiplier).backward()  # type: ignore[no-untyped-call]
             for name, value in metrics.items():
-                self.add_metric(name, value)
+                self._sums.add(name, value)
         self.parallel_strategy.sync_gradients()
 
     def _prepare_compiled(self, batch: Batch) -> tuple[Batch, contextlib.AbstractContextManager[object]]:
@@ -406,12 +370,12 @@ class Trainer:
             self.on_event("warning", {"text": TOO_MANY_SHAPES})
         return batch, stance
 
-    def update_weights(self, learning_rate: float) -> None:
+    def _update_weights(self, learning_rate: float) -> None:
         """Clips the gradients and updates the weights."""
         self.scaler.unscale_(self.optimizer)
         if self.training.log_layer_grad_norms:
             for name, layer_grad_norm in self.parallel_strategy.layer_grad_norms().items():
-                self.add_metric(LAYER_PREFIX + name, layer_grad_norm)
+                self._sums.add(LAYER_PREFIX + name, layer_grad_norm)
         grad_norm = self.parallel_strategy.clip_grad_norm(self.recipe.optimizer.max_grad_norm)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate * group["factor"]
@@ -419,10 +383,9 @@ class Trainer:
         self.scaler.update()
         if self.scaler.is_enabled():  # skips a step with a non-finite gradient and reduces the loss scale
             grad_norm = grad_norm.nan_to_num(0.0, 0.0, 0.0)
-        self.add_metric("grad_norm", grad_norm)
+        self._sums.add("grad_norm", grad_norm)
 
-    def learning_rate(self, total_steps: int) -> float:
-        """The learning rate of the next step."""
+    def _next_learning_rate(self, total_steps: int) -> float:
         schedule, state = self.recipe.schedule, self.state
         multiplier = schedule.multiplier(self.budget.schedule_step(state), total_steps) * schedule.plateau_factor(
             state.schedule_state
@@ -430,23 +393,18 @@ class Trainer:
         self._learning_rate = self.recipe.optimizer.learning_rate * multiplier
         return self._learning_rate
 
-    def count_step(self, size: _StepSize) -> None:
-        """Updates the counters after a step."""
+    def _count_step(self, size: _StepSize) -> None:
         state = self.state
         state.step += 1
         state.examples += size.examples
         state.tokens += size.tokens
         state.flops += size.flops
-        self.add_metric("real_tokens", size.tokens)
-        self.add_metric("padded_tokens", size.total_tokens)  # the name in checkpoints; padding included
-        self.add_metric("steps", 1)
+        # "padded_tokens" is the name in checkpoints; padding is included.
+        for name, value in (("real_tokens", size.tokens), ("padded_tokens", size.total_tokens), ("steps", 1)):
+            self._sums.add(name, value)
         self.on_event("step", {"step": state.step, "steps": self.total_steps, "tokens": size.tokens})
 
     # Records ------------------------------------------------------------------------------------------------------
-
-    def add_metric(self, name: str, value: float | Tensor) -> None:
-        """Adds to a sum on the device, without synchronization until a line is logged or a checkpoint is written."""
-        self._sums.add(name, value)
 
     def _flush_metrics(self) -> dict[str, float]:
         """The sums since the last log line as Python floats. Raises `OperationalError` if the loss or its gradient is
@@ -475,15 +433,14 @@ class Trainer:
                 state.pending = "evaluation"
                 self._validate()
                 state.pending = "samples"
-            step = state.step
-            is_scheduled = step == 0 or step % self.training.evaluate_every == 0
-            if self.sample_generator.is_due(
-                is_evaluation_step=is_scheduled, is_last_step=self.is_budget_spent() or self.has_reached_target()
-            ):
+            is_last_step = self.budget.is_spent(state) or self.has_reached_target()
+            is_scheduled = state.step % self.training.evaluate_every == 0
+            if self.sample_generator.is_due(is_evaluation_step=is_scheduled, is_last_step=is_last_step):
                 with self.timings.pause(), self.parallel_strategy.generation_mode() as model:
                     folder = self.folder if self.world.is_main_process else None
-                    self.sample_generator.generate(model, step, folder, self._stop_requested)
+                    self.sample_generator.generate(model, state.step, folder, self._stop_requested)
             state.pending = ""
+        self._stop_reason = "target" if self.has_reached_target() else self._stop_reason
 
     def _stop_requested(self) -> bool:
         """Whether a stop was requested in any process. Every process must call it."""
@@ -496,8 +453,7 @@ class Trainer:
 
     def _validate(self) -> None:
         """Evaluates the validation splits and updates the best step."""
-        state = self.state
-        strategy = self.parallel_strategy
+        state, strategy = self.state, self.parallel_strategy
         mode = strategy.evaluation_mode if self.validator.method == "one pass" else strategy.generation_mode
         with self.timings.pause(), mode() as model:
             result = self.validator.evaluate(model, state.step, self._raise_if_stopped)
@@ -507,9 +463,8 @@ class Trainer:
             state.best = state.step  # the best step, whose checkpoint is kept
             state.best_metric, state.best_split, state.best_score, state.best_loss = result.score
         state.exact_match = result.accuracy  # or the score of a kind with columns; 0 for language modeling
-        step = state.step
         # not an evaluation made only because the run starts or ends here
-        is_scheduled = step > 0 and step % self.training.evaluate_every == 0
+        is_scheduled = state.step > 0 and state.step % self.training.evaluate_every == 0
         if result.monitored_value is not None and is_scheduled:
             state.schedule_state = self.recipe.schedule.update_state(state.schedule_state, result.monitored_value)
 
@@ -517,34 +472,30 @@ class Trainer:
         """Writes a checkpoint. Every process must call it; the main process writes."""
         self.prefetcher.wait()
         self._flush_metrics()
-        with self.timings.pause():
-            self._write_checkpoint()
+        if self.folder is not None:
+            with self.timings.pause():
+                self._write_checkpoint(self.folder)
+        self._last_saved_step, self._last_save_time = self.state.step, time.monotonic()
 
-    def _write_checkpoint(self) -> None:
-        if self.folder is None:
-            return
+    def _write_checkpoint(self, folder: RunFolder) -> None:
         tensors = {
             "weights": self.parallel_strategy.full_state_dict(),
             "optimizer": self.parallel_strategy.full_optimizer_state(self.optimizer),
         }
         self.state.scaler = self.scaler.state_dict() if self.scaler.is_enabled() else {}
         if self.world.is_main_process:
+            training, step, best = self.training, self.state.step, self.state.best
             checkpoint_state = {
                 "progress": asdict(self.state),
                 "threads": torch.get_num_threads(),
                 "processes": self.world.size,
-                "precision": self.training.precision,
+                "precision": training.precision,
                 "seconds": round(self._previous_seconds + time.monotonic() - self._start_time, 3),
                 "tokenizer": tokenizer_fingerprint(self.recipe.tokenizer, self.recipe.task),
                 "origin": self.model.pretrained_config(),  # to rebuild the model without its pretrained weights
             }
             checkpoint.write(
-                self.folder.checkpoints,
-                self.state.step,
-                tensors,
-                checkpoint_state,
-                keep_last=self.training.keep_checkpoints,
-                best=self.state.best,
+                folder.checkpoints, step, tensors, checkpoint_state, keep_last=training.keep_checkpoints, best=best
             )
         self.world.barrier()
         self.on_event("checkpoint", {"step": self.state.step})
