@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from numerate.training.progress import ProgressBar, _fitting_meter, format_duration
+from numerate.training.progress import ProgressBar, format_duration
 
 
 class Clock:
@@ -131,24 +131,3 @@ def test_one_that_is_not_shown_only_writes_its_log(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (124, "2:04"), (3723, "1:02:03")])
 def test_durations_read_like_a_clock(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("columns", "shown"),
-    [
-        (45, " 20% [<04:06], "),
-        (60, " 20% 500/2500 [<04:06], "),
-        (80, "tiny_s..._4+4_s:"),
-        (100, "tiny_stories_d64_l4_4+4_s:"),
-        (130, "tiny_stories_d64_l4_4+4_s:"),
-    ],
-)
-def test_a_line_of_the_bar_fits_and_has_the_values_whole_and_as_much_of_the_name_as_there_is_room_for(
-    columns: int, shown: str
-) -> None:
-    values = "loss 1.234, accuracy 97.5%"
-    meter = {"n": 500, "total": 2500, "elapsed": 62.0, "rate": 8.1, "unit": "step", "postfix": values}
-    line = _fitting_meter(prefix="tiny_stories_d64_l4_4+4_s", ncols=columns, **meter)
-    assert len(line) <= columns
-    assert values in line
-    assert line.startswith(shown)

@@ -72,57 +72,44 @@ class BatchStream:
         micro_batch: int = 0,
         num_micro_batches: int = 1,
     ) -> Batch:
-        """The batch at a position, or its slice for micro-batch `micro_batch` of rank `rank`. Raises errors as `rows`
-        does."""
-        return self.layout.build_batch(*self.rows(position, rank, world_size, micro_batch, num_micro_batches))
-
-    def rows(
-        self,
-        position: StreamPosition,
-        rank: int = 0,
-        world_size: int = 1,
-        micro_batch: int = 0,
-        num_micro_batches: int = 1,
-    ) -> tuple[TokenizedExamples, NDArray[np.int64]]:
-        """The rows of `batch`, and the global index of each.
+        """The batch at a position, or its slice for micro-batch `micro_batch` of rank `rank`.
 
         Raises `UserError` if the global batch cannot be divided into equal slices, or if the position is not a multiple
         of the batch size.
         """
-        if self.batch_size % (world_size * num_micro_batches):
+        num_slices = world_size * num_micro_batches
+        if self.batch_size % num_slices:
             raise UserError(
                 f"batch_size: {self.batch_size} examples do not divide among {world_size} processes with "
-                f"{num_micro_batches} parts each; must be a multiple of {world_size * num_micro_batches}"
+                f"{num_micro_batches} parts each; must be a multiple of {num_slices}"
             )
         if position.num_examples_seen % self.batch_size:
             raise UserError(
                 f"batch_size: {position.num_examples_seen} examples have been seen, which is not a multiple of "
                 f"{self.batch_size}; keep the batch size of the run"
             )
-        micro_batch_size = self.batch_size // (world_size * num_micro_batches)
+        micro_batch_size = self.batch_size // num_slices
+        first = (rank * num_micro_batches + micro_batch) * micro_batch_size
         if self.task.is_ordered:
-            return self._rows_in_order(position, micro_batch_size, rank, world_size, micro_batch)
+            return self._batch_in_order(position, first, micro_batch_size, rank, world_size, micro_batch)
         window_index, batch_index = divmod(position.num_examples_seen // self.batch_size, self.window)
         window = self._load_window(window_index)
-        start = (
-            int(window.batch_order[batch_index]) * self.batch_size
-            + (rank * num_micro_batches + micro_batch) * micro_batch_size
-        )
-        row_slice = slice(start, start + micro_batch_size)
-        return window.rows.take(row_slice), window.example_indices[row_slice]
+        start = int(window.batch_order[batch_index]) * self.batch_size + first
+        rows = slice(start, start + micro_batch_size)
+        return self.layout.build_batch(window.rows.take(rows), window.example_indices[rows])
 
-    def _rows_in_order(
-        self, position: StreamPosition, micro_batch_size: int, rank: int, world_size: int, micro_batch: int
-    ) -> tuple[TokenizedExamples, NDArray[np.int64]]:
-        """The examples of a slice in the task's own order, read on demand."""
-        examples_per_rank = self.batch_size // world_size
-        start = position.num_examples_seen + rank * examples_per_rank + micro_batch * micro_batch_size
+    def _batch_in_order(
+        self, position: StreamPosition, first: int, count: int, rank: int, world_size: int, micro_batch: int
+    ) -> Batch:
+        """A slice of `count` examples in the task's own order, read on demand."""
+        start = position.num_examples_seen + first
         if world_size > 1 and self.task.has_order_per_rank(self.split):
-            rank_start = position.num_examples_seen // world_size + micro_batch * micro_batch_size
-            questions = self.task.examples_for_rank(self.split, self.seed, rank_start, micro_batch_size, rank)
+            rank_start = position.num_examples_seen // world_size + micro_batch * count
+            questions = self.task.examples_for_rank(self.split, self.seed, rank_start, count, rank)
         else:
-            questions = self.task.examples(self.split, self.seed, start, micro_batch_size)
-        return self.tokenizer.encode_examples(questions, self.vocabulary), start + np.arange(len(questions))
+            questions = self.task.examples(self.split, self.seed, start, count)
+        rows = self.tokenizer.encode_examples(questions, self.vocabulary)
+        return self.layout.build_batch(rows, start + np.arange(len(questions)))
 
     @staticmethod
     def padding(batch: Batch) -> float:

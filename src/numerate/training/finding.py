@@ -96,17 +96,11 @@ def find_run(address: str | os.PathLike[str], runs: Path) -> RunFolder:
 def _advice(path: Path) -> str:
     """Advice for a folder that is part of a run, or that contains runs or other weights."""
     here = path.absolute()
-    run, step = here.parent.parent, re.fullmatch(r"step-0*(\d+)", here.name)
-    if here.name == "checkpoints" and (here.parent / "recipe.yaml").is_file():
-        return f" Its run is {path.parent if path.parent.name else here.parent}."
-    if here.parent.name == "checkpoints" and (run / "recipe.yaml").is_file():
-        run = path.parent.parent if len(path.parts) > 2 else run
-        if step is None:
-            return f" Its run is {run}."
-        return (
-            f" It is a checkpoint of the run {run}: give that, and which one where a checkpoint is expected, as in "
-            f"`numerate evaluate {run} checkpoint={step[1]}`."
-        )
+    for run, step in ((here.parent, None), (here.parent.parent, re.fullmatch(r"step-0*(\d+)", here.name))):
+        if (run / "recipe.yaml").is_file():
+            run = run.relative_to(Path.cwd()) if not path.is_absolute() and run.is_relative_to(Path.cwd()) else run
+            hint = "" if step is None else f" `numerate evaluate {run} checkpoint={step[1]}` evaluates this checkpoint."
+            return f" Its run is {run}.{hint}"
     if inside := sorted(path.glob("*/recipe.yaml")):
         more = f" and {len(inside) - 1} more" if len(inside) > 1 else ""
         return f" There are runs inside: {inside[0].parent}{more}."

@@ -179,12 +179,8 @@ class ProgressiveModule(ObjectiveModule):
         if step_context is not None:
             loop_counts = [loops for _, loops in self._forwards(num_loops, step_context)]
         # A forward pass through all loops, and a backward pass, twice as expensive, through those with a gradient.
-        return round(
-            sum(
-                3 * single_loop_flops + flops_per_loop * (no_grad_loops + 3 * (grad_loops - 1))
-                for no_grad_loops, grad_loops in loop_counts
-            )
-        )
+        num_loop_passes = (without + 3 * (with_gradient - 1) for without, with_gradient in loop_counts)
+        return round(sum(3 * single_loop_flops + flops_per_loop * passes for passes in num_loop_passes))
 
     def _forwards(self, loops: int, step_context: StepContext) -> list[tuple[float, tuple[int, int]]]:
         """The forward passes of a step: the weight of each in the loss, and its loops without and with a gradient."""

@@ -91,20 +91,19 @@ class TrainingParts:
 
 def check_precision(parts: TrainingParts) -> list[str]:
     """fp16 needs a GPU, and bf16 on a GPU one that supports it."""
-    problems = {
-        ("fp16", "cpu"): "must be bf16 or fp32 for device=cpu; fp16 needs a GPU",
-        ("bf16", "cuda"): "must be fp16 or fp32; this GPU does not support bf16",
-    }
-    problem = problems.get((parts.recipe.training.precision, parts.device.type))
-    has_bf16 = parts.device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    if problem is not None and not has_bf16:
-        raise UserError(f"training.precision: {problem}")
+    precision, device = parts.recipe.training.precision, parts.device.type
+    if precision == "fp16" and device == "cpu":
+        raise UserError("training.precision: must be bf16 or fp32 for device=cpu; fp16 needs a GPU")
+    if precision == "bf16" and device == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
+        raise UserError("training.precision: must be fp16 or fp32; this GPU does not support bf16")
     return []
 
 
-def check_causal(parts: TrainingParts) -> list[str]:
-    """A model that sees later tokens cannot answer token by token."""
+def check_evaluation_kind(parts: TrainingParts) -> list[str]:
+    """A model that sees later tokens cannot answer token by token; answers that are texts are scored by packages that
+    must be installed."""
     parts.evaluation_data.kind.check_causal(parts.model, parts.evaluation_data)
+    parts.evaluation_data.kind.resolve_method(parts.evaluation_data, "one pass")
     return []
 
 
@@ -180,12 +179,6 @@ def check_vocabulary(parts: TrainingParts) -> list[str]:
     return warnings
 
 
-def check_scoring(parts: TrainingParts) -> list[str]:
-    """Answers that are texts are scored by packages that must be installed."""
-    parts.evaluation_data.kind.resolve_method(parts.evaluation_data, "one pass")
-    return []
-
-
 def check_training_rows(parts: TrainingParts) -> list[str]:
     """The longest training rows must fit the position embeddings."""
     return parts.model.check_tokens(parts.longest_rows, parts.longest_rows)
@@ -219,25 +212,18 @@ def check_grid(parts: TrainingParts) -> list[str]:
     return warnings + [f"evaluation.grid {text or '(by default)'}: {warning}" for warning in corner_warnings]
 
 
-def check_held_out(parts: TrainingParts) -> list[str]:
-    """Sizes with few questions have none to hold out, so that validation shows memorization as well."""
-    task = parts.recipe.task
-    if task.is_language_modeling or task.splittable_mask(task.examples("validation", 0, 0, 64)).any():
-        return []
-    return ["task: all sizes have too few questions to hold any out, so validation scores include training questions"]
-
-
-def check_ood_validation(parts: TrainingParts) -> list[str]:
-    """Without OOD validation, the best checkpoint is not the one that generalizes best."""
-    reason = None if parts.recipe.task.is_language_modeling else parts.why_not_ood_validation
-    if reason is None:
-        return []
-    return [f"the model cannot process OOD validation, so the best step is selected in distribution: {reason}"]
-
-
 def check_data(parts: TrainingParts) -> list[str]:
-    """Rows that are left out of training, and held-out text that is also in the training text."""
-    return parts.recipe.task.data_warnings()
+    """What lacks held-out questions or OOD validation, rows that are left out of training, and held-out text that is
+    also in the training text."""
+    task, warnings = parts.recipe.task, []
+    if not task.is_language_modeling:
+        if not task.splittable_mask(task.examples("validation", 0, 0, 64)).any():
+            what = "all sizes have too few questions to hold any out, so validation scores include training questions"
+            warnings.append(f"task: {what}")
+        if (reason := parts.why_not_ood_validation) is not None:
+            what = "the model cannot process OOD validation, so the best step is selected in distribution"
+            warnings.append(f"{what}: {reason}")
+    return warnings + task.data_warnings()
 
 
 def check_number_coverage(parts: TrainingParts) -> list[str]:
@@ -250,16 +236,14 @@ def check_number_coverage(parts: TrainingParts) -> list[str]:
 
 def check_digit_order(parts: TrainingParts) -> list[str]:
     """A loss that reads numbers, and not single digits, reads them in the order in which they are written."""
-    recipe = parts.recipe
+    task = parts.recipe.task
     orders = [part.required_digit_order() for part in parts.objective.modules() if isinstance(part, LossModule)]
-    if recipe.task.is_language_modeling or not any(orders):
-        return []
-    written = recipe.tokenizer.answer_digit_order(recipe.task.examples("validation", 0, 0, 64))
-    for order in orders:
-        if written is not None and order not in (None, written):
+    if not task.is_language_modeling and any(orders):
+        written = parts.recipe.tokenizer.answer_digit_order(task.examples("validation", 0, 0, 64))
+        if written is not None and (wrong := {*orders} - {None, written}):
             raise UserError(
                 f"objective.loss.digit_order: must be {written}, as tokenizer.number_format writes the numbers of "
-                f"answers, not {order}"
+                f"answers, not {wrong.pop()}"
             )
     return []
 
@@ -271,16 +255,13 @@ def check_samples(parts: TrainingParts) -> list[str]:
 
 CHECKS: tuple[Callable[[TrainingParts], list[str]], ...] = (
     check_precision,
-    check_causal,
+    check_evaluation_kind,
     check_own_task,
     check_vocabulary,
-    check_scoring,
     check_own_position_ids,
     check_training_rows,
     check_own_modules,
     check_grid,
-    check_held_out,
-    check_ood_validation,
     check_data,
     check_number_coverage,
     check_digit_order,
@@ -305,15 +286,13 @@ def tokenizer_fingerprint(tokenizer: Tokenizer, task: Task) -> str | None:
 def check_same_tokenizer(tokenizer: Tokenizer, task: Task, last_checkpoint: Checkpoint) -> None:
     """Raises `UserError` if a checkpoint was trained with another tokenizer file of the same name, whose ids have other
     meanings. Checkpoints without a fingerprint are accepted."""
-    previous_fingerprint = last_checkpoint.state.get("tokenizer")
-    if previous_fingerprint is not None and previous_fingerprint != (
-        fingerprint := tokenizer_fingerprint(tokenizer, task)
-    ):
+    previous, current = last_checkpoint.state.get("tokenizer"), tokenizer_fingerprint(tokenizer, task)
+    if previous not in (None, current):
         name = getattr(tokenizer, "tokenizer", type(tokenizer).__name__)
         raise UserError(
             f"tokenizer: {last_checkpoint.path} was trained with another tokenizer file called {name} (fingerprint "
-            f"{previous_fingerprint[:8]}, this one {(fingerprint or 'none')[:8]}), so that its ids mean other tokens; "
-            "use the file it was trained with"
+            f"{previous[:8]}, this one {(current or 'none')[:8]}), so that its ids mean other tokens; use the file it "
+            "was trained with"
         )
 
 
@@ -323,19 +302,18 @@ def check_unchanged_files(task: Task, metadata: Mapping[str, Any], path: Path) -
 
     Runs without recorded hashes are accepted.
     """
-    previous_checksums = metadata.get("contents")
-    if not previous_checksums or (checksums := task.file_hashes()) == previous_checksums:
+    then = metadata.get("contents")
+    if not then or (now := task.file_hashes()) == then:
         return
-    changed = [name for name in checksums if name in previous_checksums and checksums[name] != previous_checksums[name]]
-    changed += sorted(set(checksums) ^ set(previous_checksums))
+    changed = [name for name in {**now, **then} if then.get(name) != now.get(name)]
+    changed.sort(key=lambda name: name not in then or name not in now)
     name, created = changed[0], metadata.get("times", {}).get("created")
-    file = task.files().get(name, f"task.{name}")
-    previous_sum, current_sum = (sums[name][:8] if name in sums else "none" for sums in (previous_checksums, checksums))
     more = f", and of {len(changed) - 1} more" if len(changed) > 1 else ""
     raise UserError(
-        f"task: the contents of {file}{more} have changed since {path} was "
-        f"started{f' on {created}' if created else ''} (sha256 {previous_sum} then, {current_sum} now), so the run "
-        "cannot resume; restore the files, or start a new run with the new ones (another runs_dir= or seed=)"
+        f"task: the contents of {task.files().get(name, f'task.{name}')}{more} have changed since {path} was "
+        f"started{f' on {created}' if created else ''} (sha256 {then.get(name, 'none')[:8]} then, "
+        f"{now.get(name, 'none')[:8]} now), so the run cannot resume; restore the files, or start a new run with the "
+        "new ones (another runs_dir= or seed=)"
     )
 
 

@@ -12,9 +12,6 @@ from numerate import terminal
 from numerate.errors import OperationalError, UserError
 from numerate.training import disk
 
-_FLEXIBLE_BAR = 6
-"""Columns by which a bar of tqdm's ten may be shorter."""
-
 
 class ProgressBar:
     """Shows the progress of a run of `total` steps.
@@ -57,20 +54,19 @@ class ProgressBar:
             from tqdm import tqdm
 
             tqdm.monitor_interval = 0  # no thread of its own: runs fork
+            left = "<{remaining}" if estimate_seconds_left is None else ""
+            numbers = f"{{percentage:3.0f}}% {{n_fmt}}/{{total_fmt}} [{{elapsed}}{left}{{postfix}}]"
             self._bar = tqdm(
                 total=total,
                 initial=num_done,
-                desc=label or None,
+                desc=f"{label if len(label) <= 25 else f'{label[:11]}...{label[-11:]}'}: " if label else "",
                 file=terminal.raw_stream(self._stream),
                 dynamic_ncols=_terminal_width(self._stream) > 0,
                 ncols=80,  # for terminals without a known width, as in some containers
                 mininterval=0.2,
                 unit=unit,
-                bar_format=None
-                if estimate_seconds_left is None
-                else "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]",
+                bar_format=f"{{desc}}{numbers} {{bar}}",  # the bar last, since a narrow terminal has no room for it
             )
-            self._bar.format_meter = _fitting_meter
 
     def set_total(self, total: int) -> None:
         """Sets another total."""
@@ -170,30 +166,6 @@ class ProgressBar:
             yield
         except (OSError, ValueError):
             self._bar = None
-
-
-def _fitting_meter(
-    n: float, total: float, elapsed: float, ncols: int | None = None, prefix: str = "", postfix: str = "", **more: Any
-) -> str:
-    """tqdm's line in `ncols` columns: the first that fits of the whole line, without the speed, with a short label, and
-    numbers alone."""
-    from tqdm import tqdm
-
-    def meter(label: str, form: str | None, width: int | None) -> str:
-        given = {"prefix": label, "bar_format": form, "postfix": postfix}
-        return str(tqdm.format_meter(n, total, elapsed, width, **(more | given)))
-
-    form = more.get("bar_format")
-    if ncols is None or not total:
-        return meter(prefix, form, ncols)
-    without_speed = form or "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
-    label = prefix if len(prefix) <= 15 else f"{prefix[:6]}...{prefix[-6:]}"
-    for name, shown in ((prefix, form), (prefix, without_speed), (label, without_speed)):
-        if len(meter(name, shown, None)) - _FLEXIBLE_BAR <= ncols:
-            return meter(name, shown, ncols)
-    left = "" if form else " [<{remaining}]"
-    numbers = meter("", f"{{percentage:3.0f}}% {{n_fmt}}/{{total_fmt}}{left}{{postfix}}", None)
-    return (numbers if len(numbers) <= ncols else meter("", f"{{percentage:3.0f}}%{left}{{postfix}}", None))[:ncols]
 
 
 class ProgressBars:

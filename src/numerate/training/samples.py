@@ -74,22 +74,21 @@ class SampleGenerator:
             return
         self.prompt_processor = evaluation_data.kind.prompt_processor(evaluation_data)
         context = evaluation_data.kind.context_length(evaluation_data)
-        is_configured = samples.when is not None or samples.prompts != PUBLISHED_PROMPTS  # not only the defaults
         for text in samples.prompts:
             prompt = self.prompt_processor.encode(text)
-            if prompt.unknown_parts and is_configured:
-                unknown = ", ".join(map(repr, prompt.unknown_parts))
-                self.warnings.append(f"samples.prompts: {text!r}: the tokenizer does not know {unknown}")
+            problems = []
+            if prompt.unknown_parts:
+                problems.append(f"the tokenizer does not know {', '.join(map(repr, prompt.unknown_parts))}")
             if len(prompt.ids) <= context:
                 self._prompts.append(prompt)
-            elif is_configured:
-                reason = f"has {len(prompt.ids)} tokens, and the context {context}; it is left out"
-                self.warnings.append(f"samples.prompts: {text!r} {reason}")
-        self._max_new_tokens = (
-            resolve_max_new_tokens(self._prompts, None, context, None, default=samples.max_new_tokens)
-            if self._prompts
-            else 0
-        )
+            else:
+                problems.append(f"has {len(prompt.ids)} tokens, and the context {context}; it is left out")
+            if samples.when is not None or samples.prompts != PUBLISHED_PROMPTS:  # not only the defaults
+                self.warnings += [f"samples.prompts: {text!r}: {problem}" for problem in problems]
+        if self._prompts:
+            self._max_new_tokens = resolve_max_new_tokens(
+                self._prompts, None, context, None, default=samples.max_new_tokens
+            )
 
     def is_due(self, *, is_evaluation_step: bool, is_last_step: bool) -> bool:
         """Whether samples are generated at this step."""
@@ -106,17 +105,17 @@ class SampleGenerator:
 
         Raises `Stopped`, with nothing written, when `should_stop`, called after each token, is True.
         """
+        sampling = self.samples.sampling
         with autocast(next(model.parameters()).device, self.precision):
-            sampling, max_new_tokens = self.samples.sampling, self._max_new_tokens
             completions = generate_completions(
-                model, self.prompt_processor, self._prompts, sampling, max_new_tokens, should_stop=should_stop
+                model, self.prompt_processor, self._prompts, sampling, self._max_new_tokens, should_stop=should_stop
             )
         if should_stop():
             raise Stopped
         records = [
             {
                 "step": step,
-                "seed": self.samples.sampling.seed,
+                "seed": sampling.seed,
                 "prompt": completion.prompt,
                 "sample": completion.sample,
                 "text": completion.text,

@@ -87,9 +87,7 @@ def format_throughput(record: Mapping[str, Any]) -> str:
     >>> format_throughput({"tokens_per_second": 12345, "flops_utilization": 0.312})
     '12.3k tokens/s (31% of peak)'
     """
-    tokens = record["tokens_per_second"]
-    count = (
-        f"{tokens / 1e6:.2f}M" if tokens >= 999_950 else f"{tokens / 1e3:.1f}k" if tokens >= 10_000 else f"{tokens:,}"
-    )
-    mfu = record.get("flops_utilization")
-    return f"{count} tokens/s" + ("" if mfu is None else f" ({mfu:.{0 if mfu >= 0.01 else 1}%} of peak)")
+    tokens, share = record["tokens_per_second"], record.get("flops_utilization")
+    count = f"{tokens / 1e3:.1f}k" if tokens >= 10_000 else f"{tokens:,}"
+    count = f"{tokens / 1e6:.2f}M" if tokens >= 999_950 else count
+    return f"{count} tokens/s" + ("" if share is None else f" ({share:.{0 if share >= 0.01 else 1}%} of peak)")

@@ -158,12 +158,12 @@ class Validator:
         loss = self._loss(model, shards, on_batch) if needs_loss else None
         exact_match, accuracy, records = {}, {}, []
         for split, (counts, score_sums) in sums_by_split.items():
-            low, high = wilson_interval(counts["correct"], counts["count"])
-            exact_match[split] = counts["correct"] / counts["count"]
+            count, digits = counts["count"], counts["digits"]
+            low, high = wilson_interval(counts["correct"], count)
+            exact_match[split] = counts["correct"] / count
             metrics = self.kind.validation_metrics(counts)
-            scores = {name: total / counts["count"] for name, total in score_sums.items()}
+            scores = {name: total / count for name, total in score_sums.items()}
             accuracy[split] = metrics.get("accuracy", next(iter(scores.values()), exact_match[split]))
-            digits = counts["digits"]
             record = {
                 "step": step,
                 "split": split,
@@ -171,16 +171,15 @@ class Validator:
                 "low": round_significant(float(low)),
                 "high": round_significant(float(high)),
                 "correct": counts["correct"],
-                "count": counts["count"],
+                "count": count,
                 "digit_accuracy": round_significant(counts["correct_digits"] / digits) if digits else None,
             }
             if loss is not None and split == "validation":
                 record["validation_loss"] = round_significant(loss)
-            records.append(record | {name: round_significant(value) for name, value in {**metrics, **scores}.items()})
-        score = self.criterion.score(accuracy, loss)
-        monitored_value = self._monitored_value(loss, accuracy["validation"])
+            records.append(record | {name: round_significant(value) for name, value in (metrics | scores).items()})
         reached = accuracy if self.kind.columns else exact_match
-        return ValidationResult(records, score, reached["validation"], monitored_value)
+        monitored_value = self._monitored_value(loss, accuracy["validation"])
+        return ValidationResult(records, self.criterion.score(accuracy, loss), reached["validation"], monitored_value)
 
     def _counts_and_scores(
         self, model: Model, shard: _ValidationShard, on_batch: BatchCallback
