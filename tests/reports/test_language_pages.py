@@ -56,7 +56,7 @@ def make(tmp_path: Path) -> Make:
 QUICK = {
     "tokens_per_second": 12345,
     "flops_utilization": 0.312,
-    "peak": {"flops_per_second": 1e11, "precision": "fp32", "source": "measured"},
+    "peak": {"flops_per_second": 1e11, "precision": "fp32", "source": "stated"},
     "peak_memory_bytes": 454_328_320,
 }
 
@@ -95,7 +95,7 @@ def test_speed_share_of_the_limit_and_memory_of_a_run_and_of_several(make: Make)
         assert words in body
         assert words in text
     assert "2.66 gigaFLOP" in text
-    assert "float32, measured there" in " ".join(text.split())
+    assert "float32, as its maker states" in " ".join(text.split())
 
 
 def test_a_column_of_which_nothing_is_known_is_left_out(make: Make) -> None:

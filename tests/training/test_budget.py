@@ -80,7 +80,7 @@ def batches_of(trainer: Trainer, steps: int) -> list[list[Batch]]:
     """The parts of each of the first steps, as they are trained on."""
     found = []
     for _ in range(steps):
-        found.append(list(trainer.next_batch()[0].micro_batches))
+        found.append(list(trainer.next_batch().micro_batches))
         trainer.training_step(trainer.total_steps)
     return found
 

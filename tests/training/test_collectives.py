@@ -65,7 +65,7 @@ def test_gradients_are_summed_once_in_a_step_of_any_number_of_micro_batches(way:
     sent = Sent()
     if isinstance(trainer.parallel_strategy, DDPStrategy):
         trainer.parallel_strategy.ddp_model.register_comm_hook(None, sent.bucket)
-    batches, _ = trainer.next_batch()
+    batches = trainer.next_batch()
     assert len(batches.micro_batches) == parts
     for _ in range(2):  # DDP plans its buckets in the first step, and agrees on them in the second
         trainer.compute_gradients(batches)

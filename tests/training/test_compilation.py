@@ -48,7 +48,7 @@ found = {}
 for settings in sys.argv[1:]:
     trainer = Trainer(small(settings, "training.compile=true"), World.join("cpu"))
     trainer.model.train()
-    batches, _ = trainer.next_batch()
+    batches = trainer.next_batch()
     batch = batches.micro_batches[0]
     batch = pad_to_buckets(replace(batch, tokens=trainer.model.assign_positions(batch.tokens, batches.step_context)))
     def loss(batch):
@@ -142,7 +142,7 @@ def test_a_compiled_run_compiles_each_padded_length_once() -> None:
 
 def positioned(*settings: str) -> tuple[Trainer, Batch]:
     trainer = Trainer(small(" ".join(settings), "evaluation.grid=1:3x1:3"), World.join("cpu"))
-    batches, _ = trainer.next_batch()
+    batches = trainer.next_batch()
     batch = batches.micro_batches[0]
     return trainer, replace(batch, tokens=trainer.model.assign_positions(batch.tokens, batches.step_context))
 

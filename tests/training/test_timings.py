@@ -13,7 +13,7 @@ from numerate.runs.train import train
 from numerate.training import timings as module
 from numerate.training.distributed import World
 from numerate.training.optimizer import AdamW
-from numerate.training.peak_flops import PeakFlops, peak_flops, resolve_matmul_precision, vendor_peak_flops
+from numerate.training.peak_flops import peak_flops, resolve_matmul_precision, vendor_peak_flops
 from numerate.training.recipe import Training
 from numerate.training.timings import Timings, format_throughput
 from small_runs import metrics, small
@@ -35,7 +35,7 @@ class Used:
 def test_speeds_leave_out_what_is_not_training(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(module, "peak_flops", lambda device, products: PeakFlops(1e6, "stated"))
+    monkeypatch.setattr(module, "peak_flops", lambda device, products: 1e6)
     timings = Timings(World(CPU, size=2), "fp32")
     assert timings.next_record(Used(1, 100, 1000)) is None, "the first steps compile and warm up"
     clock[0] = 4.0
@@ -49,18 +49,14 @@ def test_speeds_leave_out_what_is_not_training(monkeypatch: pytest.MonkeyPatch) 
     assert line["peak_memory_bytes"] > 1e6
 
 
-def test_limits_are_stated_by_name_and_measured_on_a_cpu() -> None:
+def test_limits_are_stated_by_name() -> None:
     assert vendor_peak_flops("NVIDIA A100-SXM4-80GB", "bf16") == 312e12
     assert vendor_peak_flops("NVIDIA H100 PCIe", "bf16") == 756e12
     assert vendor_peak_flops("NVIDIA H200", "tf32") == 494e12
     assert vendor_peak_flops("NVIDIA A10", "fp32") == 31.2e12
     assert vendor_peak_flops("NVIDIA A10", "fp16") == 125e12
     assert vendor_peak_flops("Something else", "bf16") is None
-    found = peak_flops(CPU, "fp32")
-    assert found is not None
-    assert found.source == "measured"
-    assert found.flops > 1e8
-    assert peak_flops(torch.device("mps"), "fp32") is None
+    assert peak_flops(CPU, "fp32") is None
     assert resolve_matmul_precision("bf16", True, CPU) == "bf16"
     assert resolve_matmul_precision("fp32", True, CPU) == "fp32"
     assert resolve_matmul_precision("fp32", True, torch.device("cuda")) == "tf32"
@@ -83,7 +79,7 @@ def test_a_run_logs_speeds_and_the_norms_of_its_layers_and_evaluates_its_start(t
     run = train(small(OWN, *more), runs_dir=tmp_path / "one", quiet=True)
     timings = run.run.folder.records("timings.jsonl")
     assert [line["step"] for line in timings] == [4, 6]
-    assert all(line["flops_per_second"] > 0 and 0 < line["flops_utilization"] < 2 for line in timings)
+    assert all(line["flops_per_second"] > 0 and line["tokens_per_second"] > 0 for line in timings)
     logged = [line for line in metrics(run) if "learning_rate" in line]
     norms = logged[0]["layer_grad_norms"]
     assert {"embedding", "backbone.blocks.0", "backbone.blocks.1"} <= set(norms)

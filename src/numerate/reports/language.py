@@ -349,10 +349,8 @@ def speed_table(groups: Sequence[Group]) -> TextTable:
     note = "Tokens per second of training: the median over what was logged, evaluations and checkpoints left out. "
     peaks = [peak for group in groups for peak in _logged(group, "peak")]
     if peaks:
-        words = {"fp32": "float32", "tf32": "TF32", "stated": "as its maker states it"}
-        words |= {"measured": "measured there with a product of two matrices"}
-        each = (sorted({str(peak.get(name)) for peak in peaks}) for name in ("precision", "source"))
-        precisions, sources = (" or ".join(words.get(text, text) for text in texts) for texts in each)
-        note += f"FLOPs utilization: the share of the device's peak in {precisions}, {sources}. "
+        words = {"fp32": "float32", "tf32": "TF32"}
+        precisions = " or ".join(words.get(text, text) for text in sorted({str(peak["precision"]) for peak in peaks}))
+        note += f"FLOPs utilization: the share of the device's peak in {precisions}, as its maker states it. "
     note += "Peak memory: maximum over seeds, of the process or of memory allocated by torch on a GPU."
     return TextTable(names, [[row.get(name, "") for name in names] for row in rows], note, style="tight")

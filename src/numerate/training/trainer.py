@@ -65,18 +65,12 @@ class BatchKey(NamedTuple):
 
 @dataclass(frozen=True)
 class _GlobalBatch:
-    """The micro-batches of this process of a global batch, and the counts of the global batch that divide each term of
-    the loss."""
+    """The micro-batches of this process of a global batch, and what is counted over all processes: the divisor of each
+    term of the loss, examples, tokens without and with padding, and floating-point operations."""
 
     micro_batches: Sequence[Batch]
     step_context: StepContext
     divisors: Mapping[str, int]
-
-
-@dataclass(frozen=True)
-class _StepSize:
-    """What a step reads: examples, tokens without and with padding, and its floating-point operations."""
-
     examples: int
     tokens: int
     total_tokens: int
@@ -298,11 +292,22 @@ class Trainer:
     def training_step(self, total_steps: int) -> None:
         """One optimizer step on the next global batch, at the rate that the schedule has for `total_steps`. Nothing is
         counted if it fails."""
-        learning_rate = self._next_learning_rate(total_steps)
-        batch, size = self.next_batch()
+        state, schedule = self.state, self.recipe.schedule
+        multiplier = schedule.multiplier(self.budget.schedule_step(state), total_steps)
+        self._learning_rate = self.recipe.optimizer.learning_rate * (
+            multiplier * schedule.plateau_factor(state.schedule_state)
+        )
+        batch = self.next_batch()
         self.compute_gradients(batch)
-        self._update_weights(learning_rate)
-        self._count_step(size)
+        self._update_weights(self._learning_rate)
+        state.step += 1
+        state.examples += batch.examples
+        state.tokens += batch.tokens
+        state.flops += batch.flops
+        # "padded_tokens" is the name in checkpoints; padding is included.
+        for name, value in (("real_tokens", batch.tokens), ("padded_tokens", batch.total_tokens), ("steps", 1)):
+            self._sums.add(name, value)
+        self.on_event("step", {"step": state.step, "steps": self.total_steps, "tokens": batch.tokens})
 
     def _batch_key(self, state: TrainingState) -> BatchKey:
         """The key of the batches of the step after `state`."""
@@ -331,15 +336,18 @@ class Trainer:
                 micro_batches.append(batch.pin_memory() if copies_from_pinned_memory(world.device) else batch)
         return micro_batches, sizes
 
-    def next_batch(self) -> tuple[_GlobalBatch, _StepSize]:
-        """The micro-batches of this process, and the size of the global batch."""
+    def next_batch(self) -> _GlobalBatch:
+        """The next global batch."""
         key = self._batch_key(self.state)
         micro_batches, sizes = self.prefetcher.get(key)
         total = self.world.sum_counts(sizes)
         terms = {name.removeprefix("term "): count for name, count in total.items() if name.startswith("term ")}
-        divisors = {term: max(1, count) for term, count in terms.items()}
-        size = _StepSize(key.num_examples, total["real_tokens"], total["total_tokens"], total["flops"])
-        return _GlobalBatch(micro_batches, StepContext(self.recipe.seed, key.step), divisors), size
+        divisors, step_context = (
+            {term: max(1, count) for term, count in terms.items()},
+            StepContext(self.recipe.seed, key.step),
+        )
+        counts = (total[name] for name in ("real_tokens", "total_tokens", "flops"))
+        return _GlobalBatch(micro_batches, step_context, divisors, key.num_examples, *counts)
 
     def compute_gradients(self, batches: _GlobalBatch) -> None:
         """Forward and backward passes of the micro-batches."""
@@ -384,25 +392,6 @@ class Trainer:
         if self.scaler.is_enabled():  # skips a step with a non-finite gradient and reduces the loss scale
             grad_norm = grad_norm.nan_to_num(0.0, 0.0, 0.0)
         self._sums.add("grad_norm", grad_norm)
-
-    def _next_learning_rate(self, total_steps: int) -> float:
-        schedule, state = self.recipe.schedule, self.state
-        multiplier = schedule.multiplier(self.budget.schedule_step(state), total_steps) * schedule.plateau_factor(
-            state.schedule_state
-        )
-        self._learning_rate = self.recipe.optimizer.learning_rate * multiplier
-        return self._learning_rate
-
-    def _count_step(self, size: _StepSize) -> None:
-        state = self.state
-        state.step += 1
-        state.examples += size.examples
-        state.tokens += size.tokens
-        state.flops += size.flops
-        # "padded_tokens" is the name in checkpoints; padding is included.
-        for name, value in (("real_tokens", size.tokens), ("padded_tokens", size.total_tokens), ("steps", 1)):
-            self._sums.add(name, value)
-        self.on_event("step", {"step": state.step, "steps": self.total_steps, "tokens": size.tokens})
 
     # Records ------------------------------------------------------------------------------------------------------
 
