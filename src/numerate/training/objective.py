@@ -100,15 +100,13 @@ class Progressive(Objective):
     - L_max is the loss after R - b loops without a gradient and b with one.
 
     The random numbers depend on (seed, step) only, so that all processes and micro-batches of a step use the same. A
-    backbone without loops has R = 1: the objective is then `Supervised`. With R = 16 the default runs 11.1 loops on
-    average, 3.6 of them with a gradient.
+    backbone without loops has R = 1: the objective is then `Supervised`.
 
     `throttle="described"` divides the gradient of the backbone's parameters, and of no others, by the number of loops
-    with a gradient (k, or b in L_max), in each forward pass: exact up to rounding, independent of how gradients are
-    then summed. `throttle="published"` does what the published code does: it multiplies the whole loss by (1 + min(R /
-    4, b / 2)) / b, that is 1.25, 1.5, 1, 0.75 and 0.625 for R = 1, 2, 4, 8 and 16.
+    with a gradient (k, or b in L_max) in each forward pass. `throttle="published"` does what the published code does:
 
-    >>> objective = Progressive(alpha=0.5, throttle="described")
+    >>> [Progressive(throttle="published").loss_factor(loops) for loops in (1, 2, 4, 8, 16)]
+    [1.25, 1.5, 1.0, 0.75, 0.625]
     """
 
     loss: Loss = setting(CrossEntropy(), "the loss")

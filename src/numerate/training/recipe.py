@@ -25,11 +25,10 @@ from numerate.training.schedule import Schedule, WarmupStableDecay
 class Training(Spec):
     """Training settings: budget, batch size, precision, parallelism, logging and checkpoints.
 
-    The run ends when the first of `steps`, `examples`, `tokens`, `flops` and `epochs` is reached. `minutes` is a time
-    limit, not a budget: the schedule does not depend on it. With `steps=0` nothing is trained: the initial model, such
-    as pretrained weights, is evaluated and saved as the checkpoint of step 0. FLOPs are those of the forward and
-    backward passes of whole rows, including padding and positions without a target: a backward pass counts as two
-    forward passes; loops without a gradient have no backward pass.
+    The run ends when the first of `steps`, `examples`, `tokens`, `flops` and `epochs` is reached; `minutes` is a time
+    limit, on which the schedule does not depend. With `steps=0` the initial model, such as pretrained weights, is
+    evaluated and saved as the checkpoint of step 0. FLOPs are those of the forward and backward passes of whole rows,
+    padding included: a backward pass counts as two forward passes; loops without a gradient have none.
     """
 
     steps: int | None = setting(

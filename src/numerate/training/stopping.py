@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 import time
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 _DEBOUNCE_SECONDS = 0.1  # seconds; a terminal and a launcher often both send the same Ctrl-C
@@ -61,15 +61,11 @@ class Stop:
                 signal.signal(number, self._handle_signal)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._depth -= 1
-        if self._depth:
-            return
-        for number, before in self._previous_handlers.items():
+        while not self._depth and self._previous_handlers:
+            number, before = self._previous_handlers.popitem()
             signal.signal(number, before if before is not None else signal.SIG_DFL)
-        self._previous_handlers.clear()
 
     def _handle_signal(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT:

@@ -174,8 +174,6 @@ class Trainer:
         """Whether no steps are left, and no evaluation or samples pending after an interruption."""
         return (self.budget.is_spent(self.state) or self.has_reached_target()) and not self.state.pending
 
-    # Resuming -----------------------------------------------------------------------------------------------------
-
     def resume(self) -> list[str]:
         """Resumes from the last intact checkpoint of the folder, if any. Returns warnings about corrupted
         checkpoints."""
@@ -218,8 +216,6 @@ class Trainer:
     def load_initial_weights(self, source: checkpoint.Checkpoint) -> None:
         """Loads only the weights of another run's checkpoint."""
         self.parallel_strategy.load_weights(source.read(only=["weights"])["weights"], str(source.path))
-
-    # The loop -----------------------------------------------------------------------------------------------------
 
     def train(self, stop: Stop | None = None) -> TrainingResult:
         """Trains until the budget is used up, the target accuracy or the time limit is reached, or `stop` is
@@ -342,10 +338,8 @@ class Trainer:
         micro_batches, sizes = self.prefetcher.get(key)
         total = self.world.sum_counts(sizes)
         terms = {name.removeprefix("term "): count for name, count in total.items() if name.startswith("term ")}
-        divisors, step_context = (
-            {term: max(1, count) for term, count in terms.items()},
-            StepContext(self.recipe.seed, key.step),
-        )
+        divisors = {term: max(1, count) for term, count in terms.items()}
+        step_context = StepContext(self.recipe.seed, key.step)
         counts = (total[name] for name in ("real_tokens", "total_tokens", "flops"))
         return _GlobalBatch(micro_batches, step_context, divisors, key.num_examples, *counts)
 
@@ -393,17 +387,15 @@ class Trainer:
             grad_norm = grad_norm.nan_to_num(0.0, 0.0, 0.0)
         self._sums.add("grad_norm", grad_norm)
 
-    # Records ------------------------------------------------------------------------------------------------------
-
-    def _flush_metrics(self) -> dict[str, float]:
-        """The sums since the last log line as Python floats. Raises `OperationalError` if the loss or its gradient is
-        not finite."""
+    def _flush_metrics(self) -> None:
+        """Adds to the sums since the last log line. Raises `OperationalError` if the loss or its gradient is not
+        finite."""
         self._sums.flush(self.state.sums, self.state.step, self.folder)
-        return self.state.sums
 
     def _log(self) -> None:
         state = self.state
-        record = metrics_record(self._flush_metrics(), state, self._learning_rate)
+        self._flush_metrics()
+        record = metrics_record(state.sums, state, self._learning_rate)
         if (timing := self.timings.next_record(state)) is not None:
             self._append_record("timings.jsonl", "timing", timing)
         state.sums.clear()
