@@ -169,7 +169,7 @@ def test_every_single_changed_byte_of_the_state_is_noticed(tmp_path: Path) -> No
             assert json.loads(path.read_bytes()) == meaning
 
 
-@pytest.mark.parametrize("content", ["[]", "3", "{}", "[" * 100_000, '{"sha256": 1}', '{"sha256": null, "files": 3}'])
+@pytest.mark.parametrize("content", ["[]", "[" * 100_000, '{"sha256": 1}', '{"sha256": null, "files": 3}'])
 def test_a_state_that_is_something_else_is_corrupted(tmp_path: Path, content: str) -> None:
     (put(tmp_path, 200).path / "state.json").write_text(content)
     found, warnings = latest_valid(tmp_path)

@@ -144,17 +144,11 @@ def check_own_modules(parts: TrainingParts) -> list[str]:
     is_checked = not recipe.model.is_hugging_face and rows.blocked_keys is None and length >= 4
     if not (modules or own_ids) or not is_checked:
         return []
-    named = (recipe.model, *own_ids) if is_own_model else (*modules, *own_ids)
-    names = " or ".join(dict.fromkeys(type(one).__name__ for one in named))
+    names = dict.fromkeys(type(one).__name__ for one in ([recipe.model] if is_own_model else modules) + own_ids)
+    size, is_causal = parts.evaluation_data.vocabulary.size, recipe.layout.is_autoregressive
     with evaluating(model, modules):
-        problems = model_problems(
-            model,
-            first_tokens(rows, length),
-            parts.evaluation_data.vocabulary.size,
-            is_causal=recipe.layout.is_autoregressive,
-            own_ids=bool(own_ids),
-        )
-        raise_first(f"model: {names} {problem}" for problem in problems)
+        problems = model_problems(model, first_tokens(rows, length), size, is_causal=is_causal, own_ids=bool(own_ids))
+        raise_first(f"model: {' or '.join(names)} {problem}" for problem in problems)
     return []
 
 
@@ -322,22 +316,14 @@ def warn_large_number_loss(objective: ObjectiveModule, record: Mapping[str, Any]
     if _find_number_table(objective) is None or not {"loss_number", "loss_cross_entropy"} <= record.keys():
         return []
     number, cross_entropy = (objective.weights[term] * record[f"loss_{term}"] for term in ("number", "cross_entropy"))
-    squash_hint = next((" or objective.loss.squash_factor=20" for part in objective.modules() if _can_squash(part)), "")
-    remedy = f"a lower objective.loss.weight (now {objective.weights['number']:g}){squash_hint}"
-    return [
-        f"objective.loss: {text}"
-        for text in warn_number_term_dominates(number, cross_entropy, f"the first {record['step']} steps", remedy)
-    ]
+    distances = (part.number_distance for part in objective.modules() if isinstance(part, NumberTokenModule))
+    can_squash = any(one.loss_function == "was" and one.squash_factor is None for one in distances)
+    remedy = f"a lower objective.loss.weight (now {objective.weights['number']:g})"
+    remedy += " or objective.loss.squash_factor=20" * can_squash
+    warnings = warn_number_term_dominates(number, cross_entropy, f"the first {record['step']} steps", remedy)
+    return [f"objective.loss: {text}" for text in warnings]
 
 
 def _find_number_table(objective: ObjectiveModule) -> NumberTokenTable | None:
     """The number tokens of an objective's loss; None if there are none."""
     return next((part for part in objective.modules() if isinstance(part, NumberTokenTable)), None)
-
-
-def _can_squash(part: object) -> bool:
-    return (
-        isinstance(part, NumberTokenModule)
-        and part.number_distance.loss_function == "was"
-        and part.number_distance.squash_factor is None
-    )

@@ -123,18 +123,14 @@ class Training(Spec):
     def conflicts(self) -> Iterator[str]:
         if all(getattr(self, budget) is None for budget in ("steps", "examples", "tokens", "flops", "epochs")):
             yield "steps: a run needs a budget: steps, examples, tokens, flops or epochs"
-        if self.initial_batch_size is None and self.batch_size_warmup:
-            yield (
-                f"batch_size_warmup: {self.batch_size_warmup} requires initial_batch_size, the number of examples of "
-                "the first steps (published: 512)"
-            )
-        if self.initial_batch_size is not None and not self.batch_size_warmup:
-            yield (
-                "initial_batch_size: must be null without batch_size_warmup (published: 0.6), not "
-                f"{self.initial_batch_size}"
-            )
-        if self.initial_batch_size is not None and self.batch_size % self.initial_batch_size:
-            yield f"initial_batch_size: must divide batch_size={self.batch_size}, not {self.initial_batch_size}"
+        warmup, initial = self.batch_size_warmup, self.initial_batch_size
+        if initial is None and warmup:
+            what = "requires initial_batch_size, the number of examples of the first steps (published: 512)"
+            yield f"batch_size_warmup: {warmup} {what}"
+        if initial is not None and not warmup:
+            yield f"initial_batch_size: must be null without batch_size_warmup (published: 0.6), not {initial}"
+        if initial is not None and self.batch_size % initial:
+            yield f"initial_batch_size: must divide batch_size={self.batch_size}, not {initial}"
         if self.batch_tokens is not None:  # `Recipe` converts it to examples
             return
         for name in ("gradient_accumulation_steps", "micro_batch_size"):
@@ -149,16 +145,13 @@ class Training(Spec):
 
         Raises `UserError` if the examples cannot be divided equally among them.
         """
-        divisor = world_size * (
-            self.gradient_accumulation_steps if self.micro_batch_size is None else self.micro_batch_size
-        )
-        if self.base_batch_size % divisor:
+        size, accumulated = self.micro_batch_size, self.gradient_accumulation_steps
+        if self.base_batch_size % (world_size * (size or accumulated)):
             name = "batch_size" if self.initial_batch_size is None else "initial_batch_size"
-            split_text = f"{world_size} processes x {self.gradient_accumulation_steps} micro-batches"
-            if self.micro_batch_size is not None:
-                split_text = f"micro-batches of {self.micro_batch_size} on {world_size} processes"
-            raise UserError(f"training.{name}: {self.base_batch_size} examples must divide equally into {split_text}")
-        return self.gradient_accumulation_steps if self.micro_batch_size is None else self.base_batch_size // divisor
+            how = f"{world_size} processes x {accumulated} micro-batches"
+            how = how if size is None else f"micro-batches of {size} on {world_size} processes"
+            raise UserError(f"training.{name}: {self.base_batch_size} examples must divide equally into {how}")
+        return accumulated if size is None else self.base_batch_size // (world_size * size)
 
     @property
     def base_batch_size(self) -> int:

@@ -1,16 +1,6 @@
-"""The folder of a run: where it is, what is in it, who may write it.
+"""The folder of a run, `runs/<recipe>/<id>/`: what is in it, and who may write it. docs/runs.md lists its files.
 
-    runs/<recipe>/<id>/
-      recipe.yaml      the metadata: recipe, name, id, command, git, hardware, versions, times
-      parts/<hash>/    copies of the user's files that define its parts, to be read: what runs is only the user's own
-      starts.jsonl     one line per training session: its command, git, hardware, versions, time
-      metrics.jsonl    one line per logged step; lines that a resumed run writes again are moved to metrics-undone.jsonl
-      checkpoints/     see `numerate.training.checkpoint`
-      log.txt          the output of the run
-      lock             held while a process writes
-
-Runs are under `runs_dir=` if given, else the environment's NUMERATE_RUNS, else `./runs`. Files contain no paths of
-other folders and nothing depends on the clock, so a folder can be copied anywhere.
+Files contain no paths of other folders and nothing depends on the clock, so a folder can be copied anywhere.
 """
 
 import contextlib
@@ -194,11 +184,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def lock(self, activity: str = "training") -> Iterator[None]:
-        """Holds the folder for writing; may be nested. Raises `UserError` that names the process that holds it already.
-
-        The lock is released when the process ends, even by `kill -9`. Unfinished writes of an earlier holder are
-        cleaned up first.
-        """
+        """Holds the folder for writing, as `Lock.hold` does. Unfinished writes of an earlier holder are cleaned up."""
         with self._lock.hold(activity) as is_outermost:
             if is_outermost:
                 with disk.convert_os_errors(self.path):

@@ -25,8 +25,7 @@ class Schedule(Spec, ABC):
     """The factor on the learning rate at each step; that of step 0 is `multiplier(0, steps)`.
 
     A `warmup` below 1 is a fraction of the budget; otherwise it is a number of steps. The factor rises linearly from
-    `initial_lr_ratio` to 1, and reaches it at the last step of the warm-up or the step after it (see
-    `WarmupEndpoints`)."""
+    `initial_lr_ratio` to 1 (see `WarmupEndpoints`)."""
 
     initial_lr_ratio: float = 0.0
     warmup_endpoints: WarmupEndpoints = "between"
