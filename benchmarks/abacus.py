@@ -55,7 +55,6 @@ from numerate.positions.added import Learned
 from numerate.positions.position_ids import DigitIndex
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tokenizers.layout import Continuation
-from numerate.training.data_stream import StreamPosition
 from numerate.training.distributed import World
 from numerate.training.optimizer import AdamW
 from numerate.training.recipe import Recipe, Training
@@ -275,7 +274,7 @@ def _steps_agree() -> dict[str, float]:
     """The loss and gradient norm of a first step on the same examples: by the trainer's parts, and padded."""
     chosen = recipe(20)
     trainer, theirs = Trainer(chosen, World.join("cpu")), PublishedStep(chosen)
-    batch, draw = trainer.stream.batch(StreamPosition()), StepContext.for_evaluation()
+    batch, draw = trainer.stream.batch(0), StepContext.for_evaluation()
     placed = replace(batch, tokens=trainer.model.assign_positions(batch.tokens, draw))
     (term,) = trainer.objective(trainer.model, placed, draw).values()
     ours = term / batch.counts["tokens"]

@@ -47,7 +47,7 @@ from numerate.published.counting_names import presets
 from numerate.tasks.task import Task
 from numerate.tokenizers.layout import TokenClassification
 from numerate.tokenizers.words import Words
-from numerate.training.data_stream import BatchStream, StreamPosition
+from numerate.training.data_stream import BatchStream
 from numerate.training.objective import Supervised
 from numerate.training.optimizer import AdamW
 
@@ -164,7 +164,7 @@ def streamed(task: Task, window: int) -> BatchStream:
 def grouped(task: Task) -> list[Batch]:
     """Batches as training gets them, from one window."""
     stream = streamed(task, BATCHES)
-    return [stream.batch(StreamPosition(number * ROWS)) for number in range(BATCHES)]
+    return [stream.batch(number * ROWS) for number in range(BATCHES)]
 
 
 def fixed(task: Task) -> list[Batch]:
@@ -227,7 +227,7 @@ def seconds_per_batch(task: Task, window: int = WINDOW) -> float:
     for block in range(6):
         start = time.process_time()
         for number in range(many):
-            stream.batch(StreamPosition((block * many + number) * ROWS))
+            stream.batch((block * many + number) * ROWS)
         taken.append((time.process_time() - start) / many)
     return statistics.median(taken[1:])
 

@@ -24,7 +24,7 @@ from numerate.tasks.sorting import Sorting
 from numerate.tasks.task import Task
 from numerate.tokenizers.layout import Continuation
 from numerate.tokenizers.tokenizer import Characters
-from numerate.training.data_stream import BatchStream, StreamPosition
+from numerate.training.data_stream import BatchStream
 
 IDS = {character: 4 + i for i, character in enumerate("0123456789+-x= ")}
 PAD, END, IGNORE = 0, 3, -100
@@ -82,12 +82,12 @@ def measure(make: Callable[[], object], batch_size: int, seconds: float) -> floa
 
 def streamed(task: Task, batch_size: int) -> Callable[[], object]:
     stream = BatchStream(task, Characters(), Continuation(), seed=0, batch_size=batch_size, window=WINDOW)
-    place = StreamPosition()
+    place = 0
 
     def batch() -> object:
         nonlocal place
         made = stream.batch(place)
-        place = place.advance(batch_size)
+        place += batch_size
         return made
 
     return batch

@@ -39,7 +39,7 @@ from numerate.positions.rotary import Rotary
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tokenizers.layout import Continuation
 from numerate.tokenizers.tokenizer import Characters
-from numerate.training.data_stream import BatchStream, StreamPosition
+from numerate.training.data_stream import BatchStream
 from numerate.training.objective import Supervised
 from numerate.training.optimizer import AdamW
 
@@ -109,7 +109,7 @@ def theirs(batches: Sequence[tuple[Tensor, Tensor, int]], flash: bool) -> Step:
 def grouped(task: Arithmetic) -> list[Batch]:
     """Batches as training gets them; a spread of lengths is in any few of them."""
     stream = BatchStream(task, TOKENIZER, Continuation(), seed=0, batch_size=ROWS, window=BATCHES)
-    return [stream.batch(StreamPosition(number * ROWS)) for number in range(BATCHES)]
+    return [stream.batch(number * ROWS) for number in range(BATCHES)]
 
 
 def in_random_order(task: Arithmetic, longest: int | None) -> list[tuple[Tensor, Tensor, int]]:

@@ -16,7 +16,7 @@ from numerate.positions.position_ids import DigitIndex
 from numerate.tasks.arithmetic import Arithmetic
 from numerate.tokenizers.layout import Continuation
 from numerate.tokenizers.tokenizer import Characters
-from numerate.training.data_stream import BatchStream, StreamPosition
+from numerate.training.data_stream import BatchStream
 from numerate.training.objective import Supervised
 from numerate.training.optimizer import AdamW
 
@@ -34,10 +34,10 @@ def trained(mixer: Any) -> tuple[Any, EvaluationData, list[float]]:
     stream = BatchStream(TASK, exam.tokenizer, exam.layout, seed=0, batch_size=BATCH)
     objective = Supervised().build(exam.vocabulary)
     optimizer = AdamW(learning_rate=5e-3).build(model, model.optimizer_options_by_parameter())
-    place, losses = StreamPosition(), []
+    place, losses = 0, []
     for step in range(STEPS):
         batch = stream.batch(place)
-        place = place.advance(BATCH)
+        place += BATCH
         tokens = model.assign_positions(batch.tokens, StepContext(seed=0, step=step))
         sums = objective(model, type(batch)(**{**vars(batch), "tokens": tokens}), StepContext(seed=0, step=step))
         loss = sums["cross_entropy"] / objective.counts(batch)["cross_entropy"]

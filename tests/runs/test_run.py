@@ -28,7 +28,6 @@ from numerate.text.models.t5 import T5, T5Model
 from numerate.text.tasks.generated_mathematics import GeneratedMathematics
 from numerate.text.tasks.question_files import QuestionFiles
 from numerate.text.tasks.rjokes import RJokes
-from numerate.training.data_stream import StreamPosition
 from numerate.training.distributed import World
 from numerate.training.recipe import Training
 from numerate.training.schedule import Constant, Linear, Schedule, WarmupStableDecay
@@ -265,7 +264,7 @@ def test_a_dry_run_counts_and_writes_nothing(tmp_path: Path, monkeypatch: pytest
     assert estimate.memory_bytes == 16 * estimate.num_parameters
     assert (estimate.num_steps, estimate.first_batch_shape[0]) == (8, 16)
     stream = Trainer(ADDING, World.join("cpu")).stream
-    window = [stream.batch(StreamPosition(n * stream.batch_size)).num_input_tokens for n in range(stream.window)]
+    window = [stream.batch(n * stream.batch_size).num_input_tokens for n in range(stream.window)]
     assert estimate.num_tokens == round(8 * sum(window) / len(window))
     assert "FLOP a step" in str(estimate)
     assert list(tmp_path.iterdir()) == []
@@ -274,7 +273,7 @@ def test_a_dry_run_counts_and_writes_nothing(tmp_path: Path, monkeypatch: pytest
 def test_a_dry_run_counts_what_an_encoder_reads_among_the_tokens_of_a_batch() -> None:
     pytest.importorskip("transformers", reason="the extra huggingface is not installed")
     recipe = debug(number_loss_small_was())
-    batch = Trainer(recipe, World.join("cpu")).stream.batch(StreamPosition())
+    batch = Trainer(recipe, World.join("cpu")).stream.batch(0)
     assert batch.source is not None
     time = batch.tokens.ids.shape[1] + batch.source.ids.shape[1]
     assert dry_run(recipe, num_timed_steps=1).first_batch_shape == (8, time)

@@ -17,7 +17,7 @@ from numerate.text.tokenizers.token_ids import TokenIds
 from numerate.text.tokenizers.tokenizer_files import CHARACTER_TOKENIZER
 from numerate.tokenizers.layout import NextToken
 from numerate.tokenizers.tokenizer import Characters
-from numerate.training.data_stream import BatchStream, StreamPosition
+from numerate.training.data_stream import BatchStream
 
 pytest.importorskip("tokenizers", reason="the extra huggingface has it")
 
@@ -98,16 +98,16 @@ def test_a_run_reads_its_order_and_goes_on_exactly_where_it_stopped(written: Pat
 
     def batches(places: list[int]) -> list[list[list[int]]]:
         stream = BatchStream(task_of(written), TokenIds(), NextToken(), seed=5, batch_size=8, window=4)
-        return [stream.batch(StreamPosition(8 * place)).tokens.ids.tolist() for place in places]
+        return [stream.batch(8 * place).tokens.ids.tolist() for place in places]
 
     whole = batches([*range(20)])
     assert batches([13, 14, 2]) == [whole[13], whole[14], whole[2]]
     drawn = [one[:-1] for one in ids(task.examples("train", 5, 0, 8))]
     assert [row[: len(one)] for row, one in zip(whole[0], drawn, strict=True)] == drawn
     stream = BatchStream(task, TokenIds(), NextToken(), seed=5, batch_size=8)
-    parts = [stream.batch(StreamPosition(16), rank, 2, part, 2) for rank in (0, 1) for part in (0, 1)]
+    parts = [stream.batch(16, rank, 2, part, 2) for rank in (0, 1) for part in (0, 1)]
     assert [row for part in parts for row in part.tokens.example_indices.tolist()] == list(range(16, 24))
-    together = stream.batch(StreamPosition(16))
+    together = stream.batch(16)
     assert [row for part in parts for row in part.targets.tolist()] == together.targets.tolist()
 
 
@@ -118,7 +118,7 @@ def test_in_the_published_order_each_process_follows_its_own(written: Path) -> N
     for rank in (0, 1):
         orders = PublishedChunks(corpus.shard_sizes, 16, rank=rank).locations(range(8, 12))  # Random(42 + 1337 rank)
         expected = corpus.token_rows(orders, 16).ids
-        got = [stream.batch(StreamPosition(16), rank, 2, part, 2) for part in (0, 1)]
+        got = [stream.batch(16, rank, 2, part, 2) for part in (0, 1)]
         assert [row for batch in got for row in batch.tokens.ids.tolist()] == expected[:, :-1].tolist()
         assert [row for batch in got for row in batch.targets.tolist()] == expected[:, 1:].tolist()
     held = PublishedChunks(task.corpus("test").shard_sizes, 16)

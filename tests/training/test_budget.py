@@ -15,7 +15,6 @@ from numerate.batch import Batch
 from numerate.errors import UserError
 from numerate.runs.train import TrainedRun, debug, dry_run, train
 from numerate.training.budget import Budget, format_flops
-from numerate.training.data_stream import StreamPosition
 from numerate.training.distributed import World
 from numerate.training.recipe import Recipe, Training
 from numerate.training.trainer import Trainer
@@ -205,11 +204,7 @@ def test_growing_batches_lose_and_double_no_example(accumulate: int) -> None:
         assert sorted(seen[number * window : (number + 1) * window]) == list(
             range(number * window, (number + 1) * window)
         )
-    places = [
-        row
-        for n in range(len(seen) // 4)
-        for row in trainer.stream.batch(StreamPosition(n * 4)).tokens.example_indices.tolist()
-    ]
+    places = [row for n in range(len(seen) // 4) for row in trainer.stream.batch(n * 4).tokens.example_indices.tolist()]
     assert seen == places, "the order is that of the stream, however it is cut into steps"
 
 

@@ -11,7 +11,7 @@ import torch
 from numerate.config import override
 from numerate.integrations.trackers import make_trackers
 from numerate.training.budget import format_flops
-from numerate.training.data_stream import StreamPosition, num_total_tokens
+from numerate.training.data_stream import num_total_tokens
 from numerate.training.disk import format_bytes
 from numerate.training.distributed import World
 from numerate.training.progress import format_duration
@@ -93,7 +93,7 @@ def dry_run(recipe: Recipe, *, num_timed_steps: int = 5) -> TrainingEstimate:
             use_meta_device=count_only,
         )
         steps, budget = trainer.total_steps, trainer.budget
-        first_batch = trainer.stream.batch(StreamPosition())
+        first_batch = trainer.stream.batch(0)
         timed_trainer = trainer if count_only else _with_smaller_batches(trainer, world)
         timed_trainer.model.train()
         times = []

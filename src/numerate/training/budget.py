@@ -7,7 +7,7 @@ from functools import cached_property
 from numerate.batch import Batch, Model
 from numerate.errors import UserError
 from numerate.tasks.task import Task
-from numerate.training.data_stream import BatchStream, StreamPosition
+from numerate.training.data_stream import BatchStream
 from numerate.training.objective import ObjectiveModule
 from numerate.training.recipe import Training
 from numerate.training.training_state import TrainingState
@@ -119,7 +119,7 @@ class Budget:
 
     def _first_window(self) -> Iterator[Batch]:
         stream = self.stream
-        return (stream.batch(StreamPosition(number * stream.batch_size)) for number in range(stream.window))
+        return (stream.batch(number * stream.batch_size) for number in range(stream.window))
 
     @cached_property
     def _examples_per_epoch(self) -> int:

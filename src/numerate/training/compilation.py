@@ -2,7 +2,7 @@
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -57,36 +57,34 @@ def pad_to_buckets(batch: Batch, limit: int | None = None) -> Batch:
     Counts are left out: they are those of the batch, and a compiled graph would be one for each."""
     time = bucket_length(batch.tokens.ids.shape[1], limit)
     num_targets = min(time, bucket_length(batch.target_positions.shape[1]))
-    values = batch.target_number_values
+    source = batch.source
     return replace(
         batch,
         tokens=_pad_tokens(batch.tokens, time),
         targets=_pad(batch.targets, time, IGNORE_INDEX),
         target_positions=_repeat_last(batch.target_positions, num_targets),
         target_ids=_pad(batch.target_ids, num_targets, IGNORE_INDEX),
-        target_number_values=None if values is None else _pad(values, time, 1),
-        source=None
-        if batch.source is None
-        else _pad_tokens(batch.source, bucket_length(batch.source.ids.shape[1], limit)),
+        target_number_values=_pad(batch.target_number_values, time, 1),
+        source=None if source is None else _pad_tokens(source, bucket_length(source.ids.shape[1], limit)),
         counts={},
         num_input_tokens=0,
     )
 
 
 def _pad_tokens(tokens: Tokens, time: int) -> Tokens:
-    values, blocked, position_ids = tokens.number_values, tokens.blocked_keys, tokens.position_ids
+    position_ids = tokens.position_ids
     return replace(
         tokens,
         ids=_pad(tokens.ids, time, PAD),
-        number_values=None if values is None else _pad(values, time, 1),
-        blocked_keys=None if blocked is None else _pad(blocked, time, 0),
+        number_values=_pad(tokens.number_values, time, 1),
+        blocked_keys=_pad(tokens.blocked_keys, time, 0),
         # Those of padding must be in the table of position embeddings, too.
         position_ids=None if position_ids is None else tuple(_repeat_last(ids, time) for ids in position_ids),
     )
 
 
-def _pad(x: Tensor, time: int, value: float) -> Tensor:
-    return pad(x, (0, time - x.shape[1]), value=value)
+def _pad(x: Any, time: int, value: float) -> Any:
+    return None if x is None else pad(x, (0, time - x.shape[1]), value=value)
 
 
 def _repeat_last(x: Tensor, time: int) -> Tensor:

@@ -13,17 +13,6 @@ from numerate.tokenizers.layout import Layout
 from numerate.tokenizers.tokenizer import TokenizedExamples, Tokenizer
 
 
-@dataclass(frozen=True)
-class StreamPosition:
-    """The position in the training data, the number of examples seen, which is all that resuming requires."""
-
-    num_examples_seen: int = 0
-
-    def advance(self, batch_size: int) -> "StreamPosition":
-        """The position after one more global batch."""
-        return StreamPosition(self.num_examples_seen + batch_size)
-
-
 @dataclass(frozen=True, eq=False)
 class _Window:
     """One window of examples, shortest first, in batches of equal size; `batch_order` is the order of the batches."""
@@ -66,15 +55,16 @@ class BatchStream:
 
     def batch(
         self,
-        position: StreamPosition,
+        num_examples_seen: int = 0,
         rank: int = 0,
         world_size: int = 1,
         micro_batch: int = 0,
         num_micro_batches: int = 1,
     ) -> Batch:
-        """The batch at a position, or its slice for micro-batch `micro_batch` of rank `rank`.
+        """The batch after a number of examples, which is all that resuming requires; or its slice for micro-batch
+        `micro_batch` of rank `rank`.
 
-        Raises `UserError` if the global batch cannot be divided into equal slices, or if the position is not a multiple
+        Raises `UserError` if the global batch cannot be divided into equal slices, or if the number is not a multiple
         of the batch size.
         """
         num_slices = world_size * num_micro_batches
@@ -83,38 +73,33 @@ class BatchStream:
                 f"batch_size: {self.batch_size} examples do not divide among {world_size} processes with "
                 f"{num_micro_batches} parts each; must be a multiple of {num_slices}"
             )
-        if position.num_examples_seen % self.batch_size:
+        if num_examples_seen % self.batch_size:
             raise UserError(
-                f"batch_size: {position.num_examples_seen} examples have been seen, which is not a multiple of "
+                f"batch_size: {num_examples_seen} examples have been seen, which is not a multiple of "
                 f"{self.batch_size}; keep the batch size of the run"
             )
         micro_batch_size = self.batch_size // num_slices
         first = (rank * num_micro_batches + micro_batch) * micro_batch_size
         if self.task.is_ordered:
-            return self._batch_in_order(position, first, micro_batch_size, rank, world_size, micro_batch)
-        window_index, batch_index = divmod(position.num_examples_seen // self.batch_size, self.window)
+            return self._batch_in_order(num_examples_seen, first, micro_batch_size, rank, world_size, micro_batch)
+        window_index, batch_index = divmod(num_examples_seen // self.batch_size, self.window)
         window = self._load_window(window_index)
         start = int(window.batch_order[batch_index]) * self.batch_size + first
         rows = slice(start, start + micro_batch_size)
         return self.layout.build_batch(window.rows.take(rows), window.example_indices[rows])
 
     def _batch_in_order(
-        self, position: StreamPosition, first: int, count: int, rank: int, world_size: int, micro_batch: int
+        self, num_examples_seen: int, first: int, count: int, rank: int, world_size: int, micro_batch: int
     ) -> Batch:
         """A slice of `count` examples in the task's own order, read on demand."""
-        start = position.num_examples_seen + first
+        start = num_examples_seen + first
         if world_size > 1 and self.task.has_order_per_rank(self.split):
-            rank_start = position.num_examples_seen // world_size + micro_batch * count
+            rank_start = num_examples_seen // world_size + micro_batch * count
             questions = self.task.examples_for_rank(self.split, self.seed, rank_start, count, rank)
         else:
             questions = self.task.examples(self.split, self.seed, start, count)
         rows = self.tokenizer.encode_examples(questions, self.vocabulary)
         return self.layout.build_batch(rows, start + np.arange(len(questions)))
-
-    @staticmethod
-    def padding(batch: Batch) -> float:
-        """The fraction of a batch's input tokens that is padding."""
-        return 1.0 - batch.num_input_tokens / max(1, num_total_tokens(batch))
 
     def _load_window(self, window_index: int) -> _Window:
         if self._window is None or self._window.window_index != window_index:

@@ -17,7 +17,7 @@ from numerate.evaluation.evaluation_data import EvaluationData
 from numerate.training import checkpoint
 from numerate.training.budget import Budget
 from numerate.training.compilation import TOO_MANY_SHAPES, CompiledShapes, check_compile_mode, pad_to_buckets
-from numerate.training.data_stream import BatchStream, StreamPosition, num_total_tokens
+from numerate.training.data_stream import BatchStream, num_total_tokens
 from numerate.training.distributed import World
 from numerate.training.objective import ObjectiveModule
 from numerate.training.parallel import make_parallel_strategy
@@ -322,7 +322,7 @@ class Trainer:
         sizes: Counter[str] = Counter(real_tokens=0, total_tokens=0, flops=0)
         for start in range(key.examples, key.examples + key.num_examples, self.training.base_batch_size):
             for number in range(self.num_micro_batches):
-                batch = self.stream.batch(StreamPosition(start), world.rank, world.size, number, self.num_micro_batches)
+                batch = self.stream.batch(start, world.rank, world.size, number, self.num_micro_batches)
                 batch = replace(batch, tokens=self.model.assign_positions(batch.tokens, step_context))
                 sizes["real_tokens"] += batch.num_input_tokens
                 sizes["total_tokens"] += num_total_tokens(batch)
