@@ -54,8 +54,6 @@ class ProgressBar:
             from tqdm import tqdm
 
             tqdm.monitor_interval = 0  # no thread of its own: runs fork
-            left = "<{remaining}" if estimate_seconds_left is None else ""
-            numbers = f"{{percentage:3.0f}}% {{n_fmt}}/{{total_fmt}} [{{elapsed}}{left}{{postfix}}]"
             self._bar = tqdm(
                 total=total,
                 initial=num_done,
@@ -65,7 +63,8 @@ class ProgressBar:
                 ncols=80,  # for terminals without a known width, as in some containers
                 mininterval=0.2,
                 unit=unit,
-                bar_format=f"{{desc}}{numbers} {{bar}}",  # the bar last, since a narrow terminal has no room for it
+                # the bar last, since a narrow terminal has no room for it
+                bar_format="{desc}{percentage:3.0f}% {n_fmt}/{total_fmt} [{elapsed}{postfix}] {bar}",
             )
 
     def set_total(self, total: int) -> None:
@@ -83,11 +82,11 @@ class ProgressBar:
         now = self._clock()
         self._start = self._start or (now, num_done)
         self._postfix_text = text
+        self._num_done = num_done
         if self._bar is not None:
             with self._ignore_terminal_errors():
-                self._show_postfix()
-                self._bar.update(num_done - self._num_done)
-        self._num_done = num_done
+                self._bar.set_postfix_str(self._status(), refresh=False)
+                self._bar.update(num_done - self._bar.n)
         if self._last_line is None or now - self._last_line[0] >= self.log_interval:
             self._write_line(now)
 
@@ -120,7 +119,7 @@ class ProgressBar:
             self._write_line(self._clock())
         if self._bar is not None:
             with self._ignore_terminal_errors():
-                self._show_postfix()
+                self._bar.set_postfix_str(self._status(), refresh=False)
                 self._bar.close()
             self._bar = None
 
@@ -130,21 +129,17 @@ class ProgressBar:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _show_postfix(self) -> None:
-        seconds_left = self._estimate_seconds_left() if self._estimate_seconds_left is not None else None
-        left = f"{format_duration(seconds_left)} left" if seconds_left is not None else ""
-        self._bar.set_postfix_str(", ".join(filter(None, (left, self._postfix_text))), refresh=False)
+    def _status(self) -> str:
+        """The time left and the values."""
+        seconds_left = self.seconds_left() if self._num_done < self.total else None
+        left = "" if seconds_left is None else f"{format_duration(seconds_left)} left"
+        return ", ".join(filter(None, (left, self._postfix_text)))
 
     def _write_line(self, now: float) -> None:
         self._last_line = (now, self._num_done, self._postfix_text)
-        seconds_left = self.seconds_left() if self._num_done < self.total else None
         percent = f" ({100 * self._num_done // self.total} %)" if self.total else ""
-        parts = (
-            f"{self.label} {self._num_done}/{self.total}{self.unit}{percent}".strip(),
-            "" if seconds_left is None else f"{format_duration(seconds_left)} left",
-            self._postfix_text,
-        )
-        text = ", ".join(filter(None, parts))
+        place = f"{self.label} {self._num_done}/{self.total}{self.unit}{percent}".strip()
+        text = ", ".join(filter(None, (place, self._status())))
         if self._bar is None and self._show:
             with self._ignore_terminal_errors():
                 print(f"{_timestamp()}  {text}", file=self._stream, flush=True)
