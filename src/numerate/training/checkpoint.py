@@ -51,8 +51,7 @@ class Checkpoint:
         it was written, `UserError` for a group that it does not have."""
         from safetensors.torch import load_file
 
-        content = _checked_content(self.path, only)
-        groups = {}
+        content, groups = _checked_content(self.path, only), dict[str, dict[str, Any]]()
         if self.is_pretrained:
             raise UserError(f"{self.path}: has no weights; it stands for those that the recipe of its run names")
         for group in content["tensors"] if only is None else only:
@@ -104,8 +103,7 @@ def write(
 def _write_files(folder: Path, groups: "Mapping[str, Mapping[str, Tensor]]", content: dict[str, Any]) -> None:
     from safetensors.torch import save_file
 
-    files: dict[str, Any] = {}
-    index: dict[str, Any] = {}
+    files, index = dict[str, Any](), dict[str, Any]()
     for group, tensors in groups.items():
         path = folder / f"{group}.safetensors"
         stored, index[group] = _without_copies(tensors)
@@ -123,8 +121,7 @@ def _write_files(folder: Path, groups: "Mapping[str, Mapping[str, Tensor]]", con
 def _without_copies(tensors: "Mapping[str, Tensor]") -> "tuple[dict[str, Tensor], dict[str, Any]]":
     """The tensors to store, each with its own CPU memory; and for every name its dtype, shape and stored name."""
     stored: dict[str, Tensor] = {}
-    index: dict[str, Any] = {}
-    name_by_memory: dict[Any, str] = {}
+    index, name_by_memory = dict[str, Any](), dict[Any, str]()
     for name, tensor in tensors.items():
         value = tensor.detach()
         memory = (value.device, value.data_ptr(), value.dtype, value.shape, value.stride()) if value.numel() else name
@@ -189,8 +186,7 @@ def last_state(folder: Path) -> dict[str, Any]:
 
 
 def find_corruption(path: Path, only: Collection[str] | None = None) -> str | None:
-    """Why a checkpoint, or its groups `only`, cannot be used; None if they are valid. Raises another error than
-    `DamagedError` if that cannot be checked: no permission, a failing disk, a later format."""
+    """Why a checkpoint, or its groups `only`, cannot be used; None if they are valid. Raises what prevents checking."""
     try:
         _checked_content(path, only)
     except DamagedError as error:

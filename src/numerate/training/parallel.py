@@ -68,8 +68,7 @@ class ParallelStrategy:
 
     def clip_grad_norm(self, max_norm: float | None) -> Tensor:
         """Scales the gradient down to the norm `max_norm`; returns its norm before."""
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
+        norm = torch.nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
         if max_norm is not None:
             torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), max_norm, norm)
         return norm
@@ -230,8 +229,7 @@ def compile_forward(model: Model, mode: CompileMode = "default") -> nn.Module:
         loop.compile_loops(mode)
     if loops:
         return model
-    compiled: nn.Module = torch.compile(model, dynamic=False, mode=mode)  # type: ignore[assignment]
-    return compiled
+    return torch.compile(model, dynamic=False, mode=mode)  # type: ignore[return-value]
 
 
 def _full_tensor(tensor: Tensor) -> Tensor:
