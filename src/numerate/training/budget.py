@@ -57,12 +57,11 @@ class Budget:
     def is_spent(self, state: TrainingState) -> bool:
         """Whether the budget is used up."""
         training = self.training
-        if training.tokens is not None and state.tokens >= training.tokens:
-            return True
-        if training.flops is not None and state.flops >= training.flops:
-            return True
-        max_steps = math.inf if training.steps is None else training.steps
-        return state.step >= max_steps or state.examples >= self._max_examples
+        limits = (
+            *((state.step, training.steps), (state.tokens, training.tokens), (state.flops, training.flops)),
+            (state.examples, self._max_examples),
+        )
+        return any(limit is not None and used >= limit for used, limit in limits)
 
     def batch_size_multiple(self, fraction_used: float) -> int:
         """The batch size as a multiple of `base_batch_size` at this point of the budget; 1 if batches do not grow.

@@ -269,9 +269,6 @@ def preflight(parts: TrainingParts) -> list[str]:
     return [text for check in CHECKS for text in check(parts)]
 
 
-# Resuming -------------------------------------------------------------------------------------------------------------
-
-
 def tokenizer_fingerprint(tokenizer: Tokenizer, task: Task) -> str | None:
     """The hash of the tokenizer's file (for language modeling, of the task's tokenizer); None without a file."""
     return task.load_tokenizer().fingerprint if isinstance(task, LanguageModeling) else tokenizer.fingerprint()

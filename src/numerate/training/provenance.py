@@ -1,7 +1,6 @@
 """Where a result comes from: versions, command line, git commit, hardware, time. Quick, and imports nothing heavy."""
 
 import contextlib
-import functools
 import importlib.metadata
 import os
 import platform
@@ -13,20 +12,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("numerate", "torch", "numpy", "safetensors")
-"""Packages whose versions are recorded, in addition to Python's."""
-
 _GIT_TIMEOUT = 2.0  # seconds for git, which may be slow on a huge tree
 
 
 def provenance() -> dict[str, Any]:
     """The entries `command`, `git`, `hardware`, `versions` and `times` of a run's metadata, as plain data."""
+    times = {"started": utc_now()}
     return {
         "command": command_line(),
         "git": git_state(),
         "hardware": hardware(),
-        "versions": dict(versions()),
-        "times": {"started": utc_now()},
+        "versions": versions(),
+        "times": times,
     }
 
 
@@ -48,11 +45,10 @@ def command_line(args: Sequence[str] | None = None) -> str:
     return shlex.join(args).encode(errors="replace").decode()
 
 
-@functools.cache
-def versions() -> Mapping[str, str]:
+def versions() -> dict[str, str]:
     """Versions of Python and of the installed packages that results depend on."""
     found = {"python": platform.python_version()}
-    for name in PACKAGES:
+    for name in ("numerate", "torch", "numpy", "safetensors"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
     return found

@@ -68,10 +68,9 @@ class BestStepRule:
 class TrainingState:
     """Everything that a checkpoint holds besides tensors.
 
-    `best` is the best step so far, `best_score` its accuracy or validation loss (see `best_metric`), and `best_loss`
-    its loss if that breaks ties between equal accuracies. `pending` is what an interruption left to do at this step:
-    its evaluation (and samples), or its samples. `exact_match` is that of the last validation; `schedule_state` is the
-    state of the schedule after the last validation.
+    `best` is the best step so far, by `best_score` on `best_split`, and by `best_loss` if that breaks ties. `pending`
+    is what an interruption left to do at this step: its evaluation (and samples), or its samples. `exact_match` and
+    `schedule_state` are those of the last validation.
     """
 
     step: int = 0

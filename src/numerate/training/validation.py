@@ -94,8 +94,6 @@ class Validator:
     def _monitored_value(self, loss: float | None, accuracy: float) -> float | None:
         return None if self.monitored_metric is None else loss if self.monitored_metric == "loss" else accuracy
 
-    # Texts ----------------------------------------------------------------------------------------------------------
-
     def evaluate_text(self, model: Model, step: int, on_batch: BatchCallback) -> ValidationResult:
         """The likelihood of text, over the same chunks each time. Each process computes its share of every batch; means
         over batches are those of global batches.
@@ -147,8 +145,6 @@ class Validator:
         num_requested = evaluation.validation_examples if num_batches is None else num_batches * rows
         total = min(num_requested, task.num_chunks("validation"))  # type: ignore[attr-defined]
         return ((first, min(rows, total - first)) for first in range(0, total, rows))
-
-    # Answers --------------------------------------------------------------------------------------------------------
 
     def evaluate_answers(self, model: Model, step: int, on_batch: BatchCallback) -> ValidationResult:
         """Exact match, and what else the kind of evaluation counts."""
