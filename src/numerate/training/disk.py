@@ -69,7 +69,7 @@ def _converted(
     code: int, error: Exception, path: Path, unharmed_note: str, place: Place
 ) -> UserError | OperationalError:
     prefix, suffix = f"{'out: ' * (place == 'out')}{path}: ", f" {unharmed_note}" if unharmed_note else ""
-    reason = os.strerror(code) if code else str(error)
+    reason = getattr(error, "strerror", None) or (os.strerror(code) if code else str(error))
     if code in _DISK_FULL_ERRNOS:
         what = "the disk is full" if code == errno.ENOSPC else "the disk quota is used up"
         with contextlib.suppress(OSError):
