@@ -6,14 +6,11 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-import yaml
-
 from numerate import catalogue
 from numerate.errors import UserError, did_you_mean
-from numerate.plain_yaml import load_plain_yaml
 from numerate.training import checkpoint, disk
 from numerate.training.checkpoint import Checkpoint, DamagedError
-from numerate.training.run_folder import STARTS_FILE, RunFolder, folders_of_runs
+from numerate.training.run_folder import STARTS_FILE, RunFolder, folders_of_runs, read_metadata_entry
 
 
 def all_runs(runs: Path) -> list[RunFolder]:
@@ -45,7 +42,7 @@ def _newest_first(runs: Path) -> Iterator[RunFolder]:
     known_paths = [runs / name for name in dict.fromkeys(reversed(lines)) if name]
     yield from (RunFolder(path) for path in known_paths if os.path.isfile(path / "recipe.yaml"))
     others = [run for run in all_runs(runs) if run.path not in known_paths]
-    yield from sorted(others, key=lambda run: (_read_entry(run, "  started") or "", run.path), reverse=True)
+    yield from sorted(others, key=lambda run: (read_metadata_entry(run, "  started") or "", run.path), reverse=True)
 
 
 def find_run(address: str | os.PathLike[str], runs: Path) -> RunFolder:
@@ -66,7 +63,7 @@ def find_run(address: str | os.PathLike[str], runs: Path) -> RunFolder:
             raise UserError(f"{runs}: there is no run here yet; `numerate train RECIPE` creates one.")
         return newest_run
     runs_found = all_runs(runs)
-    names = {run.path: _read_entry(run, "name") for run in runs_found}
+    names = {run.path: read_metadata_entry(run, "name") for run in runs_found}
     for is_meant in (
         lambda run: run.id == text,
         lambda run: names[run.path] == text,
@@ -112,16 +109,6 @@ def _advice(path: Path) -> str:
         f" It holds weights of Hugging Face, which `numerate evaluate hf:{path} task=gsm8k` evaluates, and "
         f"`numerate train hf:{path} task=gsm8k` trains."
     )
-
-
-def _read_entry(run: RunFolder, key: str) -> str | None:
-    """One entry of a run's metadata without parsing all of it, so that a thousand runs can be searched quickly."""
-    try:
-        found = re.search(rf"^{key}: (.+)$", run.file("recipe.yaml").read_text(encoding="utf-8"), re.MULTILINE)
-        value = load_plain_yaml(found[1]) if found else None
-    except (OSError, ValueError, yaml.YAMLError):
-        return None
-    return None if value is None else str(value)
 
 
 def select_checkpoints(folder: Path, selector: str) -> tuple[list[Checkpoint], list[str]]:

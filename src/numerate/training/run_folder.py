@@ -12,8 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from numerate.config import approve_imported, user_files, yaml_text
 from numerate.errors import OperationalError, UserError, did_you_mean
+from numerate.plain_yaml import load_plain_yaml
 from numerate.records import heads
 from numerate.records.kinds import RUN_FILE_SCHEMAS
 from numerate.records.reading import FORMAT, parse_lines, read_bytes, read_records
@@ -210,6 +213,16 @@ def earlier_metadata(path: Path) -> dict[str, Any]:
     """The metadata that earlier sessions of a run wrote; empty for a new run."""
     is_new = not (path / "recipe.yaml").is_file() and not (path / "checkpoints").is_dir()
     return {} if is_new else RunFolder.open(path).metadata()
+
+
+def read_metadata_entry(run: RunFolder, key: str) -> str | None:
+    """One entry of a run's metadata without parsing all of it, so that a thousand runs can be searched quickly."""
+    try:
+        found = re.search(rf"^{key}: (.+)$", run.file("recipe.yaml").read_text(encoding="utf-8"), re.MULTILINE)
+        value = load_plain_yaml(found[1]) if found else None
+    except (OSError, ValueError, yaml.YAMLError):
+        return None
+    return None if value is None else str(value)
 
 
 def folder_name(text: str) -> str:
