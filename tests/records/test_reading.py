@@ -1,90 +1,64 @@
-"""Reading files of records: what is sound, what a kill cut, and what was damaged."""
+"""Reading files of records: what is sound, what a kill cut, and what was damaged or edited."""
 
 import json
+from collections.abc import Iterator
+from math import inf, isnan, nan
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from numerate.errors import UserError
-from numerate.records.heads import missing_steps_message
-from numerate.records.kinds import EVALUATION, METRICS, RESULT, RUN_FILE_SCHEMAS, TASK
-from numerate.records.reading import Tail, parse_lines, read_records
-from numerate.records.schema import BOOLEAN, Array, Fields, Integer, MapOf, Number, Schema, one_of
+from numerate.evaluation.likelihoods import merge_language_records
+from numerate.records.heads import read_metrics
+from numerate.records.kinds import EVALUATION, METRICS, RUN_FILE_SCHEMAS
+from numerate.records.reading import parse_lines, read_records
+from numerate.reports.records import cell_from_record
+from numerate.runs.store import with_checksum
+from numerate.training import disk
 
-COUNTS = Schema(
-    Fields(
-        {
-            "count": Integer(),
-            "correct": Integer(high="count"),
-            "loss?": Number(0),
-            "counted_at?": Array(Integer()),
-            "correct_by_position?": Array(Integer(), bound_field="counted_at"),
-            "cell?": MapOf(Integer()),
-            "status?": one_of("done", "failed"),
-            "overlaps_training?": BOOLEAN,
-            "low?": Number(0, "correct / count"),
-            "high?": Number("correct / count", 1),
-        }
-    ),
-    "Remove the line.",
-)
-SOUND = {"count": 4, "correct": 3}
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ({}, None),
-        ({"loss": None, "note": "whatever"}, None),
-        ({"correct": 900}, "`correct` must be an integer from 0 to `count` (4), not 900"),
-        ({"correct": -1}, "`correct` must be an integer from 0 to `count` (4), not -1"),
-        ({"correct": True}, "`correct` must be an integer from 0 to `count` (4), not true"),
-        ({"count": "4"}, '`count` must be an integer of at least 0, not "4"'),
-        ({"count": None}, "`count` must be an integer of at least 0, not null"),
-        ({"loss": float("inf")}, "`loss` must be a finite number of at least 0, not Infinity"),
-        ({"cell": {"digits": 1.5}}, "`cell.digits` must be an integer of at least 0, not 1.5"),
-        (
-            {"counted_at": [4, 4], "correct_by_position": [4]},
-            "`correct_by_position` must be a list as long as `counted_at`, not [4]",
-        ),
-        (
-            {"counted_at": [4, 4], "correct_by_position": [4, 5]},
-            "`correct_by_position.1` must be at most `counted_at.1` (4), not 5",
-        ),
-        ({"status": "gone"}, "`status` must be 'done' or 'failed', not \"gone\""),
-        ({"overlaps_training": 1}, "`overlaps_training` must be a boolean, not 1"),
-        ({"low": 0.75, "high": 0.75}, None),
-        ({"correct": 1, "count": 3, "low": 0.333333, "high": 0.333333}, None),
-        ({"correct": 0, "count": 0, "low": 0.0, "high": 1.0}, None),
-        ({"low": 0.8}, "`low` must be a finite number from 0 to `correct / count` (0.75), not 0.8"),
-        ({"high": 0.7}, "`high` must be a finite number from `correct / count` (0.75) to 1, not 0.7"),
-        ({"high": 1.5}, "`high` must be a finite number from `correct / count` (0.75) to 1, not 1.5"),
-    ],
-)
-def test_a_record_is_checked_against_its_schema(more: dict[str, Any], message: str | None) -> None:
-    assert COUNTS.find_violation(SOUND | more) == message
-
-
-@pytest.mark.parametrize(
-    ("schema", "record", "message"),
-    [
-        (METRICS, {"step": 1, "split": "validation", "exact_match": 0.5, "low": 0.6, "high": 0.9}, "`low` must be "),
-        (METRICS, {"step": 1, "split": "validation", "loss": 2.0, "low": 1.9, "high": 2.1}, None),
-        (
-            RESULT,
-            {"run": "a/1", "key": "k", "status": "done", "final": {"ood_test": {"mean": 0.9, "low": 0.1, "high": 0.8}}},
-            "`final.ood_test.high` must be a finite number from `mean` (0.9) to 1, not 0.8",
-        ),
-    ],
-)
-def test_an_interval_contains_its_share(schema: Schema, record: dict[str, Any], message: str | None) -> None:
-    found = schema.find_violation(record)
-    assert found is None if message is None else found is not None and found.startswith(message)
-
-
-def test_a_field_that_is_missing_is_named_with_what_it_should_hold() -> None:
-    assert COUNTS.find_violation({"count": 4}) == "`correct` must be an integer from 0 to `count` (4), and is missing"
+CELL: dict[str, Any] = {
+    **{"cell": {"digits": 2}, "correct": 3, "count": 4, "low": 0.3, "high": 0.95, "region": "ood_test", "seed": 0},
+    **{"checkpoint": "final", "step": 100, "position_offset": 0, "overlaps_training": False, "method": "one pass"},
+    **{"settings": {"model.x": 1}, "run_id": "3f2a9c01b7de"},
+}
+SUMS = "absolute_error squared_error target target_squared prediction prediction_squared product"
+ERRORS = dict.fromkeys(SUMS.split(), "1.5")
+NUMBERS = {
+    **{"count": 4, "digits": 9, "correct": 3, "missing": 0, "invalid": 1, "correct_digits": 8, "within": {"0.1": 3}},
+    **{"linear": ERRORS, "log": ERRORS, "error_sketch": {"0": 3}, "log_error_sketch": {"0": 2, "k-3": 1}},
+    **{"clipped": 0, "nonzero": 4, "relative_error": "0.1", "metrics": {"mae": 0.5}},
+}
+TEXTS = {
+    **{"count": 4, "prediction_words": 9, "reference_words": 8, "tokens": 20, "totals": [9, 8], "matches": [7, 8]},
+    **{"rouge": {"rouge1": 2.5, "rouge2": 2.0, "rougeL": 2.5}, "nll": 3.5, "correct_tokens": 18, "ended": 4},
+}
+LABELS = {"targets_by_position": [4, 4], "correct_by_position": [4, 3], "last_label": 0.75, "correct_prefix": None}
+LIKELIHOODS = {"nll": 300.0, "tokens": 160, "bytes": 640, "chunks": 10, "correct_tokens": 9}
+LANGUAGE = {name: value for name, value in CELL.items() if name not in ("correct", "low", "high")} | {
+    **{"cell": {"context_length": 16, "chunk": 0}, "loss": 1.9, "perplexity": 6.7, "language": LIKELIHOODS},
+}
+STEP = {"step": 10, "examples": 80, "tokens": 900, "flops": 1e9, "loss": 2.0, "grad_norm": 0.5, "padding": 0.1}
+VALIDATION = {
+    "step": 10,
+    "split": "validation",
+    "exact_match": 0.75,
+    "low": 0.3,
+    "high": 0.95,
+    "correct": 3,
+    "count": 4,
+}
+TEXT = {"step": 10, "split": "validation", "loss": 2.0, "low": 1.9, "high": 2.1, "perplexity": 7.4, "tokens": 160}
+ANSWER = {
+    **{"cell": {"test": 1}, "checkpoint": "final", "step": 100, "position_offset": 0, "method": "decoding"},
+    **{"question": "1+1", "correct_answer": "2", "prediction": "2", "correct": True},
+}
+SOUND = [
+    *(("evaluation", CELL), ("evaluation", CELL | {"numbers": NUMBERS, "texts": TEXTS, "labels": LABELS})),
+    *(("evaluation", LANGUAGE), ("metrics", STEP), ("metrics", VALIDATION), ("metrics", TEXT)),
+    *(("predictions", with_checksum(ANSWER)), ("timings", {"step": 10, "seconds": 1.5})),
+    ("samples", {"cell": {"digits": 2}, "question": "1+1", "prediction": "2", "correct": True}),
+]
 
 
 def written(path: Path, *lines: Any) -> Path:
@@ -92,123 +66,221 @@ def written(path: Path, *lines: Any) -> Path:
     return path
 
 
-def test_a_damaged_line_is_named_with_its_number_and_what_the_user_can_do(tmp_path: Path) -> None:
-    file = written(tmp_path / "counts.jsonl", SOUND, "\n", {"count": 4, "correct": 5}, SOUND)
-    with pytest.raises(UserError) as error:
-        read_records(file, COUNTS)
-    right = "`correct` must be an integer from 0 to `count` (4), not 5"
-    assert str(error.value) == f"{file}, line 3: damaged: {right}. Remove the line."
+# An edited field ------------------------------------------------------------------------------------------------------
+
+MISSING = object()
+VALUES = [
+    MISSING,
+    None,
+    True,
+    -1,
+    0,
+    1,
+    10**30,
+    0.5,
+    -0.5,
+    1e300,
+    "",
+    "x",
+    "nan",
+    "-inf",
+    [],
+    [-1],
+    [1, 2],
+    {},
+    {"a": -1},
+]
 
 
-@pytest.mark.parametrize("odd", ["{oops\n", "[]\n", "3\n", "\0\0\0\n", '{"count": 4, "cor\n', "\xff\n"])
-def test_a_whole_line_that_is_no_object_is_damage_wherever_it_stands(odd: str, tmp_path: Path) -> None:
-    for lines in ([odd, SOUND], [SOUND, odd]):
-        with pytest.raises(UserError, match="damaged: no JSON object"):
-            read_records(written(tmp_path / "counts.jsonl", *lines), COUNTS)
+def edits(value: Any) -> Iterator[tuple[list[str], Any]]:
+    """Every version of plain data with one value changed, with the names of its field."""
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        for names, new in [([], new) for new in VALUES] + list(edits(item)):
+            edited = value.copy()
+            edited[key] = new
+            if new is MISSING:
+                del edited[key]
+            yield [str(key), *names], edited
+
+
+def is_possible(line: dict[str, Any]) -> bool:
+    """The bounds, written again by hand."""
+    ratio = line["correct"] / line["count"] if line.get("correct") is not None and line.get("count") else None
+    share = line.get("exact_match", ratio)
+    texts, labels, numbers = (line.get(name) or {} for name in ("texts", "labels", "numbers"))
+    pairs = [
+        *([(line.get("low") or 0, share + 1e-6), (share - 1e-6, line.get("high") or 1)] if share is not None else []),
+        *([(line["correct"], line["count"])] if ratio is not None else []),
+        *zip(labels.get("correct_by_position", ()), labels.get("targets_by_position", ()), strict=True),
+        *zip(texts.get("matches", ()), texts.get("totals", ()), strict=True),
+        *((numbers[name], numbers["count"]) for name in numbers.keys() & {"correct", "missing", "invalid"}),
+        *((one["correct_tokens"], one["tokens"]) for one in (texts, line.get("language") or {}) if one),
+    ]
+    at_least_0 = [
+        line[name] or 0 for name in ("step", "count", "tokens", "flops", "seconds", "padding") if name in line
+    ]
+    return all(low <= high for low, high in pairs) and min(at_least_0) >= 0
+
+
+@pytest.mark.filterwarnings("ignore:.*damaged")
+@pytest.mark.parametrize(("name", "record"), SOUND)
+def test_an_edited_field_is_refused_with_its_line_and_remedy_or_within_all_bounds_and_readable(
+    name: str, record: dict[str, Any], tmp_path: Path
+) -> None:
+    schema, path = RUN_FILE_SCHEMAS[f"{name}.jsonl"], tmp_path / f"{name}.jsonl"
+    assert read_records(written(path, record), schema) == [record]
+    num_refused = 0
+    for names, edited in edits(record):
+        (line,) = parse_lines(json.dumps(edited).encode() + b"\n", path, schema)
+        if line.record is None:
+            num_refused += 1
+            assert str(line.problem).startswith(f"{path}, line 1: damaged: ")
+            assert str(line.problem).endswith(f". {schema.remedy}")
+            assert any(name in str(line.problem) for name in [*names, "checksum", "missing"])
+        else:
+            assert name == "samples" or is_possible(line.record), edited
+            if name == "evaluation":
+                merge_language_records([line.record]) if "language" in edited else cell_from_record(line.record)
+    assert num_refused > 20
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        ({"correct": 900}, "`correct` must be at most 4 (`count`), not 900"),
+        ({"correct": True}, "`correct` must be `int`, not true"),
+        ({"count": "4"}, '`count` must be `int`, not "4"'),
+        ({"low": 0.8}, "`low` must be at most 0.75 (`correct / count`), not 0.8"),
+        ({"high": 0.7}, "`high` must be at least 0.75 (`correct / count`), not 0.7"),
+        ({"high": 1.5}, "`high` must be `float` <= 1.0, not 1.5"),
+        ({"correct": 1, "count": 3, "low": 0.333333, "high": 0.333333}, None),
+        ({"correct": 0, "count": 0, "low": 0.0, "high": 1.0}, None),
+        ({"cell": {"digits": 1.5}}, '`cell[...]` must be `int`, not {"digits": 1.5}'),
+        ({"region": "mars"}, "`region` must be `str` matching regex '^(in_distribution|ood_validation|ood_test|100"),
+        (
+            {"labels": LABELS | {"correct_by_position": [4]}},
+            "`correct_by_position` must be as long as `targets_by_posi",
+        ),
+        (
+            {"labels": LABELS | {"correct_by_position": [4, 5]}},
+            "`correct_by_position.1` must be at most 4 (`targets_by",
+        ),
+    ],
+)
+def test_a_violation_says_which_field_must_be_what(edit: dict[str, Any], message: str | None) -> None:
+    found = EVALUATION.find_violation(CELL | edit)
+    assert found == message if message is None else str(found).startswith(message)
+
+
+# Lines ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("odd", "problem"),
+    [
+        *((odd, "no JSON object") for odd in ("{oops\n", "[]\n", "3\n", "\0\0\0\n", '{"count": 4, "cor\n')),
+        (json.dumps(CELL)[:-1] + ', "correct": 4}\n', "`correct` must be given once"),
+        (json.dumps(CELL).replace("}", ', "digits": 2}', 1) + "\n", "`digits` must be given once"),
+        (json.dumps(CELL | {"low": nan}) + "\n", 'NaN is no JSON: write "nan", "inf" or "-inf"'),
+        (json.dumps(CELL).replace("0.95", "1e999") + "\n", "`high` must be `float` <= 1.0, not Infinity"),
+    ],
+)
+def test_a_whole_line_that_cannot_be_read_is_damage_wherever_it_stands(odd: str, problem: str, tmp_path: Path) -> None:
+    path = tmp_path / "evaluation.jsonl"
+    for lines in ([odd, CELL], [CELL, "\n", odd]):
+        where = f"{path}, line {lines.index(odd) + 1}"
+        with pytest.raises(UserError) as error:
+            read_records(written(path, *lines), EVALUATION)
+        assert str(error.value) == f"{where}: damaged: {problem}. {EVALUATION.remedy}"
 
 
 @pytest.mark.parametrize("rest", ['{"count": 4, "cor', "\0" * 5000, "3", '{"count": 4}'])
 def test_a_last_line_without_its_end_was_cut_by_a_kill_and_is_left_out(rest: str, tmp_path: Path) -> None:
     messages: list[str] = []
-    assert read_records(written(tmp_path / "counts.jsonl", SOUND, rest), COUNTS, on_truncated_line=messages.append) == [
-        SOUND
-    ]
-    assert messages == ["counts.jsonl: the last line is truncated (a process was killed while writing) and is skipped"]
+    path = written(tmp_path / "evaluation.jsonl", CELL, rest)
+    assert read_records(path, EVALUATION, on_truncated_line=messages.append) == [CELL]
+    cut = "the last line is truncated (a process was killed while writing) and is skipped"
+    assert messages == [f"evaluation.jsonl: {cut}"]
+    assert read_records(written(path, CELL, json.dumps(CELL)), EVALUATION) == [CELL, CELL], "it only lacks its end"
 
 
-def test_a_sound_last_line_that_only_lacks_its_end_counts(tmp_path: Path) -> None:
-    assert read_records(written(tmp_path / "counts.jsonl", SOUND, json.dumps(SOUND)), COUNTS) == [SOUND, SOUND]
+def test_two_records_of_one_cell_that_differ_are_in_conflict(tmp_path: Path) -> None:
+    path = written(tmp_path / "evaluation.jsonl", CELL, CELL | {"count": 5}, CELL, CELL | {"correct": 2})
+    with pytest.raises(UserError, match="line 4: damaged: it conflicts with line 1, which has the same cell"):
+        read_records(path, EVALUATION)
+
+
+@pytest.mark.parametrize("name", ["evaluation", "predictions"])
+def test_a_line_of_another_run_is_refused(name: str, tmp_path: Path) -> None:
+    schema, record = (
+        RUN_FILE_SCHEMAS[f"{name}.jsonl"],
+        {**CELL, **ANSWER, "run_id": "aaa"} if name == "predictions" else CELL | {"run_id": "aaa"},
+    )
+    other = record | {"run_id": "bbb", "step": 9}
+    path = written(tmp_path / f"{name}.jsonl", record, other)
+    with pytest.raises(UserError, match='line 2: damaged: `run_id` must be "aaa", not "bbb": it is of another run'):
+        read_records(path, schema)
+    with pytest.raises(UserError, match='line 1: damaged: `run_id` must be "bbb"'):
+        read_records(path, schema, run_id="bbb")
 
 
 def test_damage_that_nothing_depends_on_is_warned_of_and_the_sound_lines_are_read(tmp_path: Path) -> None:
-    file = written(
-        tmp_path / "metrics.jsonl",
-        {"step": 1, "loss": 2.0},
-        "oops\n",
-        {"step": 2, "loss": "x"},
-        {"step": 3, "loss": 1.0},
-    )
+    lines = [STEP, "oops\n", STEP | {"loss": "x"}, STEP | {"loss": 1.0}, VALIDATION, {"step": 12, "lss": 2.0}]
+    lines += [{"step": 12, "split": "validation", "exact_mtch": 0.5}, STEP | {"step": 12, "later": 1}]
+    path = written(tmp_path / "metrics.jsonl", *lines)
     with pytest.warns(UserWarning, match=r"line \d: damaged") as warned:
-        assert [line["step"] for line in read_records(file, METRICS)] == [1, 3]
-    assert len(warned) == 2
-    assert 'metrics.jsonl, line 3: damaged: `loss` must be a finite number, not "x".' in str(warned[1].message)
+        assert [line["step"] for line in read_records(path, METRICS)] == [10, 10, 12]
+    assert [str(one.message) for one in warned] == [
+        f"{path}, line {number}: damaged: {problem}. {METRICS.remedy}"
+        for number, problem in [
+            (2, "no JSON object"),
+            (3, "`loss` must be `str` matching regex '^(nan|-?inf)\\\\Z', not \"x\""),
+            (4, "it conflicts with line 1, which has the same step"),
+            (6, "Object missing required field `loss`"),
+            (7, "Object missing required field `exact_match`"),
+        ]
+    ]
 
 
-@pytest.mark.parametrize(
-    ("line", "problem"),
-    [
-        ({"step": 2, "lss": 2.0}, "`loss` must be a finite number, and is missing"),
-        ({"stp": 2, "loss": 2.0}, "`step` must be an integer of at least 0, and is missing"),
-        ({"step": 2, "splt": "validation", "exact_match": 0.5}, "`loss` must be a finite number, and is missing"),
-        (
-            {"step": 2, "split": "validation", "exact_mtch": 0.5, "correct": 1, "count": 2},
-            "`exact_match` or `loss` must be given, and is missing",
-        ),
-    ],
-)
-def test_a_misspelt_key_of_metrics_is_warned_of(line: dict[str, Any], problem: str, tmp_path: Path) -> None:
-    file = written(tmp_path / "metrics.jsonl", {"step": 1, "loss": 2.0, "a_later_version": 1}, line)
-    with pytest.warns(UserWarning, match="damaged") as warned:
-        assert [record["step"] for record in read_records(file, METRICS)] == [1]
-    assert [str(one.message) for one in warned] == [f"{file}, line 2: damaged: {problem}. {METRICS.remedy}"]
-
-
-def test_a_validation_whose_loss_is_not_finite_is_no_damage() -> None:
-    assert METRICS.find_violation({"step": 1, "split": "validation", "loss": None, "tokens": 9}) is None
-
-
-def test_a_file_that_grows_is_read_once_and_damage_has_the_number_of_its_line(tmp_path: Path) -> None:
-    tail = Tail(tmp_path / "counts.jsonl", COUNTS)
-    assert tail.read_new() == []
-    written(tail.path, SOUND, SOUND)
-    assert tail.read_new() == [SOUND, SOUND]
-    with open(tail.path, "a") as file:
-        file.write('{"count": 4, ')
-        file.flush()
-        assert tail.read_new() == []
-        file.write('"correct": 1}\nwhat is this\n')
-    with pytest.raises(UserError, match="line 4: damaged"):
-        tail.read_new()
+def test_numbers_that_are_not_finite_come_back_where_they_may_be_and_other_texts_stay(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    norms = STEP | {"loss": nan, "layer_grad_norms": {"0": inf, "1": 0.5}, "note": nan}
+    disk.append_records(path, [norms, TEXT | {"loss": inf, "low": -inf}])
+    step, text = read_records(path, METRICS)
+    assert isnan(step["loss"])
+    assert (step["layer_grad_norms"], step["note"]) == ({"0": inf, "1": 0.5}, "nan")
+    assert (text["loss"], text["low"], text["high"]) == (inf, -inf, 2.1)
+    disk.append_records(path := tmp_path / "evaluation.jsonl", [LANGUAGE | {"language": LIKELIHOODS | {"nll": inf}}])
+    assert read_records(path, EVALUATION)[0]["language"] == LIKELIHOODS | {"nll": inf}
 
 
 def test_lines_know_where_they_begin() -> None:
-    content = b'{"count": 1, "correct": 1}\n\noops\n{"count": 2, "correct": 0}'
-    found = list(parse_lines(content, Path("x"), COUNTS))
+    content = b'{"step": 1, "loss": 1}\n\noops\n{"step": 2, "loss": 0}'
+    found = list(parse_lines(content, Path("x"), METRICS))
     assert [(line.number, line.offset, line.record is None) for line in found] == [
-        (1, 0, False),
-        (3, 28, True),
-        (4, 33, False),
+        *((1, 0, False), (3, 24, True), (4, 29, False))
     ]
     assert all(content[line.offset :].startswith(line.text) for line in found)
-
-
-def test_every_kind_says_what_its_user_can_do() -> None:
-    for schema in RUN_FILE_SCHEMAS.values():
-        assert schema.remedy.endswith(".")
-
-
-def test_an_answer_of_a_task_that_was_over_is_checked_as_one_of_an_item() -> None:
-    assert TASK.find_violation({"item": 0, "seconds": -1, "worker": "a"}) == (
-        "`seconds` must be a finite number of at least 0, not -1"
-    )
-    assert TASK.find_violation({"finished": True}) is None
-    assert EVALUATION.find_violation({"finished": True}) == "`cell` must be an object, and is missing"
 
 
 @pytest.mark.parametrize(
     ("steps", "ended", "message"),
     [
-        ([10, 20], {"stop_reason": "budget", "step": 20}, None),
         ([10, 20, 30], {"stop_reason": "budget", "step": 20}, None),
         ([10], {"stop_reason": "stopped", "step": 20}, None),
         ([], {"stop_reason": "budget", "step": 0}, None),
         ([], None, None),
         ([10], {"stop_reason": "budget", "step": 20}, "it ends at step 10, and the run was trained to step 20"),
-        ([], {"stop_reason": "target", "step": 2000}, "it is missing, and the run was trained to step 2,000"),
+        ([], {"stop_reason": "target", "step": 2000}, "it holds no whole line, and the run was trained to step 2,000"),
+        (None, {"stop_reason": "target", "step": 2000}, "it is missing, and the run was trained to step 2,000"),
     ],
 )
 def test_metrics_are_checked_against_the_step_of_the_head(
-    steps: list[int], ended: Any, message: str | None, tmp_path: Path
+    steps: list[int] | None, ended: Any, message: str | None, tmp_path: Path
 ) -> None:
-    found = missing_steps_message(tmp_path / "metrics.jsonl", [{"step": step} for step in steps], {"ended": ended})
-    assert found is None if message is None else message in str(found)
+    if steps is not None:
+        written(tmp_path / "metrics.jsonl", *({"step": step, "loss": 2.0} for step in steps))
+    warned: list[str] = []
+    read_metrics(tmp_path, {"ended": ended}, warned.append)
+    expected = [f"{tmp_path / 'metrics.jsonl'}: damaged: {message}. {METRICS.remedy}"]
+    assert warned == ([] if message is None else expected)

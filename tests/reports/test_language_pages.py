@@ -1,6 +1,7 @@
 """Promises of the pages of language-modeling runs, from records written by hand."""
 
 from collections.abc import Callable
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from numerate.reports.language import welch_difference
 from numerate.reports.page import comparison_page, run_page
 from numerate.reports.plots import write_plot
 from numerate.reports.records import Records, read_runs
+from numerate.reports.training import metric_curve
+from numerate.training import disk
 from run_records import write_run
 
 Make = Callable[..., Path]
@@ -150,3 +153,32 @@ def test_a_difference_of_means_has_the_interval_of_welchs_test() -> None:
     expected = stats.ttest_ind(first, second, equal_var=False).confidence_interval()
     found = welch_difference(first, second)
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+
+
+@pytest.mark.parametrize("loss", [nan, inf])
+def test_a_loss_that_is_not_finite_is_shown_and_never_the_lowest_and_curves_leave_it_out(
+    make: Make, loss: float, tmp_path: Path
+) -> None:
+    folders = [make(title, 100, seed, {}) for title in ("diverged", "sound") for seed in (0, 1)]
+    for folder, value in zip(folders, [loss, loss, 2.0, 2.1], strict=True):
+        place = {"step": 100, "cell": {"context_length": 16, "chunk": 0}, "count": 10, "region": "in_distribution"}
+        place |= {"overlaps_training": False, "method": "one pass", "position_offset": 0, "checkpoint": "final"}
+        sums = {
+            "tokens": 160,
+            "bytes": 640,
+            "correct_tokens": 9,
+            "chunks": 10,
+            "nll_squared": value,
+            "nll": 160 * value,
+        }
+        disk.append_records(folder / "evaluation.jsonl", [place | {"loss": value, "language": sums}])
+        measured = {"step": 50, "split": "validation", "loss": value, "perplexity": value, "low": value, "high": value}
+        disk.append_records(folder / "metrics.jsonl", [{"step": 50, "loss": value, "grad_norm": value}, measured])
+    groups = group_runs(read_runs(folders))
+    text = comparison_text(groups)
+    assert "sound (2 seeds): loss 2.050" in text
+    assert f"diverged  final        100      2  {loss}" in text
+    comparison_page(groups)
+    run_page(groups[0].runs[0])
+    assert metric_curve(groups[0].runs[0].training_metrics(), "loss") == ([100.0], [2.0], None, None)
+    write_plot("training", folders, tmp_path / "training.png")

@@ -41,26 +41,22 @@ def test_a_damaged_line_of_metrics_is_left_out_and_warned_of(make_run):
     assert "line 2: damaged" in run.warnings[0]
 
 
-@pytest.mark.parametrize(
-    ("broken", "message"),
-    [
-        ({"correct": 101}, r"`correct` must be an integer from 0 to `count` \(100\), not 101"),
-        ({"correct": 9.5}, "`correct` must be an integer"),
-        ({"cell": None}, "`cell` must be an object, not null"),
-        ({"cell": {"first_digits": "3"}}, "`cell.first_digits` must be an integer"),
-        ({"low": "x"}, r'`low` must be a finite number from 0 to `correct / count` \(1.0\), not "x"'),
-        ({"high": float("nan")}, r"`high` must be a finite number from `correct / count` \(1.0\) to 1, not NaN"),
-        ({"correct": 50}, r"`low` must be a finite number from 0 to `correct / count` \(0.5\), not 0.9\d+"),
-        ({"correct": 50, "low": 0.4, "high": 0.49}, r"`high` must be a finite number from .* \(0.5\) to 1, not 0.49"),
-        ({"region": "mars"}, "`region` must be 'in_distribution' or 'ood_validation'"),
-    ],
-)
-def test_a_cell_that_cannot_be_is_refused_with_its_line_and_what_is_right(make_run, broken, message):
+def test_a_cell_that_cannot_be_is_refused_with_its_line_and_what_is_right(make_run):
     folder = make_run("abacus", lambda n: 1.0)
     lines = (folder / "evaluation.jsonl").read_text().splitlines()
-    lines[4] = json.dumps(json.loads(lines[4]) | broken)
+    lines[4] = json.dumps(json.loads(lines[4]) | {"correct": 101})
     (folder / "evaluation.jsonl").write_text("\n".join(lines) + "\n")
+    message = r"`correct` must be at most 100 \(`count`\), not 101"
     with pytest.raises(UserError, match=rf"evaluation\.jsonl, line 5: damaged: {message}.*numerate evaluate"):
+        read_run(folder)
+
+
+def test_a_cell_of_another_run_is_refused(make_run):
+    folder = make_run("abacus", lambda n: 1.0)
+    line = json.loads((folder / "evaluation.jsonl").read_text().splitlines()[0])
+    with open(folder / "evaluation.jsonl", "a") as file:
+        file.write(json.dumps(line | {"run_id": "another", "step": 200}) + "\n")
+    with pytest.raises(UserError, match=rf'line 65: damaged: `run_id` must be "{folder.name}", not "another"'):
         read_run(folder)
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from numerate.errors import OperationalError, UserError
 from numerate.records.reading import read_records as read_records
-from numerate.records.schema import Fields, Schema
+from numerate.records.schema import Schema, record_type
 from numerate.reports.records import read_run
 from numerate.training import disk
 from numerate.training.finding import all_runs, find_run, latest_run
@@ -23,7 +23,7 @@ from numerate.training.run_folder import RunFolder, resolve_runs_dir
 HEAD: dict[str, Any] = {"name": None, "recipe": {"kind": "Recipe", "steps": 100}, "times": {"started": "2026-01-01"}}
 
 
-ANY = Schema(Fields({}), "")
+ANY = Schema(record_type({}), "")
 
 
 def make(runs: Path, id: str = "3f2a9c01b7de", under: str = "addition", **head: Any) -> RunFolder:
@@ -111,6 +111,7 @@ def test_each_start_is_noted_and_the_first_time_and_label_stay(tmp_path: Path) -
         (lambda text: "recipe: {steps: 1\nname: [", "cannot be read as YAML"),
         (lambda text: text.replace("steps: 100", "steps: 900"), "the checksum does not match"),
         (lambda text: text.replace("command: old", "command: new"), "the checksum does not match"),
+        (lambda text: text.replace("command: old", "command: x\ncommand: old"), "'command' is given twice"),
     ],
 )
 def test_a_head_that_was_cut_or_changed_is_damaged(tmp_path: Path, change: Any, message: str) -> None:
@@ -263,7 +264,7 @@ def test_a_copied_folder_is_the_same_run_and_free(tmp_path: Path) -> None:
 # Lines
 
 
-def test_records_come_back_as_plain_numbers_and_what_is_not_finite_as_null(tmp_path: Path) -> None:
+def test_records_come_back_as_plain_numbers_and_what_is_not_finite_as_text(tmp_path: Path) -> None:
     import numpy as np
     import torch
 
@@ -271,7 +272,7 @@ def test_records_come_back_as_plain_numbers_and_what_is_not_finite_as_null(tmp_p
     run.append(
         "a.jsonl", {"a": np.float32(0.5), "b": torch.tensor(2), "c": float("nan"), "d": (np.int64(1), Path("x"))}
     )
-    assert read_records(run.file("a.jsonl"), ANY) == [{"a": 0.5, "b": 2, "c": None, "d": [1, "x"]}]
+    assert read_records(run.file("a.jsonl"), ANY) == [{"a": 0.5, "b": 2, "c": "nan", "d": [1, "x"]}]
     run.append("a.jsonl", {"text": "\udc80 ü \n"})
     assert read_records(run.file("a.jsonl"), ANY)[1] == {"text": "\udc80 ü \n"}
     assert run.file("a.jsonl").read_bytes().count(b"\n") == 2

@@ -110,8 +110,8 @@ def whole_run(recipe: Any, runs: Path, names: list[str]) -> tuple[dict[str, Any]
 
 
 def values(lines: list[dict[str, Any]]) -> list[list[Any]]:
-    """The values of lines of records, without their names, which may be changed."""
-    return [list(line.values()) for line in lines]
+    """The values of lines of records, without their names, which may be changed, and the id of their run."""
+    return [[value for name, value in line.items() if name != "run_id"] for line in lines]
 
 
 def resumed(recipe: Any, world: World, run: Path, names: list[str]) -> list[str]:

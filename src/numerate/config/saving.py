@@ -35,7 +35,7 @@ from numerate.config.values import (
     settings_of,
 )
 from numerate.errors import OperationalError, UserError
-from numerate.plain_yaml import load_plain_yaml
+from numerate.plain_yaml import load_plain_yaml, plain_loader
 
 TreeCache = dict[int, tuple[Any, Any]]
 """A cache of converted parts, by `id`: ten thousand recipes of a sweep share nearly all parts. It keeps a reference to
@@ -258,17 +258,10 @@ def _yaml() -> tuple[Any, Any, Any]:
     """PyYAML with a loader and a dumper for these rules; imported only when YAML is read or written."""
     yaml: Any = importlib.import_module("yaml")
 
-    class Loader(yaml.SafeLoader):  # type: ignore[misc]
+    class Loader(plain_loader()):  # type: ignore[misc]
         yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012
 
-        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            keys = [key.value for key, _ in node.value]
-            for i, (key, _) in enumerate(node.value):
-                if key.value in keys[:i]:
-                    raise yaml.MarkedYAMLError(problem=f"{key.value!r} is given twice", problem_mark=key.start_mark)
-            return super().construct_mapping(node, deep)
-
-    class Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+    class Dumper(yaml.SafeDumper):  # type: ignore[misc]
         def ignore_aliases(self, data: Any) -> bool:
             return True
 

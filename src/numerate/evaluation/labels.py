@@ -240,7 +240,7 @@ class LabelCounts:
             max_training_labels=None if data.get("max_training_labels") is None else int(data["max_training_labels"]),
             target_counts={
                 str(name): {str(text): int(count) for text, count in texts.items()}
-                for name, texts in data.get("target_counts", {}).items()
+                for name, texts in (data.get("target_counts") or {}).items()
             },
         )
 

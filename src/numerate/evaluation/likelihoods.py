@@ -43,7 +43,7 @@ class Likelihoods:
         """The same, as one batch of the published mean over batches."""
         if not self.tokens:
             return self
-        return replace(self, batches=1, batch_losses=self.loss, batch_exps=_exp(self.loss))
+        return replace(self, batches=1, batch_losses=self.loss, batch_exps=perplexity_of(self.loss))
 
     def __add__(self, other: "Likelihoods") -> "Likelihoods":
         return Likelihoods(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
@@ -60,7 +60,7 @@ class Likelihoods:
     @property
     def perplexity(self) -> float:
         """exp(loss): the number of equally likely tokens with the same loss."""
-        return _exp(self.loss)
+        return perplexity_of(self.loss)
 
     @property
     def bits_per_byte(self) -> float | None:
@@ -137,8 +137,9 @@ class Likelihoods:
         return cls(**{name: value for name, value in sums.items() if name in known})
 
 
-def _exp(value: float) -> float:
-    return exp(value) if value < 700 else inf
+def perplexity_of(loss: float) -> float:
+    """exp(loss), infinite above what a float holds."""
+    return inf if loss >= 700 else exp(loss)
 
 
 def merge_portions(portions: Iterable[tuple[int, Likelihoods]]) -> Likelihoods:

@@ -179,10 +179,9 @@ class NumberScores:
         data = record.get("numbers")
         if data is None:
             return None
-        data = {"clipped": 0, "nonzero": 0, "relative_error": "0", **data}
         counts = {one.name: int(data[one.name.removeprefix("num_")]) for one in fields(cls) if one.type is int}
         num_parsed = counts["count"] - counts["missing"] - counts["invalid"]
-        stored = data.get("metrics", {})
+        stored = data["metrics"]
         return cls(
             **counts,
             within={str(name): int(count) for name, count in data["within"].items()},

@@ -68,27 +68,16 @@ def is_run_header(path: Path) -> bool:
 def read_metrics(
     folder: Path, header: Mapping[str, Any], warn: Callable[[str], None], on_truncated_line: MessageCallback = None
 ) -> list[dict[str, Any]]:
-    """The lines of `metrics.jsonl` of a run; `warn` is called for damage, and for missing lines of trained steps."""
+    """The lines of `metrics.jsonl` of a run; `warn` is called for damage, and where they lack steps that the header
+    records as trained."""
     path = folder / "metrics.jsonl"
     records = read_records(path, METRICS, warn, on_truncated_line)
-    if (message := missing_steps_message(path, records, header)) is not None:
-        warn(message)
+    ended: Any = header.get("ended")
+    is_ended = isinstance(ended, Mapping) and ended.get("stop_reason") in ("budget", "target")
+    step = ended.get("step") or 0 if is_ended else 0
+    last = max((line["step"] for line in records), default=0)
+    if last < step:
+        is_there = "it holds no whole line" if path.is_file() else "it is missing"
+        problem = f"it ends at step {last:,}" if records else is_there
+        warn(damage_message(path, f"{problem}, and the run was trained to step {step:,}", METRICS.remedy))
     return records
-
-
-def missing_steps_message(path: Path, metrics: list[dict[str, Any]], header: Mapping[str, Any]) -> str | None:
-    """A message if metrics lack steps that the header of their run records as trained; otherwise None."""
-    ended = header.get("ended")
-    if not isinstance(ended, Mapping) or ended.get("stop_reason") not in ("budget", "target") or not ended.get("step"):
-        return None
-    last = max((line["step"] for line in metrics), default=None)
-    if last is not None and last >= ended["step"]:
-        return None
-    problem = (
-        f"it ends at step {last:,}"
-        if last is not None
-        else "it holds no whole line"
-        if path.is_file()
-        else "it is missing"
-    )
-    return damage_message(path, f"{problem}, and the run was trained to step {ended['step']:,}", METRICS.remedy)

@@ -1,141 +1,131 @@
-"""The schemas of records in files: their fields and allowed values."""
+"""The kinds of records in files: their fields and allowed values."""
 
-import re
 from collections.abc import Mapping
-from decimal import Decimal, InvalidOperation
-from typing import Any
+from dataclasses import replace
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from numerate.records.schema import (
-    ANY,
-    BOOLEAN,
-    TEXT,
-    Array,
-    Check,
-    Checksum,
-    Either,
-    Fields,
-    Integer,
-    MapOf,
+    CHECKSUM_KEY,
+    RUN_ID_KEY,
+    Count,
+    Fraction,
+    Loss,
+    NonNegative,
+    NonNegativeLoss,
     Number,
+    Record,
     Schema,
-    Value,
     checksum,
-    one_of,
+    record_type,
 )
 
-COUNT, INTEGER, NUMBER, NON_NEGATIVE, FRACTION = Integer(), Integer(None), Number(), Number(0), Number(0, 1)
-NON_NEGATIVE_OR_INFINITE, OBJECT = Number(0, finite=False), MapOf(ANY)
+Object = dict[str, Any]
+Decimal = Annotated[str, Meta(pattern=r"^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?\Z")]
+Region = Annotated[str, Meta(pattern=r"^(in_distribution|ood_validation|ood_test|100\+|below)\Z")]
+Digits = Annotated[str, Meta(pattern=r"^\d+\Z")]
+Histogram = dict[Annotated[str, Meta(pattern=r"^(0|\D-?\d+)\Z")], Count]
 
 # Evaluations ----------------------------------------------------------------------------------------------------------
 
-_EVALUATION_KEY: dict[str, Check] = {
-    "cell": MapOf(COUNT),
-    "checkpoint method stratum?": TEXT,
-    "step position_offset": COUNT,
-    "settings?": OBJECT,
+_MEASUREMENT = {
+    "cell": dict[str, Count],
+    f"checkpoint method stratum? {RUN_ID_KEY}?": str,
+    "step position_offset": Count,
+    "settings?": Object,
 }
-"""The context of a measurement: the grid cell, the checkpoint, and the method."""
+"""What was measured: the grid cell, the checkpoint, and the method."""
 
-_EVALUATION_FIELDS: dict[str, Check] = {
-    **_EVALUATION_KEY,
-    "count evaluation_seed?": COUNT,
-    "seed?": INTEGER,
-    "region": one_of("in_distribution", "ood_validation", "ood_test", "100+", "below"),
-    "overlaps_training": BOOLEAN,
+_CELL = {
+    **_MEASUREMENT,
+    "count evaluation_seed?": Count,
+    "seed?": int,
+    "region": Region,
+    "overlaps_training": bool,
 }
-
-_LABEL_METRICS = Fields(
+_LABELS = record_type(
     {
-        "targets_by_position": Array(COUNT),
-        "correct_by_position": Array(COUNT, bound_field="targets_by_position"),
-        "max_training_labels?": COUNT,
-        "ood_accuracy? accuracy? last_label? correct_prefix?": FRACTION,
-        "baseline?": OBJECT,
-        "target_counts?": MapOf(MapOf(COUNT)),
-    }
+        "targets_by_position correct_by_position": list[Count],
+        "max_training_labels?": Count,
+        "last_label correct_prefix": Fraction | None,
+        "ood_accuracy? accuracy?": Fraction,
+        "baseline?": Object,
+        "target_counts?": dict[str, dict[str, Count]],
+    },
+    "correct_by_position <= targets_by_position",
 )
-
-
-def _is_decimal(value: Any) -> bool:
-    try:
-        return type(value) is str and Decimal(value).is_finite()
-    except InvalidOperation:
-        return False
-
-
-_SUMS = "absolute_error squared_error target target_squared prediction prediction_squared product"
-_ERROR_SUMS = Fields({_SUMS: Value("a decimal number as text", _is_decimal)})
-_HISTOGRAM = MapOf(COUNT, key_pattern=r"0|\D-?\d+", required_keys=("0",))
-_NUMBER_METRICS = Fields(
+_ERROR_SUMS = record_type(
+    {"absolute_error squared_error target target_squared prediction prediction_squared product": Decimal}
+)
+_NUMBERS = record_type(
     {
-        "count digits": COUNT,
-        "correct missing invalid clipped?": Integer(high="count"),
-        "correct_digits": Integer(high="digits"),
-        "within": MapOf(Integer(high="count")),
+        "count digits correct missing invalid clipped correct_digits nonzero": Count,
+        "within": dict[str, Count],
         "linear log": _ERROR_SUMS,
-        "error_sketch log_error_sketch": _HISTOGRAM,
-        "nonzero?": Integer(high="count"),
-        "relative_error?": Value("a decimal number as text", _is_decimal),
-        "metrics?": OBJECT,
-    }
+        "error_sketch log_error_sketch": Histogram,
+        "relative_error": Decimal,
+        "metrics": Object,
+    },
+    *("error_sketch has 0", "log_error_sketch has 0", "correct_digits <= digits"),
+    *(f"{name} <= count" for name in ("correct", "missing", "invalid", "clipped", "nonzero", "within")),
 )
-_TEXT_METRICS = Fields(
+_TEXTS = record_type(
     {
-        "count prediction_words reference_words tokens": COUNT,
-        "totals": Array(COUNT),
-        "matches": Array(COUNT, bound_field="totals"),
-        "rouge": MapOf(NON_NEGATIVE, required_keys=("rouge1", "rouge2", "rougeL")),
-        "nll": NUMBER,
-        "correct_tokens": Integer(high="tokens"),
-        "ended": Integer(high="count"),
-        "metrics?": OBJECT,
-    }
+        "count prediction_words reference_words tokens correct_tokens ended": Count,
+        "totals matches": list[Count],
+        "rouge": record_type({"rouge1 rouge2 rougeL": NonNegative}),
+        "nll": Loss,
+        "metrics?": Object,
+    },
+    *("matches <= totals", "correct_tokens <= tokens", "ended <= count"),
 )
-_QUESTION_CELL = Fields(
+_QUESTION_CELL = record_type(
     {
-        **_EVALUATION_FIELDS,
-        "correct": Integer(high="count"),
-        "low": Number(0, "correct / count"),
-        "high": Number("correct / count", 1),
-        "names?": MapOf(TEXT),
-        "first_token_correct?": Integer(high="count"),
-        "digit_accuracy?": FRACTION,
-        "first_error_counts?": Array(COUNT),
-        "labels?": _LABEL_METRICS,
-        "numbers?": _NUMBER_METRICS,
-        "numbers_by_digits?": MapOf(_NUMBER_METRICS, key_pattern=r"\d+"),
-        "texts?": _TEXT_METRICS,
-        "kind? non_causal_reason?": TEXT,
-        "scores?": MapOf(Number(0, "count")),
-    }
+        **_CELL,
+        "correct first_token_correct?": Count,
+        "low high digit_accuracy?": Fraction,
+        "names?": dict[str, str],
+        "first_error_counts?": list[Count],
+        "labels?": _LABELS,
+        "numbers?": _NUMBERS,
+        "numbers_by_digits?": dict[Digits, _NUMBERS],  # type: ignore[valid-type]
+        "texts?": _TEXTS,
+        "kind? non_causal_reason?": str,
+        "scores?": dict[str, NonNegative],
+    },
+    *("correct <= count", "low <= correct / count", "high >= correct / count"),
+    *("first_token_correct <= count", "scores <= count"),
 )
-_LIKELIHOODS = Fields(
+_LIKELIHOODS = record_type(
     {
-        "nll nll_squared? nll_tokens? nll_bytes? batch_losses?": NON_NEGATIVE,
-        "tokens bytes chunks tokens_squared? bytes_squared? batches?": COUNT,
-        "correct_tokens": Integer(high="tokens"),
-        "batch_exps?": NON_NEGATIVE_OR_INFINITE,
-    }
+        "nll nll_squared? nll_tokens? nll_bytes? batch_losses? batch_exps?": NonNegativeLoss,
+        "tokens bytes chunks correct_tokens tokens_squared? bytes_squared? batches?": Count,
+    },
+    "correct_tokens <= tokens",
 )
-_LANGUAGE_MODELING_CELL = Fields(
+_LANGUAGE_MODELING_CELL = record_type(
     {
-        **_EVALUATION_FIELDS,
-        "cell": MapOf(COUNT, required_keys=("context_length",)),
-        "loss bits_per_byte?": NON_NEGATIVE,
-        "perplexity?": NON_NEGATIVE_OR_INFINITE,
+        **_CELL,
+        "loss bits_per_byte? perplexity?": NonNegativeLoss,
         "language": _LIKELIHOODS,
-        "tokenizer?": TEXT,
-    }
+        "tokenizer?": str,
+    },
+    "cell has context_length",
 )
-_OTHER_KIND_CELL = Fields({**_EVALUATION_FIELDS, "kind": TEXT})
+_OTHER_KIND_CELL = record_type({**_CELL, "kind": str})
 """A record of an `EvaluationKind` outside numerate, with entries of its own."""
 
+
+def _type_of_cell(record: Mapping[str, Any]) -> type[Record]:
+    if record.get("language") is not None:
+        return _LANGUAGE_MODELING_CELL
+    is_other = record.get("correct") is None and record.get("kind") is not None
+    return _OTHER_KIND_CELL if is_other else _QUESTION_CELL
+
+
 EVALUATION = Schema(
-    Either(
-        "language",
-        _LANGUAGE_MODELING_CELL,
-        Either("correct", _QUESTION_CELL, Either("kind", _OTHER_KIND_CELL, _QUESTION_CELL)),
-    ),
+    _type_of_cell,
     "Restore the file from a copy, or remove the line: `numerate evaluate` measures its cell again.",
     unique=(
         *("cell", "stratum", "checkpoint", "step", "settings", "position_offset", "count", "evaluation_seed"),
@@ -150,171 +140,174 @@ def prediction_checksum(line: Mapping[str, Any]) -> str:
     return checksum(line, ("checkpoint", "correct") if "row" in line else ("checkpoint",))
 
 
+def _checksum_violation(line: Mapping[str, Any]) -> str | None:
+    is_sound = line.get(CHECKSUM_KEY) in (None, prediction_checksum(line))
+    return None if is_sound else f"`{CHECKSUM_KEY}` must be that of the line, which was modified"
+
+
 _EVALUATE_AGAIN = (
     "Remove the line, and that of its cell in evaluation.jsonl if there is one: `numerate evaluate` with the same "
     "settings evaluates again."
 )
-_PREDICTION = {**_EVALUATION_KEY, "checksum?": Checksum(prediction_checksum)}
-_ANSWER = Fields({**_PREDICTION, "question prediction correct_answer": TEXT, "correct ended?": BOOLEAN, "row?": COUNT})
-WORKER_PREDICTIONS = Schema(Fields({**_EVALUATION_KEY, "lines": Array(OBJECT)}), _EVALUATE_AGAIN)
-PREDICTIONS = Schema(Either("row", _ANSWER, Either("correct_answer", _ANSWER, Fields(_PREDICTION))), _EVALUATE_AGAIN)
+_PREDICTION = record_type({**_MEASUREMENT, f"{CHECKSUM_KEY}?": str})
+_ANSWER = record_type(
+    {
+        **_MEASUREMENT,
+        f"question prediction correct_answer {CHECKSUM_KEY}?": str,
+        "correct? ended?": bool,
+        "row?": Count,
+    }
+)
+WORKER_PREDICTIONS = Schema(record_type({**_MEASUREMENT, "lines": list[Object]}), _EVALUATE_AGAIN)
+PREDICTIONS = Schema(
+    lambda line: _ANSWER if {"row", "correct_answer"} & line.keys() else _PREDICTION,
+    _EVALUATE_AGAIN,
+    check=_checksum_violation,
+)
+_GENERATED_TEXT = record_type({"prompt text?": str, "step sample? tokens?": Count, "seed?": int})
+_SAMPLE = record_type(
+    {"cell?": dict[str, Count], "question prediction correct_answer? model_text?": str, "correct?": bool}
+)
 SAMPLES = Schema(
-    Either(
-        "prompt",
-        Fields({"prompt text?": TEXT, "step sample? tokens?": COUNT, "seed?": INTEGER}),
-        Fields({"cell?": MapOf(COUNT), "question prediction correct_answer? model_text?": TEXT, "correct?": BOOLEAN}),
-    ),
+    lambda line: _GENERATED_TEXT if "prompt" in line else _SAMPLE,
     "The run is intact; this sample is skipped.",
     is_fatal=False,
 )
 
 # Training -------------------------------------------------------------------------------------------------------------
 
+_TRAINING_STEP = record_type(
+    {
+        "step examples? tokens?": Count,
+        "loss": Loss,
+        "flops? learning_rate?": NonNegative,
+        "grad_norm?": NonNegativeLoss,
+        "layer_grad_norms?": dict[str, NonNegativeLoss],
+        "padding?": Fraction,
+    }
+)
+_VALIDATION = {
+    "step count? correct? tokens?": Count,
+    "split": str,
+    "digit_accuracy? accuracy? token_accuracy? ood_accuracy?": Fraction,
+    "validation_loss?": Loss,
+    "perplexity? bits_per_byte? mean_of_exp?": NonNegativeLoss,
+}
+_ANSWERS_VALIDATION = record_type(
+    {**_VALIDATION, "exact_match low? high?": Fraction},
+    *("correct <= count", "low <= exact_match", "high >= exact_match"),
+)
+_TEXT_VALIDATION = record_type({**_VALIDATION, "loss low? high? batch_loss?": Loss}, "correct <= count")
+
+
+def _type_of_metrics(line: Mapping[str, Any]) -> type[Record]:
+    if "split" not in line:
+        return _TRAINING_STEP
+    return _TEXT_VALIDATION if {"loss", "perplexity"} & line.keys() else _ANSWERS_VALIDATION
+
+
 METRICS = Schema(
-    Either(
-        "split",
-        Fields(
-            {
-                "step count? tokens?": COUNT,
-                "split": TEXT,
-                "correct?": Integer(high="count"),
-                "exact_match? digit_accuracy? accuracy? token_accuracy? ood_accuracy?": FRACTION,
-                "loss? validation_loss?": NUMBER,
-                "low?": Number(high="exact_match"),
-                "high?": Number("exact_match"),
-                "perplexity?": NON_NEGATIVE_OR_INFINITE,
-                "bits_per_byte?": NON_NEGATIVE,
-            },
-            any_of=("exact_match", "loss"),
-        ),
-        Fields(
-            {
-                "step examples? tokens?": COUNT,
-                "loss": NUMBER,
-                "flops? learning_rate? grad_norm?": NON_NEGATIVE,
-                "layer_grad_norms?": MapOf(NON_NEGATIVE),
-                "padding?": FRACTION,
-            }
-        ),
-    ),
+    _type_of_metrics,
     "The weights are unharmed; curves leave this line out.",
     is_fatal=False,
+    unique=("step", "split"),
 )
 _SPEED = "tokens_per_second? seconds? training_seconds? flops_per_second? flops_utilization?"
-TIMINGS = Schema(
-    Fields({"step peak_memory_bytes?": COUNT, _SPEED: NON_NEGATIVE}),
-    "The run is unharmed; its speed leaves this line out.",
-    is_fatal=False,
-)
-STARTS = Schema(
-    Fields({"command? git? hardware?": ANY, "versions? times?": OBJECT}),
-    "The run is unharmed; this start is left out.",
-    is_fatal=False,
-)
 
 RUN_FILE_SCHEMAS = {
     "evaluation.jsonl": EVALUATION,
     "predictions.jsonl": PREDICTIONS,
     "samples.jsonl": SAMPLES,
     "metrics.jsonl": METRICS,
-    "metrics-undone.jsonl": METRICS,
-    "timings.jsonl": TIMINGS,
-    "starts.jsonl": STARTS,
+    "metrics-undone.jsonl": replace(METRICS, unique=()),
+    "timings.jsonl": Schema(
+        record_type({"step peak_memory_bytes?": Count, _SPEED: NonNegative}),
+        "The run is unharmed; its speed leaves this line out.",
+        is_fatal=False,
+    ),
+    "starts.jsonl": Schema(
+        record_type({"command? git? hardware?": Any, "versions? times?": Object}),
+        "The run is unharmed; this start is left out.",
+        is_fatal=False,
+    ),
 }
 """The files of records in the folder of a run, by name; shards of an evaluation have files of the same names."""
 
-# Studies --------------------------------------------------------------------------------------------------------------
+# LEAVING: from here to the end until studies, executors and searches have types of their own --------------------------
 
-
-def _is_run_path(value: Any) -> bool:
-    return type(value) is str and re.fullmatch(r"(?!/)(?!(.*/)?\.\.(/|$)).+", value) is not None
-
-
-RUN_PATH = Value("a path below the runs folder, such as recipe/id", _is_run_path)
+RunPath = Annotated[str, Meta(pattern=r"^(?!/)(?!(.*/)?\.\.(/|$)).+\Z")]
 RERUN_REMEDY = "The runs are unharmed: move the file away, and the same `numerate run` writes it again."
 
-PLAN_HEAD = Schema(Fields({"format runs": COUNT, "sha256": TEXT}), RERUN_REMEDY)
+PLAN_HEAD = Schema(record_type({"format runs": Count, "sha256": str}), RERUN_REMEDY)
 PLAN = Schema(
-    Fields({"run": RUN_PATH, "key label base": TEXT, "seed": INTEGER, "recipe? diff?": OBJECT, "current?": BOOLEAN}),
+    record_type(
+        {"run": RunPath, "key label base": str, "seed": int, "recipe? diff?": Object, "current?": bool},
+    ),
     RERUN_REMEDY,
 )
-
-_DURATIONS = Fields({"seconds? ended?": NON_NEGATIVE, "start_step?": COUNT, "worker?": TEXT})
-_REGIONS = MapOf(
-    Fields(
-        {
-            "mean?": FRACTION,
-            "low?": Number(0, "mean"),
-            "high?": Number("mean", 1),
-            "cells?": COUNT,
-            "labels? answers? language?": OBJECT,
-            "non_causal_reason?": TEXT,
-        }
-    )
+_REGION = record_type(
+    {
+        "mean? low? high?": Fraction,
+        "cells?": Count,
+        "labels? answers? language?": Object,
+        "non_causal_reason?": str,
+    },
+    *("low <= mean", "high >= mean"),
 )
 RESULT = Schema(
-    Fields(
+    record_type(
         {
-            "run": RUN_PATH,
-            "key label? stop_reason? failure? error? traceback?": TEXT,
-            "status": one_of("done", "failed"),
-            "seed?": INTEGER,
-            "last_step? worker_deaths? step? extended_from? examples? tokens? best_step?": COUNT,
-            "flops? validation_bits_per_byte?": NON_NEGATIVE,
-            "loss? validation_loss?": NUMBER,
-            "validation_exact_match? ood_validation_exact_match?": FRACTION,
-            "validation_perplexity?": NON_NEGATIVE_OR_INFINITE,
-            "final? best?": _REGIONS,
-            "timing?": _DURATIONS,
+            "run": RunPath,
+            "key label? stop_reason? failure? error? traceback?": str,
+            "status": Annotated[str, Meta(pattern=r"^(done|failed)\Z")],
+            "seed?": int,
+            "last_step? worker_deaths? step? extended_from? examples? tokens? best_step?": Count,
+            "flops?": NonNegativeLoss,
+            "loss? validation_loss?": Loss,
+            "validation_exact_match? ood_validation_exact_match?": Fraction,
+            "validation_perplexity? validation_bits_per_byte?": NonNegativeLoss,
+            "final? best?": dict[str, _REGION],  # type: ignore[valid-type]
+            "timing?": record_type({"seconds? ended?": NonNegative, "start_step?": Count, "worker?": str}),
         }
     ),
     "The runs are unharmed: remove the line, and the same `numerate run` reads its run again without training it.",
 )
 WORKER_STATE = Schema(
-    Fields(
+    record_type(
         {
-            "worker host run? label? phase?": TEXT,
-            "pid step? steps?": COUNT,
-            "heartbeat started?": NON_NEGATIVE,
-            "seed?": INTEGER,
-            "cells?": Array(COUNT),
-            "loss?": NUMBER,
+            "worker host run? label? phase?": str,
+            "pid step? steps?": Count,
+            "heartbeat started?": NonNegative,
+            "seed?": int,
+            "cells?": list[Count],
+            "loss?": Loss,
         }
     ),
     "Nothing depends on it: remove the file, and a running worker writes it again.",
     is_fatal=False,
 )
-
-# Executors ------------------------------------------------------------------------------------------------------------
-
 _RESUBMIT_REMEDY = (
     "The runs are unharmed: move the folder of this submission away, and the same command submits what is not done yet."
 )
-_FAILURE = Fields({"kind text traceback?": TEXT, "status?": COUNT})
-ITEM = Schema(Fields({"task": COUNT, "name key": TEXT}), _RESUBMIT_REMEDY)
-TASK = Schema(
-    Either(
-        "item",
-        Fields({"item": COUNT, "seconds": NON_NEGATIVE, "worker": TEXT, "failure?": _FAILURE, "result?": ANY}),
-        Fields({"started?": NON_NEGATIVE, "refused?": _FAILURE, "signal?": TEXT, "finished?": BOOLEAN}),
-    ),
-    _RESUBMIT_REMEDY,
+_FAILURE = record_type({"kind text traceback?": str, "status?": Count})
+ITEM = Schema(record_type({"task": Count, "name key": str}), _RESUBMIT_REMEDY)
+_ITEM_OUTCOME = record_type(
+    {"item": Count, "seconds": NonNegative, "worker": str, "failure?": _FAILURE, "result?": Any}
 )
+_TASK_STATE = record_type({"started?": NonNegative, "refused?": _FAILURE, "signal?": str, "finished?": bool})
+TASK = Schema(lambda line: _ITEM_OUTCOME if "item" in line else _TASK_STATE, _RESUBMIT_REMEDY)
 SUBMISSION = Schema(
-    Fields({"format items?": COUNT, "cluster host": TEXT, "jobs": Array(TEXT), "started?": Array(ANY)}),
+    record_type({"format items?": Count, "cluster host": str, "jobs": list[str], "started?": list[Any]}),
     _RESUBMIT_REMEDY,
 )
-
-# Searches: the lines of Optuna's journal ------------------------------------------------------------------------------
-
 JOURNAL = Schema(
-    Fields(
+    record_type(
         {
-            "op_code study_id? trial_id? state? step?": COUNT,
-            "worker_id?": TEXT,
-            "values?": Array(NUMBER),
-            "intermediate_value?": Number(finite=False),
-            "user_attr?": Fields({"definition? results? starts?": OBJECT}),
+            "op_code study_id? trial_id? state? step?": Count,
+            "worker_id?": str,
+            "values?": list[Number],
+            "intermediate_value?": float,
+            "user_attr?": record_type({"definition? results? starts?": Object}),
         }
     ),
     "The runs of its trials are unharmed: restore the file from a copy; nothing was changed.",

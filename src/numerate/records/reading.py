@@ -1,19 +1,25 @@
 """Reading files of records: whole lines of JSON, each an object of a declared schema.
 
 A last line without a line end was left by a process killed while writing. It does not count as damage: the next writer
-removes it, and its work is repeated. Any other line that cannot be read is damaged.
+removes it, and its work is repeated. Any other line that cannot be read is damaged, and so are one with a name twice,
+one that conflicts with an earlier one, and one of another run than the others.
+
+JSON has no numbers that are not finite: they are written as the texts "nan", "inf" and "-inf", and read as floats where
+a field may have them.
 """
 
 import json
 import os
+import re
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from numerate.errors import OperationalError, UserError
-from numerate.records.schema import Schema
+from numerate.records.schema import RUN_ID_KEY, Schema, restore_numbers
 
 MessageCallback = Callable[[str], None] | None
 
@@ -38,13 +44,44 @@ def check_format(path: Path, format_version: object) -> None:
         )
 
 
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError(f"`{Counter(name for name, _ in pairs).most_common(1)[0][0]}` must be given once")
+    return found
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f'{name} is no JSON: write "nan", "inf" or "-inf"')
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique)
+_LINE_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse_constant)
+_KEY_ENCODER = json.JSONEncoder(sort_keys=True)
+_NOT_FINITE = re.compile(rb'"(nan|-?inf)"')
+
+
 def parse_record(text: bytes) -> dict[str, Any] | None:
-    """The object in a JSON text, or None if it is not an object."""
+    """The object in a JSON text; None if it is not an object, or has a name twice."""
     try:
-        value = json.loads(text)
+        value = _DECODER.decode(text.decode())
     except (ValueError, RecursionError):
         return None
     return value if type(value) is dict else None
+
+
+def _parse_line(text: bytes, schema: Schema) -> tuple[dict[str, Any], str | None]:
+    """The record in a line, and what is wrong with it."""
+    try:
+        record = _LINE_DECODER.decode(text.decode())
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
+        return {}, "no JSON object"
+    except ValueError as error:
+        return {}, str(error)
+    problem = schema.find_violation(record) if type(record) is dict else "no JSON object"
+    if problem is None and _NOT_FINITE.search(text):
+        record = restore_numbers(record, schema.type_of(record))
+    return record, problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +99,25 @@ class Line:
     is_truncated: bool = False
 
 
-def parse_lines(content: bytes, path: Path, schema: Schema, number: int = 1, offset: int = 0) -> Iterator[Line]:
-    """The lines of a file's content, which starts at a line `number` and an `offset`; empty lines are skipped."""
+def parse_lines(
+    content: bytes, path: Path, schema: Schema, number: int = 1, offset: int = 0, run_id: str | None = None
+) -> Iterator[Line]:
+    """The lines of a file's content, which starts at a line `number` and an `offset`; empty lines are skipped. All must
+    be of the run `run_id`, if they say of which they are, or of the same one."""
     texts = content.split(b"\n")
     first_line_by_key: dict[str, tuple[int, dict[str, Any]]] = {}
     for index, text in enumerate(texts):
         if text and not text.isspace():
-            record = parse_record(text)
-            problem = "no JSON object" if record is None else schema.find_violation(record)
-            if problem is None and record is not None and schema.unique:
-                key = json.dumps([record.get(name) for name in schema.unique], sort_keys=True)
+            record, problem = _parse_line(text, schema)
+            if problem is None and schema.unique:
+                key = _KEY_ENCODER.encode([record.get(name) for name in schema.unique])
                 first_number, first_record = first_line_by_key.setdefault(key, (number, record))
                 if record != first_record:
                     problem = f"it conflicts with line {first_number}, which has the same {schema.unique[0]}"
+            if problem is None and (own_id := record.get(RUN_ID_KEY)) is not None:
+                run_id = run_id or own_id
+                if own_id != run_id:
+                    problem = f'`{RUN_ID_KEY}` must be "{run_id}", not "{own_id}": it is of another run'
             if problem is None:
                 yield Line(number, offset, text, record)
             elif index == len(texts) - 1:
@@ -101,21 +144,22 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_records(
-    path: Path, schema: Schema, warn: MessageCallback = None, on_truncated_line: MessageCallback = None
+    path: Path,
+    schema: Schema,
+    warn: MessageCallback = None,
+    on_truncated_line: MessageCallback = None,
+    run_id: str | None = None,
 ) -> list[dict[str, Any]]:
-    """The records of a file of lines, in order; none if there is no such file.
+    """The records of a file of lines, in order; none if there is no such file. With `run_id`, those of other runs are
+    damaged.
 
         read_records(folder / "evaluation.jsonl", EVALUATION)[0]["correct"]  # 98
 
     Raises `UserError` for a damaged line if it is fatal in the schema; otherwise `warn` is called, which by default
     issues a Python warning. `on_truncated_line` is called for a truncated last line.
     """
-    return [
-        record
-        for _, record in valid_records(
-            parse_lines(read_bytes(path), path, schema), path, schema, warn, on_truncated_line
-        )
-    ]
+    lines = parse_lines(read_bytes(path), path, schema, run_id=run_id)
+    return [record for _, record in valid_records(lines, path, schema, warn, on_truncated_line)]
 
 
 def valid_records(
@@ -129,40 +173,24 @@ def valid_records(
     for line in lines:
         if line.record is not None:
             yield line.offset, line.record
-        elif line.is_truncated:
-            if on_truncated_line is not None:
-                on_truncated_line(
-                    f"{path.name}: the last line is truncated (a process was killed while writing) and is skipped"
-                )
-        elif schema.is_fatal:
-            raise UserError(line.problem)
-        else:
-            (warn or _warn)(str(line.problem))
+        elif not line.is_truncated:
+            _report(str(line.problem), schema, warn)
+        elif on_truncated_line is not None:
+            on_truncated_line(
+                f"{path.name}: the last line is truncated (a process was killed while writing) and is skipped"
+            )
 
 
-def read_object(path: Path, schema: Schema, warn: MessageCallback = None) -> dict[str, Any] | None:
-    """The object in a JSON file that is written atomically; None if there is no such file.
-
-    Raises `UserError` for a damaged file if that is fatal; otherwise `warn` is called, and it counts as missing.
-    """
-    try:
-        record = parse_record(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise OperationalError(f"{path}: cannot be read: {error.strerror}") from error
-    problem = "no JSON object" if record is None else schema.find_violation(record)
-    if problem is None:
-        return record
-    text = damage_message(path, problem, schema.remedy)
+def _report(message: str, schema: Schema, warn: MessageCallback) -> None:
     if schema.is_fatal:
-        raise UserError(text)
-    (warn or _warn)(text)
-    return None
+        raise UserError(message)
+    if warn is None:
+        warnings.warn(message, stacklevel=4)
+    else:
+        warn(message)
 
 
-def _warn(text: str) -> None:
-    warnings.warn(text, stacklevel=4)
+# LEAVING with studies, executors and searches: from here to the end ----------------------------------------------
 
 
 class Tail:
@@ -227,3 +255,18 @@ class TailFolder:
 
     def _tail(self, name: str) -> Tail:
         return self._tails.setdefault(name, Tail(self.path / name, self.schema))
+
+
+def read_object(path: Path, schema: Schema, warn: MessageCallback = None) -> dict[str, Any] | None:
+    """The object in a JSON file that is written atomically; None if there is no such file.
+
+    Raises `UserError` for a damaged file if that is fatal; otherwise `warn` is called, and it counts as missing.
+    """
+    text = read_bytes(path)
+    if not text and not path.is_file():
+        return None
+    record, problem = _parse_line(text, schema)
+    if problem is None:
+        return record
+    _report(damage_message(path, problem, schema.remedy), schema, warn)
+    return None

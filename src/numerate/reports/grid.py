@@ -349,8 +349,8 @@ def span_text(numbers: Iterable[int]) -> str:
 
 
 def number_text(value: float | None) -> str:
-    """A number as text, four digits."""
-    return "" if value is None else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:#.4g}"
+    """A number as text, four digits, or all before the point of one below 10^15."""
+    return "" if value is None else f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:#.4g}"
 
 
 def interval_text(low: float | None, high: float | None) -> str:

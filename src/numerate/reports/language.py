@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from math import exp, sqrt
+from math import isnan, sqrt
 from statistics import fmean, median, variance
 from typing import Any
 
-from numerate.evaluation.likelihoods import LanguageScores, Likelihoods
+from numerate.evaluation.likelihoods import LanguageScores, Likelihoods, perplexity_of
 from numerate.reports.content import Content, Facts, Note
 from numerate.reports.grid import ALL_REGION_LABELS, interval_text, join_names, number_text, span_text
 from numerate.reports.groups import Group, unique_trainings
@@ -72,8 +72,8 @@ class LanguageRow:
     def perplexity(self) -> MeanInterval:
         """exp(loss), ends of the interval too."""
         found = self.loss
-        ends = [None if end is None else exp(min(end, 700.0)) for end in (found.low, found.high)]
-        return MeanInterval(exp(min(found.value, 700.0)), *ends)
+        ends = [None if end is None else perplexity_of(end) for end in (found.low, found.high)]
+        return MeanInterval(perplexity_of(found.value), *ends)
 
     @property
     def bits_per_byte(self) -> MeanInterval | None:
@@ -207,7 +207,8 @@ def language_headline(groups: Sequence[Group]) -> str:
     if not rows:
         return f"{join_names([group.label for group in groups])}: not evaluated on the whole validation text yet."
     metric = comparison_metric(rows)
-    ranked = sorted(rows, key=lambda row: fmean(row.values(metric)))
+    means = [fmean(row.values(metric)) for row in rows]
+    ranked = [rows[i] for i in sorted(range(len(rows)), key=lambda i: (isnan(means[i]), means[i]))]
     best = ranked[0]
     seeds = f" ({len(best.scores)} seeds)" if len(best.scores) > 1 else ""
     where = "" if best.is_as_trained else f" at a context of {best.scores[0].context_length:,}"

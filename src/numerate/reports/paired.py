@@ -125,7 +125,7 @@ def _answers(run: Records, step: int, settings: Mapping[str, Any], notes: list[N
     }
     pattern = ANSWER_PATTERN if generation is None else generation.answer_pattern
     evaluations: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-    for line in read_records(run.folder / "predictions.jsonl", PREDICTIONS):
+    for line in read_records(run.folder / "predictions.jsonl", PREDICTIONS, run_id=run.id):
         is_answer = CHECKSUM_KEY in line and line.get("correct_answer") is not None and not line["position_offset"]
         if is_answer and line["step"] == step and line.get("settings", {}) == settings:
             place = (line.get("stratum"), *sorted(line["cell"].items()))

@@ -307,9 +307,10 @@ def read_run(folder: str | Path) -> Records:
         warnings.warn(text, stacklevel=4)
 
     def records(name: str) -> list[dict[str, Any]]:
-        return read_records(folder / name, RUN_FILE_SCHEMAS[name], warn, messages.append)
+        return read_records(folder / name, RUN_FILE_SCHEMAS[name], warn, messages.append, head.get("id"))
 
-    head, lines, sample_lines = read_header(folder / RECIPE_FILE), records("evaluation.jsonl"), records("samples.jsonl")
+    head = read_header(folder / RECIPE_FILE)
+    lines, sample_lines = records("evaluation.jsonl"), records("samples.jsonl")
     answered = [cell_from_record(line) for line in lines if "correct" in line]
     cells = _distinct_cells([cell for cell in answered if cell.stratum is None], warn)
     strata = {_evaluation_key(cell): cell for cell in answered if cell.stratum is not None and cell.count}

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from math import isfinite
 from typing import Any, NamedTuple
 
 from numerate.evaluation.labels import METRICS
@@ -64,8 +65,9 @@ def validation_splits(groups: Sequence[Group]) -> dict[str, str]:
 
 
 def metric_curve(lines: Sequence[Mapping[str, Any]], name: str) -> Curve:
-    """The steps and values of one metric; those of exact match with the logged intervals over questions."""
-    by_step = {float(line["step"]): line for line in lines if "step" in line and line.get(name) is not None}
+    """The steps and values of one metric where it is finite; those of exact match with the logged intervals over
+    questions."""
+    by_step = {float(line["step"]): line for line in lines if line.get(name) is not None and isfinite(line[name])}
     steps, found = list(by_step), list(by_step.values())
     values, *ends = (
         [float(line[key]) for line in found] if all(key in line for line in found) else None

@@ -18,6 +18,7 @@ from numerate.evaluation.evaluator import (
     warn_replaced_grid,
 )
 from numerate.evaluation.grid import STRATUM, Cell, Grid, cell_entries, parse_shard, shard
+from numerate.records.schema import RUN_ID_KEY
 from numerate.reports.records import settings_key
 from numerate.runs.out_of_memory import explained_out_of_memory
 from numerate.runs.row_memory import check_row_fits
@@ -225,6 +226,7 @@ class EvaluationPlan:
             "overlaps_training": record["overlaps_training"] and may_be_trained,
             **self.kind.name_entry(),
             **self.settings_entry(task),
+            RUN_ID_KEY: run.folder.run_id,
         }
 
     def _is_beyond_training(self, task: CellTask) -> bool:
@@ -249,6 +251,7 @@ class EvaluationPlan:
             "position_offset": task.position_offset,
             "method": self.method,
             **self.settings_entry(task),
+            RUN_ID_KEY: self.runs[task.run].folder.run_id,
         }
 
     def _evaluate(self, function: Callable[..., Any], task: CellTask, *logs: PredictionLog) -> Any:

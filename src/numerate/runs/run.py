@@ -380,4 +380,4 @@ def _write_samples(plan: EvaluationPlan, store: EvaluationStore, examples_per_ce
                 sample.record(dict(cell)) | cell_entries(cell) | {"step": last_checkpoint.step} for sample in samples
             ]
         generated_in_training, _ = run.folder.split_records("samples.jsonl", lambda record: "prompt" in record)
-        run.folder.write("samples.jsonl", generated_in_training + json_lines(records).encode())
+        run.folder.write("samples.jsonl", generated_in_training + json_lines(records))

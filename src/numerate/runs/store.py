@@ -4,7 +4,7 @@ import contextlib
 import json
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -104,7 +104,7 @@ class EvaluationStore:
     def load_worker_records(self) -> None:
         """Reads the records that workers have written since."""
         for path in self._shard_files(RECORDS_FILE, _WORKER_PREFIX):
-            for record in read_records(path, EVALUATION):
+            for record in read_records(path, EVALUATION, run_id=self.folder.run_id):
                 self.records.setdefault(self._relabeled_key(record), record)
         self._find_predictions()
 
@@ -170,7 +170,7 @@ class EvaluationStore:
         """Writes all records in order."""
         self._lines.flush()
         if self.shard is None:
-            self.folder.write(self.file, json_lines([self.records[key] for key in sorted(self.records)]))
+            self.folder.write(self.file, json_lines(self.records[key] for key in sorted(self.records)))
 
     def remove_worker_folders(self, predictions: Collection[RecordKey] = ()) -> None:
         """Removes the folders of workers whose records are all written and whose answers are all in `predictions`.
@@ -197,7 +197,7 @@ class EvaluationStore:
 
         replaced = {shared_fields(line) for line in lines}
         kept_lines, _ = self.folder.split_records(name, lambda line: shared_fields(line) not in replaced)
-        self.folder.write(name, kept_lines + json_lines(lines).encode())
+        self.folder.write(name, kept_lines + json_lines(lines))
 
 
 class StoredPredictions:
@@ -250,9 +250,9 @@ def record_key(record: Mapping[str, Any]) -> RecordKey:
     )
 
 
-def json_lines(records: Sequence[Mapping[str, Any]]) -> str:
+def json_lines(records: Iterable[Mapping[str, Any]]) -> bytes:
     """Records as lines of JSON."""
-    return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+    return b"".join(map(disk.json_line, records))
 
 
 def _read_predictions(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

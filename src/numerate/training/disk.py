@@ -144,16 +144,16 @@ def write_atomically(path: Path, content: bytes, unharmed_note: str = "", *, pla
 
 
 def json_line(record: Mapping[str, Any]) -> bytes:
-    """One record as a line of JSON. Non-finite numbers become null, since they are not valid JSON."""
+    """One record as a line of JSON, which has no numbers that are not finite: they are "nan", "inf" or "-inf"."""
     text = json.dumps(to_plain_data(record, finite=True), ensure_ascii=False, allow_nan=False)
     return text.encode(errors="backslashreplace") + b"\n"
 
 
 def to_plain_data(value: Any, *, finite: bool = False) -> Any:
     """Converts numpy and torch numbers to Python's, tuples to lists, paths to text; with `finite`, non-finite numbers
-    to None."""
+    to the texts "nan", "inf" and "-inf"."""
     if isinstance(value, float):  # numpy's float64 too
-        return float(value) if math.isfinite(value) or not finite else None
+        return float(value) if math.isfinite(value) or not finite else str(float(value))
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, str | os.PathLike):

@@ -4,6 +4,8 @@ Files contain no paths of other folders and nothing depends on the clock, so a f
 """
 
 import contextlib
+import errno
+import functools
 import glob
 import os
 import re
@@ -94,6 +96,11 @@ class RunFolder:
     def id(self) -> str:
         return self.path.absolute().name
 
+    @functools.cached_property
+    def run_id(self) -> str:
+        """The id in its `recipe.yaml`, which its records repeat; a renamed folder keeps it."""
+        return _read_metadata_entry(self, "id") or self.id
+
     @property
     def recipe_name(self) -> str:
         return self.path.absolute().parent.name
@@ -150,7 +157,7 @@ class RunFolder:
 
         Corrupted lines raise `UserError` or warn, depending on the kind of record: see `numerate.records.kinds`.
         """
-        return read_records(self.file(name), RUN_FILE_SCHEMAS[Path(name).name])
+        return read_records(self.file(name), RUN_FILE_SCHEMAS[Path(name).name], run_id=self.run_id)
 
     def write(self, name: str, content: str | bytes) -> None:
         """Writes a file of the folder atomically."""
@@ -178,7 +185,8 @@ class RunFolder:
         lines. An incomplete last line is in neither."""
         path = self.file(name)
         kept, others = [], []
-        for line in parse_lines(read_bytes(path), path, RUN_FILE_SCHEMAS[Path(name).name]):
+        schema = RUN_FILE_SCHEMAS[Path(name).name]
+        for line in parse_lines(read_bytes(path), path, schema, run_id=self.run_id):
             if line.record is not None and not keep(line.record):
                 others.append(line.record)
             elif not line.is_truncated:
