@@ -237,7 +237,7 @@ def test_damage_that_nothing_depends_on_is_warned_of_and_the_sound_lines_are_rea
             (3, "`loss` must be `str` matching regex '^(nan|-?inf)\\\\Z', not \"x\""),
             (4, "it conflicts with line 1, which has the same step"),
             (6, "Object missing required field `loss`"),
-            (7, "Object missing required field `exact_match`"),
+            (7, "Object missing required field `loss`"),
         ]
     ]
 

@@ -15,7 +15,6 @@ from numerate.records.schema import (
     NonNegative,
     NonNegativeLoss,
     Number,
-    Record,
     Schema,
     checksum,
     record_type,
@@ -24,7 +23,7 @@ from numerate.records.schema import (
 Object = dict[str, Any]
 Decimal = Annotated[str, Meta(pattern=r"^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?\Z")]
 Region = Annotated[str, Meta(pattern=r"^(in_distribution|ood_validation|ood_test|100\+|below)\Z")]
-Digits = Annotated[str, Meta(pattern=r"^\d+\Z")]
+Digits = Annotated[str, Meta(pattern=r"^[0-9]+\Z")]
 Histogram = dict[Annotated[str, Meta(pattern=r"^(0|\D-?\d+)\Z")], Count]
 
 # Evaluations ----------------------------------------------------------------------------------------------------------
@@ -37,13 +36,7 @@ _MEASUREMENT = {
 }
 """What was measured: the grid cell, the checkpoint, and the method."""
 
-_CELL = {
-    **_MEASUREMENT,
-    "count evaluation_seed?": Count,
-    "seed?": int,
-    "region": Region,
-    "overlaps_training": bool,
-}
+_CELL = {**_MEASUREMENT, "count evaluation_seed?": Count, "seed?": int, "region": Region, "overlaps_training": bool}
 _LABELS = record_type(
     {
         "targets_by_position correct_by_position": list[Count],
@@ -55,14 +48,12 @@ _LABELS = record_type(
     },
     "correct_by_position <= targets_by_position",
 )
-_ERROR_SUMS = record_type(
-    {"absolute_error squared_error target target_squared prediction prediction_squared product": Decimal}
-)
+_SUMS = "absolute_error squared_error target target_squared prediction prediction_squared product"
 _NUMBERS = record_type(
     {
         "count digits correct missing invalid clipped correct_digits nonzero": Count,
         "within": dict[str, Count],
-        "linear log": _ERROR_SUMS,
+        "linear log": record_type({_SUMS: Decimal}),
         "error_sketch log_error_sketch": Histogram,
         "relative_error": Decimal,
         "metrics": Object,
@@ -105,27 +96,14 @@ _LIKELIHOODS = record_type(
     "correct_tokens <= tokens",
 )
 _LANGUAGE_MODELING_CELL = record_type(
-    {
-        **_CELL,
-        "loss bits_per_byte? perplexity?": NonNegativeLoss,
-        "language": _LIKELIHOODS,
-        "tokenizer?": str,
-    },
+    {**_CELL, "loss bits_per_byte? perplexity?": NonNegativeLoss, "language": _LIKELIHOODS, "tokenizer?": str},
     "cell has context_length",
 )
 _OTHER_KIND_CELL = record_type({**_CELL, "kind": str})
 """A record of an `EvaluationKind` outside numerate, with entries of its own."""
 
-
-def _type_of_cell(record: Mapping[str, Any]) -> type[Record]:
-    if record.get("language") is not None:
-        return _LANGUAGE_MODELING_CELL
-    is_other = record.get("correct") is None and record.get("kind") is not None
-    return _OTHER_KIND_CELL if is_other else _QUESTION_CELL
-
-
 EVALUATION = Schema(
-    _type_of_cell,
+    {"language": _LANGUAGE_MODELING_CELL, "correct": _QUESTION_CELL, "kind": _OTHER_KIND_CELL, "": _QUESTION_CELL},
     "Restore the file from a copy, or remove the line: `numerate evaluate` measures its cell again.",
     unique=(
         *("cell", "stratum", "checkpoint", "step", "settings", "position_offset", "count", "evaluation_seed"),
@@ -149,7 +127,6 @@ _EVALUATE_AGAIN = (
     "Remove the line, and that of its cell in evaluation.jsonl if there is one: `numerate evaluate` with the same "
     "settings evaluates again."
 )
-_PREDICTION = record_type({**_MEASUREMENT, f"{CHECKSUM_KEY}?": str})
 _ANSWER = record_type(
     {
         **_MEASUREMENT,
@@ -160,18 +137,13 @@ _ANSWER = record_type(
 )
 WORKER_PREDICTIONS = Schema(record_type({**_MEASUREMENT, "lines": list[Object]}), _EVALUATE_AGAIN)
 PREDICTIONS = Schema(
-    lambda line: _ANSWER if {"row", "correct_answer"} & line.keys() else _PREDICTION,
+    {"row": _ANSWER, "correct_answer": _ANSWER, "": record_type({**_MEASUREMENT, f"{CHECKSUM_KEY}?": str})},
     _EVALUATE_AGAIN,
     check=_checksum_violation,
 )
 _GENERATED_TEXT = record_type({"prompt text?": str, "step sample? tokens?": Count, "seed?": int})
 _SAMPLE = record_type(
     {"cell?": dict[str, Count], "question prediction correct_answer? model_text?": str, "correct?": bool}
-)
-SAMPLES = Schema(
-    lambda line: _GENERATED_TEXT if "prompt" in line else _SAMPLE,
-    "The run is intact; this sample is skipped.",
-    is_fatal=False,
 )
 
 # Training -------------------------------------------------------------------------------------------------------------
@@ -198,38 +170,26 @@ _ANSWERS_VALIDATION = record_type(
     *("correct <= count", "low <= exact_match", "high >= exact_match"),
 )
 _TEXT_VALIDATION = record_type({**_VALIDATION, "loss low? high? batch_loss?": Loss}, "correct <= count")
-
-
-def _type_of_metrics(line: Mapping[str, Any]) -> type[Record]:
-    if "split" not in line:
-        return _TRAINING_STEP
-    return _TEXT_VALIDATION if {"loss", "perplexity"} & line.keys() else _ANSWERS_VALIDATION
-
-
 METRICS = Schema(
-    _type_of_metrics,
+    {"exact_match": _ANSWERS_VALIDATION, "split": _TEXT_VALIDATION, "": _TRAINING_STEP},
     "The weights are unharmed; curves leave this line out.",
     is_fatal=False,
     unique=("step", "split"),
 )
 _SPEED = "tokens_per_second? seconds? training_seconds? flops_per_second? flops_utilization?"
+_TIMING = record_type({"step peak_memory_bytes?": Count, _SPEED: NonNegative})
+_START = record_type({"command? git? hardware?": Any, "versions? times?": Object})
 
 RUN_FILE_SCHEMAS = {
     "evaluation.jsonl": EVALUATION,
     "predictions.jsonl": PREDICTIONS,
-    "samples.jsonl": SAMPLES,
+    "samples.jsonl": Schema(
+        {"prompt": _GENERATED_TEXT, "": _SAMPLE}, "The run is intact; this sample is skipped.", is_fatal=False
+    ),
     "metrics.jsonl": METRICS,
     "metrics-undone.jsonl": replace(METRICS, unique=()),
-    "timings.jsonl": Schema(
-        record_type({"step peak_memory_bytes?": Count, _SPEED: NonNegative}),
-        "The run is unharmed; its speed leaves this line out.",
-        is_fatal=False,
-    ),
-    "starts.jsonl": Schema(
-        record_type({"command? git? hardware?": Any, "versions? times?": Object}),
-        "The run is unharmed; this start is left out.",
-        is_fatal=False,
-    ),
+    "timings.jsonl": Schema(_TIMING, "The run is unharmed; its speed leaves this line out.", is_fatal=False),
+    "starts.jsonl": Schema(_START, "The run is unharmed; this start is left out.", is_fatal=False),
 }
 """The files of records in the folder of a run, by name; shards of an evaluation have files of the same names."""
 
@@ -295,7 +255,7 @@ _ITEM_OUTCOME = record_type(
     {"item": Count, "seconds": NonNegative, "worker": str, "failure?": _FAILURE, "result?": Any}
 )
 _TASK_STATE = record_type({"started?": NonNegative, "refused?": _FAILURE, "signal?": str, "finished?": bool})
-TASK = Schema(lambda line: _ITEM_OUTCOME if "item" in line else _TASK_STATE, _RESUBMIT_REMEDY)
+TASK = Schema({"item": _ITEM_OUTCOME, "": _TASK_STATE}, _RESUBMIT_REMEDY)
 SUBMISSION = Schema(
     record_type({"format items?": Count, "cluster host": str, "jobs": list[str], "started?": list[Any]}),
     _RESUBMIT_REMEDY,

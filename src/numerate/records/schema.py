@@ -89,21 +89,23 @@ def record_type(fields: Mapping[str, Any], *bounds: str) -> type[Record]:
 
 @dataclass(frozen=True)
 class Schema:
-    """A kind of record: its type, or a function that says which of several it is by its fields; the `remedy`, which
-    tells the user of a damaged file what to do; and a further check that returns what is wrong.
+    """A kind of record: its type, or several by the first field that a record has ("" for the others); the `remedy`,
+    which tells the user of a damaged file what to do; and a further check that returns what is wrong.
 
     If nothing else depends on the records, damage is not fatal (`is_fatal`): valid ones are read, and damaged ones
     cause a warning. Two records of a file with equal values of all fields in `unique` are in conflict.
     """
 
-    kind: type[Record] | Callable[[Mapping[str, Any]], type[Record]]
+    kinds: type[Record] | Mapping[str, type[Record]]
     remedy: str
     is_fatal: bool = True
     unique: tuple[str, ...] = ()
     check: Callable[[Mapping[str, Any]], str | None] | None = None
 
     def type_of(self, record: Mapping[str, Any]) -> type[Record]:
-        return self.kind if isinstance(self.kind, type) else self.kind(record)
+        if isinstance(self.kinds, type):
+            return self.kinds
+        return next(kind for name, kind in self.kinds.items() if not name or record.get(name) is not None)
 
     def find_violation(self, record: Mapping[str, Any]) -> str | None:
         """The violation by a record, in words; None for a valid one."""
